@@ -1,0 +1,1 @@
+//! sluice: one command for people.

@@ -1,0 +1,1 @@
+//! Workers, bursts, MAC learning, mirrors and counters around a program.

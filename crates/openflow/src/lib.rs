@@ -1,0 +1,1 @@
+//! OpenFlow wire formats and the version-neutral model behind them.

@@ -1,0 +1,1 @@
+//! RFC 7047 client: monitor, transact, typed rows.

@@ -1,0 +1,69 @@
+//! How frames come in and go out. `ports` implements these traits on real devices, tests on vectors.
+//!
+//! A port is opened by the control thread, which keeps what it needs to change and close it, and hands each receive queue to
+//! one worker and a transmit queue to every worker. Queues are owned by their worker, so no call here takes a lock that
+//! another worker may hold for long.
+
+use crate::frame::Frame;
+use std::os::fd::RawFd;
+
+/// Frames handled at a time.
+pub const BURST: usize = 32;
+
+/// A receive queue, owned by one worker.
+pub trait RxQueue<F: Frame>: Send {
+    /// Receives up to [`BURST`] frames, appending them to `out`, and returns how many. Never blocks.
+    fn receive(&mut self, out: &mut Vec<F>) -> usize;
+
+    /// A descriptor that becomes readable when `receive` may return something, if there is one that can be waited on.
+    fn wait_fd(&self) -> Option<RawFd> {
+        None
+    }
+
+    /// Called before the worker waits on `wait_fd`: asks for a wake-up (guest notifications on a vring). True when frames arrived
+    /// meanwhile, so that the worker must not sleep.
+    fn arm(&mut self) -> bool {
+        false
+    }
+
+    /// Called when the worker is awake again: notifications are no longer needed.
+    fn disarm(&mut self) {}
+
+    /// Counts of frames lost inside the queue, by reason.
+    fn drops(&self) -> QueueDrops {
+        QueueDrops::default()
+    }
+}
+
+/// A transmit queue, owned by one worker.
+pub trait TxQueue<F: Frame>: Send {
+    /// Sends all frames in `frames`, in order, and leaves it empty. Frames that could not be sent are dropped. Segmentation and
+    /// checksums that the device cannot do are done here in software. Never blocks.
+    fn send(&mut self, frames: &mut Vec<F>) -> TxOutcome;
+}
+
+/// What became of the frames given to [`TxQueue::send`]. Frames after segmentation are counted as the device counts them.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub struct TxOutcome {
+    /// Frames sent.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Frames that the device had no room for.
+    pub full: u64,
+    /// Frames longer than the device takes.
+    pub too_long: u64,
+    /// Frames lost to an error or to exhausted memory.
+    pub failed: u64,
+}
+
+/// Frames lost while receiving.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub struct QueueDrops {
+    /// Lost in the kernel or device because nobody fetched them in time.
+    pub missed: u64,
+    /// Refused because they were malformed (lengths that lie).
+    pub malformed: u64,
+    /// No buffer to hold them.
+    pub no_buffer: u64,
+}

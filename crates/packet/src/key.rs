@@ -1,0 +1,273 @@
+//! The flow key: everything a rule can match on, about one packet.
+//!
+//! A key is [`WORDS`] 64-bit words. Fields lie in it at fixed *byte* offsets in network byte order, so a field's bytes
+//! in the key equal its bytes in an OXM TLV, a prefix mask is a bit mask, and `reg0`/`xreg0`/`xxreg0` overlay each other
+//! as OpenFlow 1.5 demands. Fields narrower than their bytes are right-aligned (the 20-bit IPv6 label in a `u32`).
+//!
+//! Words that are compared often come first: a classifier for IPv4 five-tuples touches words 0 to 2, one for bridging
+//! words 0, 3 and 4. Where a packet lacks a header, the fields of that header are zero; a rule can name such a field
+//! only together with its prerequisite, so zero is never mistaken for a value.
+//!
+//! A worker fills only the words that the program needs ([`WordSet`]); other words hold garbage and are never read.
+
+/// Number of 64-bit words in a key.
+pub const WORDS: usize = 64;
+
+/// Byte offsets of the fields in a key. Word `n` begins at byte `8 * n`.
+pub mod at {
+    #![allow(missing_docs)] // the names are those of the fields in `fields`
+    // word 0
+    pub const IN_PORT: usize = 0; // u32, OpenFlow 1.1+ port number
+    pub const ETH_TYPE: usize = 4; // u16; 0x05ff for 802.2 without SNAP, as OpenFlow 1.0 section 3.4 says
+    pub const VLAN_TCI: usize = 6; // u16; bit 0x1000 set when a tag is present (OXM_OF_VLAN_VID's OFPVID_PRESENT)
+    // word 1
+    pub const IPV4_SRC: usize = 8; // u32; also ARP SPA
+    pub const IPV4_DST: usize = 12; // u32; also ARP TPA
+    // word 2
+    pub const TP_SRC: usize = 16; // u16; TCP/UDP/SCTP source port; ICMP type in the low byte
+    pub const TP_DST: usize = 18; // u16; destination port; ICMP code in the low byte
+    pub const IP_PROTO: usize = 20; // u8; also the low byte of the ARP opcode
+    pub const IP_TOS: usize = 21; // u8; DSCP in the high 6 bits, ECN in the low 2
+    pub const IP_TTL: usize = 22; // u8; also the IPv6 hop limit
+    pub const IP_FRAG: usize = 23; // u8; bit 0: any fragment, bit 1: not the first (NXM_NX_IP_FRAG)
+    // word 3
+    pub const ETH_DST: usize = 24; // 6 bytes
+    pub const TCP_FLAGS: usize = 30; // u16, low 12 bits
+    // word 4
+    pub const ETH_SRC: usize = 32; // 6 bytes
+    pub const VLAN_TCI2: usize = 38; // u16; the second tag, bit 0x1000 when present
+    // word 5
+    pub const METADATA: usize = 40; // u64
+    // words 6-13
+    pub const REG0: usize = 48; // reg n at REG0 + 4 n, n in 0..16
+    // word 14
+    pub const TUN_ID: usize = 112; // u64
+    // words 15-20
+    pub const IPV6_SRC: usize = 120; // 16 bytes
+    pub const IPV6_DST: usize = 136; // 16 bytes
+    pub const ND_TARGET: usize = 152; // 16 bytes
+    // word 21
+    pub const ARP_SHA: usize = 168; // 6 bytes; also ND SLL
+    pub const MPLS_DEPTH: usize = 174; // u8, label stack entries seen (0-3)
+    pub const ND_OPTIONS_TYPE: usize = 175; // u8
+    // word 22
+    pub const ARP_THA: usize = 176; // 6 bytes; also ND TLL
+    pub const IPV6_EXT: usize = 182; // u16, OXM_OF_IPV6_EXTHDR bits
+    // word 23
+    pub const IPV6_LABEL: usize = 184; // u32, low 20 bits
+    pub const MPLS_LSE: usize = 188; // u32: label(20) tc(3) bos(1) ttl(8), the outermost
+    // word 24
+    pub const MPLS_LSE1: usize = 192; // u32
+    pub const MPLS_LSE2: usize = 196; // u32
+    // word 25
+    pub const PKT_MARK: usize = 200; // u32
+    pub const SKB_PRIORITY: usize = 204; // u32, the queue of set_queue
+    // word 26
+    pub const ACTSET_OUTPUT: usize = 208; // u32
+    pub const PACKET_TYPE: usize = 212; // u32
+    // word 27
+    pub const CT_STATE: usize = 216; // u32
+    pub const CT_MARK: usize = 220; // u32
+    // words 28-29
+    pub const CT_LABEL: usize = 224; // 16 bytes
+    // word 30
+    pub const CT_NW_SRC: usize = 240; // u32
+    pub const CT_NW_DST: usize = 244; // u32
+    // word 31
+    pub const CT_TP_SRC: usize = 248; // u16
+    pub const CT_TP_DST: usize = 250; // u16
+    pub const CT_ZONE: usize = 252; // u16
+    pub const CT_NW_PROTO: usize = 254; // u8
+    // words 32-35
+    pub const CT_IPV6_SRC: usize = 256; // 16 bytes
+    pub const CT_IPV6_DST: usize = 272; // 16 bytes
+    // word 36
+    pub const TUN_SRC: usize = 288; // u32
+    pub const TUN_DST: usize = 292; // u32
+    // words 37-40
+    pub const TUN_IPV6_SRC: usize = 296; // 16 bytes
+    pub const TUN_IPV6_DST: usize = 312; // 16 bytes
+    // word 41
+    pub const TUN_FLAGS: usize = 328; // u16
+    pub const TUN_GBP_ID: usize = 330; // u16
+    pub const TUN_GBP_FLAGS: usize = 332; // u8
+    pub const TUN_TOS: usize = 333; // u8
+    pub const TUN_TTL: usize = 334; // u8
+    // word 42
+    pub const PBB_ISID: usize = 336; // u32, low 24 bits
+    pub const PBB_UCA: usize = 340; // u8
+    pub const DP_HASH: usize = 344; // u32
+    pub const RECIRC_ID: usize = 348; // u32
+    pub const CONJ_ID: usize = 352; // u32
+    // words 45-63 are kept for tunnel metadata
+}
+
+/// What is known about one packet; see the module's head for the layout.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(C, align(64))]
+pub struct FlowKey {
+    /// The words, in native order as loaded from memory; fields inside are bytes in network order.
+    pub words: [u64; WORDS],
+}
+
+impl FlowKey {
+    /// A key whose every word is zero.
+    pub const ZERO: FlowKey = FlowKey { words: [0; WORDS] };
+
+    /// The key as bytes.
+    #[inline(always)]
+    pub fn bytes(&self) -> &[u8; WORDS * 8] {
+        // SAFETY: `[u64; WORDS]` and `[u8; WORDS * 8]` have the same size, `u8` has alignment 1 and no invalid values.
+        unsafe { &*(self.words.as_ptr().cast()) }
+    }
+
+    /// The key as bytes, to write fields.
+    #[inline(always)]
+    pub fn bytes_mut(&mut self) -> &mut [u8; WORDS * 8] {
+        // SAFETY: as in `bytes`; every byte pattern is a valid `u64`.
+        unsafe { &mut *(self.words.as_mut_ptr().cast()) }
+    }
+
+    /// Reads a byte field.
+    #[inline(always)]
+    pub fn u8(&self, offset: usize) -> u8 {
+        self.bytes()[offset]
+    }
+
+    /// Reads a 16-bit field.
+    #[inline(always)]
+    pub fn u16(&self, offset: usize) -> u16 {
+        u16::from_be_bytes(self.bytes()[offset..offset + 2].try_into().unwrap())
+    }
+
+    /// Reads a 32-bit field.
+    #[inline(always)]
+    pub fn u32(&self, offset: usize) -> u32 {
+        u32::from_be_bytes(self.bytes()[offset..offset + 4].try_into().unwrap())
+    }
+
+    /// Reads a 64-bit field.
+    #[inline(always)]
+    pub fn u64(&self, offset: usize) -> u64 {
+        u64::from_be_bytes(self.bytes()[offset..offset + 8].try_into().unwrap())
+    }
+
+    /// Writes a byte field.
+    #[inline(always)]
+    pub fn set_u8(&mut self, offset: usize, value: u8) {
+        self.bytes_mut()[offset] = value;
+    }
+
+    /// Writes a 16-bit field.
+    #[inline(always)]
+    pub fn set_u16(&mut self, offset: usize, value: u16) {
+        self.bytes_mut()[offset..offset + 2].copy_from_slice(&value.to_be_bytes());
+    }
+
+    /// Writes a 32-bit field.
+    #[inline(always)]
+    pub fn set_u32(&mut self, offset: usize, value: u32) {
+        self.bytes_mut()[offset..offset + 4].copy_from_slice(&value.to_be_bytes());
+    }
+
+    /// Writes a 64-bit field.
+    #[inline(always)]
+    pub fn set_u64(&mut self, offset: usize, value: u64) {
+        self.bytes_mut()[offset..offset + 8].copy_from_slice(&value.to_be_bytes());
+    }
+
+    /// Sets the words in `set` to zero.
+    #[inline(always)]
+    pub fn clear(&mut self, set: WordSet) {
+        for word in set.iter() {
+            self.words[word] = 0;
+        }
+    }
+}
+
+impl Default for FlowKey {
+    fn default() -> Self {
+        FlowKey::ZERO
+    }
+}
+
+impl std::fmt::Debug for FlowKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut map = f.debug_map();
+        for (index, word) in self
+            .words
+            .iter()
+            .enumerate()
+            .filter(|(_, word)| **word != 0)
+        {
+            map.entry(&index, &format_args!("{:016x}", word.to_be()));
+        }
+        map.finish()
+    }
+}
+
+/// A set of words of a key.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Hash, Debug, PartialOrd, Ord)]
+pub struct WordSet(pub u64);
+
+impl WordSet {
+    /// No word.
+    pub const EMPTY: WordSet = WordSet(0);
+    /// Words 0 to 4: what parsing Ethernet, IPv4 and a transport header fills at once; always filled.
+    pub const HOT: WordSet = WordSet(0b1_1111);
+
+    /// The words that the bytes `offset..offset + len` lie in.
+    pub const fn of_bytes(offset: usize, len: usize) -> WordSet {
+        let mut bits = 0;
+        let mut word = offset / 8;
+        while word * 8 < offset + len {
+            bits |= 1 << word;
+            word += 1;
+        }
+        WordSet(bits)
+    }
+
+    /// Both sets together.
+    pub const fn union(self, other: WordSet) -> WordSet {
+        WordSet(self.0 | other.0)
+    }
+
+    /// What is in `self` and not in `other`.
+    pub const fn minus(self, other: WordSet) -> WordSet {
+        WordSet(self.0 & !other.0)
+    }
+
+    /// What is in both.
+    pub const fn intersect(self, other: WordSet) -> WordSet {
+        WordSet(self.0 & other.0)
+    }
+
+    /// Whether nothing is in it.
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Whether `word` is in it.
+    pub const fn contains(self, word: usize) -> bool {
+        self.0 >> word & 1 == 1
+    }
+
+    /// Number of words.
+    pub const fn len(self) -> usize {
+        self.0.count_ones() as usize
+    }
+
+    /// The words, ascending.
+    #[inline(always)]
+    pub fn iter(self) -> impl Iterator<Item = usize> {
+        let mut bits = self.0;
+        std::iter::from_fn(move || {
+            if bits == 0 {
+                return None;
+            }
+            let word = bits.trailing_zeros() as usize;
+            bits &= bits - 1;
+            Some(word)
+        })
+    }
+}

@@ -1,0 +1,23 @@
+//! Frames, header views, the flow key and the one table of match fields.
+//!
+//! This is the lowest floor: it knows bytes and headers, and nothing of rules, ports or threads.
+//!
+//! * [`frame::Frame`] is what a packet buffer must offer; DPDK mbufs and test buffers implement it.
+//! * [`io`] holds the traits through which frames come in and go out.
+//! * [`key::FlowKey`] is what is known about one packet, as words that a classifier can mask and compare.
+//! * [`fields`] is the one table of match fields: name, width, place in the key, wire numbers, prerequisites.
+//! * [`matching::Match`] is a set of (value, mask) bits over the key: what a rule matches.
+//! * [`parse`] fills a key from a frame; [`edit`] changes a frame.
+
+pub mod fields;
+pub mod frame;
+pub mod io;
+pub mod key;
+pub mod matching;
+pub mod value;
+
+pub use fields::Field;
+pub use frame::{Frame, HeapFrame, Offload};
+pub use key::{FlowKey, WordSet};
+pub use matching::Match;
+pub use value::Value;

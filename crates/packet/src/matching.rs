@@ -1,0 +1,163 @@
+//! What a rule matches: bits over the flow key.
+
+use crate::fields::Field;
+use crate::key::{FlowKey, WordSet};
+use crate::value::Value;
+use smallvec::SmallVec;
+
+/// One word of a match: `key & mask == value`, with `value & !mask == 0` and `mask != 0`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct MatchWord {
+    /// Which word of the key.
+    pub word: u8,
+    /// The bits looked at, as they lie in the key.
+    pub mask: u64,
+    /// What they must be.
+    pub value: u64,
+}
+
+/// A set of (value, mask) bits over the key, kept canonical: words ascending, no empty masks, no value outside its mask.
+/// So two matches are the same rule for a strict flow mod exactly when they are equal.
+#[derive(Clone, PartialEq, Eq, Hash, Default, Debug)]
+pub struct Match {
+    words: SmallVec<[MatchWord; 3]>,
+}
+
+impl Match {
+    /// Matches every packet.
+    pub fn any() -> Match {
+        Match::default()
+    }
+
+    /// The words that are looked at, ascending.
+    pub fn words(&self) -> &[MatchWord] {
+        &self.words
+    }
+
+    /// Which words are looked at.
+    pub fn word_set(&self) -> WordSet {
+        WordSet(self.words.iter().fold(0, |set, word| set | 1 << word.word))
+    }
+
+    /// Adds bits: `key.words[word] & mask == value & mask`. Bits set before keep their old mask and take the new value
+    /// where the masks meet.
+    pub fn set_word(&mut self, word: usize, value: u64, mask: u64) {
+        if mask == 0 {
+            return;
+        }
+        match self
+            .words
+            .binary_search_by_key(&(word as u8), |entry| entry.word)
+        {
+            Ok(at) => {
+                let entry = &mut self.words[at];
+                entry.value = entry.value & !mask | value & mask;
+                entry.mask |= mask;
+            }
+            Err(at) => self.words.insert(
+                at,
+                MatchWord {
+                    word: word as u8,
+                    mask,
+                    value: value & mask,
+                },
+            ),
+        }
+    }
+
+    /// Adds bytes at a byte offset of the key.
+    pub fn set_bytes(&mut self, offset: usize, value: &[u8], mask: &[u8]) {
+        debug_assert_eq!(value.len(), mask.len());
+        let mut done = 0;
+        while done < value.len() {
+            let word = (offset + done) / 8;
+            let from = (offset + done) % 8;
+            let n = (8 - from).min(value.len() - done);
+            let (mut v, mut m) = ([0; 8], [0; 8]);
+            v[from..from + n].copy_from_slice(&value[done..done + n]);
+            m[from..from + n].copy_from_slice(&mask[done..done + n]);
+            self.set_word(word, u64::from_ne_bytes(v), u64::from_ne_bytes(m));
+            done += n;
+        }
+    }
+
+    /// The value and mask of the bytes `offset..offset + len` of the key.
+    pub fn bytes(&self, offset: usize, len: usize) -> (Value, Value) {
+        let (mut value, mut mask) = (Value::zero(len), Value::zero(len));
+        for entry in &self.words {
+            let (v, m) = (entry.value.to_ne_bytes(), entry.mask.to_ne_bytes());
+            for i in 0..8 {
+                let at = usize::from(entry.word) * 8 + i;
+                if (offset..offset + len).contains(&at) {
+                    value[at - offset] = v[i];
+                    mask[at - offset] = m[i];
+                }
+            }
+        }
+        (value, mask)
+    }
+
+    /// Adds a field, masked; `value` and `mask` have the field's bytes. Bits outside the field's place are left alone.
+    pub fn set(&mut self, field: Field, value: &[u8], mask: &[u8]) {
+        let def = field.def();
+        let place = def.place();
+        let masked: Value = Value::from_bytes(
+            &mask
+                .iter()
+                .zip(place.iter())
+                .map(|(a, b)| a & b)
+                .collect::<SmallVec<[u8; 16]>>(),
+        );
+        self.set_bytes(def.offset, value, &masked);
+    }
+
+    /// Adds a field, exact, from a number.
+    pub fn set_exact(&mut self, field: Field, value: u128) {
+        let def = field.def();
+        let value = Value::from_u128(value << def.shift, def.bytes);
+        self.set_bytes(def.offset, &value, &def.place());
+    }
+
+    /// The value and mask of a field as they lie in the key.
+    pub fn get(&self, field: Field) -> (Value, Value) {
+        let def = field.def();
+        let (mut value, mut mask) = self.bytes(def.offset, def.bytes);
+        for (i, place) in def.place().iter().enumerate() {
+            value[i] &= place;
+            mask[i] &= place;
+        }
+        (value, mask)
+    }
+
+    /// Whether a key matches.
+    #[inline]
+    pub fn matches(&self, key: &FlowKey) -> bool {
+        self.words
+            .iter()
+            .all(|entry| key.words[usize::from(entry.word)] & entry.mask == entry.value)
+    }
+
+    /// Whether every packet that matches `self` also matches `wider` (non-strict flow mods: OpenFlow 1.3.5 section 6.4).
+    pub fn is_within(&self, wider: &Match) -> bool {
+        wider.words.iter().all(|w| {
+            self.words
+                .binary_search_by_key(&w.word, |entry| entry.word)
+                .is_ok_and(|at| {
+                    self.words[at].mask & w.mask == w.mask
+                        && self.words[at].value & w.mask == w.value
+                })
+        })
+    }
+
+    /// Whether some packet may match both (`OFPFF_CHECK_OVERLAP`).
+    pub fn overlaps(&self, other: &Match) -> bool {
+        self.words.iter().all(|a| {
+            other
+                .words
+                .binary_search_by_key(&a.word, |entry| entry.word)
+                .map_or(true, |at| {
+                    (other.words[at].value ^ a.value) & other.words[at].mask & a.mask == 0
+                })
+        })
+    }
+}

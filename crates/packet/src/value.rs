@@ -1,0 +1,79 @@
+//! A field's value as bytes in network order.
+
+use smallvec::SmallVec;
+
+/// Bytes of a field's value, in network byte order, as many as the field's bytes in the key. Up to 16 bytes lie in place.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Value(SmallVec<[u8; 16]>);
+
+impl Value {
+    /// A value of `len` zero bytes.
+    pub fn zero(len: usize) -> Value {
+        Value(SmallVec::from_elem(0, len))
+    }
+
+    /// A copy of `bytes`.
+    pub fn from_bytes(bytes: &[u8]) -> Value {
+        Value(SmallVec::from_slice(bytes))
+    }
+
+    /// The low `len` bytes of `value`; `len` may exceed 16, then zeroes go in front.
+    pub fn from_u128(value: u128, len: usize) -> Value {
+        let mut out = Value::zero(len);
+        let bytes = value.to_be_bytes();
+        let n = len.min(16);
+        out.0[len - n..].copy_from_slice(&bytes[16 - n..]);
+        out
+    }
+
+    /// A value whose low `bits` bits are one, in `len` bytes.
+    pub fn ones(bits: usize, len: usize) -> Value {
+        Value::ones_at(0, bits, len)
+    }
+
+    /// A value of `len` bytes in which `bits` bits are one, the lowest of them bit `shift`.
+    pub fn ones_at(shift: usize, bits: usize, len: usize) -> Value {
+        let mut out = Value::zero(len);
+        for bit in shift..(shift + bits).min(len * 8) {
+            out.0[len - 1 - bit / 8] |= 1 << (bit % 8);
+        }
+        out
+    }
+
+    /// The low 128 bits as a number.
+    pub fn to_u128(&self) -> u128 {
+        self.0
+            .iter()
+            .fold(0, |value, byte| value << 8 | u128::from(*byte))
+    }
+
+    /// The low 64 bits as a number.
+    pub fn to_u64(&self) -> u64 {
+        self.to_u128() as u64
+    }
+
+    /// Whether every bit is zero.
+    pub fn is_zero(&self) -> bool {
+        self.0.iter().all(|byte| *byte == 0)
+    }
+}
+
+impl std::ops::Deref for Value {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl std::ops::DerefMut for Value {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+}
+
+impl std::fmt::Debug for Value {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "0x")?;
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}

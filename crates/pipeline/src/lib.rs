@@ -1,0 +1,1 @@
+//! OpenFlow state, flow-mod semantics, and its compilation to a program.

@@ -1,0 +1,1 @@
+//! Every way in and out: DPDK devices and kernel interfaces.

@@ -1,0 +1,1 @@
+//! The compiled form of OpenFlow tables, and the walk over it.

@@ -1,0 +1,1 @@
+//! sluiced: the switch daemon that stands where ovs-vswitchd stands.
