@@ -1,0 +1,212 @@
+//! Actions and instructions, version-neutral.
+//!
+//! Where versions have different actions for one effect (`mod_nw_src` in 1.0, `set_field` in 1.3, `load` in Nicira's), each form
+//! has a variant, so that a rule is reported in the words in which it came, as Open vSwitch does.
+
+use crate::port::PortNo;
+use packet::{Field, Value};
+
+/// Part of a field: `field[start..start + bits]`, counted from the field's lowest bit.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Subfield {
+    /// Which field.
+    pub field: Field,
+    /// The lowest bit.
+    pub start: u16,
+    /// How many bits, at least 1.
+    pub bits: u16,
+}
+
+/// An action. Names follow the OpenFlow 1.3 and Nicira extension names.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Action {
+    /// Send to a port, also a reserved one. `max_len`: bytes sent to a controller, 0xffff for all.
+    Output {
+        /// Where.
+        port: PortNo,
+        /// Bytes for a controller.
+        max_len: u16,
+    },
+    /// Nicira: send to the port whose number the field holds.
+    OutputReg {
+        /// Where the number lies.
+        source: Subfield,
+        /// Bytes for a controller.
+        max_len: u16,
+    },
+    /// Nicira: send at most `max_len` bytes of the packet to a port.
+    OutputTrunc {
+        /// Where.
+        port: PortNo,
+        /// Bytes to keep.
+        max_len: u32,
+    },
+    /// Nicira `controller(...)`.
+    Controller {
+        /// Bytes to send.
+        max_len: u16,
+        /// Controllers with this id (NXT_SET_CONTROLLER_ID) receive it.
+        controller_id: u16,
+        /// `OFPR_*` reason.
+        reason: u8,
+        /// Bytes handed back in the packet-in.
+        userdata: Vec<u8>,
+        /// Whether the walk pauses until NXT_RESUME.
+        pause: bool,
+        /// Meter for packet-ins.
+        meter_id: Option<u32>,
+    },
+    /// 1.0: send through a queue.
+    Enqueue {
+        /// Where.
+        port: PortNo,
+        /// The queue.
+        queue: u32,
+    },
+    /// Queue for outputs that follow.
+    SetQueue(u32),
+    /// Nicira: back to the default queue.
+    PopQueue,
+    /// `OFPAT_SET_FIELD`, or Nicira `set_field` with a mask (`NXAST_REG_LOAD2`). Value and mask as they lie in the key.
+    SetField {
+        /// Which field.
+        field: Field,
+        /// The bits to write.
+        value: Value,
+        /// Which bits to write; all of the field for a plain set-field.
+        mask: Value,
+    },
+    /// Nicira `load:value->dst`.
+    Load {
+        /// Where to.
+        dst: Subfield,
+        /// The bits, right-aligned.
+        value: u64,
+    },
+    /// Nicira `move:src->dst`, also 1.5 copy_field.
+    Move {
+        /// From.
+        src: Subfield,
+        /// To; as many bits.
+        dst: Subfield,
+    },
+    /// 1.0/1.1 `mod_vlan_vid`; in 1.0 a tag is pushed where there is none (`push`).
+    SetVlanVid {
+        /// The VLAN id, 0-4095.
+        vid: u16,
+        /// Push a tag where there is none.
+        push: bool,
+    },
+    /// 1.0/1.1 `mod_vlan_pcp`.
+    SetVlanPcp {
+        /// The priority, 0-7.
+        pcp: u8,
+        /// Push a tag where there is none.
+        push: bool,
+    },
+    /// `strip_vlan`, `pop_vlan`.
+    PopVlan,
+    /// Push a tag with this Ethertype (0x8100, 0x88a8).
+    PushVlan(u16),
+    /// `mod_dl_src`.
+    SetEthSrc([u8; 6]),
+    /// `mod_dl_dst`.
+    SetEthDst([u8; 6]),
+    /// `mod_nw_src`.
+    SetIpv4Src(u32),
+    /// `mod_nw_dst`.
+    SetIpv4Dst(u32),
+    /// `mod_nw_tos`: the ToS byte's high six bits, in place.
+    SetIpTos(u8),
+    /// `mod_nw_ecn`.
+    SetIpEcn(u8),
+    /// `mod_nw_ttl`.
+    SetIpTtl(u8),
+    /// `mod_tp_src`.
+    SetL4Src(u16),
+    /// `mod_tp_dst`.
+    SetL4Dst(u16),
+    /// `dec_ttl`, with the ids of the controllers that hear of an expired one (`dec_ttl` without ids: `[0]`).
+    DecTtl(Vec<u16>),
+    /// 1.1+ copy TTL inwards.
+    CopyTtlIn,
+    /// 1.1+ copy TTL outwards.
+    CopyTtlOut,
+    /// Push an MPLS entry with this Ethertype.
+    PushMpls(u16),
+    /// Pop the outermost MPLS entry; the Ethertype of what is below.
+    PopMpls(u16),
+    /// Set the MPLS TTL.
+    SetMplsTtl(u8),
+    /// Decrement the MPLS TTL.
+    DecMplsTtl,
+    /// Set the MPLS label (1.1).
+    SetMplsLabel(u32),
+    /// Set the MPLS traffic class (1.1).
+    SetMplsTc(u8),
+    /// Push a PBB header.
+    PushPbb(u16),
+    /// Pop a PBB header.
+    PopPbb,
+    /// Process in a group.
+    Group(u32),
+    /// 1.5 meter action.
+    Meter(u32),
+    /// Nicira: look up in another table, then go on. `in_port`/`table` None: the current one.
+    Resubmit {
+        /// Port number to match with.
+        in_port: Option<PortNo>,
+        /// Table to look in.
+        table: Option<u8>,
+        /// With connection-tracking fields swapped (`resubmit(,t,ct)`).
+        with_ct_orig: bool,
+    },
+    /// Nicira `set_tunnel` / `set_tunnel64`.
+    SetTunnel {
+        /// The tunnel id.
+        id: u64,
+        /// Came as the 64-bit form.
+        wide: bool,
+    },
+    /// Nicira `note`.
+    Note(Vec<u8>),
+    /// Nicira `exit`.
+    Exit,
+    /// Nicira `push:src`.
+    StackPush(Subfield),
+    /// Nicira `pop:dst`.
+    StackPop(Subfield),
+    /// Nicira `clone(...)`.
+    Clone(Vec<Action>),
+    /// 1.5/Nicira `conjunction(id, k/n)`; `clause` counts from 0.
+    Conjunction {
+        /// Conjunction id.
+        id: u32,
+        /// This clause.
+        clause: u8,
+        /// Number of clauses.
+        clauses: u8,
+    },
+}
+
+/// An instruction. In 1.0, and for Nicira's actions, a rule has only [`Instruction::ApplyActions`].
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Instruction {
+    /// Rate limit (1.3, 1.4).
+    Meter(u32),
+    /// Execute now.
+    ApplyActions(Vec<Action>),
+    /// Empty the action set.
+    ClearActions,
+    /// Merge into the action set.
+    WriteActions(Vec<Action>),
+    /// `metadata = metadata & !mask | value & mask`.
+    WriteMetadata {
+        /// Bits.
+        value: u64,
+        /// Which bits.
+        mask: u64,
+    },
+    /// Go on in a later table.
+    GotoTable(u8),
+}
