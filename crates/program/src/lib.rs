@@ -1,1 +1,36 @@
 //! The compiled form of OpenFlow tables, and the walk over it.
+//!
+//! * [`epoch`]: how changes become visible to workers all at once, and when what they replaced may be freed.
+//! * [`counters`]: packet and byte counts in slots that never move, one set for each worker.
+//! * [`rule`] and [`ops`]: a rule, and the steps that its actions are compiled to.
+//! * [`table`]: lookups by template; one writer, any number of readers that are never blocked.
+//! * [`walk`]: a packet's way through the tables, as data, a burst at a time.
+//!
+//! Nothing here knows where rules came from, or what a port is: the walk asks its [`host::Host`].
+
+pub mod counters;
+pub mod epoch;
+pub mod host;
+pub mod ops;
+pub mod rule;
+pub mod table;
+pub mod walk;
+
+use counters::Counters;
+use epoch::Domain;
+
+/// What all bridges of a datapath share: one epoch, so that a change across bridges appears at once, and one set of counters.
+#[derive(Default)]
+pub struct Program {
+    /// Epochs and reclamation.
+    pub domain: std::sync::Arc<Domain>,
+    /// Counters of rules and tables.
+    pub counters: Counters,
+}
+
+impl Program {
+    /// An empty program.
+    pub fn new() -> Program {
+        Program::default()
+    }
+}

@@ -1,0 +1,215 @@
+//! Packet and byte counts in slots that never move.
+//!
+//! A slot is a number; each worker has its own copy of every slot, in chunks made when a slot in them is first allocated, so a worker adds without
+//! a lock or a shared cache line, and the control thread sums the copies when somebody asks (paper a measured what a shared counter costs).
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+use crate::epoch::MAX_READERS;
+
+/// Slots in a chunk.
+const CHUNK: usize = 4096;
+/// Chunks at most: 16 million slots.
+const CHUNKS: usize = 4096;
+
+/// A counter's number.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct CounterId(pub u32);
+
+/// One worker's share of a counter.
+#[repr(C, align(32))]
+#[derive(Default)]
+struct Slot {
+    packets: AtomicU64,
+    bytes: AtomicU64,
+    /// When last counted, in milliseconds of the datapath's clock.
+    used_ms: AtomicU64,
+}
+
+type Chunk = [Slot; CHUNK];
+
+/// What a counter has counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Totals {
+    /// Packets.
+    pub packets: u64,
+    /// Bytes, without FCS.
+    pub bytes: u64,
+    /// When last counted, in milliseconds of the datapath's clock; 0 for never.
+    pub used_ms: u64,
+}
+
+struct Directory {
+    chunks: Box<[AtomicPtr<Chunk>]>,
+}
+
+impl Directory {
+    fn new() -> Directory {
+        Directory { chunks: (0..CHUNKS).map(|_| AtomicPtr::default()).collect() }
+    }
+
+    #[inline(always)]
+    fn slot(&self, id: CounterId) -> Option<&Slot> {
+        let chunk = self.chunks[id.0 as usize / CHUNK % CHUNKS].load(Ordering::Acquire);
+        // SAFETY: a chunk pointer is null or was made by `Box::into_raw` in `ensure`, and is freed only when `self` is dropped.
+        unsafe { chunk.as_ref() }.map(|chunk| &chunk[id.0 as usize % CHUNK])
+    }
+
+    fn ensure(&self, id: CounterId) {
+        let place = &self.chunks[id.0 as usize / CHUNK];
+        if place.load(Ordering::Acquire).is_null() {
+            let chunk: Vec<Slot> = (0..CHUNK).map(|_| Slot::default()).collect();
+            let chunk: Box<Chunk> = chunk.into_boxed_slice().try_into().unwrap_or_else(|_| unreachable!());
+            place.store(Box::into_raw(chunk), Ordering::Release);
+        }
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        for place in &self.chunks {
+            let chunk = place.load(Ordering::Acquire);
+            if !chunk.is_null() {
+                // SAFETY: made by `Box::into_raw` in `ensure`, and nobody else can hold `self` now.
+                drop(unsafe { Box::from_raw(chunk) });
+            }
+        }
+    }
+}
+
+#[derive(Default)]
+struct Allocation {
+    next: u32,
+    free: Vec<u32>,
+    workers: usize,
+}
+
+/// All counters of a program.
+pub struct Counters {
+    directories: Box<[Directory]>,
+    allocation: Mutex<Allocation>,
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Counters { directories: (0..MAX_READERS).map(|_| Directory::new()).collect(), allocation: Mutex::default() }
+    }
+}
+
+impl Counters {
+    fn allocation(&self) -> std::sync::MutexGuard<'_, Allocation> {
+        self.allocation.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Makes worker `index` able to count: call it before the worker's first burst. Counts of an earlier worker of that number stay.
+    pub fn add_worker(&self, index: usize) {
+        let mut allocation = self.allocation();
+        if index >= allocation.workers {
+            for worker in allocation.workers..=index {
+                for first in (0..allocation.next).step_by(CHUNK) {
+                    self.directories[worker].ensure(CounterId(first));
+                }
+            }
+            allocation.workers = index + 1;
+        }
+    }
+
+    /// Takes a counter that stands at zero; None when 16 million are in use.
+    pub fn allocate(&self) -> Option<CounterId> {
+        let mut allocation = self.allocation();
+        let id = match allocation.free.pop() {
+            Some(id) => CounterId(id),
+            None if allocation.next as usize == CHUNK * CHUNKS => return None,
+            None => {
+                let id = CounterId(allocation.next);
+                for worker in 0..allocation.workers {
+                    self.directories[worker].ensure(id);
+                }
+                allocation.next += 1;
+                id
+            }
+        };
+        drop(allocation);
+        self.reset(id);
+        Some(id)
+    }
+
+    /// Gives a counter back. The caller sees to it that no worker can still count on it (retire, collect).
+    pub fn free(&self, id: CounterId) {
+        self.allocation().free.push(id.0);
+    }
+
+    /// Sets a counter to zero. A worker that counts at this moment may win.
+    pub fn reset(&self, id: CounterId) {
+        for directory in &self.directories {
+            if let Some(slot) = directory.slot(id) {
+                slot.packets.store(0, Ordering::Relaxed);
+                slot.bytes.store(0, Ordering::Relaxed);
+                slot.used_ms.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// The sum over all workers.
+    pub fn read(&self, id: CounterId) -> Totals {
+        let workers = self.allocation().workers;
+        let mut totals = Totals::default();
+        for slot in self.directories[..workers].iter().filter_map(|directory| directory.slot(id)) {
+            totals.packets += slot.packets.load(Ordering::Relaxed);
+            totals.bytes += slot.bytes.load(Ordering::Relaxed);
+            totals.used_ms = totals.used_ms.max(slot.used_ms.load(Ordering::Relaxed));
+        }
+        totals
+    }
+
+    /// Adds to worker `worker`'s copy; only that worker calls this for its number, so a plain load and store suffice.
+    #[inline(always)]
+    pub fn add(&self, worker: usize, id: CounterId, packets: u64, bytes: u64, now_ms: u64) {
+        if let Some(slot) = self.directories[worker].slot(id) {
+            slot.packets.store(slot.packets.load(Ordering::Relaxed).wrapping_add(packets), Ordering::Relaxed);
+            slot.bytes.store(slot.bytes.load(Ordering::Relaxed).wrapping_add(bytes), Ordering::Relaxed);
+            slot.used_ms.store(now_ms, Ordering::Relaxed);
+        }
+    }
+
+    /// Number of counters in use.
+    pub fn in_use(&self) -> usize {
+        let allocation = self.allocation();
+        allocation.next as usize - allocation.free.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_count_apart_and_are_summed() {
+        let counters = Counters::default();
+        counters.add_worker(0);
+        let a = counters.allocate().unwrap();
+        counters.add_worker(2);
+        let b = counters.allocate().unwrap();
+        counters.add(0, a, 1, 60, 5);
+        counters.add(2, a, 2, 200, 9);
+        counters.add(2, b, 1, 1, 1);
+        assert_eq!(counters.read(a), Totals { packets: 3, bytes: 260, used_ms: 9 });
+        counters.free(a);
+        let c = counters.allocate().unwrap();
+        assert_eq!((c, counters.read(c)), (a, Totals::default()), "a slot comes back empty");
+        assert_eq!(counters.read(b).packets, 1);
+    }
+
+    #[test]
+    fn slots_keep_their_counts_when_more_are_made() {
+        let counters = Counters::default();
+        counters.add_worker(0);
+        let first = counters.allocate().unwrap();
+        counters.add(0, first, 7, 7, 7);
+        let ids: Vec<_> = (0..3 * CHUNK).map(|_| counters.allocate().unwrap()).collect();
+        counters.add(0, *ids.last().unwrap(), 1, 1, 1);
+        assert_eq!(counters.read(first).packets, 7);
+        assert_eq!(counters.in_use(), 3 * CHUNK + 1);
+    }
+}

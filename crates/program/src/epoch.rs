@@ -1,0 +1,242 @@
+//! Publication by epochs.
+//!
+//! Every rule carries the epoch in which it appears and the one in which it goes. The writer prepares any number of changes for epoch
+//! `current + 1` and publishes them all by one store. A worker reads the epoch at the start of each burst ([`Reader::begin`]), before it
+//! fetches packets, and sees exactly the rules of that epoch in every table of every bridge.
+//!
+//! A worker's `begin` also says that it holds nothing from earlier bursts. So when every worker has begun a burst in epoch `e` or later
+//! ([`Domain::passed`]), a barrier for `e` may be answered, and what was unlinked before `e` was published may be freed. A sleeping worker marks
+//! itself offline and counts as having passed everything; it reads the epoch again before its next burst.
+
+use crossbeam_utils::CachePadded;
+use std::any::Any;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex};
+
+/// A point in the sequence of published changes.
+pub type Epoch = u64;
+
+/// Later than every epoch: when a rule goes that nobody has removed, and what an offline reader has seen.
+pub const NEVER: Epoch = u64::MAX;
+
+/// Most workers at a time.
+pub const MAX_READERS: usize = 64;
+
+/// A reader slot that nobody holds.
+const FREE: u64 = u64::MAX;
+/// What an offline reader shows.
+const OFFLINE: u64 = u64::MAX - 1;
+
+/// The epoch shared by a writer and its readers.
+pub struct Domain {
+    epoch: CachePadded<AtomicU64>,
+    seen: Box<[CachePadded<AtomicU64>]>,
+    retired: Mutex<VecDeque<(Epoch, Box<dyn Any + Send>)>>,
+}
+
+impl Default for Domain {
+    fn default() -> Self {
+        Domain {
+            epoch: CachePadded::new(AtomicU64::new(1)),
+            seen: (0..MAX_READERS).map(|_| CachePadded::new(AtomicU64::new(FREE))).collect(),
+            retired: Mutex::default(),
+        }
+    }
+}
+
+impl Domain {
+    /// The epoch published last.
+    pub fn current(&self) -> Epoch {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// The epoch that the next [`Domain::publish`] starts: what new rules carry as their first and removed rules as their end.
+    pub fn next(&self) -> Epoch {
+        self.current() + 1
+    }
+
+    /// Makes all changes prepared for [`Domain::next`] visible and returns that epoch. Only the one writer (the control thread) calls this.
+    pub fn publish(&self) -> Epoch {
+        let epoch = self.epoch.load(Ordering::Relaxed) + 1;
+        self.epoch.store(epoch, Ordering::Release);
+        // Pairs with the fence in `Reader::begin`: either the reader sees this epoch, or `passed` sees that it is online and behind.
+        fence(Ordering::SeqCst);
+        epoch
+    }
+
+    /// Whether every reader has begun a burst in `epoch` or later, or is offline.
+    pub fn passed(&self, epoch: Epoch) -> bool {
+        fence(Ordering::SeqCst);
+        self.seen.iter().all(|seen| seen.load(Ordering::Acquire) >= epoch)
+    }
+
+    /// Takes a reader slot; None when [`MAX_READERS`] are taken. The reader starts offline.
+    pub fn reader(self: &Arc<Self>) -> Option<Reader>
+    where
+        Self: Sized,
+    {
+        let index = self.claim()?;
+        Some(Reader { domain: Arc::clone(self), index })
+    }
+
+    fn claim(&self) -> Option<usize> {
+        (0..MAX_READERS).find(|index| {
+            self.seen[*index].compare_exchange(FREE, OFFLINE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        })
+    }
+
+    /// Hands over something that readers can no longer reach once [`Domain::next`] has been published; [`Domain::collect`] drops it later.
+    pub fn retire(&self, garbage: Box<dyn Any + Send>) {
+        let epoch = self.next();
+        self.retired.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push_back((epoch, garbage));
+    }
+
+    /// Drops what no reader can see any more and returns how many things are still waiting.
+    pub fn collect(&self) -> usize {
+        let oldest = {
+            fence(Ordering::SeqCst);
+            self.seen.iter().map(|seen| seen.load(Ordering::Acquire)).min().unwrap_or(NEVER).min(self.current())
+        };
+        let mut dead = Vec::new();
+        let waiting = {
+            let mut retired = self.retired.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            while retired.front().is_some_and(|(epoch, _)| *epoch <= oldest) {
+                dead.extend(retired.pop_front());
+            }
+            retired.len()
+        };
+        drop(dead); // outside the lock: destructors may retire more
+        waiting
+    }
+}
+
+/// A worker's place in a [`Domain`].
+pub struct Reader {
+    domain: Arc<Domain>,
+    index: usize,
+}
+
+impl Reader {
+    /// Starts a burst: says that nothing from earlier bursts is held, and returns the epoch to work in. Call it before receiving, so that packets
+    /// received after a barrier's reply are handled in the barrier's epoch or later.
+    #[inline]
+    pub fn begin(&self) -> Epoch {
+        let seen = &self.domain.seen[self.index];
+        let epoch = self.domain.epoch.load(Ordering::Acquire);
+        if seen.load(Ordering::Relaxed) != epoch {
+            seen.store(epoch, Ordering::Release);
+            // The store must be visible before anything of this epoch is read, and the epoch must be read again after it: coming from
+            // offline, a publication may have slipped in between, and the writer may have counted this reader as absent.
+            fence(Ordering::SeqCst);
+            let again = self.domain.epoch.load(Ordering::Acquire);
+            if again != epoch {
+                seen.store(again, Ordering::Release);
+            }
+            return again;
+        }
+        epoch
+    }
+
+    /// Says that nothing is held and that none will be before the next [`Reader::begin`]: before sleeping.
+    #[inline]
+    pub fn offline(&self) {
+        self.domain.seen[self.index].store(OFFLINE, Ordering::Release);
+    }
+
+    /// Which slot: a number below [`MAX_READERS`] that no other live reader has.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.domain.seen[self.index].store(FREE, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    #[test]
+    fn a_barrier_waits_for_readers_that_are_online() {
+        let domain = Arc::new(Domain::default());
+        let reader = domain.reader().unwrap();
+        reader.begin();
+        let epoch = domain.publish();
+        assert!(!domain.passed(epoch));
+        reader.begin();
+        assert!(domain.passed(epoch));
+        let later = domain.publish();
+        assert!(!domain.passed(later));
+        reader.offline();
+        assert!(domain.passed(later));
+    }
+
+    #[test]
+    fn garbage_lives_until_readers_have_moved_on() {
+        struct Witness(Arc<AtomicBool>);
+        impl Drop for Witness {
+            fn drop(&mut self) {
+                self.0.store(true, Ordering::SeqCst);
+            }
+        }
+        let domain = Arc::new(Domain::default());
+        let reader = domain.reader().unwrap();
+        reader.begin();
+        let dropped = Arc::new(AtomicBool::new(false));
+        domain.retire(Box::new(Witness(Arc::clone(&dropped))));
+        assert_eq!(domain.collect(), 1);
+        domain.publish();
+        assert_eq!(domain.collect(), 1, "the reader may still hold it");
+        reader.begin();
+        assert_eq!(domain.collect(), 0);
+        assert!(dropped.load(Ordering::SeqCst));
+    }
+
+    #[test]
+    fn slots_run_out_and_come_back() {
+        let domain = Arc::new(Domain::default());
+        let mut readers: Vec<_> = (0..MAX_READERS).map(|_| domain.reader().unwrap()).collect();
+        assert!(domain.reader().is_none());
+        readers.pop();
+        assert!(domain.reader().is_some());
+    }
+
+    #[test]
+    fn a_reader_never_works_in_an_epoch_that_was_declared_passed() {
+        let domain = Arc::new(Domain::default());
+        let stop = Arc::new(AtomicBool::new(false));
+        let declared = Arc::new(AtomicU64::new(0));
+        let workers: Vec<_> = (0..2)
+            .map(|_| {
+                let (domain, stop, declared) = (Arc::clone(&domain), Arc::clone(&stop), Arc::clone(&declared));
+                std::thread::spawn(move || {
+                    let reader = domain.reader().unwrap();
+                    let mut turns = 0_u64;
+                    while !stop.load(Ordering::Relaxed) {
+                        let floor = declared.load(Ordering::SeqCst);
+                        let epoch = reader.begin();
+                        assert!(epoch >= floor, "began in {epoch}, but {floor} had been declared passed");
+                        turns += 1;
+                        if turns % 7 == 0 {
+                            reader.offline();
+                        }
+                    }
+                })
+            })
+            .collect();
+        for _ in 0..20_000 {
+            let epoch = domain.publish();
+            while !domain.passed(epoch) {
+                std::thread::yield_now();
+            }
+            declared.store(epoch, Ordering::SeqCst);
+        }
+        stop.store(true, Ordering::Relaxed);
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
+    }
+}

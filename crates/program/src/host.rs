@@ -1,0 +1,71 @@
+//! What a walk asks of the datapath around it.
+
+use crate::ops::{PortNo, ToController};
+use packet::{FlowKey, Frame, WordSet};
+
+/// What a host may know about the walk that calls it.
+pub struct Context<'a> {
+    /// The packet's key as it is now; only the words in `valid` mean something, others count as zero.
+    pub key: &'a FlowKey,
+    /// The words of `key` that are filled.
+    pub valid: WordSet,
+    /// The bridge's port that the packet came in by (not changed by resubmit), or a reserved number for packet-outs.
+    pub in_port: PortNo,
+    /// Table of the rule that acts.
+    pub table: u8,
+    /// Cookie of the rule that acts, `u64::MAX` for a table miss or a packet-out.
+    pub cookie: u64,
+    /// Queue chosen by set_queue.
+    pub queue: Option<u32>,
+    /// Mirrors that have had this packet, a bit each; the host keeps it.
+    pub mirrored: &'a mut u32,
+    /// Whether the packet has left by some port already; the host sets it when it sends.
+    pub sent: &'a mut bool,
+}
+
+/// Why a walk ended without the packet leaving, or a step could not be done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[repr(usize)]
+pub enum Drop {
+    /// No rule, and the table drops what it has no rule for.
+    TableMiss,
+    /// A rule without an output.
+    Action,
+    /// More resubmits than allowed, or nested too deep.
+    TooManyResubmits,
+    /// The walk's stack was full.
+    StackFull,
+    /// No memory to copy the packet for another output.
+    NoBuffer,
+    /// TTL ran out.
+    TtlExpired,
+    /// An action could not be carried out on this packet (no room for a tag, say).
+    ActionFailed,
+}
+
+impl Drop {
+    /// How many kinds there are.
+    pub const COUNT: usize = 7;
+
+    /// Names for counters, in the order of the variants.
+    pub const NAMES: [&'static str; Drop::COUNT] =
+        ["table_miss", "action", "too_many_resubmits", "stack_full", "no_buffer", "ttl_expired", "action_failed"];
+}
+
+/// The datapath, as a walk sees it. All ports are numbers of the walk's bridge.
+pub trait Host<F: Frame> {
+    /// Sends out of one port (physical, local or patch). An unknown port drops and counts. Never the ingress port unless `to_in_port`.
+    fn output(&mut self, context: Context<'_>, port: PortNo, frame: F, to_in_port: bool);
+
+    /// Sends out of every port but the ingress one, without those marked no-flood when `flood`.
+    fn output_all(&mut self, context: Context<'_>, frame: F, flood: bool);
+
+    /// The learning switch.
+    fn normal(&mut self, context: Context<'_>, frame: F);
+
+    /// To the controllers; the frame stays with the walk.
+    fn controller(&mut self, context: Context<'_>, to: &ToController, frame: &F);
+
+    /// Counts a drop. The frame is gone already, or about to be.
+    fn dropped(&mut self, reason: Drop);
+}

@@ -1,0 +1,172 @@
+//! The steps that a rule's actions are compiled to.
+//!
+//! An [`OpList`] is the rule's instructions in order of execution, flattened: apply-actions first, then changes of the action set and metadata,
+//! then an optional jump to a later table. Lists are shared by rules that do the same.
+
+use packet::{Field, Value, WordSet};
+use std::sync::Arc;
+
+/// A port number of the bridge (OpenFlow 1.1+ numbering); reserved ports have ops of their own.
+pub type PortNo = u32;
+
+/// Part of a field: bits `start..start + bits`, counted from its lowest bit.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Bits {
+    /// Which field.
+    pub field: Field,
+    /// The lowest bit.
+    pub start: u16,
+    /// How many, 1 to 128.
+    pub bits: u16,
+}
+
+/// Why a packet goes to the controllers (`OFPR_*` of OpenFlow 1.3 and later).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum PacketInReason {
+    /// A table had no rule for it.
+    NoMatch = 0,
+    /// An action sent it.
+    Action = 1,
+    /// Its TTL ran out.
+    InvalidTtl = 2,
+    /// The action set sent it (1.4).
+    ActionSet = 3,
+    /// A group sent it (1.4).
+    Group = 4,
+    /// A packet-out sent it (1.4).
+    PacketOut = 5,
+}
+
+/// What is sent to the controllers, and to which.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct ToController {
+    /// Bytes of the packet, 0xffff for all.
+    pub max_len: u16,
+    /// Why.
+    pub reason: PacketInReason,
+    /// Controllers with this id.
+    pub controller_id: u16,
+    /// Handed back in the packet-in.
+    pub userdata: Vec<u8>,
+}
+
+/// One step.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Op {
+    /// Send out of a port, never back out of the ingress port (that takes [`Op::InPort`]).
+    Output(PortNo),
+    /// Send out of the ingress port.
+    InPort,
+    /// Send out of every port but the ingress one; with `flood`, leave out ports that are marked no-flood.
+    All {
+        /// Whether no-flood ports are left out.
+        flood: bool,
+    },
+    /// Hand to the learning switch.
+    Normal,
+    /// Send to the port whose number the bits hold; reserved numbers act as in an output action.
+    OutputReg(Bits),
+    /// Send the first `max_len` bytes to a port.
+    OutputTruncated {
+        /// Where.
+        port: PortNo,
+        /// Bytes to keep.
+        max_len: u32,
+    },
+    /// Send to the controllers.
+    Controller(Box<ToController>),
+    /// Write `value` where `mask` has ones; both as the field lies in the key. Header fields are written in the packet too.
+    SetField {
+        /// Which.
+        field: Field,
+        /// The bits.
+        value: Value,
+        /// Which bits.
+        mask: Value,
+    },
+    /// Copy bits.
+    Move {
+        /// From.
+        src: Bits,
+        /// To; as many.
+        dst: Bits,
+    },
+    /// Push a VLAN tag with this Ethertype.
+    PushVlan(u16),
+    /// Remove the outermost VLAN tag, if there is one.
+    PopVlan,
+    /// Write the VLAN id; with `push`, push an 802.1Q tag first where there is none.
+    SetVlanVid {
+        /// 0-4095.
+        vid: u16,
+        /// Push where there is none.
+        push: bool,
+    },
+    /// Write the VLAN priority; with `push`, push an 802.1Q tag first where there is none.
+    SetVlanPcp {
+        /// 0-7.
+        pcp: u8,
+        /// Push where there is none.
+        push: bool,
+    },
+    /// Decrement the IP TTL; where it runs out, the packet goes to the controllers with these ids and this list ends.
+    DecTtl(Box<[u16]>),
+    /// Queue for outputs that follow; None for the port's default.
+    SetQueue(Option<u32>),
+    /// Look up in a table (None: the current one), then go on with this list. `in_port`: what the lookup matches as ingress port.
+    Resubmit {
+        /// Port number to match with.
+        in_port: Option<PortNo>,
+        /// Table.
+        table: Option<u8>,
+    },
+    /// Go on in another table and never come back to this list.
+    Goto(u8),
+    /// Merge these into the action set.
+    WriteActions(Arc<[Op]>),
+    /// Empty the action set.
+    ClearActions,
+    /// Push bits on the walk's stack.
+    StackPush(Bits),
+    /// Pop bits off the walk's stack; an empty stack leaves the destination as it is.
+    StackPop(Bits),
+    /// Run a list on a copy; changes to packet and metadata do not come back.
+    Clone(Arc<OpList>),
+    /// End the whole walk; the action set is not run.
+    Exit,
+}
+
+/// A compiled list of steps.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub struct OpList {
+    /// The steps, in order.
+    pub ops: Box<[Op]>,
+}
+
+impl OpList {
+    /// A list of the given steps.
+    pub fn new(ops: Vec<Op>) -> OpList {
+        OpList { ops: ops.into() }
+    }
+
+    /// The words of the key that its steps read or change, so must be filled by the parser when the list may run.
+    pub fn words(&self) -> WordSet {
+        self.ops.iter().fold(WordSet::EMPTY, |set, op| set.union(op.words()))
+    }
+}
+
+impl Op {
+    fn words(&self) -> WordSet {
+        let field = |field: Field| field.def().words();
+        match self {
+            Op::OutputReg(bits) | Op::StackPush(bits) | Op::StackPop(bits) => field(bits.field),
+            Op::SetField { field: which, .. } => field(*which),
+            Op::Move { src, dst } => field(src.field).union(field(dst.field)),
+            Op::WriteActions(ops) => ops.iter().fold(WordSet::EMPTY, |set, op| set.union(op.words())),
+            Op::Clone(list) => list.words(),
+            Op::SetQueue(_) => WordSet::of_bytes(packet::key::at::SKB_PRIORITY, 4),
+            _ => WordSet::EMPTY,
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! A compiled rule.
+
+use crate::counters::CounterId;
+use crate::epoch::{Epoch, NEVER};
+use crate::ops::OpList;
+use packet::Match;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What a rule says; fixed for its life. To change a rule, remove it and insert another in the same epoch with the same counter.
+#[derive(Clone, Debug)]
+pub struct RuleSpec {
+    /// What it matches.
+    pub matching: Match,
+    /// Precedence; above 65535 for hidden rules.
+    pub priority: u32,
+    /// What it does.
+    pub ops: Arc<OpList>,
+    /// Where its packets are counted.
+    pub counter: CounterId,
+    /// OpenFlow cookie, for packet-ins.
+    pub cookie: u64,
+}
+
+/// A rule in a table.
+#[derive(Debug)]
+pub struct Rule {
+    /// What it says.
+    pub spec: RuleSpec,
+    /// First epoch in which it holds.
+    pub added: Epoch,
+    /// First epoch in which it no longer holds.
+    removed: AtomicU64,
+}
+
+impl Rule {
+    /// A rule that holds from `added` on.
+    pub fn new(spec: RuleSpec, added: Epoch) -> Rule {
+        Rule { spec, added, removed: AtomicU64::new(NEVER) }
+    }
+
+    /// Whether it holds in `epoch`.
+    #[inline(always)]
+    pub fn holds_in(&self, epoch: Epoch) -> bool {
+        self.added <= epoch && epoch < self.removed.load(Ordering::Relaxed)
+    }
+
+    /// Makes it end with `epoch`. Published, like all changes, by the domain's next publication.
+    pub fn remove_in(&self, epoch: Epoch) {
+        self.removed.store(epoch, Ordering::Relaxed);
+    }
+
+    /// First epoch in which it no longer holds, [`NEVER`] for a rule in force.
+    pub fn removed(&self) -> Epoch {
+        self.removed.load(Ordering::Relaxed)
+    }
+}
