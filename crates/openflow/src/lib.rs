@@ -5,4 +5,12 @@
 pub mod action;
 pub mod error;
 pub mod flow;
+pub mod group;
+pub mod message;
+pub mod meter;
 pub mod port;
+pub mod stats;
+pub mod version;
+
+pub use message::Message;
+pub use version::Version;
