@@ -7,17 +7,19 @@
 //! * [`key::FlowKey`] is what is known about one packet, as words that a classifier can mask and compare.
 //! * [`fields`] is the one table of match fields: name, width, place in the key, wire numbers, prerequisites.
 //! * [`matching::Match`] is a set of (value, mask) bits over the key: what a rule matches.
-//! * [`parse`] fills a key from a frame; [`edit`] changes a frame.
+//! * [`parse`] fills a key from a frame.
 
 pub mod fields;
 pub mod frame;
 pub mod io;
 pub mod key;
 pub mod matching;
+pub mod parse;
 pub mod value;
 
 pub use fields::Field;
 pub use frame::{Frame, HeapFrame, Offload};
 pub use key::{FlowKey, WordSet};
 pub use matching::Match;
+pub use parse::{Layers, Malformed};
 pub use value::Value;

@@ -1,0 +1,283 @@
+//! From a frame's bytes to a flow key.
+//!
+//! The common case (Ethernet, at most one VLAN tag, IPv4 without options, whole TCP or UDP header) is decided by a few
+//! compares and written as five words. Everything else goes to [`general`], which walks header by header. What a lying
+//! packet reads as is what Open vSwitch's flow extraction makes of it: headers before the lie count, those from it on are absent.
+//!
+//! A header is looked for only in the first segment. Where it lies deeper in the frame, [`parse`] says
+//! [`Malformed::Split`]; [`parse_frame`] then moves bytes forward and parses again.
+
+mod general;
+
+use crate::frame::Frame;
+use crate::key::{FlowKey, WordSet};
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// Bytes of a frame in which headers are looked for. What lies beyond is not reached ([`Malformed::Split`]); it bounds the walk over
+/// extension headers and label stacks.
+pub const HEADERS_LIMIT: usize = 1024;
+
+/// The words that are filled from the packet's bytes; the others hold metadata and are only set to zero.
+pub const PACKET_WORDS: WordSet = WordSet(WordSet::HOT.0 | 0x1ff_8000);
+
+/// Why parsing ended early. The key holds what came before.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum Malformed {
+    /// Shorter than an Ethernet header.
+    Ethernet,
+    /// Ends inside a VLAN tag.
+    Vlan,
+    /// Ends inside an MPLS label stack.
+    Mpls,
+    /// Ends inside an ARP packet.
+    Arp,
+    /// Ends inside the IPv4 header.
+    Ipv4Short,
+    /// IPv4 header length below 20 bytes or beyond the packet.
+    Ipv4HeaderLength,
+    /// IPv4 total length beyond the frame or below the header length.
+    Ipv4TotalLength,
+    /// Ends inside the IPv6 header.
+    Ipv6Short,
+    /// IPv6 payload length beyond the frame.
+    Ipv6PayloadLength,
+    /// An IPv6 extension header reaches beyond the payload.
+    Ipv6Extension,
+    /// A first fragment or whole packet that ends inside its transport header.
+    Transport,
+    /// Headers reach beyond the first segment or beyond [`HEADERS_LIMIT`].
+    Split,
+}
+
+impl Malformed {
+    /// Every reason, in order.
+    pub const ALL: [Malformed; 12] = [
+        Malformed::Ethernet,
+        Malformed::Vlan,
+        Malformed::Mpls,
+        Malformed::Arp,
+        Malformed::Ipv4Short,
+        Malformed::Ipv4HeaderLength,
+        Malformed::Ipv4TotalLength,
+        Malformed::Ipv6Short,
+        Malformed::Ipv6PayloadLength,
+        Malformed::Ipv6Extension,
+        Malformed::Transport,
+        Malformed::Split,
+    ];
+
+    /// The name of its counter.
+    pub fn name(self) -> &'static str {
+        match self {
+            Malformed::Ethernet => "malformed_ethernet",
+            Malformed::Vlan => "malformed_vlan",
+            Malformed::Mpls => "malformed_mpls",
+            Malformed::Arp => "malformed_arp",
+            Malformed::Ipv4Short => "malformed_ipv4_short",
+            Malformed::Ipv4HeaderLength => "malformed_ipv4_header_length",
+            Malformed::Ipv4TotalLength => "malformed_ipv4_total_length",
+            Malformed::Ipv6Short => "malformed_ipv6_short",
+            Malformed::Ipv6PayloadLength => "malformed_ipv6_payload_length",
+            Malformed::Ipv6Extension => "malformed_ipv6_extension",
+            Malformed::Transport => "malformed_transport",
+            Malformed::Split => "malformed_split",
+        }
+    }
+}
+
+/// Where a packet's layers begin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Layers {
+    /// First byte after the Ethernet header, VLAN tags, LLC/SNAP and MPLS labels. 0 in frames shorter than an Ethernet header.
+    pub l3: u16,
+    /// First byte after the IP header and its extension headers; 0 when there is no sound IP header.
+    pub l4: u16,
+    /// First byte after the IP packet (padding may follow); the frame's length when there is no sound IP header.
+    pub end: u32,
+    /// Whether the transport header of TCP, UDP, SCTP, ICMP, IGMP or ICMPv6 is whole, and its fields are in the key. False for later fragments.
+    pub transport: bool,
+    /// VLAN tags read (0 to the limit).
+    pub vlans: u8,
+    /// Why parsing ended early.
+    pub malformed: Option<Malformed>,
+}
+
+/// How many VLAN tags are read; the next header after the last is taken at face value.
+static VLAN_LIMIT: AtomicU8 = AtomicU8::new(1);
+
+/// Sets how many VLAN tags [`parse`] reads, 1 or 2 (`other_config:vlan-limit`, where 0 means 2). With 1, the default as in Open vSwitch, a packet
+/// with two tags has the inner tag's TPID as its Ethertype and no network layer. Values above 2 mean 2.
+pub fn set_vlan_limit(limit: u8) {
+    let limit = if limit == 0 { 2 } else { limit.min(2) };
+    VLAN_LIMIT.store(limit, Ordering::Relaxed);
+}
+
+/// How many VLAN tags [`parse`] reads.
+pub fn vlan_limit() -> u8 {
+    VLAN_LIMIT.load(Ordering::Relaxed)
+}
+
+#[inline(always)]
+fn load<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
+    bytes[offset..offset + N].try_into().unwrap()
+}
+
+/// Ethertypes as they read in a little-endian load, and lengths that the common case knows.
+const IPV4: u16 = 0x0800u16.swap_bytes();
+const VLAN: u16 = 0x8100u16.swap_bytes();
+const VLAN_PRESENT: u16 = general::VLAN_PRESENT.swap_bytes();
+const ETHERNET_LEN: usize = 14;
+const TAG_LEN: usize = 4;
+/// IPv4 without options and the longest transport header that is read at once.
+const COMMON_LEN: usize = 20 + 20;
+const LOW_48: u64 = 0xffff_ffff_ffff;
+
+/// Fills `key` from the frame whose first segment is `head` and whose length over all segments is `total_len`.
+///
+/// Always filled: [`WordSet::HOT`]. Of the other words only those in `needed`: from the packet where they are in [`PACKET_WORDS`], else
+/// set to zero. Words outside both hold anything afterwards.
+#[inline]
+pub fn parse(
+    head: &[u8],
+    total_len: usize,
+    in_port: u32,
+    needed: WordSet,
+    key: &mut FlowKey,
+) -> Layers {
+    match common(head, total_len, in_port, key) {
+        Some(layers) => {
+            let others = needed.minus(WordSet::HOT);
+            if !others.is_empty() {
+                key.clear(others);
+            }
+            layers
+        }
+        None => general::extract(head, total_len, in_port, needed, key, vlan_limit()),
+    }
+}
+
+/// The common case; None, with the key's hot words undefined, when the packet is another one.
+///
+/// Words are put together as little-endian numbers, whose lowest byte is the first in memory; `to_le` makes them native.
+#[inline(always)]
+fn common(head: &[u8], total_len: usize, in_port: u32, key: &mut FlowKey) -> Option<Layers> {
+    if head.len() < ETHERNET_LEN + TAG_LEN + COMMON_LEN {
+        return None;
+    }
+    let mut eth_type = u16::from_le_bytes(load(head, 12));
+    let mut l3 = ETHERNET_LEN;
+    let mut tci = 0;
+    if eth_type == VLAN {
+        tci = u16::from_le_bytes(load(head, 14)) | VLAN_PRESENT;
+        eth_type = u16::from_le_bytes(load(head, 16));
+        l3 += TAG_LEN;
+    }
+    let packet = &head[l3..l3 + COMMON_LEN];
+    // Version and header length, then the fragment word without "do not fragment" and the reserved bit.
+    let fragment = u16::from_le_bytes(load(packet, 6)) & 0xff3f;
+    if eth_type != IPV4 || packet[0] != 0x45 || fragment != 0 {
+        return None;
+    }
+    let length = usize::from(u16::from_be_bytes(load(packet, 2)));
+    let protocol = packet[9];
+    let (transport_len, tcp_flags) = match protocol {
+        17 => (8, 0),
+        6 => (20, u16::from_le_bytes(load(packet, 32)) & 0xff0f),
+        _ => return None,
+    };
+    // A negative difference wraps to a large one. More than 64 KiB behind the packet is no padding (see `general`).
+    let padding = total_len.wrapping_sub(l3 + length);
+    if length < 20 + transport_len || padding > 0xffff {
+        return None;
+    }
+    let ports = u64::from(u32::from_le_bytes(load(packet, 20)));
+    let words = [
+        u64::from(in_port.swap_bytes()) | u64::from(eth_type) << 32 | u64::from(tci) << 48,
+        u64::from_le_bytes(load(packet, 12)),
+        ports | u64::from(protocol) << 32 | u64::from(packet[1]) << 40 | u64::from(packet[8]) << 48,
+        u64::from_le_bytes(load(head, 0)) & LOW_48 | u64::from(tcp_flags) << 48,
+        u64::from_le_bytes(load(head, 6)) & LOW_48,
+    ];
+    for (to, from) in key.words.iter_mut().zip(words) {
+        *to = from.to_le();
+    }
+    Some(Layers {
+        l3: l3 as u16,
+        l4: (l3 + 20) as u16,
+        end: (l3 + length) as u32,
+        transport: true,
+        vlans: (l3 > ETHERNET_LEN) as u8,
+        malformed: None,
+    })
+}
+
+/// [`parse`] on a frame, which is linearized where its headers do not lie in the first segment.
+#[inline]
+pub fn parse_frame<F: Frame>(
+    frame: &mut F,
+    in_port: u32,
+    needed: WordSet,
+    key: &mut FlowKey,
+) -> Layers {
+    let layers = parse(frame.head(), frame.len(), in_port, needed, key);
+    if layers.malformed != Some(Malformed::Split) {
+        return layers;
+    }
+    gather(frame, in_port, needed, key)
+}
+
+/// The rare case of [`parse_frame`]. A frame that cannot be linearized stays `Split`.
+#[cold]
+fn gather<F: Frame>(frame: &mut F, in_port: u32, needed: WordSet, key: &mut FlowKey) -> Layers {
+    // Most headers fit in the first step; buffers always have room for that much.
+    for reach in [256, HEADERS_LIMIT] {
+        if frame.head().len() >= reach || !frame.linearize(reach) {
+            continue;
+        }
+        let layers = parse(frame.head(), frame.len(), in_port, needed, key);
+        if layers.malformed != Some(Malformed::Split) {
+            return layers;
+        }
+    }
+    parse(frame.head(), frame.len(), in_port, needed, key)
+}
+
+/// How many frames ahead memory is fetched.
+const AHEAD: usize = 4;
+
+/// [`parse_frame`] on all of `frames`, which came in through one port; key and layers `n` are frame `n`'s.
+///
+/// Only as many frames are parsed as `keys` and `layers` have room for; the number is returned.
+pub fn parse_burst<F: Frame>(
+    frames: &mut [F],
+    in_port: u32,
+    needed: WordSet,
+    keys: &mut [FlowKey],
+    layers: &mut [Layers],
+) -> usize {
+    let count = frames.len().min(keys.len()).min(layers.len());
+    for frame in &frames[..count.min(AHEAD)] {
+        prefetch(frame.head());
+    }
+    for index in 0..count {
+        if index + AHEAD < count {
+            prefetch(frames[index + AHEAD].head());
+        }
+        layers[index] = parse_frame(&mut frames[index], in_port, needed, &mut keys[index]);
+    }
+    count
+}
+
+/// Asks the processor to fetch the first bytes.
+#[inline(always)]
+fn prefetch(bytes: &[u8]) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch of any address has no effect but on the cache; SSE, which it belongs to, is part of x86_64.
+    unsafe {
+        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(bytes.as_ptr().cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = bytes;
+}

@@ -1,0 +1,442 @@
+//! The parser for every packet: one header after the other.
+
+use super::{HEADERS_LIMIT, Layers, Malformed};
+use crate::key::{FlowKey, WordSet, at};
+
+/// Bit of a TCI in the key: there is a tag.
+pub const VLAN_PRESENT: u16 = 0x1000;
+/// The Ethertype of frames that have none (802.2 without SNAP).
+pub const ETH_TYPE_NONE: u16 = 0x05ff;
+/// Numbers below are lengths (IEEE 802.3 clause 3.2.6).
+pub const ETH_TYPE_MIN: u16 = 0x0600;
+
+const FRAGMENT: u8 = 1;
+const FRAGMENT_LATER: u8 = 2;
+
+/// Bits of `OXM_OF_IPV6_EXTHDR` (OpenFlow 1.3.5 table 13).
+mod extension {
+    pub const NO_NEXT: u16 = 1;
+    pub const ESP: u16 = 1 << 1;
+    pub const AUTHENTICATION: u16 = 1 << 2;
+    pub const DESTINATION: u16 = 1 << 3;
+    pub const FRAGMENT: u16 = 1 << 4;
+    pub const ROUTER: u16 = 1 << 5;
+    pub const HOP_BY_HOP: u16 = 1 << 6;
+    pub const REPEATED: u16 = 1 << 7;
+    pub const OUT_OF_ORDER: u16 = 1 << 8;
+}
+
+/// The bytes still ahead.
+struct Reader<'a> {
+    head: &'a [u8],
+    /// Where the next header begins.
+    at: usize,
+    /// Where the enclosing layer ends.
+    end: usize,
+}
+
+/// Why bytes could not be had.
+enum Missing {
+    /// The enclosing layer ends before.
+    Short,
+    /// They lie beyond the bytes at hand.
+    Split,
+}
+
+impl Missing {
+    /// The reason, where `short` is the header's own for a packet that ends too early.
+    fn reason(self, short: Malformed) -> Malformed {
+        match self {
+            Missing::Short => short,
+            Missing::Split => Malformed::Split,
+        }
+    }
+}
+
+impl<'a> Reader<'a> {
+    fn left(&self) -> usize {
+        self.end - self.at
+    }
+
+    /// The next `n` bytes, without going on.
+    #[inline(always)]
+    fn peek(&self, n: usize) -> Result<&'a [u8], Missing> {
+        if n > self.left() {
+            return Err(Missing::Short);
+        }
+        self.head.get(self.at..self.at + n).ok_or(Missing::Split)
+    }
+
+    #[inline(always)]
+    fn take(&mut self, n: usize) -> Result<&'a [u8], Missing> {
+        let bytes = self.peek(n)?;
+        self.at += n;
+        Ok(bytes)
+    }
+}
+
+#[inline(always)]
+fn be16(bytes: &[u8], offset: usize) -> u16 {
+    u16::from_be_bytes([bytes[offset], bytes[offset + 1]])
+}
+
+#[inline(always)]
+fn copy(key: &mut FlowKey, offset: usize, bytes: &[u8]) {
+    key.bytes_mut()[offset..offset + bytes.len()].copy_from_slice(bytes);
+}
+
+/// See [`super::parse`]; `vlan_limit` tags are read.
+pub fn extract(
+    head: &[u8],
+    total_len: usize,
+    in_port: u32,
+    needed: WordSet,
+    key: &mut FlowKey,
+    vlan_limit: u8,
+) -> Layers {
+    key.clear(needed.union(WordSet::HOT));
+    key.set_u32(at::IN_PORT, in_port);
+    let mut layers = Layers {
+        end: total_len as u32,
+        ..Layers::default()
+    };
+    let mut reader = Reader {
+        head: &head[..head.len().min(HEADERS_LIMIT)],
+        at: 0,
+        end: total_len,
+    };
+    let mut packet = Packet {
+        key,
+        layers: &mut layers,
+        needed,
+    };
+    layers.malformed = packet.ethernet(&mut reader, vlan_limit).err();
+    layers
+}
+
+/// Where results go.
+struct Packet<'k> {
+    key: &'k mut FlowKey,
+    layers: &'k mut Layers,
+    needed: WordSet,
+}
+
+impl Packet<'_> {
+    fn ethernet(&mut self, reader: &mut Reader, vlan_limit: u8) -> Result<(), Malformed> {
+        let header = reader
+            .take(14)
+            .map_err(|missing| missing.reason(Malformed::Ethernet))?;
+        copy(self.key, at::ETH_DST, &header[..6]);
+        copy(self.key, at::ETH_SRC, &header[6..12]);
+        let mut eth_type = be16(header, 12);
+        while matches!(eth_type, 0x8100 | 0x88a8) && self.layers.vlans < vlan_limit {
+            let tag = match reader.take(4) {
+                Ok(tag) => tag,
+                Err(missing) => {
+                    self.key.set_u16(at::ETH_TYPE, eth_type);
+                    self.layers.l3 = reader.at as u16;
+                    return Err(missing.reason(Malformed::Vlan));
+                }
+            };
+            let place = [at::VLAN_TCI, at::VLAN_TCI2][usize::from(self.layers.vlans.min(1))];
+            self.key.set_u16(place, be16(tag, 0) | VLAN_PRESENT);
+            eth_type = be16(tag, 2);
+            self.layers.vlans += 1;
+        }
+        if eth_type < ETH_TYPE_MIN {
+            eth_type = snap(reader)?;
+        }
+        self.key.set_u16(at::ETH_TYPE, eth_type);
+        self.layers.l3 = reader.at as u16;
+        match eth_type {
+            0x0800 => self.ipv4(reader),
+            0x86dd => self.ipv6(reader),
+            0x0806 | 0x8035 => self.arp(reader),
+            0x8847 | 0x8848 => self.mpls(reader),
+            _ => Ok(()),
+        }
+    }
+
+    /// Labels up to the bottom of the stack; nothing behind them is read.
+    fn mpls(&mut self, reader: &mut Reader) -> Result<(), Malformed> {
+        let places = [at::MPLS_LSE, at::MPLS_LSE1, at::MPLS_LSE2];
+        let mut depth = 0;
+        loop {
+            let entry = match reader.take(4) {
+                Ok(entry) => entry,
+                Err(missing) => {
+                    self.layers.l3 = reader.at as u16;
+                    return Err(missing.reason(Malformed::Mpls));
+                }
+            };
+            if let Some(place) = places.get(depth) {
+                copy(self.key, *place, entry);
+                depth += 1;
+                self.key.set_u8(at::MPLS_DEPTH, depth as u8);
+            }
+            if entry[2] & 1 == 1 {
+                self.layers.l3 = reader.at as u16;
+                return Ok(());
+            }
+        }
+    }
+
+    /// ARP and RARP for Ethernet and IPv4; other kinds have no fields.
+    fn arp(&mut self, reader: &mut Reader) -> Result<(), Malformed> {
+        let arp = reader
+            .take(28)
+            .map_err(|missing| missing.reason(Malformed::Arp))?;
+        if arp[..6] != [0, 1, 8, 0, 6, 4] {
+            return Ok(());
+        }
+        copy(self.key, at::IPV4_SRC, &arp[14..18]);
+        copy(self.key, at::IPV4_DST, &arp[24..28]);
+        if arp[6] == 0 {
+            self.key.set_u8(at::IP_PROTO, arp[7]);
+        }
+        copy(self.key, at::ARP_SHA, &arp[8..14]);
+        copy(self.key, at::ARP_THA, &arp[18..24]);
+        Ok(())
+    }
+
+    fn ipv4(&mut self, reader: &mut Reader) -> Result<(), Malformed> {
+        let header = reader
+            .peek(20)
+            .map_err(|missing| missing.reason(Malformed::Ipv4Short))?;
+        let header_len = usize::from(header[0] & 0x0f) * 4;
+        if header_len < 20 || header_len > reader.left() {
+            return Err(Malformed::Ipv4HeaderLength);
+        }
+        let length = usize::from(be16(header, 2));
+        // More than 64 KiB behind the packet is no padding; Open vSwitch cannot count it.
+        if length > reader.left() || length < header_len || reader.left() - length > 0xffff {
+            return Err(Malformed::Ipv4TotalLength);
+        }
+        if reader.peek(header_len).is_err() {
+            return Err(Malformed::Split);
+        }
+        reader.end = reader.at + length;
+        reader.at += header_len;
+        self.layers.end = reader.end as u32;
+        self.layers.l4 = reader.at as u16;
+        copy(self.key, at::IPV4_SRC, &header[12..20]);
+        self.key.set_u8(at::IP_PROTO, header[9]);
+        self.key.set_u8(at::IP_TOS, header[1]);
+        self.key.set_u8(at::IP_TTL, header[8]);
+        let fragment = be16(header, 6);
+        if fragment & 0x3fff != 0 {
+            let later = if fragment & 0x1fff != 0 {
+                FRAGMENT_LATER
+            } else {
+                0
+            };
+            self.key.set_u8(at::IP_FRAG, FRAGMENT | later);
+        }
+        if fragment & 0x1fff != 0 {
+            return Ok(());
+        }
+        self.transport(reader, header[9])
+    }
+
+    fn ipv6(&mut self, reader: &mut Reader) -> Result<(), Malformed> {
+        let header = reader
+            .take(40)
+            .map_err(|missing| missing.reason(Malformed::Ipv6Short))?;
+        let length = usize::from(be16(header, 4));
+        if length > reader.left() || reader.left() - length > 0xffff {
+            return Err(Malformed::Ipv6PayloadLength);
+        }
+        reader.end = reader.at + length;
+        self.layers.end = reader.end as u32;
+        copy(self.key, at::IPV6_SRC, &header[8..40]);
+        let mut fragment = 0;
+        let protocol = self.extensions(reader, header[6], &mut fragment)?;
+        self.layers.l4 = reader.at as u16;
+        copy(
+            self.key,
+            at::IPV6_LABEL,
+            &[0, header[1] & 0x0f, header[2], header[3]],
+        );
+        self.key.set_u8(at::IP_PROTO, protocol);
+        self.key.set_u8(at::IP_TOS, header[0] << 4 | header[1] >> 4);
+        self.key.set_u8(at::IP_TTL, header[7]);
+        self.key.set_u8(at::IP_FRAG, fragment);
+        if fragment & FRAGMENT_LATER != 0 {
+            return Ok(());
+        }
+        self.transport(reader, protocol)
+    }
+
+    /// Goes over extension headers; the protocol of what follows, which is 44 in later fragments. Every header has at least 8 bytes, so the
+    /// walk ends.
+    fn extensions(
+        &mut self,
+        reader: &mut Reader,
+        first: u8,
+        fragment: &mut u8,
+    ) -> Result<u8, Malformed> {
+        let mut protocol = first;
+        let mut seen = Extensions::default();
+        let broken = |missing: Missing| missing.reason(Malformed::Ipv6Extension);
+        let result = loop {
+            seen.note(protocol);
+            if !matches!(protocol, 0 | 43 | 44 | 51 | 60) {
+                break Ok(protocol);
+            }
+            let header = match reader.peek(8) {
+                Ok(header) => header,
+                Err(missing) => break Err(broken(missing)),
+            };
+            let length = match protocol {
+                44 => 8,
+                51 => (usize::from(header[1]) + 2) * 4,
+                _ => (usize::from(header[1]) + 1) * 8,
+            };
+            // An authentication header of a stated length 0 is 8 bytes as well.
+            if let Err(missing) = reader.take(length) {
+                break Err(broken(missing));
+            }
+            let was = protocol;
+            protocol = header[0];
+            let offset = be16(header, 2);
+            if was == 44 && offset != 0 {
+                *fragment = FRAGMENT;
+                if offset & 0xfff8 != 0 {
+                    *fragment |= FRAGMENT_LATER;
+                    break Ok(44);
+                }
+            }
+        };
+        self.key.set_u16(at::IPV6_EXT, seen.bits);
+        result
+    }
+
+    fn transport(&mut self, reader: &mut Reader, protocol: u8) -> Result<(), Malformed> {
+        let length = match protocol {
+            6 => 20,
+            17 | 1 | 2 | 58 => 8,
+            132 => 12,
+            _ => return Ok(()),
+        };
+        let header = reader
+            .take(length)
+            .map_err(|missing| missing.reason(Malformed::Transport))?;
+        self.layers.transport = true;
+        match protocol {
+            1 | 2 | 58 => {
+                self.key.set_u16(at::TP_SRC, header[0].into());
+                self.key.set_u16(at::TP_DST, header[1].into());
+            }
+            _ => copy(self.key, at::TP_SRC, &header[..4]),
+        }
+        if protocol == 6 {
+            self.key.set_u16(at::TCP_FLAGS, be16(header, 12) & 0x0fff);
+        }
+        let discovery = WordSet::of_bytes(at::ND_TARGET, 24 + 6);
+        let wanted = !self.needed.intersect(discovery).is_empty();
+        if wanted && protocol == 58 && matches!(header[0], 135 | 136) && header[1] == 0 {
+            return self.neighbour(reader);
+        }
+        Ok(())
+    }
+
+    /// Target and link-layer addresses. A second address of one kind makes the whole void, as in Open vSwitch.
+    fn neighbour(&mut self, reader: &mut Reader) -> Result<(), Malformed> {
+        let target = match reader.take(16) {
+            Ok(target) => target,
+            Err(Missing::Short) => return Ok(()),
+            Err(Missing::Split) => return Err(Malformed::Split),
+        };
+        let mut addresses = [[0; 6]; 2];
+        let mut options_type = 0;
+        let mut sound = true;
+        while reader.left() >= 8 {
+            let option = reader.peek(8).map_err(|_| Malformed::Split)?;
+            let length = usize::from(option[1]) * 8;
+            if length == 0 || length > reader.left() {
+                break;
+            }
+            if matches!(option[0], 1 | 2) && length == 8 {
+                let address = &mut addresses[usize::from(option[0] - 1)];
+                if *address != [0; 6] {
+                    sound = false;
+                    break;
+                }
+                address.copy_from_slice(&option[2..]);
+                if options_type == 0 {
+                    options_type = option[0];
+                }
+            }
+            reader.take(length).map_err(|_| Malformed::Split)?;
+        }
+        self.key.set_u8(at::ND_OPTIONS_TYPE, options_type);
+        if sound {
+            copy(self.key, at::ND_TARGET, target);
+            copy(self.key, at::ARP_SHA, &addresses[0]);
+            copy(self.key, at::ARP_THA, &addresses[1]);
+        }
+        Ok(())
+    }
+}
+
+/// The Ethertype behind an 802.2 LLC and SNAP header; the reader goes past it where there is one.
+fn snap(reader: &mut Reader) -> Result<u16, Malformed> {
+    let header = match reader.peek(8) {
+        Ok(header) => header,
+        Err(Missing::Short) => return Ok(ETH_TYPE_NONE),
+        Err(Missing::Split) => return Err(Malformed::Split),
+    };
+    if header[..6] != [0xaa, 0xaa, 3, 0, 0, 0] {
+        return Ok(ETH_TYPE_NONE);
+    }
+    reader.at += 8;
+    let eth_type = be16(header, 6);
+    Ok(if eth_type < ETH_TYPE_MIN {
+        ETH_TYPE_NONE
+    } else {
+        eth_type
+    })
+}
+
+/// Which extension headers were met, and whether in the order of RFC 8200 section 4.1.
+#[derive(Default)]
+struct Extensions {
+    bits: u16,
+    /// Place in the order of the last one.
+    last: u8,
+    /// Destination options met.
+    destinations: u8,
+}
+
+impl Extensions {
+    fn note(&mut self, protocol: u8) {
+        use extension::*;
+        let (bit, mut rank) = match protocol {
+            0 => (HOP_BY_HOP, 1),
+            60 => (DESTINATION, 2),
+            43 => (ROUTER, 3),
+            44 => (FRAGMENT, 4),
+            51 => (AUTHENTICATION, 5),
+            50 => (ESP, 6),
+            59 => (NO_NEXT, 8),
+            _ => return,
+        };
+        let mut repeated = self.bits & bit != 0;
+        if bit == DESTINATION {
+            // Once before a routing header and once at the end.
+            repeated = self.destinations >= 2;
+            self.destinations = self.destinations.saturating_add(1);
+            if self.last >= 2 {
+                rank = 7;
+            }
+        }
+        if repeated {
+            self.bits |= REPEATED;
+        }
+        if rank < self.last {
+            self.bits |= OUT_OF_ORDER;
+        }
+        self.last = rank;
+        self.bits |= bit;
+    }
+}
