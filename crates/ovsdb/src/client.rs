@@ -1,0 +1,747 @@
+//! One connection to a database server, kept alive.
+//!
+//! [`connect`] starts a task. It connects, checks that the database is there, reads its schema, asks for the
+//! monitored columns and for the lock, and from then on keeps the [`Replica`] equal to the database. When the
+//! connection breaks, or the server does not answer a probe, or sends something that is not OVSDB, it says why in
+//! the log and starts again after a pause; the replica keeps its last contents meanwhile.
+//!
+//! The caller holds a [`Client`], through which it reads the replica and sends transactions, and an
+//! [`Events`] queue. Events say *that* something changed, not what: a caller that is slow finds several
+//! changes folded into one event, so the queue is bounded and the task never waits for the caller.
+
+use std::collections::{HashMap, VecDeque};
+use std::convert::Infallible;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::replica::Replica;
+use crate::schema::Schema;
+use crate::stream::{self, Remote, Stream, TlsFiles};
+use crate::transaction::{Outcome, Refused, Transaction};
+use crate::value::excerpt;
+use crate::wire::{self, Framer, Message};
+
+/// Most requests that wait for an answer at a time; more wait in the callers.
+const MAX_PENDING: usize = 256;
+/// Most bytes that wait to be sent, besides one transaction: a server that sends requests and reads no answers
+/// is cut off.
+const MAX_UNSENT: usize = 16 << 20;
+/// Most events that wait for the caller before they are folded.
+const MAX_EVENTS: usize = 64;
+/// Bytes read at a time.
+const CHUNK: usize = 64 << 10;
+
+/// A table to monitor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MonitorTable {
+    /// The table's name.
+    pub table: String,
+    /// Columns to keep in the replica. Those the server's schema lacks are left out.
+    pub columns: Vec<String>,
+    /// Columns to keep in the replica whose changes alone cause no [`Event::Updated`]: those the
+    /// client itself writes.
+    pub quiet: Vec<String>,
+}
+
+/// What to connect to and what to ask for.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The server.
+    pub remote: Remote,
+    /// Needed for `ssl:`.
+    pub tls: Option<TlsFiles>,
+    /// The database's name.
+    pub database: String,
+    /// The tables to keep in the replica.
+    pub monitor: Vec<MonitorTable>,
+    /// The lock to ask for.
+    pub lock: Option<String>,
+    /// The first pause before connecting again.
+    pub min_backoff: Duration,
+    /// The longest pause; each pause is twice the one before.
+    pub max_backoff: Duration,
+    /// After this long without a byte the server is probed.
+    pub probe_interval: Duration,
+    /// A probed server, or one that is to answer during the connection's set-up, has this long.
+    pub answer_limit: Duration,
+}
+
+impl Config {
+    /// The usual times: pauses from 1 to 8 s, a probe after 5 s, 30 s to answer.
+    pub fn new(remote: Remote, database: &str) -> Config {
+        Config {
+            remote,
+            tls: None,
+            database: database.to_owned(),
+            monitor: Vec::new(),
+            lock: None,
+            min_backoff: Duration::from_secs(1),
+            max_backoff: Duration::from_secs(8),
+            probe_interval: Duration::from_secs(5),
+            answer_limit: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Something the caller may want to act on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The replica holds the database's present contents, after a new connection. What the caller believes to
+    /// have written may be gone: the server may be another one.
+    Connected,
+    /// Something in the replica changed besides quiet columns.
+    Updated,
+    /// This client holds the lock now.
+    LockAcquired,
+    /// This client does not hold the lock: another does, another stole it, or the connection is gone.
+    LockLost,
+    /// The connection is gone. The replica stays as it was.
+    Disconnected,
+}
+
+/// Why a request got no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ClientError {
+    /// There is no connection, or its set-up is not finished. Nothing was sent.
+    #[error("not connected to the database")]
+    NotConnected,
+    /// The connection broke after sending: it is not known whether the transaction happened.
+    #[error("the connection to the database broke")]
+    Broken,
+    /// The server did not do it.
+    #[error("{0}")]
+    Refused(Refused),
+}
+
+struct Request {
+    method: &'static str,
+    params: Vec<Value>,
+    reply: oneshot::Sender<Result<Value, ClientError>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    replica: Replica,
+    events: VecDeque<Event>,
+    connected: bool,
+    locked: bool,
+    error: Option<String>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    wake: Notify,
+    closed: AtomicBool,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A caller that panicked while reading leaves the state as it was: every change is made whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self, change: impl FnOnce(&mut State) -> Option<Event>) {
+        let mut state = self.state();
+        if let Some(event) = change(&mut state) {
+            enqueue(&mut state, event);
+            drop(state);
+            self.wake.notify_one();
+        }
+    }
+}
+
+/// Appends an event; one that says nothing new is left out, and a queue that nobody empties is replaced by events that
+/// lead to the same end.
+fn enqueue(state: &mut State, event: Event) {
+    if state.events.back() == Some(&event) {
+        return;
+    }
+    if state.events.len() >= MAX_EVENTS {
+        state.events.clear();
+        state.events.push_back(Event::Disconnected);
+        if state.connected {
+            state.events.push_back(Event::Connected);
+        }
+        state.events.push_back(if state.locked {
+            Event::LockAcquired
+        } else {
+            Event::LockLost
+        });
+        return;
+    }
+    state.events.push_back(event);
+}
+
+/// The caller's end. Clones share one connection, which is closed when the last of them is dropped.
+#[derive(Clone, Debug)]
+pub struct Client {
+    database: Arc<str>,
+    requests: mpsc::Sender<Request>,
+    shared: Arc<Shared>,
+}
+
+impl std::fmt::Debug for Request {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Request({})", self.method)
+    }
+}
+
+impl Client {
+    /// Reads the replica. `read` must not call the client.
+    pub fn with_replica<R>(&self, read: impl FnOnce(&Replica) -> R) -> R {
+        read(&self.shared.state().replica)
+    }
+
+    /// Whether the replica follows the database now.
+    pub fn is_connected(&self) -> bool {
+        self.shared.state().connected
+    }
+
+    /// Whether this client holds the lock it asked for.
+    pub fn has_lock(&self) -> bool {
+        self.shared.state().locked
+    }
+
+    /// Why the last connection, or the last attempt at one, failed.
+    pub fn last_error(&self) -> Option<String> {
+        self.shared.state().error.clone()
+    }
+
+    /// Sends a transaction and waits for the server's answer, at most until the connection breaks. Changes to
+    /// monitored columns are in the replica before this returns.
+    pub async fn transact(&self, transaction: &Transaction) -> Result<Outcome, ClientError> {
+        let answer = self
+            .request("transact", transaction.to_params(&self.database))
+            .await?;
+        transaction.outcome(&answer).map_err(ClientError::Refused)
+    }
+
+    /// The names of the server's databases.
+    pub async fn list_dbs(&self) -> Result<Vec<String>, ClientError> {
+        Ok(names(&self.request("list_dbs", Vec::new()).await?))
+    }
+
+    /// The schema of one of the server's databases.
+    pub async fn get_schema(&self, database: &str) -> Result<Schema, ClientError> {
+        let answer = self.request("get_schema", vec![json!(database)]).await?;
+        Schema::from_json(&answer)
+            .map_err(|e| ClientError::Refused(Refused::whole("syntax error", &e.to_string())))
+    }
+
+    async fn request(
+        &self,
+        method: &'static str,
+        params: Vec<Value>,
+    ) -> Result<Value, ClientError> {
+        if !self.is_connected() {
+            return Err(ClientError::NotConnected);
+        }
+        let (reply, answer) = oneshot::channel();
+        let request = Request {
+            method,
+            params,
+            reply,
+        };
+        self.requests
+            .send(request)
+            .await
+            .map_err(|_| ClientError::NotConnected)?;
+        answer.await.unwrap_or(Err(ClientError::Broken))
+    }
+}
+
+/// What happened, in order.
+#[derive(Debug)]
+pub struct Events {
+    shared: Arc<Shared>,
+}
+
+impl Events {
+    /// The next event, without waiting.
+    pub fn try_next(&mut self) -> Option<Event> {
+        self.shared.state().events.pop_front()
+    }
+
+    /// Waits for the next event; none once every [`Client`] is gone. Nothing is lost when the wait is given up.
+    pub async fn next(&mut self) -> Option<Event> {
+        loop {
+            if let Some(event) = self.try_next() {
+                return Some(event);
+            }
+            if self.shared.closed.load(Ordering::Acquire) {
+                return None;
+            }
+            self.shared.wake.notified().await;
+        }
+    }
+}
+
+/// Starts connecting. Must be called within a tokio runtime.
+pub fn connect(config: Config) -> (Client, Events) {
+    let shared = Arc::new(Shared::default());
+    let (sender, requests) = mpsc::channel(MAX_PENDING);
+    let client = Client {
+        database: config.database.as_str().into(),
+        requests: sender,
+        shared: shared.clone(),
+    };
+    let events = Events {
+        shared: shared.clone(),
+    };
+    tokio::spawn(async move {
+        Task {
+            config,
+            requests,
+            shared: shared.clone(),
+        }
+        .run()
+        .await;
+        shared.closed.store(true, Ordering::Release);
+        shared.wake.notify_one();
+    });
+    (client, events)
+}
+
+/// Why a session ended.
+enum End {
+    /// Every client is gone.
+    Closed,
+    /// The connection failed.
+    Failed(String),
+}
+
+impl From<io::Error> for End {
+    fn from(error: io::Error) -> End {
+        End::Failed(error.to_string())
+    }
+}
+
+struct Task {
+    config: Config,
+    requests: mpsc::Receiver<Request>,
+    shared: Arc<Shared>,
+}
+
+impl Task {
+    async fn run(mut self) {
+        let mut backoff = self.config.min_backoff;
+        loop {
+            match self.attempt().await {
+                Err(End::Closed) => return,
+                Err(End::Failed(reason)) => {
+                    let was_connected = self.forget_connection(&reason);
+                    self.report(&reason, was_connected, backoff);
+                    if was_connected {
+                        backoff = self.config.min_backoff;
+                    }
+                }
+                Ok(never) => match never {},
+            }
+            if self.pause(backoff).await.is_none() {
+                return;
+            }
+            backoff = (backoff * 2).min(self.config.max_backoff);
+        }
+    }
+
+    /// Connects and serves the connection until it ends.
+    async fn attempt(&mut self) -> Result<Infallible, End> {
+        let remote = self.config.remote.clone();
+        tracing::debug!(target: "reconnect", "{remote}: connecting...");
+        let tls = self.config.tls.clone();
+        let mut connecting = Box::pin(timeout(self.config.answer_limit, async move {
+            stream::connect(&remote, tls.as_ref()).await
+        }));
+        let stream = loop {
+            tokio::select! {
+                result = &mut connecting => break result.map_err(|_| End::Failed("connection attempt timed out".into()))??,
+                request = self.requests.recv() => refuse(request)?,
+            }
+        };
+        tracing::info!(target: "reconnect", "{}: connected", self.config.remote);
+        Session::new(self, stream).serve().await
+    }
+
+    fn forget_connection(&mut self, reason: &str) -> bool {
+        let mut was_connected = false;
+        self.shared.state().error = Some(reason.to_owned());
+        self.shared
+            .tell(|state| std::mem::take(&mut state.locked).then_some(Event::LockLost));
+        self.shared.tell(|state| {
+            was_connected = std::mem::take(&mut state.connected);
+            was_connected.then_some(Event::Disconnected)
+        });
+        was_connected
+    }
+
+    /// Logs a failure. A server that stays away is mentioned until the pauses are at their longest, and not for ever.
+    fn report(&self, reason: &str, was_connected: bool, backoff: Duration) {
+        let remote = &self.config.remote;
+        if was_connected || backoff < self.config.max_backoff {
+            tracing::warn!(target: "reconnect", "{remote}: {reason}");
+        } else {
+            tracing::debug!(target: "reconnect", "{remote}: {reason}");
+        }
+    }
+
+    /// Waits, refusing requests meanwhile; none when every client is gone.
+    async fn pause(&mut self, length: Duration) -> Option<()> {
+        let end = Instant::now() + length;
+        loop {
+            tokio::select! {
+                () = sleep_until(end) => return Some(()),
+                request = self.requests.recv() => refuse(request).ok()?,
+            }
+        }
+    }
+}
+
+fn refuse(request: Option<Request>) -> Result<(), End> {
+    let request = request.ok_or(End::Closed)?;
+    // A caller that stopped waiting needs no answer.
+    let _ = request.reply.send(Err(ClientError::NotConnected));
+    Ok(())
+}
+
+/// How far a connection's set-up has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Databases,
+    Schema,
+    Monitor,
+    Running,
+}
+
+/// What a response answers.
+enum Waiting {
+    SetUp,
+    Lock,
+    Caller(oneshot::Sender<Result<Value, ClientError>>),
+    Probe,
+}
+
+struct Session<'t> {
+    task: &'t mut Task,
+    reader: ReadHalf<Box<dyn Stream>>,
+    writer: WriteHalf<Box<dyn Stream>>,
+    framer: Framer,
+    unsent: Vec<u8>,
+    waiting: HashMap<u64, Waiting>,
+    next_id: u64,
+    phase: Phase,
+    schema: Arc<Schema>,
+    heard: Instant,
+    probed: bool,
+}
+
+impl<'t> Session<'t> {
+    fn new(task: &'t mut Task, stream: Box<dyn Stream>) -> Session<'t> {
+        let (reader, writer) = tokio::io::split(stream);
+        Session {
+            task,
+            reader,
+            writer,
+            framer: Framer::default(),
+            unsent: Vec::new(),
+            waiting: HashMap::new(),
+            next_id: 0,
+            phase: Phase::Databases,
+            schema: Arc::default(),
+            heard: Instant::now(),
+            probed: false,
+        }
+    }
+
+    async fn serve(mut self) -> Result<Infallible, End> {
+        let result = self.exchange().await;
+        for (_, waiting) in self.waiting.drain() {
+            if let Waiting::Caller(reply) = waiting {
+                let _ = reply.send(Err(ClientError::Broken));
+            }
+        }
+        result
+    }
+
+    async fn exchange(&mut self) -> Result<Infallible, End> {
+        self.ask("list_dbs", Vec::new(), Waiting::SetUp);
+        let mut chunk = vec![0; CHUNK];
+        loop {
+            let deadline = self.deadline();
+            let has_room = self.waiting.len() < MAX_PENDING && self.unsent.len() < MAX_UNSENT;
+            tokio::select! {
+                count = self.reader.read(&mut chunk) => match count? {
+                    0 => return Err(End::Failed("connection closed by peer".into())),
+                    count => self.receive(&chunk[..count])?,
+                },
+                count = self.writer.write(&self.unsent), if !self.unsent.is_empty() => {
+                    self.unsent.drain(..count?);
+                }
+                request = self.task.requests.recv(), if has_room => self.forward(request)?,
+                () = sleep_until(deadline) => self.expire()?,
+            }
+        }
+    }
+
+    fn deadline(&self) -> Instant {
+        let config = &self.task.config;
+        self.heard
+            + if self.probed || self.phase != Phase::Running {
+                config.answer_limit
+            } else {
+                config.probe_interval
+            }
+    }
+
+    fn expire(&mut self) -> Result<(), End> {
+        if self.probed || self.phase != Phase::Running {
+            let seconds = self.task.config.answer_limit.as_secs_f32();
+            return Err(End::Failed(format!(
+                "no response to inactivity probe after {seconds} seconds, disconnecting"
+            )));
+        }
+        self.probed = true;
+        self.heard = Instant::now();
+        self.ask("echo", Vec::new(), Waiting::Probe);
+        Ok(())
+    }
+
+    fn ask(&mut self, method: &str, params: Vec<Value>, waiting: Waiting) {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.waiting.insert(id, waiting);
+        let message = Message::Request {
+            id: json!(id),
+            method: method.to_owned(),
+            params,
+        };
+        self.unsent.extend(message.encode());
+    }
+
+    fn forward(&mut self, request: Option<Request>) -> Result<(), End> {
+        if self.phase != Phase::Running {
+            return refuse(request);
+        }
+        let request = request.ok_or(End::Closed)?;
+        self.ask(
+            request.method,
+            request.params,
+            Waiting::Caller(request.reply),
+        );
+        Ok(())
+    }
+
+    fn receive(&mut self, bytes: &[u8]) -> Result<(), End> {
+        self.heard = Instant::now();
+        self.probed = false;
+        self.framer.push(bytes);
+        while let Some(frame) = self
+            .framer
+            .next_frame()
+            .map_err(|e| End::Failed(e.to_string()))?
+        {
+            let message = wire::decode(frame).map_err(|e| End::Failed(e.to_string()))?;
+            self.handle(message)?;
+        }
+        match self.unsent.len() > 2 * MAX_UNSENT + wire::MAX_MESSAGE {
+            true => Err(End::Failed(
+                "the server does not read what is sent to it".into(),
+            )),
+            false => Ok(()),
+        }
+    }
+
+    fn handle(&mut self, message: Message) -> Result<(), End> {
+        match message {
+            Message::Request { id, method, params } if method == "echo" => {
+                self.unsent.extend(
+                    Message::Response {
+                        id,
+                        result: Ok(Value::Array(params)),
+                    }
+                    .encode(),
+                );
+                Ok(())
+            }
+            Message::Request { id, method, .. } => {
+                let error = json!({"error": "unknown method", "details": method});
+                self.unsent.extend(
+                    Message::Response {
+                        id,
+                        result: Err(error),
+                    }
+                    .encode(),
+                );
+                Ok(())
+            }
+            Message::Notification { method, params } => self.notice(&method, &params),
+            Message::Response { id, result } => {
+                let waiting = id.as_u64().and_then(|id| self.waiting.remove(&id));
+                let waiting = waiting.ok_or_else(|| {
+                    End::Failed(format!("an answer to no request: id {}", excerpt(&id)))
+                })?;
+                self.answered(waiting, result)
+            }
+        }
+    }
+
+    fn notice(&mut self, method: &str, params: &[Value]) -> Result<(), End> {
+        match (method, params) {
+            ("update", [_, updates]) if self.phase == Phase::Running => self.update(updates),
+            ("locked" | "stolen", [name]) if name.as_str() == self.task.config.lock.as_deref() => {
+                self.set_lock(method == "locked");
+                Ok(())
+            }
+            _ => Err(End::Failed(format!("unexpected notification {method:.40}"))),
+        }
+    }
+
+    fn answered(&mut self, waiting: Waiting, result: Result<Value, Value>) -> Result<(), End> {
+        match waiting {
+            Waiting::Probe => Ok(()),
+            Waiting::Caller(reply) => {
+                let answer = result.map_err(|error| ClientError::Refused(refusal(&error)));
+                // A caller that stopped waiting needs no answer.
+                let _ = reply.send(answer);
+                Ok(())
+            }
+            Waiting::Lock => {
+                let answer =
+                    result.map_err(|error| End::Failed(format!("lock: {}", refusal(&error))))?;
+                self.set_lock(answer["locked"].as_bool().unwrap_or_default());
+                Ok(())
+            }
+            Waiting::SetUp => {
+                let answer = result.map_err(|error| End::Failed(refusal(&error).to_string()))?;
+                self.set_up(&answer)
+            }
+        }
+    }
+
+    /// Takes the next step towards a running connection.
+    fn set_up(&mut self, answer: &Value) -> Result<(), End> {
+        let database = self.task.config.database.clone();
+        match self.phase {
+            Phase::Databases => {
+                let names = names(answer);
+                if !names.contains(&database) {
+                    let names = names.join(", ");
+                    return Err(End::Failed(format!(
+                        "no database {database} on the server (it has: {names:.200})"
+                    )));
+                }
+                self.phase = Phase::Schema;
+                self.ask("get_schema", vec![json!(database)], Waiting::SetUp);
+            }
+            Phase::Schema => {
+                self.schema =
+                    Arc::new(Schema::from_json(answer).map_err(|e| End::Failed(e.to_string()))?);
+                self.phase = Phase::Monitor;
+                // The lock first: whoever waits for the contents then knows at once whether it may act on them.
+                if let Some(lock) = self.task.config.lock.clone() {
+                    self.ask("lock", vec![json!(lock)], Waiting::Lock);
+                }
+                let request = monitor_request(&self.task.config.monitor, &self.schema);
+                self.ask(
+                    "monitor",
+                    vec![json!(database), json!("replica"), request],
+                    Waiting::SetUp,
+                );
+            }
+            Phase::Monitor => {
+                let mut replica = Replica::new(self.schema.clone());
+                replica
+                    .apply(answer)
+                    .map_err(|e| End::Failed(e.to_string()))?;
+                self.phase = Phase::Running;
+                self.task.shared.tell(|state| {
+                    replica.generation = state.replica.generation + 1;
+                    state.replica = replica;
+                    state.connected = true;
+                    state.error = None;
+                    Some(Event::Connected)
+                });
+            }
+            Phase::Running => return Err(End::Failed("an answer out of order".into())),
+        }
+        Ok(())
+    }
+
+    fn update(&mut self, updates: &Value) -> Result<(), End> {
+        let monitor = &self.task.config.monitor;
+        let quiet = |table: &str, column: &str| {
+            monitor
+                .iter()
+                .any(|m| m.table == table && m.quiet.iter().any(|name| name == column))
+        };
+        let mut failure = None;
+        self.task
+            .shared
+            .tell(|state| match state.replica.apply(updates) {
+                Ok(changes) => changes.any_besides(quiet).then_some(Event::Updated),
+                Err(error) => {
+                    failure = Some(End::Failed(error.to_string()));
+                    None
+                }
+            });
+        failure.map_or(Ok(()), Err)
+    }
+
+    fn set_lock(&mut self, locked: bool) {
+        self.task.shared.tell(|state| {
+            // A connection that does not get the lock says so once, so that the caller can tell waiting from working.
+            let event = if locked {
+                Event::LockAcquired
+            } else {
+                Event::LockLost
+            };
+            state.locked = locked;
+            Some(event)
+        });
+    }
+}
+
+fn names(answer: &Value) -> Vec<String> {
+    let members = answer.as_array().map(Vec::as_slice).unwrap_or_default();
+    members
+        .iter()
+        .filter_map(|name| name.as_str().map(str::to_owned))
+        .collect()
+}
+
+/// Reads an error that a response carries instead of a result: the RFC's object, or for some requests a bare string.
+fn refusal(error: &Value) -> Refused {
+    match (error, error["error"].as_str()) {
+        (_, Some(word)) => Refused::whole(word, error["details"].as_str().unwrap_or_default()),
+        (Value::String(word), _) => Refused::whole(word, ""),
+        (other, _) => Refused::whole("unknown error", &excerpt(other)),
+    }
+}
+
+/// The monitor request, without the tables and columns that this server's schema lacks.
+fn monitor_request(tables: &[MonitorTable], schema: &Schema) -> Value {
+    let mut request = Map::new();
+    for wanted in tables {
+        let Some(table) = schema.tables.get(&wanted.table) else {
+            tracing::warn!(target: "ovsdb_idl", "{} database lacks {} table", schema.name, wanted.table);
+            continue;
+        };
+        let mut columns = Vec::new();
+        for column in wanted.columns.iter().chain(&wanted.quiet) {
+            if table.columns.contains_key(column) {
+                columns.push(json!(column));
+            } else {
+                tracing::warn!(target: "ovsdb_idl", "{} table in {} database lacks {column} column", wanted.table, schema.name);
+            }
+        }
+        request.insert(wanted.table.clone(), json!([{"columns": columns}]));
+    }
+    Value::Object(request)
+}

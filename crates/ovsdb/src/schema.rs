@@ -1,0 +1,226 @@
+//! The server's schema, as far as a client needs it: which tables and columns exist and what type each column has
+//! (RFC 7047 section 3.2). Constraints on values are the server's business and are not kept.
+
+use indexmap::IndexMap;
+use serde_json::Value;
+
+use crate::value::excerpt;
+
+/// The type of one atom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtomKind {
+    /// 64-bit signed.
+    Integer,
+    /// Floating point.
+    Real,
+    /// Truth value.
+    Boolean,
+    /// UTF-8 text.
+    String,
+    /// Reference to a row.
+    Uuid,
+}
+
+impl AtomKind {
+    /// The RFC's name for the type.
+    pub fn name(self) -> &'static str {
+        match self {
+            AtomKind::Integer => "integer",
+            AtomKind::Real => "real",
+            AtomKind::Boolean => "boolean",
+            AtomKind::String => "string",
+            AtomKind::Uuid => "uuid",
+        }
+    }
+
+    fn from_name(name: &str) -> Option<AtomKind> {
+        [
+            AtomKind::Integer,
+            AtomKind::Real,
+            AtomKind::Boolean,
+            AtomKind::String,
+            AtomKind::Uuid,
+        ]
+        .into_iter()
+        .find(|kind| kind.name() == name)
+    }
+}
+
+/// The type of a column.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ColumnType {
+    /// A set's members, or a map's keys.
+    pub key: AtomKind,
+    /// A map's values; none for a set.
+    pub value: Option<AtomKind>,
+    /// The least number of members: 0 or 1.
+    pub min: u64,
+    /// The greatest number of members; none means no limit.
+    pub max: Option<u64>,
+}
+
+/// A table's columns by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TableSchema {
+    /// Every column with its type, in the schema's order.
+    pub columns: IndexMap<String, ColumnType>,
+}
+
+/// A database's tables by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Schema {
+    /// The database's name, `Open_vSwitch` for a switch.
+    pub name: String,
+    /// The schema's version, such as `8.3.1`; empty when the schema has none.
+    pub version: String,
+    /// Every table, in the schema's order.
+    pub tables: IndexMap<String, TableSchema>,
+}
+
+/// What is wrong with a schema, and where.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("bad schema: {place}: {message}")]
+pub struct BadSchema {
+    place: String,
+    message: String,
+}
+
+fn bad(place: impl Into<String>, message: impl Into<String>) -> BadSchema {
+    BadSchema {
+        place: place.into(),
+        message: message.into(),
+    }
+}
+
+impl Schema {
+    /// Reads a `<database-schema>`.
+    pub fn from_json(value: &Value) -> Result<Schema, BadSchema> {
+        let name = value["name"]
+            .as_str()
+            .ok_or_else(|| bad("name", "missing"))?;
+        let version = value["version"].as_str().unwrap_or_default();
+        let tables = value["tables"]
+            .as_object()
+            .ok_or_else(|| bad("tables", "missing"))?;
+        let mut schema = Schema {
+            name: name.into(),
+            version: version.into(),
+            tables: IndexMap::new(),
+        };
+        for (table, body) in tables {
+            let columns = body["columns"]
+                .as_object()
+                .ok_or_else(|| bad(table, "no columns"))?;
+            let mut parsed = TableSchema::default();
+            for (column, body) in columns {
+                let kind =
+                    column_type(&body["type"]).map_err(|m| bad(format!("{table}.{column}"), m))?;
+                parsed.columns.insert(column.clone(), kind);
+            }
+            schema.tables.insert(table.clone(), parsed);
+        }
+        Ok(schema)
+    }
+
+    /// The type of a column, where table and column exist.
+    pub fn column(&self, table: &str, column: &str) -> Option<&ColumnType> {
+        self.tables.get(table)?.columns.get(column)
+    }
+}
+
+fn column_type(value: &Value) -> Result<ColumnType, String> {
+    match value {
+        Value::String(_) => Ok(ColumnType {
+            key: base_type(value)?,
+            value: None,
+            min: 1,
+            max: Some(1),
+        }),
+        Value::Object(body) => {
+            let key = base_type(body.get("key").ok_or("no key type")?)?;
+            let value = body.get("value").map(base_type).transpose()?;
+            let min = match body.get("min") {
+                None => 1,
+                Some(n) => n.as_u64().filter(|n| *n <= 1).ok_or("min must be 0 or 1")?,
+            };
+            let max = match body.get("max") {
+                None => Some(1),
+                Some(Value::String(text)) if text == "unlimited" => None,
+                Some(n) => Some(
+                    n.as_u64()
+                        .filter(|n| *n >= 1)
+                        .ok_or("max must be at least 1 or \"unlimited\"")?,
+                ),
+            };
+            Ok(ColumnType {
+                key,
+                value,
+                min,
+                max,
+            })
+        }
+        other => Err(format!("{} is not a type", excerpt(other))),
+    }
+}
+
+fn base_type(value: &Value) -> Result<AtomKind, String> {
+    let name = match value {
+        Value::String(name) => Some(name.as_str()),
+        Value::Object(body) => body.get("type").and_then(Value::as_str),
+        _ => None,
+    };
+    name.and_then(AtomKind::from_name)
+        .ok_or_else(|| format!("{} is not a base type", excerpt(value)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn column_types_of_every_form() {
+        let schema = Schema::from_json(&json!({"name": "D", "version": "1.2.3", "tables": {"T": {"columns": {
+            "a": {"type": "integer"},
+            "b": {"type": {"key": {"type": "string", "enum": ["set", ["x"]]}, "min": 0, "max": 1}},
+            "c": {"type": {"key": "string", "value": {"type": "uuid", "refTable": "T"}, "min": 0, "max": "unlimited"}},
+        }}}}))
+        .unwrap();
+        let integer = ColumnType {
+            key: AtomKind::Integer,
+            value: None,
+            min: 1,
+            max: Some(1),
+        };
+        let optional = ColumnType {
+            key: AtomKind::String,
+            value: None,
+            min: 0,
+            max: Some(1),
+        };
+        let map = ColumnType {
+            key: AtomKind::String,
+            value: Some(AtomKind::Uuid),
+            min: 0,
+            max: None,
+        };
+        assert_eq!(schema.column("T", "a"), Some(&integer));
+        assert_eq!(schema.column("T", "b"), Some(&optional));
+        assert_eq!(schema.column("T", "c"), Some(&map));
+        assert_eq!(schema.column("T", "d"), None);
+        assert_eq!(schema.column("U", "a"), None);
+    }
+
+    #[test]
+    fn errors_name_the_place() {
+        let bad =
+            json!({"name": "D", "tables": {"T": {"columns": {"a": {"type": {"key": "colour"}}}}}});
+        let message = Schema::from_json(&bad).unwrap_err().to_string();
+        assert!(
+            message.contains("T.a") && message.contains("colour"),
+            "{message}"
+        );
+        assert!(Schema::from_json(&json!([])).is_err());
+        assert!(Schema::from_json(&json!({"name": "D", "tables": {"T": 3}})).is_err());
+    }
+}

@@ -1,0 +1,618 @@
+//! The rows of the `Open_vSwitch` database that a switch reads, typed and linked.
+//!
+//! [`Snapshot::of`] turns a replica into a tree: the root row with its bridges, their ports, their interfaces. The tree owns
+//! its data, so it stays what it was while the replica goes on. Nothing is checked beyond the schema's types:
+//! what a value means, and whether it makes sense, is the daemon's business.
+//!
+//! [`monitor`] is the matching request. It leaves out the columns that the daemon only writes (statistics, status), or
+//! every write would come back as a change.
+
+use std::collections::BTreeMap;
+
+use crate::client::MonitorTable;
+use crate::replica::{Replica, Row};
+use crate::value::Uuid;
+
+/// The database's name.
+pub const DATABASE: &str = "Open_vSwitch";
+
+/// The lock that says which daemon configures the switch.
+pub const LOCK: &str = "ovs_vswitchd";
+
+/// A map column with string keys and values.
+pub type Strings = BTreeMap<String, String>;
+
+/// For each table: its name, the columns read, and the columns read whose changes do not matter.
+const COLUMNS: &[(&str, &[&str], &[&str])] = &[
+    (
+        "Open_vSwitch",
+        &[
+            "bridges",
+            "manager_options",
+            "ssl",
+            "other_config",
+            "next_cfg",
+        ],
+        &[],
+    ),
+    (
+        "Bridge",
+        &[
+            "name",
+            "datapath_type",
+            "stp_enable",
+            "rstp_enable",
+            "mcast_snooping_enable",
+            "ports",
+            "mirrors",
+            "controller",
+            "protocols",
+            "fail_mode",
+            "other_config",
+            "flood_vlans",
+            "flow_tables",
+        ],
+        &[],
+    ),
+    (
+        "Port",
+        &[
+            "name",
+            "interfaces",
+            "trunks",
+            "cvlans",
+            "tag",
+            "vlan_mode",
+            "qos",
+            "mac",
+            "bond_mode",
+            "lacp",
+            "fake_bridge",
+            "protected",
+            "other_config",
+        ],
+        &[],
+    ),
+    (
+        "Interface",
+        &[
+            "name",
+            "type",
+            "options",
+            "ingress_policing_rate",
+            "ingress_policing_burst",
+            "ingress_policing_kpkts_rate",
+            "ingress_policing_kpkts_burst",
+            "mac",
+            "ofport_request",
+            "mtu_request",
+            "other_config",
+        ],
+        // Read once, at the start, so that a port keeps its number over a restart; written ever after.
+        &["ofport"],
+    ),
+    (
+        "Controller",
+        &[
+            "type",
+            "target",
+            "max_backoff",
+            "inactivity_probe",
+            "connection_mode",
+            "local_ip",
+            "local_netmask",
+            "local_gateway",
+            "enable_async_messages",
+            "controller_queue_size",
+            "controller_rate_limit",
+            "controller_burst_limit",
+            "other_config",
+        ],
+        &[],
+    ),
+    (
+        "Mirror",
+        &[
+            "name",
+            "select_all",
+            "select_src_port",
+            "select_dst_port",
+            "select_vlan",
+            "output_port",
+            "output_vlan",
+            "snaplen",
+        ],
+        &[],
+    ),
+    (
+        "SSL",
+        &["private_key", "certificate", "ca_cert", "bootstrap_ca_cert"],
+        &[],
+    ),
+    (
+        "Manager",
+        &["target", "connection_mode", "other_config"],
+        &[],
+    ),
+    ("QoS", &["type", "queues", "other_config"], &[]),
+    ("Queue", &["dscp", "other_config"], &[]),
+    (
+        "Flow_Table",
+        &[
+            "name",
+            "flow_limit",
+            "overflow_policy",
+            "groups",
+            "prefixes",
+        ],
+        &[],
+    ),
+];
+
+/// What to monitor for a [`Snapshot`].
+pub fn monitor() -> Vec<MonitorTable> {
+    let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+    COLUMNS
+        .iter()
+        .map(|(table, columns, quiet)| MonitorTable {
+            table: (*table).to_owned(),
+            columns: owned(columns),
+            quiet: owned(quiet),
+        })
+        .collect()
+}
+
+/// Everything that is configured.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// The root row. None in a database that nobody has initialised (`ovs-vsctl init`).
+    pub open_vswitch: Option<OpenVSwitch>,
+}
+
+/// The root row.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OpenVSwitch {
+    /// The row.
+    pub uuid: Uuid,
+    /// Grows with every change that a tool wants to see applied.
+    pub next_cfg: i64,
+    /// Global options.
+    pub other_config: Strings,
+    /// Where the TLS files are.
+    pub ssl: Option<Ssl>,
+    /// The bridges, sorted by name.
+    pub bridges: Vec<Bridge>,
+    /// The database's own remotes.
+    pub managers: Vec<Manager>,
+}
+
+/// A bridge.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Bridge {
+    /// The row.
+    pub uuid: Uuid,
+    /// Unique; also the name of its local port.
+    pub name: String,
+    /// `netdev`, `system`, or empty, which means `system`.
+    pub datapath_type: String,
+    /// Whether spanning tree is asked for.
+    pub stp_enable: bool,
+    /// Whether rapid spanning tree is asked for.
+    pub rstp_enable: bool,
+    /// Whether multicast snooping is asked for.
+    pub mcast_snooping_enable: bool,
+    /// The ports, sorted by name.
+    pub ports: Vec<Port>,
+    /// The mirrors, sorted by name.
+    pub mirrors: Vec<Mirror>,
+    /// The controllers, sorted by target.
+    pub controllers: Vec<Controller>,
+    /// OpenFlow versions such as `OpenFlow13`; empty means the default ones.
+    pub protocols: Vec<String>,
+    /// `standalone`, `secure`, or none, which means standalone.
+    pub fail_mode: Option<String>,
+    /// Further options.
+    pub other_config: Strings,
+    /// VLANs without MAC learning.
+    pub flood_vlans: Vec<i64>,
+    /// Settings of OpenFlow tables, by their number.
+    pub flow_tables: BTreeMap<i64, FlowTable>,
+}
+
+/// A port of a bridge: an interface, or several as a bond.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Port {
+    /// The row.
+    pub uuid: Uuid,
+    /// Unique among all ports.
+    pub name: String,
+    /// The interfaces, sorted by name.
+    pub interfaces: Vec<Interface>,
+    /// VLANs that the port trunks; empty means all.
+    pub trunks: Vec<i64>,
+    /// Customer VLANs of a dot1q tunnel; empty means all.
+    pub cvlans: Vec<i64>,
+    /// The access or native VLAN.
+    pub tag: Option<i64>,
+    /// How `tag` and `trunks` are meant.
+    pub vlan_mode: Option<String>,
+    /// How packets queue to go out.
+    pub qos: Option<QoS>,
+    /// The MAC address to count for the port when the bridge's is chosen.
+    pub mac: Option<String>,
+    /// How a bond spreads flows.
+    pub bond_mode: Option<String>,
+    /// How a bond speaks LACP.
+    pub lacp: Option<String>,
+    /// Whether `ovs-vsctl` shows the port as a bridge.
+    pub fake_bridge: bool,
+    /// Whether protected ports may not reach each other through this one.
+    pub protected: bool,
+    /// Further options.
+    pub other_config: Strings,
+}
+
+/// A network device of a port.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Interface {
+    /// The row.
+    pub uuid: Uuid,
+    /// Unique among all interfaces.
+    pub name: String,
+    /// What kind of device; empty means `system`.
+    pub kind: String,
+    /// The device's options.
+    pub options: Strings,
+    /// kbit/s that may come in; 0 is no limit.
+    pub ingress_policing_rate: i64,
+    /// kbit of a burst that may come in; 0 is the default.
+    pub ingress_policing_burst: i64,
+    /// 1000 packets/s that may come in; 0 is no limit.
+    pub ingress_policing_kpkts_rate: i64,
+    /// 1000 packets of a burst that may come in; 0 is the default.
+    pub ingress_policing_kpkts_burst: i64,
+    /// The MAC address to give to the device.
+    pub mac: Option<String>,
+    /// The OpenFlow port number it last had; -1 when it could not be opened.
+    pub ofport: Option<i64>,
+    /// The OpenFlow port number it should have.
+    pub ofport_request: Option<i64>,
+    /// The MTU it should have.
+    pub mtu_request: Option<i64>,
+    /// Further options.
+    pub other_config: Strings,
+}
+
+/// An OpenFlow controller.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Controller {
+    /// The row.
+    pub uuid: Uuid,
+    /// `primary` or `service`; none leaves it to the target.
+    pub kind: Option<String>,
+    /// Where to connect to or to listen, such as `tcp:127.0.0.1:6653`.
+    pub target: String,
+    /// Longest pause between attempts, ms.
+    pub max_backoff: Option<i64>,
+    /// Silence after which the controller is probed, ms; 0 is never.
+    pub inactivity_probe: Option<i64>,
+    /// `in-band` or `out-of-band`.
+    pub connection_mode: Option<String>,
+    /// Address for the local port.
+    pub local_ip: Option<String>,
+    /// Netmask for the local port.
+    pub local_netmask: Option<String>,
+    /// Gateway for the local port.
+    pub local_gateway: Option<String>,
+    /// Whether asynchronous messages are sent before the controller asks for them.
+    pub enable_async_messages: Option<bool>,
+    /// Packets queued for a controller that reads slowly.
+    pub controller_queue_size: Option<i64>,
+    /// Packets/s sent to the controller.
+    pub controller_rate_limit: Option<i64>,
+    /// Packets of a burst sent to the controller.
+    pub controller_burst_limit: Option<i64>,
+    /// Further options.
+    pub other_config: Strings,
+}
+
+/// Where the TLS files are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ssl {
+    /// The row.
+    pub uuid: Uuid,
+    /// The private key's file.
+    pub private_key: String,
+    /// The certificate's file.
+    pub certificate: String,
+    /// The authority's certificate's file.
+    pub ca_cert: String,
+    /// Whether to take the authority's certificate from the first peer.
+    pub bootstrap_ca_cert: bool,
+}
+
+/// Packets to copy, and where to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Mirror {
+    /// The row.
+    pub uuid: Uuid,
+    /// A name for people.
+    pub name: String,
+    /// Whether every packet is meant.
+    pub select_all: bool,
+    /// Names of ports whose arriving packets are meant, sorted.
+    pub select_src_port: Vec<String>,
+    /// Names of ports whose departing packets are meant, sorted.
+    pub select_dst_port: Vec<String>,
+    /// VLANs to which the mirror is restricted; empty means all.
+    pub select_vlan: Vec<i64>,
+    /// Name of the port that gets the copies.
+    pub output_port: Option<String>,
+    /// VLAN that gets the copies.
+    pub output_vlan: Option<i64>,
+    /// Bytes to copy of each packet.
+    pub snaplen: Option<i64>,
+}
+
+/// A remote of the database server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Manager {
+    /// The row.
+    pub uuid: Uuid,
+    /// The remote, such as `ptcp:6640`.
+    pub target: String,
+    /// `in-band` or `out-of-band`.
+    pub connection_mode: Option<String>,
+    /// Further options.
+    pub other_config: Strings,
+}
+
+/// How packets queue to go out of a port.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QoS {
+    /// The row.
+    pub uuid: Uuid,
+    /// The discipline, such as `linux-htb`.
+    pub kind: String,
+    /// The queues by their number.
+    pub queues: BTreeMap<i64, Queue>,
+    /// The discipline's options.
+    pub other_config: Strings,
+}
+
+/// A queue of a [`QoS`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Queue {
+    /// The row.
+    pub uuid: Uuid,
+    /// The DSCP bits that packets leave with.
+    pub dscp: Option<i64>,
+    /// The queue's options.
+    pub other_config: Strings,
+}
+
+/// Settings of an OpenFlow table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FlowTable {
+    /// The row.
+    pub uuid: Uuid,
+    /// A name for people.
+    pub name: Option<String>,
+    /// Most rules in the table.
+    pub flow_limit: Option<i64>,
+    /// `refuse` or `evict`.
+    pub overflow_policy: Option<String>,
+    /// Fields by which rules to evict are grouped.
+    pub groups: Vec<String>,
+    /// Fields for which prefixes are tracked.
+    pub prefixes: Vec<String>,
+}
+
+impl Snapshot {
+    /// Reads a replica of the columns in [`monitor`].
+    pub fn of(replica: &Replica) -> Snapshot {
+        let root = replica.rows("Open_vSwitch").next();
+        Snapshot {
+            open_vswitch: root.map(|(uuid, row)| open_vswitch(replica, uuid, row)),
+        }
+    }
+}
+
+/// Reads the rows that `column` refers to. References to rows that are not there are passed over.
+fn linked<T>(
+    replica: &Replica,
+    row: &Row,
+    column: &str,
+    table: &str,
+    read: impl Fn(&Replica, Uuid, &Row) -> T,
+) -> Vec<T> {
+    row.set_uuid(column)
+        .filter_map(|uuid| replica.row(table, uuid).map(|row| read(replica, uuid, row)))
+        .collect()
+}
+
+fn linked_names(replica: &Replica, row: &Row, column: &str) -> Vec<String> {
+    let mut names = linked(replica, row, column, "Port", |_, _, port| {
+        port.string("name").to_owned()
+    });
+    names.sort_unstable();
+    names
+}
+
+fn linked_map<T>(
+    replica: &Replica,
+    row: &Row,
+    column: &str,
+    table: &str,
+    read: impl Fn(Uuid, &Row) -> T,
+) -> BTreeMap<i64, T> {
+    let entries = row.map_int_uuid(column).into_iter();
+    entries
+        .filter_map(|(key, uuid)| Some((key, read(uuid, replica.row(table, uuid)?))))
+        .collect()
+}
+
+fn text(row: &Row, column: &str) -> String {
+    row.string(column).to_owned()
+}
+
+fn optional_text(row: &Row, column: &str) -> Option<String> {
+    row.optional_string(column).map(str::to_owned)
+}
+
+fn open_vswitch(replica: &Replica, uuid: Uuid, row: &Row) -> OpenVSwitch {
+    let mut bridges = linked(replica, row, "bridges", "Bridge", bridge);
+    bridges.sort_by(|a, b| a.name.cmp(&b.name));
+    OpenVSwitch {
+        uuid,
+        next_cfg: row.int("next_cfg"),
+        other_config: row.map("other_config"),
+        ssl: linked(replica, row, "ssl", "SSL", ssl).pop(),
+        bridges,
+        managers: linked(replica, row, "manager_options", "Manager", manager),
+    }
+}
+
+fn bridge(replica: &Replica, uuid: Uuid, row: &Row) -> Bridge {
+    let mut ports = linked(replica, row, "ports", "Port", port);
+    ports.sort_by(|a, b| a.name.cmp(&b.name));
+    let mut mirrors = linked(replica, row, "mirrors", "Mirror", mirror);
+    mirrors.sort_by(|a, b| a.name.cmp(&b.name));
+    let mut controllers = linked(replica, row, "controller", "Controller", controller);
+    controllers.sort_by(|a, b| a.target.cmp(&b.target));
+    Bridge {
+        uuid,
+        name: text(row, "name"),
+        datapath_type: text(row, "datapath_type"),
+        stp_enable: row.bool("stp_enable"),
+        rstp_enable: row.bool("rstp_enable"),
+        mcast_snooping_enable: row.bool("mcast_snooping_enable"),
+        ports,
+        mirrors,
+        controllers,
+        protocols: row.set_string("protocols").map(str::to_owned).collect(),
+        fail_mode: optional_text(row, "fail_mode"),
+        other_config: row.map("other_config"),
+        flood_vlans: row.set_int("flood_vlans").collect(),
+        flow_tables: linked_map(replica, row, "flow_tables", "Flow_Table", flow_table),
+    }
+}
+
+fn port(replica: &Replica, uuid: Uuid, row: &Row) -> Port {
+    let mut interfaces = linked(replica, row, "interfaces", "Interface", interface);
+    interfaces.sort_by(|a, b| a.name.cmp(&b.name));
+    Port {
+        uuid,
+        name: text(row, "name"),
+        interfaces,
+        trunks: row.set_int("trunks").collect(),
+        cvlans: row.set_int("cvlans").collect(),
+        tag: row.optional_int("tag"),
+        vlan_mode: optional_text(row, "vlan_mode"),
+        qos: linked(replica, row, "qos", "QoS", qos).pop(),
+        mac: optional_text(row, "mac"),
+        bond_mode: optional_text(row, "bond_mode"),
+        lacp: optional_text(row, "lacp"),
+        fake_bridge: row.bool("fake_bridge"),
+        protected: row.bool("protected"),
+        other_config: row.map("other_config"),
+    }
+}
+
+fn interface(_: &Replica, uuid: Uuid, row: &Row) -> Interface {
+    Interface {
+        uuid,
+        name: text(row, "name"),
+        kind: text(row, "type"),
+        options: row.map("options"),
+        ingress_policing_rate: row.int("ingress_policing_rate"),
+        ingress_policing_burst: row.int("ingress_policing_burst"),
+        ingress_policing_kpkts_rate: row.int("ingress_policing_kpkts_rate"),
+        ingress_policing_kpkts_burst: row.int("ingress_policing_kpkts_burst"),
+        mac: optional_text(row, "mac"),
+        ofport: row.optional_int("ofport"),
+        ofport_request: row.optional_int("ofport_request"),
+        mtu_request: row.optional_int("mtu_request"),
+        other_config: row.map("other_config"),
+    }
+}
+
+fn controller(_: &Replica, uuid: Uuid, row: &Row) -> Controller {
+    Controller {
+        uuid,
+        kind: optional_text(row, "type"),
+        target: text(row, "target"),
+        max_backoff: row.optional_int("max_backoff"),
+        inactivity_probe: row.optional_int("inactivity_probe"),
+        connection_mode: optional_text(row, "connection_mode"),
+        local_ip: optional_text(row, "local_ip"),
+        local_netmask: optional_text(row, "local_netmask"),
+        local_gateway: optional_text(row, "local_gateway"),
+        enable_async_messages: row.optional_bool("enable_async_messages"),
+        controller_queue_size: row.optional_int("controller_queue_size"),
+        controller_rate_limit: row.optional_int("controller_rate_limit"),
+        controller_burst_limit: row.optional_int("controller_burst_limit"),
+        other_config: row.map("other_config"),
+    }
+}
+
+fn mirror(replica: &Replica, uuid: Uuid, row: &Row) -> Mirror {
+    Mirror {
+        uuid,
+        name: text(row, "name"),
+        select_all: row.bool("select_all"),
+        select_src_port: linked_names(replica, row, "select_src_port"),
+        select_dst_port: linked_names(replica, row, "select_dst_port"),
+        select_vlan: row.set_int("select_vlan").collect(),
+        output_port: linked_names(replica, row, "output_port").pop(),
+        output_vlan: row.optional_int("output_vlan"),
+        snaplen: row.optional_int("snaplen"),
+    }
+}
+
+fn ssl(_: &Replica, uuid: Uuid, row: &Row) -> Ssl {
+    Ssl {
+        uuid,
+        private_key: text(row, "private_key"),
+        certificate: text(row, "certificate"),
+        ca_cert: text(row, "ca_cert"),
+        bootstrap_ca_cert: row.bool("bootstrap_ca_cert"),
+    }
+}
+
+fn manager(_: &Replica, uuid: Uuid, row: &Row) -> Manager {
+    Manager {
+        uuid,
+        target: text(row, "target"),
+        connection_mode: optional_text(row, "connection_mode"),
+        other_config: row.map("other_config"),
+    }
+}
+
+fn qos(replica: &Replica, uuid: Uuid, row: &Row) -> QoS {
+    QoS {
+        uuid,
+        kind: text(row, "type"),
+        queues: linked_map(replica, row, "queues", "Queue", queue),
+        other_config: row.map("other_config"),
+    }
+}
+
+fn queue(uuid: Uuid, row: &Row) -> Queue {
+    Queue {
+        uuid,
+        dscp: row.optional_int("dscp"),
+        other_config: row.map("other_config"),
+    }
+}
+
+fn flow_table(uuid: Uuid, row: &Row) -> FlowTable {
+    FlowTable {
+        uuid,
+        name: optional_text(row, "name"),
+        flow_limit: row.optional_int("flow_limit"),
+        overflow_policy: optional_text(row, "overflow_policy"),
+        groups: row.set_string("groups").map(str::to_owned).collect(),
+        prefixes: row.set_string("prefixes").map(str::to_owned).collect(),
+    }
+}
