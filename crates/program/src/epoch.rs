@@ -72,10 +72,7 @@ impl Domain {
     }
 
     /// Takes a reader slot; None when [`MAX_READERS`] are taken. The reader starts offline.
-    pub fn reader(self: &Arc<Self>) -> Option<Reader>
-    where
-        Self: Sized,
-    {
+    pub fn reader(self: &Arc<Self>) -> Option<Reader> {
         let index = self.claim()?;
         Some(Reader { domain: Arc::clone(self), index })
     }
@@ -118,10 +115,16 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Starts a burst: says that nothing from earlier bursts is held, and returns the epoch to work in. Call it before receiving, so that packets
-    /// received after a barrier's reply are handled in the barrier's epoch or later.
+    /// Starts a burst: says that nothing from earlier bursts is held, and returns a guard with the epoch to work in. Call it before receiving, so
+    /// that packets received after a barrier's reply are handled in the barrier's epoch or later. What is looked up under the guard cannot outlive it.
     #[inline]
-    pub fn begin(&self) -> Epoch {
+    pub fn begin(&mut self) -> Guard<'_> {
+        let epoch = self.enter();
+        Guard { epoch, reader: self }
+    }
+
+    #[inline]
+    fn enter(&self) -> Epoch {
         let seen = &self.domain.seen[self.index];
         let epoch = self.domain.epoch.load(Ordering::Acquire);
         if seen.load(Ordering::Relaxed) != epoch {
@@ -140,13 +143,39 @@ impl Reader {
 
     /// Says that nothing is held and that none will be before the next [`Reader::begin`]: before sleeping.
     #[inline]
-    pub fn offline(&self) {
+    pub fn offline(&mut self) {
         self.domain.seen[self.index].store(OFFLINE, Ordering::Release);
     }
 
     /// Which slot: a number below [`MAX_READERS`] that no other live reader has.
     pub fn index(&self) -> usize {
         self.index
+    }
+}
+
+/// A burst in progress: rules seen under it stay valid as long as it lives.
+pub struct Guard<'a> {
+    epoch: Epoch,
+    reader: &'a Reader,
+}
+
+impl Guard<'_> {
+    /// The epoch whose rules hold for this burst.
+    #[inline(always)]
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// The reader's slot, which is also its worker's number for counters.
+    #[inline(always)]
+    pub fn index(&self) -> usize {
+        self.reader.index
+    }
+
+    /// The domain it belongs to.
+    #[inline(always)]
+    pub fn domain(&self) -> &Domain {
+        &self.reader.domain
     }
 }
 
@@ -164,7 +193,7 @@ mod tests {
     #[test]
     fn a_barrier_waits_for_readers_that_are_online() {
         let domain = Arc::new(Domain::default());
-        let reader = domain.reader().unwrap();
+        let mut reader = domain.reader().unwrap();
         reader.begin();
         let epoch = domain.publish();
         assert!(!domain.passed(epoch));
@@ -185,7 +214,7 @@ mod tests {
             }
         }
         let domain = Arc::new(Domain::default());
-        let reader = domain.reader().unwrap();
+        let mut reader = domain.reader().unwrap();
         reader.begin();
         let dropped = Arc::new(AtomicBool::new(false));
         domain.retire(Box::new(Witness(Arc::clone(&dropped))));
@@ -215,11 +244,11 @@ mod tests {
             .map(|_| {
                 let (domain, stop, declared) = (Arc::clone(&domain), Arc::clone(&stop), Arc::clone(&declared));
                 std::thread::spawn(move || {
-                    let reader = domain.reader().unwrap();
+                    let mut reader = domain.reader().unwrap();
                     let mut turns = 0_u64;
                     while !stop.load(Ordering::Relaxed) {
                         let floor = declared.load(Ordering::SeqCst);
-                        let epoch = reader.begin();
+                        let epoch = reader.begin().epoch();
                         assert!(epoch >= floor, "began in {epoch}, but {floor} had been declared passed");
                         turns += 1;
                         if turns % 7 == 0 {

@@ -66,6 +66,9 @@ pub trait Host<F: Frame> {
     /// To the controllers; the frame stays with the walk.
     fn controller(&mut self, context: Context<'_>, to: &ToController, frame: &F);
 
+    /// Counts a packet whose headers lie. It is still walked, with the fields of the broken header zero, unless it is not even a frame.
+    fn malformed(&mut self, reason: packet::parse::Malformed);
+
     /// Counts a drop. The frame is gone already, or about to be.
     fn dropped(&mut self, reason: Drop);
 }

@@ -8,13 +8,16 @@
 //!
 //! Nothing here knows where rules came from, or what a port is: the walk asks its [`host::Host`].
 
+
+
 pub mod counters;
 pub mod epoch;
 pub mod host;
 pub mod ops;
 pub mod rule;
 pub mod table;
-pub mod walk;
+mod tuple;
+
 
 use counters::Counters;
 use epoch::Domain;

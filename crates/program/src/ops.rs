@@ -133,7 +133,7 @@ pub enum Op {
     StackPop(Bits),
     /// Run a list on a copy; changes to packet and metadata do not come back.
     Clone(Arc<OpList>),
-    /// End the whole walk; the action set is not run.
+    /// End the whole walk, except that the action set is still run (ovs-actions(7), "exit").
     Exit,
 }
 

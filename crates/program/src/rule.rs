@@ -5,7 +5,7 @@ use crate::epoch::{Epoch, NEVER};
 use crate::ops::OpList;
 use packet::Match;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 /// What a rule says; fixed for its life. To change a rule, remove it and insert another in the same epoch with the same counter.
 #[derive(Clone, Debug)]
@@ -31,12 +31,14 @@ pub struct Rule {
     pub added: Epoch,
     /// First epoch in which it no longer holds.
     removed: AtomicU64,
+    /// Next rule of its chain in a tuple.
+    pub(crate) next: AtomicPtr<Rule>,
 }
 
 impl Rule {
     /// A rule that holds from `added` on.
     pub fn new(spec: RuleSpec, added: Epoch) -> Rule {
-        Rule { spec, added, removed: AtomicU64::new(NEVER) }
+        Rule { spec, added, removed: AtomicU64::new(NEVER), next: AtomicPtr::default() }
     }
 
     /// Whether it holds in `epoch`.

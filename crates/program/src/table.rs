@@ -1,0 +1,570 @@
+//! Flow tables: lookup by template, one writer, readers that are never blocked.
+//!
+//! A table's *shape* is the lookup that fits its rules:
+//!
+//! * [`Shape::Linear`]: up to [`LINEAR_MAX`] rules, compared one after the other by precedence. Cost grows with the number of rules and with nothing
+//!   else, so a table of four rules over four masks (the tuple space explosion of Csikor et al.) costs four compares for any traffic.
+//! * [`Shape::Tuples`]: one hash table for each set of masked bits, tried in the order of the highest precedence in each, until what was found
+//!   beats all that is left. Hash tables grow in place; the list of tuples is replaced as a whole.
+//!
+//! The writer changes hash tables in place by single stores that readers see or do not see; either is right, because a rule is visible
+//! only in the epochs it carries ([`Rule::holds_in`]). A rule that goes is first only marked; once no worker can be in an epoch in which it held, it
+//! is unlinked ([`BridgeWriter::housekeep`]), and once no worker can be looking at it, it is freed (`Domain::retire`).
+
+use crate::Program;
+use crate::counters::{CounterId, Totals};
+use crate::epoch::{Epoch, Guard, NEVER};
+use crate::rule::{Rule, RuleSpec};
+use crate::tuple::{MaskedWord, Tuple};
+use packet::{FlowKey, WordSet};
+use smallvec::SmallVec;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+/// Number of tables of a bridge. 254 is for internal use, 255 does not exist on the wire.
+pub const TABLES: usize = 255;
+/// Most rules of a linear table.
+pub const LINEAR_MAX: usize = 12;
+/// A table of tuples turns linear again when it has no more rules than this; the gap to [`LINEAR_MAX`] keeps it from turning to and fro.
+pub const LINEAR_AGAIN: usize = 6;
+/// Walks looked up at a time.
+pub const LOOKUP_MAX: usize = 64;
+
+const NO_COUNTER: u32 = u32::MAX;
+
+/// What becomes of a packet that matches no rule of a table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Miss {
+    /// It is dropped (OpenFlow 1.3).
+    Drop = 0,
+    /// It goes to the controllers (OpenFlow 1.0 to 1.2).
+    Controller = 1,
+    /// It goes on in the next table (`OFPTC11_TABLE_MISS_CONTINUE`).
+    Next = 2,
+}
+
+/// A rule in a table, as its writer knows it. Dead after [`BridgeWriter::remove`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct RuleRef(pub(crate) NonNull<Rule>);
+
+// SAFETY: a `RuleRef` is only a name; it is dereferenced by the one writer, before it hands the rule to `Domain::retire`.
+unsafe impl Send for RuleRef {}
+
+impl RuleRef {
+    pub(crate) fn rule(&self) -> &Rule {
+        // SAFETY: the writer unlinks and retires a rule only in `unlink`, which consumes the last `RuleRef` that it keeps.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+/// One rule of a linear table, with its match beside it.
+struct LinearEntry {
+    words: SmallVec<[MaskedWord; 4]>,
+    rule: NonNull<Rule>,
+}
+
+/// One tuple of a table, in order of precedence.
+struct TupleEntry {
+    tuple: Arc<Tuple>,
+    /// The highest precedence of its rules when the list was made.
+    max_priority: u32,
+}
+
+/// A table's lookup.
+enum Shape {
+    /// Compare all, in order.
+    Linear(Box<[LinearEntry]>),
+    /// Hash, tuple by tuple.
+    Tuples(Box<[TupleEntry]>),
+}
+
+// SAFETY: rules are reached only under a guard of the domain, and outlive it (see `Domain::retire`); `Rule` itself is Sync.
+unsafe impl Send for Shape {}
+// SAFETY: as above; a published shape is not changed except through atomics inside `Tuple`.
+unsafe impl Sync for Shape {}
+
+struct Slot {
+    shape: AtomicPtr<Shape>,
+    miss: AtomicU8,
+    /// Lookups (as packets) and matches (as bytes).
+    counter: AtomicU32,
+}
+
+/// A bridge's tables, as workers see them.
+pub struct Bridge {
+    program: Arc<Program>,
+    slots: Box<[Slot]>,
+    needed: AtomicU64,
+}
+
+impl Bridge {
+    /// A bridge whose tables are empty and drop what they have no rule for.
+    pub fn new(program: Arc<Program>) -> Arc<Bridge> {
+        let slots = (0..TABLES)
+            .map(|_| Slot {
+                shape: AtomicPtr::default(),
+                miss: AtomicU8::new(Miss::Drop as u8),
+                counter: AtomicU32::new(NO_COUNTER),
+            })
+            .collect();
+        Arc::new(Bridge { program, slots, needed: AtomicU64::new(WordSet::HOT.0) })
+    }
+
+    /// The program it belongs to.
+    pub fn program(&self) -> &Arc<Program> {
+        &self.program
+    }
+
+    /// The words of the key that rules match or actions read.
+    #[inline(always)]
+    pub fn needed(&self) -> WordSet {
+        WordSet(self.needed.load(Ordering::Acquire))
+    }
+
+    /// What becomes of a packet that `table` has no rule for.
+    #[inline]
+    pub fn miss(&self, table: u8) -> Miss {
+        match self.slots.get(usize::from(table)).map(|slot| slot.miss.load(Ordering::Relaxed)) {
+            Some(1) => Miss::Controller,
+            Some(2) => Miss::Next,
+            _ => Miss::Drop,
+        }
+    }
+
+    #[inline(always)]
+    fn shape<'g>(&self, table: u8, guard: &'g Guard<'_>) -> Option<&'g Shape> {
+        assert!(std::ptr::eq(guard.domain(), &*self.program.domain), "a guard of another program");
+        let shape = self.slots.get(usize::from(table))?.shape.load(Ordering::Acquire);
+        // SAFETY: shapes are made by `Box::into_raw` and, when replaced, retired to this domain, whose guard lives for 'g.
+        unsafe { shape.as_ref() }
+    }
+
+    /// The rule of `table` with the highest precedence that matches and holds in the guard's epoch.
+    pub fn lookup<'g>(&self, table: u8, key: &FlowKey, guard: &'g Guard<'_>) -> Option<&'g Rule> {
+        let mut out = [None];
+        self.lookup_burst(table, 1, |_| key, guard, &mut out);
+        out[0]
+    }
+
+    /// Looks up `count` keys, up to [`LOOKUP_MAX`], and puts what was found into `out`. Counts lookups and matches.
+    #[inline]
+    pub fn lookup_burst<'k, 'g>(
+        &self,
+        table: u8,
+        count: usize,
+        key: impl Fn(usize) -> &'k FlowKey,
+        guard: &'g Guard<'_>,
+        out: &mut [Option<&'g Rule>],
+    ) {
+        let out = &mut out[..count];
+        out.fill(None);
+        let epoch = guard.epoch();
+        match self.shape(table, guard) {
+            None => return self.count_lookups(table, count, 0, guard),
+            Some(Shape::Linear(entries)) => {
+                for (index, found) in out.iter_mut().enumerate() {
+                    *found = linear(entries, key(index), epoch);
+                }
+            }
+            Some(Shape::Tuples(tuples)) => lookup_tuples(tuples, &key, epoch, out),
+        }
+        let matched = out.iter().filter(|found| found.is_some()).count();
+        self.count_lookups(table, count, matched, guard);
+    }
+
+    #[inline(always)]
+    fn count_lookups(&self, table: u8, lookups: usize, matched: usize, guard: &Guard<'_>) {
+        if let Some(slot) = self.slots.get(usize::from(table)) {
+            let counter = slot.counter.load(Ordering::Relaxed);
+            if counter != NO_COUNTER {
+                self.program.counters.add(guard.index(), CounterId(counter), lookups as u64, matched as u64, 0);
+            }
+        }
+    }
+
+    /// Packets looked up in `table`, and those that found a rule.
+    pub fn table_counters(&self, table: u8) -> (u64, u64) {
+        let counter = self.slots.get(usize::from(table)).map_or(NO_COUNTER, |slot| slot.counter.load(Ordering::Relaxed));
+        if counter == NO_COUNTER {
+            return (0, 0);
+        }
+        let Totals { packets, bytes, .. } = self.program.counters.read(CounterId(counter));
+        (packets, bytes)
+    }
+
+    /// How `table` looks its rules up: the template's name, and for tuples how many there are.
+    pub fn describe(&self, table: u8, guard: &Guard<'_>) -> (&'static str, usize) {
+        match self.shape(table, guard) {
+            None => ("empty", 0),
+            Some(Shape::Linear(entries)) => ("linear", entries.len()),
+            Some(Shape::Tuples(tuples)) => ("tuples", tuples.len()),
+        }
+    }
+}
+
+impl Drop for Bridge {
+    fn drop(&mut self) {
+        for slot in &self.slots {
+            let shape = slot.shape.load(Ordering::Acquire);
+            if !shape.is_null() {
+                // SAFETY: made by `Box::into_raw`; the last `Arc<Bridge>` is gone, so no reader can come to it any more.
+                drop(unsafe { Box::from_raw(shape) });
+            }
+            let counter = slot.counter.load(Ordering::Relaxed);
+            if counter != NO_COUNTER {
+                self.program.counters.free(CounterId(counter));
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn linear<'g>(entries: &'g [LinearEntry], key: &FlowKey, epoch: Epoch) -> Option<&'g Rule> {
+    entries.iter().find_map(|entry| {
+        let matches = entry.words.iter().all(|word| key.words[usize::from(word.word)] & word.mask == word.value);
+        if !matches {
+            return None;
+        }
+        // SAFETY: the entry belongs to a shape that is alive for 'g, and a rule outlives every shape that names it.
+        let rule: &'g Rule = unsafe { entry.rule.as_ref() };
+        rule.holds_in(epoch).then_some(rule)
+    })
+}
+
+#[inline(always)]
+fn lookup_tuples<'k, 'g>(
+    tuples: &'g [TupleEntry],
+    key: &impl Fn(usize) -> &'k FlowKey,
+    epoch: Epoch,
+    out: &mut [Option<&'g Rule>],
+) {
+    let mut pending: SmallVec<[u8; LOOKUP_MAX]> = (0..out.len() as u8).collect();
+    let mut hashes = [0_u64; LOOKUP_MAX];
+    for entry in tuples {
+        // What was found may already beat every rule of this tuple and of those after it.
+        pending.retain(|index| out[usize::from(*index)].is_none_or(|rule| rule.spec.priority < entry.max_priority));
+        if pending.is_empty() {
+            return;
+        }
+        let tuple = entry.tuple.view();
+        for index in &pending {
+            let hash = tuple.hash(key(usize::from(*index)));
+            hashes[usize::from(*index)] = hash;
+            tuple.prefetch(hash);
+        }
+        for index in &pending {
+            let at = usize::from(*index);
+            if let Some(rule) = tuple.find(hashes[at], key(at), epoch) {
+                if out[at].is_none_or(|best| best.spec.priority < rule.spec.priority) {
+                    out[at] = Some(rule);
+                }
+            }
+        }
+    }
+}
+
+/// The writer's side of one tuple.
+struct TupleWriter {
+    shared: Arc<Tuple>,
+    /// How many linked rules have each precedence.
+    priorities: BTreeMap<u32, usize>,
+}
+
+/// The writer's side of a table: all linked rules, also those that are marked as gone.
+enum TableWriter {
+    /// By precedence, highest first. `since`: the first epoch in which no reader comes to the tuples that these rules were chained in before, once
+    /// that is known; until all have passed it, the chains must stay as they are.
+    Linear { rules: Vec<RuleRef>, since: Option<Epoch> },
+    /// By mask.
+    Tuples { tuples: HashMap<Box<[(u8, u64)]>, TupleWriter>, rules: usize },
+}
+
+impl Default for TableWriter {
+    fn default() -> Self {
+        TableWriter::Linear { rules: Vec::new(), since: Some(0) }
+    }
+}
+
+fn mask_of(rule: &Rule) -> Box<[(u8, u64)]> {
+    rule.spec.matching.words().iter().map(|word| (word.word, word.mask)).collect()
+}
+
+impl TableWriter {
+    fn len(&self) -> usize {
+        match self {
+            TableWriter::Linear { rules, .. } => rules.len(),
+            TableWriter::Tuples { rules, .. } => *rules,
+        }
+    }
+
+    /// Links a rule; true when the published shape must be made anew.
+    fn link(&mut self, program: &Program, rule: RuleRef) -> bool {
+        match self {
+            TableWriter::Linear { rules, since }
+                if rules.len() < LINEAR_MAX
+                    || since.is_none_or(|epoch| epoch > program.domain.current() || !program.domain.passed(epoch)) =>
+            {
+                let priority = rule.rule().spec.priority;
+                let at = rules.partition_point(|other| other.rule().spec.priority >= priority);
+                rules.insert(at, rule);
+                true
+            }
+            TableWriter::Linear { rules, .. } => {
+                let mut all = std::mem::take(rules);
+                all.push(rule);
+                *self = TableWriter::Tuples { tuples: HashMap::new(), rules: 0 };
+                for rule in all {
+                    self.link(program, rule);
+                }
+                true
+            }
+            TableWriter::Tuples { tuples, rules } => {
+                *rules += 1;
+                let mask = mask_of(rule.rule());
+                let writer = tuples
+                    .entry(mask)
+                    .or_insert_with_key(|mask| TupleWriter { shared: Arc::new(Tuple::new(mask)), priorities: BTreeMap::new() });
+                let before = writer.priorities.last_key_value().map(|(priority, _)| *priority);
+                *writer.priorities.entry(rule.rule().spec.priority).or_default() += 1;
+                writer.shared.insert(&program.domain, rule.0);
+                before.is_none_or(|before| before < rule.rule().spec.priority)
+            }
+        }
+    }
+
+    /// Unlinks a rule; true when the published shape must be made anew.
+    fn unlink(&mut self, rule: RuleRef) -> bool {
+        match self {
+            TableWriter::Linear { rules, .. } => {
+                rules.retain(|other| *other != rule);
+                true
+            }
+            TableWriter::Tuples { tuples, rules } => {
+                *rules -= 1;
+                let mask = mask_of(rule.rule());
+                let Some(writer) = tuples.get_mut(&mask) else { return false };
+                let priority = rule.rule().spec.priority;
+                let highest = writer.priorities.last_key_value().map(|(priority, _)| *priority);
+                if let Some(count) = writer.priorities.get_mut(&priority) {
+                    *count -= 1;
+                    if *count == 0 {
+                        writer.priorities.remove(&priority);
+                    }
+                }
+                writer.shared.remove(rule.0);
+                let lowered = highest != writer.priorities.last_key_value().map(|(priority, _)| *priority);
+                if writer.priorities.is_empty() {
+                    tuples.remove(&mask);
+                }
+                if *rules <= LINEAR_AGAIN {
+                    let mut all: Vec<RuleRef> = tuples.values().flat_map(|writer| writer.shared.rules()).map(RuleRef).collect();
+                    all.sort_by_key(|rule| std::cmp::Reverse(rule.rule().spec.priority));
+                    *self = TableWriter::Linear { rules: all, since: None };
+                    return true;
+                }
+                lowered
+            }
+        }
+    }
+
+    fn shape(&self) -> Shape {
+        match self {
+            TableWriter::Linear { rules, .. } => Shape::Linear(
+                rules
+                    .iter()
+                    .map(|rule| LinearEntry {
+                        words: rule.rule().spec.matching.words().iter().map(MaskedWord::from).collect(),
+                        rule: rule.0,
+                    })
+                    .collect(),
+            ),
+            TableWriter::Tuples { tuples, .. } => {
+                let mut entries: Vec<TupleEntry> = tuples
+                    .values()
+                    .filter_map(|writer| {
+                        let (max_priority, _) = writer.priorities.last_key_value()?;
+                        Some(TupleEntry { tuple: Arc::clone(&writer.shared), max_priority: *max_priority })
+                    })
+                    .collect();
+                entries.sort_by_key(|entry| std::cmp::Reverse(entry.max_priority));
+                Shape::Tuples(entries.into())
+            }
+        }
+    }
+
+    fn rules(&self) -> Vec<RuleRef> {
+        match self {
+            TableWriter::Linear { rules, .. } => rules.clone(),
+            TableWriter::Tuples { tuples, .. } => {
+                tuples.values().flat_map(|writer| writer.shared.rules()).map(RuleRef).collect()
+            }
+        }
+    }
+}
+
+/// The one writer of a bridge's tables.
+///
+/// Order of use: any number of `insert`, `remove`, `set_miss`; then [`BridgeWriter::commit`]; then one `domain.publish()` for all bridges.
+/// Changes hold from `domain.next()` as it was when they were made.
+pub struct BridgeWriter {
+    bridge: Arc<Bridge>,
+    tables: BTreeMap<u8, TableWriter>,
+    dirty: WordSetOf256,
+    /// Rules marked as gone, in the order of their last epoch.
+    gone: VecDeque<(Epoch, u8, RuleRef)>,
+}
+
+/// A set of table numbers.
+#[derive(Default)]
+struct WordSetOf256([u64; 4]);
+
+impl WordSetOf256 {
+    fn insert(&mut self, table: u8) {
+        self.0[usize::from(table) / 64] |= 1 << (table % 64);
+    }
+    fn drain(&mut self) -> impl Iterator<Item = u8> + use<> {
+        let taken = std::mem::take(&mut self.0);
+        (0..=255_u8).filter(move |table| taken[usize::from(*table) / 64] >> (table % 64) & 1 == 1)
+    }
+}
+
+impl BridgeWriter {
+    /// The writer of `bridge`; make one only.
+    pub fn new(bridge: Arc<Bridge>) -> BridgeWriter {
+        BridgeWriter { bridge, tables: BTreeMap::new(), dirty: WordSetOf256::default(), gone: VecDeque::new() }
+    }
+
+    /// The tables it writes.
+    pub fn bridge(&self) -> &Arc<Bridge> {
+        &self.bridge
+    }
+
+    /// Adds a rule that holds from the domain's next epoch on. `table` is below [`TABLES`].
+    pub fn insert(&mut self, table: u8, spec: RuleSpec) -> RuleRef {
+        assert!(usize::from(table) < TABLES);
+        let words = spec.matching.word_set().union(spec.ops.words());
+        self.bridge.needed.fetch_or(words.0, Ordering::Release);
+        self.ensure_counter(table);
+        let program = Arc::clone(&self.bridge.program);
+        let rule = Box::new(Rule::new(spec, program.domain.next()));
+        let rule = RuleRef(NonNull::from(Box::leak(rule)));
+        if self.tables.entry(table).or_default().link(&program, rule) {
+            self.dirty.insert(table);
+        }
+        rule
+    }
+
+    fn ensure_counter(&self, table: u8) {
+        let slot = &self.bridge.slots[usize::from(table)];
+        if slot.counter.load(Ordering::Relaxed) == NO_COUNTER {
+            if let Some(counter) = self.bridge.program.counters.allocate() {
+                slot.counter.store(counter.0, Ordering::Release);
+            }
+        }
+    }
+
+    /// Ends a rule with the domain's next epoch. Its counter stays the caller's: hand it to [`BridgeWriter::release_counter`], or to another rule.
+    pub fn remove(&mut self, table: u8, rule: RuleRef) {
+        let epoch = self.bridge.program.domain.next();
+        debug_assert_eq!(rule.rule().removed(), NEVER, "removed twice");
+        rule.rule().remove_in(epoch);
+        self.gone.push_back((epoch, table, rule));
+    }
+
+    /// Gives a counter back once no worker can count on it.
+    pub fn release_counter(&self, counter: CounterId) {
+        struct Release(Arc<Program>, CounterId);
+        impl Drop for Release {
+            fn drop(&mut self) {
+                self.0.counters.free(self.1);
+            }
+        }
+        // Two grace periods: the rule that counts here is itself unlinked one period after it ends.
+        struct Later(Option<Release>);
+        impl Drop for Later {
+            fn drop(&mut self) {
+                if let Some(release) = self.0.take() {
+                    let domain = Arc::clone(&release.0.domain);
+                    domain.retire(Box::new(release));
+                }
+            }
+        }
+        let release = Release(Arc::clone(&self.bridge.program), counter);
+        self.bridge.program.domain.retire(Box::new(Later(Some(release))));
+    }
+
+    /// Says what becomes of packets that `table` has no rule for; at once, not by epoch.
+    pub fn set_miss(&mut self, table: u8, miss: Miss) {
+        self.bridge.slots[usize::from(table)].miss.store(miss as u8, Ordering::Relaxed);
+        self.ensure_counter(table);
+    }
+
+    /// Makes lookups ready for what was inserted. Call it before publishing.
+    pub fn commit(&mut self) {
+        for table in self.dirty.drain() {
+            let Some(writer) = self.tables.get_mut(&table) else { continue };
+            if let TableWriter::Linear { since: since @ None, .. } = writer {
+                *since = Some(self.bridge.program.domain.next());
+            }
+            let shape = if writer.len() == 0 { std::ptr::null_mut() } else { Box::into_raw(Box::new(writer.shape())) };
+            let old = self.bridge.slots[usize::from(table)].shape.swap(shape, Ordering::AcqRel);
+            if !old.is_null() {
+                // SAFETY: made by `Box::into_raw` here, and unlinked by the swap; readers are waited for by `retire`.
+                self.bridge.program.domain.retire(unsafe { Box::from_raw(old) });
+            }
+        }
+    }
+
+    /// Unlinks and frees what no worker can see any more, up to `limit` rules; returns how many it unlinked. Commits.
+    pub fn housekeep(&mut self, limit: usize) -> usize {
+        let program = Arc::clone(&self.bridge.program);
+        let mut unlinked = 0;
+        let mut passed = 0;
+        while unlinked < limit {
+            let Some((epoch, _, _)) = self.gone.front() else { break };
+            if *epoch > passed {
+                if *epoch > program.domain.current() || !program.domain.passed(*epoch) {
+                    break;
+                }
+                passed = *epoch;
+            }
+            let Some((_, table, rule)) = self.gone.pop_front() else { break };
+            if self.tables.get_mut(&table).is_some_and(|writer| writer.unlink(rule)) {
+                self.dirty.insert(table);
+            }
+            // SAFETY: made by `Box::leak` in `insert`, unlinked just now; the shape that may still name it was made before, and is retired by `commit`
+            // no earlier than this rule, so both go after the same grace period.
+            program.domain.retire(unsafe { Box::from_raw(rule.0.as_ptr()) });
+            unlinked += 1;
+        }
+        if unlinked > 0 {
+            self.commit();
+        }
+        unlinked
+    }
+
+    /// Rules that are marked as gone and not yet unlinked.
+    pub fn waiting(&self) -> usize {
+        self.gone.len()
+    }
+}
+
+impl Drop for BridgeWriter {
+    fn drop(&mut self) {
+        // The datapath has let go of the bridge before its writer goes, or does so within this grace period.
+        for slot in &self.bridge.slots {
+            let old = slot.shape.swap(std::ptr::null_mut(), Ordering::AcqRel);
+            if !old.is_null() {
+                // SAFETY: as in `commit`.
+                self.bridge.program.domain.retire(unsafe { Box::from_raw(old) });
+            }
+        }
+        for rule in self.tables.values().flat_map(TableWriter::rules) {
+            // SAFETY: made by `Box::leak` in `insert`; linked rules include those in `gone`, each once, and all are unlinked by the loop above.
+            self.bridge.program.domain.retire(unsafe { Box::from_raw(rule.0.as_ptr()) });
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! One tuple: the rules that look at the same bits, in a hash table that one writer changes while readers read.
+//!
+//! A slot is one word: the address of the first rule of a chain and 16 bits of its hash, so that a probe rarely touches a rule that does not match.
+//! A chain holds the rules with one value: different precedences, and versions of a rule that have not been freed yet; highest precedence first.
+
+use crate::epoch::{Domain, Epoch};
+use crate::rule::Rule;
+use packet::FlowKey;
+use packet::matching::MatchWord;
+use smallvec::SmallVec;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+
+/// One masked word of a match.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MaskedWord {
+    pub word: u8,
+    pub mask: u64,
+    pub value: u64,
+}
+
+impl From<&MatchWord> for MaskedWord {
+    fn from(word: &MatchWord) -> Self {
+        MaskedWord { word: word.word, mask: word.mask, value: word.value }
+    }
+}
+
+const EMPTY: u64 = 0;
+const DELETED: u64 = 1;
+const ADDRESS: u64 = (1 << 48) - 1;
+
+struct Slots {
+    slots: Box<[AtomicU64]>,
+    /// Slots that are not [`EMPTY`]; the writer's.
+    used: AtomicUsize,
+}
+
+impl Slots {
+    fn new(count: usize) -> Slots {
+        Slots { slots: (0..count.next_power_of_two().max(8)).map(|_| AtomicU64::new(EMPTY)).collect(), used: AtomicUsize::new(0) }
+    }
+}
+
+/// The rules that look at one set of bits.
+pub(crate) struct Tuple {
+    words: SmallVec<[(u8, u64); 4]>,
+    slots: AtomicPtr<Slots>,
+}
+
+/// A tuple's table as it stands, for a burst of lookups.
+pub(crate) struct View<'a> {
+    words: &'a [(u8, u64)],
+    slots: &'a [AtomicU64],
+}
+
+#[inline(always)]
+fn mix(hash: u64, word: u64) -> u64 {
+    let product = u128::from(hash ^ word) * 0x9e37_79b9_7f4a_7c15_u128;
+    product as u64 ^ (product >> 64) as u64
+}
+
+const SEED: u64 = 0x2545_f491_4f6c_dd1d;
+
+#[inline(always)]
+fn tag(hash: u64) -> u64 {
+    hash & !ADDRESS
+}
+
+fn entry(rule: NonNull<Rule>, hash: u64) -> u64 {
+    rule.as_ptr() as u64 | tag(hash)
+}
+
+#[inline(always)]
+fn address(slot: u64) -> NonNull<Rule> {
+    // SAFETY: only called for slots that hold an address, which came from a `NonNull<Rule>` below 2^48 (user space on x86-64 and arm64).
+    unsafe { NonNull::new_unchecked((slot & ADDRESS) as *mut Rule) }
+}
+
+impl View<'_> {
+    #[inline(always)]
+    pub fn hash(&self, key: &FlowKey) -> u64 {
+        self.words.iter().fold(SEED, |hash, (word, mask)| mix(hash, key.words[usize::from(*word)] & mask))
+    }
+
+    #[inline(always)]
+    pub fn prefetch(&self, hash: u64) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            let at = hash as usize & (self.slots.len() - 1);
+            // SAFETY: a prefetch of an address inside the slice.
+            unsafe { std::arch::x86_64::_mm_prefetch(self.slots.as_ptr().add(at).cast(), std::arch::x86_64::_MM_HINT_T0) };
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = hash;
+    }
+}
+
+impl<'a> View<'a> {
+    /// The first rule of the matching chain that holds in `epoch`.
+    #[inline(always)]
+    pub fn find(&self, hash: u64, key: &FlowKey, epoch: Epoch) -> Option<&'a Rule> {
+        let mask = self.slots.len() - 1;
+        let mut at = hash as usize & mask;
+        for _ in 0..self.slots.len() {
+            let slot = self.slots[at].load(Ordering::Acquire);
+            if slot == EMPTY {
+                return None;
+            }
+            if slot != DELETED && tag(slot) == tag(hash) {
+                // SAFETY: a rule found in a slot is freed only after every guard that was alive when it was unlinked is gone.
+                let head: &'a Rule = unsafe { address(slot).as_ref() };
+                if head.spec.matching.matches(key) {
+                    return first_held(head, epoch);
+                }
+            }
+            at = (at + 1) & mask;
+        }
+        None
+    }
+}
+
+#[inline(always)]
+fn first_held(head: &Rule, epoch: Epoch) -> Option<&Rule> {
+    let mut rule = head;
+    loop {
+        if rule.holds_in(epoch) {
+            return Some(rule);
+        }
+        // SAFETY: as for the head; a rule's `next` is followed only by readers under a guard and by the writer.
+        rule = unsafe { rule.next.load(Ordering::Acquire).as_ref() }?;
+    }
+}
+
+impl Tuple {
+    pub fn new(words: &[(u8, u64)]) -> Tuple {
+        Tuple { words: words.into(), slots: AtomicPtr::new(Box::into_raw(Box::new(Slots::new(8)))) }
+    }
+
+    fn slots(&self) -> &Slots {
+        // SAFETY: never null; replaced tables are retired, and readers hold a guard.
+        unsafe { &*self.slots.load(Ordering::Acquire) }
+    }
+
+    #[inline(always)]
+    pub fn view(&self) -> View<'_> {
+        View { words: &self.words, slots: &self.slots().slots }
+    }
+
+    fn hash_of(&self, rule: &Rule) -> u64 {
+        rule.spec.matching.words().iter().fold(SEED, |hash, word| mix(hash, word.value))
+    }
+
+    /// Where the chain with `rule`'s value is, or else where a new one goes.
+    fn place(&self, hash: u64, rule: &Rule) -> Result<usize, usize> {
+        let slots = &self.slots().slots;
+        let mask = slots.len() - 1;
+        let mut at = hash as usize & mask;
+        let mut free = None;
+        loop {
+            match slots[at].load(Ordering::Relaxed) {
+                EMPTY => return Err(free.unwrap_or(at)),
+                DELETED => free = free.or(Some(at)),
+                slot if tag(slot) == tag(hash) => {
+                    // SAFETY: linked rules are alive as long as the writer has not retired them.
+                    let head = unsafe { address(slot).as_ref() };
+                    if head.spec.matching == rule.spec.matching {
+                        return Ok(at);
+                    }
+                }
+                _ => {}
+            }
+            at = (at + 1) & mask;
+        }
+    }
+
+    /// Links a rule. Only the table's writer calls this.
+    pub fn insert(&self, domain: &Domain, rule: NonNull<Rule>) {
+        self.reserve(domain);
+        // SAFETY: just made by the writer.
+        let new = unsafe { rule.as_ref() };
+        let hash = self.hash_of(new);
+        match self.place(hash, new) {
+            Err(at) => {
+                let slot = &self.slots().slots[at];
+                if slot.load(Ordering::Relaxed) == EMPTY {
+                    self.slots().used.fetch_add(1, Ordering::Relaxed);
+                }
+                new.next.store(std::ptr::null_mut(), Ordering::Relaxed);
+                slot.store(entry(rule, hash), Ordering::Release);
+            }
+            Ok(at) => {
+                let slot = &self.slots().slots[at];
+                let mut before: Option<&Rule> = None;
+                let mut next = address(slot.load(Ordering::Relaxed)).as_ptr();
+                // SAFETY: chain members are linked, hence alive.
+                while let Some(other) = unsafe { next.as_ref() } {
+                    if other.spec.priority < new.spec.priority {
+                        break;
+                    }
+                    before = Some(other);
+                    next = other.next.load(Ordering::Relaxed);
+                }
+                new.next.store(next, Ordering::Relaxed);
+                match before {
+                    None => slot.store(entry(rule, hash), Ordering::Release),
+                    Some(before) => before.next.store(rule.as_ptr(), Ordering::Release),
+                }
+            }
+        }
+    }
+
+    /// Keeps at least half of the slots empty.
+    fn reserve(&self, domain: &Domain) {
+        let old = self.slots();
+        if (old.used.load(Ordering::Relaxed) + 1) * 2 <= old.slots.len() {
+            return;
+        }
+        let chains: Vec<u64> =
+            old.slots.iter().map(|slot| slot.load(Ordering::Relaxed)).filter(|slot| *slot > DELETED).collect();
+        let new = Slots::new((chains.len() + 1) * 4);
+        let mask = new.slots.len() - 1;
+        for slot in chains {
+            // SAFETY: a linked head is alive.
+            let hash = self.hash_of(unsafe { address(slot).as_ref() });
+            let mut at = hash as usize & mask;
+            while new.slots[at].load(Ordering::Relaxed) != EMPTY {
+                at = (at + 1) & mask;
+            }
+            new.slots[at].store(slot, Ordering::Relaxed);
+            new.used.fetch_add(1, Ordering::Relaxed);
+        }
+        let old = self.slots.swap(Box::into_raw(Box::new(new)), Ordering::AcqRel);
+        // SAFETY: made by `Box::into_raw`, unlinked by the swap.
+        domain.retire(unsafe { Box::from_raw(old) });
+    }
+
+    /// Unlinks a rule. Only the table's writer calls this, and retires the rule afterwards.
+    pub fn remove(&self, rule: NonNull<Rule>) {
+        // SAFETY: still linked.
+        let gone = unsafe { rule.as_ref() };
+        let hash = self.hash_of(gone);
+        let Ok(at) = self.place(hash, gone) else { return };
+        let slot = &self.slots().slots[at];
+        let head = address(slot.load(Ordering::Relaxed));
+        let next = gone.next.load(Ordering::Relaxed);
+        if head == rule {
+            let value = NonNull::new(next).map_or(DELETED, |next| entry(next, hash));
+            slot.store(value, Ordering::Release);
+            return;
+        }
+        let mut before = head;
+        loop {
+            // SAFETY: chain members are linked, hence alive.
+            let link = unsafe { &before.as_ref().next };
+            match NonNull::new(link.load(Ordering::Relaxed)) {
+                None => return,
+                Some(member) if member == rule => return link.store(next, Ordering::Release),
+                Some(member) => before = member,
+            }
+        }
+    }
+
+    /// All linked rules, chain by chain.
+    pub fn rules(&self) -> Vec<NonNull<Rule>> {
+        let mut all = Vec::new();
+        for slot in self.slots().slots.iter().map(|slot| slot.load(Ordering::Relaxed)).filter(|slot| *slot > DELETED) {
+            let mut next = Some(address(slot));
+            while let Some(rule) = next {
+                all.push(rule);
+                // SAFETY: linked rules are alive.
+                next = NonNull::new(unsafe { rule.as_ref() }.next.load(Ordering::Relaxed));
+            }
+        }
+        all
+    }
+}
+
+impl Drop for Tuple {
+    fn drop(&mut self) {
+        // SAFETY: made by `Box::into_raw`; the last shape naming this tuple is gone, so no reader is left. Rules are the writer's to free.
+        drop(unsafe { Box::from_raw(self.slots.load(Ordering::Acquire)) });
+    }
+}

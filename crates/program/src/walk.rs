@@ -1,0 +1,702 @@
+//! A packet's way through the tables, as data, a burst at a time.
+//!
+//! The engine parses a burst, looks all of it up in the first table at once, and runs each packet's steps until the packet is done or needs
+//! another lookup; packets that wait for the same table are looked up together, tables in ascending order. A walk's state (key, position in the lists
+//! of steps, registers, action set, stack) lies in [`Walk`], not on a call stack, so that it can stop at any lookup and go on.
+//!
+//! Outputs are put off as long as nothing changes the packet: the last one takes the frame itself, only the others cost a copy.
+
+use crate::action_set::ActionSet;
+use crate::bits;
+use crate::epoch::Guard;
+use crate::host::{Context, Drop as DropReason, Host};
+use crate::ops::{Bits, Op, OpList, PacketInReason, PortNo, ToController};
+use crate::table::{Bridge, LOOKUP_MAX, Miss};
+use packet::edit;
+use packet::key::at;
+use packet::parse::{self, Layers, Malformed};
+use packet::{Field, FlowKey, Frame, Value, WordSet};
+use smallvec::SmallVec;
+use std::ptr::NonNull;
+
+/// Most resubmits, gotos and action lists that one packet may run through, as Open vSwitch's `MAX_RESUBMITS`.
+pub const MAX_RESUBMITS: u32 = 4096;
+/// How deep resubmits may nest, as Open vSwitch's `MAX_DEPTH`.
+pub const MAX_DEPTH: u32 = 64;
+/// Most values on a walk's stack, as Open vSwitch's 64 KiB of 16 bytes would be 4096; less is kept here for the sake of a worker's memory.
+pub const MAX_STACK: usize = 1024;
+
+/// Cookie shown where no rule acts.
+pub const NO_COOKIE: u64 = u64::MAX;
+
+/// Reserved port numbers that a register may name.
+mod reserved {
+    pub const IN_PORT: u32 = 0xffff_fff8;
+    pub const NORMAL: u32 = 0xffff_fffa;
+    pub const FLOOD: u32 = 0xffff_fffb;
+    pub const ALL: u32 = 0xffff_fffc;
+    pub const CONTROLLER: u32 = 0xffff_fffd;
+    pub const NONE: u32 = 0xffff_ffff;
+}
+
+/// Steps to run. Valid for the burst: lists belong to rules seen under the burst's guard, to the walk's own action set, or to the caller.
+#[derive(Clone, Copy)]
+struct Steps(NonNull<[Op]>);
+
+impl Steps {
+    fn of(ops: &[Op]) -> Steps {
+        Steps(NonNull::from(ops))
+    }
+
+    #[inline(always)]
+    fn get<'a>(self) -> &'a [Op] {
+        // SAFETY: see the type; the engine finishes every walk of a burst, and so drops every `Steps`, before the guard or the caller's list can go.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+// SAFETY: between bursts no `Steps` is kept (`Walk::reset` and the end of every burst clear them), so an idle engine may move to another thread.
+unsafe impl Send for Steps {}
+
+/// What a clone's steps must not change, put back when they are done.
+struct Saved<F> {
+    frame: Option<F>,
+    key: FlowKey,
+    layers: Layers,
+    queue: Option<u32>,
+}
+
+/// Where a walk goes on.
+struct Position<F> {
+    steps: Steps,
+    next: usize,
+    table: u8,
+    cookie: u64,
+    depth: u32,
+    saved: Option<Box<Saved<F>>>,
+}
+
+/// One packet's state.
+struct Walk<F> {
+    frame: Option<F>,
+    key: FlowKey,
+    layers: Layers,
+    at: Position<F>,
+    stack: SmallVec<[Position<F>; 2]>,
+    set: ActionSet,
+    /// The action set while it is run.
+    running_set: Option<Box<[Op]>>,
+    values: Vec<(u128, u16)>,
+    /// Outputs that wait for the packet to change or the walk to end.
+    pending: SmallVec<[Pending; 4]>,
+    queue: Option<u32>,
+    resubmits: u32,
+    mirrored: u32,
+    sent: bool,
+    /// The lookup under way came from a resubmit: no rule means go on, not a miss.
+    resubmitted: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Pending {
+    kind: PendingKind,
+    queue: Option<u32>,
+}
+
+#[derive(Clone, Copy)]
+enum PendingKind {
+    Port(PortNo),
+    InPort,
+    All { flood: bool },
+    Normal,
+}
+
+/// What all walks of a burst share.
+struct Burst<'b, 'g> {
+    bridge: &'b Bridge,
+    guard: &'g Guard<'g>,
+    valid: WordSet,
+    now_ms: u64,
+}
+
+enum Next {
+    /// Look up in this table.
+    Lookup(u8),
+    Done,
+}
+
+impl<F: Frame> Walk<F> {
+    fn new() -> Walk<F> {
+        Walk {
+            frame: None,
+            key: FlowKey::ZERO,
+            layers: Layers::default(),
+            at: Position { steps: Steps::of(&[]), next: 0, table: 0, cookie: NO_COOKIE, depth: 0, saved: None },
+            stack: SmallVec::new(),
+            set: ActionSet::default(),
+            running_set: None,
+            values: Vec::new(),
+            pending: SmallVec::new(),
+            queue: None,
+            resubmits: 0,
+            mirrored: 0,
+            sent: false,
+            resubmitted: false,
+        }
+    }
+
+    #[inline(always)]
+    fn start(&mut self, frame: F, mirrored: u32) {
+        self.frame = Some(frame);
+        self.at = Position { steps: Steps::of(&[]), next: 0, table: 0, cookie: NO_COOKIE, depth: 0, saved: None };
+        self.queue = None;
+        self.resubmits = 0;
+        self.mirrored = mirrored;
+        self.sent = false;
+        self.resubmitted = false;
+    }
+
+    #[inline(always)]
+    fn context(&mut self, burst: &Burst<'_, '_>) -> (Context<'_>, &mut Option<F>) {
+        let context = Context {
+            in_port: self.key.u32(at::IN_PORT),
+            key: &self.key,
+            valid: burst.valid,
+            table: self.at.table,
+            cookie: self.at.cookie,
+            queue: self.queue,
+            mirrored: &mut self.mirrored,
+            sent: &mut self.sent,
+        };
+        (context, &mut self.frame)
+    }
+
+    /// Sends a frame to where an output said.
+    #[inline(always)]
+    fn deliver<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H, to: Pending, frame: F) {
+        let queue = std::mem::replace(&mut self.queue, to.queue);
+        let (context, _) = self.context(burst);
+        match to.kind {
+            PendingKind::Port(port) => host.output(context, port, frame, false),
+            PendingKind::InPort => {
+                let port = context.in_port;
+                host.output(context, port, frame, true);
+            }
+            PendingKind::All { flood } => host.output_all(context, frame, flood),
+            PendingKind::Normal => host.normal(context, frame),
+        }
+        self.queue = queue;
+    }
+
+    /// Carries out the outputs that wait, on copies: the packet is about to change, or somebody must see it in order.
+    fn flush<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H) {
+        for to in std::mem::take(&mut self.pending) {
+            match self.frame.as_ref().and_then(Frame::duplicate) {
+                Some(copy) => self.deliver(burst, host, to, copy),
+                None => host.dropped(DropReason::NoBuffer),
+            }
+        }
+    }
+
+    /// Ends the walk: the last output takes the frame.
+    #[inline(always)]
+    fn finish<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H) {
+        if let Some(last) = self.pending.pop() {
+            if !self.pending.is_empty() {
+                self.flush(burst, host);
+            }
+            if let Some(frame) = self.frame.take() {
+                self.deliver(burst, host, last, frame);
+            }
+        } else if !self.sent {
+            host.dropped(DropReason::Action);
+        }
+        self.clear();
+    }
+
+    fn clear(&mut self) {
+        self.frame = None;
+        self.pending.clear();
+        self.stack.clear();
+        self.at.saved = None;
+        self.set.clear();
+        self.running_set = None;
+        self.values.clear();
+    }
+
+    fn fail<H: Host<F>>(&mut self, host: &mut H, reason: DropReason) -> Next {
+        host.dropped(reason);
+        self.clear();
+        Next::Done
+    }
+
+    fn to_controller<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H, to: &ToController) {
+        self.flush(burst, host);
+        let (context, frame) = self.context(burst);
+        *context.sent = true;
+        if let Some(frame) = frame {
+            host.controller(context, to, frame);
+        }
+    }
+
+    /// Writes bits of a field, in the key and, for a header field, in the packet.
+    fn set<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H, field: Field, value: &Value, mask: &Value) {
+        if edit::is_header(field) {
+            self.flush(burst, host);
+            if let Some(frame) = &mut self.frame {
+                edit::set_field(frame, &mut self.layers, &mut self.key, field, value, mask);
+            }
+        } else {
+            let offset = field.def().offset;
+            for (byte, (value, mask)) in
+                self.key.bytes_mut()[offset..offset + value.len()].iter_mut().zip(value.iter().zip(mask.iter()))
+            {
+                *byte = *byte & !mask | value & mask;
+            }
+        }
+    }
+
+    /// Changes the frame by `change`, which says whether it could be done.
+    fn edit<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        change: impl FnOnce(&mut F, &mut Layers, &mut FlowKey) -> bool,
+    ) -> bool {
+        self.flush(burst, host);
+        match &mut self.frame {
+            Some(frame) => change(frame, &mut self.layers, &mut self.key),
+            None => false,
+        }
+    }
+
+    /// Notes an output to a port number that may be reserved.
+    fn output_number<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H, port: PortNo) {
+        let kind = match port {
+            reserved::IN_PORT => PendingKind::InPort,
+            reserved::NORMAL => PendingKind::Normal,
+            reserved::FLOOD => PendingKind::All { flood: true },
+            reserved::ALL => PendingKind::All { flood: false },
+            reserved::NONE => return,
+            reserved::CONTROLLER => {
+                let to = ToController {
+                    max_len: u16::MAX,
+                    reason: PacketInReason::Action,
+                    controller_id: 0,
+                    userdata: Vec::new(),
+                };
+                return self.to_controller(burst, host, &to);
+            }
+            port => PendingKind::Port(port),
+        };
+        self.pending.push(Pending { kind, queue: self.queue });
+    }
+
+    /// Leaves the current list for the one that called it; false when there is none.
+    #[inline(always)]
+    fn go_back<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H) -> bool {
+        if self.at.saved.is_some() {
+            self.flush(burst, host);
+        }
+        if let Some(saved) = self.at.saved.take() {
+            self.frame = saved.frame;
+            self.key = saved.key;
+            self.layers = saved.layers;
+            self.queue = saved.queue;
+        }
+        if let Some(position) = self.stack.pop() {
+            self.at = position;
+            return true;
+        }
+        if self.running_set.is_some() {
+            return false;
+        }
+        self.running_set = self.set.take();
+        match &self.running_set {
+            None => false,
+            Some(ops) => {
+                self.at.steps = Steps::of(ops);
+                self.at.next = 0;
+                true
+            }
+        }
+    }
+
+    /// How deep a resubmit to `table` nests: only those that do not go forward count, as in Open vSwitch, for the others end by themselves.
+    #[inline(always)]
+    fn depth_in(&self, table: u8) -> u32 {
+        self.at.depth + u32::from(self.resubmitted && table <= self.at.table)
+    }
+
+    /// Enters a list; where it ends, the walk comes back here.
+    fn enter(&mut self, steps: Steps, table: u8, cookie: u64) {
+        let depth = self.depth_in(table);
+        let here =
+            std::mem::replace(&mut self.at, Position { steps, next: 0, table, cookie, depth, saved: None });
+        self.stack.push(here);
+    }
+
+    /// Runs steps until the walk needs a lookup or is done.
+    #[inline]
+    fn run<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H) -> Next {
+        loop {
+            let ops = self.at.steps.get();
+            let Some(op) = ops.get(self.at.next) else {
+                if self.go_back(burst, host) {
+                    continue;
+                }
+                self.finish(burst, host);
+                return Next::Done;
+            };
+            self.at.next += 1;
+            match op {
+                Op::Output(port) => self.pending.push(Pending { kind: PendingKind::Port(*port), queue: self.queue }),
+                Op::InPort => self.pending.push(Pending { kind: PendingKind::InPort, queue: self.queue }),
+                Op::All { flood } => {
+                    self.pending.push(Pending { kind: PendingKind::All { flood: *flood }, queue: self.queue });
+                }
+                Op::Normal => self.pending.push(Pending { kind: PendingKind::Normal, queue: self.queue }),
+                Op::SetField { field, value, mask } => self.set(burst, host, *field, value, mask),
+                Op::Goto(table) => {
+                    // Nothing comes after a goto in its list, so there is nothing to come back to.
+                    self.at.next = ops.len();
+                    self.resubmits += 1;
+                    self.resubmitted = false;
+                    return Next::Lookup(*table);
+                }
+                Op::Resubmit { in_port, table } => {
+                    self.resubmits += 1;
+                    if self.resubmits > MAX_RESUBMITS || self.at.depth >= MAX_DEPTH {
+                        return self.fail(host, DropReason::TooManyResubmits);
+                    }
+                    self.resubmitted = true;
+                    if let Some(port) = in_port {
+                        let table = table.unwrap_or(self.at.table);
+                        self.resubmit_from(burst, *port, table);
+                        continue;
+                    }
+                    return Next::Lookup(table.unwrap_or(self.at.table));
+                }
+                other => {
+                    if let Some(next) = self.run_seldom(burst, host, other) {
+                        return next;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Looks up with another ingress port, which holds for the lookup only.
+    fn resubmit_from(&mut self, burst: &Burst<'_, '_>, port: PortNo, table: u8) {
+        let own = self.key.u32(at::IN_PORT);
+        self.key.set_u32(at::IN_PORT, port);
+        let found = burst.bridge.lookup(table, &self.key, burst.guard);
+        self.key.set_u32(at::IN_PORT, own);
+        if let Some(rule) = found {
+            self.count(burst, rule);
+            self.enter(Steps::of(&rule.spec.ops.ops), table, rule.spec.cookie);
+        }
+    }
+
+    #[inline(always)]
+    fn count(&self, burst: &Burst<'_, '_>, rule: &crate::rule::Rule) {
+        let bytes = self.frame.as_ref().map_or(0, Frame::len) as u64;
+        burst.bridge.program().counters.add(burst.guard.index(), rule.spec.counter, 1, bytes, burst.now_ms);
+    }
+
+    /// The steps that most packets do without.
+    fn run_seldom<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H, op: &Op) -> Option<Next> {
+        match op {
+            Op::OutputReg(source) => {
+                let port = bits::read(&self.key, *source);
+                self.output_number(burst, host, u32::try_from(port).unwrap_or(reserved::NONE));
+            }
+            Op::OutputTruncated { port, max_len } => self.output_truncated(burst, host, *port, *max_len),
+            Op::Controller(to) => self.to_controller(burst, host, to),
+            Op::Move { src, dst } => {
+                let value = bits::read(&self.key, *src);
+                self.write_bits(burst, host, *dst, value);
+            }
+            Op::PushVlan(tpid) => {
+                let tpid = *tpid;
+                if !self.edit(burst, host, |frame, layers, key| edit::push_vlan(frame, layers, key, tpid)) {
+                    return Some(self.fail(host, DropReason::ActionFailed));
+                }
+            }
+            Op::PopVlan => {
+                self.edit(burst, host, |frame, layers, key| edit::pop_vlan(frame, layers, key));
+            }
+            Op::SetVlanVid { vid, push } => {
+                let (vid, push) = (*vid, *push);
+                self.edit(burst, host, |frame, layers, key| edit::set_vlan_vid(frame, layers, key, vid, push));
+            }
+            Op::SetVlanPcp { pcp, push } => {
+                let (pcp, push) = (*pcp, *push);
+                self.edit(burst, host, |frame, layers, key| edit::set_vlan_pcp(frame, layers, key, pcp, push));
+            }
+            Op::DecTtl(controllers) => return self.dec_ttl(burst, host, controllers),
+            Op::SetQueue(queue) => {
+                self.queue = *queue;
+                self.key.set_u32(at::SKB_PRIORITY, queue.unwrap_or(0));
+            }
+            Op::WriteActions(ops) => self.set.write(ops),
+            Op::ClearActions => self.set.clear(),
+            Op::StackPush(source) => {
+                if self.values.len() == MAX_STACK {
+                    return Some(self.fail(host, DropReason::StackFull));
+                }
+                self.values.push((bits::read(&self.key, *source), source.bits));
+            }
+            Op::StackPop(to) => {
+                if let Some((value, _)) = self.values.pop() {
+                    self.write_bits(burst, host, *to, value);
+                }
+            }
+            Op::Clone(list) => {
+                self.flush(burst, host);
+                let saved = Saved {
+                    frame: self.frame.as_ref().and_then(Frame::duplicate),
+                    key: self.key,
+                    layers: self.layers,
+                    queue: self.queue,
+                };
+                let (table, cookie) = (self.at.table, self.at.cookie);
+                self.enter(Steps::of(&list.ops), table, cookie);
+                self.at.saved = Some(Box::new(saved));
+            }
+            Op::Exit => {
+                self.unwind(burst, host);
+            }
+            Op::Output(_)
+            | Op::InPort
+            | Op::All { .. }
+            | Op::Normal
+            | Op::SetField { .. }
+            | Op::Goto(_)
+            | Op::Resubmit { .. } => unreachable!("handled in `run`"),
+        }
+        None
+    }
+
+    /// `exit`: leaves every list, putting back what clones saved; the action set is run next.
+    fn unwind<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H) {
+        self.at.next = self.at.steps.get().len();
+        while !self.stack.is_empty() {
+            self.go_back(burst, host);
+            self.at.next = self.at.steps.get().len();
+        }
+    }
+
+    fn write_bits<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H, to: Bits, value: u128) {
+        let (value, mask) = bits::write(to, value);
+        self.set(burst, host, to.field, &value, &mask);
+    }
+
+    fn output_truncated<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H, port: PortNo, max_len: u32) {
+        self.flush(burst, host);
+        let whole = match self.frame.as_ref().map(Frame::duplicate) {
+            Some(Some(copy)) => self.frame.replace(copy),
+            Some(None) => return host.dropped(DropReason::NoBuffer),
+            None => return,
+        };
+        if let Some(frame) = &mut self.frame {
+            frame.truncate(max_len as usize);
+        }
+        self.output_number(burst, host, port);
+        if let (Some(to), Some(short)) = (self.pending.pop(), self.frame.take()) {
+            self.deliver(burst, host, to, short);
+        }
+        self.frame = whole;
+    }
+
+    fn dec_ttl<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H, controllers: &[u16]) -> Option<Next> {
+        self.flush(burst, host);
+        let frame = self.frame.as_mut()?;
+        if edit::dec_ttl(frame, &mut self.layers, &mut self.key).is_ok() {
+            return None;
+        }
+        for id in controllers {
+            let to = ToController {
+                max_len: u16::MAX,
+                reason: PacketInReason::InvalidTtl,
+                controller_id: *id,
+                userdata: Vec::new(),
+            };
+            self.to_controller(burst, host, &to);
+        }
+        if controllers.is_empty() {
+            host.dropped(DropReason::TtlExpired);
+            self.sent = true; // it has been counted
+        }
+        // Only this list ends (Open vSwitch's `compose_dec_ttl`); what called it goes on.
+        self.at.next = self.at.steps.get().len();
+        None
+    }
+}
+
+/// Runs bursts. One for each worker; keeps its memory between bursts.
+pub struct Engine<F> {
+    walks: Vec<Walk<F>>,
+    /// Walks that wait for a lookup: table and index.
+    waiting: Vec<(u8, u16)>,
+    group: Vec<u16>,
+}
+
+impl<F: Frame> Default for Engine<F> {
+    fn default() -> Self {
+        Engine::new()
+    }
+}
+
+impl<F: Frame> Engine<F> {
+    /// An engine with room for bursts of any size.
+    pub fn new() -> Engine<F> {
+        Engine { walks: Vec::new(), waiting: Vec::new(), group: Vec::new() }
+    }
+
+    /// Walks a burst that came in by `in_port` through the bridge's tables, from table 0, and leaves `frames` empty. `mirrored`: mirrors that have had these
+    /// packets already. Time is in milliseconds of the datapath's clock.
+    #[allow(clippy::too_many_arguments)] // one call per burst; a struct would only rename them
+    pub fn burst<H: Host<F>>(
+        &mut self,
+        bridge: &Bridge,
+        guard: &Guard<'_>,
+        in_port: PortNo,
+        frames: &mut Vec<F>,
+        mirrored: u32,
+        now_ms: u64,
+        host: &mut H,
+    ) {
+        let burst = Burst { bridge, guard, valid: bridge.needed(), now_ms };
+        while !frames.is_empty() {
+            let count = frames.len().min(LOOKUP_MAX);
+            for (index, mut frame) in frames.drain(..count).enumerate() {
+                if self.walks.len() == index {
+                    self.walks.push(Walk::new());
+                }
+                let walk = &mut self.walks[index];
+                walk.layers = parse::parse_frame(&mut frame, in_port, burst.valid, &mut walk.key);
+                if let Some(reason) = walk.layers.malformed {
+                    host.malformed(reason);
+                    if matches!(reason, Malformed::Ethernet | Malformed::Split) {
+                        continue; // not a frame, or out of memory: nothing that rules could be applied to
+                    }
+                }
+                walk.start(frame, mirrored);
+                self.waiting.push((0, index as u16));
+            }
+            self.drive(&burst, host);
+        }
+    }
+
+    /// Runs steps on one frame, as a packet-out does; `in_port` may be a reserved number. Lookups that the steps ask for find rules in the guard's epoch.
+    #[allow(clippy::too_many_arguments)] // as for `burst`
+    pub fn run_ops<H: Host<F>>(
+        &mut self,
+        bridge: &Bridge,
+        guard: &Guard<'_>,
+        in_port: PortNo,
+        mut frame: F,
+        ops: &OpList,
+        now_ms: u64,
+        host: &mut H,
+    ) {
+        let burst = Burst { bridge, guard, valid: bridge.needed().union(ops.words()), now_ms };
+        if self.walks.is_empty() {
+            self.walks.push(Walk::new());
+        }
+        let walk = &mut self.walks[0];
+        walk.layers = parse::parse_frame(&mut frame, in_port, burst.valid, &mut walk.key);
+        walk.start(frame, 0);
+        walk.at.steps = Steps::of(&ops.ops);
+        if let Next::Lookup(table) = walk.run(&burst, host) {
+            self.waiting.push((table, 0));
+            self.drive(&burst, host);
+        }
+    }
+
+    /// Looks up and runs all walks that wait until none does.
+    fn drive<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H) {
+        let mut found = [None; LOOKUP_MAX];
+        while let Some(table) = self.waiting.iter().map(|(table, _)| *table).min() {
+            let mut group = std::mem::take(&mut self.group);
+            group.clear();
+            self.waiting.retain(|(wanted, index)| {
+                let now = *wanted == table && group.len() < LOOKUP_MAX;
+                if now {
+                    group.push(*index);
+                }
+                !now
+            });
+            let walks = &self.walks;
+            burst.bridge.lookup_burst(
+                table,
+                group.len(),
+                |index| &walks[usize::from(group[index])].key,
+                burst.guard,
+                &mut found,
+            );
+            for (index, rule) in group.iter().zip(found.iter()) {
+                let walk = &mut self.walks[usize::from(*index)];
+                let next = match rule {
+                    Some(rule) => {
+                        walk.count(burst, rule);
+                        Self::hit(walk, burst, host, table, rule)
+                    }
+                    None => Self::missed(walk, burst, host, table),
+                };
+                if let Next::Lookup(table) = next {
+                    self.waiting.push((table, *index));
+                }
+            }
+            self.group = group;
+        }
+    }
+
+    #[inline(always)]
+    fn hit<H: Host<F>>(
+        walk: &mut Walk<F>,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        table: u8,
+        rule: &crate::rule::Rule,
+    ) -> Next {
+        let steps = Steps::of(&rule.spec.ops.ops);
+        if walk.at.next == walk.at.steps.get().len() && walk.stack.is_empty() && walk.at.saved.is_none() {
+            // Nothing to come back to: a first lookup, a goto, or a resubmit at the end of its list.
+            let depth = walk.depth_in(table);
+            walk.at = Position { steps, next: 0, table, cookie: rule.spec.cookie, depth, saved: None };
+        } else {
+            walk.enter(steps, table, rule.spec.cookie);
+        }
+        walk.run(burst, host)
+    }
+
+    fn missed<H: Host<F>>(walk: &mut Walk<F>, burst: &Burst<'_, '_>, host: &mut H, table: u8) -> Next {
+        if walk.resubmitted {
+            return walk.run(burst, host);
+        }
+        walk.at.table = table;
+        walk.at.cookie = NO_COOKIE;
+        match burst.bridge.miss(table) {
+            Miss::Next if usize::from(table) + 1 < crate::table::TABLES - 1 => Next::Lookup(table + 1),
+            Miss::Controller => {
+                let to = ToController {
+                    max_len: u16::MAX,
+                    reason: PacketInReason::NoMatch,
+                    controller_id: 0,
+                    userdata: Vec::new(),
+                };
+                walk.to_controller(burst, host, &to);
+                walk.run(burst, host)
+            }
+            Miss::Drop | Miss::Next => {
+                if walk.pending.is_empty() && !walk.sent {
+                    host.dropped(DropReason::TableMiss);
+                    walk.sent = true; // it has been counted
+                }
+                walk.run(burst, host)
+            }
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Tables against an obvious twin: a list of rules with the epochs in which they hold.
+
+use packet::{FlowKey, Match};
+use program::Program;
+use program::epoch::Epoch;
+use program::ops::{Op, OpList};
+use program::rule::RuleSpec;
+use program::table::{Bridge, BridgeWriter, RuleRef};
+use proptest::prelude::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+fn spec(program: &Program, matching: Match, priority: u32, cookie: u64) -> RuleSpec {
+    let counter = program.counters.allocate().unwrap();
+    RuleSpec { matching, priority, ops: Arc::new(OpList::new(vec![Op::Output(1)])), counter, cookie }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Insert { mask: usize, value: u64, priority: u32 },
+    Remove(usize),
+    Publish,
+    Housekeep,
+    Look(u64, u64),
+}
+
+const MASKS: [(u64, u64); 6] = [(0, 0), (7, 0), (0, 7), (3, 1), (7, 7), (0, 4)];
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        6 => (0..MASKS.len(), 0_u64..64, 0_u32..6).prop_map(|(mask, value, priority)| Step::Insert { mask, value, priority }),
+        3 => (0_usize..200).prop_map(Step::Remove),
+        2 => Just(Step::Publish),
+        1 => Just(Step::Housekeep),
+        6 => (0_u64..8, 0_u64..8).prop_map(|(a, b)| Step::Look(a, b)),
+    ];
+    prop::collection::vec(step, 1..250)
+}
+
+struct Twin {
+    rule: RuleRef,
+    matching: Match,
+    priority: u32,
+    cookie: u64,
+    added: Epoch,
+    removed: Epoch,
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+    #[test]
+    fn lookups_find_what_a_list_finds(steps in steps()) {
+        let program = Arc::new(Program::new());
+        let bridge = Bridge::new(Arc::clone(&program));
+        let mut writer = BridgeWriter::new(Arc::clone(&bridge));
+        let mut reader = program.domain.reader().unwrap();
+        let mut twins: Vec<Twin> = Vec::new();
+        for (cookie, step) in steps.into_iter().enumerate() {
+            match step {
+                Step::Insert { mask, value, priority } => {
+                    let mut matching = Match::any();
+                    matching.set_word(6, value & 7, MASKS[mask].0);
+                    matching.set_word(9, value >> 3, MASKS[mask].1);
+                    // One rule of a match and priority at a time: pipelines replace, they do not stack.
+                    for twin in twins.iter_mut().filter(|twin| twin.removed == Epoch::MAX && twin.matching == matching && twin.priority == priority) {
+                        twin.removed = program.domain.next();
+                        writer.remove(3, twin.rule);
+                    }
+                    let rule = writer.insert(3, spec(&program, matching.clone(), priority, cookie as u64));
+                    twins.push(Twin { rule, matching, priority, cookie: cookie as u64, added: program.domain.next(), removed: Epoch::MAX });
+                }
+                Step::Remove(index) => {
+                    let alive: Vec<_> = twins.iter_mut().filter(|twin| twin.removed == Epoch::MAX).collect();
+                    let count = alive.len();
+                    if let Some(twin) = alive.into_iter().nth(index % count.max(1)) {
+                        twin.removed = program.domain.next();
+                        writer.remove(3, twin.rule);
+                    }
+                }
+                Step::Publish => {
+                    writer.commit();
+                    program.domain.publish();
+                }
+                Step::Housekeep => {
+                    writer.housekeep(usize::MAX);
+                    program.domain.collect();
+                }
+                Step::Look(a, b) => {
+                    let mut key = FlowKey::ZERO;
+                    key.words[6] = a;
+                    key.words[9] = b;
+                    let guard = reader.begin();
+                    let epoch = guard.epoch();
+                    let best = twins.iter()
+                        .filter(|twin| twin.added <= epoch && epoch < twin.removed && twin.matching.matches(&key))
+                        .map(|twin| twin.priority).max();
+                    let found = bridge.lookup(3, &key, &guard);
+                    prop_assert_eq!(found.map(|rule| rule.spec.priority), best);
+                    if let Some(rule) = found {
+                        let twin = twins.iter().find(|twin| twin.cookie == rule.spec.cookie).unwrap();
+                        prop_assert!(twin.matching.matches(&key) && twin.added <= epoch && epoch < twin.removed);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Every published state has exactly one of two generations of 400 rules; readers must never see both, neither, or a freed rule.
+#[test]
+fn readers_see_whole_generations_while_a_writer_replaces_everything() {
+    let program = Arc::new(Program::new());
+    let bridge = Bridge::new(Arc::clone(&program));
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut writer = BridgeWriter::new(Arc::clone(&bridge));
+    let exact = |index: u64| {
+        let mut matching = Match::any();
+        matching.set_word(6, index, u64::MAX);
+        matching
+    };
+    let mut rules: Vec<RuleRef> = (0..400).map(|index| writer.insert(0, spec(&program, exact(index), 1, 0))).collect();
+    writer.commit();
+    program.domain.publish();
+    let readers: Vec<_> = (0..2)
+        .map(|_| {
+            let (program, bridge, stop) = (Arc::clone(&program), Arc::clone(&bridge), Arc::clone(&stop));
+            std::thread::spawn(move || {
+                let mut reader = program.domain.reader().unwrap();
+                program.counters.add_worker(reader.index());
+                let mut bursts = 0_u64;
+                while !stop.load(Ordering::Relaxed) {
+                    let guard = reader.begin();
+                    let keys: Vec<FlowKey> = (0..400)
+                        .step_by(37)
+                        .map(|index| {
+                            let mut key = FlowKey::ZERO;
+                            key.words[6] = index;
+                            key
+                        })
+                        .collect();
+                    let mut out = vec![None; keys.len()];
+                    bridge.lookup_burst(0, keys.len(), |index| &keys[index], &guard, &mut out);
+                    let generations: Vec<u64> =
+                        out.iter().map(|rule| rule.expect("every key has a rule in every epoch").spec.cookie).collect();
+                    assert!(generations.iter().all(|generation| *generation == generations[0]), "{generations:?}");
+                    bursts += 1;
+                    if bursts % 50 == 0 {
+                        drop(guard);
+                        reader.offline();
+                    }
+                }
+                bursts
+            })
+        })
+        .collect();
+    for generation in 1..300 {
+        rules = rules
+            .into_iter()
+            .enumerate()
+            .map(|(index, rule)| {
+                writer.remove(0, rule);
+                writer.insert(0, spec(&program, exact(index as u64), 1, generation))
+            })
+            .collect();
+        writer.commit();
+        program.domain.publish();
+        writer.housekeep(usize::MAX);
+        program.domain.collect();
+    }
+    stop.store(true, Ordering::Relaxed);
+    let bursts: u64 = readers.into_iter().map(|reader| reader.join().unwrap()).sum();
+    assert!(bursts > 0);
+    let (lookups, matches) = bridge.table_counters(0);
+    assert_eq!(lookups, matches);
+    assert!(lookups >= bursts);
+}
+
+#[test]
+fn removed_rules_are_unlinked_and_their_counters_come_back() {
+    let program = Arc::new(Program::new());
+    let bridge = Bridge::new(Arc::clone(&program));
+    let mut writer = BridgeWriter::new(Arc::clone(&bridge));
+    for round in 0..50 {
+        let rules: Vec<_> = (0..100)
+            .map(|index| {
+                let mut matching = Match::any();
+                matching.set_word(7, index, u64::MAX);
+                let spec = spec(&program, matching, 5, round);
+                (spec.counter, writer.insert(1, spec))
+            })
+            .collect();
+        writer.commit();
+        program.domain.publish();
+        for (counter, rule) in rules {
+            writer.remove(1, rule);
+            writer.release_counter(counter);
+        }
+        program.domain.publish();
+        writer.housekeep(usize::MAX);
+        assert_eq!(writer.waiting(), 0);
+        program.domain.publish();
+        program.domain.collect();
+        program.domain.publish();
+        program.domain.collect();
+    }
+    assert!(program.counters.in_use() <= 101, "{} counters leaked", program.counters.in_use());
+}
