@@ -48,7 +48,9 @@ impl ActionSet {
     /// The steps to run: none when no output is among them, for then the packet is dropped and nothing it carries matters.
     pub fn take(&mut self) -> Option<Box<[Op]>> {
         let ops = std::mem::take(&mut self.ops);
-        ops.last().is_some_and(|op| rank(op) == 10).then(|| ops.into())
+        ops.last()
+            .is_some_and(|op| rank(op) == 10)
+            .then(|| ops.into())
     }
 }
 

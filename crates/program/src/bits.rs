@@ -4,7 +4,11 @@ use crate::ops::Bits;
 use packet::{FlowKey, Value};
 
 fn ones(bits: u16) -> u128 {
-    if bits >= 128 { u128::MAX } else { (1 << bits) - 1 }
+    if bits >= 128 {
+        u128::MAX
+    } else {
+        (1 << bits) - 1
+    }
 }
 
 /// The bits, right-aligned. Fields wider than 16 bytes give their low 128 bits.
@@ -19,7 +23,10 @@ pub fn write(to: Bits, value: u128) -> (Value, Value) {
     let def = to.field.def();
     let place = usize::from(to.start) + def.shift;
     let mask = Value::ones_at(place, usize::from(to.bits), def.bytes);
-    (Value::from_u128((value & ones(to.bits)) << place, def.bytes), mask)
+    (
+        Value::from_u128((value & ones(to.bits)) << place, def.bytes),
+        mask,
+    )
 }
 
 #[cfg(test)]
@@ -31,17 +38,67 @@ mod tests {
     fn bits_are_counted_from_the_field_and_not_from_its_bytes() {
         let mut key = FlowKey::ZERO;
         key.set_u16(at::VLAN_TCI, 0b101 << 13 | 0x1000 | 0x234);
-        assert_eq!(read(&key, Bits { field: Field::VlanPcp, start: 0, bits: 3 }), 5);
-        assert_eq!(read(&key, Bits { field: Field::VlanVid, start: 4, bits: 8 }), 0x23);
-        let (value, mask) = write(Bits { field: Field::VlanPcp, start: 1, bits: 2 }, 0b11);
-        assert_eq!((&*value, &*mask), (&[0b1100_0000, 0][..], &[0b1100_0000, 0][..]));
+        assert_eq!(
+            read(
+                &key,
+                Bits {
+                    field: Field::VlanPcp,
+                    start: 0,
+                    bits: 3
+                }
+            ),
+            5
+        );
+        assert_eq!(
+            read(
+                &key,
+                Bits {
+                    field: Field::VlanVid,
+                    start: 4,
+                    bits: 8
+                }
+            ),
+            0x23
+        );
+        let (value, mask) = write(
+            Bits {
+                field: Field::VlanPcp,
+                start: 1,
+                bits: 2,
+            },
+            0b11,
+        );
+        assert_eq!(
+            (&*value, &*mask),
+            (&[0b1100_0000, 0][..], &[0b1100_0000, 0][..])
+        );
     }
 
     #[test]
     fn registers_overlay_each_other() {
         let mut key = FlowKey::ZERO;
         key.set_u32(at::REG0 + 4, 0x1234_5678);
-        assert_eq!(read(&key, Bits { field: Field::Xreg0, start: 0, bits: 64 }), 0x1234_5678);
-        assert_eq!(read(&key, Bits { field: Field::Xxreg0, start: 64, bits: 64 }), 0x1234_5678);
+        assert_eq!(
+            read(
+                &key,
+                Bits {
+                    field: Field::Xreg0,
+                    start: 0,
+                    bits: 64
+                }
+            ),
+            0x1234_5678
+        );
+        assert_eq!(
+            read(
+                &key,
+                Bits {
+                    field: Field::Xxreg0,
+                    start: 64,
+                    bits: 64
+                }
+            ),
+            0x1234_5678
+        );
     }
 }

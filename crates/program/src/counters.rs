@@ -46,7 +46,9 @@ struct Directory {
 
 impl Directory {
     fn new() -> Directory {
-        Directory { chunks: (0..CHUNKS).map(|_| AtomicPtr::default()).collect() }
+        Directory {
+            chunks: (0..CHUNKS).map(|_| AtomicPtr::default()).collect(),
+        }
     }
 
     #[inline(always)]
@@ -60,7 +62,10 @@ impl Directory {
         let place = &self.chunks[id.0 as usize / CHUNK];
         if place.load(Ordering::Acquire).is_null() {
             let chunk: Vec<Slot> = (0..CHUNK).map(|_| Slot::default()).collect();
-            let chunk: Box<Chunk> = chunk.into_boxed_slice().try_into().unwrap_or_else(|_| unreachable!());
+            let chunk: Box<Chunk> = chunk
+                .into_boxed_slice()
+                .try_into()
+                .unwrap_or_else(|_| unreachable!());
             place.store(Box::into_raw(chunk), Ordering::Release);
         }
     }
@@ -93,13 +98,18 @@ pub struct Counters {
 
 impl Default for Counters {
     fn default() -> Self {
-        Counters { directories: (0..MAX_READERS).map(|_| Directory::new()).collect(), allocation: Mutex::default() }
+        Counters {
+            directories: (0..MAX_READERS).map(|_| Directory::new()).collect(),
+            allocation: Mutex::default(),
+        }
     }
 }
 
 impl Counters {
     fn allocation(&self) -> std::sync::MutexGuard<'_, Allocation> {
-        self.allocation.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.allocation
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Makes worker `index` able to count: call it before the worker's first burst. Counts of an earlier worker of that number stay.
@@ -155,7 +165,10 @@ impl Counters {
     pub fn read(&self, id: CounterId) -> Totals {
         let workers = self.allocation().workers;
         let mut totals = Totals::default();
-        for slot in self.directories[..workers].iter().filter_map(|directory| directory.slot(id)) {
+        for slot in self.directories[..workers]
+            .iter()
+            .filter_map(|directory| directory.slot(id))
+        {
             totals.packets += slot.packets.load(Ordering::Relaxed);
             totals.bytes += slot.bytes.load(Ordering::Relaxed);
             totals.used_ms = totals.used_ms.max(slot.used_ms.load(Ordering::Relaxed));
@@ -167,8 +180,14 @@ impl Counters {
     #[inline(always)]
     pub fn add(&self, worker: usize, id: CounterId, packets: u64, bytes: u64, now_ms: u64) {
         if let Some(slot) = self.directories[worker].slot(id) {
-            slot.packets.store(slot.packets.load(Ordering::Relaxed).wrapping_add(packets), Ordering::Relaxed);
-            slot.bytes.store(slot.bytes.load(Ordering::Relaxed).wrapping_add(bytes), Ordering::Relaxed);
+            slot.packets.store(
+                slot.packets.load(Ordering::Relaxed).wrapping_add(packets),
+                Ordering::Relaxed,
+            );
+            slot.bytes.store(
+                slot.bytes.load(Ordering::Relaxed).wrapping_add(bytes),
+                Ordering::Relaxed,
+            );
             slot.used_ms.store(now_ms, Ordering::Relaxed);
         }
     }
@@ -194,10 +213,21 @@ mod tests {
         counters.add(0, a, 1, 60, 5);
         counters.add(2, a, 2, 200, 9);
         counters.add(2, b, 1, 1, 1);
-        assert_eq!(counters.read(a), Totals { packets: 3, bytes: 260, used_ms: 9 });
+        assert_eq!(
+            counters.read(a),
+            Totals {
+                packets: 3,
+                bytes: 260,
+                used_ms: 9
+            }
+        );
         counters.free(a);
         let c = counters.allocate().unwrap();
-        assert_eq!((c, counters.read(c)), (a, Totals::default()), "a slot comes back empty");
+        assert_eq!(
+            (c, counters.read(c)),
+            (a, Totals::default()),
+            "a slot comes back empty"
+        );
         assert_eq!(counters.read(b).packets, 1);
     }
 
@@ -207,7 +237,9 @@ mod tests {
         counters.add_worker(0);
         let first = counters.allocate().unwrap();
         counters.add(0, first, 7, 7, 7);
-        let ids: Vec<_> = (0..3 * CHUNK).map(|_| counters.allocate().unwrap()).collect();
+        let ids: Vec<_> = (0..3 * CHUNK)
+            .map(|_| counters.allocate().unwrap())
+            .collect();
         counters.add(0, *ids.last().unwrap(), 1, 1, 1);
         assert_eq!(counters.read(first).packets, 7);
         assert_eq!(counters.in_use(), 3 * CHUNK + 1);

@@ -39,7 +39,9 @@ impl Default for Domain {
     fn default() -> Self {
         Domain {
             epoch: CachePadded::new(AtomicU64::new(1)),
-            seen: (0..MAX_READERS).map(|_| CachePadded::new(AtomicU64::new(FREE))).collect(),
+            seen: (0..MAX_READERS)
+                .map(|_| CachePadded::new(AtomicU64::new(FREE)))
+                .collect(),
             retired: Mutex::default(),
         }
     }
@@ -68,36 +70,54 @@ impl Domain {
     /// Whether every reader has begun a burst in `epoch` or later, or is offline.
     pub fn passed(&self, epoch: Epoch) -> bool {
         fence(Ordering::SeqCst);
-        self.seen.iter().all(|seen| seen.load(Ordering::Acquire) >= epoch)
+        self.seen
+            .iter()
+            .all(|seen| seen.load(Ordering::Acquire) >= epoch)
     }
 
     /// Takes a reader slot; None when [`MAX_READERS`] are taken. The reader starts offline.
     pub fn reader(self: &Arc<Self>) -> Option<Reader> {
         let index = self.claim()?;
-        Some(Reader { domain: Arc::clone(self), index })
+        Some(Reader {
+            domain: Arc::clone(self),
+            index,
+        })
     }
 
     fn claim(&self) -> Option<usize> {
         (0..MAX_READERS).find(|index| {
-            self.seen[*index].compare_exchange(FREE, OFFLINE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            self.seen[*index]
+                .compare_exchange(FREE, OFFLINE, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
         })
     }
 
     /// Hands over something that readers can no longer reach once [`Domain::next`] has been published; [`Domain::collect`] drops it later.
     pub fn retire(&self, garbage: Box<dyn Any + Send>) {
         let epoch = self.next();
-        self.retired.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push_back((epoch, garbage));
+        self.retired
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+            .push_back((epoch, garbage));
     }
 
     /// Drops what no reader can see any more and returns how many things are still waiting.
     pub fn collect(&self) -> usize {
         let oldest = {
             fence(Ordering::SeqCst);
-            self.seen.iter().map(|seen| seen.load(Ordering::Acquire)).min().unwrap_or(NEVER).min(self.current())
+            self.seen
+                .iter()
+                .map(|seen| seen.load(Ordering::Acquire))
+                .min()
+                .unwrap_or(NEVER)
+                .min(self.current())
         };
         let mut dead = Vec::new();
         let waiting = {
-            let mut retired = self.retired.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            let mut retired = self
+                .retired
+                .lock()
+                .unwrap_or_else(|poisoned| poisoned.into_inner());
             while retired.front().is_some_and(|(epoch, _)| *epoch <= oldest) {
                 dead.extend(retired.pop_front());
             }
@@ -120,7 +140,10 @@ impl Reader {
     #[inline]
     pub fn begin(&mut self) -> Guard<'_> {
         let epoch = self.enter();
-        Guard { epoch, reader: self }
+        Guard {
+            epoch,
+            reader: self,
+        }
     }
 
     #[inline]
@@ -242,14 +265,21 @@ mod tests {
         let declared = Arc::new(AtomicU64::new(0));
         let workers: Vec<_> = (0..2)
             .map(|_| {
-                let (domain, stop, declared) = (Arc::clone(&domain), Arc::clone(&stop), Arc::clone(&declared));
+                let (domain, stop, declared) = (
+                    Arc::clone(&domain),
+                    Arc::clone(&stop),
+                    Arc::clone(&declared),
+                );
                 std::thread::spawn(move || {
                     let mut reader = domain.reader().unwrap();
                     let mut turns = 0_u64;
                     while !stop.load(Ordering::Relaxed) {
                         let floor = declared.load(Ordering::SeqCst);
                         let epoch = reader.begin().epoch();
-                        assert!(epoch >= floor, "began in {epoch}, but {floor} had been declared passed");
+                        assert!(
+                            epoch >= floor,
+                            "began in {epoch}, but {floor} had been declared passed"
+                        );
                         turns += 1;
                         if turns % 7 == 0 {
                             reader.offline();
@@ -266,6 +296,8 @@ mod tests {
             declared.store(epoch, Ordering::SeqCst);
         }
         stop.store(true, Ordering::Relaxed);
-        workers.into_iter().for_each(|worker| worker.join().unwrap());
+        workers
+            .into_iter()
+            .for_each(|worker| worker.join().unwrap());
     }
 }

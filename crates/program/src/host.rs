@@ -48,8 +48,15 @@ impl Drop {
     pub const COUNT: usize = 7;
 
     /// Names for counters, in the order of the variants.
-    pub const NAMES: [&'static str; Drop::COUNT] =
-        ["table_miss", "action", "too_many_resubmits", "stack_full", "no_buffer", "ttl_expired", "action_failed"];
+    pub const NAMES: [&'static str; Drop::COUNT] = [
+        "table_miss",
+        "action",
+        "too_many_resubmits",
+        "stack_full",
+        "no_buffer",
+        "ttl_expired",
+        "action_failed",
+    ];
 }
 
 /// The datapath, as a walk sees it. All ports are numbers of the walk's bridge.

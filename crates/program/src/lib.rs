@@ -8,8 +8,8 @@
 //!
 //! Nothing here knows where rules came from, or what a port is: the walk asks its [`host::Host`].
 
-
-
+mod action_set;
+mod bits;
 pub mod counters;
 pub mod epoch;
 pub mod host;
@@ -17,7 +17,7 @@ pub mod ops;
 pub mod rule;
 pub mod table;
 mod tuple;
-
+pub mod walk;
 
 use counters::Counters;
 use epoch::Domain;

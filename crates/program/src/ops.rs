@@ -152,7 +152,9 @@ impl OpList {
 
     /// The words of the key that its steps read or change, so must be filled by the parser when the list may run.
     pub fn words(&self) -> WordSet {
-        self.ops.iter().fold(WordSet::EMPTY, |set, op| set.union(op.words()))
+        self.ops
+            .iter()
+            .fold(WordSet::EMPTY, |set, op| set.union(op.words()))
     }
 }
 
@@ -163,7 +165,9 @@ impl Op {
             Op::OutputReg(bits) | Op::StackPush(bits) | Op::StackPop(bits) => field(bits.field),
             Op::SetField { field: which, .. } => field(*which),
             Op::Move { src, dst } => field(src.field).union(field(dst.field)),
-            Op::WriteActions(ops) => ops.iter().fold(WordSet::EMPTY, |set, op| set.union(op.words())),
+            Op::WriteActions(ops) => ops
+                .iter()
+                .fold(WordSet::EMPTY, |set, op| set.union(op.words())),
             Op::Clone(list) => list.words(),
             Op::SetQueue(_) => WordSet::of_bytes(packet::key::at::SKB_PRIORITY, 4),
             _ => WordSet::EMPTY,

@@ -38,7 +38,12 @@ pub struct Rule {
 impl Rule {
     /// A rule that holds from `added` on.
     pub fn new(spec: RuleSpec, added: Epoch) -> Rule {
-        Rule { spec, added, removed: AtomicU64::new(NEVER), next: AtomicPtr::default() }
+        Rule {
+            spec,
+            added,
+            removed: AtomicU64::new(NEVER),
+            next: AtomicPtr::default(),
+        }
     }
 
     /// Whether it holds in `epoch`.

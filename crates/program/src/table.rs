@@ -110,7 +110,11 @@ impl Bridge {
                 counter: AtomicU32::new(NO_COUNTER),
             })
             .collect();
-        Arc::new(Bridge { program, slots, needed: AtomicU64::new(WordSet::HOT.0) })
+        Arc::new(Bridge {
+            program,
+            slots,
+            needed: AtomicU64::new(WordSet::HOT.0),
+        })
     }
 
     /// The program it belongs to.
@@ -127,7 +131,11 @@ impl Bridge {
     /// What becomes of a packet that `table` has no rule for.
     #[inline]
     pub fn miss(&self, table: u8) -> Miss {
-        match self.slots.get(usize::from(table)).map(|slot| slot.miss.load(Ordering::Relaxed)) {
+        match self
+            .slots
+            .get(usize::from(table))
+            .map(|slot| slot.miss.load(Ordering::Relaxed))
+        {
             Some(1) => Miss::Controller,
             Some(2) => Miss::Next,
             _ => Miss::Drop,
@@ -136,8 +144,15 @@ impl Bridge {
 
     #[inline(always)]
     fn shape<'g>(&self, table: u8, guard: &'g Guard<'_>) -> Option<&'g Shape> {
-        assert!(std::ptr::eq(guard.domain(), &*self.program.domain), "a guard of another program");
-        let shape = self.slots.get(usize::from(table))?.shape.load(Ordering::Acquire);
+        assert!(
+            std::ptr::eq(guard.domain(), &*self.program.domain),
+            "a guard of another program"
+        );
+        let shape = self
+            .slots
+            .get(usize::from(table))?
+            .shape
+            .load(Ordering::Acquire);
         // SAFETY: shapes are made by `Box::into_raw` and, when replaced, retired to this domain, whose guard lives for 'g.
         unsafe { shape.as_ref() }
     }
@@ -180,14 +195,23 @@ impl Bridge {
         if let Some(slot) = self.slots.get(usize::from(table)) {
             let counter = slot.counter.load(Ordering::Relaxed);
             if counter != NO_COUNTER {
-                self.program.counters.add(guard.index(), CounterId(counter), lookups as u64, matched as u64, 0);
+                self.program.counters.add(
+                    guard.index(),
+                    CounterId(counter),
+                    lookups as u64,
+                    matched as u64,
+                    0,
+                );
             }
         }
     }
 
     /// Packets looked up in `table`, and those that found a rule.
     pub fn table_counters(&self, table: u8) -> (u64, u64) {
-        let counter = self.slots.get(usize::from(table)).map_or(NO_COUNTER, |slot| slot.counter.load(Ordering::Relaxed));
+        let counter = self
+            .slots
+            .get(usize::from(table))
+            .map_or(NO_COUNTER, |slot| slot.counter.load(Ordering::Relaxed));
         if counter == NO_COUNTER {
             return (0, 0);
         }
@@ -224,7 +248,10 @@ impl Drop for Bridge {
 #[inline(always)]
 fn linear<'g>(entries: &'g [LinearEntry], key: &FlowKey, epoch: Epoch) -> Option<&'g Rule> {
     entries.iter().find_map(|entry| {
-        let matches = entry.words.iter().all(|word| key.words[usize::from(word.word)] & word.mask == word.value);
+        let matches = entry
+            .words
+            .iter()
+            .all(|word| key.words[usize::from(word.word)] & word.mask == word.value);
         if !matches {
             return None;
         }
@@ -245,7 +272,9 @@ fn lookup_tuples<'k, 'g>(
     let mut hashes = [0_u64; LOOKUP_MAX];
     for entry in tuples {
         // What was found may already beat every rule of this tuple and of those after it.
-        pending.retain(|index| out[usize::from(*index)].is_none_or(|rule| rule.spec.priority < entry.max_priority));
+        pending.retain(|index| {
+            out[usize::from(*index)].is_none_or(|rule| rule.spec.priority < entry.max_priority)
+        });
         if pending.is_empty() {
             return;
         }
@@ -277,19 +306,33 @@ struct TupleWriter {
 enum TableWriter {
     /// By precedence, highest first. `since`: the first epoch in which no reader comes to the tuples that these rules were chained in before, once
     /// that is known; until all have passed it, the chains must stay as they are.
-    Linear { rules: Vec<RuleRef>, since: Option<Epoch> },
+    Linear {
+        rules: Vec<RuleRef>,
+        since: Option<Epoch>,
+    },
     /// By mask.
-    Tuples { tuples: HashMap<Box<[(u8, u64)]>, TupleWriter>, rules: usize },
+    Tuples {
+        tuples: HashMap<Box<[(u8, u64)]>, TupleWriter>,
+        rules: usize,
+    },
 }
 
 impl Default for TableWriter {
     fn default() -> Self {
-        TableWriter::Linear { rules: Vec::new(), since: Some(0) }
+        TableWriter::Linear {
+            rules: Vec::new(),
+            since: Some(0),
+        }
     }
 }
 
 fn mask_of(rule: &Rule) -> Box<[(u8, u64)]> {
-    rule.spec.matching.words().iter().map(|word| (word.word, word.mask)).collect()
+    rule.spec
+        .matching
+        .words()
+        .iter()
+        .map(|word| (word.word, word.mask))
+        .collect()
 }
 
 impl TableWriter {
@@ -305,7 +348,9 @@ impl TableWriter {
         match self {
             TableWriter::Linear { rules, since }
                 if rules.len() < LINEAR_MAX
-                    || since.is_none_or(|epoch| epoch > program.domain.current() || !program.domain.passed(epoch)) =>
+                    || since.is_none_or(|epoch| {
+                        epoch > program.domain.current() || !program.domain.passed(epoch)
+                    }) =>
             {
                 let priority = rule.rule().spec.priority;
                 let at = rules.partition_point(|other| other.rule().spec.priority >= priority);
@@ -315,7 +360,10 @@ impl TableWriter {
             TableWriter::Linear { rules, .. } => {
                 let mut all = std::mem::take(rules);
                 all.push(rule);
-                *self = TableWriter::Tuples { tuples: HashMap::new(), rules: 0 };
+                *self = TableWriter::Tuples {
+                    tuples: HashMap::new(),
+                    rules: 0,
+                };
                 for rule in all {
                     self.link(program, rule);
                 }
@@ -324,11 +372,18 @@ impl TableWriter {
             TableWriter::Tuples { tuples, rules } => {
                 *rules += 1;
                 let mask = mask_of(rule.rule());
-                let writer = tuples
-                    .entry(mask)
-                    .or_insert_with_key(|mask| TupleWriter { shared: Arc::new(Tuple::new(mask)), priorities: BTreeMap::new() });
-                let before = writer.priorities.last_key_value().map(|(priority, _)| *priority);
-                *writer.priorities.entry(rule.rule().spec.priority).or_default() += 1;
+                let writer = tuples.entry(mask).or_insert_with_key(|mask| TupleWriter {
+                    shared: Arc::new(Tuple::new(mask)),
+                    priorities: BTreeMap::new(),
+                });
+                let before = writer
+                    .priorities
+                    .last_key_value()
+                    .map(|(priority, _)| *priority);
+                *writer
+                    .priorities
+                    .entry(rule.rule().spec.priority)
+                    .or_default() += 1;
                 writer.shared.insert(&program.domain, rule.0);
                 before.is_none_or(|before| before < rule.rule().spec.priority)
             }
@@ -345,9 +400,14 @@ impl TableWriter {
             TableWriter::Tuples { tuples, rules } => {
                 *rules -= 1;
                 let mask = mask_of(rule.rule());
-                let Some(writer) = tuples.get_mut(&mask) else { return false };
+                let Some(writer) = tuples.get_mut(&mask) else {
+                    return false;
+                };
                 let priority = rule.rule().spec.priority;
-                let highest = writer.priorities.last_key_value().map(|(priority, _)| *priority);
+                let highest = writer
+                    .priorities
+                    .last_key_value()
+                    .map(|(priority, _)| *priority);
                 if let Some(count) = writer.priorities.get_mut(&priority) {
                     *count -= 1;
                     if *count == 0 {
@@ -355,14 +415,25 @@ impl TableWriter {
                     }
                 }
                 writer.shared.remove(rule.0);
-                let lowered = highest != writer.priorities.last_key_value().map(|(priority, _)| *priority);
+                let lowered = highest
+                    != writer
+                        .priorities
+                        .last_key_value()
+                        .map(|(priority, _)| *priority);
                 if writer.priorities.is_empty() {
                     tuples.remove(&mask);
                 }
                 if *rules <= LINEAR_AGAIN {
-                    let mut all: Vec<RuleRef> = tuples.values().flat_map(|writer| writer.shared.rules()).map(RuleRef).collect();
+                    let mut all: Vec<RuleRef> = tuples
+                        .values()
+                        .flat_map(|writer| writer.shared.rules())
+                        .map(RuleRef)
+                        .collect();
                     all.sort_by_key(|rule| std::cmp::Reverse(rule.rule().spec.priority));
-                    *self = TableWriter::Linear { rules: all, since: None };
+                    *self = TableWriter::Linear {
+                        rules: all,
+                        since: None,
+                    };
                     return true;
                 }
                 lowered
@@ -376,7 +447,14 @@ impl TableWriter {
                 rules
                     .iter()
                     .map(|rule| LinearEntry {
-                        words: rule.rule().spec.matching.words().iter().map(MaskedWord::from).collect(),
+                        words: rule
+                            .rule()
+                            .spec
+                            .matching
+                            .words()
+                            .iter()
+                            .map(MaskedWord::from)
+                            .collect(),
                         rule: rule.0,
                     })
                     .collect(),
@@ -386,7 +464,10 @@ impl TableWriter {
                     .values()
                     .filter_map(|writer| {
                         let (max_priority, _) = writer.priorities.last_key_value()?;
-                        Some(TupleEntry { tuple: Arc::clone(&writer.shared), max_priority: *max_priority })
+                        Some(TupleEntry {
+                            tuple: Arc::clone(&writer.shared),
+                            max_priority: *max_priority,
+                        })
                     })
                     .collect();
                 entries.sort_by_key(|entry| std::cmp::Reverse(entry.max_priority));
@@ -398,9 +479,11 @@ impl TableWriter {
     fn rules(&self) -> Vec<RuleRef> {
         match self {
             TableWriter::Linear { rules, .. } => rules.clone(),
-            TableWriter::Tuples { tuples, .. } => {
-                tuples.values().flat_map(|writer| writer.shared.rules()).map(RuleRef).collect()
-            }
+            TableWriter::Tuples { tuples, .. } => tuples
+                .values()
+                .flat_map(|writer| writer.shared.rules())
+                .map(RuleRef)
+                .collect(),
         }
     }
 }
@@ -434,7 +517,12 @@ impl WordSetOf256 {
 impl BridgeWriter {
     /// The writer of `bridge`; make one only.
     pub fn new(bridge: Arc<Bridge>) -> BridgeWriter {
-        BridgeWriter { bridge, tables: BTreeMap::new(), dirty: WordSetOf256::default(), gone: VecDeque::new() }
+        BridgeWriter {
+            bridge,
+            tables: BTreeMap::new(),
+            dirty: WordSetOf256::default(),
+            gone: VecDeque::new(),
+        }
     }
 
     /// The tables it writes.
@@ -493,27 +581,47 @@ impl BridgeWriter {
             }
         }
         let release = Release(Arc::clone(&self.bridge.program), counter);
-        self.bridge.program.domain.retire(Box::new(Later(Some(release))));
+        self.bridge
+            .program
+            .domain
+            .retire(Box::new(Later(Some(release))));
     }
 
     /// Says what becomes of packets that `table` has no rule for; at once, not by epoch.
     pub fn set_miss(&mut self, table: u8, miss: Miss) {
-        self.bridge.slots[usize::from(table)].miss.store(miss as u8, Ordering::Relaxed);
+        self.bridge.slots[usize::from(table)]
+            .miss
+            .store(miss as u8, Ordering::Relaxed);
         self.ensure_counter(table);
     }
 
     /// Makes lookups ready for what was inserted. Call it before publishing.
     pub fn commit(&mut self) {
         for table in self.dirty.drain() {
-            let Some(writer) = self.tables.get_mut(&table) else { continue };
-            if let TableWriter::Linear { since: since @ None, .. } = writer {
+            let Some(writer) = self.tables.get_mut(&table) else {
+                continue;
+            };
+            if let TableWriter::Linear {
+                since: since @ None,
+                ..
+            } = writer
+            {
                 *since = Some(self.bridge.program.domain.next());
             }
-            let shape = if writer.len() == 0 { std::ptr::null_mut() } else { Box::into_raw(Box::new(writer.shape())) };
-            let old = self.bridge.slots[usize::from(table)].shape.swap(shape, Ordering::AcqRel);
+            let shape = if writer.len() == 0 {
+                std::ptr::null_mut()
+            } else {
+                Box::into_raw(Box::new(writer.shape()))
+            };
+            let old = self.bridge.slots[usize::from(table)]
+                .shape
+                .swap(shape, Ordering::AcqRel);
             if !old.is_null() {
                 // SAFETY: made by `Box::into_raw` here, and unlinked by the swap; readers are waited for by `retire`.
-                self.bridge.program.domain.retire(unsafe { Box::from_raw(old) });
+                self.bridge
+                    .program
+                    .domain
+                    .retire(unsafe { Box::from_raw(old) });
             }
         }
     }
@@ -524,20 +632,30 @@ impl BridgeWriter {
         let mut unlinked = 0;
         let mut passed = 0;
         while unlinked < limit {
-            let Some((epoch, _, _)) = self.gone.front() else { break };
+            let Some((epoch, _, _)) = self.gone.front() else {
+                break;
+            };
             if *epoch > passed {
                 if *epoch > program.domain.current() || !program.domain.passed(*epoch) {
                     break;
                 }
                 passed = *epoch;
             }
-            let Some((_, table, rule)) = self.gone.pop_front() else { break };
-            if self.tables.get_mut(&table).is_some_and(|writer| writer.unlink(rule)) {
+            let Some((_, table, rule)) = self.gone.pop_front() else {
+                break;
+            };
+            if self
+                .tables
+                .get_mut(&table)
+                .is_some_and(|writer| writer.unlink(rule))
+            {
                 self.dirty.insert(table);
             }
             // SAFETY: made by `Box::leak` in `insert`, unlinked just now; the shape that may still name it was made before, and is retired by `commit`
             // no earlier than this rule, so both go after the same grace period.
-            program.domain.retire(unsafe { Box::from_raw(rule.0.as_ptr()) });
+            program
+                .domain
+                .retire(unsafe { Box::from_raw(rule.0.as_ptr()) });
             unlinked += 1;
         }
         if unlinked > 0 {
@@ -559,12 +677,18 @@ impl Drop for BridgeWriter {
             let old = slot.shape.swap(std::ptr::null_mut(), Ordering::AcqRel);
             if !old.is_null() {
                 // SAFETY: as in `commit`.
-                self.bridge.program.domain.retire(unsafe { Box::from_raw(old) });
+                self.bridge
+                    .program
+                    .domain
+                    .retire(unsafe { Box::from_raw(old) });
             }
         }
         for rule in self.tables.values().flat_map(TableWriter::rules) {
             // SAFETY: made by `Box::leak` in `insert`; linked rules include those in `gone`, each once, and all are unlinked by the loop above.
-            self.bridge.program.domain.retire(unsafe { Box::from_raw(rule.0.as_ptr()) });
+            self.bridge
+                .program
+                .domain
+                .retire(unsafe { Box::from_raw(rule.0.as_ptr()) });
         }
     }
 }

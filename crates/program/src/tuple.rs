@@ -21,7 +21,11 @@ pub(crate) struct MaskedWord {
 
 impl From<&MatchWord> for MaskedWord {
     fn from(word: &MatchWord) -> Self {
-        MaskedWord { word: word.word, mask: word.mask, value: word.value }
+        MaskedWord {
+            word: word.word,
+            mask: word.mask,
+            value: word.value,
+        }
     }
 }
 
@@ -37,7 +41,12 @@ struct Slots {
 
 impl Slots {
     fn new(count: usize) -> Slots {
-        Slots { slots: (0..count.next_power_of_two().max(8)).map(|_| AtomicU64::new(EMPTY)).collect(), used: AtomicUsize::new(0) }
+        Slots {
+            slots: (0..count.next_power_of_two().max(8))
+                .map(|_| AtomicU64::new(EMPTY))
+                .collect(),
+            used: AtomicUsize::new(0),
+        }
     }
 }
 
@@ -79,7 +88,9 @@ fn address(slot: u64) -> NonNull<Rule> {
 impl View<'_> {
     #[inline(always)]
     pub fn hash(&self, key: &FlowKey) -> u64 {
-        self.words.iter().fold(SEED, |hash, (word, mask)| mix(hash, key.words[usize::from(*word)] & mask))
+        self.words.iter().fold(SEED, |hash, (word, mask)| {
+            mix(hash, key.words[usize::from(*word)] & mask)
+        })
     }
 
     #[inline(always)]
@@ -88,7 +99,12 @@ impl View<'_> {
         {
             let at = hash as usize & (self.slots.len() - 1);
             // SAFETY: a prefetch of an address inside the slice.
-            unsafe { std::arch::x86_64::_mm_prefetch(self.slots.as_ptr().add(at).cast(), std::arch::x86_64::_MM_HINT_T0) };
+            unsafe {
+                std::arch::x86_64::_mm_prefetch(
+                    self.slots.as_ptr().add(at).cast(),
+                    std::arch::x86_64::_MM_HINT_T0,
+                )
+            };
         }
         #[cfg(not(target_arch = "x86_64"))]
         let _ = hash;
@@ -133,7 +149,10 @@ fn first_held(head: &Rule, epoch: Epoch) -> Option<&Rule> {
 
 impl Tuple {
     pub fn new(words: &[(u8, u64)]) -> Tuple {
-        Tuple { words: words.into(), slots: AtomicPtr::new(Box::into_raw(Box::new(Slots::new(8)))) }
+        Tuple {
+            words: words.into(),
+            slots: AtomicPtr::new(Box::into_raw(Box::new(Slots::new(8)))),
+        }
     }
 
     fn slots(&self) -> &Slots {
@@ -143,11 +162,18 @@ impl Tuple {
 
     #[inline(always)]
     pub fn view(&self) -> View<'_> {
-        View { words: &self.words, slots: &self.slots().slots }
+        View {
+            words: &self.words,
+            slots: &self.slots().slots,
+        }
     }
 
     fn hash_of(&self, rule: &Rule) -> u64 {
-        rule.spec.matching.words().iter().fold(SEED, |hash, word| mix(hash, word.value))
+        rule.spec
+            .matching
+            .words()
+            .iter()
+            .fold(SEED, |hash, word| mix(hash, word.value))
     }
 
     /// Where the chain with `rule`'s value is, or else where a new one goes.
@@ -215,8 +241,12 @@ impl Tuple {
         if (old.used.load(Ordering::Relaxed) + 1) * 2 <= old.slots.len() {
             return;
         }
-        let chains: Vec<u64> =
-            old.slots.iter().map(|slot| slot.load(Ordering::Relaxed)).filter(|slot| *slot > DELETED).collect();
+        let chains: Vec<u64> = old
+            .slots
+            .iter()
+            .map(|slot| slot.load(Ordering::Relaxed))
+            .filter(|slot| *slot > DELETED)
+            .collect();
         let new = Slots::new((chains.len() + 1) * 4);
         let mask = new.slots.len() - 1;
         for slot in chains {
@@ -229,7 +259,9 @@ impl Tuple {
             new.slots[at].store(slot, Ordering::Relaxed);
             new.used.fetch_add(1, Ordering::Relaxed);
         }
-        let old = self.slots.swap(Box::into_raw(Box::new(new)), Ordering::AcqRel);
+        let old = self
+            .slots
+            .swap(Box::into_raw(Box::new(new)), Ordering::AcqRel);
         // SAFETY: made by `Box::into_raw`, unlinked by the swap.
         domain.retire(unsafe { Box::from_raw(old) });
     }
@@ -239,7 +271,9 @@ impl Tuple {
         // SAFETY: still linked.
         let gone = unsafe { rule.as_ref() };
         let hash = self.hash_of(gone);
-        let Ok(at) = self.place(hash, gone) else { return };
+        let Ok(at) = self.place(hash, gone) else {
+            return;
+        };
         let slot = &self.slots().slots[at];
         let head = address(slot.load(Ordering::Relaxed));
         let next = gone.next.load(Ordering::Relaxed);
@@ -263,7 +297,13 @@ impl Tuple {
     /// All linked rules, chain by chain.
     pub fn rules(&self) -> Vec<NonNull<Rule>> {
         let mut all = Vec::new();
-        for slot in self.slots().slots.iter().map(|slot| slot.load(Ordering::Relaxed)).filter(|slot| *slot > DELETED) {
+        for slot in self
+            .slots()
+            .slots
+            .iter()
+            .map(|slot| slot.load(Ordering::Relaxed))
+            .filter(|slot| *slot > DELETED)
+        {
             let mut next = Some(address(slot));
             while let Some(rule) = next {
                 all.push(rule);

@@ -131,7 +131,14 @@ impl<F: Frame> Walk<F> {
             frame: None,
             key: FlowKey::ZERO,
             layers: Layers::default(),
-            at: Position { steps: Steps::of(&[]), next: 0, table: 0, cookie: NO_COOKIE, depth: 0, saved: None },
+            at: Position {
+                steps: Steps::of(&[]),
+                next: 0,
+                table: 0,
+                cookie: NO_COOKIE,
+                depth: 0,
+                saved: None,
+            },
             stack: SmallVec::new(),
             set: ActionSet::default(),
             running_set: None,
@@ -148,7 +155,14 @@ impl<F: Frame> Walk<F> {
     #[inline(always)]
     fn start(&mut self, frame: F, mirrored: u32) {
         self.frame = Some(frame);
-        self.at = Position { steps: Steps::of(&[]), next: 0, table: 0, cookie: NO_COOKIE, depth: 0, saved: None };
+        self.at = Position {
+            steps: Steps::of(&[]),
+            next: 0,
+            table: 0,
+            cookie: NO_COOKIE,
+            depth: 0,
+            saved: None,
+        };
         self.queue = None;
         self.resubmits = 0;
         self.mirrored = mirrored;
@@ -230,7 +244,12 @@ impl<F: Frame> Walk<F> {
         Next::Done
     }
 
-    fn to_controller<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H, to: &ToController) {
+    fn to_controller<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        to: &ToController,
+    ) {
         self.flush(burst, host);
         let (context, frame) = self.context(burst);
         *context.sent = true;
@@ -240,16 +259,24 @@ impl<F: Frame> Walk<F> {
     }
 
     /// Writes bits of a field, in the key and, for a header field, in the packet.
-    fn set<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H, field: Field, value: &Value, mask: &Value) {
-        if edit::is_header(field) {
+    fn set<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        field: Field,
+        value: &Value,
+        mask: &Value,
+    ) {
+        if !edit::is_metadata(field) {
             self.flush(burst, host);
             if let Some(frame) = &mut self.frame {
                 edit::set_field(frame, &mut self.layers, &mut self.key, field, value, mask);
             }
         } else {
             let offset = field.def().offset;
-            for (byte, (value, mask)) in
-                self.key.bytes_mut()[offset..offset + value.len()].iter_mut().zip(value.iter().zip(mask.iter()))
+            for (byte, (value, mask)) in self.key.bytes_mut()[offset..offset + value.len()]
+                .iter_mut()
+                .zip(value.iter().zip(mask.iter()))
             {
                 *byte = *byte & !mask | value & mask;
             }
@@ -289,7 +316,10 @@ impl<F: Frame> Walk<F> {
             }
             port => PendingKind::Port(port),
         };
-        self.pending.push(Pending { kind, queue: self.queue });
+        self.pending.push(Pending {
+            kind,
+            queue: self.queue,
+        });
     }
 
     /// Leaves the current list for the one that called it; false when there is none.
@@ -331,8 +361,17 @@ impl<F: Frame> Walk<F> {
     /// Enters a list; where it ends, the walk comes back here.
     fn enter(&mut self, steps: Steps, table: u8, cookie: u64) {
         let depth = self.depth_in(table);
-        let here =
-            std::mem::replace(&mut self.at, Position { steps, next: 0, table, cookie, depth, saved: None });
+        let here = std::mem::replace(
+            &mut self.at,
+            Position {
+                steps,
+                next: 0,
+                table,
+                cookie,
+                depth,
+                saved: None,
+            },
+        );
         self.stack.push(here);
     }
 
@@ -350,12 +389,24 @@ impl<F: Frame> Walk<F> {
             };
             self.at.next += 1;
             match op {
-                Op::Output(port) => self.pending.push(Pending { kind: PendingKind::Port(*port), queue: self.queue }),
-                Op::InPort => self.pending.push(Pending { kind: PendingKind::InPort, queue: self.queue }),
+                Op::Output(port) => self.pending.push(Pending {
+                    kind: PendingKind::Port(*port),
+                    queue: self.queue,
+                }),
+                Op::InPort => self.pending.push(Pending {
+                    kind: PendingKind::InPort,
+                    queue: self.queue,
+                }),
                 Op::All { flood } => {
-                    self.pending.push(Pending { kind: PendingKind::All { flood: *flood }, queue: self.queue });
+                    self.pending.push(Pending {
+                        kind: PendingKind::All { flood: *flood },
+                        queue: self.queue,
+                    });
                 }
-                Op::Normal => self.pending.push(Pending { kind: PendingKind::Normal, queue: self.queue }),
+                Op::Normal => self.pending.push(Pending {
+                    kind: PendingKind::Normal,
+                    queue: self.queue,
+                }),
                 Op::SetField { field, value, mask } => self.set(burst, host, *field, value, mask),
                 Op::Goto(table) => {
                     // Nothing comes after a goto in its list, so there is nothing to come back to.
@@ -401,17 +452,30 @@ impl<F: Frame> Walk<F> {
     #[inline(always)]
     fn count(&self, burst: &Burst<'_, '_>, rule: &crate::rule::Rule) {
         let bytes = self.frame.as_ref().map_or(0, Frame::len) as u64;
-        burst.bridge.program().counters.add(burst.guard.index(), rule.spec.counter, 1, bytes, burst.now_ms);
+        burst.bridge.program().counters.add(
+            burst.guard.index(),
+            rule.spec.counter,
+            1,
+            bytes,
+            burst.now_ms,
+        );
     }
 
     /// The steps that most packets do without.
-    fn run_seldom<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H, op: &Op) -> Option<Next> {
+    fn run_seldom<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        op: &Op,
+    ) -> Option<Next> {
         match op {
             Op::OutputReg(source) => {
                 let port = bits::read(&self.key, *source);
                 self.output_number(burst, host, u32::try_from(port).unwrap_or(reserved::NONE));
             }
-            Op::OutputTruncated { port, max_len } => self.output_truncated(burst, host, *port, *max_len),
+            Op::OutputTruncated { port, max_len } => {
+                self.output_truncated(burst, host, *port, *max_len)
+            }
             Op::Controller(to) => self.to_controller(burst, host, to),
             Op::Move { src, dst } => {
                 let value = bits::read(&self.key, *src);
@@ -419,20 +483,29 @@ impl<F: Frame> Walk<F> {
             }
             Op::PushVlan(tpid) => {
                 let tpid = *tpid;
-                if !self.edit(burst, host, |frame, layers, key| edit::push_vlan(frame, layers, key, tpid)) {
+                if !self.edit(burst, host, |frame, layers, key| {
+                    edit::push_vlan(frame, layers, key, tpid)
+                }) {
                     return Some(self.fail(host, DropReason::ActionFailed));
                 }
             }
             Op::PopVlan => {
-                self.edit(burst, host, |frame, layers, key| edit::pop_vlan(frame, layers, key));
+                self.edit(burst, host, |frame, layers, key| {
+                    edit::pop_vlan(frame, layers, key);
+                    true
+                });
             }
             Op::SetVlanVid { vid, push } => {
                 let (vid, push) = (*vid, *push);
-                self.edit(burst, host, |frame, layers, key| edit::set_vlan_vid(frame, layers, key, vid, push));
+                self.edit(burst, host, |frame, layers, key| {
+                    edit::set_vlan_vid(frame, layers, key, vid, push)
+                });
             }
             Op::SetVlanPcp { pcp, push } => {
                 let (pcp, push) = (*pcp, *push);
-                self.edit(burst, host, |frame, layers, key| edit::set_vlan_pcp(frame, layers, key, pcp, push));
+                self.edit(burst, host, |frame, layers, key| {
+                    edit::set_vlan_pcp(frame, layers, key, pcp, push)
+                });
             }
             Op::DecTtl(controllers) => return self.dec_ttl(burst, host, controllers),
             Op::SetQueue(queue) => {
@@ -445,7 +518,8 @@ impl<F: Frame> Walk<F> {
                 if self.values.len() == MAX_STACK {
                     return Some(self.fail(host, DropReason::StackFull));
                 }
-                self.values.push((bits::read(&self.key, *source), source.bits));
+                self.values
+                    .push((bits::read(&self.key, *source), source.bits));
             }
             Op::StackPop(to) => {
                 if let Some((value, _)) = self.values.pop() {
@@ -487,12 +561,24 @@ impl<F: Frame> Walk<F> {
         }
     }
 
-    fn write_bits<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H, to: Bits, value: u128) {
+    fn write_bits<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        to: Bits,
+        value: u128,
+    ) {
         let (value, mask) = bits::write(to, value);
         self.set(burst, host, to.field, &value, &mask);
     }
 
-    fn output_truncated<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H, port: PortNo, max_len: u32) {
+    fn output_truncated<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        port: PortNo,
+        max_len: u32,
+    ) {
         self.flush(burst, host);
         let whole = match self.frame.as_ref().map(Frame::duplicate) {
             Some(Some(copy)) => self.frame.replace(copy),
@@ -509,10 +595,15 @@ impl<F: Frame> Walk<F> {
         self.frame = whole;
     }
 
-    fn dec_ttl<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H, controllers: &[u16]) -> Option<Next> {
+    fn dec_ttl<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        controllers: &[u16],
+    ) -> Option<Next> {
         self.flush(burst, host);
         let frame = self.frame.as_mut()?;
-        if edit::dec_ttl(frame, &mut self.layers, &mut self.key).is_ok() {
+        if edit::dec_ttl(frame, &self.layers, &mut self.key).is_ok() {
             return None;
         }
         for id in controllers {
@@ -551,7 +642,11 @@ impl<F: Frame> Default for Engine<F> {
 impl<F: Frame> Engine<F> {
     /// An engine with room for bursts of any size.
     pub fn new() -> Engine<F> {
-        Engine { walks: Vec::new(), waiting: Vec::new(), group: Vec::new() }
+        Engine {
+            walks: Vec::new(),
+            waiting: Vec::new(),
+            group: Vec::new(),
+        }
     }
 
     /// Walks a burst that came in by `in_port` through the bridge's tables, from table 0, and leaves `frames` empty. `mirrored`: mirrors that have had these
@@ -567,7 +662,12 @@ impl<F: Frame> Engine<F> {
         now_ms: u64,
         host: &mut H,
     ) {
-        let burst = Burst { bridge, guard, valid: bridge.needed(), now_ms };
+        let burst = Burst {
+            bridge,
+            guard,
+            valid: bridge.needed(),
+            now_ms,
+        };
         while !frames.is_empty() {
             let count = frames.len().min(LOOKUP_MAX);
             for (index, mut frame) in frames.drain(..count).enumerate() {
@@ -601,7 +701,12 @@ impl<F: Frame> Engine<F> {
         now_ms: u64,
         host: &mut H,
     ) {
-        let burst = Burst { bridge, guard, valid: bridge.needed().union(ops.words()), now_ms };
+        let burst = Burst {
+            bridge,
+            guard,
+            valid: bridge.needed().union(ops.words()),
+            now_ms,
+        };
         if self.walks.is_empty() {
             self.walks.push(Walk::new());
         }
@@ -662,24 +767,41 @@ impl<F: Frame> Engine<F> {
         rule: &crate::rule::Rule,
     ) -> Next {
         let steps = Steps::of(&rule.spec.ops.ops);
-        if walk.at.next == walk.at.steps.get().len() && walk.stack.is_empty() && walk.at.saved.is_none() {
+        if walk.at.next == walk.at.steps.get().len()
+            && walk.stack.is_empty()
+            && walk.at.saved.is_none()
+        {
             // Nothing to come back to: a first lookup, a goto, or a resubmit at the end of its list.
             let depth = walk.depth_in(table);
-            walk.at = Position { steps, next: 0, table, cookie: rule.spec.cookie, depth, saved: None };
+            walk.at = Position {
+                steps,
+                next: 0,
+                table,
+                cookie: rule.spec.cookie,
+                depth,
+                saved: None,
+            };
         } else {
             walk.enter(steps, table, rule.spec.cookie);
         }
         walk.run(burst, host)
     }
 
-    fn missed<H: Host<F>>(walk: &mut Walk<F>, burst: &Burst<'_, '_>, host: &mut H, table: u8) -> Next {
+    fn missed<H: Host<F>>(
+        walk: &mut Walk<F>,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        table: u8,
+    ) -> Next {
         if walk.resubmitted {
             return walk.run(burst, host);
         }
         walk.at.table = table;
         walk.at.cookie = NO_COOKIE;
         match burst.bridge.miss(table) {
-            Miss::Next if usize::from(table) + 1 < crate::table::TABLES - 1 => Next::Lookup(table + 1),
+            Miss::Next if usize::from(table) + 1 < crate::table::TABLES - 1 => {
+                Next::Lookup(table + 1)
+            }
             Miss::Controller => {
                 let to = ToController {
                     max_len: u16::MAX,

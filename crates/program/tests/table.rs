@@ -12,12 +12,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 fn spec(program: &Program, matching: Match, priority: u32, cookie: u64) -> RuleSpec {
     let counter = program.counters.allocate().unwrap();
-    RuleSpec { matching, priority, ops: Arc::new(OpList::new(vec![Op::Output(1)])), counter, cookie }
+    RuleSpec {
+        matching,
+        priority,
+        ops: Arc::new(OpList::new(vec![Op::Output(1)])),
+        counter,
+        cookie,
+    }
 }
 
 #[derive(Clone, Debug)]
 enum Step {
-    Insert { mask: usize, value: u64, priority: u32 },
+    Insert {
+        mask: usize,
+        value: u64,
+        priority: u32,
+    },
     Remove(usize),
     Publish,
     Housekeep,
@@ -118,12 +128,15 @@ fn readers_see_whole_generations_while_a_writer_replaces_everything() {
         matching.set_word(6, index, u64::MAX);
         matching
     };
-    let mut rules: Vec<RuleRef> = (0..400).map(|index| writer.insert(0, spec(&program, exact(index), 1, 0))).collect();
+    let mut rules: Vec<RuleRef> = (0..400)
+        .map(|index| writer.insert(0, spec(&program, exact(index), 1, 0)))
+        .collect();
     writer.commit();
     program.domain.publish();
     let readers: Vec<_> = (0..2)
         .map(|_| {
-            let (program, bridge, stop) = (Arc::clone(&program), Arc::clone(&bridge), Arc::clone(&stop));
+            let (program, bridge, stop) =
+                (Arc::clone(&program), Arc::clone(&bridge), Arc::clone(&stop));
             std::thread::spawn(move || {
                 let mut reader = program.domain.reader().unwrap();
                 program.counters.add_worker(reader.index());
@@ -140,9 +153,20 @@ fn readers_see_whole_generations_while_a_writer_replaces_everything() {
                         .collect();
                     let mut out = vec![None; keys.len()];
                     bridge.lookup_burst(0, keys.len(), |index| &keys[index], &guard, &mut out);
-                    let generations: Vec<u64> =
-                        out.iter().map(|rule| rule.expect("every key has a rule in every epoch").spec.cookie).collect();
-                    assert!(generations.iter().all(|generation| *generation == generations[0]), "{generations:?}");
+                    let generations: Vec<u64> = out
+                        .iter()
+                        .map(|rule| {
+                            rule.expect("every key has a rule in every epoch")
+                                .spec
+                                .cookie
+                        })
+                        .collect();
+                    assert!(
+                        generations
+                            .iter()
+                            .all(|generation| *generation == generations[0]),
+                        "{generations:?}"
+                    );
                     bursts += 1;
                     if bursts % 50 == 0 {
                         drop(guard);
@@ -168,7 +192,10 @@ fn readers_see_whole_generations_while_a_writer_replaces_everything() {
         program.domain.collect();
     }
     stop.store(true, Ordering::Relaxed);
-    let bursts: u64 = readers.into_iter().map(|reader| reader.join().unwrap()).sum();
+    let bursts: u64 = readers
+        .into_iter()
+        .map(|reader| reader.join().unwrap())
+        .sum();
     assert!(bursts > 0);
     let (lookups, matches) = bridge.table_counters(0);
     assert_eq!(lookups, matches);
@@ -203,5 +230,9 @@ fn removed_rules_are_unlinked_and_their_counters_come_back() {
         program.domain.publish();
         program.domain.collect();
     }
-    assert!(program.counters.in_use() <= 101, "{} counters leaked", program.counters.in_use());
+    assert!(
+        program.counters.in_use() <= 101,
+        "{} counters leaked",
+        program.counters.in_use()
+    );
 }
