@@ -7,14 +7,18 @@
 //! * [`key::FlowKey`] is what is known about one packet, as words that a classifier can mask and compare.
 //! * [`fields`] is the one table of match fields: name, width, place in the key, wire numbers, prerequisites.
 //! * [`matching::Match`] is a set of (value, mask) bits over the key: what a rule matches.
-//! * [`parse`] fills a key from a frame.
+//! * [`parse`] fills a key from a frame; [`edit`] changes a frame; [`checksum`] keeps it sound;
+//!   [`segment`] cuts large ones.
 
+pub mod checksum;
+pub mod edit;
 pub mod fields;
 pub mod frame;
 pub mod io;
 pub mod key;
 pub mod matching;
 pub mod parse;
+pub mod segment;
 pub mod value;
 
 pub use fields::Field;

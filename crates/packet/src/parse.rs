@@ -13,6 +13,8 @@ use crate::frame::Frame;
 use crate::key::{FlowKey, WordSet};
 use std::sync::atomic::{AtomicU8, Ordering};
 
+pub(crate) use general::{ETH_TYPE_MIN, VLAN_PRESENT};
+
 /// Bytes of a frame in which headers are looked for. What lies beyond is not reached ([`Malformed::Split`]); it bounds the walk over
 /// extension headers and label stacks.
 pub const HEADERS_LIMIT: usize = 1024;
@@ -126,7 +128,7 @@ fn load<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
 /// Ethertypes as they read in a little-endian load, and lengths that the common case knows.
 const IPV4: u16 = 0x0800u16.swap_bytes();
 const VLAN: u16 = 0x8100u16.swap_bytes();
-const VLAN_PRESENT: u16 = general::VLAN_PRESENT.swap_bytes();
+const PRESENT: u16 = VLAN_PRESENT.swap_bytes();
 const ETHERNET_LEN: usize = 14;
 const TAG_LEN: usize = 4;
 /// IPv4 without options and the longest transport header that is read at once.
@@ -169,7 +171,7 @@ fn common(head: &[u8], total_len: usize, in_port: u32, key: &mut FlowKey) -> Opt
     let mut l3 = ETHERNET_LEN;
     let mut tci = 0;
     if eth_type == VLAN {
-        tci = u16::from_le_bytes(load(head, 14)) | VLAN_PRESENT;
+        tci = u16::from_le_bytes(load(head, 14)) | PRESENT;
         eth_type = u16::from_le_bytes(load(head, 16));
         l3 += TAG_LEN;
     }
@@ -241,6 +243,19 @@ fn gather<F: Frame>(frame: &mut F, in_port: u32, needed: WordSet, key: &mut Flow
         }
     }
     parse(frame.head(), frame.len(), in_port, needed, key)
+}
+
+/// [`parse_frame`] that reads any number of VLAN tags, for those who look for the layers and not for what rules match.
+pub(crate) fn all_tags<F: Frame>(frame: &mut F, key: &mut FlowKey) -> Layers {
+    let words = WordSet::EMPTY;
+    let all = |frame: &F, key: &mut FlowKey| {
+        general::extract(frame.head(), frame.len(), 0, words, key, u8::MAX)
+    };
+    let layers = all(frame, key);
+    if layers.malformed == Some(Malformed::Split) && frame.linearize(HEADERS_LIMIT) {
+        return all(frame, key);
+    }
+    layers
 }
 
 /// How many frames ahead memory is fetched.

@@ -1,0 +1,319 @@
+//! Changing a packet: its bytes, its key, its layers and its checksums stay of one mind.
+//!
+//! A set is compiled once, when a rule is installed ([`CompiledSet::new`]), and run on every packet. Fields of a header that the packet lacks are
+//! left alone. Old values are read from the frame, not from the key: the key may not hold the words that nobody asked for.
+//!
+//! Checksums follow by differences. A frame whose transport checksum is still to be computed holds the pseudo header's sum in its place; of
+//! that only the addresses are part. The transport is touched only where its header is at hand: not in later fragments.
+
+mod fields;
+mod vlan;
+
+use crate::checksum::Delta;
+use crate::fields::Field;
+use crate::frame::Frame;
+use crate::key::{FlowKey, WordSet, at};
+use crate::parse::Layers;
+use crate::value::Value;
+
+pub use fields::is_metadata;
+pub use vlan::{pop_vlan, push_vlan, set_vlan_pcp, set_vlan_vid};
+
+const IPV4: u16 = 0x0800;
+const IPV6: u16 = 0x86dd;
+
+/// Writes the bits of `value` that are set in `mask`, both as the field lies in the key, to the packet and its key.
+///
+/// Nothing happens where the packet lacks the field's header, and for fields that are not writable. Writing a TCI
+/// ([`Field::VlanTci`]) with the bit 0x1000 adds a tag where there is none, and without it removes the tag. False only when there was no room for
+/// such a tag, or memory ran out: then the packet must be dropped.
+pub fn set_field<F: Frame>(
+    frame: &mut F,
+    layers: &mut Layers,
+    key: &mut FlowKey,
+    field: Field,
+    value: &Value,
+    mask: &Value,
+) -> bool {
+    fields::set(frame, layers, key, field, value, mask)
+}
+
+/// A set made ready to run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum CompiledSet {
+    /// The whole Ethernet destination.
+    EthDst([u8; 6]),
+    /// The whole Ethernet source.
+    EthSrc([u8; 6]),
+    /// The whole IPv4 source.
+    Ipv4Src(u32),
+    /// The whole IPv4 destination.
+    Ipv4Dst(u32),
+    /// A whole source port of this IP protocol (6, 17).
+    SourcePort(u8, u16),
+    /// A whole destination port of this IP protocol (6, 17).
+    DestinationPort(u8, u16),
+    /// Bits of one word of metadata: `word = word & !mask | value`.
+    Metadata {
+        /// Which word of the key.
+        word: u8,
+        /// The bits, none outside the mask, as they lie in the key.
+        value: u64,
+        /// Which bits.
+        mask: u64,
+    },
+    /// Anything else.
+    Other {
+        /// Which field.
+        field: Field,
+        /// The bits.
+        value: Value,
+        /// Which bits.
+        mask: Value,
+    },
+}
+
+impl CompiledSet {
+    /// Makes a set ready; `value` and `mask` as the field lies in the key.
+    pub fn new(field: Field, value: &Value, mask: &Value) -> CompiledSet {
+        let def = field.def();
+        let whole = **mask == *def.place();
+        let number = value.to_u128();
+        match field {
+            Field::EthDst if whole => CompiledSet::EthDst(address(value)),
+            Field::EthSrc if whole => CompiledSet::EthSrc(address(value)),
+            Field::Ipv4Src if whole => CompiledSet::Ipv4Src(number as u32),
+            Field::Ipv4Dst if whole => CompiledSet::Ipv4Dst(number as u32),
+            Field::TcpSrc if whole => CompiledSet::SourcePort(6, number as u16),
+            Field::UdpSrc if whole => CompiledSet::SourcePort(17, number as u16),
+            Field::TcpDst if whole => CompiledSet::DestinationPort(6, number as u16),
+            Field::UdpDst if whole => CompiledSet::DestinationPort(17, number as u16),
+            _ if def.writable && fields::is_metadata(field) && def.words().len() == 1 => {
+                metadata(field, value, mask)
+            }
+            _ => CompiledSet::Other {
+                field,
+                value: value.clone(),
+                mask: mask.clone(),
+            },
+        }
+    }
+
+    /// The words of the key that it may change, apart from the tags of a VLAN TCI set.
+    pub fn words(&self) -> WordSet {
+        match self {
+            CompiledSet::EthDst(_) => Field::EthDst.def().words(),
+            CompiledSet::EthSrc(_) => Field::EthSrc.def().words(),
+            CompiledSet::Ipv4Src(_) => Field::Ipv4Src.def().words(),
+            CompiledSet::Ipv4Dst(_) => Field::Ipv4Dst.def().words(),
+            CompiledSet::SourcePort(..) | CompiledSet::DestinationPort(..) => {
+                Field::TcpSrc.def().words()
+            }
+            CompiledSet::Metadata { word, .. } => WordSet(1 << word),
+            CompiledSet::Other { field, .. } => field.def().words(),
+        }
+    }
+
+    /// Runs it on a packet; see [`set_field`] for what false means.
+    #[inline]
+    pub fn run<F: Frame>(&self, frame: &mut F, layers: &mut Layers, key: &mut FlowKey) -> bool {
+        match self {
+            CompiledSet::EthDst(to) => set_ethernet(frame, key, 0, at::ETH_DST, *to),
+            CompiledSet::EthSrc(to) => set_ethernet(frame, key, 6, at::ETH_SRC, *to),
+            CompiledSet::Ipv4Src(to) => set_ipv4(frame, layers, key, 12, at::IPV4_SRC, *to),
+            CompiledSet::Ipv4Dst(to) => set_ipv4(frame, layers, key, 16, at::IPV4_DST, *to),
+            CompiledSet::SourcePort(protocol, to) => {
+                set_port(frame, layers, key, *protocol, 0, at::TP_SRC, *to)
+            }
+            CompiledSet::DestinationPort(protocol, to) => {
+                set_port(frame, layers, key, *protocol, 2, at::TP_DST, *to)
+            }
+            CompiledSet::Metadata { word, value, mask } => {
+                let word = &mut key.words[usize::from(*word) % crate::key::WORDS];
+                *word = *word & !mask | value;
+            }
+            CompiledSet::Other { field, value, mask } => {
+                return set_field(frame, layers, key, *field, value, mask);
+            }
+        }
+        true
+    }
+}
+
+/// Six bytes of a value that has them.
+fn address(value: &Value) -> [u8; 6] {
+    let mut address = [0; 6];
+    address.copy_from_slice(&value.to_u128().to_be_bytes()[10..]);
+    address
+}
+
+fn metadata(field: Field, value: &Value, mask: &Value) -> CompiledSet {
+    let def = field.def();
+    let (mut value_bytes, mut mask_bytes) = ([0; 8], [0; 8]);
+    let from = def.offset % 8;
+    for (index, place) in def.place().iter().enumerate() {
+        mask_bytes[from + index] = mask[index] & place;
+        value_bytes[from + index] = value[index] & mask[index] & place;
+    }
+    CompiledSet::Metadata {
+        word: (def.offset / 8) as u8,
+        value: u64::from_ne_bytes(value_bytes),
+        mask: u64::from_ne_bytes(mask_bytes),
+    }
+}
+
+#[inline(always)]
+fn set_ethernet<F: Frame>(
+    frame: &mut F,
+    key: &mut FlowKey,
+    offset: usize,
+    place: usize,
+    to: [u8; 6],
+) {
+    let head = frame.head_mut();
+    if head.len() < 14 {
+        return;
+    }
+    head[offset..offset + 6].copy_from_slice(&to);
+    key.bytes_mut()[place..place + 6].copy_from_slice(&to);
+}
+
+#[inline(always)]
+fn set_ipv4<F: Frame>(
+    frame: &mut F,
+    layers: &Layers,
+    key: &mut FlowKey,
+    offset: usize,
+    place: usize,
+    to: u32,
+) {
+    if key.u16(at::ETH_TYPE) != IPV4 || layers.l4 == 0 {
+        return;
+    }
+    let l3 = usize::from(layers.l3);
+    let Some(header) = frame.head_mut().get_mut(l3..l3 + 20) else {
+        return;
+    };
+    let old = u32::from_be_bytes(header[offset..offset + 4].try_into().unwrap());
+    let mut delta = Delta::new();
+    delta.words(old, to);
+    header[offset..offset + 4].copy_from_slice(&to.to_be_bytes());
+    let checksum = u16::from_be_bytes([header[10], header[11]]);
+    header[10..12].copy_from_slice(&delta.applied_to(checksum).to_be_bytes());
+    key.set_u32(place, to);
+    fix_transport(frame, layers, key, delta, Changed::Addresses);
+}
+
+#[inline(always)]
+fn set_port<F: Frame>(
+    frame: &mut F,
+    layers: &Layers,
+    key: &mut FlowKey,
+    protocol: u8,
+    offset: usize,
+    place: usize,
+    to: u16,
+) {
+    let ip = matches!(key.u16(at::ETH_TYPE), IPV4 | IPV6);
+    if !ip || key.u8(at::IP_PROTO) != protocol || !layers.transport {
+        return;
+    }
+    let from = usize::from(layers.l4) + offset;
+    let Some(bytes) = frame.head_mut().get_mut(from..from + 2) else {
+        return;
+    };
+    let mut delta = Delta::new();
+    delta.word(u16::from_be_bytes([bytes[0], bytes[1]]), to);
+    bytes.copy_from_slice(&to.to_be_bytes());
+    key.set_u16(place, to);
+    fix_transport(frame, layers, key, delta, Changed::Transport);
+}
+
+/// What a difference is of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Changed {
+    /// Addresses in the pseudo header.
+    Addresses,
+    /// Bytes of the transport header.
+    Transport,
+}
+
+/// Applies a difference to the transport checksum, where there is one that has the changed bytes in it.
+#[inline(always)]
+fn fix_transport<F: Frame>(
+    frame: &mut F,
+    layers: &Layers,
+    key: &FlowKey,
+    delta: Delta,
+    changed: Changed,
+) {
+    let in_pseudo_header = changed == Changed::Transport;
+    let offset = match key.u8(at::IP_PROTO) {
+        6 => 16,
+        17 => 6,
+        58 if in_pseudo_header || key.u16(at::ETH_TYPE) == IPV6 => 2,
+        1 if in_pseudo_header => 2,
+        _ => return,
+    };
+    if !layers.transport {
+        return;
+    }
+    let offload = frame.offload();
+    let partial = offload.partial_checksum && offload.csum_start == layers.l4;
+    let udp = offset == 6;
+    let from = usize::from(layers.l4) + offset;
+    let Some(field) = frame.head_mut().get_mut(from..from + 2) else {
+        return;
+    };
+    let old = u16::from_be_bytes([field[0], field[1]]);
+    let new = if partial {
+        if changed == Changed::Transport {
+            return;
+        }
+        delta.applied_to_sum(old)
+    } else if udp && old == 0 {
+        return;
+    } else {
+        match delta.applied_to(old) {
+            0 if udp => 0xffff,
+            new => new,
+        }
+    };
+    field.copy_from_slice(&new.to_be_bytes());
+}
+
+/// The packet's TTL is used up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("TTL expired")]
+pub struct TtlExpired;
+
+/// Decrements the IPv4 TTL or IPv6 hop limit; nothing happens to other packets. A TTL of 0 or 1 stays and is an error.
+#[inline]
+pub fn dec_ttl<F: Frame>(
+    frame: &mut F,
+    layers: &Layers,
+    key: &mut FlowKey,
+) -> Result<(), TtlExpired> {
+    let eth_type = key.u16(at::ETH_TYPE);
+    if !matches!(eth_type, IPV4 | IPV6) || layers.l4 == 0 {
+        return Ok(());
+    }
+    let l3 = usize::from(layers.l3);
+    let Some(header) = frame.head_mut().get_mut(l3..l3 + 20) else {
+        return Ok(());
+    };
+    let place = if eth_type == IPV4 { 8 } else { 7 };
+    let old = header[place];
+    if old <= 1 {
+        return Err(TtlExpired);
+    }
+    header[place] = old - 1;
+    if eth_type == IPV4 {
+        let mut delta = Delta::new();
+        delta.byte(8, old, old - 1);
+        let checksum = u16::from_be_bytes([header[10], header[11]]);
+        header[10..12].copy_from_slice(&delta.applied_to(checksum).to_be_bytes());
+    }
+    key.set_u8(at::IP_TTL, old - 1);
+    Ok(())
+}

@@ -1,0 +1,283 @@
+//! Setting any field, masked: where it lies in the frame, and which checksum has it in it.
+
+use super::{Changed, IPV4, IPV6, fix_transport, vlan};
+use crate::checksum::{self, Delta};
+use crate::fields::{Field, FieldDef};
+use crate::frame::Frame;
+use crate::key::{FlowKey, WordSet, at};
+use crate::parse::{Layers, PACKET_WORDS};
+use crate::value::Value;
+
+/// Which checksum has the bytes in it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Covered {
+    Nothing,
+    Ipv4Header,
+    Ipv4Address,
+    Ipv6Address,
+    Transport,
+}
+
+/// Whether a field is no part of the packet.
+pub fn is_metadata(field: Field) -> bool {
+    matches!(field, Field::InPort | Field::InPortOxm)
+        || field.def().words().intersect(PACKET_WORDS) == WordSet::EMPTY
+}
+
+/// See [`super::set_field`].
+pub fn set<F: Frame>(
+    frame: &mut F,
+    layers: &mut Layers,
+    key: &mut FlowKey,
+    field: Field,
+    value: &Value,
+    mask: &Value,
+) -> bool {
+    let def = field.def();
+    if !def.writable || value.len() != def.bytes || mask.len() != def.bytes {
+        return true;
+    }
+    let place = def.place();
+    let mask: Value = Value::from_bytes(
+        &mask
+            .iter()
+            .zip(place.iter())
+            .map(|(mask, place)| mask & place)
+            .collect::<smallvec::SmallVec<[u8; 16]>>(),
+    );
+    match field {
+        Field::VlanTci | Field::DlVlan | Field::DlVlanPcp | Field::VlanVid | Field::VlanPcp => {
+            let (value, mask) = (value.to_u64() as u16, mask.to_u64() as u16);
+            return vlan::set_tci(frame, layers, key, value, mask, field == Field::VlanTci);
+        }
+        Field::IpDscp | Field::IpDscpShifted | Field::IpEcn if key.u16(at::ETH_TYPE) == IPV6 => {
+            set_traffic_class(frame, layers, key, value[0], mask[0]);
+        }
+        _ if is_metadata(field) => merge(&mut key.bytes_mut()[def.offset..], value, &mask),
+        _ => set_in_header(frame, layers, key, def, value, &mask),
+    }
+    true
+}
+
+/// `bytes = bytes & !mask | value & mask`, over as many bytes as the mask has.
+fn merge(bytes: &mut [u8], value: &[u8], mask: &[u8]) {
+    for ((byte, value), mask) in bytes.iter_mut().zip(value).zip(mask) {
+        *byte = *byte & !mask | value & mask;
+    }
+}
+
+/// Fields whose bytes in the key are their bytes in the frame.
+fn set_in_header<F: Frame>(
+    frame: &mut F,
+    layers: &mut Layers,
+    key: &mut FlowKey,
+    def: &FieldDef,
+    value: &[u8],
+    mask: &[u8],
+) {
+    let Some((from, covered)) = locate(def.field, frame.head(), layers, key) else {
+        return;
+    };
+    let sctp = matches!(def.field, Field::SctpSrc | Field::SctpDst);
+    let (l4, end) = (usize::from(layers.l4), layers.end as usize);
+    let before = if sctp {
+        checksum::sctp(frame, l4, end)
+    } else {
+        0
+    };
+    let Some(bytes) = frame.head_mut().get_mut(from..from + def.bytes) else {
+        return;
+    };
+    let mut delta = Delta::new();
+    for (index, byte) in bytes.iter_mut().enumerate() {
+        let new = *byte & !mask[index] | value[index] & mask[index];
+        // Headers begin on even offsets of what their checksums are over.
+        let base = if covered == Covered::Transport {
+            l4
+        } else {
+            layers.l3.into()
+        };
+        delta.byte(from + index - base.min(from), *byte, new);
+        *byte = new;
+    }
+    if def.field == Field::ArpOp {
+        frame.head_mut()[from - 1] = 0;
+    }
+    merge(&mut key.bytes_mut()[def.offset..], value, mask);
+    if matches!(covered, Covered::Ipv4Header | Covered::Ipv4Address) {
+        fix_ipv4_header(frame, layers, delta);
+    }
+    match covered {
+        Covered::Nothing | Covered::Ipv4Header => {}
+        Covered::Ipv4Address => fix_transport(frame, layers, key, delta, Changed::Addresses),
+        Covered::Ipv6Address => {
+            if def.field != Field::Ipv6Dst || !routed_onward(frame.head(), layers) {
+                fix_transport(frame, layers, key, delta, Changed::Addresses);
+            }
+        }
+        Covered::Transport if sctp => fix_sctp(frame, l4, end, before),
+        Covered::Transport => fix_transport(frame, layers, key, delta, Changed::Transport),
+    }
+}
+
+fn fix_ipv4_header<F: Frame>(frame: &mut F, layers: &Layers, delta: Delta) {
+    let from = usize::from(layers.l3) + 10;
+    if let Some(field) = frame.head_mut().get_mut(from..from + 2) {
+        let new = delta.applied_to(u16::from_be_bytes([field[0], field[1]]));
+        field.copy_from_slice(&new.to_be_bytes());
+    }
+}
+
+/// A checksum that was wrong stays wrong by the same bits, so that an edit does not hide damage.
+fn fix_sctp<F: Frame>(frame: &mut F, l4: usize, end: usize, before: u32) {
+    let after = checksum::sctp(frame, l4, end);
+    if let Some(field) = frame.head_mut().get_mut(l4 + 8..l4 + 12) {
+        for (byte, change) in field.iter_mut().zip((before ^ after).to_le_bytes()) {
+            *byte ^= change;
+        }
+    }
+}
+
+/// The IPv6 traffic class lies across two bytes.
+fn set_traffic_class<F: Frame>(
+    frame: &mut F,
+    layers: &Layers,
+    key: &mut FlowKey,
+    value: u8,
+    mask: u8,
+) {
+    let l3 = usize::from(layers.l3);
+    if layers.l4 == 0 {
+        return;
+    }
+    let Some(bytes) = frame.head_mut().get_mut(l3..l3 + 2) else {
+        return;
+    };
+    let old = bytes[0] << 4 | bytes[1] >> 4;
+    let new = old & !mask | value & mask;
+    bytes[0] = bytes[0] & 0xf0 | new >> 4;
+    bytes[1] = bytes[1] & 0x0f | new << 4;
+    key.set_u8(at::IP_TOS, new);
+}
+
+/// Where a field's bytes begin in the frame, if the packet has it.
+fn locate(field: Field, head: &[u8], layers: &Layers, key: &FlowKey) -> Option<(usize, Covered)> {
+    use Field::*;
+    let (l3, l4) = (usize::from(layers.l3), usize::from(layers.l4));
+    let eth_type = key.u16(at::ETH_TYPE);
+    let when = |condition: bool, offset: usize, covered| condition.then_some((offset, covered));
+    let ipv4 = eth_type == IPV4 && l4 != 0;
+    let ipv6 = eth_type == IPV6 && l4 != 0;
+    let transport =
+        |protocol| (ipv4 || ipv6) && layers.transport && key.u8(at::IP_PROTO) == protocol;
+    match field {
+        EthDst => when(head.len() >= 14, 0, Covered::Nothing),
+        EthSrc => when(head.len() >= 14, 6, Covered::Nothing),
+        MplsLabel => mpls(head, layers, eth_type),
+        MplsTc => mpls(head, layers, eth_type).map(|(offset, covered)| (offset + 2, covered)),
+        MplsTtl => mpls(head, layers, eth_type).map(|(offset, covered)| (offset + 3, covered)),
+        ArpOp => when(is_arp(head, l3, eth_type), l3 + 7, Covered::Nothing),
+        ArpSha => when(is_arp(head, l3, eth_type), l3 + 8, Covered::Nothing),
+        ArpSpa => when(is_arp(head, l3, eth_type), l3 + 14, Covered::Nothing),
+        ArpTha => when(is_arp(head, l3, eth_type), l3 + 18, Covered::Nothing),
+        ArpTpa => when(is_arp(head, l3, eth_type), l3 + 24, Covered::Nothing),
+        IpDscp | IpDscpShifted | IpEcn => when(ipv4, l3 + 1, Covered::Ipv4Header),
+        IpTtl if ipv6 => Some((l3 + 7, Covered::Nothing)),
+        IpTtl => when(ipv4, l3 + 8, Covered::Ipv4Header),
+        Ipv4Src => when(ipv4, l3 + 12, Covered::Ipv4Address),
+        Ipv4Dst => when(ipv4, l3 + 16, Covered::Ipv4Address),
+        // The label's place in its word is the same in the frame, behind version and traffic class.
+        Ipv6Label => when(ipv6, l3, Covered::Nothing),
+        Ipv6Src => when(ipv6, l3 + 8, Covered::Ipv6Address),
+        Ipv6Dst => when(ipv6, l3 + 24, Covered::Ipv6Address),
+        TcpSrc => when(transport(6), l4, Covered::Transport),
+        TcpDst => when(transport(6), l4 + 2, Covered::Transport),
+        UdpSrc => when(transport(17), l4, Covered::Transport),
+        UdpDst => when(transport(17), l4 + 2, Covered::Transport),
+        SctpSrc => when(transport(132), l4, Covered::Transport),
+        SctpDst => when(transport(132), l4 + 2, Covered::Transport),
+        Icmpv4Type => when(ipv4 && transport(1), l4, Covered::Transport),
+        Icmpv4Code => when(ipv4 && transport(1), l4 + 1, Covered::Transport),
+        Icmpv6Type => when(ipv6 && transport(58), l4, Covered::Transport),
+        Icmpv6Code => when(ipv6 && transport(58), l4 + 1, Covered::Transport),
+        NdTarget | NdSll | NdTll if ipv6 && transport(58) => neighbour(field, head, layers),
+        _ => None,
+    }
+}
+
+fn is_arp(head: &[u8], l3: usize, eth_type: u16) -> bool {
+    matches!(eth_type, 0x0806 | 0x8035)
+        && head
+            .get(l3..l3 + 28)
+            .is_some_and(|arp| arp[..6] == [0, 1, 8, 0, 6, 4])
+}
+
+/// The outermost label: behind the Ethernet header, the tags and, where the type is a length, LLC and SNAP.
+fn mpls(head: &[u8], layers: &Layers, eth_type: u16) -> Option<(usize, Covered)> {
+    if !matches!(eth_type, 0x8847 | 0x8848) {
+        return None;
+    }
+    let type_at = 12 + 4 * usize::from(layers.vlans);
+    let number = u16::from_be_bytes(head.get(type_at..type_at + 2)?.try_into().ok()?);
+    let snap = if number < crate::parse::ETH_TYPE_MIN {
+        8
+    } else {
+        0
+    };
+    let from = type_at + 2 + snap;
+    (from + 4 <= usize::from(layers.l3)).then_some((from, Covered::Nothing))
+}
+
+/// Fields of neighbour discovery (RFC 4861 sections 4.3, 4.4 and 4.6.1).
+fn neighbour(field: Field, head: &[u8], layers: &Layers) -> Option<(usize, Covered)> {
+    let l4 = usize::from(layers.l4);
+    let message = head.get(l4..(layers.end as usize).min(head.len()))?;
+    let (kind, code) = (*message.first()?, *message.get(1)?);
+    let wanted = match field {
+        Field::NdSll => kind == 135,
+        Field::NdTll => kind == 136,
+        _ => matches!(kind, 135 | 136),
+    };
+    if !wanted || code != 0 || message.len() < 24 {
+        return None;
+    }
+    if field == Field::NdTarget {
+        return Some((l4 + 8, Covered::Transport));
+    }
+    let option = if field == Field::NdSll { 1 } else { 2 };
+    let mut from = 24;
+    while let Some(header) = message.get(from..from + 8) {
+        let length = usize::from(header[1]) * 8;
+        if length == 0 {
+            return None;
+        }
+        if header[0] == option && length == 8 {
+            return Some((l4 + from + 2, Covered::Transport));
+        }
+        from += length;
+    }
+    None
+}
+
+/// Whether a routing header says that the destination address is not the last one: then it is not the one in the pseudo header
+/// (RFC 8200 section 8.1).
+fn routed_onward(head: &[u8], layers: &Layers) -> bool {
+    let (mut from, end) = (usize::from(layers.l3) + 40, usize::from(layers.l4));
+    let Some(mut protocol) = head.get(usize::from(layers.l3) + 6).copied() else {
+        return false;
+    };
+    while from < end {
+        let Some(header) = head.get(from..from + 8) else {
+            return false;
+        };
+        from += match protocol {
+            43 if header[3] > 0 => return true,
+            0 | 43 | 60 => (usize::from(header[1]) + 1) * 8,
+            44 => 8,
+            51 => (usize::from(header[1]) + 2) * 4,
+            _ => return false,
+        };
+        protocol = header[0];
+    }
+    false
+}
