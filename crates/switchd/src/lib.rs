@@ -1,1 +1,44 @@
 //! sluiced: the switch daemon that stands where ovs-vswitchd stands.
+//!
+//! Two halves. The shell makes a process into a good daemon: [`options`], [`dirs`], [`daemonize`], [`vlog`], [`unixctl`] with
+//! [`coverage`], [`memory`] and [`clock`] behind its commands, and [`streams`] to the outside; [`shell`] ties them together.
+//! The switch proper begins in [`daemon`], which gets a [`Shell`] and runs until it is asked to end.
+
+pub mod clock;
+pub mod coverage;
+pub mod daemon;
+pub mod daemonize;
+pub mod dirs;
+pub mod memory;
+pub mod options;
+pub mod shell;
+pub mod streams;
+pub mod unixctl;
+pub mod vlog;
+
+pub use shell::{ExitRequest, Shell};
+
+/// An error of the operating system in the words of `strerror`, without Rust's `(os error N)`: tools compare messages.
+pub fn plain_error(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    match (error.raw_os_error(), text.rfind(" (os error ")) {
+        (Some(_), Some(end)) => text[..end].to_string(),
+        _ => text,
+    }
+}
+
+/// Sets the process's name to `program`, cut to what the kernel keeps.
+pub(crate) fn name_process(program: &str) {
+    if let Ok(name) = std::ffi::CString::new(program) {
+        daemonize::set_process_name(&name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn errors_read_like_strerror() {
+        assert_eq!(super::plain_error(&std::io::Error::from_raw_os_error(2)), "No such file or directory");
+        assert_eq!(super::plain_error(&std::io::Error::other("x (os error y")), "x (os error y");
+    }
+}

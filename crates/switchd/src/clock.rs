@@ -1,0 +1,108 @@
+//! Monotonic time that tests can hold still. Timers of the control plane (idle and hard timeouts, MAC ageing, back-off,
+//! probes) read this clock and not the kernel's, so that under `--enable-dummy` the commands `time/stop` and `time/warp`
+//! can step a scenario of minutes in an instant and with exact results, as Open vSwitch's own tests do.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{LazyLock, Mutex};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+
+static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+/// Milliseconds that warps have added; while stopped, the time itself.
+static OFFSET: AtomicI64 = AtomicI64::new(0);
+static STOPPED: AtomicBool = AtomicBool::new(false);
+/// Serialises `stop` and `warp`; readers need no lock.
+static CHANGE: Mutex<()> = Mutex::new(());
+static CHANGED: LazyLock<Notify> = LazyLock::new(Notify::new);
+
+/// The longest step of one warp, about 24 days: timers add their spans to the time and must not overflow.
+const MAXIMUM_WARP: i64 = i32::MAX as i64;
+
+fn real() -> i64 {
+    START.elapsed().as_millis() as i64
+}
+
+/// Milliseconds since the program began to look at the clock; never goes back.
+pub fn now() -> i64 {
+    if STOPPED.load(Ordering::Acquire) { OFFSET.load(Ordering::Acquire) } else { real() + OFFSET.load(Ordering::Acquire) }
+}
+
+/// Whether `time/stop` holds the clock.
+pub fn is_stopped() -> bool {
+    STOPPED.load(Ordering::Acquire)
+}
+
+/// Holds the clock still from now on. Only [`warp`] moves it afterwards.
+pub fn stop() {
+    let _guard = CHANGE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if !STOPPED.load(Ordering::Acquire) {
+        OFFSET.fetch_add(real(), Ordering::AcqRel);
+        STOPPED.store(true, Ordering::Release);
+    }
+    CHANGED.notify_waiters();
+}
+
+/// Moves the clock on by `milliseconds` (clamped to 0 ..= 2^31-1) and wakes everybody who sleeps on it.
+pub fn warp(milliseconds: i64) {
+    let _guard = CHANGE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    OFFSET.fetch_add(milliseconds.clamp(0, MAXIMUM_WARP), Ordering::AcqRel);
+    CHANGED.notify_waiters();
+}
+
+/// Sleeps until the clock shows `deadline` (milliseconds, as [`now`] counts).
+pub async fn sleep_until(deadline: i64) {
+    loop {
+        // Registered before the clock is read, so a warp in between is not missed.
+        let changed = CHANGED.notified();
+        tokio::pin!(changed);
+        changed.as_mut().enable();
+        let left = deadline.saturating_sub(now());
+        if left <= 0 {
+            return;
+        }
+        if is_stopped() {
+            changed.await;
+        } else {
+            let left = Duration::from_millis(left as u64);
+            tokio::select! {
+                () = changed => {}
+                () = tokio::time::sleep(left) => {}
+            }
+        }
+    }
+}
+
+/// Sleeps for `span` of this clock.
+pub async fn sleep(span: Duration) {
+    let span = i64::try_from(span.as_millis()).unwrap_or(i64::MAX);
+    sleep_until(now().saturating_add(span)).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One test only: the clock is the process's, and it stays stopped.
+    #[tokio::test]
+    async fn stopped_time_moves_by_warps_alone() {
+        let before = now();
+        stop();
+        let held = now();
+        assert!(held >= before);
+        std::thread::sleep(Duration::from_millis(5));
+        assert_eq!(now(), held);
+        let sleeper = sleep_until(held + 1000);
+        tokio::pin!(sleeper);
+        assert!(tokio::time::timeout(Duration::from_millis(20), &mut sleeper).await.is_err());
+        warp(999);
+        assert!(tokio::time::timeout(Duration::from_millis(20), &mut sleeper).await.is_err());
+        warp(1);
+        assert_eq!(now(), held + 1000);
+        tokio::time::timeout(Duration::from_secs(10), sleeper).await.expect("the warp wakes the sleeper");
+        warp(-5);
+        assert_eq!(now(), held + 1000);
+        stop();
+        assert_eq!(now(), held + 1000);
+    }
+}

@@ -1,0 +1,167 @@
+//! Named counters of events inside the daemon, for whoever wonders what it has been doing. A counter is a static next to
+//! the code that counts, costs one relaxed addition, and shows up in `coverage/show` with its rates over the last
+//! five seconds, minute and hour. It is also where a drop outside the datapath gets its name.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How often [`tick`] must be called: the length of the shortest average.
+pub const INTERVAL: Duration = Duration::from_secs(5);
+
+const PER_MINUTE: usize = 12;
+const MINUTES: usize = 60;
+
+/// A counter with a name. Declare it as a `static` and [`register`] it, or let the first event do that.
+#[derive(Debug)]
+pub struct Counter {
+    name: &'static str,
+    total: AtomicU64,
+    registered: AtomicBool,
+}
+
+impl Counter {
+    /// A counter called `name`: lower case words joined by underscores.
+    pub const fn new(name: &'static str) -> Self {
+        Counter { name, total: AtomicU64::new(0), registered: AtomicBool::new(false) }
+    }
+
+    /// Counts one event.
+    pub fn increment(&'static self) {
+        self.add(1);
+    }
+
+    /// Counts `events` events.
+    pub fn add(&'static self, events: u64) {
+        self.total.fetch_add(events, Ordering::Relaxed);
+        if !self.registered.load(Ordering::Relaxed) {
+            register(self);
+        }
+    }
+
+    /// Events so far.
+    pub fn total(&self) -> u64 {
+        self.total.load(Ordering::Relaxed)
+    }
+}
+
+struct History {
+    last: u64,
+    seconds: [u64; PER_MINUTE],
+    minutes: [u64; MINUTES],
+}
+
+struct Entry {
+    counter: &'static Counter,
+    history: History,
+}
+
+#[derive(Default)]
+struct Registry {
+    entries: BTreeMap<&'static str, Entry>,
+    ticks: usize,
+}
+
+static REGISTRY: Mutex<Option<Registry>> = Mutex::new(None);
+
+fn with<T>(work: impl FnOnce(&mut Registry) -> T) -> T {
+    let mut guard = REGISTRY.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    work(guard.get_or_insert_default())
+}
+
+/// Makes a counter known before its first event, so that it can be read by name. Of two counters with one name the
+/// first stays.
+pub fn register(counter: &'static Counter) {
+    counter.registered.store(true, Ordering::Relaxed);
+    with(|registry| {
+        registry.entries.entry(counter.name).or_insert_with(|| Entry { counter, history: History { last: 0, seconds: [0; PER_MINUTE], minutes: [0; MINUTES] } });
+    });
+}
+
+/// Takes the rates on by one [`INTERVAL`].
+pub fn tick() {
+    with(|registry| {
+        let slot = registry.ticks % PER_MINUTE;
+        let minute = (registry.ticks / PER_MINUTE) % MINUTES;
+        for entry in registry.entries.values_mut() {
+            let total = entry.counter.total();
+            let events = total.saturating_sub(entry.history.last);
+            entry.history.last = total;
+            entry.history.seconds[slot] = events;
+            if slot == 0 {
+                entry.history.minutes[minute] = 0;
+            }
+            entry.history.minutes[minute] += events;
+        }
+        registry.ticks += 1;
+    });
+}
+
+/// The total of the counter called `name`.
+pub fn read(name: &str) -> Option<u64> {
+    with(|registry| registry.entries.get(name).map(|entry| entry.counter.total()))
+}
+
+/// The text of `coverage/show`.
+pub fn show() -> String {
+    with(|registry| {
+        let newest = (registry.ticks + PER_MINUTE - 1) % PER_MINUTE;
+        let mut lines = String::new();
+        let mut silent = 0;
+        for (name, entry) in &registry.entries {
+            let total = entry.counter.total();
+            if total == 0 {
+                silent += 1;
+                continue;
+            }
+            let seconds = entry.history.seconds[newest] as f64 / INTERVAL.as_secs_f64();
+            let minute = entry.history.seconds.iter().sum::<u64>() as f64 / 60.0;
+            let hour = entry.history.minutes.iter().sum::<u64>() as f64 / 3600.0;
+            let _ = writeln!(lines, "{name:<24} {seconds:5.1}/sec {minute:9.3}/sec {hour:13.4}/sec   total: {total}");
+        }
+        let heading = "Event coverage, avg rate over last: 5 seconds, last minute, last hour,  hash=";
+        format!("{heading}{:08x}:\n{lines}{silent} events never hit\n", hash(registry))
+    })
+}
+
+/// Tells runs with different events apart: over the names of the counters that have counted.
+fn hash(registry: &Registry) -> u32 {
+    let hit = registry.entries.values().filter(|entry| entry.counter.total() > 0);
+    hit.flat_map(|entry| entry.counter.name.bytes()).fold(0x811c_9dc5, |hash: u32, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_follow_the_ticks() {
+        static HIT: Counter = Counter::new("test_hit");
+        static MISS: Counter = Counter::new("test_never");
+        register(&MISS);
+        HIT.add(10);
+        assert_eq!(read("test_hit"), Some(10));
+        assert_eq!(read("test_never"), Some(0));
+        assert_eq!(read("no_such"), None);
+        tick();
+        let line = |text: &str| text.lines().find(|line| line.starts_with("test_hit ")).unwrap().to_string();
+        let shown = show();
+        assert_eq!(line(&shown), "test_hit                   2.0/sec     0.167/sec        0.0028/sec   total: 10");
+        assert!(shown.ends_with(" events never hit\n"), "{shown}");
+        assert!(!shown.contains("test_never"));
+        tick();
+        assert_eq!(line(&show()), "test_hit                   0.0/sec     0.167/sec        0.0028/sec   total: 10");
+        for _ in 0..12 {
+            tick();
+        }
+        assert_eq!(line(&show()), "test_hit                   0.0/sec     0.000/sec        0.0028/sec   total: 10");
+        for _ in 0..PER_MINUTE * MINUTES {
+            tick();
+        }
+        assert_eq!(line(&show()), "test_hit                   0.0/sec     0.000/sec        0.0000/sec   total: 10");
+    }
+}

@@ -1,0 +1,499 @@
+//! Becoming a daemon. Three things make it delicate, and all of it happens in one thread, before any other exists:
+//!
+//! * `--detach` promises that when the command returns the first configuration is in force. So the first process forks and
+//!   waits on a pipe until the daemon says so, or ends as the daemon did.
+//! * `--monitor` puts a process in between that starts the daemon again when a programming error kills it, at most once
+//!   in ten seconds.
+//! * The pidfile is locked, not only written: `ovs-appctl` and start scripts ask who holds the lock. `fcntl` locks belong to a
+//!   process, so the daemon takes it after the last fork.
+
+use std::ffi::CStr;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::options::Options;
+use crate::{plain_error, vlog};
+
+/// The least time between two starts of the daemon by the monitor, from the second crash on.
+const RESTART_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Signals that a program error raises; only these make the monitor start the daemon again.
+const CRASHES: &[i32] = &[
+    libc::SIGABRT,
+    libc::SIGALRM,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGILL,
+    libc::SIGPIPE,
+    libc::SIGSEGV,
+    libc::SIGXCPU,
+    libc::SIGXFSZ,
+];
+
+/// Why this process must end instead of becoming the daemon.
+#[derive(Debug)]
+pub enum Stop {
+    /// Its work is done, or somebody else has explained the failure already: end with this status.
+    Exit(i32),
+    /// Say this (in the log and on standard error) and end with status 1.
+    Failure(String),
+}
+
+/// The running daemon's hold on its parent and its pidfile. Dropping it removes the pidfile.
+#[derive(Debug)]
+pub struct Daemon {
+    parent: Option<File>,
+    detach: bool,
+    chdir: bool,
+    _pidfile: Option<Pidfile>,
+}
+
+/// Forks as the options ask. Returns in the daemon's process only, besides errors.
+///
+/// # Panics
+/// Never, but there must be no second thread: `fork` copies only the caller.
+pub fn start(options: &Options) -> Result<Daemon, Stop> {
+    if let Some(path) = options.pidfile.as_deref().filter(|_| !options.overwrite_pidfile) {
+        refuse_if_running(path).map_err(Stop::Failure)?;
+    }
+    let mut parent = None;
+    if options.detach {
+        match fork_and_wait()? {
+            Forked::Parent { .. } => return Err(Stop::Exit(0)),
+            Forked::Child(pipe) => parent = Some(pipe),
+        }
+        // SAFETY: setsid takes no arguments; it fails only in a group leader, which a fresh child is not.
+        unsafe { libc::setsid() };
+    }
+    if options.monitor {
+        parent = Some(monitor(options, parent)?);
+    }
+    let pidfile = match &options.pidfile {
+        Some(path) => Some(Pidfile::create(path, options.overwrite_pidfile).map_err(Stop::Failure)?),
+        None => None,
+    };
+    Ok(Daemon { parent, detach: options.detach, chdir: !options.no_chdir, _pidfile: pidfile })
+}
+
+impl Daemon {
+    /// The first configuration is in force: lets go of the terminal and lets the waiting parent end. Later calls do nothing.
+    pub fn ready(&mut self) {
+        if let Some(mut pipe) = self.parent.take() {
+            // A parent that was killed is nobody's loss.
+            let _ = pipe.write_all(&[0]);
+        }
+        if std::mem::take(&mut self.detach) {
+            vlog::silence_console();
+            vlog::flush(Duration::from_secs(1));
+            leave_terminal(self.chdir);
+        }
+    }
+}
+
+/// Gives the standard streams to `/dev/null`, and the current directory back to whoever may want to unmount it.
+fn leave_terminal(chdir: bool) {
+    if chdir {
+        let _ = std::env::set_current_dir("/");
+    }
+    if let Ok(null) = OpenOptions::new().read(true).write(true).open("/dev/null") {
+        for stream in 0..3 {
+            // SAFETY: dup2 replaces a standard stream by an open descriptor; no Rust object owns descriptors 0 to 2.
+            unsafe { libc::dup2(null.as_raw_fd(), stream) };
+        }
+    }
+}
+
+enum Forked {
+    /// The child said that it is ready.
+    Parent {
+        child: i32,
+    },
+    Child(File),
+}
+
+/// Forks; the parent goes on when the child has said through the pipe that it is ready. There is no limit on how long
+/// that takes (a database may come up late), but a child that ends takes its parent along, with its status.
+fn fork_and_wait() -> Result<Forked, Stop> {
+    let (mut reader, writer) = pipe().map_err(|error| Stop::Failure(format!("pipe failed: {}", plain_error(&error))))?;
+    match fork()? {
+        0 => Ok(Forked::Child(writer)),
+        child => {
+            drop(writer);
+            let mut byte = [0];
+            if read_retrying(&mut reader, &mut byte) == 1 {
+                return Ok(Forked::Parent { child });
+            }
+            let status = wait_for(child);
+            if libc::WIFEXITED(status) && libc::WEXITSTATUS(status) != 0 {
+                return Err(Stop::Exit(libc::WEXITSTATUS(status)));
+            }
+            let how = describe(status);
+            Err(Stop::Failure(format!("fork child died before signaling startup ({how})")))
+        }
+    }
+}
+
+fn pipe() -> io::Result<(File, File)> {
+    let (reader, writer) = io::pipe()?;
+    Ok((File::from(std::os::fd::OwnedFd::from(reader)), File::from(std::os::fd::OwnedFd::from(writer))))
+}
+
+fn fork() -> Result<i32, Stop> {
+    // SAFETY: this process has one thread, so the child is a full copy; both sides go on in ordinary code.
+    match unsafe { libc::fork() } {
+        -1 => Err(Stop::Failure(format!("fork failed: {}", plain_error(&io::Error::last_os_error())))),
+        pid => Ok(pid),
+    }
+}
+
+fn read_retrying(file: &mut File, buffer: &mut [u8]) -> usize {
+    loop {
+        match file.read(buffer) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result.unwrap_or(0),
+        }
+    }
+}
+
+fn wait_for(pid: i32) -> i32 {
+    let mut status = 0;
+    loop {
+        // SAFETY: the pointer is to a live variable.
+        let result = unsafe { libc::waitpid(pid, &mut status, 0) };
+        if result == pid {
+            return status;
+        }
+        let interrupted = io::Error::last_os_error().kind() == io::ErrorKind::Interrupted;
+        if result < 0 && !interrupted {
+            return 1 << 8;
+        }
+    }
+}
+
+/// How a process ended, in Open vSwitch's words.
+fn describe(status: i32) -> String {
+    let mut text = if libc::WIFEXITED(status) {
+        format!("exit status {}", libc::WEXITSTATUS(status))
+    } else if libc::WIFSIGNALED(status) {
+        format!("killed ({})", signal_name(libc::WTERMSIG(status)))
+    } else {
+        format!("terminated abnormally ({status:x})")
+    };
+    if libc::WIFSIGNALED(status) && libc::WCOREDUMP(status) {
+        text.push_str(", core dumped");
+    }
+    text
+}
+
+fn signal_name(signal: i32) -> String {
+    // SAFETY: strsignal returns NULL or a NUL-terminated string that stays valid until its next call in this thread.
+    unsafe {
+        let name = libc::strsignal(signal);
+        if name.is_null() { format!("signal {signal}") } else { CStr::from_ptr(name).to_string_lossy().into_owned() }
+    }
+}
+
+fn is_crash(status: i32) -> bool {
+    libc::WIFSIGNALED(status) && CRASHES.contains(&libc::WTERMSIG(status))
+}
+
+/// The daemon that the monitor watches; 0 while there is none.
+static WATCHED: AtomicI32 = AtomicI32::new(0);
+/// Whether the monitor was told to end.
+static ENDING: AtomicBool = AtomicBool::new(false);
+
+/// Hands a signal on to the daemon. Only atomics and `kill`, as a signal handler must.
+extern "C" fn hand_on(signal: i32) {
+    if signal != libc::SIGHUP {
+        ENDING.store(true, Ordering::SeqCst);
+    }
+    let pid = WATCHED.load(Ordering::SeqCst);
+    if pid > 0 {
+        // SAFETY: kill is async-signal-safe; the process is a child that has not been waited for.
+        unsafe { libc::kill(pid, signal) };
+    }
+}
+
+fn handle_signals(handler: libc::sighandler_t) {
+    for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+        // SAFETY: the handler is SIG_DFL or `hand_on`, which is async-signal-safe.
+        unsafe { libc::signal(signal, handler) };
+    }
+}
+
+/// Watches over the daemon. Returns (with the pipe to say `ready` on) in each daemon it starts; in the monitor itself only
+/// as an error, when it is time to end.
+fn monitor(options: &Options, mut parent: Option<File>) -> Result<File, Stop> {
+    let mut title = Title::find();
+    let mut started = Instant::now();
+    let mut child = match fork_and_wait()? {
+        Forked::Child(pipe) => return Ok(pipe),
+        Forked::Parent { child } => child,
+    };
+    vlog::set_subprogram("monitor");
+    set_process_name(c"monitor");
+    watch(child);
+    handle_signals(hand_on as *const () as libc::sighandler_t);
+    if let Some(mut pipe) = parent.take() {
+        let _ = pipe.write_all(&[0]);
+    }
+    if options.detach {
+        vlog::silence_console();
+        leave_terminal(!options.no_chdir);
+    }
+    let mut crashes = 0;
+    let mut state = String::from("healthy");
+    loop {
+        title.set(&format!("{}: monitoring pid {child} ({state})", options.program));
+        let status = wait_for(child);
+        WATCHED.store(0, Ordering::SeqCst);
+        let how = format!("pid {child} died, {}", describe(status));
+        if !is_crash(status) {
+            tracing::info!(target: "daemon_unix", "{how}, exiting");
+            return Err(Stop::Exit(if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { 0 }));
+        }
+        crashes += 1;
+        state = format!("{crashes} crashes: {how}");
+        if libc::WCOREDUMP(status) {
+            forbid_cores();
+        }
+        child = loop {
+            throttle(&state, started, crashes)?;
+            tracing::error!(target: "daemon_unix", "{state}, restarting");
+            started = Instant::now();
+            title.restore();
+            match fork_and_wait() {
+                Ok(Forked::Parent { child }) => break child,
+                Ok(Forked::Child(pipe)) => {
+                    handle_signals(libc::SIG_DFL);
+                    vlog::set_subprogram("");
+                    crate::name_process(&options.program);
+                    return Ok(pipe);
+                }
+                // It crashed again before it was ready: once more. An error of its own making is final.
+                Err(Stop::Failure(text)) => {
+                    tracing::error!(target: "daemon_unix", "{text}");
+                    crashes += 1;
+                    state = format!("{crashes} crashes: {text}");
+                }
+                Err(exit) => return Err(exit),
+            }
+        };
+        watch(child);
+    }
+}
+
+/// Remembers whom to hand signals on to; one that came just before is not lost.
+fn watch(child: i32) {
+    WATCHED.store(child, Ordering::SeqCst);
+    if ENDING.load(Ordering::SeqCst) {
+        // SAFETY: kill has no memory effects; the child has not been waited for.
+        unsafe { libc::kill(child, libc::SIGTERM) };
+    }
+}
+
+/// Waits until the daemon may be started again.
+fn throttle(state: &str, started: Instant, crashes: u32) -> Result<(), Stop> {
+    if crashes > 1 && started.elapsed() < RESTART_INTERVAL {
+        let seconds = RESTART_INTERVAL.as_secs();
+        tracing::warn!(target: "daemon_unix", "{state}, waiting until {seconds} seconds since last restart");
+    }
+    loop {
+        if ENDING.load(Ordering::SeqCst) {
+            return Err(Stop::Exit(0));
+        }
+        let left = RESTART_INTERVAL.saturating_sub(started.elapsed());
+        if crashes <= 1 || left.is_zero() {
+            return Ok(());
+        }
+        std::thread::sleep(left.min(Duration::from_millis(100)));
+    }
+}
+
+/// One core file tells the story; a daemon that crashes again and again must not fill the disk with them.
+fn forbid_cores() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: both calls get pointers to a live variable of the right type.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_CORE, &mut limit) == 0 {
+            limit.rlim_cur = 0;
+            libc::setrlimit(libc::RLIMIT_CORE, &limit);
+        }
+    }
+}
+
+/// Sets what `/proc/PID/comm` shows (the kernel keeps 15 bytes).
+pub fn set_process_name(name: &CStr) {
+    // SAFETY: PR_SET_NAME reads a NUL-terminated string.
+    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+}
+
+/// The command line as `ps` shows it, which lies in this process's own memory: the monitor writes its state there.
+struct Title {
+    address: usize,
+    original: Vec<u8>,
+}
+
+impl Title {
+    /// Finds the command line through `/proc/self/stat` (fields 48 and 49); where that is not to be had, titles stay as they are.
+    fn find() -> Self {
+        let none = Title { address: 0, original: Vec::new() };
+        let Ok(stat) = fs::read_to_string("/proc/self/stat") else { return none };
+        // The second field is a name in parentheses that may hold anything; count from its end.
+        let Some((_, fields)) = stat.rsplit_once(')') else { return none };
+        let field = |number: usize| fields.split_whitespace().nth(number - 3)?.parse::<usize>().ok();
+        let (Some(start), Some(end)) = (field(48), field(49)) else { return none };
+        match fs::read("/proc/self/cmdline") {
+            Ok(original) if start > 0 && end > start && original.len() == end - start => {
+                Title { address: start, original }
+            }
+            _ => none,
+        }
+    }
+
+    fn set(&mut self, text: &str) {
+        let room = self.original.len().saturating_sub(1);
+        let mut bytes = vec![0; self.original.len()];
+        let length = text.len().min(room);
+        bytes[..length].copy_from_slice(&text.as_bytes()[..length]);
+        self.write(&bytes);
+    }
+
+    fn restore(&mut self) {
+        let original = std::mem::take(&mut self.original);
+        self.write(&original);
+        self.original = original;
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        if self.address != 0 {
+            // SAFETY: the kernel says that the argument strings of this process lie in [address, address + original.len()),
+            // `bytes` has exactly that length, and that memory is writable (it is on the initial stack). The standard library
+            // copies arguments when asked and nobody asks any more; there is one thread.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.address as *mut u8, bytes.len()) };
+        }
+    }
+}
+
+/// A pidfile that this process holds locked.
+#[derive(Debug)]
+struct Pidfile {
+    path: PathBuf,
+    /// Open for as long as the lock is to be held: closing any descriptor of the file gives the lock up.
+    file: File,
+}
+
+fn lock(kind: libc::c_int) -> libc::flock {
+    // SAFETY: `flock` is plain data, and all zeros is one of its values.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = kind as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    lock
+}
+
+/// The process that holds the lock on `file`, if another one does.
+fn holder(file: &File) -> io::Result<Option<i32>> {
+    let mut asked = lock(libc::F_WRLCK);
+    // SAFETY: the descriptor is open and the pointer is to a live `flock`.
+    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &mut asked) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok((asked.l_type != libc::F_UNLCK as libc::c_short).then_some(asked.l_pid))
+}
+
+fn refuse_if_running(path: &Path) -> Result<(), String> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(format!("{}: open: {}", path.display(), plain_error(&error))),
+    };
+    match holder(&file) {
+        Ok(None) => Ok(()),
+        Ok(Some(pid)) => Err(format!("{}: already running as pid {pid}, aborting", path.display())),
+        Err(error) => Err(format!("{}: fcntl(F_GETLK) failed ({})", path.display(), plain_error(&error))),
+    }
+}
+
+impl Pidfile {
+    /// Writes and locks a temporary file and moves it to `path`, so the pidfile never exists unlocked. The lock on the
+    /// temporary name also settles who of two that start at once goes first.
+    fn create(path: &Path, overwrite: bool) -> Result<Self, String> {
+        let mut name = path.as_os_str().to_owned();
+        name.push(".tmp");
+        let temporary = PathBuf::from(name);
+        let shown = temporary.display();
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o644)
+            .open(&temporary)
+            .map_err(|error| format!("{shown}: create failed ({})", plain_error(&error)))?;
+        let wanted = lock(libc::F_WRLCK);
+        // SAFETY: the descriptor is open and the pointer is to a live `flock`.
+        if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &wanted) } != 0 {
+            let error = plain_error(&io::Error::last_os_error());
+            return Err(format!("{shown}: fcntl(F_SETLK) failed ({error})"));
+        }
+        if !overwrite {
+            refuse_if_running(path)?;
+        }
+        let write = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
+        write.map_err(|error| format!("{shown}: write failed ({})", plain_error(&error)))?;
+        fs::rename(&temporary, path).map_err(|error| {
+            format!("failed to rename \"{shown}\" to \"{}\" ({})", path.display(), plain_error(&error))
+        })?;
+        Ok(Pidfile { path: path.to_path_buf(), file })
+    }
+}
+
+impl Drop for Pidfile {
+    fn drop(&mut self) {
+        // Another daemon may have taken the name by --overwrite-pidfile; then it is not ours to remove.
+        let same = match (self.file.metadata(), fs::metadata(&self.path)) {
+            (Ok(own), Ok(there)) => own.dev() == there.dev() && own.ino() == there.ino(),
+            _ => false,
+        };
+        if same {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statuses_read_like_open_vswitchs() {
+        assert_eq!(describe(3 << 8), "exit status 3");
+        assert_eq!(describe(libc::SIGSEGV), "killed (Segmentation fault)");
+        assert_eq!(describe(libc::SIGABRT | 0x80), "killed (Aborted), core dumped");
+        assert!(is_crash(libc::SIGSEGV));
+        assert!(!is_crash(libc::SIGTERM) && !is_crash(libc::SIGKILL) && !is_crash(1 << 8));
+    }
+
+    #[test]
+    fn the_pidfile_goes_with_its_daemon_unless_another_took_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x.pid");
+        fs::write(&path, "1\n").unwrap();
+        let pidfile = Pidfile::create(&path, false).expect("a stale pidfile is no obstacle");
+        assert_eq!(fs::read_to_string(&path).unwrap(), format!("{}\n", std::process::id()));
+        drop(pidfile);
+        assert!(!path.exists());
+        let pidfile = Pidfile::create(&path, false).unwrap();
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "another's\n").unwrap();
+        drop(pidfile);
+        assert!(path.exists());
+        let error = Pidfile::create(&directory.path().join("none/x.pid"), false).unwrap_err();
+        assert!(error.ends_with("none/x.pid.tmp: create failed (No such file or directory)"), "{error}");
+    }
+}

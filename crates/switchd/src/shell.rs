@@ -1,0 +1,272 @@
+//! What happens between `exec` and the switch, and between the switch and `exit`. The order matters: options, log, forks,
+//! pidfile, control socket, and only then the runtime and with it threads.
+
+use std::cell::{Cell, RefCell};
+use std::panic::{self, AssertUnwindSafe};
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
+use tokio::task::LocalSet;
+
+use crate::daemonize::{self, Daemon, Stop};
+use crate::dirs::Directories;
+use crate::memory::Memory;
+use crate::options::{self, ControlSocket, FILE_STEM, Options, Request};
+use crate::unixctl::{Registry, Reply, Server};
+use crate::{clock, coverage, daemon, plain_error, vlog};
+
+/// How long the last lines get to reach the log.
+const LAST_LINES: Duration = Duration::from_secs(1);
+
+/// How the daemon was asked to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExitRequest {
+    /// Remove what the daemon made outside itself as well (devices), as `exit --cleanup` asks.
+    pub cleanup: bool,
+}
+
+/// What the switch gets from the process around it. Shared as `Rc` within the control thread.
+#[derive(Debug)]
+pub struct Shell {
+    /// The command line.
+    pub options: Options,
+    /// The control commands; the switch adds its own.
+    pub commands: Registry,
+    /// Who reports in `memory/show`.
+    pub memory: Memory,
+    daemon: RefCell<Daemon>,
+    exit: Cell<Option<ExitRequest>>,
+    exit_asked: Notify,
+    exit_replies: RefCell<Vec<Reply>>,
+}
+
+impl Shell {
+    /// The first configuration is in force: whoever waits for `--detach` may go on. Later calls do nothing.
+    pub fn ready(&self) {
+        self.daemon.borrow_mut().ready();
+    }
+
+    /// Asks the daemon to end. Of several requests the first counts, but any may ask for cleanup.
+    pub fn request_exit(&self, request: ExitRequest) {
+        let cleanup = request.cleanup || self.exit.get().is_some_and(|earlier| earlier.cleanup);
+        self.exit.set(Some(ExitRequest { cleanup }));
+        self.exit_asked.notify_waiters();
+    }
+
+    /// Waits until the daemon is asked to end, by a signal or a command. Any number of tasks may wait.
+    pub async fn exit_requested(&self) -> ExitRequest {
+        loop {
+            let asked = self.exit_asked.notified();
+            tokio::pin!(asked);
+            asked.as_mut().enable();
+            if let Some(request) = self.exit.get() {
+                return request;
+            }
+            asked.await;
+        }
+    }
+}
+
+/// The whole program, with `argv`.
+pub fn main(arguments: Vec<String>) -> ExitCode {
+    let current = std::env::current_dir().unwrap_or_else(|_| "/".into());
+    let options = match options::parse(&arguments, Directories::from_environment(), &current) {
+        Ok(Request::Run(options)) => *options,
+        Ok(Request::Print(text)) => {
+            print!("{text}");
+            return ExitCode::SUCCESS;
+        }
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    crate::name_process(&options.program);
+    let program = options.program.clone();
+    match start(options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Stop::Exit(status)) => ExitCode::from(status.clamp(0, 255) as u8),
+        Err(Stop::Failure(text)) => {
+            // Said plainly on the terminal and once in the log, not twice on the terminal.
+            vlog::silence_console();
+            vlog::emergency("daemon_unix", &text);
+            vlog::flush(LAST_LINES);
+            eprintln!("{program}: {text}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start(options: Options) -> Result<(), Stop> {
+    vlog::start(vlog::Configuration {
+        program: options.program.clone(),
+        specifications: options.verbose.clone(),
+        file: options.log_file.clone(),
+        syslog_method: options.syslog_method.clone(),
+        syslog_target: options.syslog_target.clone(),
+    })
+    .map_err(Stop::Failure)?;
+    log_panics();
+    let daemon = daemonize::start(&options)?;
+    if options.mlockall {
+        lock_memory();
+    }
+    let control = control_path(&options);
+    let server = match &control {
+        Some(path) => Some(Server::bind(path).map_err(|error| {
+            let error = plain_error(&error);
+            Stop::Failure(format!("{}: could not initialize control socket ({error})", path.display()))
+        })?),
+        None => None,
+    };
+    vlog::start_writer().map_err(|error| Stop::Failure(format!("cannot start the log's writer: {error}")))?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Stop::Failure(format!("cannot start the event loop: {error}")))?;
+    let result = panic::catch_unwind(AssertUnwindSafe(|| {
+        LocalSet::new().block_on(&runtime, control_thread(options, daemon, server))
+    }));
+    // A thread that hangs in a name lookup must not keep the daemon from ending.
+    runtime.shutdown_background();
+    vlog::flush(LAST_LINES);
+    match result {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => Err(Stop::Failure(format!("{error:#}"))),
+        // The hook has logged it; the monitor must see a crash and not an orderly end.
+        Err(_) => std::process::abort(),
+    }
+}
+
+fn control_path(options: &Options) -> Option<std::path::PathBuf> {
+    match &options.unixctl {
+        ControlSocket::None => None,
+        ControlSocket::At(path) => Some(path.clone()),
+        ControlSocket::Default => {
+            Some(options.directories.in_run(format!("{FILE_STEM}.{}.ctl", std::process::id())))
+        }
+    }
+}
+
+/// Panics go to the log, where a daemon's operator looks.
+fn log_panics() {
+    panic::set_hook(Box::new(|information| {
+        vlog::emergency("util", &format!("assertion failed: {information}"));
+        vlog::flush(LAST_LINES);
+    }));
+}
+
+fn lock_memory() {
+    // SAFETY: mlockall changes no memory, only whether it may be paged out.
+    if unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) } != 0 {
+        let error = plain_error(&std::io::Error::last_os_error());
+        tracing::error!(target: "vswitchd", "mlockall failed: {error}");
+    }
+}
+
+/// The control thread: serves commands and signals while the switch runs, and says goodbye after it.
+async fn control_thread(options: Options, daemon: Daemon, mut server: Option<Server>) -> anyhow::Result<()> {
+    let shell = Rc::new(Shell {
+        options,
+        commands: Registry::default(),
+        memory: Memory::default(),
+        daemon: RefCell::new(daemon),
+        exit: Cell::new(None),
+        exit_asked: Notify::new(),
+        exit_replies: RefCell::default(),
+    });
+    register_commands(&shell);
+    if let Some(server) = &mut server {
+        server.serve(shell.commands.clone())?;
+    }
+    tokio::task::spawn_local(watch_signals(shell.clone())?);
+    tokio::task::spawn_local(async {
+        let mut interval = tokio::time::interval(coverage::INTERVAL);
+        interval.tick().await;
+        loop {
+            interval.tick().await;
+            coverage::tick();
+        }
+    });
+    let result = daemon::run(shell.clone()).await;
+    for reply in shell.exit_replies.take() {
+        reply.ok("");
+    }
+    if let Some(server) = &mut server {
+        server.finish().await;
+    }
+    result
+}
+
+/// Prepares to watch, at once, so that no signal from now on has its default effect; the future does the watching.
+fn watch_signals(shell: Rc<Shell>) -> std::io::Result<impl Future<Output = ()>> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hang_up = signal(SignalKind::hangup())?;
+    Ok(async move {
+        loop {
+            let name = tokio::select! {
+                _ = terminate.recv() => "15 (Terminated)",
+                _ = interrupt.recv() => "2 (Interrupt)",
+                _ = hang_up.recv() => {
+                    vlog::reopen(|_| {});
+                    continue;
+                }
+            };
+            tracing::warn!(target: "fatal_signal", "terminating with signal {name}");
+            shell.request_exit(ExitRequest { cleanup: false });
+        }
+    })
+}
+
+fn register_commands(shell: &Rc<Shell>) {
+    let commands = &shell.commands;
+    vlog::register(commands);
+    let registry = commands.clone();
+    commands.register("list-commands", "", 0, 0, move |_, reply| reply.ok(registry.list()));
+    let version = options::version(&shell.options.program);
+    commands.answer("version", "", 0, 0, move |_| Ok(version.clone()));
+    commands.answer("coverage/show", "", 0, 0, |_| Ok(coverage::show()));
+    commands.answer("coverage/read-counter", "COUNTER", 1, 1, |arguments| {
+        coverage::read(&arguments[0]).map(|total| total.to_string()).ok_or_else(|| "No such counter".into())
+    });
+    let memory = shell.memory.clone();
+    commands.answer("memory/show", "", 0, 0, move |_| Ok(memory.show()));
+    let weak = Rc::downgrade(shell);
+    commands.register("exit", "[--cleanup]", 0, 1, move |arguments, reply| {
+        let Some(shell) = weak.upgrade() else { return };
+        // Answered when the daemon has let go of everything: scripts start the next one right after.
+        shell.exit_replies.borrow_mut().push(reply);
+        shell.request_exit(ExitRequest { cleanup: arguments.first().is_some_and(|word| word == "--cleanup") });
+    });
+    if shell.options.dummy.is_some() {
+        register_time(commands);
+    }
+}
+
+/// The commands that hold and move the clock, for tests only.
+fn register_time(commands: &Registry) {
+    commands.answer("time/stop", "", 0, 0, |_| {
+        clock::stop();
+        Ok(String::new())
+    });
+    commands.register("time/warp", "[large_msecs] msecs", 1, 2, |arguments, reply| {
+        let numbers: Option<Vec<i64>> =
+            arguments.iter().map(|text| text.parse().ok().filter(|number| (1..=i64::from(i32::MAX)).contains(number))).collect();
+        let Some(numbers) = numbers else { return reply.error("invalid MSECS") };
+        let (total, step) = (numbers[0], *numbers.get(1).unwrap_or(&numbers[0]));
+        tokio::task::spawn_local(async move {
+            let mut left = total;
+            while left > 0 && !reply.is_abandoned() {
+                clock::warp(step.min(left));
+                left -= step.min(left);
+                // Everybody whom the step woke gets to run before the next one.
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            reply.ok("warped");
+        });
+    });
+}

@@ -1,0 +1,136 @@
+//! Where one JSON message ends. JSON-RPC sends objects one after another with nothing in between, so the end is where the
+//! braces close. This scanner looks at each byte once, whatever pieces the bytes arrive in: a client that sends one byte at
+//! a time costs no more than one that sends all.
+
+/// The longest message, in bytes. Commands are short; the largest real ones carry a packet in hexadecimal (128 KiB).
+pub const MAXIMUM_MESSAGE: usize = 1 << 20;
+
+/// Bytes that are no JSON object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum FramingError {
+    /// The message does not begin with a brace.
+    #[error("message is not a JSON object")]
+    NotAnObject,
+    /// It does not end within the limit (1 MiB).
+    #[error("message is longer than {MAXIMUM_MESSAGE} bytes")]
+    TooLong,
+}
+
+/// Collects bytes and cuts them into messages.
+#[derive(Debug, Default)]
+pub struct Framer {
+    buffer: Vec<u8>,
+    scanned: usize,
+    depth: usize,
+    in_string: bool,
+    escaped: bool,
+}
+
+impl Framer {
+    /// Adds bytes that have arrived.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// The next complete message, if there is one.
+    pub fn next_message(&mut self) -> Result<Option<Vec<u8>>, FramingError> {
+        while let Some(&byte) = self.buffer.get(self.scanned) {
+            if self.scanned >= MAXIMUM_MESSAGE {
+                return Err(FramingError::TooLong);
+            }
+            self.scanned += 1;
+            if self.depth == 0 {
+                match byte {
+                    b' ' | b'\t' | b'\r' | b'\n' => {
+                        self.buffer.drain(..self.scanned);
+                        self.scanned = 0;
+                    }
+                    b'{' => self.depth = 1,
+                    _ => return Err(FramingError::NotAnObject),
+                }
+            } else if self.ends_at(byte) {
+                let message = self.buffer.drain(..self.scanned).collect();
+                self.scanned = 0;
+                return Ok(Some(message));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether the object ends with this byte.
+    fn ends_at(&mut self, byte: u8) -> bool {
+        if self.in_string {
+            match byte {
+                _ if self.escaped => self.escaped = false,
+                b'\\' => self.escaped = true,
+                b'"' => self.in_string = false,
+                _ => {}
+            }
+            return false;
+        }
+        match byte {
+            b'"' => self.in_string = true,
+            b'{' | b'[' => self.depth += 1,
+            b'}' | b']' => self.depth -= 1,
+            _ => {}
+        }
+        self.depth == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::{Map, Value, json};
+
+    fn value() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof!["\\PC{0,8}|[\"\\\\{}\\[\\]]{0,4}".prop_map(Value::from), any::<i64>().prop_map(Value::from)];
+        leaf.prop_recursive(4, 24, 4, |inner| {
+            prop_oneof![
+                proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                proptest::collection::hash_map("\\PC{0,4}", inner, 0..4)
+                    .prop_map(|map| Value::Object(Map::from_iter(map))),
+            ]
+        })
+    }
+
+    #[test]
+    fn limits() {
+        let mut framer = Framer::default();
+        framer.push(b" \n[1]");
+        assert_eq!(framer.next_message(), Err(FramingError::NotAnObject));
+        let mut framer = Framer::default();
+        framer.push(b"{\"a\":\"");
+        framer.push(&vec![b'x'; MAXIMUM_MESSAGE]);
+        assert_eq!(framer.next_message(), Err(FramingError::TooLong));
+    }
+
+    proptest! {
+        #[test]
+        fn messages_come_back_whole_in_any_pieces(values in proptest::collection::vec(value(), 0..4), piece in 1usize..9) {
+            let messages: Vec<String> = values.into_iter().map(|value| json!({ "x": value }).to_string()).collect();
+            let bytes = messages.join("\n ").into_bytes();
+            let mut framer = Framer::default();
+            let mut found = Vec::new();
+            for piece in bytes.chunks(piece) {
+                framer.push(piece);
+                while let Some(message) = framer.next_message().unwrap() {
+                    found.push(String::from_utf8(message).unwrap());
+                }
+            }
+            prop_assert_eq!(found, messages);
+        }
+
+        #[test]
+        fn no_bytes_panic(bytes in proptest::collection::vec(prop_oneof![any::<u8>(), proptest::sample::select(b"{}[]\"\\ ".to_vec())], 0..200)) {
+            let mut framer = Framer::default();
+            framer.push(&bytes);
+            let mut left = bytes.len();
+            while let Ok(Some(message)) = framer.next_message() {
+                left -= message.len();
+            }
+            prop_assert!(left <= bytes.len());
+        }
+    }
+}

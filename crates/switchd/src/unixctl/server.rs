@@ -1,0 +1,280 @@
+//! Serving the control socket: one task for each client, in the control thread.
+
+use std::cell::Cell;
+use std::fs;
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::task::JoinHandle;
+
+use super::{Framer, Registry};
+use crate::coverage::Counter;
+use crate::plain_error;
+use crate::streams::unix;
+
+/// Clients served at once. `ovs-appctl` stays for one command, so more are an accident.
+const MAXIMUM_CLIENTS: usize = 64;
+/// How long a client may stay without sending anything.
+const IDLE_LIMIT: Duration = Duration::from_secs(300);
+/// How long a client may take to read its answer.
+const WRITE_LIMIT: Duration = Duration::from_secs(30);
+/// How long clients get to read their last answer when the daemon ends.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+static REQUESTS: Counter = Counter::new("unixctl_received");
+static REFUSED: Counter = Counter::new("unixctl_refused");
+static MALFORMED: Counter = Counter::new("unixctl_malformed");
+
+/// The socket, bound but not yet served: errors come before the daemon detaches.
+#[derive(Debug)]
+pub struct Server {
+    path: PathBuf,
+    identity: (u64, u64),
+    listener: Option<std::os::unix::net::UnixListener>,
+    accepting: Option<JoinHandle<()>>,
+    clients: Rc<Cell<usize>>,
+}
+
+impl Server {
+    /// Binds `path`, in place of a socket left there by a daemon that has gone. Only the owner and its group may connect.
+    pub fn bind(path: &Path) -> io::Result<Self> {
+        let listener = unix::listen(path)?;
+        let attributes = fs::metadata(path)?;
+        fs::set_permissions(path, fs::Permissions::from_mode(0o770 & attributes.mode()))?;
+        for counter in [&REQUESTS, &REFUSED, &MALFORMED] {
+            crate::coverage::register(counter);
+        }
+        Ok(Server {
+            path: path.to_path_buf(),
+            identity: (attributes.dev(), attributes.ino()),
+            listener: Some(listener),
+            accepting: None,
+            clients: Rc::default(),
+        })
+    }
+
+    /// Begins to serve, in tasks of the current [`tokio::task::LocalSet`].
+    pub fn serve(&mut self, registry: Registry) -> io::Result<()> {
+        let Some(listener) = self.listener.take() else { return Ok(()) };
+        listener.set_nonblocking(true)?;
+        let listener = UnixListener::from_std(listener)?;
+        self.accepting = Some(tokio::task::spawn_local(accept(listener, registry, self.clients.clone())));
+        Ok(())
+    }
+
+    /// Stops accepting and gives clients a moment to read their last answers.
+    pub async fn finish(&mut self) {
+        if let Some(accepting) = self.accepting.take() {
+            accepting.abort();
+        }
+        let deadline = tokio::time::Instant::now() + FAREWELL;
+        while self.clients.get() > 0 && tokio::time::Instant::now() < deadline {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let there = fs::symlink_metadata(&self.path).map(|attributes| (attributes.dev(), attributes.ino()));
+        if there.is_ok_and(|there| there == self.identity) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+async fn accept(listener: UnixListener, registry: Registry, clients: Rc<Cell<usize>>) {
+    for number in 0u64.. {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(target: "unixctl", "accept failed: {}", plain_error(&error));
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        if clients.get() >= MAXIMUM_CLIENTS {
+            REFUSED.increment();
+            tracing::warn!(target: "unixctl", "unix#{number}: refused, {MAXIMUM_CLIENTS} clients are connected");
+            continue;
+        }
+        let presence = Presence::new(clients.clone());
+        let registry = registry.clone();
+        tokio::task::spawn_local(async move {
+            let _presence = presence;
+            if let Err(error) = serve(stream, &registry, number).await {
+                tracing::debug!(target: "unixctl", "unix#{number}: {error}");
+            }
+        });
+    }
+}
+
+/// Counts a client for as long as it exists.
+struct Presence(Rc<Cell<usize>>);
+
+impl Presence {
+    fn new(clients: Rc<Cell<usize>>) -> Self {
+        clients.set(clients.get() + 1);
+        Presence(clients)
+    }
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+async fn serve(mut stream: UnixStream, registry: &Registry, number: u64) -> io::Result<()> {
+    let mut framer = Framer::default();
+    let mut buffer = vec![0; 16 * 1024];
+    loop {
+        let message = loop {
+            match framer.next_message() {
+                Ok(Some(message)) => break message,
+                Ok(None) => {}
+                Err(error) => {
+                    MALFORMED.increment();
+                    tracing::warn!(target: "jsonrpc", "unix#{number}: received bad JSON-RPC message: {error}");
+                    return Ok(());
+                }
+            }
+            let length = tokio::time::timeout(IDLE_LIMIT, stream.read(&mut buffer)).await??;
+            if length == 0 {
+                return Ok(());
+            }
+            framer.push(&buffer[..length]);
+        };
+        let request = match parse(&message) {
+            Ok(request) => request,
+            Err(problem) => {
+                MALFORMED.increment();
+                tracing::warn!(target: "unixctl", "unix#{number}: {problem}");
+                return Ok(());
+            }
+        };
+        REQUESTS.increment();
+        let Some(answer) = answer(registry, request, &mut stream, &mut framer, &mut buffer).await? else {
+            return Ok(());
+        };
+        tokio::time::timeout(WRITE_LIMIT, stream.write_all(&answer)).await??;
+    }
+}
+
+/// A request whose command is not yet known to exist.
+#[derive(Debug, PartialEq)]
+struct Request {
+    id: Value,
+    method: String,
+    /// Nothing if one of them is not a string.
+    arguments: Option<Vec<String>>,
+}
+
+/// Reads a request; anything else ends the connection, as with Open vSwitch.
+fn parse(message: &[u8]) -> Result<Request, String> {
+    let bad = |what: &str| format!("received bad JSON-RPC message: {what}");
+    let Ok(Value::Object(mut fields)) = serde_json::from_slice(message) else {
+        return Err(bad("message is not valid JSON"));
+    };
+    if let Some(unknown) = fields.keys().find(|key| !["id", "method", "params", "result", "error"].contains(&key.as_str())) {
+        return Err(bad(&format!("message has unexpected member \"{}\"", unknown.escape_default())));
+    }
+    let mut take = |name: &str| fields.remove(name).filter(|value| !value.is_null());
+    let (id, method, params) = (take("id"), take("method"), take("params"));
+    let answers = take("result").is_some() || take("error").is_some();
+    let method = match method {
+        Some(Value::String(method)) => method,
+        Some(_) => return Err(bad("method is not a JSON string")),
+        None if answers => return Err("received unexpected reply message".into()),
+        None => return Err(bad("message has no \"method\"")),
+    };
+    let Some(Value::Array(params)) = params else { return Err(bad("request must have \"params\"")) };
+    if answers {
+        return Err(bad("request must not have \"result\" or \"error\""));
+    }
+    let id = id.ok_or("received unexpected notification message")?;
+    let text = |value| if let Value::String(text) = value { Some(text) } else { None };
+    Ok(Request { id, method, arguments: params.into_iter().map(text).collect() })
+}
+
+/// Runs a request and makes its answer. While the command runs, what the client sends is kept (within the limit of one
+/// message, after which it is left in the socket); nothing is returned if the client goes away.
+async fn answer(
+    registry: &Registry,
+    request: Request,
+    stream: &mut UnixStream,
+    framer: &mut Framer,
+    buffer: &mut [u8],
+) -> io::Result<Option<Vec<u8>>> {
+    let Request { id, method, arguments } = request;
+    tracing::debug!(target: "unixctl", "received request {method}{:?}, id={id}", arguments.as_deref().unwrap_or_default());
+    let result = match arguments {
+        None => Err(format!("\"{method}\" command has non-string argument")),
+        Some(arguments) => {
+            let receiver = registry.run(&method, arguments);
+            tokio::pin!(receiver);
+            let mut room = super::framing::MAXIMUM_MESSAGE;
+            loop {
+                tokio::select! {
+                    biased;
+                    result = &mut receiver => {
+                        break result.unwrap_or_else(|_| Err("the command ended without an answer".into()));
+                    }
+                    length = stream.read(buffer), if room > 0 => match length? {
+                        0 => return Ok(None),
+                        length => {
+                            framer.push(&buffer[..length]);
+                            room = room.saturating_sub(length);
+                        }
+                    }
+                }
+            }
+        }
+    };
+    let terminated = |mut text: String| {
+        if !text.is_empty() && !text.ends_with('\n') {
+            text.push('\n');
+        }
+        text
+    };
+    let answer = match result {
+        Ok(text) => json!({ "id": id, "result": terminated(text), "error": null }),
+        Err(text) => json!({ "id": id, "result": null, "error": terminated(text) }),
+    };
+    Ok(Some(answer.to_string().into_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn requests_and_what_is_none() {
+        let request = parse(br#"{"id":{"a":1},"method":"m","params":["x"]}"#).unwrap();
+        assert_eq!(request, Request { id: json!({"a": 1}), method: "m".into(), arguments: Some(vec!["x".into()]) });
+        assert_eq!(parse(br#"{"id":0,"method":"m","params":[1]}"#).unwrap().arguments, None);
+        let error = |text: &str| parse(text.as_bytes()).unwrap_err();
+        assert_eq!(error(r#"{"id":null,"method":"m","params":[]}"#), "received unexpected notification message");
+        assert_eq!(error(r#"{"id":0,"result":"x","error":null}"#), "received unexpected reply message");
+        assert!(error(r#"{"id":0,"method":"m"}"#).ends_with("request must have \"params\""));
+        assert!(error(r#"{"id":0,"method":5,"params":[]}"#).ends_with("method is not a JSON string"));
+        assert!(error(r#"{"id":0,"method":"m","params":[],"more":1}"#).contains("unexpected member"));
+        assert!(error("{nonsense}").ends_with("not valid JSON"));
+        let deep = format!("{{\"id\":{}", "[".repeat(100_000));
+        assert!(error(&deep).ends_with("not valid JSON"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_message_panics(bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
+            let _ = parse(&bytes);
+        }
+    }
+}

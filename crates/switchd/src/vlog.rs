@@ -1,0 +1,368 @@
+//! The log, in Open vSwitch's format and with its controls. Code logs through `tracing`, whose target names the module
+//! (`info!(target: "bridge", "...")`; a Rust path counts as its last part); this module decides who hears it. There are
+//! three destinations, the console, the system log and a file, each with a pattern and with one level per module, all
+//! changeable while the daemon runs (`ovs-appctl vlog/set`).
+//!
+//! A line's way: a call site asks whether its module is heard anywhere (`tracing` caches the answer until levels change);
+//! its rate limit is asked ([`limit`]); the line is formatted once per destination ([`pattern`]) and given to the sinks
+//! ([`sinks`]), which from [`start_writer`] on means a bounded queue. So nobody who logs ever waits for a disk, and what
+//! does not fit is counted under `vlog_queue_full`.
+
+mod commands;
+mod levels;
+mod limit;
+mod pattern;
+mod sinks;
+
+pub use commands::register;
+pub use levels::{Destination, Level};
+pub use sinks::is_syslog_method;
+
+use std::fmt::{self, Write};
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::{Duration, Instant};
+
+use tracing::field::{Field, Visit};
+use tracing::span;
+use tracing::subscriber::Interest;
+use tracing::{Event, Metadata, Subscriber};
+
+use levels::Table;
+use pattern::{Facts, Pattern};
+use sinks::{Line, Output};
+
+use crate::coverage::Counter;
+
+/// The longest message, in bytes; a longer one is cut and says so. A peer's bytes may be part of a message.
+const MAXIMUM_MESSAGE: usize = 4096;
+
+static QUEUE_FULL: Counter = Counter::new("vlog_queue_full");
+static WRITE_FAILED: Counter = Counter::new("vlog_write_failed");
+static RATE_LIMITED: Counter = Counter::new("vlog_rate_limited");
+
+/// What `vlog/set` and its kin can change.
+struct Settings {
+    table: Table,
+    patterns: [Pattern; 3],
+    facility: u8,
+}
+
+struct Log {
+    program: String,
+    host: String,
+    start: Instant,
+    /// Who this process is besides the daemon itself (`monitor`); empty for the daemon.
+    subprogram: RwLock<String>,
+    serial: AtomicU64,
+    settings: RwLock<Settings>,
+    limits: limit::Limits,
+    output: Output,
+}
+
+static LOG: OnceLock<Log> = OnceLock::new();
+
+fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// How the log begins.
+#[derive(Debug, Clone, Default)]
+pub struct Configuration {
+    /// The name in system log lines and for `%A`.
+    pub program: String,
+    /// Specifications as of `-v`, applied in order. An empty one sets everything to `dbg`.
+    pub specifications: Vec<String>,
+    /// The log file.
+    pub file: Option<PathBuf>,
+    /// As [`is_syslog_method`] accepts it; empty means `libc`.
+    pub syslog_method: String,
+    /// `HOST:PORT` that gets system log lines over UDP as well.
+    pub syslog_target: Option<String>,
+}
+
+/// Begins to log, synchronously until [`start_writer`]. May be called once; logs the log file's opening or failure, as
+/// Open vSwitch does. Fails on a bad specification, with its text.
+pub fn start(configuration: Configuration) -> Result<(), String> {
+    for counter in [&QUEUE_FULL, &WRITE_FAILED, &RATE_LIMITED] {
+        crate::coverage::register(counter);
+    }
+    let mut settings = Settings { table: Table::new(), patterns: pattern::defaults(), facility: pattern::FACILITY_DAEMON };
+    for text in &configuration.specifications {
+        apply(&mut settings, text).map_err(|error| format!("processing \"{text}\": {error}"))?;
+    }
+    let (sinks, complaint) = sinks::Sinks::new(&configuration.syslog_method, configuration.syslog_target.as_deref());
+    let log = Log {
+        program: configuration.program,
+        host: host_name(),
+        start: Instant::now(),
+        subprogram: RwLock::default(),
+        serial: AtomicU64::new(0),
+        settings: RwLock::new(settings),
+        limits: limit::Limits::default(),
+        output: Output::direct(sinks),
+    };
+    LOG.set(log).map_err(|_| "the log has been started already".to_string())?;
+    tracing::subscriber::set_global_default(Gate).map_err(|error| error.to_string())?;
+    if let Some(complaint) = complaint {
+        tracing::error!(target: "socket_util", "{complaint}");
+    }
+    if let Some(file) = configuration.file {
+        match LOG.get().map(|log| log.output.open(file.clone())) {
+            Some(Ok(())) => tracing::info!(target: "vlog", "opened log file {}", file.display()),
+            Some(Err(error)) => {
+                let error = crate::plain_error(&error);
+                tracing::warn!(target: "vlog", "failed to open {} for logging: {error}", file.display());
+            }
+            None => {}
+        }
+    }
+    Ok(())
+}
+
+/// From now on lines go through a bounded queue to a thread of their own. Call after the last fork.
+pub fn start_writer() -> io::Result<()> {
+    LOG.get().map_or(Ok(()), |log| log.output.start_writer())
+}
+
+/// Waits, at most for `limit`, until everything logged so far has been written.
+pub fn flush(limit: Duration) {
+    if let Some(log) = LOG.get() {
+        log.output.flush(limit);
+    }
+}
+
+/// Says which process this is besides the daemon itself, for `%T`: `monitor`.
+pub fn set_subprogram(name: &str) {
+    if let Some(log) = LOG.get() {
+        *write(&log.subprogram) = name.to_string();
+    }
+}
+
+/// Stops logging to the console, for a process that has no terminal any more or says the same thing plainly.
+pub fn silence_console() {
+    if let Some(log) = LOG.get() {
+        write(&log.settings).table.set(None, Some(Destination::Console), Level::Off);
+        tracing::callsite::rebuild_interest_cache();
+    }
+}
+
+/// Closes the log file and opens it again under its name, for log rotation. The answer comes when it is done.
+pub fn reopen(done: impl FnOnce(io::Result<()>) + Send + 'static) {
+    if let Some(log) = LOG.get() {
+        tracing::info!(target: "vlog", "closing log file");
+        log.output.reopen(Box::new(done));
+    }
+}
+
+/// Logs at the level above `err`: the daemon is about to end.
+pub fn emergency(module: &str, message: &str) {
+    emit(module, Level::Emergency, message);
+}
+
+fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = name.trim();
+    if name.is_empty() { "localhost".into() } else { name.into() }
+}
+
+/// Applies one specification of `-v` or `vlog/set`.
+fn apply(settings: &mut Settings, text: &str) -> Result<(), String> {
+    match levels::parse(text)? {
+        levels::Change::Level { module, destination, level } => match module {
+            Some(name) if !settings.table.knows(&name) => Err(format!("no destination, level, or module \"{name}\"")),
+            module => {
+                settings.table.set(module.as_deref(), destination, level);
+                Ok(())
+            }
+        },
+        levels::Change::Pattern(destination, text) => {
+            settings.patterns[destination as usize] = Pattern::new(&text);
+            Ok(())
+        }
+        levels::Change::Facility(facility) => {
+            settings.facility = facility;
+            Ok(())
+        }
+    }
+}
+
+/// Formats one line for every destination that hears it and gives it away.
+fn emit(module: &str, level: Level, message: &str) {
+    let Some(log) = LOG.get() else { return };
+    let settings = read(&log.settings);
+    let heard = settings.table.heard(module, level);
+    if heard.iter().all(|heard| !heard) {
+        return;
+    }
+    let thread = std::thread::current();
+    let subprogram = match thread.name() {
+        Some(name) if name != "main" => name.to_string(),
+        _ => read(&log.subprogram).clone(),
+    };
+    let facts = Facts {
+        program: &log.program,
+        host: &log.host,
+        module,
+        level,
+        message,
+        serial: log.serial.fetch_add(1, Ordering::Relaxed) + 1,
+        subprogram: &subprogram,
+        elapsed: log.start.elapsed(),
+        facility: settings.facility,
+        now: pattern::wall_clock(),
+    };
+    let text = |destination: Destination| {
+        let index = destination as usize;
+        heard[index].then(|| settings.patterns[index].format(&facts))
+    };
+    let line = Line {
+        console: text(Destination::Console),
+        file: text(Destination::File),
+        syslog: text(Destination::Syslog),
+        priority: settings.facility * 8 + level.syslog_severity(),
+        program: log.program.clone(),
+        host: log.host.clone(),
+        now: facts.now,
+    };
+    drop(settings);
+    log.output.give(line);
+}
+
+/// The module a `tracing` target names: itself, or the last part of a Rust path.
+fn module_of(target: &str) -> &str {
+    target.rsplit("::").next().unwrap_or(target)
+}
+
+/// The subscriber: the gate between `tracing` and [`emit`]. Spans are not used by the daemon and cost nothing.
+struct Gate;
+
+impl Gate {
+    fn hears(metadata: &Metadata<'_>) -> bool {
+        LOG.get().is_some_and(|log| {
+            let level = Level::from_tracing(metadata.level());
+            read(&log.settings).table.heard(module_of(metadata.target()), level).contains(&true)
+        })
+    }
+}
+
+impl Subscriber for Gate {
+    fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
+        if metadata.is_event() && Self::hears(metadata) { Interest::always() } else { Interest::never() }
+    }
+
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.is_event() && Self::hears(metadata)
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let Some(log) = LOG.get() else { return };
+        let metadata = event.metadata();
+        let module = module_of(metadata.target());
+        let level = Level::from_tracing(metadata.level());
+        if read(&log.settings).table.is_rate_limited(module) {
+            match log.limits.ask(metadata.callsite()) {
+                limit::Verdict::Pass => {}
+                limit::Verdict::PassAfterDrops(text) => emit(module, level, &text),
+                limit::Verdict::Drop => {
+                    RATE_LIMITED.increment();
+                    return;
+                }
+            }
+        }
+        let mut message = Message::default();
+        event.record(&mut message);
+        emit(module, level, &message.finish());
+    }
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
+/// Collects an event's fields into one bounded line without control characters, so that no peer can forge a line.
+#[derive(Default)]
+struct Message {
+    text: Bounded,
+    fields: Bounded,
+}
+
+#[derive(Default)]
+struct Bounded {
+    text: String,
+    cut: bool,
+}
+
+impl Write for Bounded {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for character in text.chars() {
+            if self.text.len() >= MAXIMUM_MESSAGE {
+                self.cut = true;
+                return Err(fmt::Error);
+            }
+            if character.is_control() && character != '\t' {
+                self.text.extend(character.escape_default());
+            } else {
+                self.text.push(character);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Visit for Message {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        // An error here only means that the bound was reached.
+        let _ = match field.name() {
+            "message" => write!(self.text, "{value:?}"),
+            name => write!(self.fields, " {name}={value:?}"),
+        };
+    }
+}
+
+impl Message {
+    fn finish(self) -> String {
+        let cut = self.text.cut || self.fields.cut;
+        let mut text = self.text.text;
+        text.push_str(&self.fields.text);
+        if cut {
+            text.push_str("...");
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_bounded_and_have_one_line() {
+        let mut message = Message::default();
+        let _ = write!(message.text, "a\nb\u{1b}[0m{}", "x".repeat(3 * MAXIMUM_MESSAGE));
+        let text = message.finish();
+        assert!(text.starts_with("a\\nb\\u{1b}[0mx"));
+        assert!(text.ends_with("x..."));
+        assert!(text.len() <= MAXIMUM_MESSAGE + 16);
+    }
+
+    #[test]
+    fn targets_are_modules() {
+        assert_eq!(module_of("bridge"), "bridge");
+        assert_eq!(module_of("switchd::streams::tls"), "tls");
+    }
+}
