@@ -395,7 +395,7 @@ class Switch:
     def counters(self, bridge="br0"):
         """OpenFlow port counters: {port: {"rx": {...}, "tx": {...}}} with the names ovs-ofctl prints (pkts, bytes, drop, errs)."""
         ports, current = {}, None
-        for line in self.ofctl("dump-ports", bridge).splitlines():
+        for line in self.ofctl("--names", "dump-ports", bridge).splitlines():
             found = re.match(r"\s+port\s+\"?([^\":]+)\"?\s*:\s*rx (.*)", line)
             if found:
                 current = ports.setdefault(found.group(1), {})
