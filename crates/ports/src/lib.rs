@@ -1,1 +1,110 @@
-//! Every way in and out: DPDK devices and kernel interfaces.
+//! Every way in and out: DPDK devices, guests and kernel interfaces.
+//!
+//! [`eal::init`] sets DPDK up once. [`open`] turns a [`PortSpec`] into an [`OpenPort`]: receive queues, each for one worker,
+//! and a [`PortControl`] for the control thread, which gives each worker a transmit queue and changes, watches and closes the
+//! device. Queues may outlive the port: they then receive nothing and drop what they are to send, so a port can be closed while
+//! workers still hold its queues.
+//!
+//! | type | how | module |
+//! | --- | --- | --- |
+//! | `system` | AF_PACKET socket with virtio-net headers | [`kernel`] |
+//! | `tap`, `internal` | TAP device with virtio-net headers | [`tap`] |
+//! | `dpdk`, `afxdp` | DPDK Ethernet device | [`ethdev`] |
+//! | `dpdkvhostuser`, `dpdkvhostuserclient` | DPDK's vhost library | [`vhost`] |
+//! | `dummy` | memory | [`dummy`] |
+
+pub mod eal;
+mod egress;
+mod error;
+pub mod ethdev;
+mod gate;
+mod mbuf;
+mod pool;
+mod raw;
+mod spec;
+
+pub use eal::{Eal, EalOptions, Memory};
+pub use error::{Error, describe};
+pub use mbuf::Mbuf;
+pub use pool::Pool;
+pub use spec::{Dpdk, Dummy, Kind, PortSpec, Xdp};
+
+use packet::io::{RxQueue, TxQueue};
+
+/// A MAC address.
+pub type Mac = [u8; 6];
+
+/// A port that carries frames.
+pub struct OpenPort {
+    /// For the control thread.
+    pub control: Box<dyn PortControl>,
+    /// One for each receive queue; each goes to one worker.
+    pub rx: Vec<Box<dyn RxQueue<Mbuf>>>,
+}
+
+/// What is known about a device at the moment.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct PortInfo {
+    /// Whether the device is there. A kernel interface may be deleted, and its port must then be opened anew.
+    pub present: bool,
+    /// Its MAC address.
+    pub mac: Mac,
+    /// Its MTU in bytes.
+    pub mtu: u16,
+    /// Its index in the kernel, 0 when it has none.
+    pub ifindex: u32,
+    /// Whether it is administratively up.
+    pub admin_up: bool,
+    /// Whether it has a link (a carrier, a connected guest).
+    pub link_up: bool,
+    /// Bits per second, 0 when unknown.
+    pub link_speed: u64,
+    /// None when unknown.
+    pub full_duplex: Option<bool>,
+    /// How often the link changed since the port was opened.
+    pub link_resets: u64,
+}
+
+/// The control thread's side of a port. Dropping it closes the port.
+pub trait PortControl: Send {
+    /// A transmit queue for worker number `worker`. Devices with fewer queues share them behind a lock.
+    fn tx_queue(&mut self, worker: usize) -> Result<Box<dyn TxQueue<Mbuf>>, Error>;
+
+    /// What is known now. Cheap (at most one system call or two), so it may be polled for link changes.
+    fn info(&mut self) -> PortInfo;
+
+    /// Key-value pairs for `Interface.status`, as Open vSwitch fills it for this type.
+    fn status(&mut self) -> Vec<(String, String)>;
+
+    /// What the device itself counts, by the names of `Interface.statistics`. Where a name is also counted by the workers, this
+    /// value is the one to show.
+    fn device_stats(&mut self) -> Vec<(String, u64)>;
+
+    /// Changes the MTU, in bytes.
+    fn set_mtu(&mut self, mtu: u16) -> Result<(), Error>;
+
+    /// Changes the MAC address.
+    fn set_mac(&mut self, mac: Mac) -> Result<(), Error>;
+
+    /// Sets the device up or down.
+    fn set_admin(&mut self, up: bool) -> Result<(), Error>;
+
+    /// Makes a `dummy` port receive `frame`; other types refuse.
+    fn inject(&mut self, _frame: &[u8]) -> Result<(), Error> {
+        Err(Error::Option("not a dummy netdev".into()))
+    }
+
+    /// Closes the port now. Queues that workers still hold do nothing from here on.
+    fn close(self: Box<Self>);
+}
+
+/// Opens a port. The error's text is for `Interface.error`.
+pub fn open(eal: &Eal, spec: &PortSpec) -> Result<OpenPort, Error> {
+    match &spec.kind {
+        Kind::Dpdk(options) => ethdev::open(eal, spec, options),
+        other => Err(Error::UnknownType {
+            name: spec.name.clone(),
+            kind: format!("{other:?}"),
+        }),
+    }
+}

@@ -1,0 +1,521 @@
+//! DPDK's environment (EAL): set up once for the process, taken down at its end.
+//!
+//! `rte_eal_init` is told by an argument list, pins the thread that calls it and starts threads that inherit that thread's
+//! signal mask. So it runs on a thread of its own, which blocks all signals and ends afterwards: nothing leaks into the
+//! daemon's threads.
+//!
+//! Memory comes from huge pages when enough are free, on demand and without files (`--in-memory`); otherwise from ordinary
+//! memory (`--no-huge`), which works everywhere and suits kernel interfaces and guests. DPDK 22.11 refuses `--in-memory` and
+//! `--socket-mem` beside `--no-huge`, so the user's own arguments are looked at before any are added.
+
+use crate::error::{Error, describe};
+use crate::pool::{Pool, Pools, Size};
+use crate::raw;
+use std::ffi::{CStr, CString, c_char};
+use std::marker::PhantomData;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+/// Megabytes of ordinary memory when there are no huge pages. It is taken page by page as it is used.
+const ORDINARY_MEGABYTES: u32 = 1024;
+
+/// Free huge page memory below which `Memory::Auto` does without: less would not hold one pool and a few rings.
+const LEAST_HUGE_MEGABYTES: u64 = 128;
+
+/// Log lines taken from DPDK in one second; a guest can make vhost write as many as it likes.
+const LOG_LINES: u32 = 200;
+
+/// Where buffers live.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Memory {
+    /// Huge pages when at least 128 MB of them are free, otherwise ordinary memory.
+    #[default]
+    Auto,
+    /// Huge pages; an error when there are none.
+    HugePages,
+    /// Ordinary memory, this many megabytes at most.
+    Ordinary(u32),
+}
+
+/// How to set the environment up. The default suits a machine about which nothing is known.
+#[derive(Clone, Debug, Default)]
+pub struct EalOptions {
+    /// Where buffers live.
+    pub memory: Memory,
+    /// `other_config:dpdk-lcore-mask`, hexadecimal.
+    pub lcore_mask: Option<String>,
+    /// `other_config:dpdk-socket-mem`, megabytes for each NUMA node, comma-separated. Ignored without huge pages.
+    pub socket_mem: Option<String>,
+    /// `other_config:dpdk-socket-limit`, as `socket_mem`. Ignored without huge pages.
+    pub socket_limit: Option<String>,
+    /// `other_config:dpdk-hugepage-dir`. Pages are then files there, removed as soon as they are mapped.
+    pub hugepage_dir: Option<String>,
+    /// `other_config:dpdk-alloc-mem`, megabytes.
+    pub alloc_mem: Option<u32>,
+    /// `other_config:dpdk-extra`, split into words as a shell would.
+    pub extra: String,
+    /// Names the runtime directory; unique to the process unless given.
+    pub file_prefix: Option<String>,
+}
+
+struct Inner {
+    pools: Pools,
+    huge_pages: bool,
+    runtime_dir: Option<PathBuf>,
+    arguments: Vec<String>,
+}
+
+/// The environment, once it is up. Clones are the same environment.
+#[derive(Clone)]
+pub struct Eal(Arc<Inner>);
+
+impl std::fmt::Debug for Eal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Eal")
+            .field("huge_pages", &self.0.huge_pages)
+            .field("arguments", &self.0.arguments)
+            .finish()
+    }
+}
+
+static STARTED: Mutex<bool> = Mutex::new(false);
+
+/// Sets DPDK up. Once for each process: a second call is an error, and so may be a call after one that failed, because DPDK
+/// itself can start over only when it refused its arguments.
+pub fn init(options: &EalOptions) -> Result<Eal, Error> {
+    let mut started = STARTED.lock().unwrap_or_else(|poison| poison.into_inner());
+    if *started {
+        return Err(Error::Environment("DPDK is already initialized".into()));
+    }
+    let plan = plan(options, free_huge_megabytes(), &allowed_cpus())?;
+    let arguments = plan.arguments.clone();
+    tracing::info!(target: "dpdk", "EAL arguments: {}", arguments.join(" "));
+    let result = std::thread::Builder::new()
+        .name("eal-init".into())
+        .spawn(move || init_here(&arguments))
+        .map_err(|error| Error::Environment(format!("cannot start a thread: {error}")))?
+        .join();
+    match result {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => return Err(error),
+        Err(_) => return Err(Error::Environment("DPDK's set-up panicked".into())),
+    }
+    *started = true;
+    Ok(Eal(Arc::new(Inner {
+        pools: Pools::new(plan.huge_pages),
+        huge_pages: plan.huge_pages,
+        runtime_dir: plan.own_prefix.then(runtime_dir).flatten(),
+        arguments: plan.arguments,
+    })))
+}
+
+/// DPDK's version, such as "DPDK 22.11.11".
+pub fn version() -> String {
+    // SAFETY: returns a static string.
+    unsafe { CStr::from_ptr(raw::rte_version()) }
+        .to_string_lossy()
+        .into_owned()
+}
+
+impl Eal {
+    /// Whether buffers live in huge pages.
+    pub fn huge_pages(&self) -> bool {
+        self.0.huge_pages
+    }
+
+    /// The arguments that DPDK was given.
+    pub fn arguments(&self) -> &[String] {
+        &self.0.arguments
+    }
+
+    /// The ordinary pool, for frames that do not come from a port (packet-out, learned answers).
+    pub fn pool(&self) -> Result<Pool, Error> {
+        self.pool_for(-1, crate::pool::DATA_ROOM, Size::Modest)
+    }
+
+    pub(crate) fn pool_for(&self, socket: i32, room: u16, size: Size) -> Result<Pool, Error> {
+        self.0.pools.get(socket, room, size)
+    }
+
+    /// All pools with their NUMA node and bytes for each buffer.
+    pub fn pools(&self) -> Vec<(i32, u16, Pool)> {
+        self.0.pools.list()
+    }
+
+    /// Takes the environment down and leaves nothing behind in the file system. Every port must be closed and every frame
+    /// freed: call it last, when all workers have ended.
+    pub fn cleanup(self) {
+        self.0.pools.free();
+        // SAFETY: the caller promises that nothing uses DPDK any more.
+        let code = unsafe { raw::rte_eal_cleanup() };
+        if code != 0 {
+            tracing::warn!(target: "dpdk", "EAL cleanup failed ({})", describe(-code));
+        }
+        if let Some(dir) = &self.0.runtime_dir
+            && let Err(error) = std::fs::remove_dir_all(dir)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            tracing::warn!(target: "dpdk", "cannot remove {}: {error}", dir.display());
+        }
+    }
+}
+
+/// The calling thread's registration with DPDK, which gives it a buffer cache of its own. Ends when dropped, on that thread.
+#[derive(Debug)]
+pub struct Registration(PhantomData<*const ()>);
+
+/// Registers the calling worker. Threads that are not registered may do everything too, only slower. There are 128 places.
+pub fn register_thread() -> Result<Registration, Error> {
+    // SAFETY: affects the calling thread only; fails cleanly when the EAL is not up.
+    if unsafe { raw::rte_thread_register() } == 0 {
+        return Ok(Registration(PhantomData));
+    }
+    // SAFETY: reads a thread-local number.
+    let errno = unsafe { raw::sluice_errno() };
+    Err(Error::Environment(format!(
+        "DPDK does not take another thread ({})",
+        describe(errno)
+    )))
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        // SAFETY: the type is not Send, so this is the thread that registered.
+        unsafe { raw::rte_thread_unregister() }
+    }
+}
+
+/// Runs on the throw-away thread.
+fn init_here(arguments: &[String]) -> Result<(), Error> {
+    // SAFETY: sigfillset and pthread_sigmask are given valid memory; only this thread's mask changes.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &all, std::ptr::null_mut());
+    }
+    // SAFETY: `log_line` has the right type and lives for ever.
+    let code = unsafe { raw::sluice_log_to(log_line) };
+    if code != 0 {
+        return Err(Error::Environment(format!(
+            "cannot take DPDK's log ({})",
+            describe(-code)
+        )));
+    }
+    let strings: Vec<CString> = arguments
+        .iter()
+        .map(|argument| CString::new(argument.as_str()))
+        .collect::<Result<_, _>>()
+        .map_err(|_| Error::Environment("dpdk-extra: a zero byte".into()))?;
+    // DPDK keeps pointers into the arguments, so they are never freed.
+    let mut argv: Vec<*mut c_char> = strings.into_iter().map(CString::into_raw).collect();
+    let argc = argv.len() as libc::c_int;
+    argv.push(std::ptr::null_mut());
+    let argv = Box::leak(argv.into_boxed_slice());
+    // SAFETY: `argv` is a null-terminated array of writable strings that lives for ever.
+    if unsafe { raw::rte_eal_init(argc, argv.as_mut_ptr()) } >= 0 {
+        return Ok(());
+    }
+    // SAFETY: reads a thread-local number.
+    let errno = unsafe { raw::sluice_errno() };
+    Err(Error::Environment(format!(
+        "Unable to initialize DPDK: {}",
+        describe(errno)
+    )))
+}
+
+struct Plan {
+    arguments: Vec<String>,
+    huge_pages: bool,
+    own_prefix: bool,
+}
+
+/// Works out the argument list. `free_huge` is what is free in megabytes, `cpus` where the process may run.
+fn plan(options: &EalOptions, free_huge: u64, cpus: &[usize]) -> Result<Plan, Error> {
+    let extra = split_words(&options.extra)?;
+    refuse_exits(&extra)?;
+    let given = |names: &[&str]| extra.iter().any(|word| names.iter().any(|name| is_option(word, name)));
+    let mut arguments = vec!["sluiced".to_string()];
+    let mut add = |words: &[&str]| arguments.extend(words.iter().map(|word| word.to_string()));
+
+    if !given(&["-c", "-l", "--lcores", "-s", "-S"]) {
+        match &options.lcore_mask {
+            Some(mask) => add(&["-c", mask]),
+            None => {
+                let list: Vec<String> = cpus.iter().map(usize::to_string).collect();
+                add(&["--lcores", &format!("0@({})", list.join(","))]);
+            }
+        }
+    }
+    let wants_huge_files = given(&["--huge-unlink", "--huge-dir", "--legacy-mem", "--socket-mem"]);
+    let huge_pages = if given(&["--no-huge"]) {
+        false
+    } else {
+        match options.memory {
+            Memory::HugePages => true,
+            Memory::Ordinary(_) => wants_huge_files,
+            Memory::Auto => wants_huge_files || free_huge >= LEAST_HUGE_MEGABYTES,
+        }
+    };
+    if huge_pages {
+        if let Some(megabytes) = &options.socket_mem {
+            add(&["--socket-mem", megabytes]);
+        }
+        if let Some(megabytes) = &options.socket_limit {
+            add(&["--socket-limit", megabytes]);
+        }
+        match &options.hugepage_dir {
+            Some(dir) => add(&["--huge-dir", dir, "--huge-unlink"]),
+            None if given(&["--in-memory", "--huge-unlink", "--huge-dir", "--legacy-mem", "--proc-type"]) => {}
+            None => add(&["--in-memory"]),
+        }
+        if let Some(megabytes) = options.alloc_mem
+            && !given(&["-m"])
+        {
+            add(&["-m", &megabytes.to_string()]);
+        }
+    } else {
+        if !given(&["--no-huge"]) {
+            add(&["--no-huge"]);
+        }
+        if !given(&["-m"]) {
+            let megabytes = match (options.memory, options.alloc_mem) {
+                (_, Some(megabytes)) => megabytes,
+                (Memory::Ordinary(megabytes), None) => megabytes,
+                _ => ORDINARY_MEGABYTES,
+            };
+            add(&["-m", &megabytes.to_string()]);
+        }
+    }
+    let own_prefix = !given(&["--file-prefix"]);
+    if own_prefix {
+        let prefix = match &options.file_prefix {
+            Some(prefix) => prefix.clone(),
+            None => format!("sluice-{}", std::process::id()),
+        };
+        add(&["--file-prefix", &prefix]);
+    }
+    if !given(&["--telemetry", "--no-telemetry"]) {
+        add(&["--no-telemetry"]);
+    }
+    arguments.extend(extra);
+    Ok(Plan {
+        arguments,
+        huge_pages,
+        own_prefix,
+    })
+}
+
+/// Whether `word` is the option `name`, with or without a value in the same word.
+fn is_option(word: &str, name: &str) -> bool {
+    match word.strip_prefix(name) {
+        None => false,
+        Some("") => true,
+        // A long option's value follows "=", a one-letter option's directly.
+        Some(rest) => rest.starts_with('=') || !name.starts_with("--"),
+    }
+}
+
+/// Refuses the arguments at which DPDK prints something and ends the process.
+fn refuse_exits(words: &[String]) -> Result<(), Error> {
+    let ends = |word: &str| {
+        let long = word.strip_prefix("--");
+        let helps = long.is_some_and(|rest| !rest.is_empty() && "help".starts_with(rest));
+        let short = long.is_none() && word.starts_with('-') && word[1..].trim_start_matches('v').starts_with('h');
+        helps || short
+    };
+    for (index, word) in words.iter().enumerate() {
+        let level = word.starts_with("--log")
+            && (word.ends_with("=help") || words.get(index + 1).is_some_and(|next| next == "help"));
+        if ends(word) || level {
+            return Err(Error::Environment(format!(
+                "dpdk-extra: '{word}' would end the process"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Splits as a POSIX shell does, without expansions: blanks separate, quotes and backslashes keep.
+fn split_words(text: &str) -> Result<Vec<String>, Error> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut characters = text.chars();
+    while let Some(c) = characters.next() {
+        match c {
+            _ if c.is_whitespace() => words.extend(word.take()),
+            '\'' | '"' => {
+                let word = word.get_or_insert_default();
+                loop {
+                    match characters.next() {
+                        None => return Err(Error::Environment(format!("dpdk-extra: no closing {c}"))),
+                        Some(next) if next == c => break,
+                        Some('\\') if c == '"' => match characters.next() {
+                            Some(kept @ ('"' | '\\' | '$' | '`')) => word.push(kept),
+                            Some(other) => word.extend(['\\', other]),
+                            None => return Err(Error::Environment(format!("dpdk-extra: no closing {c}"))),
+                        },
+                        Some(next) => word.push(next),
+                    }
+                }
+            }
+            '\\' => match characters.next() {
+                Some(next) => word.get_or_insert_default().push(next),
+                None => return Err(Error::Environment("dpdk-extra: ends in a backslash".into())),
+            },
+            _ => word.get_or_insert_default().push(c),
+        }
+    }
+    words.extend(word);
+    Ok(words)
+}
+
+/// Free huge page memory in megabytes, over all sizes.
+fn free_huge_megabytes() -> u64 {
+    let Ok(sizes) = std::fs::read_dir("/sys/kernel/mm/hugepages") else {
+        return 0;
+    };
+    sizes
+        .flatten()
+        .filter_map(|size| {
+            let name = size.file_name().into_string().ok()?;
+            let kilobytes: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
+            let free = std::fs::read_to_string(size.path().join("free_hugepages")).ok()?;
+            Some(free.trim().parse::<u64>().ok()? * kilobytes / 1024)
+        })
+        .sum()
+}
+
+/// The processors on which the calling thread may run.
+fn allowed_cpus() -> Vec<usize> {
+    // SAFETY: the set is plain memory of the size given.
+    let set = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        if libc::sched_getaffinity(0, std::mem::size_of::<libc::cpu_set_t>(), &mut set) != 0 {
+            return vec![0];
+        }
+        set
+    };
+    (0..libc::CPU_SETSIZE as usize)
+        // SAFETY: the index is below the size of the set.
+        .filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) })
+        .collect()
+}
+
+fn runtime_dir() -> Option<PathBuf> {
+    // SAFETY: the EAL is up; the string lives as long as it.
+    let dir = unsafe { CStr::from_ptr(raw::rte_eal_get_runtime_dir()) };
+    let dir = PathBuf::from(dir.to_str().ok()?);
+    (dir.is_absolute() && dir.is_dir()).then_some(dir)
+}
+
+/// Takes one write of DPDK's log stream.
+extern "C" fn log_line(level: u32, text: *const c_char, length: usize) {
+    // A panic must not cross into C; a lost line may.
+    let _ = std::panic::catch_unwind(|| {
+        if !within_limit() {
+            return;
+        }
+        // SAFETY: stdio passes a buffer of `length` bytes that lives until this returns.
+        let bytes = unsafe { std::slice::from_raw_parts(text.cast::<u8>(), length) };
+        for line in String::from_utf8_lossy(bytes).lines().map(str::trim_end) {
+            if line.is_empty() {
+                continue;
+            }
+            // RTE_LOG_EMERG is 1, ERR 4, WARNING 5, NOTICE 6, INFO 7, DEBUG 8.
+            match level {
+                0..=4 => tracing::error!(target: "dpdk", "{line}"),
+                5 => tracing::warn!(target: "dpdk", "{line}"),
+                6 | 7 => tracing::info!(target: "dpdk", "{line}"),
+                _ => tracing::debug!(target: "dpdk", "{line}"),
+            }
+        }
+    });
+}
+
+/// Counts a line against this second's limit, and says so when lines were lost in an earlier one.
+fn within_limit() -> bool {
+    static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+    static SECOND: AtomicU64 = AtomicU64::new(0);
+    static LINES: AtomicU32 = AtomicU32::new(0);
+    let now = START.get_or_init(Instant::now).elapsed().as_secs();
+    if SECOND.swap(now, Ordering::Relaxed) != now {
+        let lines = LINES.swap(0, Ordering::Relaxed);
+        if lines > LOG_LINES {
+            tracing::warn!(target: "dpdk", "{} lines of DPDK's log were left out", lines - LOG_LINES);
+        }
+    }
+    LINES.fetch_add(1, Ordering::Relaxed) < LOG_LINES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arguments(options: &EalOptions, free: u64) -> String {
+        let mut options = options.clone();
+        options.file_prefix.get_or_insert("p".into());
+        plan(&options, free, &[0, 1]).unwrap().arguments.join(" ")
+    }
+
+    #[test]
+    fn huge_pages_are_used_when_there_are_some() {
+        let options = EalOptions::default();
+        assert_eq!(
+            arguments(&options, 4096),
+            "sluiced --lcores 0@(0,1) --in-memory --file-prefix p --no-telemetry"
+        );
+        assert_eq!(
+            arguments(&options, 10),
+            "sluiced --lcores 0@(0,1) --no-huge -m 1024 --file-prefix p --no-telemetry"
+        );
+    }
+
+    #[test]
+    fn what_dpdk_refuses_beside_no_huge_is_left_out() {
+        let options = EalOptions {
+            socket_mem: Some("512,0".into()),
+            lcore_mask: Some("0x1".into()),
+            extra: "--no-huge -m 64".into(),
+            ..EalOptions::default()
+        };
+        assert_eq!(
+            arguments(&options, 4096),
+            "sluiced -c 0x1 --file-prefix p --no-telemetry --no-huge -m 64"
+        );
+    }
+
+    #[test]
+    fn the_users_arguments_are_not_repeated() {
+        let options = EalOptions {
+            extra: "--in-memory --file-prefix=x -l 0 --telemetry".into(),
+            ..EalOptions::default()
+        };
+        assert_eq!(
+            arguments(&options, 4096),
+            "sluiced --in-memory --file-prefix=x -l 0 --telemetry"
+        );
+    }
+
+    #[test]
+    fn words_are_split_as_a_shell_does() {
+        let words = |text| split_words(text).unwrap();
+        assert_eq!(words("  -a 0:1 "), ["-a", "0:1"]);
+        assert_eq!(words(r#"a"b c"d 'e "f' \ g "h\"i" """#), ["ab cd", "e \"f", " g", "h\"i", ""]);
+        assert!(split_words("'x").is_err());
+        assert!(split_words("\"x").is_err());
+        assert!(split_words("x\\").is_err());
+    }
+
+    #[test]
+    fn arguments_that_end_the_process_are_refused() {
+        for extra in ["-h", "--help", "--he", "-vh", "--log-level=help", "--log-level help"] {
+            let options = EalOptions {
+                extra: extra.into(),
+                ..EalOptions::default()
+            };
+            assert!(plan(&options, 0, &[0]).is_err(), "{extra}");
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Making a frame one that a device can send.
+//!
+//! A frame may ask for more than the device does: a checksum to be filled in, a 64 KiB TCP frame to be cut into segments, a
+//! chain of buffers to be sent as one. Most frames ask for nothing, and a burst of those costs one scan over words that
+//! are in the cache. The rest are worked on here, in software, before the device sees them.
+
+use crate::mbuf::Mbuf;
+use crate::raw::flag;
+use packet::frame::{Frame, Gso, Offload};
+use packet::io::TxOutcome;
+
+/// What a device can do.
+pub(crate) struct Abilities {
+    /// Longest frame, in bytes, after segmentation.
+    pub longest: u32,
+    /// Fills in TCP and UDP checksums.
+    pub checksum: bool,
+    /// Segments TCP over IPv4 and IPv6.
+    pub tcp_segmentation: bool,
+    /// Segments UDP.
+    pub udp_segmentation: bool,
+    /// Takes frames of several buffers.
+    pub chains: bool,
+}
+
+/// What a look over a burst found.
+pub(crate) struct Scan {
+    /// Some frame has offload work, or is too long.
+    pub special: bool,
+    /// Some frame has several buffers.
+    pub chained: bool,
+}
+
+/// Looks over a burst; `longest` is the longest frame that may pass.
+#[inline]
+pub(crate) fn scan(frames: &[Mbuf], longest: u32) -> Scan {
+    let mut work = false;
+    let mut length = 0;
+    let mut segments = 0;
+    for frame in frames {
+        work |= frame.has_work();
+        length = length.max(frame.raw().packet_len);
+        segments = segments.max(frame.raw().segments);
+    }
+    Scan {
+        special: work || length > longest,
+        chained: segments > 1,
+    }
+}
+
+/// Replaces the frames that the device cannot send by ones that it can, in the same order. What cannot be sent at all is
+/// counted in `outcome`. `scratch` is empty before and after.
+#[cold]
+pub(crate) fn prepare(
+    frames: &mut Vec<Mbuf>,
+    scratch: &mut Vec<Mbuf>,
+    abilities: &Abilities,
+    outcome: &mut TxOutcome,
+) {
+    for frame in frames.drain(..) {
+        prepare_one(frame, scratch, abilities, outcome);
+    }
+    std::mem::swap(frames, scratch);
+}
+
+fn prepare_one(frame: Mbuf, out: &mut Vec<Mbuf>, abilities: &Abilities, outcome: &mut TxOutcome) {
+    let offload = frame.offload();
+    if offload.gso == Gso::None {
+        if frame.len() > abilities.longest as usize {
+            outcome.too_long += 1;
+        } else {
+            finish(frame, &offload, out, abilities, outcome);
+        }
+        return;
+    }
+    let able = match offload.gso {
+        Gso::UdpL4 => abilities.udp_segmentation,
+        _ => abilities.tcp_segmentation,
+    };
+    match transport(&frame, &offload) {
+        Some(found) if able && abilities.chains => {
+            let segment = u32::from(found.l2 + found.l3 + found.l4) + u32::from(offload.gso_size);
+            if segment > abilities.longest {
+                outcome.too_long += 1;
+            } else {
+                out.push(frame);
+            }
+        }
+        _ => cut(frame, out, abilities, outcome),
+    }
+}
+
+/// Segments a frame in software.
+fn cut(frame: Mbuf, out: &mut Vec<Mbuf>, abilities: &Abilities, outcome: &mut TxOutcome) {
+    let mut emit = |segment: Mbuf| {
+        if segment.len() > abilities.longest as usize {
+            outcome.too_long += 1;
+        } else {
+            finish(segment, &Offload::default(), out, abilities, outcome);
+        }
+    };
+    if packet::segment::segment(frame, &mut emit).is_err() {
+        outcome.failed += 1;
+    }
+}
+
+/// Does what is left to be done on a frame that is not to be segmented.
+fn finish(
+    mut frame: Mbuf,
+    offload: &Offload,
+    out: &mut Vec<Mbuf>,
+    abilities: &Abilities,
+    outcome: &mut TxOutcome,
+) {
+    let by_device = abilities.checksum && transport(&frame, offload).is_some();
+    let whole = !offload.partial_checksum || by_device || packet::checksum::finish_partial(&mut frame);
+    if whole && (abilities.chains || frame.linearize(usize::MAX)) {
+        out.push(frame);
+    } else {
+        outcome.failed += 1;
+    }
+}
+
+/// Where a frame's headers lie, as far as devices need to know.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Transport {
+    /// Bytes before the IP header.
+    pub l2: u16,
+    /// Bytes of the IP header, with IPv6 extension headers.
+    pub l3: u16,
+    /// Bytes of the TCP or UDP header.
+    pub l4: u16,
+    pub ipv6: bool,
+    pub tcp: bool,
+}
+
+/// Tags before the IP header that are looked past.
+const MAX_TAGS: usize = 4;
+
+/// IPv6 extension headers that are looked past.
+const MAX_EXTENSIONS: usize = 8;
+
+fn be16(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]))
+}
+
+/// Finds the TCP or UDP header of an Ethernet frame that is not a fragment, in its first segment.
+pub(crate) fn locate(bytes: &[u8]) -> Option<Transport> {
+    let mut at = 12;
+    let mut tags = 0;
+    let ethertype = loop {
+        match be16(bytes, at)? {
+            0x8100 | 0x88a8 | 0x9100 if tags < MAX_TAGS => {
+                tags += 1;
+                at += 4;
+            }
+            other => break other,
+        }
+    };
+    let l2 = at + 2;
+    let (l3, protocol, ipv6) = match ethertype {
+        0x0800 => {
+            let first = *bytes.get(l2)?;
+            let header = usize::from(first & 15) * 4;
+            let fragment = be16(bytes, l2 + 6)? & 0x3fff != 0;
+            if first >> 4 != 4 || header < 20 || fragment {
+                return None;
+            }
+            (header, *bytes.get(l2 + 9)?, false)
+        }
+        0x86dd => {
+            let (header, protocol) = ipv6_headers(bytes, l2)?;
+            (header, protocol, true)
+        }
+        _ => return None,
+    };
+    let l4_at = l2 + l3;
+    let (l4, tcp) = match protocol {
+        6 => (usize::from(*bytes.get(l4_at + 12)? >> 4) * 4, true),
+        17 => (8, false),
+        _ => return None,
+    };
+    if l4 < 8 || (tcp && l4 < 20) || bytes.len() < l4_at + l4 {
+        return None;
+    }
+    Some(Transport {
+        l2: l2 as u16,
+        l3: l3 as u16,
+        l4: l4 as u16,
+        ipv6,
+        tcp,
+    })
+}
+
+/// Length of the IPv6 header at `l2` with its extension headers, and the protocol behind them.
+fn ipv6_headers(bytes: &[u8], l2: usize) -> Option<(usize, u8)> {
+    if bytes.get(l2)? >> 4 != 6 {
+        return None;
+    }
+    let mut next = *bytes.get(l2 + 6)?;
+    let mut length = 40;
+    for _ in 0..MAX_EXTENSIONS {
+        match next {
+            0 | 43 | 60 => {
+                next = *bytes.get(l2 + length)?;
+                length += usize::from(*bytes.get(l2 + length + 1)?) * 8 + 8;
+            }
+            _ => return Some((length, next)),
+        }
+    }
+    None
+}
+
+/// The headers to which `offload` refers, if they are those that [`locate`] finds and not, say, those inside a tunnel.
+pub(crate) fn transport(frame: &Mbuf, offload: &Offload) -> Option<Transport> {
+    let found = locate(frame.head())?;
+    let offset = if found.tcp { 16 } else { 6 };
+    (offload.csum_start == found.l2 + found.l3 && offload.csum_offset == offset).then_some(found)
+}
+
+/// Says to DPDK what is still to be done to the frame. True when there is something.
+pub(crate) fn mark_for_driver(frame: &mut Mbuf) -> bool {
+    if !frame.has_work() {
+        return false;
+    }
+    let offload = frame.offload();
+    let found = transport(frame, &offload);
+    frame.clear_flags();
+    let Some(found) = found else {
+        return false;
+    };
+    let raw = frame.raw_mut();
+    raw.flags |= if found.ipv6 { flag::TX_IPV6 } else { flag::TX_IPV4 };
+    raw.flags |= if found.tcp { flag::TX_TCP_CKSUM } else { flag::TX_UDP_CKSUM };
+    raw.tx_offload = u64::from(found.l2) | u64::from(found.l3) << 7;
+    if matches!(offload.gso, Gso::Tcp4 | Gso::Tcp6) {
+        raw.flags |= flag::TX_TCP_SEG;
+        if !found.ipv6 {
+            // Segments have lengths of their own, so their IP checksums are the device's to compute.
+            raw.flags |= flag::TX_IP_CKSUM;
+        }
+        raw.tx_offload |= u64::from(found.l4) << 16 | u64::from(offload.gso_size) << 24;
+    }
+    true
+}

@@ -1,0 +1,94 @@
+//! What goes wrong with ports, in the words that `Interface.error` shows.
+
+use std::ffi::CStr;
+
+/// Why a port could not be opened or changed. `Display` is the text for `Interface.error`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The interface type is not one that Sluice knows.
+    #[error("could not create netdev {name} of unknown type {kind}")]
+    UnknownType {
+        /// The port's name.
+        name: String,
+        /// The type asked for.
+        kind: String,
+    },
+    /// An option is missing, malformed or out of range; the text names it.
+    #[error("{0}")]
+    Option(String),
+    /// A device could not be opened; as Open vSwitch words it.
+    #[error("could not open network device {name} ({})", describe(*.errno))]
+    Open {
+        /// The device.
+        name: String,
+        /// The system's error number, positive.
+        errno: i32,
+    },
+    /// DPDK does not take the device arguments.
+    #[error("Error attaching device '{devargs}' to DPDK")]
+    Attach {
+        /// The device arguments.
+        devargs: String,
+    },
+    /// Something that was asked of a device failed.
+    #[error("{name}: {what} failed ({})", describe(*.errno))]
+    Device {
+        /// The device.
+        name: String,
+        /// What was being done.
+        what: String,
+        /// The system's error number, positive.
+        errno: i32,
+    },
+    /// The device cannot do this at all.
+    #[error("{name}: {what} is not supported")]
+    Unsupported {
+        /// The device.
+        name: String,
+        /// What was asked.
+        what: String,
+    },
+    /// DPDK's environment could not be set up, or is not there.
+    #[error("{0}")]
+    Environment(String),
+}
+
+/// The system's text for an error number.
+pub fn describe(errno: i32) -> String {
+    let mut buffer = [0 as libc::c_char; 128];
+    // SAFETY: the buffer is writable for the given length, and strerror_r ends what it writes with a zero.
+    let found = unsafe { libc::strerror_r(errno, buffer.as_mut_ptr(), buffer.len()) };
+    if found != 0 {
+        return format!("error {errno}");
+    }
+    // SAFETY: strerror_r succeeded, so the buffer holds a string.
+    unsafe { CStr::from_ptr(buffer.as_ptr()) }
+        .to_string_lossy()
+        .into_owned()
+}
+
+/// The calling thread's last system error, as a number.
+pub(crate) fn last_errno() -> i32 {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_those_of_open_vswitch() {
+        let error = Error::Open {
+            name: "veth9".into(),
+            errno: libc::ENODEV,
+        };
+        assert_eq!(
+            error.to_string(),
+            "could not open network device veth9 (No such device)"
+        );
+        let error = Error::Attach {
+            devargs: "net_foo".into(),
+        };
+        assert_eq!(error.to_string(), "Error attaching device 'net_foo' to DPDK");
+    }
+}

@@ -1,0 +1,656 @@
+//! DPDK Ethernet devices: NICs and DPDK's virtual devices, plugged in and out while the switch runs.
+//!
+//! A device is known by its devargs. If no port matches them yet, the device is probed; the port is set up, started, and
+//! taken out again on close. Workers' bursts pass a gate for each queue (see `gate`), so the control thread can
+//! stop a device to change it, or take it away, while workers go on polling.
+
+use crate::eal::Eal;
+use crate::egress::{self, Abilities};
+use crate::error::Error;
+use crate::gate::Gate;
+use crate::mbuf::{self, Mbuf};
+use crate::pool::{DATA_ROOM, Size};
+use crate::raw::{self, EthConf, EthCounter, EthCounterName, EthInfo, EthLink, EthStats, capability};
+use crate::spec::{Dpdk, PortSpec};
+use crate::{Mac, OpenPort, PortControl, PortInfo};
+use packet::io::{BURST, RxQueue, TxOutcome, TxQueue};
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString, c_char};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Ports that DPDK can have (`RTE_MAX_ETHPORTS`).
+const MAX_PORTS: usize = 32;
+
+/// What a frame may have beyond the MTU: Ethernet header and one VLAN tag.
+pub(crate) const OVERHEAD: u32 = 18;
+
+/// The largest MTU any port takes: frames stay below 64 KiB.
+pub(crate) const MAX_MTU: u16 = 65_535 - OVERHEAD as u16;
+
+/// Which DPDK port is used by which of ours.
+static USED: Mutex<BTreeMap<u16, String>> = Mutex::new(BTreeMap::new());
+
+/// Opens the device that the options name.
+pub(crate) fn open(eal: &Eal, spec: &PortSpec, options: &Dpdk) -> Result<OpenPort, Error> {
+    let (port, probed) = find_or_probe(&options.devargs)?;
+    let claim = match Claim::new(port, &spec.name, &options.devargs) {
+        Ok(claim) => claim,
+        Err(error) => return Err(error),
+    };
+    let device = Device { port, probed, claim };
+    let info = device.info()?;
+    let mtu = spec.mtu.unwrap_or(1500);
+    check_mtu(&spec.name, &info, mtu)?;
+    let mut conf = configuration(&info, options, spec.tx_queues, mtu);
+    let room = data_room(&info, &conf);
+    let pool = eal.pool_for(info.socket, room, Size::Large)?;
+    device.set_up(&spec.name, &mut conf, pool.as_raw())?;
+    if let Some(mac) = spec.mac {
+        device.check("setting the MAC address", &spec.name, |port| {
+            // SAFETY: `mac` is six readable bytes.
+            unsafe { raw::sluice_eth_set_mac(port, mac.as_ptr()) }
+        })?;
+    }
+    let shared = Arc::new(Shared {
+        port,
+        rx_gates: (0..conf.rx_queues).map(|_| Gate::open()).collect(),
+        tx_gates: (0..conf.tx_queues).map(|_| Gate::open()).collect(),
+        longest: AtomicU32::new(u32::from(mtu) + OVERHEAD),
+        checksum: conf.tx_offloads & capability::TX_CHECKSUM == capability::TX_CHECKSUM,
+        segmentation: conf.tx_offloads & capability::TX_TCP_SEG != 0,
+        chains: conf.tx_offloads & capability::TX_MULTI_SEGMENT != 0 || takes_chains(&text(&info.driver)),
+    });
+    let rx = (0..conf.rx_queues)
+        .map(|queue| {
+            Box::new(EthRx {
+                shared: shared.clone(),
+                queue,
+            }) as Box<dyn RxQueue<Mbuf>>
+        })
+        .collect();
+    let control = Box::new(EthControl {
+        name: spec.name.clone(),
+        shared,
+        device,
+        conf,
+        pool: pool.as_raw(),
+        admin_up: true,
+        last_link: None,
+        link_resets: 0,
+    });
+    Ok(OpenPort { control, rx })
+}
+
+fn find_or_probe(devargs: &str) -> Result<(u16, bool), Error> {
+    let attach = || Error::Attach {
+        devargs: devargs.to_string(),
+    };
+    if let Some(mac) = devargs.strip_prefix("class=eth,mac=") {
+        let mac = parse_mac(mac).ok_or_else(attach)?;
+        return find_by_mac(mac).map(|port| (port, false)).ok_or_else(attach);
+    }
+    let c_devargs = CString::new(devargs).map_err(|_| attach())?;
+    if let Some(port) = matching(&c_devargs).first() {
+        return Ok((*port, false));
+    }
+    // SAFETY: the string outlives the call.
+    if unsafe { raw::rte_dev_probe(c_devargs.as_ptr()) } != 0 {
+        return Err(attach());
+    }
+    matching(&c_devargs).first().map(|port| (*port, true)).ok_or_else(attach)
+}
+
+fn matching(devargs: &CStr) -> Vec<u16> {
+    let mut ports = [0u16; MAX_PORTS];
+    // SAFETY: the string outlives the call and the array has the room that is said.
+    let count =
+        unsafe { raw::sluice_eth_matching(devargs.as_ptr(), ports.as_mut_ptr(), ports.len() as libc::c_int) };
+    ports[..count.max(0) as usize].to_vec()
+}
+
+fn find_by_mac(mac: Mac) -> Option<u16> {
+    let mut port = 0u16;
+    loop {
+        // SAFETY: plain values; owner 0 means "not owned".
+        let next = unsafe { raw::rte_eth_find_next_owned_by(port, 0) };
+        if next >= MAX_PORTS as u64 {
+            return None;
+        }
+        port = next as u16;
+        if eth_info(port).is_ok_and(|info| info.mac == mac) {
+            return Some(port);
+        }
+        port += 1;
+    }
+}
+
+fn parse_mac(text: &str) -> Option<Mac> {
+    let mut mac = [0; 6];
+    let mut parts = text.trim().split(':');
+    for byte in &mut mac {
+        let part = parts.next()?;
+        if part.is_empty() || part.len() > 2 {
+            return None;
+        }
+        *byte = u8::from_str_radix(part, 16).ok()?;
+    }
+    parts.next().is_none().then_some(mac)
+}
+
+fn eth_info(port: u16) -> Result<EthInfo, i32> {
+    let mut info = std::mem::MaybeUninit::<EthInfo>::zeroed();
+    // SAFETY: the structure is writable and mirrors the shim's; all zeroes is a valid value of it.
+    unsafe {
+        match raw::sluice_eth_info(port, info.as_mut_ptr()) {
+            0 => Ok(info.assume_init()),
+            code => Err(-code),
+        }
+    }
+}
+
+fn text(characters: &[c_char]) -> String {
+    let bytes: Vec<u8> = characters
+        .iter()
+        .map(|&c| c as u8)
+        .take_while(|&c| c != 0)
+        .collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn check_mtu(name: &str, info: &EthInfo, mtu: u16) -> Result<(), Error> {
+    let least = info.min_mtu.max(68);
+    let most = match info.max_mtu {
+        0 => MAX_MTU,
+        most => most.min(MAX_MTU),
+    };
+    if (least..=most).contains(&mtu) {
+        return Ok(());
+    }
+    Err(Error::Option(format!(
+        "{name}: unsupported MTU {mtu}: the device takes {least} to {most}"
+    )))
+}
+
+fn configuration(info: &EthInfo, options: &Dpdk, tx_queues: u16, mtu: u16) -> EthConf {
+    let rx_queues = options.rx_queues.clamp(1, info.max_rx_queues.max(1));
+    let long = u32::from(mtu) + OVERHEAD > u32::from(DATA_ROOM);
+    let mut rx_offloads = info.rx_offloads & capability::RX_CHECKSUM;
+    if long {
+        rx_offloads |= info.rx_offloads & capability::RX_SCATTER;
+    }
+    if rx_queues > 1 {
+        rx_offloads |= info.rx_offloads & capability::RX_RSS_HASH;
+    }
+    let mut tx_offloads = info.tx_offloads & capability::TX_MULTI_SEGMENT;
+    if info.tx_offloads & capability::TX_CHECKSUM == capability::TX_CHECKSUM {
+        tx_offloads |= capability::TX_CHECKSUM;
+        if tx_offloads & capability::TX_MULTI_SEGMENT != 0 {
+            tx_offloads |= info.tx_offloads & capability::TX_TCP_SEG;
+        }
+    }
+    EthConf {
+        rx_queues,
+        tx_queues: tx_queues.clamp(1, info.max_tx_queues.max(1)),
+        rx_descriptors: options.rx_descriptors,
+        tx_descriptors: options.tx_descriptors,
+        mtu,
+        pad: 0,
+        socket: info.socket.max(0),
+        rx_offloads,
+        tx_offloads,
+        rss_types: info.rss_types,
+    }
+}
+
+/// Bytes a buffer must take: a whole frame where the device cannot scatter one over several.
+fn data_room(info: &EthInfo, conf: &EthConf) -> u16 {
+    let frame = u32::from(conf.mtu) + OVERHEAD + 4;
+    if frame <= u32::from(DATA_ROOM)
+        || conf.rx_offloads & capability::RX_SCATTER != 0
+        || takes_chains(&text(&info.driver))
+    {
+        return DATA_ROOM;
+    }
+    frame.next_multiple_of(1024).min(65_535 - 128) as u16
+}
+
+/// Virtual drivers that take and make chains without saying so.
+fn takes_chains(driver: &str) -> bool {
+    ["net_pcap", "net_null", "net_ring", "net_memif", "net_tap"].contains(&driver)
+}
+
+/// One of our ports' hold on a DPDK port.
+struct Claim(u16);
+
+impl Claim {
+    fn new(port: u16, name: &str, devargs: &str) -> Result<Claim, Error> {
+        let mut used = USED.lock().unwrap_or_else(|poison| poison.into_inner());
+        if let Some(other) = used.get(&port) {
+            return Err(Error::Option(format!(
+                "'{name}' is trying to use device '{devargs}' which is already in use by '{other}'"
+            )));
+        }
+        used.insert(port, name.to_string());
+        Ok(Claim(port))
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let mut used = USED.lock().unwrap_or_else(|poison| poison.into_inner());
+        used.remove(&self.0);
+    }
+}
+
+/// A DPDK port that is ours; stopped, closed and, if it was plugged in for us, unplugged when dropped.
+struct Device {
+    port: u16,
+    probed: bool,
+    claim: Claim,
+}
+
+impl Device {
+    fn info(&self) -> Result<EthInfo, Error> {
+        eth_info(self.port).map_err(|errno| Error::Device {
+            name: format!("DPDK port {}", self.port),
+            what: "asking the driver".into(),
+            errno,
+        })
+    }
+
+    fn check(&self, what: &str, name: &str, act: impl FnOnce(u16) -> i32) -> Result<(), Error> {
+        match act(self.port) {
+            0 => Ok(()),
+            code => Err(Error::Device {
+                name: name.to_string(),
+                what: what.to_string(),
+                errno: -code,
+            }),
+        }
+    }
+
+    /// Configures the stopped port and starts it.
+    fn set_up(&self, name: &str, conf: &mut EthConf, pool: *mut raw::RawPool) -> Result<(), Error> {
+        self.check("configuring the device", name, |port| {
+            // SAFETY: the structure mirrors the shim's; the pool lives as long as the EAL.
+            unsafe { raw::sluice_eth_setup(port, conf, pool) }
+        })?;
+        self.check("starting the device", name, |port| {
+            // SAFETY: plain values; the port is configured.
+            unsafe { raw::rte_eth_dev_start(port) }
+        })?;
+        // SAFETY: plain values. Devices that cannot be told receive everything anyway.
+        unsafe {
+            raw::rte_eth_promiscuous_enable(self.port);
+            raw::rte_eth_allmulticast_enable(self.port);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // SAFETY: the gates of all queues are closed or were never handed out, so nobody is using the port; the device is
+        // asked for before the port goes and used while it is still plugged in.
+        unsafe {
+            let device = raw::sluice_eth_device(self.claim.0);
+            raw::rte_eth_dev_stop(self.port);
+            raw::rte_eth_dev_close(self.port);
+            if self.probed && !device.is_null() {
+                let code = raw::rte_dev_remove(device);
+                if code != 0 {
+                    tracing::warn!(target: "dpdk", "DPDK port {} cannot be detached ({})", self.port, crate::describe(-code));
+                }
+            }
+        }
+    }
+}
+
+/// What the control thread and the workers share.
+struct Shared {
+    port: u16,
+    rx_gates: Box<[Gate]>,
+    tx_gates: Box<[Gate]>,
+    /// Longest frame that may be sent.
+    longest: AtomicU32,
+    checksum: bool,
+    segmentation: bool,
+    chains: bool,
+}
+
+impl Shared {
+    fn gates(&self) -> impl Iterator<Item = &Gate> {
+        self.rx_gates.iter().chain(self.tx_gates.iter())
+    }
+
+    fn close(&self) {
+        self.gates().for_each(Gate::close);
+    }
+
+    fn reopen(&self) {
+        self.gates().for_each(Gate::reopen);
+    }
+}
+
+struct EthRx {
+    shared: Arc<Shared>,
+    queue: u16,
+}
+
+impl RxQueue<Mbuf> for EthRx {
+    #[inline]
+    fn receive(&mut self, out: &mut Vec<Mbuf>) -> usize {
+        let shared = &*self.shared;
+        let Some(_inside) = shared.rx_gates[usize::from(self.queue)].try_enter() else {
+            return 0;
+        };
+        out.reserve(BURST);
+        let len = out.len();
+        // SAFETY: there is room for BURST more pointers; the driver writes as many valid mbufs as it says, whose chains are ours
+        // alone from then on. The gate keeps the port started.
+        unsafe {
+            let room = out.as_mut_ptr().add(len).cast();
+            let count = usize::from(raw::sluice_rx_burst(shared.port, self.queue, room, BURST as u16));
+            out.set_len(len + count);
+            count
+        }
+    }
+}
+
+struct EthTx {
+    shared: Arc<Shared>,
+    queue: u16,
+    scratch: Vec<Mbuf>,
+}
+
+impl TxQueue<Mbuf> for EthTx {
+    fn send(&mut self, frames: &mut Vec<Mbuf>) -> TxOutcome {
+        let mut outcome = TxOutcome::default();
+        let shared = &*self.shared;
+        let longest = shared.longest.load(Ordering::Relaxed);
+        let scan = egress::scan(frames, longest);
+        let mut work = false;
+        if scan.special || (scan.chained && !shared.chains) {
+            let abilities = Abilities {
+                longest,
+                checksum: shared.checksum,
+                tcp_segmentation: shared.segmentation,
+                udp_segmentation: false,
+                chains: shared.chains,
+            };
+            egress::prepare(frames, &mut self.scratch, &abilities, &mut outcome);
+            work = frames.iter_mut().fold(false, |work, frame| egress::mark_for_driver(frame) | work);
+        }
+        let Some(_inside) = shared.tx_gates[usize::from(self.queue)].enter() else {
+            outcome.failed += frames.len() as u64;
+            mbuf::free_all(frames);
+            return outcome;
+        };
+        let bytes: u64 = frames.iter().map(|frame| u64::from(frame.raw().packet_len)).sum();
+        // SAFETY: the vector holds pointers to chains it owns. The driver takes over those it says it sent, and the vector
+        // forgets all of them before the rest are freed. The gate keeps the port started and other senders out.
+        unsafe {
+            let end = frames.as_mut_ptr_range().end.cast::<*mut raw::RawMbuf>();
+            let mut next = frames.as_mut_ptr().cast::<*mut raw::RawMbuf>();
+            frames.set_len(0);
+            let mut lost = 0;
+            while next < end {
+                let mut burst = end.offset_from(next).min(isize::from(i16::MAX)) as u16;
+                if work {
+                    burst = raw::sluice_tx_prepare(shared.port, self.queue, next, burst);
+                    if burst == 0 {
+                        // The driver refuses this frame for good; those behind it may pass.
+                        lost += u64::from((**next).packet_len);
+                        outcome.failed += 1;
+                        raw::sluice_mbuf_free(*next);
+                        next = next.add(1);
+                        continue;
+                    }
+                }
+                let taken = raw::sluice_tx_burst(shared.port, self.queue, next, burst);
+                if taken == 0 {
+                    break;
+                }
+                outcome.packets += u64::from(taken);
+                next = next.add(usize::from(taken));
+            }
+            while next < end {
+                lost += u64::from((**next).packet_len);
+                outcome.full += 1;
+                raw::sluice_mbuf_free(*next);
+                next = next.add(1);
+            }
+            outcome.bytes += bytes - lost;
+        }
+        outcome
+    }
+}
+
+/// The control thread's side.
+struct EthControl {
+    name: String,
+    shared: Arc<Shared>,
+    device: Device,
+    conf: EthConf,
+    pool: *mut raw::RawPool,
+    admin_up: bool,
+    last_link: Option<bool>,
+    link_resets: u64,
+}
+
+// SAFETY: the pool may be used from any thread, and everything else is Send.
+unsafe impl Send for EthControl {}
+
+impl EthControl {
+    /// Stops the device while no worker is in it, acts, and starts it again.
+    fn while_stopped(&mut self, act: impl FnOnce(&mut EthControl) -> Result<(), Error>) -> Result<(), Error> {
+        self.shared.close();
+        // SAFETY: no worker is inside.
+        unsafe { raw::rte_eth_dev_stop(self.device.port) };
+        let result = act(self);
+        // SAFETY: the port is configured.
+        let started = self.device.check("starting the device", &self.name, |port| unsafe {
+            raw::rte_eth_dev_start(port)
+        });
+        if started.is_ok() {
+            self.shared.reopen();
+        }
+        result.and(started)
+    }
+
+    fn counters(&self) -> Vec<(String, u64)> {
+        let port = self.device.port;
+        // SAFETY: with no room given, the count is returned.
+        let count = unsafe { raw::rte_eth_xstats_get_names(port, std::ptr::null_mut(), 0) };
+        let Ok(count) = usize::try_from(count) else {
+            return Vec::new();
+        };
+        let mut names = vec![EthCounterName { name: [0; 64] }; count];
+        let mut values = vec![EthCounter::default(); count];
+        // SAFETY: both arrays have the room that is said.
+        let (named, valued) = unsafe {
+            (
+                raw::rte_eth_xstats_get_names(port, names.as_mut_ptr(), count as u32),
+                raw::rte_eth_xstats_get(port, values.as_mut_ptr(), count as u32),
+            )
+        };
+        if named != count as i32 || valued < 0 {
+            return Vec::new();
+        }
+        values
+            .iter()
+            .take(valued as usize)
+            .filter_map(|counter| {
+                let name = text(&names.get(counter.id as usize)?.name);
+                let of_interest = name.contains("error") || name.contains("dropped") || name.contains("missed");
+                (of_interest && !name.contains("_q")).then_some((name, counter.value))
+            })
+            .collect()
+    }
+}
+
+impl PortControl for EthControl {
+    fn tx_queue(&mut self, worker: usize) -> Result<Box<dyn TxQueue<Mbuf>>, Error> {
+        Ok(Box::new(EthTx {
+            shared: self.shared.clone(),
+            queue: (worker % usize::from(self.conf.tx_queues)) as u16,
+            scratch: Vec::new(),
+        }))
+    }
+
+    fn info(&mut self) -> PortInfo {
+        let mut link = EthLink::default();
+        // SAFETY: the structure mirrors the shim's.
+        let known = unsafe { raw::sluice_eth_link(self.device.port, &mut link) } == 0;
+        let up = known && link.up != 0;
+        if self.last_link.is_some_and(|last| last != up) {
+            self.link_resets += 1;
+        }
+        self.last_link = Some(up);
+        let info = self.device.info().ok();
+        PortInfo {
+            present: info.is_some(),
+            mac: info.as_ref().map(|info| info.mac).unwrap_or_default(),
+            mtu: self.conf.mtu,
+            ifindex: info.as_ref().map(|info| info.if_index).unwrap_or_default(),
+            admin_up: self.admin_up,
+            link_up: up,
+            link_speed: u64::from(link.speed_mbps) * 1_000_000,
+            full_duplex: known.then_some(link.full_duplex != 0),
+            link_resets: self.link_resets,
+        }
+    }
+
+    fn status(&mut self) -> Vec<(String, String)> {
+        let Ok(info) = self.device.info() else {
+            return Vec::new();
+        };
+        let driver = text(&info.driver);
+        let mut status = vec![
+            ("port_no".to_string(), self.device.port.to_string()),
+            ("numa_id".to_string(), info.socket.max(0).to_string()),
+            ("driver_name".to_string(), driver.clone()),
+            ("if_descr".to_string(), format!("{} {driver}", crate::eal::version())),
+            ("if_type".to_string(), "6".to_string()),
+        ];
+        for (key, value) in [
+            ("min_rx_bufsize", info.min_rx_bufsize),
+            ("max_rx_pktlen", u32::from(self.conf.mtu) + OVERHEAD),
+            ("max_rx_queues", u32::from(info.max_rx_queues)),
+            ("max_tx_queues", u32::from(info.max_tx_queues)),
+            ("max_mac_addrs", info.max_mac_addrs),
+            ("max_hash_mac_addrs", info.max_hash_mac_addrs),
+            ("max_vfs", u32::from(info.max_vfs)),
+            ("max_vmdq_pools", u32::from(info.max_vmdq_pools)),
+            ("n_rxq", u32::from(self.conf.rx_queues)),
+            ("n_txq", u32::from(self.conf.tx_queues)),
+        ] {
+            status.push((key.to_string(), value.to_string()));
+        }
+        let rx_checksum = self.conf.rx_offloads & capability::RX_CHECKSUM == capability::RX_CHECKSUM;
+        status.push(("rx_csum_offload".to_string(), rx_checksum.to_string()));
+        status
+    }
+
+    fn device_stats(&mut self) -> Vec<(String, u64)> {
+        let mut stats = EthStats::default();
+        // SAFETY: the structure mirrors the shim's.
+        if unsafe { raw::sluice_eth_stats(self.device.port, &mut stats) } != 0 {
+            return Vec::new();
+        }
+        let mut named: BTreeMap<String, u64> = self.counters().into_iter().collect();
+        named.extend(
+            [
+                ("rx_packets", stats.rx_packets),
+                ("rx_bytes", stats.rx_bytes),
+                ("rx_errors", stats.rx_errors),
+                ("rx_dropped", stats.rx_missed + stats.rx_no_buffer),
+                ("rx_missed_errors", stats.rx_missed),
+                ("tx_packets", stats.tx_packets),
+                ("tx_bytes", stats.tx_bytes),
+                ("tx_errors", stats.tx_errors),
+            ]
+            .map(|(name, value)| (name.to_string(), value)),
+        );
+        named.into_iter().collect()
+    }
+
+    fn set_mtu(&mut self, mtu: u16) -> Result<(), Error> {
+        if mtu == self.conf.mtu {
+            return Ok(());
+        }
+        let info = self.device.info()?;
+        check_mtu(&self.name, &info, mtu)?;
+        if data_room(&info, &EthConf { mtu, ..self.conf.clone() }) > data_room(&info, &self.conf) {
+            return Err(Error::Unsupported {
+                name: self.name.clone(),
+                what: format!("MTU {mtu} while the port is open: its buffers are too short; the port must be opened again, which"),
+            });
+        }
+        self.while_stopped(|control| {
+            // SAFETY: plain values; the port is stopped and no worker inside.
+            let code = unsafe { raw::rte_eth_dev_set_mtu(control.device.port, mtu) };
+            // Virtual devices without an MTU of their own take any.
+            if code != 0 && code != -libc::ENOTSUP {
+                return Err(Error::Device {
+                    name: control.name.clone(),
+                    what: format!("setting MTU {mtu}"),
+                    errno: -code,
+                });
+            }
+            let mut conf = EthConf {
+                mtu,
+                ..control.conf.clone()
+            };
+            if u32::from(mtu) + OVERHEAD > u32::from(DATA_ROOM) {
+                conf.rx_offloads |= info.rx_offloads & capability::RX_SCATTER;
+            }
+            if conf.rx_offloads != control.conf.rx_offloads {
+                let pool = control.pool;
+                control.device.check("configuring the device", &control.name, |port| {
+                    // SAFETY: the structure mirrors the shim's; the pool lives as long as the EAL.
+                    unsafe { raw::sluice_eth_setup(port, &mut conf, pool) }
+                })?;
+            }
+            control.conf = conf;
+            control.shared.longest.store(u32::from(mtu) + OVERHEAD, Ordering::Relaxed);
+            Ok(())
+        })
+    }
+
+    fn set_mac(&mut self, mac: Mac) -> Result<(), Error> {
+        self.device.check("setting the MAC address", &self.name, |port| {
+            // SAFETY: `mac` is six readable bytes.
+            unsafe { raw::sluice_eth_set_mac(port, mac.as_ptr()) }
+        })
+    }
+
+    fn set_admin(&mut self, up: bool) -> Result<(), Error> {
+        // SAFETY: plain values.
+        let code = unsafe {
+            if up {
+                raw::rte_eth_dev_set_link_up(self.device.port)
+            } else {
+                raw::rte_eth_dev_set_link_down(self.device.port)
+            }
+        };
+        if code != 0 && code != -libc::ENOTSUP {
+            return Err(Error::Device {
+                name: self.name.clone(),
+                what: format!("setting the link {}", if up { "up" } else { "down" }),
+                errno: -code,
+            });
+        }
+        self.admin_up = up;
+        Ok(())
+    }
+
+    fn close(self: Box<Self>) {}
+}
+
+impl Drop for EthControl {
+    fn drop(&mut self) {
+        self.shared.close();
+    }
+}

@@ -1,0 +1,269 @@
+//! What kind of port is asked for, and how that is read from an Interface row.
+
+use crate::Mac;
+use crate::error::Error;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Receive queues that a vhost port is ready for unless told otherwise.
+const VHOST_QUEUES: u16 = 8;
+
+/// Descriptors in a device's queue unless told otherwise, as in Open vSwitch.
+const DESCRIPTORS: u16 = 2048;
+
+/// A port to open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortSpec {
+    /// The port's name; for kernel interfaces also theirs.
+    pub name: String,
+    /// What it is.
+    pub kind: Kind,
+    /// The MTU wanted, in bytes; None leaves the device's own (1500 where it has none).
+    pub mtu: Option<u16>,
+    /// The MAC address wanted; None leaves the device's own, or makes one up where it has none.
+    pub mac: Option<Mac>,
+    /// How many workers will send; devices get as many queues if they can.
+    pub tx_queues: u16,
+}
+
+/// Types of ports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// An existing kernel interface.
+    System,
+    /// A TAP device, made for this port and gone with it.
+    Tap,
+    /// As `Tap`: the host's own end of a bridge.
+    Internal,
+    /// A DPDK Ethernet device.
+    Dpdk(Dpdk),
+    /// A guest's socket to connect to, again and again.
+    VhostClient {
+        /// `options:vhost-server-path`.
+        path: PathBuf,
+        /// Receive queues to be ready for, at least 1.
+        rx_queues: u16,
+    },
+    /// A socket for a guest to connect to.
+    VhostServer {
+        /// Where it is made.
+        path: PathBuf,
+        /// Receive queues to be ready for, at least 1.
+        rx_queues: u16,
+    },
+    /// An existing kernel interface through AF_XDP.
+    AfXdp {
+        /// How to attach.
+        mode: Xdp,
+        /// Queues to use, at least 1.
+        rx_queues: u16,
+    },
+    /// Frames from and to memory.
+    Dummy(Dummy),
+}
+
+/// Options of a DPDK device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dpdk {
+    /// A PCI address, `class=eth,mac=...`, or a virtual device with its arguments.
+    pub devargs: String,
+    /// Receive queues, at least 1.
+    pub rx_queues: u16,
+    /// Descriptors in each receive queue.
+    pub rx_descriptors: u16,
+    /// Descriptors in each transmit queue.
+    pub tx_descriptors: u16,
+}
+
+impl Dpdk {
+    /// The device with Open vSwitch's default options.
+    pub fn new(devargs: impl Into<String>) -> Dpdk {
+        Dpdk {
+            devargs: devargs.into(),
+            rx_queues: 1,
+            rx_descriptors: DESCRIPTORS,
+            tx_descriptors: DESCRIPTORS,
+        }
+    }
+}
+
+/// How AF_XDP attaches to its interface (`options:xdp-mode`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Xdp {
+    /// Whatever works best.
+    #[default]
+    BestEffort,
+    /// In the driver; frames may be copied.
+    Native,
+    /// In the driver, without copies.
+    NativeZeroCopy,
+    /// In the kernel's generic path.
+    Generic,
+}
+
+/// Where a dummy port records its frames.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Dummy {
+    /// `options:tx_pcap`: file for frames sent.
+    pub tx_pcap: Option<PathBuf>,
+    /// `options:rxq_pcap`: file for frames received.
+    pub rx_pcap: Option<PathBuf>,
+}
+
+impl PortSpec {
+    /// A port with nothing special asked.
+    pub fn new(name: impl Into<String>, kind: Kind) -> PortSpec {
+        PortSpec {
+            name: name.into(),
+            kind,
+            mtu: None,
+            mac: None,
+            tx_queues: 1,
+        }
+    }
+
+    /// Reads `Interface.type` and `Interface.options`; `rundir` is where server sockets go. `patch` is not a device and is
+    /// unknown here. Options that are not used are ignored, as Open vSwitch does.
+    pub fn from_row(
+        name: &str,
+        kind: &str,
+        options: &BTreeMap<String, String>,
+        rundir: &Path,
+    ) -> Result<PortSpec, Error> {
+        if name.is_empty() || name.contains('\0') {
+            return Err(Error::Option("the interface has no usable name".into()));
+        }
+        let number = |key: &str, default: u16, most: u16| number(name, options, key, default, most);
+        let kind = match kind {
+            "" | "system" => Kind::System,
+            "tap" => Kind::Tap,
+            "internal" => Kind::Internal,
+            "dpdk" => {
+                let devargs = options.get("dpdk-devargs").map(|text| text.trim()).unwrap_or_default();
+                if devargs.is_empty() {
+                    return Err(Error::Option(format!(
+                        "'{name}' is missing 'options:dpdk-devargs'. The old 'dpdk<port_id>' names are not supported"
+                    )));
+                }
+                Kind::Dpdk(Dpdk {
+                    devargs: devargs.to_string(),
+                    rx_queues: number("n_rxq", 1, 1024)?,
+                    rx_descriptors: number("n_rxq_desc", DESCRIPTORS, 32768)?,
+                    tx_descriptors: number("n_txq_desc", DESCRIPTORS, 32768)?,
+                })
+            }
+            "dpdkvhostuserclient" => {
+                let path = options.get("vhost-server-path").map(String::as_str).unwrap_or_default();
+                if path.is_empty() {
+                    return Err(Error::Option(format!("'{name}' is missing 'options:vhost-server-path'")));
+                }
+                Kind::VhostClient {
+                    path: path.into(),
+                    rx_queues: number("n_rxq", VHOST_QUEUES, 64)?,
+                }
+            }
+            "dpdkvhostuser" => {
+                if name.contains('/') {
+                    return Err(Error::Option(format!(
+                        "\"{name}\" is not a valid name for a vhost-user port: it must not contain '/'"
+                    )));
+                }
+                Kind::VhostServer {
+                    path: rundir.join(name),
+                    rx_queues: number("n_rxq", VHOST_QUEUES, 64)?,
+                }
+            }
+            "afxdp" => Kind::AfXdp {
+                mode: match options.get("xdp-mode").map(String::as_str) {
+                    None | Some("best-effort") => Xdp::BestEffort,
+                    Some("native") => Xdp::Native,
+                    Some("native-with-zerocopy") => Xdp::NativeZeroCopy,
+                    Some("generic") => Xdp::Generic,
+                    Some(other) => {
+                        return Err(Error::Option(format!("{name}: unknown xdp-mode '{other}'")));
+                    }
+                },
+                rx_queues: number("n_rxq", 1, 64)?,
+            },
+            "dummy" | "dummy-internal" | "dummy-pmd" => {
+                let file = |key: &str| options.get(key).or(options.get("pcap")).map(PathBuf::from);
+                Kind::Dummy(Dummy {
+                    tx_pcap: file("tx_pcap"),
+                    rx_pcap: file("rxq_pcap"),
+                })
+            }
+            other => {
+                return Err(Error::UnknownType {
+                    name: name.to_string(),
+                    kind: other.to_string(),
+                });
+            }
+        };
+        Ok(PortSpec::new(name, kind))
+    }
+}
+
+/// A count from the options: 1 to `most`, or `default` when the option is not there.
+fn number(
+    name: &str,
+    options: &BTreeMap<String, String>,
+    key: &str,
+    default: u16,
+    most: u16,
+) -> Result<u16, Error> {
+    let Some(text) = options.get(key) else {
+        return Ok(default);
+    };
+    match text.trim().parse::<u16>() {
+        Ok(value) if (1..=most).contains(&value) => Ok(value),
+        _ => Err(Error::Option(format!(
+            "{name}: options:{key}={text} is not a number from 1 to {most}"
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(kind: &str, options: &[(&str, &str)]) -> Result<PortSpec, Error> {
+        let options = options
+            .iter()
+            .map(|(key, value)| (key.to_string(), value.to_string()))
+            .collect();
+        PortSpec::from_row("p1", kind, &options, Path::new("/run/x"))
+    }
+
+    #[test]
+    fn types_and_options_are_read() {
+        assert_eq!(row("", &[]).unwrap().kind, Kind::System);
+        assert_eq!(
+            row("dpdk", &[("dpdk-devargs", "net_null0"), ("n_rxq", "2")]).unwrap().kind,
+            Kind::Dpdk(Dpdk {
+                rx_queues: 2,
+                ..Dpdk::new("net_null0")
+            })
+        );
+        assert_eq!(
+            row("dpdkvhostuser", &[]).unwrap().kind,
+            Kind::VhostServer {
+                path: "/run/x/p1".into(),
+                rx_queues: 8
+            }
+        );
+    }
+
+    #[test]
+    fn bad_options_are_named() {
+        let text = |result: Result<PortSpec, Error>| result.unwrap_err().to_string();
+        assert_eq!(
+            text(row("bond0", &[])),
+            "could not create netdev p1 of unknown type bond0"
+        );
+        assert!(text(row("dpdk", &[])).contains("options:dpdk-devargs"));
+        assert!(text(row("dpdkvhostuserclient", &[])).contains("vhost-server-path"));
+        assert!(text(row("dpdk", &[("dpdk-devargs", "a"), ("n_rxq", "0")])).contains("n_rxq=0"));
+        assert!(text(row("dpdk", &[("dpdk-devargs", "a"), ("n_rxq_desc", "x")])).contains("n_rxq_desc=x"));
+        assert!(text(row("afxdp", &[("xdp-mode", "fast")])).contains("fast"));
+    }
+}

@@ -1,0 +1,103 @@
+//! DPDK devices: `net_null`, `net_pcap`, `net_ring`.
+
+use crate::support::{bytes, eal, frames_in, open, pcap, receive, send, udp};
+use packet::frame::Frame;
+use packet::io::BURST;
+use ports::{Error, Kind, PortSpec};
+
+fn dpdk(name: &str, devargs: &str) -> PortSpec {
+    PortSpec::new(name, Kind::Dpdk(ports::Dpdk::new(devargs)))
+}
+
+#[test]
+fn null_device_gives_and_takes() {
+    let mut port = open(&dpdk("null", "net_null_give,size=64"));
+    let mut frames = Vec::new();
+    assert_eq!(port.rx[0].receive(&mut frames), BURST);
+    assert!(frames.iter().all(|frame| frame.len() == 64 && frame.headroom() >= 64));
+    let mut tx = port.control.tx_queue(0).unwrap();
+    let outcome = tx.send(&mut frames);
+    assert_eq!((outcome.packets, outcome.bytes), (32, 32 * 64));
+    assert!(frames.is_empty());
+    port.control.close();
+    // Queues that outlive the port are harmless.
+    assert_eq!(port.rx[0].receive(&mut frames), 0);
+    assert_eq!(send(&mut *tx, &[&[0; 60]]).failed, 1);
+}
+
+#[test]
+fn pcap_goes_through_byte_for_byte() {
+    let dir = tempdir();
+    let frames: Vec<Vec<u8>> = [0usize, 1, 18, 500, 1472].map(udp).to_vec();
+    std::fs::write(dir.join("in.pcap"), pcap(&frames)).unwrap();
+    let devargs = format!(
+        "net_pcap_through,rx_pcap={0}/in.pcap,tx_pcap={0}/out.pcap",
+        dir.display()
+    );
+    let mut port = open(&dpdk("pcap", &devargs));
+    let mut got = receive(&mut *port.rx[0], frames.len());
+    assert_eq!(bytes(&got), frames);
+    let mut tx = port.control.tx_queue(0).unwrap();
+    assert_eq!(tx.send(&mut got).packets, frames.len() as u64);
+    port.control.close();
+    assert_eq!(frames_in(&std::fs::read(dir.join("out.pcap")).unwrap()), frames);
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn too_long_frames_are_counted_and_the_mtu_can_be_raised() {
+    let mut port = open(&dpdk("long", "net_null_long,no-rx=1"));
+    let mut tx = port.control.tx_queue(3).unwrap();
+    let outcome = send(&mut *tx, &[&[0; 1518], &[0; 1519], &[0; 60]]);
+    assert_eq!((outcome.packets, outcome.too_long, outcome.bytes), (2, 1, 1578));
+    port.control.set_mtu(9000).unwrap();
+    assert_eq!(port.control.info().mtu, 9000);
+    assert_eq!(send(&mut *tx, &[&[0; 9018]]).packets, 1);
+    assert!(matches!(port.control.set_mtu(67), Err(Error::Option(_))));
+}
+
+#[test]
+fn a_ring_device_hands_over_what_it_is_given() {
+    let mut port = open(&dpdk("ring", "net_ring_own"));
+    let mut tx = port.control.tx_queue(0).unwrap();
+    let frames = [udp(10), udp(3000)];
+    port.control.set_mtu(9000).ok();
+    let outcome = send(&mut *tx, &[&frames[0]]);
+    assert_eq!(outcome.packets, 1, "{outcome:?}");
+    assert_eq!(bytes(&receive(&mut *port.rx[0], 1)), frames[..1]);
+}
+
+#[test]
+fn bad_devices_are_refused_by_name() {
+    let error = |devargs: &str| match ports::open(eal(), &dpdk("bad", devargs)) {
+        Ok(_) => panic!("{devargs} opened"),
+        Err(error) => error.to_string(),
+    };
+    for devargs in ["net_foo", "0000:99:00.0", "class=eth,mac=00:00:00:00:00:99", "class=eth,mac=x", "net_pcap_no,rx_pcap=/nowhere"] {
+        assert_eq!(error(devargs), format!("Error attaching device '{devargs}' to DPDK"));
+    }
+    let _first = open(&dpdk("first", "net_null_twice"));
+    assert_eq!(
+        error("net_null_twice"),
+        "'bad' is trying to use device 'net_null_twice' which is already in use by 'first'"
+    );
+}
+
+#[test]
+fn a_device_can_be_opened_again_after_close() {
+    for _ in 0..3 {
+        let mut port = open(&dpdk("again", "net_null_again"));
+        assert_eq!(receive(&mut *port.rx[0], 32).len(), 32);
+        let info = port.control.info();
+        assert!(info.present && info.link_up && info.admin_up);
+        let status = port.control.status();
+        assert!(status.contains(&("driver_name".into(), "net_null".into())), "{status:?}");
+        assert!(port.control.device_stats().iter().any(|(name, value)| name == "rx_packets" && *value > 0));
+    }
+}
+
+fn tempdir() -> std::path::PathBuf {
+    let dir = std::env::temp_dir().join(format!("sluice-ports-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    dir
+}
