@@ -9,7 +9,9 @@
 //! * [`matching::Match`] is a set of (value, mask) bits over the key: what a rule matches.
 //! * [`parse`] fills a key from a frame; [`edit`] changes a frame; [`checksum`] keeps it sound;
 //!   [`segment`] cuts large ones.
+//! * [`wire`] has views of headers, [`build`] puts packets together for tests.
 
+pub mod build;
 pub mod checksum;
 pub mod edit;
 pub mod fields;
@@ -20,6 +22,7 @@ pub mod matching;
 pub mod parse;
 pub mod segment;
 pub mod value;
+pub mod wire;
 
 pub use fields::Field;
 pub use frame::{Frame, HeapFrame, Offload};

@@ -8,6 +8,8 @@
 //! [`Malformed::Split`]; [`parse_frame`] then moves bytes forward and parses again.
 
 mod general;
+#[cfg(test)]
+pub(crate) mod tests;
 
 use crate::frame::Frame;
 use crate::key::{FlowKey, WordSet};

@@ -1,0 +1,563 @@
+//! The parser against a twin that reads headers through their views, on packets that are sound, odd and broken.
+
+use super::*;
+use crate::build::Builder;
+use crate::frame::HeapFrame;
+use crate::key::at;
+use crate::wire::{
+    Arp, Ethernet, Icmp, Ipv4, Ipv6, Ipv6Extension, Ipv6Fragment, Mpls, Snap, Tcp, Vlan,
+};
+use proptest::prelude::*;
+
+/// The obvious parser: all packet words, from a frame that is in one piece.
+fn twin(bytes: &[u8], in_port: u32, vlan_limit: u8) -> (FlowKey, Layers) {
+    let mut key = FlowKey::ZERO;
+    key.set_u32(at::IN_PORT, in_port);
+    let mut layers = Layers {
+        end: bytes.len() as u32,
+        ..Layers::default()
+    };
+    layers.malformed = twin_ethernet(bytes, vlan_limit, &mut key, &mut layers).err();
+    (key, layers)
+}
+
+fn put(key: &mut FlowKey, offset: usize, bytes: &[u8]) {
+    key.bytes_mut()[offset..offset + bytes.len()].copy_from_slice(bytes);
+}
+
+fn twin_ethernet(
+    bytes: &[u8],
+    limit: u8,
+    key: &mut FlowKey,
+    layers: &mut Layers,
+) -> Result<(), Malformed> {
+    let ethernet = Ethernet::new_checked(bytes).map_err(|_| Malformed::Ethernet)?;
+    put(key, at::ETH_DST, &ethernet.dst());
+    put(key, at::ETH_SRC, &ethernet.src());
+    let mut eth_type = ethernet.eth_type();
+    let mut rest = ethernet.payload();
+    let offset = |rest: &[u8]| (bytes.len() - rest.len()) as u16;
+    for tag in 0..limit {
+        if eth_type != 0x8100 && eth_type != 0x88a8 {
+            break;
+        }
+        key.set_u16(at::ETH_TYPE, eth_type);
+        layers.l3 = offset(rest);
+        let vlan = Vlan::new_checked(rest).map_err(|_| Malformed::Vlan)?;
+        let place = if tag == 0 {
+            at::VLAN_TCI
+        } else {
+            at::VLAN_TCI2
+        };
+        key.set_u16(place, vlan.tci() | 0x1000);
+        eth_type = vlan.eth_type();
+        rest = &rest[4..];
+        layers.vlans = tag + 1;
+    }
+    if eth_type < 0x600 {
+        eth_type = 0x5ff;
+        if let Ok(snap) = Snap::new_checked(rest)
+            && snap.is_ethernet()
+        {
+            rest = &rest[8..];
+            if snap.eth_type() >= 0x600 {
+                eth_type = snap.eth_type();
+            }
+        }
+    }
+    key.set_u16(at::ETH_TYPE, eth_type);
+    layers.l3 = offset(rest);
+    match eth_type {
+        0x0800 => twin_ipv4(rest, key, layers),
+        0x86dd => twin_ipv6(rest, key, layers),
+        0x0806 | 0x8035 => twin_arp(rest, key),
+        0x8847 | 0x8848 => {
+            let mut depth = 0;
+            loop {
+                layers.l3 = offset(rest);
+                let label = Mpls::new_checked(rest).map_err(|_| Malformed::Mpls)?;
+                if depth < 3 {
+                    key.set_u32(at::MPLS_LSE + 4 * depth, label.entry());
+                    depth += 1;
+                    key.set_u8(at::MPLS_DEPTH, depth as u8);
+                }
+                rest = &rest[4..];
+                layers.l3 = offset(rest);
+                if label.bottom() {
+                    return Ok(());
+                }
+            }
+        }
+        _ => Ok(()),
+    }
+}
+
+fn twin_arp(bytes: &[u8], key: &mut FlowKey) -> Result<(), Malformed> {
+    let arp = Arp::new_checked(bytes).map_err(|_| Malformed::Arp)?;
+    if !arp.is_ethernet_ipv4() {
+        return Ok(());
+    }
+    key.set_u32(at::IPV4_SRC, arp.spa());
+    key.set_u32(at::IPV4_DST, arp.tpa());
+    key.set_u8(at::IP_PROTO, u8::try_from(arp.operation()).unwrap_or(0));
+    put(key, at::ARP_SHA, &arp.sha());
+    put(key, at::ARP_THA, &arp.tha());
+    Ok(())
+}
+
+fn twin_ipv4(bytes: &[u8], key: &mut FlowKey, layers: &mut Layers) -> Result<(), Malformed> {
+    let ip = Ipv4::new_checked(bytes).map_err(|_| Malformed::Ipv4Short)?;
+    if ip.header_len() < 20 || ip.header_len() > bytes.len() {
+        return Err(Malformed::Ipv4HeaderLength);
+    }
+    let payload = match ip.payload() {
+        Ok(payload) if bytes.len() - usize::from(ip.total_length()) <= 0xffff => payload,
+        _ => return Err(Malformed::Ipv4TotalLength),
+    };
+    layers.end = u32::from(layers.l3) + u32::from(ip.total_length());
+    layers.l4 = layers.l3 + ip.header_len() as u16;
+    key.set_u32(at::IPV4_SRC, ip.src());
+    key.set_u32(at::IPV4_DST, ip.dst());
+    key.set_u8(at::IP_PROTO, ip.protocol());
+    key.set_u8(at::IP_TOS, ip.tos());
+    key.set_u8(at::IP_TTL, ip.ttl());
+    let fragment = u8::from(ip.is_fragment()) | u8::from(ip.is_later_fragment()) << 1;
+    key.set_u8(at::IP_FRAG, fragment);
+    if ip.is_later_fragment() {
+        return Ok(());
+    }
+    twin_transport(payload, ip.protocol(), key, layers)
+}
+
+fn twin_ipv6(bytes: &[u8], key: &mut FlowKey, layers: &mut Layers) -> Result<(), Malformed> {
+    let ip = Ipv6::new_checked(bytes).map_err(|_| Malformed::Ipv6Short)?;
+    let mut rest = match ip.payload() {
+        Ok(payload) if bytes.len() - 40 - payload.len() <= 0xffff => payload,
+        _ => return Err(Malformed::Ipv6PayloadLength),
+    };
+    layers.end = u32::from(layers.l3) + 40 + u32::from(ip.payload_length());
+    put(key, at::IPV6_SRC, &ip.src());
+    put(key, at::IPV6_DST, &ip.dst());
+    let mut chain = vec![ip.next_header()];
+    let mut fragment = 0;
+    let result = loop {
+        let kind = *chain.last().unwrap();
+        if ![0, 43, 44, 51, 60].contains(&kind) {
+            break Ok(kind);
+        }
+        let Ok(header) = Ipv6Extension::new_checked(rest) else {
+            break Err(Malformed::Ipv6Extension);
+        };
+        if header.len_of(kind) > rest.len() {
+            break Err(Malformed::Ipv6Extension);
+        }
+        if kind == 44 {
+            let part = Ipv6Fragment::new_checked(rest).unwrap();
+            rest = &rest[8..];
+            if part.offset_flags() != 0 {
+                fragment = 1;
+            }
+            if part.offset_flags() >> 3 != 0 {
+                fragment = 3;
+                break Ok(44);
+            }
+        } else {
+            rest = &rest[header.len_of(kind)..];
+        }
+        chain.push(header.next_header());
+    };
+    key.set_u16(at::IPV6_EXT, twin_extension_bits(&chain));
+    let protocol = result?;
+    layers.l4 = (layers.end as usize - rest.len()) as u16;
+    key.set_u32(at::IPV6_LABEL, ip.label());
+    key.set_u8(at::IP_PROTO, protocol);
+    key.set_u8(at::IP_TOS, ip.traffic_class());
+    key.set_u8(at::IP_TTL, ip.hop_limit());
+    key.set_u8(at::IP_FRAG, fragment);
+    if fragment & 2 != 0 {
+        return Ok(());
+    }
+    twin_transport(rest, protocol, key, layers)
+}
+
+/// OpenFlow 1.3.5 section 7.2.3.9 by counting and comparing ranks pairwise.
+fn twin_extension_bits(chain: &[u8]) -> u16 {
+    let bit = |kind: u8| match kind {
+        59 => Some(0),
+        50 => Some(1),
+        51 => Some(2),
+        60 => Some(3),
+        44 => Some(4),
+        43 => Some(5),
+        0 => Some(6),
+        _ => None,
+    };
+    let known: Vec<u8> = chain
+        .iter()
+        .copied()
+        .filter(|kind| bit(*kind).is_some())
+        .collect();
+    let mut bits = known
+        .iter()
+        .fold(0, |bits, kind| bits | 1 << bit(*kind).unwrap());
+    for kind in &known {
+        let allowed = if *kind == 60 { 2 } else { 1 };
+        if known.iter().filter(|other| *other == kind).count() > allowed {
+            bits |= 1 << 7;
+        }
+    }
+    let rank = |index: usize| match known[index] {
+        0 => 1,
+        60 if index == 0 || known[index - 1] == 0 => 2,
+        43 => 3,
+        44 => 4,
+        51 => 5,
+        50 => 6,
+        60 => 7,
+        _ => 8,
+    };
+    if (1..known.len()).any(|index| rank(index) < rank(index - 1)) {
+        bits |= 1 << 8;
+    }
+    bits
+}
+
+fn twin_transport(
+    bytes: &[u8],
+    protocol: u8,
+    key: &mut FlowKey,
+    layers: &mut Layers,
+) -> Result<(), Malformed> {
+    let shortest = match protocol {
+        6 => 20,
+        17 => 8,
+        132 => 12,
+        1 | 2 | 58 => 8,
+        _ => return Ok(()),
+    };
+    if bytes.len() < shortest {
+        return Err(Malformed::Transport);
+    }
+    layers.transport = true;
+    if let (6, Ok(tcp)) = (protocol, Tcp::new_checked(bytes)) {
+        key.set_u16(at::TCP_FLAGS, tcp.flags());
+    }
+    if ![1, 2, 58].contains(&protocol) {
+        put(key, at::TP_SRC, &bytes[..4]);
+        return Ok(());
+    }
+    let icmp = Icmp::new_checked(bytes).unwrap();
+    key.set_u16(at::TP_SRC, icmp.kind().into());
+    key.set_u16(at::TP_DST, icmp.code().into());
+    let Ok(target) = icmp.target() else {
+        return Ok(());
+    };
+    if protocol != 58 || !icmp.is_neighbour() {
+        return Ok(());
+    }
+    let addresses: Vec<(u8, [u8; 6])> = icmp
+        .options()
+        .filter(|option| [1, 2].contains(&option.kind) && option.bytes.len() == 8)
+        .map(|option| (option.kind, option.bytes[2..].try_into().unwrap()))
+        .collect();
+    key.set_u8(
+        at::ND_OPTIONS_TYPE,
+        addresses.first().map_or(0, |first| first.0),
+    );
+    for (kind, place) in [(1, at::ARP_SHA), (2, at::ARP_THA)] {
+        let mut of_kind = addresses.iter().filter(|address| address.0 == kind);
+        // Zero addresses do not count as given.
+        let given = of_kind.clone().filter(|address| address.1 != [0; 6]);
+        let first = of_kind.clone().position(|address| address.1 != [0; 6]);
+        if first.is_some_and(|first| of_kind.clone().count() > first + 1) {
+            put(key, at::ND_TARGET, &[0; 16]);
+            put(key, at::ARP_SHA, &[0; 6]);
+            put(key, at::ARP_THA, &[0; 6]);
+            return Ok(());
+        }
+        put(key, at::ND_TARGET, &target);
+        if let Some(address) = given.clone().next().or(of_kind.next()) {
+            put(key, place, &address.1);
+        }
+    }
+    Ok(())
+}
+
+/// Sound packets of every kind that is parsed.
+pub fn packets() -> impl Strategy<Value = Vec<u8>> {
+    let tags = proptest::collection::vec(
+        (prop_oneof![Just(0x8100u16), Just(0x88a8)], any::<u16>()),
+        0..4,
+    );
+    let network = 0..12u8;
+    let transport = 0..9u8;
+    let numbers = any::<(u32, u32, u16, u16, [u8; 16], [u8; 16])>();
+    let small = (0..8u8, any::<u8>(), any::<bool>(), 0..40usize, 0..30usize);
+    let options =
+        proptest::collection::vec((0..4u8, prop_oneof![Just([0; 6]), any::<[u8; 6]>()]), 0..4);
+    let chain = proptest::collection::vec(
+        (
+            prop_oneof![Just(0u8), Just(43), Just(44), Just(51), Just(60)],
+            0..3u8,
+        ),
+        0..4,
+    );
+    (tags, network, transport, numbers, small, options, chain).prop_map(
+        |(
+            tags,
+            network,
+            transport,
+            (a, b, c, d, e, f),
+            (small, octet, snap, payload, padding),
+            options,
+            chain,
+        )| {
+            let mut builder = Builder::ethernet([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
+            for (tpid, tci) in tags {
+                builder = builder.tag(tpid, tci);
+            }
+            if snap && small == 0 {
+                builder = builder.snap();
+            }
+            builder = match network {
+                0..=4 => {
+                    let fragment = [0, 0x4000, 0, 0, 0x2000, 1, 0x2010, 0x8000][usize::from(small)];
+                    let options = vec![1; usize::from(octet % 3) * 4];
+                    let builder = builder.ipv4(a, b).ipv4_options(&options);
+                    builder.with_ipv4(|ip| {
+                        ip.set_fragment(fragment);
+                        ip.set_tos(octet);
+                    })
+                }
+                5..=8 => {
+                    let mut builder = builder
+                        .ipv6(e, f)
+                        .with_ipv6(|ip| ip.set_flow(6 << 28 | a >> 4));
+                    for (kind, units) in chain {
+                        builder = match kind {
+                            44 => builder.fragment(if small < 4 { 0 } else { c & 0x19 }),
+                            51 => builder.extension(
+                                51,
+                                &[&[units * 2][..], &vec![0; 6 + 8 * usize::from(units)]].concat(),
+                            ),
+                            kind => builder.extension(
+                                kind,
+                                &[&[units][..], &vec![0; 6 + 8 * usize::from(units)]].concat(),
+                            ),
+                        };
+                    }
+                    builder
+                }
+                9 => {
+                    return builder
+                        .arp(c & 0x1ff, [3; 6], a, [4; 6], b)
+                        .padding(padding)
+                        .bytes();
+                }
+                10 => {
+                    for label in 0..small {
+                        let bottom = u32::from(label + 1 == small && octet < 200) << 8;
+                        builder = builder.mpls(a & !0x100 | bottom | u32::from(label));
+                    }
+                    return builder.payload(&vec![octet; payload]).bytes();
+                }
+                _ => return builder.eth_type(c).payload(&vec![octet; payload]).bytes(),
+            };
+            builder = match transport {
+                0 | 1 => builder.tcp(c, d, a as u16),
+                2 | 3 => builder.udp(c, d),
+                4 => builder.sctp(c, d),
+                5 => builder.icmp(octet, small, a),
+                6 => builder.icmpv6(octet, small, a),
+                7 => builder.neighbour(135 + octet % 2, e, &options),
+                _ => builder,
+            };
+            builder
+                .payload(&vec![octet; payload])
+                .padding(padding)
+                .bytes()
+        },
+    )
+}
+
+/// The same, with bytes changed, cut off or added.
+pub fn broken_packets() -> impl Strategy<Value = Vec<u8>> {
+    let changes = proptest::collection::vec((0..120usize, any::<u8>()), 0..4);
+    let length = prop_oneof![3 => Just(None), 2 => (0..150usize).prop_map(Some)];
+    (packets(), changes, length).prop_map(|(mut bytes, changes, length)| {
+        for (at, value) in changes {
+            if let Some(byte) = bytes.get_mut(at) {
+                *byte = value;
+            }
+        }
+        if let Some(length) = length {
+            bytes.resize(length.min(bytes.len() + 20), 0);
+        }
+        bytes
+    })
+}
+
+/// The words that matter, by name of their number.
+fn chosen(key: &FlowKey, words: WordSet) -> Vec<(usize, u64)> {
+    words
+        .iter()
+        .map(|word| (word, key.words[word].to_be()))
+        .collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4000))]
+
+    #[test]
+    fn parser_and_twin_agree(
+        bytes in broken_packets(),
+        in_port: u32,
+        others: u64,
+        limit in 1..=2u8,
+    ) {
+        let needed = WordSet(others | 1 << 19 | 1 << 21);
+        let (expected, expected_layers) = twin(&bytes, in_port, limit);
+        let mut key = FlowKey { words: [0x5555_5555_5555_5555; crate::key::WORDS] };
+        let layers = general::extract(&bytes, bytes.len(), in_port, needed, &mut key, limit);
+        let words = needed.union(WordSet::HOT);
+        prop_assert_eq!(chosen(&key, words), chosen(&expected, words));
+        prop_assert_eq!(layers, expected_layers);
+        if limit == 1 {
+            // The same with the common case in front.
+            let mut key = FlowKey { words: [0xaaaa_aaaa_aaaa_aaaa; crate::key::WORDS] };
+            let layers = parse(&bytes, bytes.len(), in_port, needed, &mut key);
+            prop_assert_eq!(chosen(&key, words), chosen(&expected, words));
+            prop_assert_eq!(layers, expected_layers);
+        }
+    }
+
+    #[test]
+    fn segments_make_no_difference(
+        bytes in broken_packets(),
+        cuts in proptest::collection::vec(0..100usize, 0..4),
+    ) {
+        let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(bytes.len())).collect();
+        cuts.extend([0, bytes.len()]);
+        cuts.sort_unstable();
+        let segments: Vec<&[u8]> = cuts.windows(2).map(|cut| &bytes[cut[0]..cut[1]]).collect();
+        let mut frame = HeapFrame::with_segments(&segments);
+        let (expected, expected_layers) = twin(&bytes, 1, 1);
+        let mut key = FlowKey::ZERO;
+        let layers = parse_frame(&mut frame, 1, PACKET_WORDS, &mut key);
+        prop_assert_eq!(chosen(&key, PACKET_WORDS), chosen(&expected, PACKET_WORDS));
+        prop_assert_eq!(layers, expected_layers);
+    }
+
+    #[test]
+    fn any_bytes_are_answered(bytes in proptest::collection::vec(any::<u8>(), 0..200), total in 0..300usize) {
+        let mut key = FlowKey::ZERO;
+        let layers = parse(&bytes, total, 1, PACKET_WORDS, &mut key);
+        prop_assert!(usize::from(layers.l3) <= total && usize::from(layers.l4) <= total);
+        prop_assert!(layers.end as usize <= total);
+    }
+}
+
+fn parsed(bytes: &[u8]) -> (FlowKey, Layers) {
+    let mut key = FlowKey::ZERO;
+    let layers = parse(bytes, bytes.len(), 7, PACKET_WORDS, &mut key);
+    (key, layers)
+}
+
+fn udp() -> Builder {
+    Builder::ethernet([1; 6], [2; 6])
+        .vlan(5)
+        .ipv4(0x0a00_0001, 0x0a00_0002)
+        .udp(1000, 2000)
+        .payload(&[9; 30])
+}
+
+#[test]
+fn a_tagged_udp_packet() {
+    let (key, layers) = parsed(&udp().padding(3).bytes());
+    assert_eq!(
+        layers,
+        Layers {
+            l3: 18,
+            l4: 38,
+            end: 76,
+            transport: true,
+            vlans: 1,
+            malformed: None
+        }
+    );
+    assert_eq!(key.u32(at::IN_PORT), 7);
+    assert_eq!(key.u16(at::VLAN_TCI), 0x1005);
+    assert_eq!(key.u16(at::ETH_TYPE), 0x0800);
+    assert_eq!(key.bytes()[at::ETH_DST..at::ETH_DST + 6], [1; 6]);
+    assert_eq!(key.bytes()[at::ETH_SRC..at::ETH_SRC + 6], [2; 6]);
+    assert_eq!(
+        (key.u32(at::IPV4_SRC), key.u32(at::IPV4_DST)),
+        (0x0a00_0001, 0x0a00_0002)
+    );
+    assert_eq!((key.u16(at::TP_SRC), key.u16(at::TP_DST)), (1000, 2000));
+    assert_eq!(
+        (
+            key.u8(at::IP_PROTO),
+            key.u8(at::IP_TTL),
+            key.u8(at::IP_FRAG)
+        ),
+        (17, 64, 0)
+    );
+}
+
+#[test]
+fn lies_have_their_reasons() {
+    let mut bytes = udp().bytes();
+    let reason = |bytes: &[u8]| parsed(bytes).1.malformed;
+    assert_eq!(reason(&bytes), None);
+    assert_eq!(reason(&bytes[..13]), Some(Malformed::Ethernet));
+    assert_eq!(reason(&bytes[..17]), Some(Malformed::Vlan));
+    assert_eq!(reason(&bytes[..37]), Some(Malformed::Ipv4Short));
+    assert_eq!(reason(&bytes[..60]), Some(Malformed::Ipv4TotalLength));
+    bytes[18] = 0x44;
+    assert_eq!(reason(&bytes), Some(Malformed::Ipv4HeaderLength));
+    bytes[18] = 0x45;
+    bytes[21] = 27;
+    assert_eq!(reason(&bytes), Some(Malformed::Transport));
+    assert_eq!(parsed(&bytes).0.u16(at::TP_SRC), 0);
+    bytes[21] = 19;
+    assert_eq!(reason(&bytes), Some(Malformed::Ipv4TotalLength));
+}
+
+#[test]
+fn headers_beyond_the_limit_are_not_reached() {
+    let mut builder = Builder::ethernet([1; 6], [2; 6]).ipv6([1; 16], [2; 16]);
+    for _ in 0..200 {
+        builder = builder.extension(60, &[0; 7]);
+    }
+    let bytes = builder.udp(1, 2).bytes();
+    assert_eq!(parsed(&bytes).1.malformed, Some(Malformed::Split));
+    let mut frame = HeapFrame::with_segments(&[&bytes[..100], &bytes[100..]]);
+    let layers = parse_frame(&mut frame, 1, PACKET_WORDS, &mut FlowKey::ZERO.clone());
+    assert_eq!(layers.malformed, Some(Malformed::Split));
+}
+
+#[test]
+fn reasons_are_named_apart() {
+    let names: std::collections::HashSet<&str> =
+        Malformed::ALL.iter().map(|reason| reason.name()).collect();
+    assert_eq!(names.len(), Malformed::ALL.len());
+    for (index, reason) in Malformed::ALL.iter().enumerate() {
+        assert_eq!(*reason as usize, index);
+    }
+}
+
+#[test]
+fn a_burst_is_parsed_frame_by_frame() {
+    let mut frames: Vec<HeapFrame> = (0..10).map(|vid| udp().vlan(vid).frame()).collect();
+    frames[3] = HeapFrame::new(&[1, 2, 3]);
+    let mut keys = [FlowKey::ZERO; 9];
+    let mut layers = [Layers::default(); 16];
+    assert_eq!(
+        parse_burst(&mut frames, 4, WordSet::EMPTY, &mut keys, &mut layers),
+        9
+    );
+    assert_eq!(layers[3].malformed, Some(Malformed::Ethernet));
+    assert!(keys.iter().all(|key| key.u32(at::IN_PORT) == 4));
+    assert!(layers[4..9].iter().all(|layers| layers.l4 == 38));
+}
