@@ -192,10 +192,38 @@ impl Counters {
         }
     }
 
+    /// Worker `worker`'s copies, for a burst; only that worker asks for its number.
+    #[inline(always)]
+    pub fn of_worker(&self, worker: usize) -> WorkerCounters<'_> {
+        WorkerCounters(&self.directories[worker])
+    }
+
     /// Number of counters in use.
     pub fn in_use(&self) -> usize {
         let allocation = self.allocation();
         allocation.next as usize - allocation.free.len()
+    }
+}
+
+/// One worker's copies of all counters.
+#[derive(Clone, Copy)]
+pub struct WorkerCounters<'a>(&'a Directory);
+
+impl WorkerCounters<'_> {
+    /// Adds to a counter.
+    #[inline(always)]
+    pub fn add(&self, id: CounterId, packets: u64, bytes: u64, now_ms: u64) {
+        if let Some(slot) = self.0.slot(id) {
+            slot.packets.store(
+                slot.packets.load(Ordering::Relaxed).wrapping_add(packets),
+                Ordering::Relaxed,
+            );
+            slot.bytes.store(
+                slot.bytes.load(Ordering::Relaxed).wrapping_add(bytes),
+                Ordering::Relaxed,
+            );
+            slot.used_ms.store(now_ms, Ordering::Relaxed);
+        }
     }
 }
 

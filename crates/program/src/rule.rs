@@ -2,7 +2,7 @@
 
 use crate::counters::CounterId;
 use crate::epoch::{Epoch, NEVER};
-use crate::ops::OpList;
+use crate::ops::{Op, OpList, PortNo};
 use packet::Match;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -31,6 +31,8 @@ pub struct Rule {
     pub added: Epoch,
     /// First epoch in which it no longer holds.
     removed: AtomicU64,
+    /// The port, when its only step is an output to one: most rules of most switches, so the walk has a short cut for them.
+    pub(crate) only_output: Option<PortNo>,
     /// Next rule of its chain in a tuple.
     pub(crate) next: AtomicPtr<Rule>,
 }
@@ -38,10 +40,15 @@ pub struct Rule {
 impl Rule {
     /// A rule that holds from `added` on.
     pub fn new(spec: RuleSpec, added: Epoch) -> Rule {
+        let only_output = match &*spec.ops.ops {
+            [Op::Output(port)] => Some(*port),
+            _ => None,
+        };
         Rule {
             spec,
             added,
             removed: AtomicU64::new(NEVER),
+            only_output,
             next: AtomicPtr::default(),
         }
     }

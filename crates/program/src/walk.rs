@@ -8,6 +8,7 @@
 
 use crate::action_set::ActionSet;
 use crate::bits;
+use crate::counters::WorkerCounters;
 use crate::epoch::Guard;
 use crate::host::{Context, Drop as DropReason, Host};
 use crate::ops::{Bits, Op, OpList, PacketInReason, PortNo, ToController};
@@ -78,8 +79,8 @@ struct Position<F> {
 
 /// One packet's state.
 struct Walk<F> {
-    frame: Option<F>,
     key: FlowKey,
+    frame: Option<F>,
     layers: Layers,
     at: Position<F>,
     stack: SmallVec<[Position<F>; 2]>,
@@ -117,6 +118,7 @@ struct Burst<'b, 'g> {
     guard: &'g Guard<'g>,
     valid: WordSet,
     now_ms: u64,
+    counters: WorkerCounters<'b>,
 }
 
 enum Next {
@@ -452,13 +454,9 @@ impl<F: Frame> Walk<F> {
     #[inline(always)]
     fn count(&self, burst: &Burst<'_, '_>, rule: &crate::rule::Rule) {
         let bytes = self.frame.as_ref().map_or(0, Frame::len) as u64;
-        burst.bridge.program().counters.add(
-            burst.guard.index(),
-            rule.spec.counter,
-            1,
-            bytes,
-            burst.now_ms,
-        );
+        burst
+            .counters
+            .add(rule.spec.counter, 1, bytes, burst.now_ms);
     }
 
     /// The steps that most packets do without.
@@ -667,26 +665,114 @@ impl<F: Frame> Engine<F> {
             guard,
             valid: bridge.needed(),
             now_ms,
+            counters: bridge.program().counters.of_worker(guard.index()),
         };
         while !frames.is_empty() {
             let count = frames.len().min(LOOKUP_MAX);
-            for (index, mut frame) in frames.drain(..count).enumerate() {
-                if self.walks.len() == index {
-                    self.walks.push(Walk::new());
-                }
-                let walk = &mut self.walks[index];
-                walk.layers = parse::parse_frame(&mut frame, in_port, burst.valid, &mut walk.key);
-                if let Some(reason) = walk.layers.malformed {
-                    host.malformed(reason);
-                    if matches!(reason, Malformed::Ethernet | Malformed::Split) {
-                        continue; // not a frame, or out of memory: nothing that rules could be applied to
-                    }
-                }
-                walk.start(frame, mirrored);
-                self.waiting.push((0, index as u16));
+            self.walks
+                .resize_with(self.walks.len().max(count), Walk::new);
+            if self.parse(&burst, in_port, &mut frames[..count], host) {
+                self.first_lookup(&burst, frames.drain(..count), mirrored, host);
+            } else {
+                self.sift(&burst, frames, count, mirrored, host);
             }
             self.drive(&burst, host);
         }
+    }
+
+    /// Parses frames into the keys of the first walks; false when some of them are not frames at all.
+    #[inline(always)]
+    fn parse<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        in_port: PortNo,
+        frames: &mut [F],
+        host: &mut H,
+    ) -> bool {
+        let mut sound = true;
+        for (frame, walk) in frames.iter_mut().zip(&mut self.walks) {
+            walk.layers = parse::parse_frame(frame, in_port, burst.valid, &mut walk.key);
+            if let Some(reason) = walk.layers.malformed {
+                host.malformed(reason);
+                sound &= !matches!(reason, Malformed::Ethernet | Malformed::Split);
+            }
+        }
+        sound
+    }
+
+    /// Looks parsed frames up in the first table. A rule that only sends to a port is carried out at once.
+    #[inline(always)]
+    fn first_lookup<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        frames: impl ExactSizeIterator<Item = F>,
+        mirrored: u32,
+        host: &mut H,
+    ) {
+        let mut found = [None; LOOKUP_MAX];
+        let walks = &self.walks;
+        burst.bridge.lookup_burst(
+            0,
+            frames.len(),
+            |index| &walks[index].key,
+            burst.guard,
+            &mut found,
+        );
+        for (index, (frame, rule)) in frames.zip(found).enumerate() {
+            let walk = &mut self.walks[index];
+            if let Some(rule) = rule {
+                burst
+                    .counters
+                    .add(rule.spec.counter, 1, frame.len() as u64, burst.now_ms);
+                if let Some(port) = rule.only_output {
+                    walk.mirrored = mirrored;
+                    walk.sent = false;
+                    let context = Context {
+                        in_port: walk.key.u32(at::IN_PORT),
+                        key: &walk.key,
+                        valid: burst.valid,
+                        table: 0,
+                        cookie: rule.spec.cookie,
+                        queue: None,
+                        mirrored: &mut walk.mirrored,
+                        sent: &mut walk.sent,
+                    };
+                    host.output(context, port, frame, false);
+                    continue;
+                }
+            }
+            walk.start(frame, mirrored);
+            let next = match rule {
+                Some(rule) => Self::hit(walk, burst, host, 0, rule),
+                None => Self::missed(walk, burst, host, 0),
+            };
+            if let Next::Lookup(table) = next {
+                self.waiting.push((table, index as u16));
+            }
+        }
+    }
+
+    /// Throws out what is not a frame, or could not be gathered for want of memory, and looks the rest up. Such frames have been counted.
+    #[cold]
+    fn sift<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        frames: &mut Vec<F>,
+        count: usize,
+        mirrored: u32,
+        host: &mut H,
+    ) {
+        let mut kept: SmallVec<[F; LOOKUP_MAX]> = SmallVec::new();
+        for (index, frame) in frames.drain(..count).enumerate() {
+            if !matches!(
+                self.walks[index].layers.malformed,
+                Some(Malformed::Ethernet | Malformed::Split)
+            ) {
+                self.walks.swap(index, kept.len());
+                kept.push(frame);
+            }
+        }
+        self.first_lookup(burst, kept.into_iter(), mirrored, host);
     }
 
     /// Runs steps on one frame, as a packet-out does; `in_port` may be a reserved number. Lookups that the steps ask for find rules in the guard's epoch.
@@ -706,6 +792,7 @@ impl<F: Frame> Engine<F> {
             guard,
             valid: bridge.needed().union(ops.words()),
             now_ms,
+            counters: bridge.program().counters.of_worker(guard.index()),
         };
         if self.walks.is_empty() {
             self.walks.push(Walk::new());

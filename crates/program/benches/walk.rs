@@ -1,0 +1,230 @@
+//! Cycles for each packet of parse, lookup and steps together, by rule set; frames lie in memory and are handed round, nothing is sent.
+//!
+//! `cargo bench -p sluice-program` prints one line a case: median and lowest of several rounds, in TSC cycles.
+
+use packet::{Field, Frame, Match, Offload};
+use program::Program;
+use program::host::{Context, Drop, Host};
+use program::ops::{Op, OpList, ToController};
+use program::rule::RuleSpec;
+use program::table::{Bridge, BridgeWriter};
+use program::walk::Engine;
+use std::sync::Arc;
+
+const FLOWS: usize = 100_000;
+const BURST: usize = 32;
+
+/// A 60-byte frame with headroom, owned by whoever holds it.
+struct Buffer(Box<[u8; 128]>, u8);
+
+impl Frame for Buffer {
+    fn len(&self) -> usize {
+        128 - usize::from(self.1)
+    }
+    fn head(&self) -> &[u8] {
+        &self.0[usize::from(self.1)..]
+    }
+    fn head_mut(&mut self) -> &mut [u8] {
+        &mut self.0[usize::from(self.1)..]
+    }
+    fn headroom(&self) -> usize {
+        usize::from(self.1)
+    }
+    fn push_front(&mut self, n: usize) -> bool {
+        let fits = n <= usize::from(self.1);
+        if fits {
+            self.1 -= n as u8;
+        }
+        fits
+    }
+    fn pull_front(&mut self, n: usize) -> bool {
+        self.1 += n as u8;
+        true
+    }
+    fn truncate(&mut self, _: usize) {}
+    fn linearize(&mut self, _: usize) -> bool {
+        true
+    }
+    fn segment_count(&self) -> usize {
+        1
+    }
+    fn segment(&self, index: usize) -> Option<&[u8]> {
+        (index == 0).then(|| self.head())
+    }
+    fn segment_mut(&mut self, index: usize) -> Option<&mut [u8]> {
+        (index == 0).then(|| self.head_mut())
+    }
+    fn duplicate(&self) -> Option<Self> {
+        Some(Buffer(self.0.clone(), self.1))
+    }
+    fn sibling(&self, _: &[u8]) -> Option<Self> {
+        None
+    }
+    fn offload(&self) -> Offload {
+        Offload::default()
+    }
+    fn set_offload(&mut self, _: Offload) {}
+}
+
+fn frame(source: u32, destination: u32, source_port: u16, destination_port: u16) -> Buffer {
+    let mut bytes = [0_u8; 128];
+    let b = &mut bytes[68..];
+    b[5] = 2;
+    b[11] = 1;
+    b[12..14].copy_from_slice(&[8, 0]);
+    b[14] = 0x45;
+    b[16..18].copy_from_slice(&46_u16.to_be_bytes());
+    b[22] = 64;
+    b[23] = 17;
+    b[26..30].copy_from_slice(&source.to_be_bytes());
+    b[30..34].copy_from_slice(&destination.to_be_bytes());
+    b[34..36].copy_from_slice(&source_port.to_be_bytes());
+    b[36..38].copy_from_slice(&destination_port.to_be_bytes());
+    b[38..40].copy_from_slice(&26_u16.to_be_bytes());
+    Buffer(Box::new(bytes), 68)
+}
+
+#[derive(Default)]
+struct Sink {
+    out: Vec<Buffer>,
+    lost: usize,
+}
+
+impl Host<Buffer> for Sink {
+    fn output(&mut self, context: Context<'_>, _: u32, frame: Buffer, _: bool) {
+        *context.sent = true;
+        self.out.push(frame);
+    }
+    fn output_all(&mut self, _: Context<'_>, frame: Buffer, _: bool) {
+        self.out.push(frame);
+    }
+    fn normal(&mut self, _: Context<'_>, frame: Buffer) {
+        self.out.push(frame);
+    }
+    fn controller(&mut self, _: Context<'_>, _: &ToController, _: &Buffer) {}
+    fn malformed(&mut self, _: packet::parse::Malformed) {
+        self.lost += 1;
+    }
+    fn dropped(&mut self, _: Drop) {
+        self.lost += 1;
+    }
+}
+
+fn cycles() -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: RDTSC exists on every x86-64.
+    return unsafe { std::arch::x86_64::_rdtsc() };
+    #[cfg(not(target_arch = "x86_64"))]
+    return std::time::UNIX_EPOCH
+        .elapsed()
+        .map_or(0, |time| time.as_nanos() as u64);
+}
+
+type Rules = Vec<(Match, u32, Vec<Op>)>;
+
+fn udp() -> Match {
+    let mut matching = Match::any();
+    matching.set_exact(Field::EthType, 0x0800);
+    matching.set_exact(Field::IpProto, 17);
+    matching
+}
+
+fn cases() -> Vec<(&'static str, usize, Rules)> {
+    let mut in_port = Match::any();
+    in_port.set_exact(Field::InPort, 1);
+    let mut port_80 = udp();
+    port_80.set_exact(Field::UdpDst, 80);
+    let exact = |count: u32| -> Rules {
+        (0..count)
+            .map(|index| {
+                let mut matching = udp();
+                matching.set_exact(Field::Ipv4Src, u128::from(0x0a00_0000 + index));
+                (matching, 10, vec![Op::Output(2)])
+            })
+            .collect()
+    };
+    let masks: Rules = (0..1000_u32)
+        .map(|index| {
+            let mut matching = udp();
+            let bits = 32 - index % 10;
+            let mask = u32::MAX << (32 - bits);
+            let address = (0x0a00_0000 + index * 97) & mask;
+            matching.set(Field::Ipv4Src, &address.to_be_bytes(), &mask.to_be_bytes());
+            (matching, 10 + index, vec![Op::Output(2)])
+        })
+        .chain([(Match::any(), 1, vec![Op::Output(3)])])
+        .collect();
+    vec![
+        ("inport-1", 1, vec![(in_port, 1, vec![Op::Output(2)])]),
+        ("udp-1", 1, vec![(port_80.clone(), 10, vec![Op::Output(2)])]),
+        ("udp-100k", FLOWS, vec![(port_80, 10, vec![Op::Output(2)])]),
+        ("exact-1k", 1000, exact(1000)),
+        ("exact-100k", FLOWS, exact(FLOWS as u32)),
+        ("acl-1k-10masks", FLOWS, masks),
+    ]
+}
+
+fn run(flows: usize, rules: &Rules) -> (Vec<f64>, usize) {
+    let program = Arc::new(Program::new());
+    let bridge = Bridge::new(Arc::clone(&program));
+    let mut writer = BridgeWriter::new(Arc::clone(&bridge));
+    let mut reader = program.domain.reader().unwrap();
+    program.counters.add_worker(reader.index());
+    for (matching, priority, ops) in rules {
+        let counter = program.counters.allocate().unwrap();
+        let ops = Arc::new(OpList::new(ops.clone()));
+        writer.insert(
+            0,
+            RuleSpec {
+                matching: matching.clone(),
+                priority: *priority,
+                ops,
+                counter,
+                cookie: 0,
+            },
+        );
+    }
+    writer.commit();
+    program.domain.publish();
+    let mut frames: Vec<Buffer> = (0..FLOWS.max(BURST) as u32)
+        .map(|index| {
+            let flow = index.wrapping_mul(7919) % flows as u32;
+            frame(
+                0x0a00_0000 + flow,
+                0x0b00_0000 + flow % 65536,
+                1024 + (flow % 50_000) as u16,
+                80,
+            )
+        })
+        .collect();
+    let (mut engine, mut sink, mut burst) =
+        (Engine::new(), Sink::default(), Vec::with_capacity(BURST));
+    let mut rounds = Vec::new();
+    for _ in 0..9 {
+        let mut spent = 0;
+        let mut packets = 0;
+        while frames.len() >= BURST {
+            burst.extend(frames.drain(frames.len() - BURST..));
+            let start = cycles();
+            let guard = reader.begin();
+            engine.burst(&bridge, &guard, 1, &mut burst, 0, 1, &mut sink);
+            spent += cycles() - start;
+            packets += BURST;
+        }
+        frames.append(&mut sink.out);
+        rounds.push(spent as f64 / packets as f64);
+    }
+    (rounds, sink.lost)
+}
+
+fn main() {
+    for (name, flows, rules) in cases() {
+        let (mut rounds, lost) = run(flows, &rules);
+        rounds.sort_by(f64::total_cmp);
+        println!(
+            "{name:16} {:6.1} cycles/packet (lowest {:.1}), {lost} lost",
+            rounds[rounds.len() / 2],
+            rounds[0]
+        );
+    }
+}
