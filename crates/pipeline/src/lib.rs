@@ -1,1 +1,224 @@
 //! OpenFlow state, flow-mod semantics, and its compilation to a program.
+//!
+//! A [`Pipeline`] is one bridge's flow tables as OpenFlow knows them: it checks each change, makes it or refuses it as a whole, and writes what
+//! workers need into the bridge's [`program`]. It has no threads, sockets or ports; whoever owns it hands it messages and the time, and publishes.
+//!
+//! * [`flow_mod`](Pipeline::flow_mod): the five commands, with the semantics of OpenFlow 1.0 to 1.5 and of Open vSwitch where these leave room.
+//! * [`expire`](Pipeline::expire): timeouts.
+//! * [`flow_stats`](Pipeline::flow_stats) and its neighbours: what is there.
+//! * [`twin`]: the slow, obvious evaluator that tests hold the program against.
+//!
+//! After changes: [`commit`](Pipeline::commit) for each pipeline, then one `program.domain.publish()` for all. A change that must not stay
+//! half done across messages is a [batch](Pipeline::begin_batch).
+
+mod batch;
+mod behaviour;
+mod check;
+mod compile;
+mod flow_mod;
+mod packet_out;
+mod query;
+mod store;
+mod timers;
+
+
+pub use flow_mod::FlowModOutcome;
+pub use packet_out::PacketOutProgram;
+pub use query::{RuleView, table_features};
+
+use behaviour::Behaviours;
+use openflow::flow::{FlowRemoved, FlowRemovedReason};
+use program::Program;
+use program::counters::CounterId;
+use program::table::{Bridge, BridgeWriter, Miss};
+use std::sync::Arc;
+use store::{Rule, RuleId, Store};
+use timers::Timers;
+
+/// A moment, in milliseconds of the datapath's clock: the one that workers stamp counters with. Never zero.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Clock(u64);
+
+impl Clock {
+    /// From milliseconds.
+    pub fn from_ms(ms: u64) -> Clock {
+        Clock(ms)
+    }
+
+    /// In milliseconds.
+    pub fn ms(self) -> u64 {
+        self.0
+    }
+}
+
+/// How a pipeline is set up.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Most visible rules in one table; [`Pipeline::set_table_limit`] changes it for one.
+    pub table_limit: u32,
+}
+
+impl Default for Options {
+    /// No limit but that of the program's counters, 16 million rules.
+    fn default() -> Self {
+        Options { table_limit: u32::MAX }
+    }
+}
+
+/// One bridge's flow tables.
+pub struct Pipeline {
+    program: Arc<Program>,
+    writer: BridgeWriter,
+    store: Store,
+    behaviours: Behaviours,
+    timers: Timers,
+    limits: Box<[u32]>,
+    misses: Box<[Miss]>,
+    /// Counters of rules that went since the last commit.
+    dead_counters: Vec<CounterId>,
+    /// What to do to undo the batch that is open.
+    undo: Option<batch::Undo>,
+}
+
+impl Pipeline {
+    /// Empty tables over a new bridge, whose only writer this becomes.
+    pub fn new(program: Arc<Program>, bridge: Arc<Bridge>, options: Options) -> Pipeline {
+        Pipeline {
+            program,
+            writer: BridgeWriter::new(bridge),
+            store: Store::default(),
+            behaviours: Behaviours::default(),
+            timers: Timers::default(),
+            limits: vec![options.table_limit; store::TABLES].into(),
+            misses: vec![Miss::Drop; store::TABLES].into(),
+            dead_counters: Vec::new(),
+            undo: None,
+        }
+    }
+
+    /// Makes what changed ready for `program.domain.publish()`, after which workers see all of it at once.
+    pub fn commit(&mut self) {
+        self.writer.commit();
+        self.release_counters();
+    }
+
+    /// Gives back the counters of rules that went, once no worker can count on them.
+    fn release_counters(&mut self) {
+        struct Release(Arc<Program>, Vec<CounterId>);
+        impl Drop for Release {
+            fn drop(&mut self) {
+                self.1.iter().for_each(|counter| self.0.counters.free(*counter));
+            }
+        }
+        // A worker counts only for rules that hold in its epoch, and these end with the one to be published.
+        if !self.dead_counters.is_empty() && self.undo.is_none() {
+            let dead = std::mem::take(&mut self.dead_counters);
+            self.program.domain.retire(Box::new(Release(Arc::clone(&self.program), dead)));
+        }
+    }
+
+    /// Frees what replaced and removed rules have left, as far as no worker can see it any more, up to `limit` rules; returns how many. Call it
+    /// now and then, more often while it returns `limit`.
+    pub fn housekeep(&mut self, limit: usize) -> usize {
+        self.writer.housekeep(limit)
+    }
+
+    /// Says what becomes of packets that a table has no rule for. Tables drop them at first. Tables are numbered 0 to 253; others are ignored.
+    pub fn set_miss(&mut self, table: u8, miss: Miss) {
+        if let Some(place) = self.misses.get_mut(usize::from(table)) {
+            *place = miss;
+            self.writer.set_miss(table, miss);
+        }
+    }
+
+    /// What becomes of packets that a table has no rule for.
+    pub fn miss(&self, table: u8) -> Miss {
+        self.misses.get(usize::from(table)).copied().unwrap_or(Miss::Drop)
+    }
+
+    /// Bounds a table's visible rules. Rules beyond it stay; adding fails with `OFPFMFC_TABLE_FULL`.
+    pub fn set_table_limit(&mut self, table: u8, limit: u32) {
+        if let Some(place) = self.limits.get_mut(usize::from(table)) {
+            *place = limit;
+        }
+    }
+
+    /// The earliest moment at which [`Pipeline::expire`] may have something to do; None when no rule has a timeout.
+    pub fn next_deadline(&self) -> Option<Clock> {
+        self.timers.next().map(Clock)
+    }
+
+    /// Removes rules whose time has come and returns those that want it told (`OFPFF_SEND_FLOW_REM`), and the number of all that went.
+    pub fn expire(&mut self, now: Clock) -> FlowModOutcome {
+        let mut outcome = FlowModOutcome::default();
+        while let Some((id, ticket)) = self.timers.due(now.ms()) {
+            let Some(rule) = self.store.get(id).filter(|rule| rule.timer == ticket) else { continue };
+            let deadlines = self.deadlines(rule);
+            self.timers.disarm();
+            match deadlines.iter().min_by_key(|(at, _)| *at) {
+                Some((at, reason)) if *at <= now.ms() => {
+                    let reason = *reason;
+                    if let Some(rule) = self.store.get_mut(id) {
+                        rule.timer = 0;
+                    }
+                    outcome.changed += 1;
+                    outcome.removed.extend(self.take_out(id, reason, now));
+                }
+                Some((at, _)) => {
+                    let ticket = self.timers.arm(*at, id);
+                    if let Some(rule) = self.store.get_mut(id) {
+                        rule.timer = ticket;
+                    }
+                }
+                None => {}
+            }
+        }
+        outcome
+    }
+
+    /// When a rule goes, by each of its timeouts: the first millisecond after the whole time has passed. The hard one first, which wins a tie.
+    fn deadlines(&self, rule: &Rule) -> smallvec::SmallVec<[(u64, FlowRemovedReason); 2]> {
+        let mut all = smallvec::SmallVec::new();
+        if rule.hard_timeout != 0 {
+            all.push((rule.modified_ms + u64::from(rule.hard_timeout) * 1000, FlowRemovedReason::HardTimeout));
+        }
+        if rule.idle_timeout != 0 {
+            let used = self.program.counters.read(rule.counter).used_ms.max(rule.idle_base_ms);
+            all.push((used + u64::from(rule.idle_timeout) * 1000, FlowRemovedReason::IdleTimeout));
+        }
+        all
+    }
+
+    /// Puts a rule's timeouts in force. Its counter is not read: an early entry corrects itself when it comes up.
+    fn arm(&mut self, id: RuleId) {
+        let Some(rule) = self.store.get(id) else { return };
+        let hard = (rule.hard_timeout != 0).then(|| rule.modified_ms + u64::from(rule.hard_timeout) * 1000);
+        let idle = (rule.idle_timeout != 0).then(|| rule.idle_base_ms + u64::from(rule.idle_timeout) * 1000);
+        let Some(first) = hard.into_iter().chain(idle).min() else { return };
+        let ticket = self.timers.arm(first, id);
+        if let Some(rule) = self.store.get_mut(id) {
+            rule.timer = ticket;
+        }
+        if self.timers.wants_cleaning() {
+            let store = &self.store;
+            self.timers.clean(|id, ticket| store.get(id).is_some_and(|rule| rule.timer == ticket));
+        }
+    }
+
+    /// Takes a rule's timeouts out of force.
+    fn disarm(&mut self, id: RuleId) {
+        if let Some(rule) = self.store.get_mut(id).filter(|rule| rule.timer != 0) {
+            rule.timer = 0;
+            self.timers.disarm();
+        }
+    }
+
+    /// Removes a rule; returns what is to be told, if the rule wants it told.
+    fn take_out(&mut self, id: RuleId, reason: FlowRemovedReason, now: Clock) -> Option<FlowRemoved> {
+        let rule = self.store.get(id)?;
+        let told = (rule.flags.send_flow_rem && !rule.is_hidden())
+            .then(|| FlowRemoved { reason, stats: self.stats_of(rule, now) });
+        self.unlink(id);
+        told
+    }
+}

@@ -1,0 +1,121 @@
+//! Several changes that stay together or go together.
+//!
+//! While a batch is open each change notes how to undo it. Rolling back undoes them newest first, so every rule finds its slot
+//! and its neighbours as it left them. Nothing of a batch is published before it ends.
+
+use crate::Pipeline;
+use crate::store::{Rule, RuleId};
+use program::counters::CounterId;
+use program::rule::RuleSpec;
+use std::sync::Arc;
+
+/// How to undo one change.
+enum Step {
+    /// A rule was added.
+    Inserted(RuleId),
+    /// A rule was removed; what followed it.
+    Removed(Box<Rule>, Option<RuleId>),
+    /// A rule took the place of this one.
+    Replaced(RuleId, Box<Rule>),
+}
+
+/// How to undo a batch.
+#[derive(Default)]
+pub(crate) struct Undo {
+    steps: Vec<Step>,
+    /// Counters that had died before.
+    dead_before: Vec<CounterId>,
+}
+
+impl Pipeline {
+    /// Begins a batch. Do not commit before [`Pipeline::end_batch`] or [`Pipeline::roll_back`]. An open batch goes on.
+    pub fn begin_batch(&mut self) {
+        if self.undo.is_none() {
+            self.undo = Some(Undo { steps: Vec::new(), dead_before: std::mem::take(&mut self.dead_counters) });
+        }
+    }
+
+    /// Ends the batch and keeps what it changed.
+    pub fn end_batch(&mut self) {
+        let Some(undo) = self.undo.take() else { return };
+        self.dead_counters.extend(undo.dead_before);
+        for step in undo.steps {
+            match step {
+                Step::Removed(rule, _) | Step::Replaced(_, rule) => self.behaviours.release(rule.behaviour),
+                Step::Inserted(_) => {}
+            }
+        }
+    }
+
+    /// Ends the batch and undoes what it changed: rules, counters, ages and order are as they were.
+    pub fn roll_back(&mut self) {
+        let Some(mut undo) = self.undo.take() else { return };
+        // Counters that died in the batch live again; those that its rules brought die.
+        self.dead_counters = undo.dead_before;
+        while let Some(step) = undo.steps.pop() {
+            match step {
+                Step::Inserted(id) => {
+                    self.disarm(id);
+                    if let Some((rule, _)) = self.store.remove(id) {
+                        self.writer.remove(rule.table, rule.handle);
+                        self.dead_counters.push(rule.counter);
+                        self.behaviours.release(rule.behaviour);
+                    }
+                }
+                Step::Removed(mut rule, next) => {
+                    self.compile_again(&mut rule);
+                    let id = self.store.insert_before(*rule, next);
+                    self.arm(id);
+                }
+                Step::Replaced(id, mut rule) => {
+                    self.disarm(id);
+                    if let Some((table, handle)) = self.store.get(id).map(|rule| (rule.table, rule.handle)) {
+                        self.writer.remove(table, handle);
+                    }
+                    self.compile_again(&mut rule);
+                    let counter = rule.counter;
+                    if let Some(new) = self.store.replace(id, *rule) {
+                        if new.counter != counter {
+                            self.dead_counters.push(new.counter);
+                        }
+                        self.behaviours.release(new.behaviour);
+                    }
+                    self.arm(id);
+                }
+            }
+        }
+    }
+
+    /// Puts a rule that was removed, and not published as removed, into the program again.
+    fn compile_again(&mut self, rule: &mut Rule) {
+        let spec = RuleSpec {
+            matching: rule.matching.clone(),
+            priority: rule.priority,
+            ops: Arc::clone(&rule.behaviour.ops),
+            counter: rule.counter,
+            cookie: rule.cookie,
+        };
+        rule.handle = self.writer.insert(rule.table, spec);
+        rule.timer = 0;
+    }
+
+    pub(crate) fn note_inserted(&mut self, id: RuleId) {
+        if let Some(undo) = &mut self.undo {
+            undo.steps.push(Step::Inserted(id));
+        }
+    }
+
+    pub(crate) fn note_removed(&mut self, rule: Rule, next: Option<RuleId>) {
+        match &mut self.undo {
+            Some(undo) => undo.steps.push(Step::Removed(Box::new(rule), next)),
+            None => self.behaviours.release(rule.behaviour),
+        }
+    }
+
+    pub(crate) fn note_replaced(&mut self, id: RuleId, old: Rule) {
+        match &mut self.undo {
+            Some(undo) => undo.steps.push(Step::Replaced(id, Box::new(old))),
+            None => self.behaviours.release(old.behaviour),
+        }
+    }
+}

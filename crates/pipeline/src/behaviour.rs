@@ -1,0 +1,54 @@
+//! What rules do, shared by all that do the same.
+//!
+//! A hundred thousand rules have perhaps a hundred lists of actions between them. Each list is kept, and compiled, once.
+
+use crate::compile;
+use openflow::action::Instruction;
+use program::ops::OpList;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Instructions in their own words and compiled.
+#[derive(Debug)]
+pub(crate) struct Behaviour {
+    /// As they came, for statistics.
+    pub instructions: Arc<[Instruction]>,
+    /// As workers run them.
+    pub ops: Arc<OpList>,
+    /// Whether they belong to a table-miss rule, whose packet-ins say so.
+    miss: bool,
+}
+
+/// The lists in use.
+#[derive(Default)]
+pub(crate) struct Behaviours {
+    /// For ordinary rules, and for table-miss rules.
+    known: [HashMap<Arc<[Instruction]>, Arc<Behaviour>>; 2],
+}
+
+impl Behaviours {
+    /// The behaviour of these instructions, which have been checked.
+    pub fn intern(&mut self, instructions: &[Instruction], miss: bool) -> Arc<Behaviour> {
+        let known = &mut self.known[usize::from(miss)];
+        if let Some(behaviour) = known.get(instructions) {
+            return Arc::clone(behaviour);
+        }
+        let instructions: Arc<[Instruction]> = instructions.into();
+        let ops = Arc::new(compile::instructions(&instructions, miss));
+        let behaviour = Arc::new(Behaviour { instructions: Arc::clone(&instructions), ops, miss });
+        known.insert(instructions, Arc::clone(&behaviour));
+        behaviour
+    }
+
+    /// Gives back a rule's share; the last one out forgets the list.
+    pub fn release(&mut self, behaviour: Arc<Behaviour>) {
+        if Arc::strong_count(&behaviour) == 2 {
+            self.known[usize::from(behaviour.miss)].remove(&behaviour.instructions);
+        }
+    }
+
+    /// Number of different lists.
+    pub fn len(&self) -> usize {
+        self.known.iter().map(HashMap::len).sum()
+    }
+}

@@ -1,0 +1,318 @@
+//! Whether a rule's instructions, or a packet-out's actions, can be carried out.
+//!
+//! What needs no knowledge of the rule (lengths, encodings) the codec has checked. Here an action is held against the rule's match, as
+//! OpenFlow 1.3.5 section 6.4 wants it (`OFPBAC_MATCH_INCONSISTENT`), while earlier actions of the list push and pop tags. What this
+//! switch cannot do is refused, never ignored. Errors are those that Open vSwitch 3.1 gives, except where a comment says otherwise.
+
+use openflow::error::Error;
+use openflow::Version;
+use openflow::action::{Action, Instruction, Subfield};
+use openflow::port::{self, PortNo};
+use packet::fields::Prerequisite;
+use packet::key::at;
+use packet::{Field, Match};
+use std::borrow::Cow;
+
+/// The highest table that a rule may send packets to.
+const LAST_TABLE: u8 = 253;
+/// How deep `clone` may nest.
+const NESTING: usize = 16;
+/// Shortest packet that `output(max_len)` makes: an Ethernet header.
+const TRUNCATED_MIN: u32 = 14;
+/// Bit of a TCI in the key: there is a tag.
+const PRESENT: u16 = 0x1000;
+
+/// Checks the instructions of a rule of `table` with this match.
+pub(crate) fn instructions(
+    instructions: &[Instruction],
+    matching: &Match,
+    version: Version,
+    table: u8,
+) -> Result<(), Error> {
+    let mut situation = Situation::new(matching, version);
+    let mut seen = 0_u8;
+    // Apply-actions come first, whatever the order on the wire: the set is checked against what they leave.
+    let mut ordered: Vec<&Instruction> = instructions.iter().collect();
+    ordered.sort_by_key(|instruction| crate::compile::rank(instruction));
+    for instruction in ordered {
+        let bit = 1 << crate::compile::rank(instruction);
+        if seen & bit != 0 {
+            return Err(Error::DuplicateInstruction);
+        }
+        seen |= bit;
+        match instruction {
+            Instruction::Meter(_) => return Err(Error::UnknownMeter),
+            Instruction::ApplyActions(actions) => situation.actions(actions, 0)?,
+            Instruction::WriteActions(actions) => situation.set(actions)?,
+            Instruction::ClearActions | Instruction::WriteMetadata { .. } => {}
+            // Open vSwitch lets 254 and 255 pass; there is no such table (1.3.5 section 5.9.5).
+            Instruction::GotoTable(next) if *next <= table || *next > LAST_TABLE => {
+                return Err(Error::BadInstructionTableId);
+            }
+            Instruction::GotoTable(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Checks the actions of a packet-out whose packet this match describes.
+pub(crate) fn packet_out(actions: &[Action], matching: &Match, version: Version) -> Result<(), Error> {
+    Situation::new(matching, version).actions(actions, 0)
+}
+
+/// What is known of the packets that come to an action.
+struct Situation<'m> {
+    matching: Cow<'m, Match>,
+    version: Version,
+}
+
+impl<'m> Situation<'m> {
+    fn new(matching: &'m Match, version: Version) -> Situation<'m> {
+        Situation { matching: Cow::Borrowed(matching), version }
+    }
+
+    fn actions(&mut self, actions: &[Action], depth: usize) -> Result<(), Error> {
+        actions.iter().try_for_each(|action| self.action(action, depth))
+    }
+
+    /// Checks actions for the action set, where only some may stand (1.3.5 section 5.10).
+    fn set(&mut self, actions: &[Action]) -> Result<(), Error> {
+        for action in actions {
+            let forbidden = matches!(
+                action,
+                Action::OutputReg { .. }
+                    | Action::OutputTrunc { .. }
+                    | Action::Controller { .. }
+                    | Action::Enqueue { .. }
+                    | Action::PopQueue
+                    | Action::Note(_)
+                    | Action::Exit
+                    | Action::StackPush(_)
+                    | Action::StackPop(_)
+                    | Action::Clone(_)
+                    | Action::Conjunction { .. }
+            );
+            // In 1.0 Nicira's write_actions is all there is, and Open vSwitch checks nothing; it then ignores them. Refused here too.
+            if forbidden {
+                return Err(Error::BadActionType);
+            }
+            self.action(action, 0)?;
+        }
+        Ok(())
+    }
+
+    fn action(&mut self, action: &Action, depth: usize) -> Result<(), Error> {
+        match action {
+            Action::Output { port, .. } => output_port(*port),
+            Action::OutputReg { source, .. } => self.source(source),
+            Action::OutputTrunc { port, max_len } => truncated(*port, *max_len),
+            Action::Controller { reason, pause, meter_id, .. } => controller(*reason, *pause, *meter_id),
+            Action::Enqueue { port, .. } => device_port(*port),
+            Action::SetField { field, value, mask } => self.set_field(*field, value, mask),
+            Action::Load { dst, value } => self.load(dst, *value),
+            Action::Move { src, dst } => self.copy(src, dst),
+            Action::StackPush(from) => self.source(from),
+            Action::StackPop(to) => self.destination(to),
+            Action::SetVlanVid { vid, push } if *vid < 4096 => self.set_vlan(*push),
+            Action::SetVlanPcp { pcp, push } if *pcp < 8 => self.set_vlan(*push),
+            Action::SetVlanVid { .. } | Action::SetVlanPcp { .. } => Err(Error::BadActionArgument),
+            Action::PushVlan(ethertype) => self.push_vlan(*ethertype),
+            Action::PopVlan => self.pop_vlan(),
+            Action::SetIpv4Src(_) | Action::SetIpv4Dst(_) => self.wants(Prerequisite::Ipv4),
+            Action::SetIpTos(_) | Action::SetIpEcn(_) | Action::SetIpTtl(_) | Action::DecTtl(_) => {
+                self.wants(Prerequisite::IpAny)
+            }
+            Action::SetL4Src(_) | Action::SetL4Dst(_) => self.wants_ports(),
+            Action::Resubmit { with_ct_orig: true, .. } => Err(Error::BadActionExperimenterType),
+            Action::Clone(_) if depth == NESTING => Err(Error::TooManyActions),
+            Action::Clone(actions) => {
+                let mut inner = Situation { matching: self.matching.clone(), version: self.version };
+                inner.actions(actions, depth + 1)
+            }
+            Action::Group(_) => Err(Error::BadOutGroup),
+            Action::Meter(_) => Err(Error::UnknownMeter),
+            Action::Conjunction { .. } => Err(Error::BadActionExperimenterType),
+            Action::CopyTtlIn
+            | Action::CopyTtlOut
+            | Action::PushMpls(_)
+            | Action::PopMpls(_)
+            | Action::SetMplsTtl(_)
+            | Action::DecMplsTtl
+            | Action::SetMplsLabel(_)
+            | Action::SetMplsTc(_)
+            | Action::PushPbb(_)
+            | Action::PopPbb => Err(Error::BadActionType),
+            Action::SetQueue(_)
+            | Action::PopQueue
+            | Action::SetEthSrc(_)
+            | Action::SetEthDst(_)
+            | Action::SetTunnel { .. }
+            | Action::Note(_)
+            | Action::Exit
+            | Action::Resubmit { .. } => Ok(()),
+        }
+    }
+
+    /// An action of a kind that 1.0 lets stand in any rule, where it leaves other packets alone; later versions want a match that fits.
+    fn wants(&self, prerequisite: Prerequisite) -> Result<(), Error> {
+        if self.version == Version::V1_0 || prerequisite.met_by(&self.matching) {
+            Ok(())
+        } else {
+            Err(Error::ActionMatchInconsistent)
+        }
+    }
+
+    fn wants_ports(&self) -> Result<(), Error> {
+        let met = [Prerequisite::Tcp, Prerequisite::Udp, Prerequisite::Sctp];
+        met.iter().map(|prerequisite| self.wants(*prerequisite)).find(Result::is_ok).unwrap_or(Err(Error::ActionMatchInconsistent))
+    }
+
+    /// Whether the match says what the field needs. In every version, for set-field, load and move come from versions and extensions that have
+    /// prerequisites.
+    fn has(&self, field: Field) -> Result<(), Error> {
+        if field.def().prerequisite.met_by(&self.matching) { Ok(()) } else { Err(Error::ActionMatchInconsistent) }
+    }
+
+    fn source(&self, part: &Subfield) -> Result<(), Error> {
+        within(part)?;
+        self.has(part.field)
+    }
+
+    fn destination(&self, part: &Subfield) -> Result<(), Error> {
+        self.source(part)?;
+        if writable(part.field) { Ok(()) } else { Err(Error::BadActionArgument) }
+    }
+
+    fn set_field(&self, field: Field, value: &[u8], mask: &[u8]) -> Result<(), Error> {
+        let def = field.def();
+        if !writable(field) {
+            return Err(Error::BadSetArgument);
+        }
+        let place = def.place();
+        let fits = value.len() == def.bytes
+            && mask.len() == def.bytes
+            && mask.iter().zip(place.iter()).all(|(mask, place)| mask & !place == 0)
+            && value.iter().zip(place.iter()).all(|(value, place)| value & !place == 0);
+        // OFPVID_PRESENT must be set in the value (1.3.5 section 7.2.3.7).
+        let absent = field == Field::VlanVid && *mask == *place && value[0] & (PRESENT >> 8) as u8 == 0;
+        if !fits || absent {
+            return Err(Error::BadSetArgument);
+        }
+        self.has(field)
+    }
+
+    fn load(&self, dst: &Subfield, value: u64) -> Result<(), Error> {
+        within(dst)?;
+        if !writable(dst.field) {
+            return Err(Error::BadSetArgument);
+        }
+        if dst.bits > 64 || dst.bits < 64 && value >> dst.bits != 0 {
+            return Err(Error::BadActionArgument);
+        }
+        self.has(dst.field)
+    }
+
+    fn copy(&self, src: &Subfield, dst: &Subfield) -> Result<(), Error> {
+        if src.bits != dst.bits {
+            return Err(Error::BadActionArgument);
+        }
+        self.source(src)?;
+        self.destination(dst)
+    }
+
+    fn tag(&self, offset: usize) -> u16 {
+        self.matching.bytes(offset, 2).0.to_u64() as u16
+    }
+
+    fn write_tag(&mut self, offset: usize, tci: u16) {
+        self.matching.to_mut().set_bytes(offset, &tci.to_be_bytes(), &[0xff; 2]);
+    }
+
+    fn set_vlan(&mut self, push: bool) -> Result<(), Error> {
+        if self.tag(at::VLAN_TCI) & PRESENT != 0 {
+            return Ok(());
+        }
+        if !push {
+            self.wants(Prerequisite::VlanPresent)?;
+        }
+        self.write_tag(at::VLAN_TCI, PRESENT);
+        Ok(())
+    }
+
+    fn push_vlan(&mut self, ethertype: u16) -> Result<(), Error> {
+        if ![0x8100, 0x88a8].contains(&ethertype) {
+            return Err(Error::BadActionArgument);
+        }
+        // Two tags are what the key sees; a third would hide one.
+        if self.tag(at::VLAN_TCI2) & PRESENT != 0 {
+            return Err(Error::BadTag);
+        }
+        let outer = self.tag(at::VLAN_TCI);
+        self.write_tag(at::VLAN_TCI2, outer);
+        self.write_tag(at::VLAN_TCI, PRESENT);
+        Ok(())
+    }
+
+    fn pop_vlan(&mut self) -> Result<(), Error> {
+        self.wants(Prerequisite::VlanPresent)?;
+        let inner = self.tag(at::VLAN_TCI2);
+        self.write_tag(at::VLAN_TCI, inner);
+        self.write_tag(at::VLAN_TCI2, 0);
+        Ok(())
+    }
+}
+
+/// Fields that actions may write. Those of connection tracking only inside `ct`, those of MPLS and PBB not yet.
+pub(crate) fn writable(field: Field) -> bool {
+    let refused = matches!(
+        field,
+        Field::InPortOxm
+            | Field::CtMark
+            | Field::CtLabel
+            | Field::MplsLabel
+            | Field::MplsTc
+            | Field::MplsBos
+            | Field::MplsTtl
+            | Field::PbbIsid
+            | Field::PbbUca
+    );
+    field.def().writable && !refused
+}
+
+fn within(part: &Subfield) -> Result<(), Error> {
+    let end = u32::from(part.start) + u32::from(part.bits);
+    if part.bits == 0 || part.bits > 128 || end > part.field.def().action_bits as u32 {
+        return Err(Error::BadActionArgument);
+    }
+    Ok(())
+}
+
+/// A port with a device behind it, or that may have one some day.
+fn device_port(port: PortNo) -> Result<(), Error> {
+    if port < port::MAX || port == port::LOCAL || port == port::IN_PORT { Ok(()) } else { Err(Error::BadOutPort) }
+}
+
+/// Rules may name ports that appear later, so every number is good that a port could have.
+fn output_port(port: PortNo) -> Result<(), Error> {
+    match port {
+        port::TABLE | port::NORMAL | port::FLOOD | port::ALL | port::CONTROLLER => Ok(()),
+        other => device_port(other),
+    }
+}
+
+fn truncated(port: PortNo, max_len: u32) -> Result<(), Error> {
+    if max_len < TRUNCATED_MIN {
+        return Err(Error::BadActionArgument);
+    }
+    device_port(port)
+}
+
+fn controller(reason: u8, pause: bool, meter: Option<u32>) -> Result<(), Error> {
+    if pause {
+        return Err(Error::BadActionExperimenterType);
+    }
+    if meter.is_some() {
+        return Err(Error::UnknownMeter);
+    }
+    if reason > 5 { Err(Error::BadActionArgument) } else { Ok(()) }
+}

@@ -1,0 +1,355 @@
+//! From OpenFlow's words to the steps that workers run.
+//!
+//! Only lists that [`crate::check`] let pass come here, so nothing fails: a step exists for every action that is supported. The order of
+//! instructions is that of execution, whatever order they came in (OpenFlow 1.3.5 section 5.9).
+
+use openflow::action::{Action, Instruction, Subfield};
+use openflow::port;
+use packet::{Field, Value};
+use program::ops::{Bits, Op, OpList, PacketInReason, ToController};
+use std::sync::Arc;
+
+/// Where a list of actions stands, which packet-ins tell.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// Applied by a rule.
+    Apply,
+    /// Applied by a table-miss rule: any match, priority 0 (1.3.5 section 5.4).
+    Miss,
+    /// In the action set.
+    Set,
+    /// In a packet-out.
+    PacketOut,
+}
+
+impl Place {
+    fn reason(self) -> PacketInReason {
+        match self {
+            Place::Apply => PacketInReason::Action,
+            Place::Miss => PacketInReason::NoMatch,
+            Place::Set => PacketInReason::ActionSet,
+            Place::PacketOut => PacketInReason::PacketOut,
+        }
+    }
+}
+
+/// Compiles a rule's instructions. `miss`: of a table-miss rule.
+pub(crate) fn instructions(instructions: &[Instruction], miss: bool) -> OpList {
+    let mut ops = Vec::new();
+    let apply = if miss { Place::Miss } else { Place::Apply };
+    let mut ordered: Vec<&Instruction> = instructions.iter().collect();
+    ordered.sort_by_key(|instruction| rank(instruction));
+    for instruction in ordered {
+        match instruction {
+            Instruction::ApplyActions(actions) => append(&mut ops, actions, apply),
+            Instruction::ClearActions => ops.push(Op::ClearActions),
+            Instruction::WriteActions(actions) => {
+                let mut set = Vec::new();
+                append(&mut set, actions, Place::Set);
+                ops.push(Op::WriteActions(set.into()));
+            }
+            Instruction::WriteMetadata { value, mask } => ops.push(Op::SetField {
+                field: Field::Metadata,
+                value: Value::from_u128((value & mask).into(), 8),
+                mask: Value::from_u128((*mask).into(), 8),
+            }),
+            Instruction::GotoTable(table) => ops.push(Op::Goto(*table)),
+            Instruction::Meter(_) => {} // refused by the check while there are no meters
+        }
+    }
+    OpList::new(ops)
+}
+
+/// The order of execution.
+pub(crate) fn rank(instruction: &Instruction) -> u8 {
+    match instruction {
+        Instruction::Meter(_) => 0,
+        Instruction::ApplyActions(_) => 1,
+        Instruction::ClearActions => 2,
+        Instruction::WriteActions(_) => 3,
+        Instruction::WriteMetadata { .. } => 4,
+        Instruction::GotoTable(_) => 5,
+    }
+}
+
+/// Compiles a packet-out's actions.
+///
+/// `OFPP_TABLE` as the last action is a lookup like that of a received packet, table miss included; before others it is a
+/// resubmit, which comes back.
+pub(crate) fn packet_out(actions: &[Action]) -> OpList {
+    let mut ops = Vec::new();
+    if let Some((Action::Output { port: port::TABLE, .. }, before)) = actions.split_last() {
+        append(&mut ops, before, Place::PacketOut);
+        ops.push(Op::Goto(0));
+    } else {
+        append(&mut ops, actions, Place::PacketOut);
+    }
+    OpList::new(ops)
+}
+
+fn append(ops: &mut Vec<Op>, actions: &[Action], place: Place) {
+    // The queue in force, as far as this list says: what an enqueue puts back.
+    let mut queue = None;
+    for action in actions {
+        match action {
+            Action::SetQueue(id) => queue = Some(*id),
+            Action::PopQueue => queue = None,
+            _ => {}
+        }
+        append_one(ops, action, place, queue);
+    }
+}
+
+fn append_one(ops: &mut Vec<Op>, action: &Action, place: Place, queue: Option<u32>) {
+    match action {
+        Action::Output { port, max_len } => ops.push(output(*port, *max_len, place)),
+        Action::OutputReg { source, .. } => ops.push(Op::OutputReg(bits(source))),
+        Action::OutputTrunc { port, max_len } => ops.push(Op::OutputTruncated { port: *port, max_len: *max_len }),
+        Action::Controller { max_len, controller_id, reason, userdata, .. } => {
+            ops.push(Op::Controller(Box::new(ToController {
+                max_len: *max_len,
+                reason: reason_of(*reason, place),
+                controller_id: *controller_id,
+                userdata: userdata.clone(),
+            })));
+        }
+        Action::Enqueue { port, queue: through } => {
+            ops.push(Op::SetQueue(Some(*through)));
+            ops.push(output(*port, 0, place));
+            ops.push(Op::SetQueue(queue));
+        }
+        Action::SetQueue(id) => ops.push(Op::SetQueue(Some(*id))),
+        Action::PopQueue => ops.push(Op::SetQueue(None)),
+        Action::Load { dst, value } => ops.push(load(dst, *value)),
+        Action::Move { src, dst } => copy(ops, src, dst),
+        Action::PopVlan => ops.push(Op::PopVlan),
+        Action::PushVlan(ethertype) => ops.push(Op::PushVlan(*ethertype)),
+        Action::SetVlanVid { vid, push } => ops.push(Op::SetVlanVid { vid: *vid, push: *push }),
+        Action::SetVlanPcp { pcp, push } => ops.push(Op::SetVlanPcp { pcp: *pcp, push: *push }),
+        Action::DecTtl(ids) => ops.push(Op::DecTtl(ids.clone().into())),
+        Action::Resubmit { in_port, table, .. } => ops.push(Op::Resubmit { in_port: *in_port, table: *table }),
+        Action::Exit => ops.push(Op::Exit),
+        Action::StackPush(from) => ops.push(Op::StackPush(bits(from))),
+        Action::StackPop(to) => ops.push(Op::StackPop(bits(to))),
+        Action::Clone(actions) => {
+            let mut inner = Vec::new();
+            append(&mut inner, actions, place);
+            ops.push(Op::Clone(Arc::new(OpList::new(inner))));
+        }
+        other => ops.extend(sets(other)),
+    }
+}
+
+/// Actions that write one field, in the forms of all versions; others have no effect here (`note`).
+fn sets(action: &Action) -> impl Iterator<Item = Op> + use<> {
+    let (fields, value): (&[Field], u128) = match action {
+        Action::SetField { field, value, mask } => {
+            let op = Op::SetField { field: *field, value: value.clone(), mask: mask.clone() };
+            return Vec::from([op]).into_iter();
+        }
+        Action::SetEthSrc(address) => (&[Field::EthSrc], number(address)),
+        Action::SetEthDst(address) => (&[Field::EthDst], number(address)),
+        Action::SetIpv4Src(address) => (&[Field::Ipv4Src], (*address).into()),
+        Action::SetIpv4Dst(address) => (&[Field::Ipv4Dst], (*address).into()),
+        Action::SetIpTos(tos) => (&[Field::IpDscpShifted], (tos >> 2).into()),
+        Action::SetIpEcn(ecn) => (&[Field::IpEcn], (*ecn).into()),
+        Action::SetIpTtl(ttl) => (&[Field::IpTtl], (*ttl).into()),
+        // One action for three protocols: a set leaves packets of other protocols alone.
+        Action::SetL4Src(port) => (&[Field::TcpSrc, Field::UdpSrc, Field::SctpSrc], (*port).into()),
+        Action::SetL4Dst(port) => (&[Field::TcpDst, Field::UdpDst, Field::SctpDst], (*port).into()),
+        Action::SetTunnel { id, .. } => (&[Field::TunId], (*id).into()),
+        _ => (&[], 0),
+    };
+    let whole = |field: &Field| {
+        let def = field.def();
+        let value = Value::from_u128(value << def.shift, def.bytes);
+        Op::SetField { field: *field, value, mask: def.place() }
+    };
+    fields.iter().map(whole).collect::<Vec<_>>().into_iter()
+}
+
+fn number(address: &[u8; 6]) -> u128 {
+    address.iter().fold(0, |number, byte| number << 8 | u128::from(*byte))
+}
+
+fn output(to: port::PortNo, max_len: u16, place: Place) -> Op {
+    match to {
+        port::IN_PORT => Op::InPort,
+        port::TABLE => Op::Resubmit { in_port: None, table: Some(0) },
+        port::NORMAL => Op::Normal,
+        port::FLOOD => Op::All { flood: true },
+        port::ALL => Op::All { flood: false },
+        port::CONTROLLER => Op::Controller(Box::new(ToController {
+            max_len,
+            reason: place.reason(),
+            controller_id: 0,
+            userdata: Vec::new(),
+        })),
+        other => Op::Output(other),
+    }
+}
+
+/// The reason that a `controller` action names; `OFPR_ACTION` stands for the place's own.
+fn reason_of(reason: u8, place: Place) -> PacketInReason {
+    match reason {
+        0 => PacketInReason::NoMatch,
+        2 => PacketInReason::InvalidTtl,
+        3 => PacketInReason::ActionSet,
+        4 => PacketInReason::Group,
+        5 => PacketInReason::PacketOut,
+        _ => place.reason(),
+    }
+}
+
+/// A subfield as the program counts bits: from the field's lowest bit in the key. Only `nw_tos` differs, which actions see as
+/// the whole byte with two bits below the field.
+fn bits(from: &Subfield) -> Bits {
+    let below = from.field.def().wire_shift as u16;
+    let start = from.start.max(below) - below;
+    let end = (from.start + from.bits).max(below) - below;
+    Bits { field: from.field, start, bits: end - start }
+}
+
+fn load(dst: &Subfield, value: u64) -> Op {
+    let def = dst.field.def();
+    let below = def.wire_shift;
+    let mut value = u128::from(value);
+    // A whole port number of 16 bits names the reserved ports by their short numbers.
+    if dst.field == Field::InPort && usize::from(dst.bits) == def.action_bits {
+        value |= if value >= 0xff00 { 0xffff_0000 } else { 0 };
+        return Op::SetField { field: dst.field, value: Value::from_u128(value, def.bytes), mask: def.place() };
+    }
+    let place = def.place();
+    let wire = |number: u128| {
+        let mut placed = Value::from_u128(number << dst.start >> below << def.shift, def.bytes);
+        placed.iter_mut().zip(place.iter()).for_each(|(byte, place)| *byte &= place);
+        placed
+    };
+    let ones = (1_u128 << dst.bits) - 1;
+    Op::SetField { field: dst.field, value: wire(value & ones), mask: wire(ones) }
+}
+
+/// Copies bits. Where one side is `nw_tos` and reaches below the field, those bits read as zero and are not written.
+fn copy(ops: &mut Vec<Op>, src: &Subfield, dst: &Subfield) {
+    let below = |part: &Subfield| (part.field.def().wire_shift as u16).saturating_sub(part.start).min(part.bits);
+    let (missing, unwritten) = (below(src), below(dst));
+    let skip = missing.max(unwritten);
+    if missing > unwritten {
+        ops.push(load(&Subfield { start: dst.start + unwritten, bits: missing - unwritten, ..*dst }, 0));
+    }
+    if skip < src.bits {
+        let rest = |part: &Subfield| bits(&Subfield { start: part.start + skip, bits: part.bits - skip, ..*part });
+        ops.push(Op::Move { src: rest(src), dst: rest(dst) });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn apply(actions: Vec<Action>) -> Vec<Op> {
+        instructions(&[Instruction::ApplyActions(actions)], false).ops.into()
+    }
+
+    #[test]
+    fn instructions_run_in_the_order_of_the_specification() {
+        let list = instructions(
+            &[
+                Instruction::GotoTable(3),
+                Instruction::WriteActions(vec![Action::Output { port: 1, max_len: 0 }]),
+                Instruction::ClearActions,
+                Instruction::WriteMetadata { value: 0xff, mask: 0x0f },
+                Instruction::ApplyActions(vec![Action::PopVlan]),
+            ],
+            false,
+        );
+        let metadata = Op::SetField {
+            field: Field::Metadata,
+            value: Value::from_u128(0x0f, 8),
+            mask: Value::from_u128(0x0f, 8),
+        };
+        let set = Op::WriteActions(vec![Op::Output(1)].into());
+        assert_eq!(&*list.ops, &[Op::PopVlan, Op::ClearActions, set, metadata, Op::Goto(3)]);
+    }
+
+    #[test]
+    fn a_load_writes_where_the_subfield_says() {
+        let to = |field, start, bits| Subfield { field, start, bits };
+        let set = |field, value, mask, bytes| Op::SetField {
+            field,
+            value: Value::from_u128(value, bytes),
+            mask: Value::from_u128(mask, bytes),
+        };
+        let loads = [
+            (to(Field::Reg1, 4, 8), 0x5a, set(Field::Reg1, 0x5a0, 0xff0, 4)),
+            (to(Field::VlanPcp, 0, 3), 5, set(Field::VlanPcp, 0xa000, 0xe000, 2)),
+            (to(Field::VlanTci, 0, 16), 0x1005, set(Field::VlanTci, 0x1005, 0xffff, 2)),
+            (to(Field::IpDscp, 0, 8), 0x20, set(Field::IpDscp, 0x20, 0xfc, 1)),
+            (to(Field::InPort, 0, 16), 0xfffe, set(Field::InPort, 0xffff_fffe, 0xffff_ffff, 4)),
+            (to(Field::InPort, 0, 16), 7, set(Field::InPort, 7, 0xffff_ffff, 4)),
+        ];
+        for (dst, value, expected) in loads {
+            assert_eq!(apply(vec![Action::Load { dst, value }]), [expected]);
+        }
+    }
+
+    #[test]
+    fn moves_of_the_tos_byte_leave_the_bits_below_it() {
+        let tos = Subfield { field: Field::IpDscp, start: 0, bits: 8 };
+        let reg = Subfield { field: Field::Reg0, start: 8, bits: 8 };
+        let zero = Op::SetField {
+            field: Field::Reg0,
+            value: Value::zero(4),
+            mask: Value::from_u128(0x300, 4),
+        };
+        let (dscp, six) = (
+            Bits { field: Field::IpDscp, start: 0, bits: 6 },
+            Bits { field: Field::Reg0, start: 10, bits: 6 },
+        );
+        assert_eq!(apply(vec![Action::Move { src: tos, dst: reg }]), [zero, Op::Move { src: dscp, dst: six }]);
+        assert_eq!(apply(vec![Action::Move { src: reg, dst: tos }]), [Op::Move { src: six, dst: dscp }]);
+    }
+
+    #[test]
+    fn an_enqueue_puts_the_queue_back() {
+        let ops = apply(vec![
+            Action::SetQueue(3),
+            Action::Enqueue { port: 1, queue: 7 },
+            Action::PopQueue,
+            Action::Enqueue { port: 2, queue: 8 },
+        ]);
+        let queue = |id| Op::SetQueue(id);
+        let expected = [
+            queue(Some(3)),
+            queue(Some(7)),
+            Op::Output(1),
+            queue(Some(3)),
+            queue(None),
+            queue(Some(8)),
+            Op::Output(2),
+            queue(None),
+        ];
+        assert_eq!(ops, expected);
+    }
+
+    #[test]
+    fn packet_ins_say_where_they_come_from() {
+        let to_controller = Action::Output { port: port::CONTROLLER, max_len: 64 };
+        let reason = |ops: &[Op]| match &ops[0] {
+            Op::Controller(to) => to.reason,
+            other => panic!("{other:?}"),
+        };
+        let apply = [Instruction::ApplyActions(vec![to_controller.clone()])];
+        assert_eq!(reason(&instructions(&apply, false).ops), PacketInReason::Action);
+        assert_eq!(reason(&instructions(&apply, true).ops), PacketInReason::NoMatch);
+        assert_eq!(reason(&packet_out(&[to_controller]).ops), PacketInReason::PacketOut);
+    }
+
+    #[test]
+    fn table_is_a_lookup_at_the_end_of_a_packet_out() {
+        let table = Action::Output { port: port::TABLE, max_len: 0 };
+        let back = Op::Resubmit { in_port: None, table: Some(0) };
+        assert_eq!(&*packet_out(std::slice::from_ref(&table)).ops, &[Op::Goto(0)]);
+        assert_eq!(&*packet_out(&[table, Action::PopVlan]).ops, &[back, Op::PopVlan]);
+    }
+}

@@ -1,0 +1,447 @@
+//! The five commands of a flow mod.
+//!
+//! What a command does is worked out before anything changes, so one that fails leaves everything as it was.
+//! Section numbers are those of OpenFlow 1.3.5 unless another version is named.
+
+use crate::behaviour::Behaviour;
+use crate::store::{Rule, RuleId};
+use crate::{Clock, Pipeline, check};
+use openflow::Version;
+use openflow::action::{Action, Instruction};
+use openflow::error::Error;
+use openflow::flow::{FlowMod, FlowModCommand, FlowRemoved, FlowRemovedReason, TABLE_ALL};
+use openflow::port::{self, PortNo};
+use packet::Match;
+use program::counters::CounterId;
+use program::rule::RuleSpec;
+use program::table::RuleRef;
+use std::sync::Arc;
+
+/// The table that is the switch's own. Peers may not change it.
+pub(crate) const INTERNAL: u8 = 254;
+/// No restriction to a group.
+const ANY_GROUP: u32 = 0xffff_ffff;
+/// A cookie that means none: 0 for a new rule, the old one for a changed rule.
+const NO_COOKIE: u64 = u64::MAX;
+
+/// What a change did.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct FlowModOutcome {
+    /// Rules that went and want it told (`OFPFF_SEND_FLOW_REM`), in the order in which they went.
+    pub removed: Vec<FlowRemoved>,
+    /// Rules that were added, changed or removed; when 0 there is nothing to publish.
+    pub changed: usize,
+}
+
+/// Which rules a non-strict command or a statistics request means.
+pub(crate) struct Criteria<'a> {
+    /// A table, or [`TABLE_ALL`].
+    pub table: u8,
+    pub matching: &'a Match,
+    /// The priority of a strict command.
+    pub strict: Option<u16>,
+    pub cookie: u64,
+    pub cookie_mask: u64,
+    pub out_port: PortNo,
+    pub out_group: u32,
+}
+
+impl Criteria<'_> {
+    /// Whether a visible rule is meant, its table and, for a strict command, its match and priority aside.
+    fn admits(&self, rule: &Rule) -> bool {
+        !rule.is_hidden()
+            && (rule.cookie ^ self.cookie) & self.cookie_mask == 0
+            && (self.out_port == port::ANY || uses(&rule.behaviour.instructions, &Use::Port(self.out_port)))
+            && (self.out_group == ANY_GROUP || uses(&rule.behaviour.instructions, &Use::Group(self.out_group)))
+    }
+}
+
+/// What a rule may be asked for by `out_port` and `out_group`.
+enum Use {
+    Port(PortNo),
+    Group(u32),
+}
+
+fn uses(instructions: &[Instruction], wanted: &Use) -> bool {
+    instructions.iter().any(|instruction| match instruction {
+        Instruction::ApplyActions(actions) | Instruction::WriteActions(actions) => list_uses(actions, wanted),
+        _ => false,
+    })
+}
+
+fn list_uses(actions: &[Action], wanted: &Use) -> bool {
+    actions.iter().any(|action| match (action, wanted) {
+        (Action::Clone(inner), _) => list_uses(inner, wanted),
+        (Action::Group(group), Use::Group(wanted)) => group == wanted,
+        (
+            Action::Output { port, .. } | Action::OutputTrunc { port, .. } | Action::Enqueue { port, .. },
+            Use::Port(wanted),
+        ) => port == wanted,
+        (Action::Controller { .. }, Use::Port(wanted)) => *wanted == port::CONTROLLER,
+        _ => false,
+    })
+}
+
+impl Pipeline {
+    /// Carries out a flow mod that came in this version of OpenFlow, or refuses it and changes nothing.
+    ///
+    /// Workers see the change after [`Pipeline::commit`] and the domain's next publication. `buffer_id` is the caller's business. Errors are those of
+    /// section 7.5.4 that this version has for it; the first found is told: the actions' before the tables'.
+    pub fn flow_mod(&mut self, change: &FlowMod, version: Version, now: Clock) -> Result<FlowModOutcome, Error> {
+        let delete = matches!(change.command, FlowModCommand::Delete | FlowModCommand::DeleteStrict);
+        // From 1.1 on only deletes may name all tables (section 7.3.4.1); in 1.0 a table is named only by Nicira's extension, and
+        // Open vSwitch adds to the first where none is.
+        if change.table == TABLE_ALL && !delete && version != Version::V1_0 {
+            return Err(Error::BadTableId);
+        }
+        check::instructions(&change.instructions, &change.matching, version, goto_from(change.table))?;
+        match change.command {
+            FlowModCommand::Add => self.add(change, now),
+            FlowModCommand::Modify | FlowModCommand::ModifyStrict => self.modify(change, now),
+            FlowModCommand::Delete | FlowModCommand::DeleteStrict => self.delete(change, now),
+        }
+    }
+
+    /// Section 6.4, add: a rule of the same match and priority is replaced and nothing told. Its counters go on unless `reset_counts`
+    /// (the codec sets it for 1.0 and 1.1, where they always restart); its age starts anew.
+    fn add(&mut self, change: &FlowMod, now: Clock) -> Result<FlowModOutcome, Error> {
+        let table = if change.table == TABLE_ALL { 0 } else { change.table };
+        if table == INTERNAL {
+            return Err(Error::Permission);
+        }
+        let priority = u32::from(change.priority);
+        let old = self.store.find(table, priority, &change.matching);
+        if old.is_none() {
+            if change.flags.check_overlap && self.overlaps(table, priority, &change.matching) {
+                return Err(Error::Overlap);
+            }
+            if self.store.table_len(table).0 >= self.limits[usize::from(table)] {
+                return Err(Error::TableFull);
+            }
+        }
+        let kept = old.and_then(|id| self.store.get(id)).map(|rule| (rule.counter, rule.cookie));
+        let counter = match kept {
+            Some((counter, _)) if !change.flags.reset_counts => counter,
+            _ => self.program.counters.allocate().ok_or(Error::TableFull)?,
+        };
+        let cookie = match (change.cookie, kept) {
+            (NO_COOKIE, Some((_, cookie))) => cookie,
+            (NO_COOKIE, None) => 0,
+            (cookie, _) => cookie,
+        };
+        let miss = priority == 0 && change.matching.words().is_empty();
+        let rule = NewRule {
+            table,
+            matching: change.matching.clone(),
+            priority,
+            behaviour: self.behaviours.intern(&change.instructions, miss),
+            cookie,
+            counter,
+            created_ms: now.ms(),
+            modified_ms: now.ms(),
+            idle_base_ms: now.ms(),
+            idle_timeout: change.idle_timeout,
+            hard_timeout: change.hard_timeout,
+            importance: change.importance,
+            flags: change.flags,
+        };
+        match old {
+            Some(id) => self.put_in_place(id, rule),
+            None => self.put(rule),
+        }
+        Ok(FlowModOutcome { removed: Vec::new(), changed: 1 })
+    }
+
+    fn overlaps(&self, table: u8, priority: u32, matching: &Match) -> bool {
+        self.store.table(table).any(|(_, rule)| rule.priority == priority && rule.matching.overlaps(matching))
+    }
+
+    /// Section 6.4, modify: instructions change; timeouts, flags, age and, unless `reset_counts`, counters stay. A rule that is not there is
+    /// added where the version says so (1.0 section 4.6), unless a cookie was asked for.
+    fn modify(&mut self, change: &FlowMod, now: Clock) -> Result<FlowModOutcome, Error> {
+        if change.table == INTERNAL {
+            return Err(Error::Permission);
+        }
+        let found = self.select(&criteria(change, false));
+        if found.is_empty() {
+            if change.modify_adds && change.cookie_mask == 0 && change.cookie != NO_COOKIE {
+                return self.add(change, now);
+            }
+            return Ok(FlowModOutcome::default());
+        }
+        // A command for all tables was checked as if it came from the first; a goto must lead onwards from every rule's own.
+        if change.table == TABLE_ALL {
+            for rule in found.iter().filter_map(|id| self.store.get(*id)) {
+                if goes_back(&change.instructions, rule.table) {
+                    return Err(Error::BadInstructionTableId);
+                }
+            }
+        }
+        let mut counters = Vec::new();
+        if change.flags.reset_counts {
+            for _ in &found {
+                match self.program.counters.allocate() {
+                    Some(counter) => counters.push(counter),
+                    None => {
+                        counters.iter().for_each(|counter| self.program.counters.free(*counter));
+                        return Err(Error::TableFull);
+                    }
+                }
+            }
+        }
+        for id in &found {
+            self.modify_one(*id, change, counters.pop(), now);
+        }
+        Ok(FlowModOutcome { removed: Vec::new(), changed: found.len() })
+    }
+
+    fn modify_one(&mut self, id: RuleId, change: &FlowMod, counter: Option<CounterId>, now: Clock) {
+        let Some(old) = self.store.get(id) else { return };
+        let miss = old.priority == 0 && old.matching.words().is_empty();
+        let new_cookie = change.modify_cookie && change.cookie != NO_COOKIE;
+        let rule = NewRule {
+            table: old.table,
+            matching: old.matching.clone(),
+            priority: old.priority,
+            behaviour: self.behaviours.intern(&change.instructions, miss),
+            cookie: if new_cookie { change.cookie } else { old.cookie },
+            counter: counter.unwrap_or(old.counter),
+            created_ms: old.created_ms,
+            modified_ms: now.ms(),
+            // Where counters restart, the last packet is no longer known from them.
+            idle_base_ms: counter.map_or(0, |_| self.program.counters.read(old.counter).used_ms).max(old.idle_base_ms),
+            idle_timeout: old.idle_timeout,
+            hard_timeout: old.hard_timeout,
+            importance: old.importance,
+            flags: old.flags,
+        };
+        self.put_in_place(id, rule);
+    }
+
+    /// Section 6.4, delete: rules go and those that want it tell. No rule to delete is no error.
+    fn delete(&mut self, change: &FlowMod, now: Clock) -> Result<FlowModOutcome, Error> {
+        // The internal table has rules that nobody may delete; Open vSwitch says so unless exactly one is named that is not there.
+        if change.table == INTERNAL && change.command == FlowModCommand::Delete {
+            return Err(Error::Permission);
+        }
+        let found = self.select(&criteria(change, true));
+        let mut outcome = FlowModOutcome { removed: Vec::new(), changed: found.len() };
+        for id in found {
+            outcome.removed.extend(self.take_out(id, FlowRemovedReason::Delete, now));
+        }
+        Ok(outcome)
+    }
+
+    /// Removes every visible rule, as when a bridge's controllers change. Flow removed messages are for the caller to send or not.
+    pub fn flush(&mut self, now: Clock) -> FlowModOutcome {
+        let any = Match::any();
+        let everything = Criteria {
+            table: TABLE_ALL,
+            matching: &any,
+            strict: None,
+            cookie: 0,
+            cookie_mask: 0,
+            out_port: port::ANY,
+            out_group: ANY_GROUP,
+        };
+        let found = self.select(&everything);
+        let mut outcome = FlowModOutcome { removed: Vec::new(), changed: found.len() };
+        for id in found {
+            outcome.removed.extend(self.take_out(id, FlowRemovedReason::Delete, now));
+        }
+        outcome
+    }
+
+    /// Adds, or replaces, a rule that OpenFlow neither sees nor can change: `priority` above 65535, so that it beats all others.
+    /// Refused like a flow mod that is wrong, and `OFPFMFC_EPERM` for a priority that is not hidden.
+    pub fn add_hidden(
+        &mut self,
+        table: u8,
+        priority: u32,
+        matching: &Match,
+        instructions: &[Instruction],
+        now: Clock,
+    ) -> Result<(), Error> {
+        if priority <= u32::from(u16::MAX) || table == TABLE_ALL {
+            return Err(Error::FlowModPermission);
+        }
+        check::instructions(instructions, matching, Version::V1_0, table)?;
+        let old = self.store.find(table, priority, matching);
+        let counter = match old.and_then(|id| self.store.get(id)) {
+            Some(rule) => rule.counter,
+            None => self.program.counters.allocate().ok_or(Error::TableFull)?,
+        };
+        let rule = NewRule {
+            table,
+            matching: matching.clone(),
+            priority,
+            behaviour: self.behaviours.intern(instructions, false),
+            cookie: 0,
+            counter,
+            created_ms: now.ms(),
+            modified_ms: now.ms(),
+            idle_base_ms: now.ms(),
+            idle_timeout: 0,
+            hard_timeout: 0,
+            importance: 0,
+            flags: Default::default(),
+        };
+        match old {
+            Some(id) => self.put_in_place(id, rule),
+            None => self.put(rule),
+        }
+        Ok(())
+    }
+
+    /// Removes a hidden rule; whether there was one.
+    pub fn remove_hidden(&mut self, table: u8, priority: u32, matching: &Match) -> bool {
+        if priority <= u32::from(u16::MAX) {
+            return false;
+        }
+        match self.store.find(table, priority, matching) {
+            Some(id) => {
+                self.unlink(id);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// The rules that are meant, tables ascending and in each in the order in which they were added.
+    pub(crate) fn select(&self, criteria: &Criteria<'_>) -> Vec<RuleId> {
+        let wanted = |id: &RuleId| self.store.get(*id).is_some_and(|rule| criteria.admits(rule));
+        match criteria.strict {
+            Some(priority) if criteria.table != TABLE_ALL => {
+                let found = self.store.find(criteria.table, priority.into(), criteria.matching);
+                found.filter(wanted).into_iter().collect()
+            }
+            Some(priority) => self
+                .store
+                .tables()
+                .filter_map(|table| self.store.find(table, priority.into(), criteria.matching))
+                .filter(wanted)
+                .collect(),
+            None => self.within(criteria).map(|(id, _)| id).collect(),
+        }
+    }
+
+    /// The rules within a non-strict command's match.
+    pub(crate) fn within<'s>(&'s self, criteria: &'s Criteria<'_>) -> impl Iterator<Item = (RuleId, &'s Rule)> {
+        self.store
+            .tables()
+            .filter(move |table| match criteria.table {
+                TABLE_ALL => *table != INTERNAL,
+                wanted => *table == wanted,
+            })
+            .flat_map(|table| self.store.table(table))
+            .filter(|(_, rule)| rule.matching.is_within(criteria.matching) && criteria.admits(rule))
+    }
+
+    /// Compiles a rule and makes it hold from the next publication.
+    fn install(&mut self, rule: NewRule) -> Rule {
+        let spec = RuleSpec {
+            matching: rule.matching.clone(),
+            priority: rule.priority,
+            ops: Arc::clone(&rule.behaviour.ops),
+            counter: rule.counter,
+            cookie: rule.cookie,
+        };
+        let handle = self.writer.insert(rule.table, spec);
+        rule.with(handle)
+    }
+
+    fn put(&mut self, rule: NewRule) {
+        let rule = self.install(rule);
+        let id = self.store.insert(rule);
+        self.note_inserted(id);
+        self.arm(id);
+    }
+
+    /// Puts a rule in the place of one of the same table, match and priority.
+    fn put_in_place(&mut self, id: RuleId, rule: NewRule) {
+        self.disarm(id);
+        let Some((table, old_handle)) = self.store.get(id).map(|old| (old.table, old.handle)) else { return };
+        self.writer.remove(table, old_handle);
+        let rule = self.install(rule);
+        let counter = rule.counter;
+        if let Some(old) = self.store.replace(id, rule) {
+            if old.counter != counter {
+                self.dead_counters.push(old.counter);
+            }
+            self.note_replaced(id, old);
+        }
+        self.arm(id);
+    }
+
+    /// Removes a rule and makes it hold no longer from the next publication.
+    pub(crate) fn unlink(&mut self, id: RuleId) {
+        self.disarm(id);
+        if let Some((rule, next)) = self.store.remove(id) {
+            self.writer.remove(rule.table, rule.handle);
+            self.dead_counters.push(rule.counter);
+            self.note_removed(rule, next);
+        }
+    }
+}
+
+/// A rule before it is compiled.
+struct NewRule {
+    table: u8,
+    matching: Match,
+    priority: u32,
+    behaviour: Arc<Behaviour>,
+    cookie: u64,
+    counter: CounterId,
+    created_ms: u64,
+    modified_ms: u64,
+    idle_base_ms: u64,
+    idle_timeout: u16,
+    hard_timeout: u16,
+    importance: u16,
+    flags: openflow::flow::FlowFlags,
+}
+
+impl NewRule {
+    fn with(self, handle: RuleRef) -> Rule {
+        Rule {
+            matching: self.matching,
+            behaviour: self.behaviour,
+            cookie: self.cookie,
+            created_ms: self.created_ms,
+            modified_ms: self.modified_ms,
+            idle_base_ms: self.idle_base_ms,
+            handle,
+            counter: self.counter,
+            priority: self.priority,
+            timer: 0,
+            idle_timeout: self.idle_timeout,
+            hard_timeout: self.hard_timeout,
+            importance: self.importance,
+            flags: self.flags,
+            table: self.table,
+        }
+    }
+}
+
+fn criteria(change: &FlowMod, delete: bool) -> Criteria<'_> {
+    let strict = matches!(change.command, FlowModCommand::ModifyStrict | FlowModCommand::DeleteStrict);
+    Criteria {
+        table: change.table,
+        matching: &change.matching,
+        strict: strict.then_some(change.priority),
+        cookie: change.cookie_filter,
+        cookie_mask: change.cookie_mask,
+        // Only deletes look at these (section 6.4).
+        out_port: if delete { change.out_port } else { port::ANY },
+        out_group: if delete { change.out_group } else { ANY_GROUP },
+    }
+}
+
+/// The table that a goto in a flow mod for `table` must lead onwards from.
+fn goto_from(table: u8) -> u8 {
+    if table == TABLE_ALL { 0 } else { table }
+}
+
+fn goes_back(instructions: &[Instruction], table: u8) -> bool {
+    instructions.iter().any(|instruction| matches!(instruction, Instruction::GotoTable(next) if *next <= table))
+}

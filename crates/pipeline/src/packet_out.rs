@@ -1,0 +1,59 @@
+//! Packet-outs: actions without a rule.
+
+use crate::{Pipeline, check, compile};
+use openflow::Version;
+use openflow::action::Action;
+use openflow::error::Error;
+use openflow::message::{NO_BUFFER, PacketOut};
+use openflow::port::{self, PortNo};
+use packet::key::at;
+use packet::{Field, FlowKey, Match, WordSet, parse};
+use program::ops::OpList;
+use std::sync::Arc;
+
+/// A packet-out, checked and compiled.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PacketOutProgram {
+    /// Where the packet is to have come in: a port, or a reserved number that no port has.
+    pub in_port: PortNo,
+    /// What to do with it.
+    pub ops: Arc<OpList>,
+}
+
+impl Pipeline {
+    /// Checks and compiles a packet-out (OpenFlow 1.3.5 section 7.3.7). There are no packet buffers: a message that names one is refused.
+    pub fn packet_out(&self, message: &PacketOut, version: Version) -> Result<PacketOutProgram, Error> {
+        if message.buffer_id != NO_BUFFER {
+            return Err(Error::BufferUnknown);
+        }
+        let (named, mask) = message.matching.get(Field::InPortOxm);
+        let in_port = if mask.is_zero() { message.in_port } else { named.to_u64() as PortNo };
+        if in_port >= port::MAX && ![port::LOCAL, port::CONTROLLER, port::ANY].contains(&in_port) {
+            return Err(Error::BadRequestPort);
+        }
+        let ops = self.compile_actions(&message.actions, &description(&message.data)?, version)?;
+        Ok(PacketOutProgram { in_port, ops })
+    }
+
+    /// Checks actions for packets that a match describes, and compiles them as a packet-out's.
+    pub fn compile_actions(&self, actions: &[Action], matching: &Match, version: Version) -> Result<Arc<OpList>, Error> {
+        check::packet_out(actions, matching, version)?;
+        Ok(Arc::new(compile::packet_out(actions)))
+    }
+}
+
+/// What prerequisites ask of a packet, as a match.
+fn description(packet: &[u8]) -> Result<Match, Error> {
+    if packet.len() < 14 {
+        return Err(Error::BadPacket);
+    }
+    let mut key = FlowKey::ZERO;
+    parse::parse(packet, packet.len(), 0, WordSet(parse::PACKET_WORDS.0), &mut key);
+    let mut matching = Match::any();
+    let parts =
+        [(at::ETH_TYPE, 2), (at::VLAN_TCI, 2), (at::VLAN_TCI2, 2), (at::IP_PROTO, 1), (at::IP_FRAG, 1), (at::TP_SRC, 4)];
+    for (offset, bytes) in parts {
+        matching.set_bytes(offset, &key.bytes()[offset..offset + bytes], &[0xff; 4][..bytes]);
+    }
+    Ok(matching)
+}

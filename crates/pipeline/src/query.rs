@@ -1,0 +1,171 @@
+//! What is there: statistics and features.
+
+use crate::flow_mod::{Criteria, INTERNAL};
+use crate::store::Rule;
+use crate::{Clock, Pipeline, check};
+use openflow::flow::{FlowStats, FlowStatsRequest};
+use openflow::stats::{ActionKinds, Aggregate, InstructionKinds, RuleKinds, TableFeatures, TableStats};
+use packet::Field;
+use packet::fields::{FIELDS, Maskable};
+use std::sync::Arc;
+
+/// How many rules a table is said to hold where no limit is set, as Open vSwitch says. More fit.
+const USUAL_LIMIT: u32 = 1_000_000;
+
+/// A rule as `bridge/dump-flows` shows it, hidden ones too.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RuleView {
+    /// Precedence; above 65535 for hidden rules.
+    pub priority: u32,
+    /// All else. `priority` in here is cut to 16 bits.
+    pub stats: FlowStats,
+}
+
+fn criteria(request: &FlowStatsRequest) -> Criteria<'_> {
+    Criteria {
+        table: request.table,
+        matching: &request.matching,
+        strict: None,
+        cookie: request.cookie,
+        cookie_mask: request.cookie_mask,
+        out_port: request.out_port,
+        out_group: request.out_group,
+    }
+}
+
+impl Pipeline {
+    /// The rules that a request asks for, tables ascending, in each the oldest place first.
+    pub fn flow_stats(&self, request: &FlowStatsRequest, now: Clock) -> Vec<FlowStats> {
+        let criteria = criteria(request);
+        self.within(&criteria).map(|(_, rule)| self.stats_of(rule, now)).collect()
+    }
+
+    /// Likewise, handed over one by one: for dumps too large to be held in memory twice.
+    pub fn each_flow(&self, request: &FlowStatsRequest, now: Clock, mut take: impl FnMut(FlowStats)) {
+        let criteria = criteria(request);
+        self.within(&criteria).for_each(|(_, rule)| take(self.stats_of(rule, now)));
+    }
+
+    /// Sums over the rules that a request asks for.
+    pub fn aggregate(&self, request: &FlowStatsRequest) -> Aggregate {
+        let criteria = criteria(request);
+        let mut sums = Aggregate::default();
+        for (_, rule) in self.within(&criteria) {
+            let totals = self.program.counters.read(rule.counter);
+            sums.packets = sums.packets.wrapping_add(totals.packets);
+            sums.bytes = sums.bytes.wrapping_add(totals.bytes);
+            sums.flows = sums.flows.saturating_add(1);
+        }
+        sums
+    }
+
+    /// Every rule, also hidden ones.
+    pub fn dump_all(&self, now: Clock) -> impl Iterator<Item = RuleView> + '_ {
+        self.store
+            .tables()
+            .flat_map(|table| self.store.table(table))
+            .map(move |(_, rule)| RuleView { priority: rule.priority, stats: self.stats_of(rule, now) })
+    }
+
+    /// Number of visible rules.
+    pub fn rule_count(&self) -> usize {
+        (0..=INTERNAL).map(|table| self.store.table_len(table).0 as usize).sum()
+    }
+
+    /// Number of hidden rules.
+    pub fn hidden_count(&self) -> usize {
+        self.store.len() - self.rule_count()
+    }
+
+    /// Number of different lists of actions.
+    pub fn behaviour_count(&self) -> usize {
+        self.behaviours.len()
+    }
+
+    /// Counters of tables 0 to 253.
+    pub fn table_stats(&self) -> Vec<TableStats> {
+        (0..INTERNAL)
+            .map(|table| {
+                let (lookups, matched) = self.writer.bridge().table_counters(table);
+                TableStats {
+                    table,
+                    name: format!("table{table}"),
+                    max_entries: self.max_entries(table),
+                    active: self.store.table_len(table).0,
+                    lookups,
+                    matched,
+                }
+            })
+            .collect()
+    }
+
+    /// What tables 0 to 253 can do.
+    pub fn table_features(&self) -> Vec<TableFeatures> {
+        (0..INTERNAL).map(|table| table_features(table, self.max_entries(table))).collect()
+    }
+
+    fn max_entries(&self, table: u8) -> u32 {
+        match self.limits.get(usize::from(table)) {
+            Some(limit) if *limit != u32::MAX => *limit,
+            _ => USUAL_LIMIT,
+        }
+    }
+
+    /// A rule's statistics now.
+    pub(crate) fn stats_of(&self, rule: &Rule, now: Clock) -> FlowStats {
+        let totals = self.program.counters.read(rule.counter);
+        let since = |ms: u64| now.ms().saturating_sub(ms);
+        let seconds = |ms: u64| u32::try_from(since(ms) / 1000).unwrap_or(u32::MAX);
+        FlowStats {
+            table: rule.table,
+            matching: rule.matching.clone(),
+            priority: rule.priority.min(u16::MAX.into()) as u16,
+            cookie: rule.cookie,
+            duration_ns: since(rule.created_ms).saturating_mul(1_000_000),
+            idle_timeout: rule.idle_timeout,
+            hard_timeout: rule.hard_timeout,
+            idle_age: seconds(totals.used_ms.max(rule.idle_base_ms)),
+            hard_age: seconds(rule.modified_ms),
+            flags: rule.flags,
+            importance: rule.importance,
+            packets: totals.packets,
+            bytes: totals.bytes,
+            instructions: Arc::clone(&rule.behaviour.instructions),
+        }
+    }
+}
+
+/// `OFPAT_*` numbers of the actions that [`crate::compile`] knows: output, push and pop VLAN, set queue, set and decrement IP TTL, set field.
+const ACTIONS: [u32; 7] = [0, 17, 18, 21, 23, 24, 25];
+
+/// What table `table` can do, for ordinary rules and the table-miss rule alike.
+pub fn table_features(table: u8, max_entries: u32) -> TableFeatures {
+    let next_tables: Vec<u8> = (table.saturating_add(1)..INTERNAL).collect();
+    let mut instructions = InstructionKinds::WRITE_METADATA
+        | InstructionKinds::WRITE_ACTIONS
+        | InstructionKinds::APPLY_ACTIONS
+        | InstructionKinds::CLEAR_ACTIONS;
+    instructions.set(InstructionKinds::GOTO_TABLE, !next_tables.is_empty());
+    let kinds = ActionKinds {
+        actions: ACTIONS.iter().fold(0, |bits, number| bits | 1 << number),
+        set_fields: known().filter(|field| check::writable(*field)).collect(),
+    };
+    let rules = RuleKinds { instructions, next_tables, write: kinds.clone(), apply: kinds };
+    TableFeatures {
+        table,
+        name: format!("table{table}"),
+        metadata_match: u64::MAX,
+        metadata_write: u64::MAX,
+        config: 0,
+        max_entries,
+        matchable: known().map(|field| (field, field.def().maskable == Maskable::Bitwise)).collect(),
+        wildcards: known().collect(),
+        rules: rules.clone(),
+        miss: rules,
+    }
+}
+
+/// Fields that have a number on the wire, without those that only repeat another under a second name.
+fn known() -> impl Iterator<Item = Field> {
+    FIELDS.iter().filter(|def| def.header(4).is_some() && def.field != Field::InPhyPort).map(|def| def.field)
+}

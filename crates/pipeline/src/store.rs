@@ -1,0 +1,266 @@
+//! The rules of a bridge, as OpenFlow knows them.
+//!
+//! Rules lie in slots that never move; a slot's number names its rule while the rule lives. Three ways lead to a rule: the number; its table,
+//! match and priority (a hash, for adds and strict commands); and its table's list, in the order in which rules were added
+//! (for everything else: non-strict commands, statistics, overlap checks). A rule that takes another's place takes its position too.
+
+use crate::behaviour::Behaviour;
+use openflow::flow::FlowFlags;
+use packet::Match;
+use program::counters::CounterId;
+use program::table::RuleRef;
+use std::collections::HashMap;
+use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
+use std::sync::Arc;
+
+/// A slot's number.
+pub(crate) type RuleId = u32;
+
+/// No rule.
+const NONE: RuleId = RuleId::MAX;
+/// Slots that are made at a time.
+const CHUNK: usize = 1024;
+/// Number of tables, the internal one included.
+pub(crate) const TABLES: usize = 255;
+
+/// A rule.
+#[derive(Clone, Debug)]
+pub(crate) struct Rule {
+    /// What it matches.
+    pub matching: Match,
+    /// What it does, shared.
+    pub behaviour: Arc<Behaviour>,
+    pub cookie: u64,
+    /// When it was added.
+    pub created_ms: u64,
+    /// When it was added or last modified: where its hard timeout counts from.
+    pub modified_ms: u64,
+    /// Where its idle timeout counts from while it has had no packet.
+    pub idle_base_ms: u64,
+    /// Its compiled form.
+    pub handle: RuleRef,
+    /// Its packets.
+    pub counter: CounterId,
+    pub priority: u32,
+    /// The timer entry that is in force, 0 for none; see [`crate::timers`].
+    pub timer: u32,
+    pub idle_timeout: u16,
+    pub hard_timeout: u16,
+    pub importance: u16,
+    pub flags: FlowFlags,
+    pub table: u8,
+}
+
+impl Rule {
+    /// Whether OpenFlow cannot see it.
+    pub fn is_hidden(&self) -> bool {
+        self.priority > u32::from(u16::MAX)
+    }
+}
+
+#[derive(Debug)]
+struct Entry {
+    rule: Rule,
+    /// Neighbours in the table's list.
+    previous: RuleId,
+    next: RuleId,
+    /// Another rule with the same hash.
+    chain: RuleId,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct List {
+    first: RuleId,
+    last: RuleId,
+    rules: u32,
+    hidden: u32,
+}
+
+/// Passes a number that is a hash already through.
+#[derive(Default)]
+struct Identity(u64);
+
+impl Hasher for Identity {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = bytes.iter().fold(self.0, |hash, byte| hash << 8 ^ u64::from(*byte));
+    }
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+}
+
+/// All rules.
+pub(crate) struct Store {
+    chunks: Vec<Vec<Option<Entry>>>,
+    free: Vec<RuleId>,
+    lists: Box<[List]>,
+    /// First rule of each hash. Keyed at random, since peers choose what is hashed.
+    index: HashMap<u64, RuleId, BuildHasherDefault<Identity>>,
+    random: RandomState,
+    count: usize,
+}
+
+impl Default for Store {
+    fn default() -> Self {
+        Store {
+            chunks: Vec::new(),
+            free: Vec::new(),
+            lists: vec![List { first: NONE, last: NONE, rules: 0, hidden: 0 }; TABLES].into(),
+            index: HashMap::default(),
+            random: RandomState::new(),
+            count: 0,
+        }
+    }
+}
+
+impl Store {
+    fn entry(&self, id: RuleId) -> Option<&Entry> {
+        self.chunks.get(id as usize / CHUNK)?.get(id as usize % CHUNK)?.as_ref()
+    }
+
+    fn entry_mut(&mut self, id: RuleId) -> Option<&mut Entry> {
+        self.chunks.get_mut(id as usize / CHUNK)?.get_mut(id as usize % CHUNK)?.as_mut()
+    }
+
+    fn hash(&self, table: u8, priority: u32, matching: &Match) -> u64 {
+        self.random.hash_one((table, priority, matching))
+    }
+
+    /// The rule of this number, or None when there is none.
+    pub fn get(&self, id: RuleId) -> Option<&Rule> {
+        self.entry(id).map(|entry| &entry.rule)
+    }
+
+    /// Likewise, to change what is neither its table, match nor priority.
+    pub fn get_mut(&mut self, id: RuleId) -> Option<&mut Rule> {
+        self.entry_mut(id).map(|entry| &mut entry.rule)
+    }
+
+    /// The one rule of this table, match and priority.
+    pub fn find(&self, table: u8, priority: u32, matching: &Match) -> Option<RuleId> {
+        let mut id = *self.index.get(&self.hash(table, priority, matching))?;
+        while let Some(entry) = self.entry(id) {
+            let rule = &entry.rule;
+            if rule.table == table && rule.priority == priority && rule.matching == *matching {
+                return Some(id);
+            }
+            id = entry.chain;
+        }
+        None
+    }
+
+    /// Number of rules, the hidden ones among them.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Number of rules in a table: visible ones, and hidden ones.
+    pub fn table_len(&self, table: u8) -> (u32, u32) {
+        self.lists.get(usize::from(table)).map_or((0, 0), |list| (list.rules - list.hidden, list.hidden))
+    }
+
+    /// The rules of a table in the order in which they were added.
+    pub fn table(&self, table: u8) -> impl Iterator<Item = (RuleId, &Rule)> {
+        let mut next = self.lists.get(usize::from(table)).map_or(NONE, |list| list.first);
+        std::iter::from_fn(move || {
+            let id = next;
+            let entry = self.entry(id)?;
+            next = entry.next;
+            Some((id, &entry.rule))
+        })
+    }
+
+    /// Tables that have rules.
+    pub fn tables(&self) -> impl Iterator<Item = u8> {
+        (0..TABLES as u8).filter(|table| self.lists[usize::from(*table)].rules > 0)
+    }
+
+    /// Adds a rule at the end of its table. There is none of its match and priority.
+    pub fn insert(&mut self, rule: Rule) -> RuleId {
+        self.insert_before(rule, None)
+    }
+
+    /// Adds a rule before another of its table, or at the end.
+    pub fn insert_before(&mut self, rule: Rule, next: Option<RuleId>) -> RuleId {
+        let id = self.free.pop().unwrap_or_else(|| self.grow());
+        let hash = self.hash(rule.table, rule.priority, &rule.matching);
+        let chain = self.index.insert(hash, id).unwrap_or(NONE);
+        let (table, hidden) = (usize::from(rule.table), rule.is_hidden());
+        let next = next.unwrap_or(NONE);
+        let previous = self.entry(next).map_or(self.lists[table].last, |entry| entry.previous);
+        self.chunks[id as usize / CHUNK][id as usize % CHUNK] = Some(Entry { rule, previous, next, chain });
+        self.link(table, previous, next, id, id);
+        self.lists[table].rules += 1;
+        self.lists[table].hidden += u32::from(hidden);
+        self.count += 1;
+        id
+    }
+
+    /// Makes `after` follow `previous`, and `before` go before `next`, at the list's ends too.
+    fn link(&mut self, table: usize, previous: RuleId, next: RuleId, after: RuleId, before: RuleId) {
+        match self.entry_mut(previous) {
+            Some(entry) => entry.next = after,
+            None => self.lists[table].first = after,
+        }
+        match self.entry_mut(next) {
+            Some(entry) => entry.previous = before,
+            None => self.lists[table].last = before,
+        }
+    }
+
+    fn grow(&mut self) -> RuleId {
+        let first = self.chunks.len() * CHUNK;
+        self.chunks.push((0..CHUNK).map(|_| None).collect());
+        self.free.extend((first + 1..first + CHUNK).rev().map(|id| id as RuleId));
+        first as RuleId
+    }
+
+    /// Takes a rule out. Also tells which rule followed it in its table.
+    pub fn remove(&mut self, id: RuleId) -> Option<(Rule, Option<RuleId>)> {
+        let hash = {
+            let rule = self.get(id)?;
+            self.hash(rule.table, rule.priority, &rule.matching)
+        };
+        let Entry { rule, previous, next, chain } = self.chunks[id as usize / CHUNK][id as usize % CHUNK].take()?;
+        self.unchain(hash, id, chain);
+        let table = usize::from(rule.table);
+        self.link(table, previous, next, next, previous);
+        self.lists[table].rules -= 1;
+        self.lists[table].hidden -= u32::from(rule.is_hidden());
+        self.count -= 1;
+        self.free.push(id);
+        Some((rule, (next != NONE).then_some(next)))
+    }
+
+    fn unchain(&mut self, hash: u64, id: RuleId, chain: RuleId) {
+        let Some(first) = self.index.get_mut(&hash) else { return };
+        if *first == id {
+            if chain == NONE {
+                self.index.remove(&hash);
+            } else {
+                *first = chain;
+            }
+            return;
+        }
+        let mut at = *first;
+        while let Some(entry) = self.entry_mut(at) {
+            if entry.chain == id {
+                entry.chain = chain;
+                return;
+            }
+            at = entry.chain;
+        }
+    }
+
+    /// Puts a rule of the same table, match and priority in another's place, and gives the other back.
+    pub fn replace(&mut self, id: RuleId, rule: Rule) -> Option<Rule> {
+        let entry = self.entry_mut(id)?;
+        debug_assert!(
+            entry.rule.table == rule.table && entry.rule.priority == rule.priority && entry.rule.matching == rule.matching
+        );
+        Some(std::mem::replace(&mut entry.rule, rule))
+    }
+}
