@@ -260,6 +260,9 @@ pub fn verify(
     total.add_u16(sum);
     match protocol {
         6 | 17 | 58 => {
+            if protocol == 58 && eth_type == 0x0800 {
+                return Verdict::Unknown;
+            }
             let mut addresses = [0; 32];
             let (from, width) = if eth_type == 0x0800 {
                 (l3 + 12, 4)

@@ -7,6 +7,8 @@
 //! that only the addresses are part. The transport is touched only where its header is at hand: not in later fragments.
 
 mod fields;
+#[cfg(test)]
+mod tests;
 mod vlan;
 
 use crate::checksum::Delta;

@@ -260,6 +260,18 @@ pub(crate) fn all_tags<F: Frame>(frame: &mut F, key: &mut FlowKey) -> Layers {
     layers
 }
 
+/// [`parse`] with a limit of tags of its own.
+#[cfg(test)]
+pub(crate) fn with_limit(
+    bytes: &[u8],
+    in_port: u32,
+    needed: WordSet,
+    key: &mut FlowKey,
+    vlan_limit: u8,
+) -> Layers {
+    general::extract(bytes, bytes.len(), in_port, needed, key, vlan_limit)
+}
+
 /// How many frames ahead memory is fetched.
 const AHEAD: usize = 4;
 
