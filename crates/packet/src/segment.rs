@@ -204,3 +204,6 @@ fn header_len<F: Frame>(
     }
     Ok(header_len)
 }
+
+#[cfg(test)]
+mod tests;
