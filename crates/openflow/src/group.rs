@@ -64,6 +64,8 @@ pub struct GroupMod {
     pub kind: GroupKind,
     /// Which group, or [`ALL`] to delete.
     pub group: u32,
+    /// Where to insert or what to remove (1.5): a bucket's id, or `OFPG_BUCKET_*`; all ones in other commands.
+    pub command_bucket: u32,
     /// Its buckets.
     pub buckets: Vec<Bucket>,
 }

@@ -1,16 +1,40 @@
 //! OpenFlow wire formats and the version-neutral model behind them.
 //!
-//! The model says what a message means, whatever version carried it; the codecs translate between it and bytes. No I/O here.
+//! The model ([`message`] and the modules it names) says what a message means, whatever version carried it; [`decode()`] and [`encode()`]
+//! translate between it and bytes. No I/O here: [`frame_length`] says how many bytes the next message of a stream has.
 
 pub mod action;
+mod action_decode;
+mod action_encode;
+pub mod check;
+pub mod decode;
+pub mod encode;
 pub mod error;
 pub mod flow;
+mod flow_codec;
 pub mod group;
+mod group_codec;
+pub mod header;
+mod instruction_codec;
+mod match10;
+mod match11;
 pub mod message;
 pub mod meter;
+pub mod multipart;
+mod oxm;
+mod oxs;
+mod packet_codec;
 pub mod port;
+mod port_codec;
 pub mod stats;
+mod table_codec;
 pub mod version;
+mod wire;
 
+pub use decode::{DecodeError, DecodeOptions, decode, negotiate};
+pub use encode::{encode, encode_error};
+pub use error::Error;
+pub use header::{Header, frame_length};
 pub use message::Message;
+pub use multipart::{MultipartWriter, encode_multipart};
 pub use version::Version;

@@ -4,7 +4,7 @@
 //! Nicira request wants a Nicira reply) the message says which form it came in; everything else about the form is the codec's.
 
 use crate::action::Action;
-use crate::error::Error;
+use crate::error::{Error, WireError};
 use crate::flow::{FlowMod, FlowRemoved, FlowStats, FlowStatsRequest};
 use crate::group::{GroupDescription, GroupMod, GroupStats};
 use crate::meter::{MeterConfig, MeterMod, MeterStats};
@@ -156,12 +156,7 @@ pub enum ErrorKind {
     /// One that is known.
     Known(Error),
     /// One that is not, only received.
-    Other {
-        /// `OFPET_*`.
-        kind: u16,
-        /// Its code.
-        code: u16,
-    },
+    Other(WireError),
 }
 
 /// Identity and abilities of the switch.

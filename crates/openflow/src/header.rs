@@ -1,0 +1,56 @@
+//! The header of every message: version, type, length, transaction id (OpenFlow 1.3.5 section 7.1).
+
+use crate::error::Error;
+use crate::wire::Put;
+
+/// Bytes of a header.
+pub const HEADER: usize = 8;
+
+/// What a header says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Header {
+    /// The version byte; in a hello it may be one that is not spoken here.
+    pub version: u8,
+    /// The type byte, whose meaning depends on the version.
+    pub kind: u8,
+    /// The whole message's length.
+    pub length: u16,
+    /// The transaction id; a reply has its request's.
+    pub xid: u32,
+}
+
+impl Header {
+    /// Reads the header at the front of `bytes`; None when there are fewer than eight.
+    pub fn of(bytes: &[u8]) -> Option<Header> {
+        let head: &[u8; HEADER] = bytes.first_chunk()?;
+        Some(Header {
+            version: head[0],
+            kind: head[1],
+            length: u16::from_be_bytes([head[2], head[3]]),
+            xid: u32::from_be_bytes([head[4], head[5], head[6], head[7]]),
+        })
+    }
+}
+
+/// How many bytes the message at the front of `bytes` has: eight when its header is not there yet. An error when the header gives a
+/// length shorter than itself; the stream cannot be followed after that.
+pub fn frame_length(bytes: &[u8]) -> Result<usize, Error> {
+    match Header::of(bytes) {
+        None => Ok(HEADER),
+        Some(header) if usize::from(header.length) < HEADER => Err(Error::BadLength),
+        Some(header) => Ok(header.length.into()),
+    }
+}
+
+/// Writes a header whose length is not known yet.
+pub(crate) fn put(out: &mut Vec<u8>, version: u8, kind: u8, xid: u32) {
+    out.put_u8(version);
+    out.put_u8(kind);
+    out.put_u16(0);
+    out.put_u32(xid);
+}
+
+/// Writes a message's length into its header.
+pub(crate) fn finish(message: &mut Vec<u8>) {
+    message.set_length(2, 0);
+}

@@ -1,0 +1,211 @@
+//! Instructions from and to bytes (OpenFlow 1.1 section A.2.4, 1.3.5 section 7.2.4).
+//!
+//! A message may hold instructions in any order; each kind at most once. The model has them in the order of execution: meter, apply-actions,
+//! clear-actions, write-actions, write-metadata, goto-table. 1.0 has no instructions: its actions are one apply-actions, and what later
+//! versions say by instructions Nicira says by actions.
+
+use crate::action::{Action, Instruction};
+use crate::action_decode::take_actions;
+use crate::action_encode::{Context, nicira, put_actions};
+use crate::error::Error;
+use crate::wire::{Put, Reader};
+
+/// Reads the instructions (in 1.0: actions) that fill `reader`.
+pub(crate) fn take_instructions(
+    reader: Reader<'_>,
+    version: u8,
+) -> Result<Vec<Instruction>, Error> {
+    if version == 1 {
+        let list = take_actions(reader, version)?;
+        let mut instructions = Vec::new();
+        if !list.actions.is_empty() {
+            instructions.push(Instruction::ApplyActions(list.actions));
+        }
+        if let Some((value, mask)) = list.write_metadata {
+            instructions.push(Instruction::WriteMetadata { value, mask });
+        }
+        return Ok(instructions);
+    }
+    // One place for each kind, in the order of execution.
+    let mut found: [Option<Instruction>; 6] = Default::default();
+    let mut seen = [false; 6];
+    let mut reader = reader;
+    while !reader.is_empty() {
+        let (place, instruction) = take_instruction(&mut reader, version)?;
+        if std::mem::replace(&mut seen[place], true) {
+            return Err(Error::DuplicateInstruction);
+        }
+        found[place] = instruction;
+    }
+    Ok(found.into_iter().flatten().collect())
+}
+
+/// Reads one instruction: its place in the order of execution, and itself unless it does nothing.
+fn take_instruction(
+    reader: &mut Reader<'_>,
+    version: u8,
+) -> Result<(usize, Option<Instruction>), Error> {
+    let bad = |_| Error::BadInstructionLength;
+    let kind = reader.u16().map_err(bad)?;
+    let length = usize::from(reader.u16().map_err(bad)?);
+    if length < 8 || length % 8 != 0 || length - 4 > reader.len() {
+        return Err(Error::BadInstructionLength);
+    }
+    let mut body = reader.part(length - 4, Error::BadInstructionLength)?;
+    let taken = match kind {
+        1 => {
+            let table = body.u8()?;
+            body.skip(3)?;
+            (5, Some(Instruction::GotoTable(table)))
+        }
+        2 => {
+            body.skip(4)?;
+            let (value, mask) = (body.u64()?, body.u64()?);
+            (4, Some(Instruction::WriteMetadata { value, mask }))
+        }
+        3 => {
+            let actions = take_list(&mut body, version)?;
+            if !actions.iter().all(is_allowed_in_set) {
+                return Err(Error::BadActionType);
+            }
+            (3, non_empty(actions).map(Instruction::WriteActions))
+        }
+        4 => {
+            let actions = take_list(&mut body, version)?;
+            (1, non_empty(actions).map(Instruction::ApplyActions))
+        }
+        5 => {
+            body.skip(4)?;
+            (2, Some(Instruction::ClearActions))
+        }
+        6 if (4..=5).contains(&version) => match body.u32()? {
+            meter @ 1..=crate::meter::MAX => (0, Some(Instruction::Meter(meter))),
+            _ => return Err(Error::InvalidMeter),
+        },
+        0xffff => return Err(Error::BadInstructionExperimenter),
+        _ => return Err(Error::UnknownInstruction),
+    };
+    if !body.is_empty() {
+        return Err(Error::BadInstructionLength);
+    }
+    Ok(taken)
+}
+
+fn take_list(body: &mut Reader<'_>, version: u8) -> Result<Vec<Action>, Error> {
+    body.skip(4)?;
+    let list = take_actions(
+        Reader::new(body.take_rest(), Error::BadActionLength),
+        version,
+    )?;
+    if list.write_metadata.is_some() {
+        return Err(Error::BadActionType);
+    }
+    Ok(list.actions)
+}
+
+fn non_empty(actions: Vec<Action>) -> Option<Vec<Action>> {
+    (!actions.is_empty()).then_some(actions)
+}
+
+/// Whether an action may be in an action set, as Open vSwitch decides it.
+fn is_allowed_in_set(action: &Action) -> bool {
+    !matches!(
+        action,
+        Action::OutputReg { .. }
+            | Action::OutputTrunc { .. }
+            | Action::Controller { .. }
+            | Action::Enqueue { .. }
+            | Action::PopQueue
+            | Action::Note(_)
+            | Action::Exit
+            | Action::StackPush(_)
+            | Action::StackPop(_)
+            | Action::Clone(_)
+            | Action::Conjunction { .. }
+            | Action::Meter(_)
+    )
+}
+
+/// Writes instructions (in 1.0: actions).
+pub(crate) fn put_instructions(
+    out: &mut Vec<u8>,
+    instructions: &[Instruction],
+    version: u8,
+    context: Context,
+) {
+    for instruction in instructions {
+        if version == 1 {
+            put_as_actions(out, instruction, context);
+        } else {
+            put_instruction(out, instruction, version, context);
+        }
+    }
+}
+
+fn put_instruction(out: &mut Vec<u8>, instruction: &Instruction, version: u8, context: Context) {
+    let start = out.len();
+    let mut head = |kind: u16| {
+        out.put_u16(kind);
+        out.put_u16(0);
+    };
+    match instruction {
+        Instruction::GotoTable(table) => {
+            head(1);
+            out.put_u8(*table);
+            out.pad(3);
+        }
+        Instruction::WriteMetadata { value, mask } => {
+            head(2);
+            out.pad(4);
+            out.put_u64(*value);
+            out.put_u64(*mask);
+        }
+        Instruction::WriteActions(actions) => {
+            head(3);
+            out.pad(4);
+            put_actions(out, actions, version, context);
+        }
+        Instruction::ApplyActions(actions) => {
+            head(4);
+            out.pad(4);
+            put_actions(out, actions, version, context);
+        }
+        Instruction::ClearActions => {
+            head(5);
+            out.pad(4);
+        }
+        Instruction::Meter(meter) if (4..=5).contains(&version) => {
+            head(6);
+            out.put_u32(*meter);
+        }
+        // 1.5 rate-limits by an action at the head of the list; older versions not at all.
+        Instruction::Meter(meter) if version >= 6 => {
+            head(4);
+            out.pad(4);
+            put_actions(out, &[Action::Meter(*meter)], version, context);
+        }
+        Instruction::Meter(_) => return,
+    }
+    out.set_length(start + 2, start);
+}
+
+/// What 1.0 can say of an instruction, by Nicira's actions.
+fn put_as_actions(out: &mut Vec<u8>, instruction: &Instruction, context: Context) {
+    match instruction {
+        Instruction::ApplyActions(actions) => put_actions(out, actions, 1, context),
+        Instruction::WriteMetadata { value, mask } => nicira(out, 22, |out| {
+            out.pad(6);
+            out.put_u64(*value);
+            out.put_u64(*mask);
+        }),
+        Instruction::GotoTable(table) => {
+            let resubmit = Action::Resubmit {
+                in_port: None,
+                table: Some(*table),
+                with_ct_orig: false,
+            };
+            put_actions(out, &[resubmit], 1, context);
+        }
+        Instruction::Meter(_) | Instruction::ClearActions | Instruction::WriteActions(_) => {}
+    }
+}
