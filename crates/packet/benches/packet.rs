@@ -127,6 +127,8 @@ fn main() {
         ("reg0", Field::Reg0),
         ("nw_ttl", Field::IpTtl),
         ("ip_dscp", Field::IpDscpShifted),
+        ("vlan_vid of an untagged packet", Field::VlanVid),
+        ("xxreg0", Field::Xxreg0),
     ] {
         let mut number = 0;
         let sets: Vec<CompiledSet> = (0..8).map(|value| set(field, value)).collect();
@@ -136,6 +138,8 @@ fn main() {
         });
     }
     editing("dec_ttl", &udp, |frame, layers, key| {
+        // So that it never expires.
+        frame.head_mut()[22] = 64;
         black_box(edit::dec_ttl(frame, layers, key)).ok();
     });
     editing("push_vlan, pop_vlan", &udp, |frame, layers, key| {

@@ -37,7 +37,10 @@ pub fn set_field<F: Frame>(
     value: &Value,
     mask: &Value,
 ) -> bool {
-    fields::set(frame, layers, key, field, value, mask)
+    match fields::masked(field, value, mask) {
+        Some(mask) => fields::set(frame, layers, key, field, value, &mask),
+        None => true,
+    }
 }
 
 /// A set made ready to run.
@@ -55,6 +58,24 @@ pub enum CompiledSet {
     SourcePort(u8, u16),
     /// A whole destination port of this IP protocol (6, 17).
     DestinationPort(u8, u16),
+    /// The IPv4 TTL or IPv6 hop limit.
+    IpTtl(u8),
+    /// Bits of the IPv4 ToS or IPv6 traffic class.
+    IpTos {
+        /// The bits, none outside the mask.
+        value: u8,
+        /// Which bits.
+        mask: u8,
+    },
+    /// Bits of the outermost VLAN tag of a tagged packet.
+    VlanTci {
+        /// The bits, none outside the mask.
+        value: u16,
+        /// Which bits.
+        mask: u16,
+    },
+    /// Nothing: the field cannot be written.
+    Nothing,
     /// Bits of one word of metadata: `word = word & !mask | value`.
     Metadata {
         /// Which word of the key.
@@ -64,7 +85,7 @@ pub enum CompiledSet {
         /// Which bits.
         mask: u64,
     },
-    /// Anything else.
+    /// Anything else; value and mask are as long as the field, and the mask lies inside it.
     Other {
         /// Which field.
         field: Field,
@@ -79,8 +100,12 @@ impl CompiledSet {
     /// Makes a set ready; `value` and `mask` as the field lies in the key.
     pub fn new(field: Field, value: &Value, mask: &Value) -> CompiledSet {
         let def = field.def();
-        let whole = **mask == *def.place();
+        let Some(mask) = fields::masked(field, value, mask) else {
+            return CompiledSet::Nothing;
+        };
+        let whole = mask == def.place();
         let number = value.to_u128();
+        let bits = mask.to_u128();
         match field {
             Field::EthDst if whole => CompiledSet::EthDst(address(value)),
             Field::EthSrc if whole => CompiledSet::EthSrc(address(value)),
@@ -90,13 +115,24 @@ impl CompiledSet {
             Field::UdpSrc if whole => CompiledSet::SourcePort(17, number as u16),
             Field::TcpDst if whole => CompiledSet::DestinationPort(6, number as u16),
             Field::UdpDst if whole => CompiledSet::DestinationPort(17, number as u16),
-            _ if def.writable && fields::is_metadata(field) && def.words().len() == 1 => {
-                metadata(field, value, mask)
+            Field::IpTtl if whole => CompiledSet::IpTtl(number as u8),
+            Field::IpDscp | Field::IpDscpShifted | Field::IpEcn => CompiledSet::IpTos {
+                value: (number & bits) as u8,
+                mask: bits as u8,
+            },
+            Field::DlVlan | Field::DlVlanPcp | Field::VlanVid | Field::VlanPcp => {
+                CompiledSet::VlanTci {
+                    value: (number & bits) as u16,
+                    mask: bits as u16,
+                }
+            }
+            _ if fields::is_metadata(field) && def.words().len() == 1 => {
+                metadata(field, value, &mask)
             }
             _ => CompiledSet::Other {
                 field,
                 value: value.clone(),
-                mask: mask.clone(),
+                mask,
             },
         }
     }
@@ -111,7 +147,10 @@ impl CompiledSet {
             CompiledSet::SourcePort(..) | CompiledSet::DestinationPort(..) => {
                 Field::TcpSrc.def().words()
             }
+            CompiledSet::IpTtl(_) | CompiledSet::IpTos { .. } => Field::IpTtl.def().words(),
+            CompiledSet::VlanTci { .. } => Field::VlanTci.def().words(),
             CompiledSet::Metadata { word, .. } => WordSet(1 << word),
+            CompiledSet::Nothing => WordSet::EMPTY,
             CompiledSet::Other { field, .. } => field.def().words(),
         }
     }
@@ -134,8 +173,14 @@ impl CompiledSet {
                 let word = &mut key.words[usize::from(*word) % crate::key::WORDS];
                 *word = *word & !mask | value;
             }
+            CompiledSet::IpTtl(to) => set_ttl(frame, layers, key, *to),
+            CompiledSet::IpTos { value, mask } => set_tos(frame, layers, key, *value, *mask),
+            CompiledSet::VlanTci { value, mask } => {
+                return vlan::set_tci(frame, layers, key, *value, *mask, false);
+            }
+            CompiledSet::Nothing => {}
             CompiledSet::Other { field, value, mask } => {
-                return set_field(frame, layers, key, *field, value, mask);
+                return fields::set(frame, layers, key, *field, value, mask);
             }
         }
         true
@@ -284,6 +329,63 @@ fn fix_transport<F: Frame>(
     field.copy_from_slice(&new.to_be_bytes());
 }
 
+/// The first bytes of a sound IP header, and whether it is IPv4's.
+#[inline(always)]
+fn ip_header<'f, F: Frame>(
+    frame: &'f mut F,
+    layers: &Layers,
+    key: &FlowKey,
+) -> Option<(&'f mut [u8], bool)> {
+    let eth_type = key.u16(at::ETH_TYPE);
+    if !matches!(eth_type, IPV4 | IPV6) || layers.l4 == 0 {
+        return None;
+    }
+    let l3 = usize::from(layers.l3);
+    let header = frame.head_mut().get_mut(l3..l3 + 20)?;
+    Some((header, eth_type == IPV4))
+}
+
+/// Writes a byte of an IPv4 header and updates its checksum.
+#[inline(always)]
+fn set_ipv4_byte(header: &mut [u8], offset: usize, to: u8) {
+    let mut delta = Delta::new();
+    delta.byte(offset, header[offset], to);
+    header[offset] = to;
+    let checksum = u16::from_be_bytes([header[10], header[11]]);
+    header[10..12].copy_from_slice(&delta.applied_to(checksum).to_be_bytes());
+}
+
+#[inline(always)]
+fn set_ttl<F: Frame>(frame: &mut F, layers: &Layers, key: &mut FlowKey, to: u8) {
+    match ip_header(frame, layers, key) {
+        Some((header, true)) => set_ipv4_byte(header, 8, to),
+        Some((header, false)) => header[7] = to,
+        None => return,
+    }
+    key.set_u8(at::IP_TTL, to);
+}
+
+/// The IPv6 traffic class lies across two bytes.
+#[inline(always)]
+fn set_tos<F: Frame>(frame: &mut F, layers: &Layers, key: &mut FlowKey, value: u8, mask: u8) {
+    let to = match ip_header(frame, layers, key) {
+        Some((header, true)) => {
+            let to = header[1] & !mask | value & mask;
+            set_ipv4_byte(header, 1, to);
+            to
+        }
+        Some((header, false)) => {
+            let old = header[0] << 4 | header[1] >> 4;
+            let to = old & !mask | value & mask;
+            header[0] = header[0] & 0xf0 | to >> 4;
+            header[1] = header[1] & 0x0f | to << 4;
+            to
+        }
+        None => return,
+    };
+    key.set_u8(at::IP_TOS, to);
+}
+
 /// The packet's TTL is used up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("TTL expired")]
@@ -296,25 +398,17 @@ pub fn dec_ttl<F: Frame>(
     layers: &Layers,
     key: &mut FlowKey,
 ) -> Result<(), TtlExpired> {
-    let eth_type = key.u16(at::ETH_TYPE);
-    if !matches!(eth_type, IPV4 | IPV6) || layers.l4 == 0 {
-        return Ok(());
-    }
-    let l3 = usize::from(layers.l3);
-    let Some(header) = frame.head_mut().get_mut(l3..l3 + 20) else {
+    let Some((header, ipv4)) = ip_header(frame, layers, key) else {
         return Ok(());
     };
-    let place = if eth_type == IPV4 { 8 } else { 7 };
-    let old = header[place];
+    let old = header[if ipv4 { 8 } else { 7 }];
     if old <= 1 {
         return Err(TtlExpired);
     }
-    header[place] = old - 1;
-    if eth_type == IPV4 {
-        let mut delta = Delta::new();
-        delta.byte(8, old, old - 1);
-        let checksum = u16::from_be_bytes([header[10], header[11]]);
-        header[10..12].copy_from_slice(&delta.applied_to(checksum).to_be_bytes());
+    if ipv4 {
+        set_ipv4_byte(header, 8, old - 1);
+    } else {
+        header[7] = old - 1;
     }
     key.set_u8(at::IP_TTL, old - 1);
     Ok(())

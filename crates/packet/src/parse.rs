@@ -166,7 +166,7 @@ pub fn parse(
 /// Words are put together as little-endian numbers, whose lowest byte is the first in memory; `to_le` makes them native.
 #[inline(always)]
 fn common(head: &[u8], total_len: usize, in_port: u32, key: &mut FlowKey) -> Option<Layers> {
-    if head.len() < ETHERNET_LEN + TAG_LEN + COMMON_LEN {
+    if head.len() < ETHERNET_LEN + COMMON_LEN {
         return None;
     }
     let mut eth_type = u16::from_le_bytes(load(head, 12));
@@ -177,7 +177,7 @@ fn common(head: &[u8], total_len: usize, in_port: u32, key: &mut FlowKey) -> Opt
         eth_type = u16::from_le_bytes(load(head, 16));
         l3 += TAG_LEN;
     }
-    let packet = &head[l3..l3 + COMMON_LEN];
+    let packet = head.get(l3..l3 + COMMON_LEN)?;
     // Version and header length, then the fragment word without "do not fragment" and the reserved bit.
     let fragment = u16::from_le_bytes(load(packet, 6)) & 0xff3f;
     if eth_type != IPV4 || packet[0] != 0x45 || fragment != 0 {

