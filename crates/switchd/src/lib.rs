@@ -5,6 +5,7 @@
 //! The switch proper begins in [`daemon`], which gets a [`Shell`] and runs until it is asked to end.
 
 pub mod clock;
+pub mod config;
 pub mod coverage;
 pub mod daemon;
 pub mod daemonize;

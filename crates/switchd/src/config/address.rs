@@ -82,7 +82,9 @@ impl Mac {
 
     /// The address as the low 48 bits of a number.
     pub fn to_number(self) -> u64 {
-        self.0.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+        self.0
+            .iter()
+            .fold(0, |number, byte| number << 8 | u64::from(*byte))
     }
 }
 
@@ -102,18 +104,29 @@ pub struct Candidate {
 }
 
 /// Chooses the address of a bridge's local port. `requested` is `other_config:hwaddr`.
-pub fn bridge_address(requested: Option<Mac>, default: Mac, ports: impl IntoIterator<Item = Candidate>) -> Mac {
+pub fn bridge_address(
+    requested: Option<Mac>,
+    default: Mac,
+    ports: impl IntoIterator<Item = Candidate>,
+) -> Mac {
     requested.unwrap_or_else(|| lowest(ports).unwrap_or(default))
 }
 
 /// Chooses the address of a fake bridge's interface: only ports with the same tag count.
-pub fn fake_bridge_address(tag: Option<u16>, default: Mac, ports: impl IntoIterator<Item = Candidate>) -> Mac {
-    let same = ports.into_iter().filter(|port| tag.is_none() || port.given.is_some() || port.tag == tag);
+pub fn fake_bridge_address(
+    tag: Option<u16>,
+    default: Mac,
+    ports: impl IntoIterator<Item = Candidate>,
+) -> Mac {
+    let same = ports
+        .into_iter()
+        .filter(|port| tag.is_none() || port.given.is_some() || port.tag == tag);
     lowest(same).unwrap_or(default)
 }
 
 fn lowest(ports: impl IntoIterator<Item = Candidate>) -> Option<Mac> {
-    let usable = |mac: &Mac| !mac.is_multicast() && !mac.is_local() && !mac.is_reserved() && !mac.is_zero();
+    let usable =
+        |mac: &Mac| !mac.is_multicast() && !mac.is_local() && !mac.is_reserved() && !mac.is_zero();
     ports
         .into_iter()
         .filter(|port| !port.mirror_output && (port.given.is_some() || !port.local))
@@ -152,21 +165,65 @@ mod tests {
     use proptest::prelude::*;
 
     fn port(device: &str) -> Candidate {
-        Candidate { device: device.parse().unwrap(), given: None, local: false, mirror_output: false, tag: None }
+        Candidate {
+            device: device.parse().unwrap(),
+            given: None,
+            local: false,
+            mirror_output: false,
+            tag: None,
+        }
     }
 
     #[test]
     fn the_lowest_global_address_wins() {
         let default = Mac([2, 0, 0, 0, 0, 9]);
         let low = port("00:11:22:33:44:55");
-        let ports = [port("00:11:22:33:44:56"), low, port("da:05:6e:e3:6d:71"), port("01:00:00:00:00:01")];
+        let ports = [
+            port("00:11:22:33:44:56"),
+            low,
+            port("da:05:6e:e3:6d:71"),
+            port("01:00:00:00:00:01"),
+        ];
         assert_eq!(bridge_address(None, default, ports), low.device);
-        assert_eq!(bridge_address(Some(Mac([4; 6])), default, ports), Mac([4; 6]));
-        assert_eq!(bridge_address(None, default, [port("da:05:6e:e3:6d:71"), port("00:00:00:00:00:00")]), default);
-        assert_eq!(bridge_address(None, default, [Candidate { local: true, ..low }]), default);
-        assert_eq!(bridge_address(None, default, [Candidate { mirror_output: true, ..low }]), default);
-        let given = Some(Mac([0, 1, 1, 1, 1, 1]));
-        assert_eq!(bridge_address(None, default, [Candidate { given, ..low }]), given.unwrap());
+        assert_eq!(
+            bridge_address(Some(Mac([4; 6])), default, ports),
+            Mac([4; 6])
+        );
+        assert_eq!(
+            bridge_address(
+                None,
+                default,
+                [port("da:05:6e:e3:6d:71"), port("00:00:00:00:00:00")]
+            ),
+            default
+        );
+        assert_eq!(
+            bridge_address(None, default, [Candidate { local: true, ..low }]),
+            default
+        );
+        assert_eq!(
+            bridge_address(
+                None,
+                default,
+                [Candidate {
+                    mirror_output: true,
+                    ..low
+                }]
+            ),
+            default
+        );
+        let given = Mac([0, 1, 1, 1, 1, 1]);
+        assert_eq!(
+            bridge_address(
+                None,
+                default,
+                [Candidate {
+                    given: Some(given),
+                    ..low
+                }]
+            ),
+            given
+        );
     }
 
     #[test]
@@ -192,7 +249,17 @@ mod tests {
         assert_eq!(parse_datapath_id("0000000000000001"), Some(1));
         assert_eq!(parse_datapath_id("0x1f"), Some(0x1f));
         assert_eq!(parse_datapath_id("ffffffffffffffff"), Some(u64::MAX));
-        for bad in ["", "1", "zz", "0x", "0x0", "0000000000000000", "00000000000000001", "0x1ffffffffffffffff", "+000000000000001"] {
+        for bad in [
+            "",
+            "1",
+            "zz",
+            "0x",
+            "0x0",
+            "0000000000000000",
+            "00000000000000001",
+            "0x1ffffffffffffffff",
+            "+000000000000001",
+        ] {
             assert_eq!(parse_datapath_id(bad), None, "{bad}");
         }
     }

@@ -59,13 +59,22 @@ impl Allocator {
     fn next(&mut self, now: u64) -> Option<u16> {
         let mut longest_free: Option<(u64, u16)> = None;
         for _ in 1..AUTOMATIC_END {
-            self.last = if self.last + 1 >= AUTOMATIC_END { 1 } else { self.last + 1 };
+            self.last = if self.last + 1 >= AUTOMATIC_END {
+                1
+            } else {
+                self.last + 1
+            };
             match self.usage.get(&self.last) {
                 None => return Some(self.last),
                 Some(Usage::Used) => {}
-                Some(Usage::Freed(since)) if now.saturating_sub(*since) >= REST => return Some(self.last),
+                Some(Usage::Freed(since)) if now.saturating_sub(*since) >= REST => {
+                    return Some(self.last);
+                }
                 Some(Usage::Freed(since)) => {
-                    longest_free = Some(longest_free.map_or((*since, self.last), |best| best.min((*since, self.last))));
+                    longest_free = Some(
+                        longest_free
+                            .map_or((*since, self.last), |best| best.min((*since, self.last))),
+                    );
                 }
             }
         }
@@ -86,7 +95,11 @@ mod tests {
         assert_eq!(allocator.allocate(None, 0), Some(2));
         allocator.release(1, 0);
         assert_eq!(allocator.allocate(None, 1), Some(3));
-        assert_eq!(allocator.allocate(Some(1), 1), Some(1), "asked for, it need not rest");
+        assert_eq!(
+            allocator.allocate(Some(1), 1),
+            Some(1),
+            "asked for, it need not rest"
+        );
         assert_eq!(allocator.allocate(Some(1), 1), Some(4));
         assert_eq!(allocator.allocate(Some(5), 1), Some(5));
         assert_eq!(allocator.allocate(Some(END), 1), Some(6));

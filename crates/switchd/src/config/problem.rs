@@ -34,14 +34,27 @@ pub struct Problems(pub Vec<Problem>);
 
 impl Problems {
     /// Adds one.
-    pub fn add(&mut self, table: &'static str, row: &str, column: &str, message: impl Into<String>) {
+    pub fn add(
+        &mut self,
+        table: &'static str,
+        row: &str,
+        column: &str,
+        message: impl Into<String>,
+    ) {
         let (row, column, message) = (row.to_owned(), column.to_owned(), message.into());
-        self.0.push(Problem { table, row, column, message });
+        self.0.push(Problem {
+            table,
+            row,
+            column,
+            message,
+        });
     }
 
     /// Those that `earlier` did not have: what a log should say when the configuration changes.
     pub fn new_since<'p>(&'p self, earlier: &Problems) -> impl Iterator<Item = &'p Problem> {
-        self.0.iter().filter(move |problem| !earlier.0.contains(problem))
+        self.0
+            .iter()
+            .filter(move |problem| !earlier.0.contains(problem))
     }
 }
 
@@ -63,7 +76,13 @@ impl<'a> Options<'a> {
         map: &'a Strings,
         problems: &'a mut Problems,
     ) -> Options<'a> {
-        Options { table, row, column, map, problems }
+        Options {
+            table,
+            row,
+            column,
+            map,
+            problems,
+        }
     }
 
     /// Says that a key's value is not usable.
@@ -89,7 +108,10 @@ impl<'a> Options<'a> {
             Some(text) if text.eq_ignore_ascii_case("true") => true,
             Some(text) if text.eq_ignore_ascii_case("false") => false,
             Some(text) => {
-                self.complain(key, format!("\"{text}\" is neither true nor false, using {default}"));
+                self.complain(
+                    key,
+                    format!("\"{text}\" is neither true nor false, using {default}"),
+                );
                 default
             }
         }
@@ -97,14 +119,26 @@ impl<'a> Options<'a> {
 
     /// A decimal integer, forced into `range`; `default` where the key is missing or not a number.
     pub fn integer(&mut self, key: &str, default: i64, range: RangeInclusive<i64>) -> i64 {
-        let Some(text) = self.text(key) else { return default };
+        let Some(text) = self.text(key) else {
+            return default;
+        };
         let Ok(number) = text.trim().parse::<i64>() else {
-            self.complain(key, format!("\"{text}\" is not an integer, using {default}"));
+            self.complain(
+                key,
+                format!("\"{text}\" is not an integer, using {default}"),
+            );
             return default;
         };
         let forced = number.clamp(*range.start(), *range.end());
         if forced != number {
-            self.complain(key, format!("{number} is not in range {} to {}, using {forced}", range.start(), range.end()));
+            self.complain(
+                key,
+                format!(
+                    "{number} is not in range {} to {}, using {forced}",
+                    range.start(),
+                    range.end()
+                ),
+            );
         }
         forced
     }
@@ -116,7 +150,10 @@ impl<'a> Options<'a> {
             Ok(number) if range.contains(&number) => Some(number),
             _ => {
                 let (low, high) = (range.start(), range.end());
-                self.complain(key, format!("\"{text}\" is not an integer in range {low} to {high}, ignoring it"));
+                self.complain(
+                    key,
+                    format!("\"{text}\" is not an integer in range {low} to {high}, ignoring it"),
+                );
                 None
             }
         }
@@ -124,12 +161,23 @@ impl<'a> Options<'a> {
 
     /// One of some words; `default` where the key is missing or says something else.
     pub fn choice<T: Copy>(&mut self, key: &str, choices: &[(&str, T)], default: T) -> T {
-        let Some(text) = self.text(key) else { return default };
-        if let Some((_, value)) = choices.iter().find(|(word, _)| word.eq_ignore_ascii_case(text)) {
+        let Some(text) = self.text(key) else {
+            return default;
+        };
+        if let Some((_, value)) = choices
+            .iter()
+            .find(|(word, _)| word.eq_ignore_ascii_case(text))
+        {
             return *value;
         }
         let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
-        self.complain(key, format!("\"{text}\" is not one of {}, using the default", words.join(", ")));
+        self.complain(
+            key,
+            format!(
+                "\"{text}\" is not one of {}, using the default",
+                words.join(", ")
+            ),
+        );
         default
     }
 }
@@ -141,7 +189,13 @@ mod tests {
     fn with<R>(value: &str, read: impl FnOnce(&mut Options<'_>) -> R) -> (R, usize) {
         let map = Strings::from([("k".to_owned(), value.to_owned())]);
         let mut problems = Problems::default();
-        let result = read(&mut Options::new("Bridge", "br0", "other_config", &map, &mut problems));
+        let result = read(&mut Options::new(
+            "Bridge",
+            "br0",
+            "other_config",
+            &map,
+            &mut problems,
+        ));
         (result, problems.0.len())
     }
 
@@ -149,8 +203,14 @@ mod tests {
     fn integers_are_forced_into_their_range_and_nonsense_is_the_default() {
         assert_eq!(with("50", |o| o.integer("k", 300, 15..=3600)), (50, 0));
         assert_eq!(with("5", |o| o.integer("k", 300, 15..=3600)), (15, 1));
-        assert_eq!(with("99999999999999999999", |o| o.integer("k", 300, 15..=3600)), (300, 1));
-        assert_eq!(with("x", |o| o.integer("missing", 300, 15..=3600)), (300, 0));
+        assert_eq!(
+            with("99999999999999999999", |o| o.integer("k", 300, 15..=3600)),
+            (300, 1)
+        );
+        assert_eq!(
+            with("x", |o| o.integer("missing", 300, 15..=3600)),
+            (300, 0)
+        );
         assert_eq!(with("0", |o| o.optional_integer("k", 1..=9)), (None, 1));
     }
 
@@ -158,17 +218,27 @@ mod tests {
     fn words_are_read_in_any_case() {
         assert_eq!(with("TRUE", |o| o.boolean("k", false)), (true, 0));
         assert_eq!(with("yes", |o| o.boolean("k", false)), (false, 1));
-        assert_eq!(with("Try", |o| o.choice("k", &[("try", 1), ("true", 2)], 0)), (1, 0));
-        assert_eq!(with("tried", |o| o.choice("k", &[("try", 1), ("true", 2)], 0)), (0, 1));
+        assert_eq!(
+            with("Try", |o| o.choice("k", &[("try", 1), ("true", 2)], 0)),
+            (1, 0)
+        );
+        assert_eq!(
+            with("tried", |o| o.choice("k", &[("try", 1), ("true", 2)], 0)),
+            (0, 1)
+        );
     }
 
     #[test]
     fn a_problem_names_table_row_and_key() {
         let mut problems = Problems::default();
         let map = Strings::from([("datapath-id".to_owned(), "zz".to_owned())]);
-        Options::new("Bridge", "br0", "other_config", &map, &mut problems).boolean("datapath-id", true);
+        Options::new("Bridge", "br0", "other_config", &map, &mut problems)
+            .boolean("datapath-id", true);
         let text = problems.0[0].to_string();
-        assert_eq!(text, "bridge br0 other_config:datapath-id: \"zz\" is neither true nor false, using true");
+        assert_eq!(
+            text,
+            "bridge br0 other_config:datapath-id: \"zz\" is neither true nor false, using true"
+        );
         assert_eq!(problems.new_since(&Problems::default()).count(), 1);
         assert_eq!(problems.new_since(&problems.clone()).count(), 0);
     }

@@ -44,7 +44,10 @@ impl VlanSet {
 
     /// The VLANs of a database column. The schema keeps them in range.
     pub fn from_column(vlans: &[i64]) -> VlanSet {
-        vlans.iter().filter_map(|vlan| u16::try_from(*vlan).ok().filter(|vlan| *vlan < 4096)).collect()
+        vlans
+            .iter()
+            .filter_map(|vlan| u16::try_from(*vlan).ok().filter(|vlan| *vlan < 4096))
+            .collect()
     }
 }
 
@@ -109,22 +112,48 @@ pub struct Vlan {
 
 impl Vlan {
     /// Puts together what the Port row says. `mode` none is an access port with a tag and a trunk without.
-    pub fn new(mode: Option<VlanMode>, tag: Option<u16>, trunks: Option<VlanSet>, priority_tags: PriorityTags) -> Vlan {
-        let mode = mode.unwrap_or(if tag.is_some() { VlanMode::Access } else { VlanMode::Trunk });
+    pub fn new(
+        mode: Option<VlanMode>,
+        tag: Option<u16>,
+        trunks: Option<VlanSet>,
+        priority_tags: PriorityTags,
+    ) -> Vlan {
+        let mode = mode.unwrap_or(if tag.is_some() {
+            VlanMode::Access
+        } else {
+            VlanMode::Trunk
+        });
         let tag = tag.unwrap_or(0);
         match mode {
-            VlanMode::Access => Vlan { mode, tag, trunks: None, priority_tags },
-            VlanMode::Trunk => Vlan { mode, tag: 0, trunks, priority_tags },
-            VlanMode::NativeTagged | VlanMode::NativeUntagged => {
-                Vlan { mode, tag, trunks: native_trunks(tag, trunks), priority_tags }
-            }
+            VlanMode::Access => Vlan {
+                mode,
+                tag,
+                trunks: None,
+                priority_tags,
+            },
+            VlanMode::Trunk => Vlan {
+                mode,
+                tag: 0,
+                trunks,
+                priority_tags,
+            },
+            VlanMode::NativeTagged | VlanMode::NativeUntagged => Vlan {
+                mode,
+                tag,
+                trunks: native_trunks(tag, trunks),
+                priority_tags,
+            },
         }
     }
 }
 
 /// A native port always trunks its native VLAN; and as untagged packets belong there, VLAN 0 is not trunked.
 fn native_trunks(native: u16, trunks: Option<VlanSet>) -> Option<VlanSet> {
-    if native == 0 || trunks.as_ref().is_some_and(|set| set.contains(native) && !set.contains(0)) {
+    if native == 0
+        || trunks
+            .as_ref()
+            .is_some_and(|set| set.contains(native) && !set.contains(0))
+    {
         return trunks;
     }
     let mut set = trunks.unwrap_or_else(VlanSet::all);
@@ -161,17 +190,34 @@ mod tests {
     fn the_mode_follows_the_tag_when_it_is_not_given() {
         let trunks = Some(VlanSet::from_iter([4, 5]));
         let access = Vlan::new(None, Some(3), trunks.clone(), PriorityTags::Never);
-        assert_eq!((access.mode, access.tag, access.trunks), (VlanMode::Access, 3, None));
+        assert_eq!(
+            (access.mode, access.tag, access.trunks),
+            (VlanMode::Access, 3, None)
+        );
         let trunk = Vlan::new(None, None, trunks.clone(), PriorityTags::Never);
-        assert_eq!((trunk.mode, trunk.tag, trunk.trunks), (VlanMode::Trunk, 0, trunks));
+        assert_eq!(
+            (trunk.mode, trunk.tag, trunk.trunks),
+            (VlanMode::Trunk, 0, trunks)
+        );
         let trunk = Vlan::new(Some(VlanMode::Trunk), Some(3), None, PriorityTags::Never);
         assert_eq!((trunk.tag, trunk.trunks), (0, None));
     }
 
     #[test]
     fn native_ports_trunk_their_native_vlan_and_not_vlan_0() {
-        let native = |tag, trunks| Vlan::new(Some(VlanMode::NativeTagged), tag, trunks, PriorityTags::Never).trunks;
-        assert_eq!(native(Some(3), Some([0, 4].into_iter().collect())), Some([3, 4].into_iter().collect()));
+        let native = |tag, trunks| {
+            Vlan::new(
+                Some(VlanMode::NativeTagged),
+                tag,
+                trunks,
+                PriorityTags::Never,
+            )
+            .trunks
+        };
+        assert_eq!(
+            native(Some(3), Some([0, 4].into_iter().collect())),
+            Some([3, 4].into_iter().collect())
+        );
         let all_but_0 = native(Some(3), None).unwrap();
         assert!(!all_but_0.contains(0) && all_but_0.contains(3) && all_but_0.contains(4095));
         assert_eq!(native(Some(0), None), None);

@@ -1,0 +1,288 @@
+//! OpenFlow controllers and management sockets of a bridge.
+//!
+//! Whoever may write the database must not thereby be able to connect to, or overwrite, any socket of the machine: a `unix:`
+//! or `punix:` controller is only accepted within the run directory.
+
+use std::net::Ipv4Addr;
+use std::path::Path;
+
+use ovsdb::{Uuid, vswitch};
+
+use super::problem::Problems;
+
+/// Address for the local port of a bridge with in-band control.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LocalAddress {
+    /// The address.
+    pub address: Ipv4Addr,
+    /// The netmask; from the address's class when none is given.
+    pub netmask: Ipv4Addr,
+    /// A gateway to route by.
+    pub gateway: Option<Ipv4Addr>,
+}
+
+/// A controller to speak OpenFlow with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Controller {
+    /// The row.
+    pub uuid: Uuid,
+    /// Where to connect to, or to listen: `tcp:`, `ssl:`, `unix:`, `ptcp:`, `pssl:` or `punix:` and an address.
+    pub target: String,
+    /// Whether it is a service controller: its absence does not trigger the fail mode, and it gets no asynchronous messages unasked.
+    pub service: bool,
+    /// Longest pause between attempts, s.
+    pub max_backoff: u32,
+    /// Silence before a probe, s; 0 is never.
+    pub inactivity_probe: u32,
+    /// Whether traffic to the controller goes over the bridge whatever its rules say.
+    pub in_band: bool,
+    /// Whether asynchronous messages are sent unasked.
+    pub asynchronous: bool,
+    /// Most packets queued for it.
+    pub queue_size: u16,
+    /// Packets/s sent to it; 0 is no limit.
+    pub rate_limit: u32,
+    /// Packets of a burst; 0 is a quarter of the rate.
+    pub burst_limit: u32,
+    /// Address for the bridge's local port.
+    pub local_address: Option<LocalAddress>,
+}
+
+/// What the bridge says about all its controllers.
+#[derive(Clone, Copy, Debug)]
+pub struct BridgeDefaults<'a> {
+    /// The bridge's name.
+    pub bridge: &'a str,
+    /// `other_config:disable-in-band`.
+    pub disable_in_band: bool,
+    /// `other_config:controller-queue-size`.
+    pub queue_size: u16,
+    /// Where sockets may be.
+    pub rundir: &'a Path,
+}
+
+/// Reads a bridge's controllers, sorted by target as the rows are. A single target `none` means none.
+pub fn read(
+    rows: &[vswitch::Controller],
+    defaults: BridgeDefaults<'_>,
+    problems: &mut Problems,
+) -> Vec<Controller> {
+    if let [only] = rows
+        && only.target == "none"
+    {
+        return Vec::new();
+    }
+    let mut controllers: Vec<Controller> = Vec::new();
+    for row in rows {
+        let complaint = match is_active(&row.target) {
+            None => Err(format!("unsupported controller \"{}\"", row.target)),
+            Some(_) if controllers.iter().any(|c| c.target == row.target) => Err(
+                "another controller of the bridge has the same target; this one is ignored".into(),
+            ),
+            Some(active) => check_socket(&row.target, defaults).map(|()| active),
+        };
+        match complaint {
+            Ok(active) => controllers.push(controller(row, active, defaults, problems)),
+            Err(message) => {
+                problems.add(
+                    "Controller",
+                    &row.target,
+                    "target",
+                    format!("bridge {}: {message}", defaults.bridge),
+                );
+            }
+        }
+    }
+    controllers
+}
+
+/// Whether a target is connected to (true) or listened on (false); none when it is neither.
+fn is_active(target: &str) -> Option<bool> {
+    let (method, rest) = target.split_once(':')?;
+    match method {
+        "tcp" | "ssl" | "unix" if !rest.is_empty() => Some(true),
+        "punix" if !rest.is_empty() => Some(false),
+        "ptcp" | "pssl" => Some(false),
+        _ => None,
+    }
+}
+
+fn check_socket(target: &str, defaults: BridgeDefaults<'_>) -> Result<(), String> {
+    let (rundir, bridge) = (defaults.rundir.display().to_string(), defaults.bridge);
+    let advice = format!(
+        "or connect to \"unix:{rundir}/{bridge}.mgmt\" (which is always available without special configuration)."
+    );
+    if let Some(path) = target.strip_prefix("unix:") {
+        let inside = path.strip_prefix(&format!("{rundir}/"));
+        if path.contains('/') && inside.is_none_or(|rest| rest.split('/').any(|part| part == ".."))
+        {
+            return Err(format!(
+                "Not connecting to socket controller \"{target}\" due to possibility for remote exploit.  \
+                 Instead, specify socket in permitted directory \"unix:{rundir}/\" {advice}"
+            ));
+        }
+    } else if let Some(path) = target.strip_prefix("punix:") {
+        let permitted = format!("{rundir}/{bridge}.");
+        if path
+            .strip_prefix(&permitted)
+            .is_none_or(|rest| rest.contains('/'))
+        {
+            return Err(format!(
+                "Not adding Unix domain socket controller \"{target}\" due to possibility of overwriting local files. \
+                 Instead, specify path in permitted format \"punix:{permitted}*\" {advice}"
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn controller(
+    row: &vswitch::Controller,
+    active: bool,
+    defaults: BridgeDefaults<'_>,
+    problems: &mut Problems,
+) -> Controller {
+    let seconds = |value: Option<i64>, default: u32| value.map_or(default, |ms| limited(ms / 1000));
+    Controller {
+        uuid: row.uuid,
+        target: row.target.clone(),
+        service: row
+            .kind
+            .as_deref()
+            .map_or(!active, |kind| kind == "service"),
+        max_backoff: seconds(row.max_backoff, 8),
+        inactivity_probe: seconds(row.inactivity_probe, 5),
+        in_band: row.connection_mode.as_deref() != Some("out-of-band") && !defaults.disable_in_band,
+        asynchronous: row.enable_async_messages.unwrap_or(true),
+        queue_size: row
+            .controller_queue_size
+            .map_or(defaults.queue_size, |size| size.clamp(1, 512) as u16),
+        rate_limit: row.controller_rate_limit.map_or(0, limited),
+        burst_limit: row.controller_burst_limit.map_or(0, limited),
+        local_address: local_address(row, problems),
+    }
+}
+
+fn limited(value: i64) -> u32 {
+    value.clamp(0, i64::from(i32::MAX)) as u32
+}
+
+fn local_address(row: &vswitch::Controller, problems: &mut Problems) -> Option<LocalAddress> {
+    let mut parse = |column: &str, text: &Option<String>| {
+        let text = text.as_deref()?;
+        let address = text
+            .parse::<Ipv4Addr>()
+            .ok()
+            .filter(|address| !address.is_unspecified());
+        if address.is_none() {
+            problems.add(
+                "Controller",
+                &row.target,
+                column,
+                format!("\"{text}\" is not an IPv4 address, ignoring it"),
+            );
+        }
+        address
+    };
+    let address = parse("local_ip", &row.local_ip)?;
+    let netmask = parse("local_netmask", &row.local_netmask);
+    let gateway = parse("local_gateway", &row.local_gateway);
+    Some(LocalAddress {
+        address,
+        netmask: netmask.unwrap_or_else(|| class_mask(address)),
+        gateway,
+    })
+}
+
+/// The netmask of an address's historical class.
+fn class_mask(address: Ipv4Addr) -> Ipv4Addr {
+    match address.octets()[0] {
+        0..128 => Ipv4Addr::new(255, 0, 0, 0),
+        128..192 => Ipv4Addr::new(255, 255, 0, 0),
+        _ => Ipv4Addr::new(255, 255, 255, 0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(targets: &[&str]) -> Vec<vswitch::Controller> {
+        let row = |target: &&str| vswitch::Controller {
+            target: (*target).to_owned(),
+            ..Default::default()
+        };
+        targets.iter().map(row).collect()
+    }
+
+    fn read_rows(rows: &[vswitch::Controller]) -> (Vec<Controller>, Problems) {
+        let mut problems = Problems::default();
+        let defaults = BridgeDefaults {
+            bridge: "br0",
+            disable_in_band: false,
+            queue_size: 100,
+            rundir: Path::new("/run/ovs"),
+        };
+        (read(rows, defaults, &mut problems), problems)
+    }
+
+    #[test]
+    fn defaults_and_kinds() {
+        let (controllers, problems) = read_rows(&rows(&["ptcp:6653", "tcp:10.0.0.1"]));
+        assert_eq!(problems, Problems::default());
+        assert_eq!(
+            (controllers[0].service, controllers[1].service),
+            (true, false)
+        );
+        let controller = &controllers[1];
+        assert_eq!(
+            (
+                controller.max_backoff,
+                controller.inactivity_probe,
+                controller.queue_size
+            ),
+            (8, 5, 100)
+        );
+        assert!(
+            controller.in_band && controller.asynchronous && controller.local_address.is_none()
+        );
+        assert!(read_rows(&rows(&["none"])).0.is_empty());
+    }
+
+    #[test]
+    fn sockets_outside_the_run_directory_are_refused() {
+        for good in ["unix:/run/ovs/x", "unix:relative", "punix:/run/ovs/br0.ctl"] {
+            assert_eq!(read_rows(&rows(&[good])).0.len(), 1, "{good}");
+        }
+        for bad in [
+            "unix:/tmp/x",
+            "unix:/run/ovs/../x",
+            "punix:/tmp/x",
+            "punix:/run/ovs/br1.x",
+            "punix:/run/ovs/br0.x/y",
+        ] {
+            let (controllers, problems) = read_rows(&rows(&[bad]));
+            assert_eq!((controllers.len(), problems.0.len()), (0, 1), "{bad}");
+        }
+    }
+
+    #[test]
+    fn nonsense_and_repetition_are_problems() {
+        let (controllers, problems) =
+            read_rows(&rows(&["nonsense", "tcp:", "tcp:a", "tcp:a", "none"]));
+        assert_eq!((controllers.len(), problems.0.len()), (1, 4));
+    }
+
+    #[test]
+    fn local_addresses() {
+        let mut row = rows(&["tcp:a"]);
+        row[0].local_ip = Some("192.168.1.2".into());
+        row[0].local_gateway = Some("gateway".into());
+        let (controllers, problems) = read_rows(&row);
+        let address = controllers[0].local_address.unwrap();
+        assert_eq!(
+            (address.netmask, address.gateway, problems.0.len()),
+            (Ipv4Addr::new(255, 255, 255, 0), None, 1)
+        );
+    }
+}

@@ -1,0 +1,709 @@
+//! What the switch is to be, according to the database.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use ovsdb::{Uuid, vswitch};
+
+use super::address::{Mac, parse_datapath_id};
+use super::controller::{self, BridgeDefaults, Controller};
+use super::global::{self, Global};
+use super::mirror::{self, Mirror};
+use super::port::{self, Port, Surroundings};
+use super::problem::{Options, Problems};
+use super::vlan::VlanSet;
+
+/// What this daemon can do, which decides what is refused.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Abilities {
+    /// The interface types that can be opened.
+    pub interface_types: BTreeSet<String>,
+    /// The datapath types that bridges can have; `system` is what an empty type means.
+    pub datapath_types: BTreeSet<String>,
+    /// The CPUs that workers can run on; empty when that is not known.
+    pub cpus: Vec<usize>,
+    /// The run directory, where sockets may be.
+    pub rundir: PathBuf,
+}
+
+/// What a bridge does while no controller is there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FailMode {
+    /// It becomes a learning switch.
+    #[default]
+    Standalone,
+    /// It goes on with the rules that it has.
+    Secure,
+}
+
+/// Settings of an OpenFlow table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TableSettings {
+    /// A name for people.
+    pub name: Option<String>,
+    /// Most rules.
+    pub flow_limit: Option<u32>,
+    /// Whether a rule is evicted to make room; otherwise the new rule is refused.
+    pub evict: bool,
+    /// Fields by which rules to evict are grouped.
+    pub groups: Vec<String>,
+}
+
+/// A bridge's own settings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The row.
+    pub uuid: Uuid,
+    /// `netdev`, `system`, `dummy`; never empty.
+    pub datapath_type: String,
+    /// The OpenFlow datapath id given by the user.
+    pub datapath_id: Option<u64>,
+    /// The MAC address given by the user.
+    pub hwaddr: Option<Mac>,
+    /// The MAC address that it has when there is none to take from a port.
+    pub default_mac: Mac,
+    /// What it does without a controller.
+    pub fail_mode: FailMode,
+    /// The OpenFlow versions allowed: bit N stands for the version that the wire calls N (1 is 1.0, 6 is 1.5).
+    pub protocols: u32,
+    /// How long an idle MAC address stays learned, s.
+    pub mac_ageing: u16,
+    /// Most learned MAC addresses.
+    pub mac_table_size: u32,
+    /// VLANs without learning.
+    pub flood_vlans: VlanSet,
+    /// Whether frames to the reserved group addresses are forwarded.
+    pub forward_bpdu: bool,
+    /// Whether in-band control is off.
+    pub disable_in_band: bool,
+    /// Most packets queued for a management connection.
+    pub controller_queue_size: u16,
+    /// `dp-desc`: a description for OpenFlow controllers, at most 255 bytes.
+    pub description: Option<String>,
+    /// `dp-sn`: a serial number for OpenFlow controllers, at most 31 bytes.
+    pub serial_number: Option<String>,
+    /// Settings of tables by number.
+    pub tables: BTreeMap<u8, TableSettings>,
+}
+
+/// A bridge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bridge {
+    /// Its own settings.
+    pub settings: Settings,
+    /// Its ports by their interfaces' names. The local port is always there.
+    pub ports: BTreeMap<String, Port>,
+    /// Its mirrors.
+    pub mirrors: Vec<Mirror>,
+    /// Its controllers.
+    pub controllers: Vec<Controller>,
+}
+
+/// What the switch is to be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Desired {
+    /// The root row; none in a database that nobody has initialised.
+    pub root: Option<Uuid>,
+    /// What to write as `cur_cfg` once all this is applied.
+    pub next_cfg: i64,
+    /// Options of the switch as a whole.
+    pub global: Global,
+    /// Where the TLS files are.
+    pub ssl: Option<vswitch::Ssl>,
+    /// The bridges by name.
+    pub bridges: BTreeMap<String, Bridge>,
+    /// The OpenFlow port numbers that interfaces had earlier, by the interfaces' names.
+    pub earlier_numbers: BTreeMap<String, u16>,
+    /// Interfaces that cannot exist, with the text for their `error` column; their `ofport` is -1.
+    pub refused: BTreeMap<Uuid, String>,
+}
+
+/// Every OpenFlow version from 1.0 to 1.5.
+pub const ALL_PROTOCOLS: u32 = 0b111_1110;
+
+impl Desired {
+    /// Reads a snapshot. Equal snapshots and abilities give equal results.
+    pub fn from_snapshot(
+        snapshot: &vswitch::Snapshot,
+        abilities: &Abilities,
+    ) -> (Desired, Problems) {
+        let mut problems = Problems::default();
+        let Some(root) = &snapshot.open_vswitch else {
+            return (Desired::default(), problems);
+        };
+        let mut desired = Desired {
+            root: Some(root.uuid),
+            next_cfg: root.next_cfg,
+            global: global::read(&root.other_config, &abilities.cpus, &mut problems),
+            ssl: root.ssl.clone(),
+            ..Desired::default()
+        };
+        let mut reader = Reader {
+            abilities,
+            desired: &mut desired,
+            problems: &mut problems,
+            owners: BTreeMap::new(),
+        };
+        reader.bridges(&root.bridges);
+        (desired, problems)
+    }
+
+    /// All ports of all bridges, with their bridges' names.
+    pub fn ports(&self) -> impl Iterator<Item = (&str, &Port)> {
+        self.bridges
+            .iter()
+            .flat_map(|(name, bridge)| bridge.ports.values().map(move |port| (name.as_str(), port)))
+    }
+}
+
+struct Reader<'a> {
+    abilities: &'a Abilities,
+    desired: &'a mut Desired,
+    problems: &'a mut Problems,
+    /// Which bridge has an interface's name.
+    owners: BTreeMap<String, String>,
+}
+
+impl Reader<'_> {
+    fn bridges(&mut self, rows: &[vswitch::Bridge]) {
+        let mut accepted = Vec::new();
+        for row in rows {
+            match self.check_bridge(row) {
+                // A bridge's name is its local port's, whatever other ports are called.
+                Ok(()) => {
+                    self.owners.insert(row.name.clone(), row.name.clone());
+                    accepted.push(row);
+                }
+                Err((column, message)) => {
+                    self.problems
+                        .add("Bridge", &row.name, column, message.clone());
+                    for interface in row.ports.iter().flat_map(|port| &port.interfaces) {
+                        self.refuse(interface, &message);
+                    }
+                }
+            }
+        }
+        for row in accepted {
+            let bridge = self.bridge(row);
+            self.desired.bridges.insert(row.name.clone(), bridge);
+        }
+        // A row may be referred to by two bridges: where one has it, it has not failed.
+        let placed: BTreeSet<Uuid> = self
+            .desired
+            .ports()
+            .filter_map(|(_, port)| port.interface)
+            .collect();
+        self.desired
+            .refused
+            .retain(|uuid, _| !placed.contains(uuid));
+    }
+
+    fn check_bridge(&self, row: &vswitch::Bridge) -> Result<(), (&'static str, String)> {
+        if row.name.is_empty() || row.name.contains(['/', '\\']) {
+            // The name becomes part of sockets' paths.
+            return Err((
+                "name",
+                format!("ignoring bridge with invalid name \"{}\"", row.name),
+            ));
+        }
+        if self.owners.contains_key(&row.name) {
+            return Err(("name", format!("bridge {} specified twice", row.name)));
+        }
+        let kind = datapath_type(row);
+        if !self.abilities.datapath_types.contains(kind) {
+            return Err((
+                "datapath_type",
+                format!(
+                    "could not create bridge {} of unknown datapath type {kind}",
+                    row.name
+                ),
+            ));
+        }
+        Ok(())
+    }
+
+    fn bridge(&mut self, row: &vswitch::Bridge) -> Bridge {
+        let settings = self.settings(row);
+        let surroundings = Surroundings {
+            bridge: &row.name,
+            datapath_type: &settings.datapath_type,
+        };
+        let mut ports = BTreeMap::new();
+        let mut interface_names = BTreeMap::new();
+        for port_row in &row.ports {
+            if let Some(port) = self.port(port_row, surroundings) {
+                interface_names.insert(port.name.clone(), port.interface_name.clone());
+                ports.insert(port.interface_name.clone(), port);
+            }
+        }
+        let defaults = BridgeDefaults {
+            bridge: &row.name,
+            disable_in_band: settings.disable_in_band,
+            queue_size: settings.controller_queue_size,
+            rundir: &self.abilities.rundir,
+        };
+        let controllers = controller::read(&row.controllers, defaults, self.problems);
+        if !ports.contains_key(&row.name) {
+            if !controllers.is_empty() {
+                let message = format!("no port named {}, synthesizing one", row.name);
+                self.problems.add("Bridge", &row.name, "ports", message);
+            }
+            interface_names
+                .entry(row.name.clone())
+                .or_insert_with(|| row.name.clone());
+            ports.insert(row.name.clone(), port::synthetic(surroundings));
+        }
+        let mirrors = mirror::read(&row.mirrors, &row.name, &interface_names, self.problems);
+        Bridge {
+            settings,
+            ports,
+            mirrors,
+            controllers,
+        }
+    }
+
+    fn settings(&mut self, row: &vswitch::Bridge) -> Settings {
+        for (column, on) in [
+            ("stp_enable", row.stp_enable),
+            ("rstp_enable", row.rstp_enable),
+            ("mcast_snooping_enable", row.mcast_snooping_enable),
+        ] {
+            if on {
+                self.problems.add(
+                    "Bridge",
+                    &row.name,
+                    column,
+                    "not supported yet, ignoring it",
+                );
+            }
+        }
+        let tables = self.tables(row);
+        let mut options = Options::new(
+            "Bridge",
+            &row.name,
+            "other_config",
+            &row.other_config,
+            self.problems,
+        );
+        Settings {
+            uuid: row.uuid,
+            datapath_type: datapath_type(row).to_owned(),
+            datapath_id: given_datapath_id(&mut options),
+            hwaddr: hwaddr(&mut options),
+            default_mac: Mac::from_uuid(row.uuid),
+            fail_mode: match row.fail_mode.as_deref() {
+                Some("secure") => FailMode::Secure,
+                _ => FailMode::Standalone,
+            },
+            protocols: protocols(&row.protocols),
+            mac_ageing: options.integer("mac-aging-time", 300, 15..=3600) as u16,
+            mac_table_size: options.integer("mac-table-size", 8192, 10..=1_000_000) as u32,
+            flood_vlans: VlanSet::from_column(&row.flood_vlans),
+            forward_bpdu: options.boolean("forward-bpdu", false),
+            disable_in_band: options.boolean("disable-in-band", false),
+            controller_queue_size: options.integer("controller-queue-size", 100, 1..=512) as u16,
+            description: limited_text(&mut options, "dp-desc", 255),
+            serial_number: limited_text(&mut options, "dp-sn", 31),
+            tables,
+        }
+    }
+
+    fn tables(&mut self, row: &vswitch::Bridge) -> BTreeMap<u8, TableSettings> {
+        let mut tables = BTreeMap::new();
+        for (number, table) in &row.flow_tables {
+            // Table 254 is the switch's own.
+            let Some(number) = u8::try_from(*number).ok().filter(|number| *number < 254) else {
+                let message = format!(
+                    "ignoring configuration for flow table {number} not supported by this datapath"
+                );
+                self.problems
+                    .add("Bridge", &row.name, "flow_tables", message);
+                continue;
+            };
+            let settings = TableSettings {
+                name: table.name.clone(),
+                flow_limit: table
+                    .flow_limit
+                    .map(|limit| limit.clamp(0, i64::from(u32::MAX)) as u32),
+                evict: table.overflow_policy.as_deref() == Some("evict"),
+                groups: table.groups.clone(),
+            };
+            tables.insert(number, settings);
+        }
+        tables
+    }
+
+    fn port(&mut self, row: &vswitch::Port, surroundings: Surroundings<'_>) -> Option<Port> {
+        let [interface] = row.interfaces.as_slice() else {
+            let message = match row.interfaces.len() {
+                0 => format!("port {} has no interfaces", row.name),
+                _ => format!("port {}: bonds are not supported", row.name),
+            };
+            self.problems
+                .add("Port", &row.name, "interfaces", message.clone());
+            row.interfaces
+                .iter()
+                .for_each(|interface| self.refuse(interface, &message));
+            return None;
+        };
+        let port = self
+            .check_interface(interface, surroundings)
+            .and_then(|()| port::read(row, interface, surroundings, self.problems));
+        match port {
+            Ok(port) => {
+                self.owners
+                    .insert(interface.name.clone(), surroundings.bridge.to_owned());
+                if let Some(number) = interface.ofport.and_then(port::usable_number) {
+                    self.desired
+                        .earlier_numbers
+                        .insert(interface.name.clone(), number);
+                }
+                Some(port)
+            }
+            Err(message) => {
+                self.problems
+                    .add("Interface", &interface.name, "error", message.clone());
+                self.refuse(interface, &message);
+                None
+            }
+        }
+    }
+
+    fn check_interface(
+        &self,
+        row: &vswitch::Interface,
+        surroundings: Surroundings<'_>,
+    ) -> Result<(), String> {
+        let (name, bridge) = (row.name.as_str(), surroundings.bridge);
+        if is_reserved(name) {
+            return Err(format!(
+                "could not create interface {name}, name is reserved"
+            ));
+        }
+        let owner = self
+            .owners
+            .get(name)
+            .filter(|owner| *owner != bridge || name != bridge);
+        if let Some(owner) = owner {
+            return Err(format!(
+                "could not add network device {name} to bridge {bridge}: bridge {owner} has it already"
+            ));
+        }
+        if !self
+            .abilities
+            .interface_types
+            .contains(port::kind(row, bridge))
+        {
+            // The words of EAFNOSUPPORT, which is what Open vSwitch answers here and what tools look for.
+            return Err(format!(
+                "could not open network device {name} (Address family not supported by protocol)"
+            ));
+        }
+        Ok(())
+    }
+
+    fn refuse(&mut self, interface: &vswitch::Interface, message: &str) {
+        self.desired
+            .refused
+            .insert(interface.uuid, message.to_owned());
+    }
+}
+
+fn datapath_type(row: &vswitch::Bridge) -> &str {
+    match row.datapath_type.as_str() {
+        "" => "system",
+        kind => kind,
+    }
+}
+
+/// Names that Open vSwitch's own devices have.
+fn is_reserved(name: &str) -> bool {
+    const TUNNELS: [&str; 10] = [
+        "vxlan_sys",
+        "genev_sys",
+        "gre_sys",
+        "ip6gre_sys",
+        "erspan_sys",
+        "ip6erspan_sys",
+        "lisp_sys",
+        "stt_sys",
+        "gtpu_sys",
+        "bareudp_sys",
+    ];
+    TUNNELS.iter().any(|prefix| name.starts_with(prefix))
+        || matches!(name, "ovs-system" | "ovs-netdev" | "ovs-dummy")
+}
+
+fn given_datapath_id(options: &mut Options<'_>) -> Option<u64> {
+    let text = options.text("datapath-id")?;
+    let id = parse_datapath_id(text);
+    if id.is_none() {
+        let wanted = "16 hexadecimal digits or 0x and up to 16, not all zero";
+        options.complain(
+            "datapath-id",
+            format!("\"{text}\" is not {wanted}; using the bridge's MAC address"),
+        );
+    }
+    id
+}
+
+fn hwaddr(options: &mut Options<'_>) -> Option<Mac> {
+    let text = options.text("hwaddr")?;
+    match text.parse::<Mac>() {
+        Err(_) => options.complain(
+            "hwaddr",
+            format!("\"{text}\" is not an Ethernet address, ignoring it"),
+        ),
+        Ok(mac) if mac.is_multicast() => {
+            options.complain(
+                "hwaddr",
+                format!("cannot set MAC address to multicast address {mac}"),
+            );
+        }
+        Ok(mac) if mac.is_zero() => options.complain("hwaddr", "cannot set MAC address to zero"),
+        Ok(mac) => return Some(mac),
+    }
+    None
+}
+
+fn limited_text(options: &mut Options<'_>, key: &str, most: usize) -> Option<String> {
+    let text = options.text(key)?;
+    if text.len() <= most {
+        return Some(text.to_owned());
+    }
+    options.complain(
+        key,
+        format!("longer than {most} bytes, using the beginning"),
+    );
+    let end = (0..=most)
+        .rev()
+        .find(|end| text.is_char_boundary(*end))
+        .unwrap_or(0);
+    Some(text[..end].to_owned())
+}
+
+fn protocols(names: &[String]) -> u32 {
+    const NAMES: [&str; 6] = [
+        "OpenFlow10",
+        "OpenFlow11",
+        "OpenFlow12",
+        "OpenFlow13",
+        "OpenFlow14",
+        "OpenFlow15",
+    ];
+    let known = NAMES
+        .iter()
+        .enumerate()
+        .filter(|(_, name)| names.iter().any(|n| n == *name));
+    match known.fold(0, |bits, (at, _)| bits | 2 << at) {
+        0 => ALL_PROTOCOLS,
+        bits => bits,
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub(in super::super) fn abilities() -> Abilities {
+        let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+        Abilities {
+            interface_types: owned(&["system", "internal", "tap", "patch", "dpdk", "dummy"]),
+            datapath_types: owned(&["system", "netdev", "dummy"]),
+            cpus: vec![0, 1],
+            rundir: "/run/ovs".into(),
+        }
+    }
+
+    fn uuid(name: &str) -> Uuid {
+        Uuid(name.bytes().fold(7, |hash: u128, byte| {
+            hash.wrapping_mul(0x1000_0000_01b3) ^ u128::from(byte)
+        }))
+    }
+
+    pub(in super::super) fn interface(name: &str) -> vswitch::Interface {
+        vswitch::Interface {
+            uuid: uuid(name),
+            name: name.into(),
+            ..Default::default()
+        }
+    }
+
+    pub(in super::super) fn port(interface: vswitch::Interface) -> vswitch::Port {
+        let name = interface.name.clone();
+        vswitch::Port {
+            uuid: uuid(&format!("port {name}")),
+            name,
+            interfaces: vec![interface],
+            ..Default::default()
+        }
+    }
+
+    pub(in super::super) fn bridge(name: &str, ports: Vec<vswitch::Port>) -> vswitch::Bridge {
+        let uuid = uuid(&format!("bridge {name}"));
+        vswitch::Bridge {
+            uuid,
+            name: name.into(),
+            datapath_type: "netdev".into(),
+            ports,
+            ..Default::default()
+        }
+    }
+
+    pub(in super::super) fn snapshot(bridges: Vec<vswitch::Bridge>) -> vswitch::Snapshot {
+        let root = vswitch::OpenVSwitch {
+            uuid: Uuid(1),
+            next_cfg: 5,
+            bridges,
+            ..Default::default()
+        };
+        vswitch::Snapshot {
+            open_vswitch: Some(root),
+        }
+    }
+
+    fn read(bridges: Vec<vswitch::Bridge>) -> (Desired, Problems) {
+        Desired::from_snapshot(&snapshot(bridges), &abilities())
+    }
+
+    fn with_option(key: &str, value: &str) -> (Settings, usize) {
+        let mut row = bridge("br0", vec![]);
+        row.other_config.insert(key.into(), value.into());
+        let (desired, problems) = read(vec![row]);
+        (desired.bridges["br0"].settings.clone(), problems.0.len())
+    }
+
+    #[test]
+    fn an_empty_database_wants_nothing() {
+        let (desired, problems) =
+            Desired::from_snapshot(&vswitch::Snapshot::default(), &abilities());
+        assert_eq!(
+            (desired, problems),
+            (Desired::default(), Problems::default())
+        );
+    }
+
+    #[test]
+    fn every_bridge_has_a_local_port() {
+        let (desired, problems) = read(vec![bridge("br0", vec![port(interface("p"))])]);
+        let bridge = &desired.bridges["br0"];
+        assert_eq!(bridge.ports.keys().collect::<Vec<_>>(), ["br0", "p"]);
+        assert!(
+            bridge.ports["br0"].local
+                && bridge.ports["br0"].interface.is_none()
+                && !bridge.ports["p"].local
+        );
+        assert_eq!((desired.next_cfg, problems), (5, Problems::default()));
+        assert_eq!(bridge.settings.protocols, ALL_PROTOCOLS);
+    }
+
+    #[test]
+    fn bad_options_are_problems_and_the_default_is_used() {
+        assert_eq!(with_option("datapath-id", "0x1f").0.datapath_id, Some(0x1f));
+        for bad in ["1", "zz", "0000000000000000", "0x0", "00000000000000001"] {
+            let (settings, problems) = with_option("datapath-id", bad);
+            assert_eq!((settings.datapath_id, problems), (None, 1), "{bad}");
+        }
+        assert_eq!(
+            with_option("hwaddr", "00:00:00:00:00:01").0.hwaddr,
+            Some(Mac([0, 0, 0, 0, 0, 1]))
+        );
+        for bad in ["01:00:00:00:00:01", "00:00:00:00:00:00", "zz"] {
+            let (settings, problems) = with_option("hwaddr", bad);
+            assert_eq!((settings.hwaddr, problems), (None, 1), "{bad}");
+        }
+        assert_eq!(with_option("mac-aging-time", "4").0.mac_ageing, 15);
+        assert_eq!(
+            with_option("mac-table-size", "x"),
+            (with_option("other", "").0, 1)
+        );
+        let (settings, problems) = with_option("dp-sn", &"ä".repeat(31));
+        assert_eq!((settings.serial_number.unwrap().len(), problems), (30, 1));
+    }
+
+    #[test]
+    fn bonds_are_refused_on_each_interface() {
+        let mut bond = port(interface("a"));
+        bond.name = "bond0".into();
+        bond.interfaces.push(interface("b"));
+        let (desired, problems) = read(vec![bridge("br0", vec![bond])]);
+        assert_eq!(desired.bridges["br0"].ports.len(), 1);
+        assert_eq!(
+            desired.refused.keys().copied().collect::<BTreeSet<_>>(),
+            BTreeSet::from([uuid("a"), uuid("b")])
+        );
+        assert!(desired.refused[&uuid("a")].contains("bond"));
+        assert_eq!(problems.0.len(), 1);
+    }
+
+    #[test]
+    fn unknown_types_and_reserved_names_are_refused() {
+        let odd = vswitch::Interface {
+            kind: "nonsense".into(),
+            ..interface("odd")
+        };
+        let (desired, _) = read(vec![bridge(
+            "br0",
+            vec![port(odd), port(interface("vxlan_sys_4789"))],
+        )]);
+        let message =
+            "could not open network device odd (Address family not supported by protocol)";
+        assert_eq!(desired.refused[&uuid("odd")], message);
+        assert_eq!(desired.refused.len(), 2);
+        assert_eq!(desired.bridges["br0"].ports.len(), 1);
+    }
+
+    #[test]
+    fn an_interface_belongs_to_one_bridge() {
+        let shared = port(interface("p"));
+        let (desired, problems) = read(vec![
+            bridge("br0", vec![shared.clone()]),
+            bridge("br1", vec![shared]),
+        ]);
+        assert!(
+            desired.bridges["br0"].ports.contains_key("p")
+                && !desired.bridges["br1"].ports.contains_key("p")
+        );
+        assert_eq!(
+            (desired.refused.len(), problems.0.len()),
+            (0, 1),
+            "the row itself works, in br0"
+        );
+
+        let (desired, _) = read(vec![
+            bridge("br0", vec![port(interface("br1"))]),
+            bridge("br1", vec![]),
+        ]);
+        assert!(
+            !desired.bridges["br0"].ports.contains_key("br1")
+                && desired.bridges["br1"].ports["br1"].local
+        );
+        assert_eq!(desired.refused.len(), 1);
+    }
+
+    #[test]
+    fn bridges_that_cannot_be_made_say_so_on_their_interfaces() {
+        let weird = vswitch::Bridge {
+            datapath_type: "weird".into(),
+            ..bridge("br2", vec![port(interface("br2"))])
+        };
+        let (desired, problems) = read(vec![
+            weird,
+            bridge("../etc", vec![]),
+            bridge("br0", vec![]),
+            bridge("br0", vec![]),
+        ]);
+        assert_eq!(desired.bridges.keys().collect::<Vec<_>>(), ["br0"]);
+        assert_eq!((desired.refused.len(), problems.0.len()), (1, 3));
+    }
+
+    #[test]
+    fn protocols_are_bits() {
+        let mut row = bridge("br0", vec![]);
+        row.protocols = vec!["OpenFlow10".into(), "OpenFlow13".into()];
+        assert_eq!(
+            read(vec![row]).0.bridges["br0"].settings.protocols,
+            1 << 1 | 1 << 4
+        );
+    }
+}

@@ -1,0 +1,267 @@
+//! Options of the switch as a whole: the root row's `other_config`.
+
+use ovsdb::vswitch::Strings;
+
+use super::problem::{Options, Problems};
+
+/// Whether DPDK is to be used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DpdkInit {
+    /// Not asked for.
+    #[default]
+    No,
+    /// Needed: the daemon ends when DPDK does not start.
+    Yes,
+    /// Wanted: the daemon goes on when DPDK does not start.
+    Try,
+}
+
+/// What DPDK is started with. Changes after its start have no effect until the daemon starts again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Dpdk {
+    /// Whether to start it.
+    pub init: DpdkInit,
+    /// `dpdk-lcore-mask`: hexadecimal mask of the CPUs of DPDK's own threads.
+    pub lcore_mask: Option<String>,
+    /// `dpdk-socket-mem`: MB to take at the start for each socket, such as `1024,0`.
+    pub socket_mem: Option<String>,
+    /// `dpdk-socket-limit`: most MB for each socket.
+    pub socket_limit: Option<String>,
+    /// `dpdk-alloc-mem`: MB to take at the start.
+    pub alloc_mem: Option<u32>,
+    /// `dpdk-hugepage-dir`: where hugetlbfs is mounted.
+    pub hugepage_dir: Option<String>,
+    /// `dpdk-extra`: further arguments, as a shell would split them.
+    pub extra: Option<String>,
+    /// `vhost-sock-dir`: directory of vhost-user sockets, relative to the run directory.
+    pub vhost_sock_dir: Option<String>,
+}
+
+/// Options of the switch as a whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Global {
+    /// DPDK's.
+    pub dpdk: Dpdk,
+    /// `pmd-cpu-mask`: CPUs that get a worker, rising. None leaves the choice to the daemon.
+    pub worker_cpus: Option<Vec<usize>>,
+    /// `max-idle`: ms that a cached flow may be idle.
+    pub max_idle: u32,
+    /// `flow-limit`: most cached flows.
+    pub flow_limit: u32,
+    /// `max-revalidator`: ms between revalidations of cached flows.
+    pub max_revalidator: u32,
+    /// `stats-update-interval`: ms between writes of statistics to the database.
+    pub statistics_interval: u32,
+    /// `flow-restore-wait`: whether packets and controllers have to wait until flows are restored.
+    pub flow_restore_wait: bool,
+    /// `enable-statistics`: whether statistics of the system are written to the database.
+    pub system_statistics: bool,
+}
+
+impl Default for Global {
+    fn default() -> Self {
+        read(&Strings::new(), &[], &mut Problems::default())
+    }
+}
+
+/// Reads the options. `cpus` are those that exist; when it is empty any is taken to.
+pub fn read(map: &Strings, cpus: &[usize], problems: &mut Problems) -> Global {
+    let mut options = Options::new("Open_vSwitch", "", "other_config", map, problems);
+    let dpdk = dpdk(&mut options);
+    Global {
+        dpdk,
+        worker_cpus: worker_cpus(&mut options, cpus),
+        max_idle: options.integer("max-idle", 10_000, 500..=i64::from(i32::MAX)) as u32,
+        flow_limit: options.integer("flow-limit", 200_000, 0..=i64::from(i32::MAX)) as u32,
+        max_revalidator: options.integer("max-revalidator", 500, 100..=i64::from(i32::MAX)) as u32,
+        statistics_interval: options.integer(
+            "stats-update-interval",
+            5000,
+            5000..=i64::from(i32::MAX),
+        ) as u32,
+        flow_restore_wait: options.boolean("flow-restore-wait", false),
+        system_statistics: options.boolean("enable-statistics", false),
+    }
+}
+
+fn dpdk(options: &mut Options<'_>) -> Dpdk {
+    let words = [
+        ("true", DpdkInit::Yes),
+        ("try", DpdkInit::Try),
+        ("false", DpdkInit::No),
+    ];
+    Dpdk {
+        init: options.choice("dpdk-init", &words, DpdkInit::No),
+        lcore_mask: checked(
+            options,
+            "dpdk-lcore-mask",
+            "a hexadecimal CPU mask",
+            |text| parse_mask(text).is_some(),
+        ),
+        socket_mem: checked(
+            options,
+            "dpdk-socket-mem",
+            "a list of megabytes",
+            is_number_list,
+        ),
+        socket_limit: checked(
+            options,
+            "dpdk-socket-limit",
+            "a list of megabytes",
+            is_number_list,
+        ),
+        alloc_mem: options
+            .optional_integer("dpdk-alloc-mem", 0..=i64::from(i32::MAX))
+            .map(|mb| mb as u32),
+        hugepage_dir: options.string("dpdk-hugepage-dir"),
+        extra: options.string("dpdk-extra"),
+        vhost_sock_dir: checked(
+            options,
+            "vhost-sock-dir",
+            "a path below the run directory",
+            |text| !text.contains(".."),
+        ),
+    }
+}
+
+fn checked(
+    options: &mut Options<'_>,
+    key: &str,
+    wanted: &str,
+    good: impl Fn(&str) -> bool,
+) -> Option<String> {
+    let text = options.text(key)?;
+    if good(text) {
+        return Some(text.to_owned());
+    }
+    options.complain(key, format!("\"{text}\" is not {wanted}, ignoring it"));
+    None
+}
+
+fn is_number_list(text: &str) -> bool {
+    text.split(',').all(|part| part.parse::<u32>().is_ok())
+}
+
+fn worker_cpus(options: &mut Options<'_>, cpus: &[usize]) -> Option<Vec<usize>> {
+    let text = options.text("pmd-cpu-mask")?;
+    let Some(mut wanted) = parse_mask(text) else {
+        options.complain(
+            "pmd-cpu-mask",
+            format!("\"{text}\" is not a hexadecimal CPU mask, ignoring it"),
+        );
+        return None;
+    };
+    if !cpus.is_empty() {
+        let missing: Vec<String> = wanted
+            .iter()
+            .filter(|cpu| !cpus.contains(cpu))
+            .map(usize::to_string)
+            .collect();
+        if !missing.is_empty() {
+            options.complain(
+                "pmd-cpu-mask",
+                format!("no CPU {}, ignoring it", missing.join(", ")),
+            );
+        }
+        wanted.retain(|cpu| cpus.contains(cpu));
+    }
+    // A mask without a usable CPU would stop forwarding altogether.
+    (!wanted.is_empty()).then_some(wanted)
+}
+
+/// The CPUs in a hexadecimal mask such as `0x6`, rising; at most 4096 are possible.
+fn parse_mask(text: &str) -> Option<Vec<usize>> {
+    let digits = text
+        .strip_prefix("0x")
+        .or_else(|| text.strip_prefix("0X"))
+        .unwrap_or(text);
+    if digits.is_empty() || digits.len() > 1024 {
+        return None;
+    }
+    let mut cpus = Vec::new();
+    for (at, digit) in digits.chars().rev().enumerate() {
+        let bits = digit.to_digit(16)?;
+        cpus.extend(
+            (0..4)
+                .filter(|bit| bits >> bit & 1 != 0)
+                .map(|bit| at * 4 + bit),
+        );
+    }
+    Some(cpus)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read_one(key: &str, value: &str) -> (Global, usize) {
+        let mut problems = Problems::default();
+        let global = read(
+            &Strings::from([(key.to_owned(), value.to_owned())]),
+            &[0, 1],
+            &mut problems,
+        );
+        (global, problems.0.len())
+    }
+
+    #[test]
+    fn defaults_are_open_vswitchs() {
+        let global = Global::default();
+        assert_eq!(
+            (
+                global.max_idle,
+                global.flow_limit,
+                global.statistics_interval
+            ),
+            (10_000, 200_000, 5000)
+        );
+        assert!(
+            !global.flow_restore_wait
+                && global.worker_cpus.is_none()
+                && global.dpdk == Dpdk::default()
+        );
+    }
+
+    #[test]
+    fn values_are_read_and_bad_ones_are_problems() {
+        assert_eq!(read_one("pmd-cpu-mask", "0x2").0.worker_cpus, Some(vec![1]));
+        assert_eq!(
+            read_one("pmd-cpu-mask", "3").0.worker_cpus,
+            Some(vec![0, 1])
+        );
+        let (global, problems) = read_one("pmd-cpu-mask", "f");
+        assert_eq!((global.worker_cpus, problems), (Some(vec![0, 1]), 1));
+        for bad in ["", "0x", "g", "0xfffffffffffffffffg", "4"] {
+            let (global, problems) = read_one("pmd-cpu-mask", bad);
+            assert_eq!((global.worker_cpus, problems), (None, 1), "{bad}");
+        }
+        assert_eq!(read_one("dpdk-init", "try").0.dpdk.init, DpdkInit::Try);
+        assert_eq!(read_one("dpdk-init", "maybe"), (Global::default(), 1));
+        assert_eq!(
+            read_one("dpdk-socket-mem", "1024,0")
+                .0
+                .dpdk
+                .socket_mem
+                .as_deref(),
+            Some("1024,0")
+        );
+        assert_eq!(
+            read_one("dpdk-socket-mem", "1024, lots"),
+            (Global::default(), 1)
+        );
+        assert_eq!(read_one("vhost-sock-dir", "../etc"), (Global::default(), 1));
+        assert_eq!(
+            read_one("stats-update-interval", "1"),
+            (Global::default(), 1)
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn a_mask_is_its_cpus(cpus in prop::collection::btree_set(0usize..128, 1..10)) {
+            let number = cpus.iter().fold(0u128, |mask, cpu| mask | 1 << cpu);
+            prop_assert_eq!(parse_mask(&format!("0x{number:x}")), Some(cpus.into_iter().collect()));
+        }
+    }
+}

@@ -1,0 +1,397 @@
+//! A port of a bridge and the device behind it.
+
+use ovsdb::vswitch::Strings;
+use ovsdb::{Uuid, vswitch};
+
+use super::address::Mac;
+use super::ofport;
+use super::problem::{Options, Problems};
+use super::vlan::{PriorityTags, Vlan, VlanMode, VlanSet};
+
+/// A port, which has exactly one interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Port {
+    /// The Port row; none for a local port that the database does not mention.
+    pub uuid: Option<Uuid>,
+    /// The Interface row; none for a local port that the database does not mention.
+    pub interface: Option<Uuid>,
+    /// The port's name. Usually the interface's too, but not always.
+    pub name: String,
+    /// The interface's name, unique in the switch; usually the device's.
+    pub interface_name: String,
+    /// The interface's type as users see it: `system`, `internal`, `dpdk`, ...
+    pub kind: String,
+    /// The kind of device to open: the type, but `dummy-internal` for `internal` on a dummy bridge.
+    pub device: String,
+    /// The device's options.
+    pub options: Strings,
+    /// Further options of the interface.
+    pub other_config: Strings,
+    /// Whether it is the bridge's own port.
+    pub local: bool,
+    /// How VLAN tags are treated.
+    pub vlan: Vlan,
+    /// The OpenFlow port number asked for.
+    pub ofport_request: Option<u16>,
+    /// The MTU asked for.
+    pub mtu_request: Option<u16>,
+    /// The address to give to the device.
+    pub mac: Option<Mac>,
+    /// The address that counts for the port when the bridge's is chosen.
+    pub port_mac: Option<Mac>,
+    /// Whether the interface is shown as a bridge, and takes an address among those of its VLAN.
+    pub fake_bridge: bool,
+    /// Whether other protected ports may not be reached through it.
+    pub protected: bool,
+}
+
+impl Port {
+    /// Whether going from `self` to `new` needs another device, or the same one opened again.
+    pub fn needs_reopening(&self, new: &Port) -> bool {
+        // The kernel devices that the daemon makes itself have no options.
+        let has_options = !matches!(self.device.as_str(), "internal" | "tap");
+        self.device != new.device
+            || self.kind != new.kind
+            || (has_options && self.options != new.options)
+    }
+}
+
+/// What a port's bridge knows.
+#[derive(Clone, Copy, Debug)]
+pub struct Surroundings<'a> {
+    /// The bridge's name.
+    pub bridge: &'a str,
+    /// The bridge's datapath type.
+    pub datapath_type: &'a str,
+}
+
+/// A bridge's own port that the database does not mention.
+pub fn synthetic(surroundings: Surroundings<'_>) -> Port {
+    Port {
+        name: surroundings.bridge.to_owned(),
+        interface_name: surroundings.bridge.to_owned(),
+        kind: "internal".to_owned(),
+        device: device("internal", surroundings),
+        local: true,
+        ..Port::default()
+    }
+}
+
+fn device(kind: &str, surroundings: Surroundings<'_>) -> String {
+    match (kind, surroundings.datapath_type) {
+        ("internal", "dummy") => "dummy-internal".to_owned(),
+        (kind, _) => kind.to_owned(),
+    }
+}
+
+/// The type of an interface: a bridge's own port is always `internal`, and no type means `system`.
+pub fn kind<'r>(row: &'r vswitch::Interface, bridge: &str) -> &'r str {
+    match row.kind.as_str() {
+        _ if row.name == bridge => "internal",
+        "" => "system",
+        kind => kind,
+    }
+}
+
+/// Reads a port with one interface. The error is for the interface's `error` column: the port cannot exist.
+pub fn read(
+    port: &vswitch::Port,
+    interface: &vswitch::Interface,
+    surroundings: Surroundings<'_>,
+    problems: &mut Problems,
+) -> Result<Port, String> {
+    let kind = kind(interface, surroundings.bridge);
+    let vlan = vlan(port, problems)?;
+    if port.qos.is_some() {
+        problems.add(
+            "Port",
+            &port.name,
+            "qos",
+            "queueing is not supported yet, ignoring it",
+        );
+    }
+    if interface.ingress_policing_rate > 0 || interface.ingress_policing_kpkts_rate > 0 {
+        problems.add(
+            "Interface",
+            &interface.name,
+            "ingress_policing_rate",
+            "policing is not supported yet, ignoring it",
+        );
+    }
+    Ok(Port {
+        uuid: Some(port.uuid),
+        interface: Some(interface.uuid),
+        name: port.name.clone(),
+        interface_name: interface.name.clone(),
+        kind: kind.to_owned(),
+        device: device(kind, surroundings),
+        options: interface.options.clone(),
+        other_config: interface.other_config.clone(),
+        local: interface.name == surroundings.bridge,
+        vlan,
+        ofport_request: interface.ofport_request.and_then(usable_number),
+        mtu_request: mtu(interface, kind, problems),
+        mac: mac(interface, kind, surroundings, problems),
+        port_mac: port_mac(port, problems),
+        fake_bridge: port.fake_bridge,
+        protected: port.protected,
+    })
+}
+
+/// The number that an interface had before, if it is one that it could have again.
+pub fn usable_number(number: i64) -> Option<u16> {
+    u16::try_from(number)
+        .ok()
+        .filter(|number| (1..ofport::END).contains(number))
+}
+
+fn vlan(port: &vswitch::Port, problems: &mut Problems) -> Result<Vlan, String> {
+    let mode = match port.vlan_mode.as_deref() {
+        None => None,
+        Some("access") => Some(VlanMode::Access),
+        Some("trunk") => Some(VlanMode::Trunk),
+        Some("native-tagged") => Some(VlanMode::NativeTagged),
+        Some("native-untagged") => Some(VlanMode::NativeUntagged),
+        Some("dot1q-tunnel") => {
+            // To treat it as another mode would carry customers' VLANs where they do not belong.
+            return Err(format!(
+                "port {}: VLAN mode dot1q-tunnel is not supported",
+                port.name
+            ));
+        }
+        Some(other) => {
+            problems.add(
+                "Port",
+                &port.name,
+                "vlan_mode",
+                format!("unknown VLAN mode {other}, falling back to trunk mode"),
+            );
+            Some(VlanMode::Trunk)
+        }
+    };
+    let tag = port
+        .tag
+        .and_then(|tag| u16::try_from(tag).ok())
+        .filter(|tag| *tag < 4096);
+    let trunks = (!port.trunks.is_empty()).then(|| VlanSet::from_column(&port.trunks));
+    if mode.is_none() && tag.is_some() && trunks.is_some() {
+        problems.add(
+            "Port",
+            &port.name,
+            "trunks",
+            "ignoring trunks in favor of implicit vlan",
+        );
+    }
+    let mut options = Options::new(
+        "Port",
+        &port.name,
+        "other_config",
+        &port.other_config,
+        problems,
+    );
+    let words = [
+        ("never", PriorityTags::Never),
+        ("false", PriorityTags::Never),
+        ("if-nonzero", PriorityTags::IfNonzero),
+        ("true", PriorityTags::IfNonzero),
+        ("always", PriorityTags::Always),
+    ];
+    let priority_tags = options.choice("priority-tags", &words, PriorityTags::Never);
+    Ok(Vlan::new(mode, tag, trunks, priority_tags))
+}
+
+/// The MTU asked for, if the device could have it. The kernel's devices take 68 to 65535; DPDK's frames have at most 9728 bytes
+/// with Ethernet header, two VLAN tags and checksum.
+fn mtu(interface: &vswitch::Interface, kind: &str, problems: &mut Problems) -> Option<u16> {
+    let wanted = interface.mtu_request?;
+    let highest = if kind.starts_with("dpdk") || kind == "afxdp" {
+        9702
+    } else {
+        65535
+    };
+    match u16::try_from(wanted) {
+        Ok(mtu) if (68..=highest).contains(&mtu) => Some(mtu),
+        _ => {
+            let message = format!("MTU {wanted} is not in range 68 to {highest}, ignoring it");
+            problems.add("Interface", &interface.name, "mtu_request", message);
+            None
+        }
+    }
+}
+
+fn mac(
+    interface: &vswitch::Interface,
+    kind: &str,
+    surroundings: Surroundings<'_>,
+    problems: &mut Problems,
+) -> Option<Mac> {
+    let text = interface.mac.as_deref()?;
+    let mut ignore = |message: &str| problems.add("Interface", &interface.name, "mac", message);
+    match text.parse::<Mac>() {
+        _ if kind != "internal" => ignore("only internal interfaces take an address, ignoring it"),
+        _ if interface.name == surroundings.bridge => {
+            ignore("ignoring mac in Interface record (use Bridge record to set local port's mac)");
+        }
+        Err(_) => ignore(&format!(
+            "\"{text}\" is not an Ethernet address, ignoring it"
+        )),
+        Ok(mac) if mac.is_multicast() => ignore("cannot set MAC to multicast address"),
+        Ok(mac) if mac.is_zero() => ignore("cannot set MAC to all zero address"),
+        Ok(mac) => return Some(mac),
+    }
+    None
+}
+
+fn port_mac(port: &vswitch::Port, problems: &mut Problems) -> Option<Mac> {
+    let text = port.mac.as_deref()?;
+    let mac = text.parse().ok();
+    if mac.is_none() {
+        problems.add(
+            "Port",
+            &port.name,
+            "mac",
+            format!("\"{text}\" is not an Ethernet address, ignoring it"),
+        );
+    }
+    mac
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BRIDGE: Surroundings<'_> = Surroundings {
+        bridge: "br0",
+        datapath_type: "netdev",
+    };
+
+    fn interface(name: &str) -> vswitch::Interface {
+        vswitch::Interface {
+            name: name.into(),
+            ..Default::default()
+        }
+    }
+
+    fn read_one(interface: vswitch::Interface) -> (Port, usize) {
+        let mut problems = Problems::default();
+        let port = vswitch::Port {
+            name: interface.name.clone(),
+            ..Default::default()
+        };
+        let port = read(&port, &interface, BRIDGE, &mut problems).unwrap();
+        (port, problems.0.len())
+    }
+
+    #[test]
+    fn kinds() {
+        assert_eq!(read_one(interface("eth0")).0.device, "system");
+        assert_eq!(
+            read_one(vswitch::Interface {
+                kind: "tap".into(),
+                ..interface("br0")
+            })
+            .0
+            .device,
+            "internal"
+        );
+        let dummy = Surroundings {
+            datapath_type: "dummy",
+            ..BRIDGE
+        };
+        let port = synthetic(dummy);
+        assert_eq!(
+            (port.kind.as_str(), port.device.as_str(), port.local),
+            ("internal", "dummy-internal", true)
+        );
+    }
+
+    #[test]
+    fn impossible_mtus_are_problems() {
+        let with = |kind: &str, mtu| {
+            let row = vswitch::Interface {
+                kind: kind.into(),
+                mtu_request: Some(mtu),
+                ..interface("p")
+            };
+            let (port, problems) = read_one(row);
+            (port.mtu_request, problems)
+        };
+        assert_eq!(with("", 9000), (Some(9000), 0));
+        assert_eq!(with("", 65535), (Some(65535), 0));
+        assert_eq!(with("", 67), (None, 1));
+        assert_eq!(with("", 65536), (None, 1));
+        assert_eq!(with("dpdk", 9702), (Some(9702), 0));
+        assert_eq!(with("dpdkvhostuserclient", 9703), (None, 1));
+    }
+
+    #[test]
+    fn only_internal_ports_that_are_not_local_take_an_address() {
+        let with = |name: &str, kind: &str, mac: &str| {
+            let row = vswitch::Interface {
+                kind: kind.into(),
+                mac: Some(mac.into()),
+                ..interface(name)
+            };
+            let (port, problems) = read_one(row);
+            (port.mac.is_some(), problems)
+        };
+        assert_eq!(with("i", "internal", "00:00:00:00:00:09"), (true, 0));
+        for (name, kind, mac) in [
+            ("br0", "internal", "00:00:00:00:00:09"),
+            ("i", "dummy", "00:00:00:00:00:09"),
+            ("i", "internal", "01:00:00:00:00:09"),
+            ("i", "internal", "00:00:00:00:00:00"),
+            ("i", "internal", "zz"),
+        ] {
+            assert_eq!(with(name, kind, mac), (false, 1), "{name} {kind} {mac}");
+        }
+    }
+
+    #[test]
+    fn vlan_settings() {
+        let read_port = |port: vswitch::Port| {
+            let mut problems = Problems::default();
+            let result = read(&port, &interface("p"), BRIDGE, &mut problems);
+            (result.map(|port| port.vlan), problems.0.len())
+        };
+        let both = vswitch::Port {
+            tag: Some(3),
+            trunks: vec![4],
+            ..Default::default()
+        };
+        let (vlan, problems) = read_port(both.clone());
+        assert_eq!((vlan.unwrap().mode, problems), (VlanMode::Access, 1));
+        let (vlan, problems) = read_port(vswitch::Port {
+            vlan_mode: Some("native-untagged".into()),
+            ..both.clone()
+        });
+        let vlan = vlan.unwrap();
+        assert_eq!(
+            (vlan.mode, vlan.tag, problems),
+            (VlanMode::NativeUntagged, 3, 0)
+        );
+        assert!(
+            read_port(vswitch::Port {
+                vlan_mode: Some("dot1q-tunnel".into()),
+                ..both
+            })
+            .0
+            .is_err()
+        );
+    }
+
+    #[test]
+    fn options_need_another_device_and_vlans_do_not() {
+        let (old, _) = read_one(interface("p"));
+        let mut new = old.clone();
+        new.vlan.tag = 3;
+        new.mtu_request = Some(1400);
+        assert!(!old.needs_reopening(&new));
+        new.options.insert("a".into(), "b".into());
+        assert!(old.needs_reopening(&new));
+        assert!(old.needs_reopening(&Port {
+            device: "tap".into(),
+            ..old.clone()
+        }));
+    }
+}
