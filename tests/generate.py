@@ -230,7 +230,10 @@ def damaged(random, frame):
     begin = 14 if data[12:14] != b"\x81\x00" else 18
     for _ in range(random.randint(1, 3)):
         # The bytes that say how long something is, or what follows: version and IHL, lengths, fragments, protocol.
-        place = begin + random.choice([0, 2, 3, 4, 5, 6, 7, 9, 20, 22, 32])
+        offset = random.choice([0, 2, 3, 4, 5, 6, 7, 9, 20, 22, 32])
+        place = begin + offset
+        if offset == 6 and data[begin - 2:begin] == b"\x86\xdd":
+            continue  # it would be a chain of extension headers
         if place < len(data):
             data[place] = random.choice([0, 1, 0x40, 0x44, 0x4f, 0x46, 0x60, 0xff, random.getrandbits(8)])
     return bytes(data)

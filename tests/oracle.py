@@ -112,7 +112,7 @@ def parse(frame):
 def transport(frame, fields, at, begin, end):
     """Ports, flags, ICMP type and code."""
     proto, size = fields["nw_proto"], end - begin
-    if proto == TCP and size >= 20:
+    if proto == TCP and size >= 20 and 20 <= (frame[begin + 12] >> 4) * 4 <= size:
         fields["tp_src"], fields["tp_dst"], flags = struct.unpack("!HH8xH", frame[begin:begin + 14])
         fields["tcp_flags"] = flags & 0xfff
     elif proto == UDP and size >= 8 or proto == SCTP and size >= 12:
@@ -318,6 +318,10 @@ class Twin:
         while number is not None:
             fields = walk.all()
             fields["in_port"] = port
+            if fields["ip_frag"]:
+                # The default of OFPT_SET_CONFIG, OFPC_FRAG_NORMAL, as ovs-ofctl(8) has it: in every fragment, also the
+                # first, ports and ICMP type and code count as 0.
+                fields.update(tp_src=0, tp_dst=0, icmp_type=0, icmp_code=0)
             rule = next((rule for rule in self.tables.get(number, ()) if rule.matches(fields)), None)
             number = None
             if rule is not None:
