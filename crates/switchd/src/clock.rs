@@ -25,7 +25,11 @@ fn real() -> i64 {
 
 /// Milliseconds since the program began to look at the clock; never goes back.
 pub fn now() -> i64 {
-    if STOPPED.load(Ordering::Acquire) { OFFSET.load(Ordering::Acquire) } else { real() + OFFSET.load(Ordering::Acquire) }
+    if STOPPED.load(Ordering::Acquire) {
+        OFFSET.load(Ordering::Acquire)
+    } else {
+        real() + OFFSET.load(Ordering::Acquire)
+    }
 }
 
 /// Whether `time/stop` holds the clock.
@@ -35,7 +39,9 @@ pub fn is_stopped() -> bool {
 
 /// Holds the clock still from now on. Only [`warp`] moves it afterwards.
 pub fn stop() {
-    let _guard = CHANGE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let _guard = CHANGE
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner());
     if !STOPPED.load(Ordering::Acquire) {
         OFFSET.fetch_add(real(), Ordering::AcqRel);
         STOPPED.store(true, Ordering::Release);
@@ -45,7 +51,9 @@ pub fn stop() {
 
 /// Moves the clock on by `milliseconds` (clamped to 0 ..= 2^31-1) and wakes everybody who sleeps on it.
 pub fn warp(milliseconds: i64) {
-    let _guard = CHANGE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let _guard = CHANGE
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner());
     OFFSET.fetch_add(milliseconds.clamp(0, MAXIMUM_WARP), Ordering::AcqRel);
     CHANGED.notify_waiters();
 }
@@ -94,12 +102,22 @@ mod tests {
         assert_eq!(now(), held);
         let sleeper = sleep_until(held + 1000);
         tokio::pin!(sleeper);
-        assert!(tokio::time::timeout(Duration::from_millis(20), &mut sleeper).await.is_err());
+        assert!(
+            tokio::time::timeout(Duration::from_millis(20), &mut sleeper)
+                .await
+                .is_err()
+        );
         warp(999);
-        assert!(tokio::time::timeout(Duration::from_millis(20), &mut sleeper).await.is_err());
+        assert!(
+            tokio::time::timeout(Duration::from_millis(20), &mut sleeper)
+                .await
+                .is_err()
+        );
         warp(1);
         assert_eq!(now(), held + 1000);
-        tokio::time::timeout(Duration::from_secs(10), sleeper).await.expect("the warp wakes the sleeper");
+        tokio::time::timeout(Duration::from_secs(10), sleeper)
+            .await
+            .expect("the warp wakes the sleeper");
         warp(-5);
         assert_eq!(now(), held + 1000);
         stop();

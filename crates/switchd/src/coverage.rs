@@ -25,7 +25,11 @@ pub struct Counter {
 impl Counter {
     /// A counter called `name`: lower case words joined by underscores.
     pub const fn new(name: &'static str) -> Self {
-        Counter { name, total: AtomicU64::new(0), registered: AtomicBool::new(false) }
+        Counter {
+            name,
+            total: AtomicU64::new(0),
+            registered: AtomicBool::new(false),
+        }
     }
 
     /// Counts one event.
@@ -67,7 +71,9 @@ struct Registry {
 static REGISTRY: Mutex<Option<Registry>> = Mutex::new(None);
 
 fn with<T>(work: impl FnOnce(&mut Registry) -> T) -> T {
-    let mut guard = REGISTRY.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let mut guard = REGISTRY
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner());
     work(guard.get_or_insert_default())
 }
 
@@ -76,7 +82,17 @@ fn with<T>(work: impl FnOnce(&mut Registry) -> T) -> T {
 pub fn register(counter: &'static Counter) {
     counter.registered.store(true, Ordering::Relaxed);
     with(|registry| {
-        registry.entries.entry(counter.name).or_insert_with(|| Entry { counter, history: History { last: 0, seconds: [0; PER_MINUTE], minutes: [0; MINUTES] } });
+        registry
+            .entries
+            .entry(counter.name)
+            .or_insert_with(|| Entry {
+                counter,
+                history: History {
+                    last: 0,
+                    seconds: [0; PER_MINUTE],
+                    minutes: [0; MINUTES],
+                },
+            });
     });
 }
 
@@ -101,7 +117,12 @@ pub fn tick() {
 
 /// The total of the counter called `name`.
 pub fn read(name: &str) -> Option<u64> {
-    with(|registry| registry.entries.get(name).map(|entry| entry.counter.total()))
+    with(|registry| {
+        registry
+            .entries
+            .get(name)
+            .map(|entry| entry.counter.total())
+    })
 }
 
 /// The text of `coverage/show`.
@@ -119,19 +140,30 @@ pub fn show() -> String {
             let seconds = entry.history.seconds[newest] as f64 / INTERVAL.as_secs_f64();
             let minute = entry.history.seconds.iter().sum::<u64>() as f64 / 60.0;
             let hour = entry.history.minutes.iter().sum::<u64>() as f64 / 3600.0;
-            let _ = writeln!(lines, "{name:<24} {seconds:5.1}/sec {minute:9.3}/sec {hour:13.4}/sec   total: {total}");
+            let _ = writeln!(
+                lines,
+                "{name:<24} {seconds:5.1}/sec {minute:9.3}/sec {hour:13.4}/sec   total: {total}"
+            );
         }
-        let heading = "Event coverage, avg rate over last: 5 seconds, last minute, last hour,  hash=";
-        format!("{heading}{:08x}:\n{lines}{silent} events never hit\n", hash(registry))
+        let heading =
+            "Event coverage, avg rate over last: 5 seconds, last minute, last hour,  hash=";
+        format!(
+            "{heading}{:08x}:\n{lines}{silent} events never hit\n",
+            hash(registry)
+        )
     })
 }
 
 /// Tells runs with different events apart: over the names of the counters that have counted.
 fn hash(registry: &Registry) -> u32 {
-    let hit = registry.entries.values().filter(|entry| entry.counter.total() > 0);
-    hit.flat_map(|entry| entry.counter.name.bytes()).fold(0x811c_9dc5, |hash: u32, byte| {
-        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
-    })
+    let hit = registry
+        .entries
+        .values()
+        .filter(|entry| entry.counter.total() > 0);
+    hit.flat_map(|entry| entry.counter.name.bytes())
+        .fold(0x811c_9dc5, |hash: u32, byte| {
+            (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+        })
 }
 
 #[cfg(test)]
@@ -148,20 +180,37 @@ mod tests {
         assert_eq!(read("test_never"), Some(0));
         assert_eq!(read("no_such"), None);
         tick();
-        let line = |text: &str| text.lines().find(|line| line.starts_with("test_hit ")).unwrap().to_string();
+        let line = |text: &str| {
+            text.lines()
+                .find(|line| line.starts_with("test_hit "))
+                .unwrap()
+                .to_string()
+        };
         let shown = show();
-        assert_eq!(line(&shown), "test_hit                   2.0/sec     0.167/sec        0.0028/sec   total: 10");
+        assert_eq!(
+            line(&shown),
+            "test_hit                   2.0/sec     0.167/sec        0.0028/sec   total: 10"
+        );
         assert!(shown.ends_with(" events never hit\n"), "{shown}");
         assert!(!shown.contains("test_never"));
         tick();
-        assert_eq!(line(&show()), "test_hit                   0.0/sec     0.167/sec        0.0028/sec   total: 10");
+        assert_eq!(
+            line(&show()),
+            "test_hit                   0.0/sec     0.167/sec        0.0028/sec   total: 10"
+        );
         for _ in 0..12 {
             tick();
         }
-        assert_eq!(line(&show()), "test_hit                   0.0/sec     0.000/sec        0.0028/sec   total: 10");
+        assert_eq!(
+            line(&show()),
+            "test_hit                   0.0/sec     0.000/sec        0.0028/sec   total: 10"
+        );
         for _ in 0..PER_MINUTE * MINUTES {
             tick();
         }
-        assert_eq!(line(&show()), "test_hit                   0.0/sec     0.000/sec        0.0000/sec   total: 10");
+        assert_eq!(
+            line(&show()),
+            "test_hit                   0.0/sec     0.000/sec        0.0000/sec   total: 10"
+        );
     }
 }

@@ -50,7 +50,7 @@ pub struct Daemon {
     parent: Option<File>,
     detach: bool,
     chdir: bool,
-    _pidfile: Option<Pidfile>,
+    pidfile: Option<Pidfile>,
 }
 
 /// Forks as the options ask. Returns in the daemon's process only, besides errors.
@@ -58,8 +58,17 @@ pub struct Daemon {
 /// # Panics
 /// Never, but there must be no second thread: `fork` copies only the caller.
 pub fn start(options: &Options) -> Result<Daemon, Stop> {
-    if let Some(path) = options.pidfile.as_deref().filter(|_| !options.overwrite_pidfile) {
+    if let Some(path) = options
+        .pidfile
+        .as_deref()
+        .filter(|_| !options.overwrite_pidfile)
+    {
         refuse_if_running(path).map_err(Stop::Failure)?;
+    }
+    // The standard library's handlers for these swallow one that another process sends.
+    for signal in [libc::SIGSEGV, libc::SIGBUS] {
+        // SAFETY: SIG_DFL is always a valid disposition.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
     let mut parent = None;
     if options.detach {
@@ -74,13 +83,25 @@ pub fn start(options: &Options) -> Result<Daemon, Stop> {
         parent = Some(monitor(options, parent)?);
     }
     let pidfile = match &options.pidfile {
-        Some(path) => Some(Pidfile::create(path, options.overwrite_pidfile).map_err(Stop::Failure)?),
+        Some(path) => {
+            Some(Pidfile::create(path, options.overwrite_pidfile).map_err(Stop::Failure)?)
+        }
         None => None,
     };
-    Ok(Daemon { parent, detach: options.detach, chdir: !options.no_chdir, _pidfile: pidfile })
+    Ok(Daemon {
+        parent,
+        detach: options.detach,
+        chdir: !options.no_chdir,
+        pidfile,
+    })
 }
 
 impl Daemon {
+    /// Removes the pidfile and gives up its lock: the next daemon may start.
+    pub fn release(&mut self) {
+        self.pidfile = None;
+    }
+
     /// The first configuration is in force: lets go of the terminal and lets the waiting parent end. Later calls do nothing.
     pub fn ready(&mut self) {
         if let Some(mut pipe) = self.parent.take() {
@@ -119,7 +140,8 @@ enum Forked {
 /// Forks; the parent goes on when the child has said through the pipe that it is ready. There is no limit on how long
 /// that takes (a database may come up late), but a child that ends takes its parent along, with its status.
 fn fork_and_wait() -> Result<Forked, Stop> {
-    let (mut reader, writer) = pipe().map_err(|error| Stop::Failure(format!("pipe failed: {}", plain_error(&error))))?;
+    let (mut reader, writer) =
+        pipe().map_err(|error| Stop::Failure(format!("pipe failed: {}", plain_error(&error))))?;
     match fork()? {
         0 => Ok(Forked::Child(writer)),
         child => {
@@ -133,20 +155,28 @@ fn fork_and_wait() -> Result<Forked, Stop> {
                 return Err(Stop::Exit(libc::WEXITSTATUS(status)));
             }
             let how = describe(status);
-            Err(Stop::Failure(format!("fork child died before signaling startup ({how})")))
+            Err(Stop::Failure(format!(
+                "fork child died before signaling startup ({how})"
+            )))
         }
     }
 }
 
 fn pipe() -> io::Result<(File, File)> {
     let (reader, writer) = io::pipe()?;
-    Ok((File::from(std::os::fd::OwnedFd::from(reader)), File::from(std::os::fd::OwnedFd::from(writer))))
+    Ok((
+        File::from(std::os::fd::OwnedFd::from(reader)),
+        File::from(std::os::fd::OwnedFd::from(writer)),
+    ))
 }
 
 fn fork() -> Result<i32, Stop> {
     // SAFETY: this process has one thread, so the child is a full copy; both sides go on in ordinary code.
     match unsafe { libc::fork() } {
-        -1 => Err(Stop::Failure(format!("fork failed: {}", plain_error(&io::Error::last_os_error())))),
+        -1 => Err(Stop::Failure(format!(
+            "fork failed: {}",
+            plain_error(&io::Error::last_os_error())
+        ))),
         pid => Ok(pid),
     }
 }
@@ -194,7 +224,11 @@ fn signal_name(signal: i32) -> String {
     // SAFETY: strsignal returns NULL or a NUL-terminated string that stays valid until its next call in this thread.
     unsafe {
         let name = libc::strsignal(signal);
-        if name.is_null() { format!("signal {signal}") } else { CStr::from_ptr(name).to_string_lossy().into_owned() }
+        if name.is_null() {
+            format!("signal {signal}")
+        } else {
+            CStr::from_ptr(name).to_string_lossy().into_owned()
+        }
     }
 }
 
@@ -249,16 +283,26 @@ fn monitor(options: &Options, mut parent: Option<File>) -> Result<File, Stop> {
     let mut crashes = 0;
     let mut state = String::from("healthy");
     loop {
-        title.set(&format!("{}: monitoring pid {child} ({state})", options.program));
+        title.set(&format!(
+            "{}: monitoring pid {child} ({state})",
+            options.program
+        ));
         let status = wait_for(child);
         WATCHED.store(0, Ordering::SeqCst);
         let how = format!("pid {child} died, {}", describe(status));
         if !is_crash(status) {
             tracing::info!(target: "daemon_unix", "{how}, exiting");
-            return Err(Stop::Exit(if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { 0 }));
+            return Err(Stop::Exit(if libc::WIFEXITED(status) {
+                libc::WEXITSTATUS(status)
+            } else {
+                0
+            }));
         }
         crashes += 1;
         state = format!("{crashes} crashes: {how}");
+        if let Some(socket) = options.control_path(child) {
+            let _ = fs::remove_file(socket);
+        }
         if libc::WCOREDUMP(status) {
             forbid_cores();
         }
@@ -317,7 +361,10 @@ fn throttle(state: &str, started: Instant, crashes: u32) -> Result<(), Stop> {
 
 /// One core file tells the story; a daemon that crashes again and again must not fill the disk with them.
 fn forbid_cores() {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
     // SAFETY: both calls get pointers to a live variable of the right type.
     unsafe {
         if libc::getrlimit(libc::RLIMIT_CORE, &mut limit) == 0 {
@@ -342,16 +389,32 @@ struct Title {
 impl Title {
     /// Finds the command line through `/proc/self/stat` (fields 48 and 49); where that is not to be had, titles stay as they are.
     fn find() -> Self {
-        let none = Title { address: 0, original: Vec::new() };
-        let Ok(stat) = fs::read_to_string("/proc/self/stat") else { return none };
+        let none = Title {
+            address: 0,
+            original: Vec::new(),
+        };
+        let Ok(stat) = fs::read_to_string("/proc/self/stat") else {
+            return none;
+        };
         // The second field is a name in parentheses that may hold anything; count from its end.
-        let Some((_, fields)) = stat.rsplit_once(')') else { return none };
-        let field = |number: usize| fields.split_whitespace().nth(number - 3)?.parse::<usize>().ok();
-        let (Some(start), Some(end)) = (field(48), field(49)) else { return none };
+        let Some((_, fields)) = stat.rsplit_once(')') else {
+            return none;
+        };
+        let field = |number: usize| {
+            fields
+                .split_whitespace()
+                .nth(number - 3)?
+                .parse::<usize>()
+                .ok()
+        };
+        let (Some(start), Some(end)) = (field(48), field(49)) else {
+            return none;
+        };
         match fs::read("/proc/self/cmdline") {
-            Ok(original) if start > 0 && end > start && original.len() == end - start => {
-                Title { address: start, original }
-            }
+            Ok(original) if start > 0 && end > start && original.len() == end - start => Title {
+                address: start,
+                original,
+            },
             _ => none,
         }
     }
@@ -375,7 +438,9 @@ impl Title {
             // SAFETY: the kernel says that the argument strings of this process lie in [address, address + original.len()),
             // `bytes` has exactly that length, and that memory is writable (it is on the initial stack). The standard library
             // copies arguments when asked and nobody asks any more; there is one thread.
-            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.address as *mut u8, bytes.len()) };
+            unsafe {
+                std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.address as *mut u8, bytes.len())
+            };
         }
     }
 }
@@ -414,8 +479,15 @@ fn refuse_if_running(path: &Path) -> Result<(), String> {
     };
     match holder(&file) {
         Ok(None) => Ok(()),
-        Ok(Some(pid)) => Err(format!("{}: already running as pid {pid}, aborting", path.display())),
-        Err(error) => Err(format!("{}: fcntl(F_GETLK) failed ({})", path.display(), plain_error(&error))),
+        Ok(Some(pid)) => Err(format!(
+            "{}: already running as pid {pid}, aborting",
+            path.display()
+        )),
+        Err(error) => Err(format!(
+            "{}: fcntl(F_GETLK) failed ({})",
+            path.display(),
+            plain_error(&error)
+        )),
     }
 }
 
@@ -444,12 +516,21 @@ impl Pidfile {
         if !overwrite {
             refuse_if_running(path)?;
         }
-        let write = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
+        let write = file
+            .set_len(0)
+            .and_then(|()| writeln!(file, "{}", std::process::id()));
         write.map_err(|error| format!("{shown}: write failed ({})", plain_error(&error)))?;
         fs::rename(&temporary, path).map_err(|error| {
-            format!("failed to rename \"{shown}\" to \"{}\" ({})", path.display(), plain_error(&error))
+            format!(
+                "failed to rename \"{shown}\" to \"{}\" ({})",
+                path.display(),
+                plain_error(&error)
+            )
         })?;
-        Ok(Pidfile { path: path.to_path_buf(), file })
+        Ok(Pidfile {
+            path: path.to_path_buf(),
+            file,
+        })
     }
 }
 
@@ -474,7 +555,10 @@ mod tests {
     fn statuses_read_like_open_vswitchs() {
         assert_eq!(describe(3 << 8), "exit status 3");
         assert_eq!(describe(libc::SIGSEGV), "killed (Segmentation fault)");
-        assert_eq!(describe(libc::SIGABRT | 0x80), "killed (Aborted), core dumped");
+        assert_eq!(
+            describe(libc::SIGABRT | 0x80),
+            "killed (Aborted), core dumped"
+        );
         assert!(is_crash(libc::SIGSEGV));
         assert!(!is_crash(libc::SIGTERM) && !is_crash(libc::SIGKILL) && !is_crash(1 << 8));
     }
@@ -485,7 +569,10 @@ mod tests {
         let path = directory.path().join("x.pid");
         fs::write(&path, "1\n").unwrap();
         let pidfile = Pidfile::create(&path, false).expect("a stale pidfile is no obstacle");
-        assert_eq!(fs::read_to_string(&path).unwrap(), format!("{}\n", std::process::id()));
+        assert_eq!(
+            fs::read_to_string(&path).unwrap(),
+            format!("{}\n", std::process::id())
+        );
         drop(pidfile);
         assert!(!path.exists());
         let pidfile = Pidfile::create(&path, false).unwrap();
@@ -494,6 +581,9 @@ mod tests {
         drop(pidfile);
         assert!(path.exists());
         let error = Pidfile::create(&directory.path().join("none/x.pid"), false).unwrap_err();
-        assert!(error.ends_with("none/x.pid.tmp: create failed (No such file or directory)"), "{error}");
+        assert!(
+            error.ends_with("none/x.pid.tmp: create failed (No such file or directory)"),
+            "{error}"
+        );
     }
 }

@@ -29,7 +29,10 @@ impl Directories {
         let variable = |name: &str| lookup(name).filter(|path| !path.as_os_str().is_empty());
         let configuration = variable("OVS_SYSCONFDIR");
         let database = variable("OVS_DBDIR").unwrap_or_else(|| {
-            configuration.as_ref().map_or_else(|| PathBuf::from("/etc/openvswitch"), |dir| dir.join("openvswitch"))
+            configuration.as_ref().map_or_else(
+                || PathBuf::from("/etc/openvswitch"),
+                |dir| dir.join("openvswitch"),
+            )
         });
         Directories {
             run: variable("OVS_RUNDIR").unwrap_or_else(|| PathBuf::from("/var/run/openvswitch")),

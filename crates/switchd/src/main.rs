@@ -8,7 +8,10 @@ fn main() -> ExitCode {
         match argument.into_string() {
             Ok(argument) => arguments.push(argument),
             Err(argument) => {
-                eprintln!("sluiced: argument {number} is not valid UTF-8: {}", argument.display());
+                eprintln!(
+                    "sluiced: argument {number} is not valid UTF-8: {}",
+                    argument.display()
+                );
                 return ExitCode::FAILURE;
             }
         }

@@ -40,7 +40,11 @@ impl Memory {
         for provider in self.providers.borrow().iter() {
             provider(&mut usage);
         }
-        let parts: Vec<String> = usage.numbers.iter().map(|(name, amount)| format!("{name}:{amount}")).collect();
+        let parts: Vec<String> = usage
+            .numbers
+            .iter()
+            .map(|(name, amount)| format!("{name}:{amount}"))
+            .collect();
         parts.join(" ")
     }
 }

@@ -82,6 +82,19 @@ pub struct Options {
     pub compat: bool,
 }
 
+impl Options {
+    /// Where the control socket of the daemon with this process id is, if it has one.
+    pub fn control_path(&self, pid: i32) -> Option<PathBuf> {
+        match &self.unixctl {
+            ControlSocket::None => None,
+            ControlSocket::At(path) => Some(path.clone()),
+            ControlSocket::Default => {
+                Some(self.directories.in_run(format!("{FILE_STEM}.{pid}.ctl")))
+            }
+        }
+    }
+}
+
 /// What the command line asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
@@ -160,7 +173,11 @@ const LONG: &[(&str, Value, Name)] = &[
     ("bootstrap-ca-cert", Value::Required, Name::BootstrapCaCert),
     ("enable-dummy", Value::Optional, Name::EnableDummy),
     ("disable-system", Value::None, Name::DisableSystem),
-    ("disable-system-route", Value::None, Name::DisableSystemRoute),
+    (
+        "disable-system-route",
+        Value::None,
+        Name::DisableSystemRoute,
+    ),
     ("dpdk", Value::Optional, Name::Dpdk),
     ("compat", Value::None, Name::Compat),
 ];
@@ -176,7 +193,11 @@ const SHORT: &[(char, Value, Name)] = &[
 
 /// Reads a command line. `arguments` begins with the program's own name (`argv[0]`); relative log files are resolved
 /// against `current`, because `--detach` changes the directory before the log is reopened.
-pub fn parse(arguments: &[String], directories: Directories, current: &std::path::Path) -> Result<Request, UsageError> {
+pub fn parse(
+    arguments: &[String],
+    directories: Directories,
+    current: &std::path::Path,
+) -> Result<Request, UsageError> {
     let command = arguments.first().map_or("sluiced", String::as_str);
     let given: Vec<Given> = split(command, arguments.get(1..).unwrap_or_default())?;
     let mut reader = Reader::new(command, directories, current);
@@ -198,7 +219,9 @@ pub fn parse(arguments: &[String], directories: Directories, current: &std::path
         1 => options.database = positional.remove(0),
         _ => {
             let program = &options.program;
-            let text = format!("{program}: at most one non-option argument accepted; use --help for usage");
+            let text = format!(
+                "{program}: at most one non-option argument accepted; use --help for usage"
+            );
             return Err(UsageError(text));
         }
     }
@@ -232,25 +255,39 @@ fn split(command: &str, arguments: &[String]) -> Result<Vec<Given>, UsageError> 
     Ok(items)
 }
 
-fn long_option<'a>(command: &str, text: &str, rest: &mut impl Iterator<Item = &'a String>) -> Given {
+fn long_option<'a>(
+    command: &str,
+    text: &str,
+    rest: &mut impl Iterator<Item = &'a String>,
+) -> Given {
     let (name, value) = match text.split_once('=') {
         Some((name, value)) => (name, Some(value.to_string())),
         None => (text, None),
     };
     let candidates: Vec<_> = match LONG.iter().find(|(full, ..)| *full == name) {
         Some(exact) => vec![exact],
-        None => LONG.iter().filter(|(full, ..)| full.starts_with(name)).collect(),
+        None => LONG
+            .iter()
+            .filter(|(full, ..)| full.starts_with(name))
+            .collect(),
     };
     let &&(full, takes, option) = match candidates.as_slice() {
         [] => return Given::Error(format!("{command}: unrecognized option '--{text}'")),
         [one] => one,
         several => {
-            let possible: String = several.iter().map(|(full, ..)| format!(" '--{full}'")).collect();
-            return Given::Error(format!("{command}: option '--{text}' is ambiguous; possibilities:{possible}"));
+            let possible: String = several
+                .iter()
+                .map(|(full, ..)| format!(" '--{full}'"))
+                .collect();
+            return Given::Error(format!(
+                "{command}: option '--{text}' is ambiguous; possibilities:{possible}"
+            ));
         }
     };
     match (takes, value) {
-        (Value::None, Some(_)) => Given::Error(format!("{command}: option '--{full}' doesn't allow an argument")),
+        (Value::None, Some(_)) => Given::Error(format!(
+            "{command}: option '--{full}' doesn't allow an argument"
+        )),
         (Value::Required, None) => match rest.next() {
             Some(next) => Given::Option(option, Some(next.clone())),
             None => Given::Error(format!("{command}: option '--{full}' requires an argument")),
@@ -259,11 +296,18 @@ fn long_option<'a>(command: &str, text: &str, rest: &mut impl Iterator<Item = &'
     }
 }
 
-fn short_options<'a>(command: &str, text: &str, rest: &mut impl Iterator<Item = &'a String>, items: &mut Vec<Given>) {
+fn short_options<'a>(
+    command: &str,
+    text: &str,
+    rest: &mut impl Iterator<Item = &'a String>,
+    items: &mut Vec<Given>,
+) {
     let mut letters = text.chars();
     while let Some(letter) = letters.next() {
         let Some(&(_, takes, option)) = SHORT.iter().find(|(known, ..)| *known == letter) else {
-            items.push(Given::Error(format!("{command}: invalid option -- '{letter}'")));
+            items.push(Given::Error(format!(
+                "{command}: invalid option -- '{letter}'"
+            )));
             return;
         };
         let attached = letters.as_str();
@@ -272,11 +316,17 @@ fn short_options<'a>(command: &str, text: &str, rest: &mut impl Iterator<Item = 
                 items.push(Given::Option(option, None));
                 continue;
             }
-            Value::Optional => Given::Option(option, (!attached.is_empty()).then(|| attached.to_string())),
-            Value::Required if !attached.is_empty() => Given::Option(option, Some(attached.to_string())),
+            Value::Optional => {
+                Given::Option(option, (!attached.is_empty()).then(|| attached.to_string()))
+            }
+            Value::Required if !attached.is_empty() => {
+                Given::Option(option, Some(attached.to_string()))
+            }
             Value::Required => match rest.next() {
                 Some(next) => Given::Option(option, Some(next.clone())),
-                None => Given::Error(format!("{command}: option requires an argument -- '{letter}'")),
+                None => Given::Error(format!(
+                    "{command}: option requires an argument -- '{letter}'"
+                )),
             },
         });
         return;
@@ -290,7 +340,12 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     fn new(command: &str, directories: Directories, current: &'a std::path::Path) -> Self {
-        let program = command.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or("sluiced").to_string();
+        let program = command
+            .rsplit('/')
+            .next()
+            .filter(|name| !name.is_empty())
+            .unwrap_or("sluiced")
+            .to_string();
         let database = format!("unix:{}", directories.in_run("db.sock").display());
         let options = Options {
             program,
@@ -333,7 +388,9 @@ impl<'a> Reader<'a> {
             Name::Detach => options.detach = true,
             Name::NoChdir => options.no_chdir = true,
             Name::Pidfile => {
-                let file = value.filter(|text| !text.is_empty()).unwrap_or_else(|| format!("{FILE_STEM}.pid"));
+                let file = value
+                    .filter(|text| !text.is_empty())
+                    .unwrap_or_else(|| format!("{FILE_STEM}.pid"));
                 options.pidfile = Some(options.directories.in_run(file));
             }
             Name::OverwritePidfile => options.overwrite_pidfile = true,
@@ -358,7 +415,9 @@ impl<'a> Reader<'a> {
                 let method = value.unwrap_or_default();
                 if !crate::vlog::is_syslog_method(&method) {
                     let program = &options.program;
-                    return Err(UsageError(format!("{program}: unsupported syslog method '{method}'")));
+                    return Err(UsageError(format!(
+                        "{program}: unsupported syslog method '{method}'"
+                    )));
                 }
                 options.syslog_method = method;
             }
@@ -366,7 +425,9 @@ impl<'a> Reader<'a> {
             Name::PrivateKey => options.tls.private_key = path(value),
             Name::Certificate => options.tls.certificate = path(value),
             Name::CaCert => (options.tls.ca_cert, options.tls.bootstrap) = (path(value), false),
-            Name::BootstrapCaCert => (options.tls.ca_cert, options.tls.bootstrap) = (path(value), true),
+            Name::BootstrapCaCert => {
+                (options.tls.ca_cert, options.tls.bootstrap) = (path(value), true)
+            }
             Name::PeerCaCert => options.tls.peer_ca_cert = path(value),
             Name::SslProtocols => options.tls.protocols = value,
             Name::SslCiphers => options.tls.ciphers = value,
@@ -375,7 +436,9 @@ impl<'a> Reader<'a> {
             Name::DisableSystemRoute => options.disable_system_route = true,
             Name::Dpdk => {
                 let program = &options.program;
-                return Err(UsageError(format!("{program}: Using --dpdk to configure DPDK is not supported.")));
+                return Err(UsageError(format!(
+                    "{program}: Using --dpdk to configure DPDK is not supported."
+                )));
             }
             Name::Compat => {
                 options.compat = true;
@@ -391,13 +454,18 @@ fn dummy_level(program: &str, value: Option<String>) -> Result<DummyLevel, Usage
         None | Some("") => Ok(DummyLevel::Plain),
         Some("system") => Ok(DummyLevel::System),
         Some("override") => Ok(DummyLevel::Override),
-        Some(other) => Err(UsageError(format!("{program}: {other}: unknown dummy level"))),
+        Some(other) => Err(UsageError(format!(
+            "{program}: {other}: unknown dummy level"
+        ))),
     }
 }
 
 /// The text of `--version` and of the control command `version`. Tools take the last word of the first line.
 pub fn version(program: &str) -> String {
-    format!("{program} (Open vSwitch) {COMPATIBLE_VERSION}\nSluice {}\n", env!("CARGO_PKG_VERSION"))
+    format!(
+        "{program} (Open vSwitch) {COMPATIBLE_VERSION}\nSluice {}\n",
+        env!("CARGO_PKG_VERSION")
+    )
 }
 
 fn help(options: &Options) -> String {
@@ -469,8 +537,10 @@ mod tests {
     }
 
     fn read(arguments: &[&str]) -> Result<Request, UsageError> {
-        let arguments: Vec<String> =
-            std::iter::once("/sbin/ovs-vswitchd").chain(arguments.iter().copied()).map(String::from).collect();
+        let arguments: Vec<String> = std::iter::once("/sbin/ovs-vswitchd")
+            .chain(arguments.iter().copied())
+            .map(String::from)
+            .collect();
         parse(&arguments, directories(), Path::new("/here"))
     }
 
@@ -495,12 +565,26 @@ mod tests {
         assert_eq!(options.database, "unix:/var/run/openvswitch/db.sock");
         assert_eq!(options.verbose, ["console:emer", "syslog:err", "file:info"]);
         assert!(options.mlockall && options.no_chdir && options.detach && options.monitor);
-        assert_eq!(options.pidfile.as_deref(), Some(Path::new("/var/run/openvswitch/ovs-vswitchd.pid")));
+        assert_eq!(
+            options.pidfile.as_deref(),
+            Some(Path::new("/var/run/openvswitch/ovs-vswitchd.pid"))
+        );
     }
 
     #[test]
     fn values_prefixes_and_order() {
-        let o = options(&["--unixctl", "x.ctl", "--pid", "--log-f=l", "--det", "tcp:1.2.3.4:6640", "-v", "-p", "k", "-cz"]);
+        let o = options(&[
+            "--unixctl",
+            "x.ctl",
+            "--pid",
+            "--log-f=l",
+            "--det",
+            "tcp:1.2.3.4:6640",
+            "-v",
+            "-p",
+            "k",
+            "-cz",
+        ]);
         assert_eq!(o.unixctl, ControlSocket::At("/r/x.ctl".into()));
         assert_eq!(o.pidfile.as_deref(), Some(Path::new("/r/ovs-vswitchd.pid")));
         assert_eq!(o.log_file.as_deref(), Some(Path::new("/here/l")));
@@ -511,28 +595,60 @@ mod tests {
         assert_eq!(options(&[]).database, "unix:/r/db.sock");
         assert_eq!(options(&["--", "--detach"]).database, "--detach");
         assert_eq!(options(&["--unixctl=none"]).unixctl, ControlSocket::None);
-        assert_eq!(options(&["--enable-dummy=override"]).dummy, Some(DummyLevel::Override));
+        assert_eq!(
+            options(&["--enable-dummy=override"]).dummy,
+            Some(DummyLevel::Override)
+        );
     }
 
     #[test]
     fn errors_have_the_texts_of_getopt() {
         let at = "/sbin/ovs-vswitchd";
-        assert_eq!(error(&["--foo"]), format!("{at}: unrecognized option '--foo'"));
-        assert_eq!(error(&["--v"]), format!("{at}: option '--v' is ambiguous; possibilities: '--version' '--verbose'"));
+        assert_eq!(
+            error(&["--foo"]),
+            format!("{at}: unrecognized option '--foo'")
+        );
+        assert_eq!(
+            error(&["--v"]),
+            format!("{at}: option '--v' is ambiguous; possibilities: '--version' '--verbose'")
+        );
         assert_eq!(error(&["-z"]), format!("{at}: invalid option -- 'z'"));
-        assert_eq!(error(&["--unixctl"]), format!("{at}: option '--unixctl' requires an argument"));
-        assert_eq!(error(&["-p"]), format!("{at}: option requires an argument -- 'p'"));
-        assert_eq!(error(&["--detach=3"]), format!("{at}: option '--detach' doesn't allow an argument"));
-        assert_eq!(error(&["a", "b"]), "ovs-vswitchd: at most one non-option argument accepted; use --help for usage");
-        assert_eq!(error(&["--dpdk"]), "ovs-vswitchd: Using --dpdk to configure DPDK is not supported.");
-        assert_eq!(error(&["--enable-dummy=foo"]), "ovs-vswitchd: foo: unknown dummy level");
-        assert_eq!(error(&["--syslog-method=foo"]), "ovs-vswitchd: unsupported syslog method 'foo'");
+        assert_eq!(
+            error(&["--unixctl"]),
+            format!("{at}: option '--unixctl' requires an argument")
+        );
+        assert_eq!(
+            error(&["-p"]),
+            format!("{at}: option requires an argument -- 'p'")
+        );
+        assert_eq!(
+            error(&["--detach=3"]),
+            format!("{at}: option '--detach' doesn't allow an argument")
+        );
+        assert_eq!(
+            error(&["a", "b"]),
+            "ovs-vswitchd: at most one non-option argument accepted; use --help for usage"
+        );
+        assert_eq!(
+            error(&["--dpdk"]),
+            "ovs-vswitchd: Using --dpdk to configure DPDK is not supported."
+        );
+        assert_eq!(
+            error(&["--enable-dummy=foo"]),
+            "ovs-vswitchd: foo: unknown dummy level"
+        );
+        assert_eq!(
+            error(&["--syslog-method=foo"]),
+            "ovs-vswitchd: unsupported syslog method 'foo'"
+        );
         assert!(error(&["--user=nobody"]).contains("--user=nobody is not supported"));
     }
 
     #[test]
     fn version_answers_before_later_errors() {
-        let Ok(Request::Print(text)) = read(&["-V", "--foo"]) else { panic!("no text") };
+        let Ok(Request::Print(text)) = read(&["-V", "--foo"]) else {
+            panic!("no text")
+        };
         let first = text.lines().next().unwrap();
         assert_eq!(first, "ovs-vswitchd (Open vSwitch) 3.1.0");
         assert!(text.contains("Sluice"));

@@ -14,7 +14,8 @@ use tokio::task::LocalSet;
 use crate::daemonize::{self, Daemon, Stop};
 use crate::dirs::Directories;
 use crate::memory::Memory;
-use crate::options::{self, ControlSocket, FILE_STEM, Options, Request};
+use crate::options::{self, Options, Request};
+use crate::streams::Tls;
 use crate::unixctl::{Registry, Reply, Server};
 use crate::{clock, coverage, daemon, plain_error, vlog};
 
@@ -37,6 +38,8 @@ pub struct Shell {
     pub commands: Registry,
     /// Who reports in `memory/show`.
     pub memory: Memory,
+    /// Keys and certificates for every stream; the database's SSL row may replace the command line's.
+    pub tls: Rc<Tls>,
     daemon: RefCell<Daemon>,
     exit: Cell<Option<ExitRequest>>,
     exit_asked: Notify,
@@ -114,15 +117,19 @@ fn start(options: Options) -> Result<(), Stop> {
     if options.mlockall {
         lock_memory();
     }
-    let control = control_path(&options);
+    let control = options.control_path(std::process::id() as i32);
     let server = match &control {
         Some(path) => Some(Server::bind(path).map_err(|error| {
             let error = plain_error(&error);
-            Stop::Failure(format!("{}: could not initialize control socket ({error})", path.display()))
+            Stop::Failure(format!(
+                "{}: could not initialize control socket ({error})",
+                path.display()
+            ))
         })?),
         None => None,
     };
-    vlog::start_writer().map_err(|error| Stop::Failure(format!("cannot start the log's writer: {error}")))?;
+    vlog::start_writer()
+        .map_err(|error| Stop::Failure(format!("cannot start the log's writer: {error}")))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -138,16 +145,6 @@ fn start(options: Options) -> Result<(), Stop> {
         Ok(Err(error)) => Err(Stop::Failure(format!("{error:#}"))),
         // The hook has logged it; the monitor must see a crash and not an orderly end.
         Err(_) => std::process::abort(),
-    }
-}
-
-fn control_path(options: &Options) -> Option<std::path::PathBuf> {
-    match &options.unixctl {
-        ControlSocket::None => None,
-        ControlSocket::At(path) => Some(path.clone()),
-        ControlSocket::Default => {
-            Some(options.directories.in_run(format!("{FILE_STEM}.{}.ctl", std::process::id())))
-        }
     }
 }
 
@@ -168,8 +165,13 @@ fn lock_memory() {
 }
 
 /// The control thread: serves commands and signals while the switch runs, and says goodbye after it.
-async fn control_thread(options: Options, daemon: Daemon, mut server: Option<Server>) -> anyhow::Result<()> {
+async fn control_thread(
+    options: Options,
+    daemon: Daemon,
+    mut server: Option<Server>,
+) -> anyhow::Result<()> {
     let shell = Rc::new(Shell {
+        tls: Rc::new(Tls::new(options.tls.clone())),
         options,
         commands: Registry::default(),
         memory: Memory::default(),
@@ -192,10 +194,14 @@ async fn control_thread(options: Options, daemon: Daemon, mut server: Option<Ser
         }
     });
     let result = daemon::run(shell.clone()).await;
+    if let Some(server) = &mut server {
+        server.close();
+    }
+    shell.daemon.borrow_mut().release();
     for reply in shell.exit_replies.take() {
         reply.ok("");
     }
-    if let Some(server) = &mut server {
+    if let Some(server) = server {
         server.finish().await;
     }
     result
@@ -226,12 +232,16 @@ fn register_commands(shell: &Rc<Shell>) {
     let commands = &shell.commands;
     vlog::register(commands);
     let registry = commands.clone();
-    commands.register("list-commands", "", 0, 0, move |_, reply| reply.ok(registry.list()));
+    commands.register("list-commands", "", 0, 0, move |_, reply| {
+        reply.ok(registry.list())
+    });
     let version = options::version(&shell.options.program);
     commands.answer("version", "", 0, 0, move |_| Ok(version.clone()));
     commands.answer("coverage/show", "", 0, 0, |_| Ok(coverage::show()));
     commands.answer("coverage/read-counter", "COUNTER", 1, 1, |arguments| {
-        coverage::read(&arguments[0]).map(|total| total.to_string()).ok_or_else(|| "No such counter".into())
+        coverage::read(&arguments[0])
+            .map(|total| total.to_string())
+            .ok_or_else(|| "No such counter".into())
     });
     let memory = shell.memory.clone();
     commands.answer("memory/show", "", 0, 0, move |_| Ok(memory.show()));
@@ -240,7 +250,9 @@ fn register_commands(shell: &Rc<Shell>) {
         let Some(shell) = weak.upgrade() else { return };
         // Answered when the daemon has let go of everything: scripts start the next one right after.
         shell.exit_replies.borrow_mut().push(reply);
-        shell.request_exit(ExitRequest { cleanup: arguments.first().is_some_and(|word| word == "--cleanup") });
+        shell.request_exit(ExitRequest {
+            cleanup: arguments.first().is_some_and(|word| word == "--cleanup"),
+        });
     });
     if shell.options.dummy.is_some() {
         register_time(commands);
@@ -253,20 +265,34 @@ fn register_time(commands: &Registry) {
         clock::stop();
         Ok(String::new())
     });
-    commands.register("time/warp", "[large_msecs] msecs", 1, 2, |arguments, reply| {
-        let numbers: Option<Vec<i64>> =
-            arguments.iter().map(|text| text.parse().ok().filter(|number| (1..=i64::from(i32::MAX)).contains(number))).collect();
-        let Some(numbers) = numbers else { return reply.error("invalid MSECS") };
-        let (total, step) = (numbers[0], *numbers.get(1).unwrap_or(&numbers[0]));
-        tokio::task::spawn_local(async move {
-            let mut left = total;
-            while left > 0 && !reply.is_abandoned() {
-                clock::warp(step.min(left));
-                left -= step.min(left);
-                // Everybody whom the step woke gets to run before the next one.
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-            reply.ok("warped");
-        });
-    });
+    commands.register(
+        "time/warp",
+        "[large_msecs] msecs",
+        1,
+        2,
+        |arguments, reply| {
+            let numbers: Option<Vec<i64>> = arguments
+                .iter()
+                .map(|text| {
+                    text.parse()
+                        .ok()
+                        .filter(|number| (1..=i64::from(i32::MAX)).contains(number))
+                })
+                .collect();
+            let Some(numbers) = numbers else {
+                return reply.error("invalid MSECS");
+            };
+            let (total, step) = (numbers[0], *numbers.get(1).unwrap_or(&numbers[0]));
+            tokio::task::spawn_local(async move {
+                let mut left = total;
+                while left > 0 && !reply.is_abandoned() {
+                    clock::warp(step.min(left));
+                    left -= step.min(left);
+                    // Everybody whom the step woke gets to run before the next one.
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                reply.ok("warped");
+            });
+        },
+    );
 }

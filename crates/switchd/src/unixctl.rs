@@ -42,7 +42,12 @@ pub struct Reply {
 impl Reply {
     fn new() -> (Self, oneshot::Receiver<Result<String, String>>) {
         let (sender, receiver) = oneshot::channel();
-        (Reply { sender: Some(sender) }, receiver)
+        (
+            Reply {
+                sender: Some(sender),
+            },
+            receiver,
+        )
     }
 
     /// Answers with a result or an error.
@@ -90,7 +95,12 @@ impl Registry {
         maximum: usize,
         handler: impl Fn(Vec<String>, Reply) + 'static,
     ) {
-        let command = Command { usage: usage.into(), minimum, maximum, handler: Rc::new(handler) };
+        let command = Command {
+            usage: usage.into(),
+            minimum,
+            maximum,
+            handler: Rc::new(handler),
+        };
         self.commands.borrow_mut().insert(name.into(), command);
     }
 
@@ -103,12 +113,18 @@ impl Registry {
         maximum: usize,
         handler: impl Fn(&[String]) -> Result<String, String> + 'static,
     ) {
-        self.register(name, usage, minimum, maximum, move |arguments, reply| reply.send(handler(&arguments)));
+        self.register(name, usage, minimum, maximum, move |arguments, reply| {
+            reply.send(handler(&arguments))
+        });
     }
 
     /// Runs the command `name`. The answer, also to an unknown command or to a wrong number of arguments, comes
     /// through the receiver.
-    pub fn run(&self, name: &str, arguments: Vec<String>) -> oneshot::Receiver<Result<String, String>> {
+    pub fn run(
+        &self,
+        name: &str,
+        arguments: Vec<String>,
+    ) -> oneshot::Receiver<Result<String, String>> {
         let (reply, receiver) = Reply::new();
         // The borrow ends before the handler runs, which may register commands itself.
         match self.find(name, arguments.len()) {
@@ -126,10 +142,16 @@ impl Registry {
             ));
         };
         if given < command.minimum {
-            return Err(format!("\"{name}\" command requires at least {} arguments", command.minimum));
+            return Err(format!(
+                "\"{name}\" command requires at least {} arguments",
+                command.minimum
+            ));
         }
         if given > command.maximum {
-            return Err(format!("\"{name}\" command takes at most {} arguments", command.maximum));
+            return Err(format!(
+                "\"{name}\" command takes at most {} arguments",
+                command.maximum
+            ));
         }
         Ok(command.handler.clone())
     }
@@ -146,7 +168,10 @@ impl Registry {
 
 impl std::fmt::Debug for Registry {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_set().entries(self.commands.borrow().keys()).finish()
+        formatter
+            .debug_set()
+            .entries(self.commands.borrow().keys())
+            .finish()
     }
 }
 
@@ -156,7 +181,10 @@ mod tests {
 
     fn run(registry: &Registry, name: &str, arguments: &[&str]) -> Result<String, String> {
         let arguments = arguments.iter().map(|text| text.to_string()).collect();
-        registry.run(name, arguments).try_recv().expect("answered at once")
+        registry
+            .run(name, arguments)
+            .try_recv()
+            .expect("answered at once")
     }
 
     #[test]
@@ -171,11 +199,20 @@ mod tests {
         });
         assert_eq!(run(&registry, "b/echo", &["x", "y"]), Ok("x y".into()));
         let error = |text: &str| Err(text.to_string());
-        assert_eq!(run(&registry, "b/echo", &[]), error("\"b/echo\" command requires at least 1 arguments"));
-        assert_eq!(run(&registry, "b/echo", &["1", "2", "3"]), error("\"b/echo\" command takes at most 2 arguments"));
+        assert_eq!(
+            run(&registry, "b/echo", &[]),
+            error("\"b/echo\" command requires at least 1 arguments")
+        );
+        assert_eq!(
+            run(&registry, "b/echo", &["1", "2", "3"]),
+            error("\"b/echo\" command takes at most 2 arguments")
+        );
         let unknown = "\"foo\" is not a valid command (use \"list-commands\" to see a list of valid commands)";
         assert_eq!(run(&registry, "foo", &[]), error(unknown));
-        assert_eq!(run(&registry, "a", &[]), error("the command ended without an answer"));
+        assert_eq!(
+            run(&registry, "a", &[]),
+            error("the command ended without an answer")
+        );
         assert_eq!(run(&registry, "add", &[]), Ok("done".into()));
         assert_eq!(
             registry.list(),

@@ -20,7 +20,7 @@ pub use sinks::is_syslog_method;
 
 use std::fmt::{self, Write};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
@@ -60,6 +60,7 @@ struct Log {
     settings: RwLock<Settings>,
     limits: limit::Limits,
     output: Output,
+    file: Option<PathBuf>,
 }
 
 static LOG: OnceLock<Log> = OnceLock::new();
@@ -69,7 +70,8 @@ fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
 }
 
 fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
-    lock.write().unwrap_or_else(|poisoned| poisoned.into_inner())
+    lock.write()
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 /// How the log begins.
@@ -93,11 +95,18 @@ pub fn start(configuration: Configuration) -> Result<(), String> {
     for counter in [&QUEUE_FULL, &WRITE_FAILED, &RATE_LIMITED] {
         crate::coverage::register(counter);
     }
-    let mut settings = Settings { table: Table::new(), patterns: pattern::defaults(), facility: pattern::FACILITY_DAEMON };
+    let mut settings = Settings {
+        table: Table::new(),
+        patterns: pattern::defaults(),
+        facility: pattern::FACILITY_DAEMON,
+    };
     for text in &configuration.specifications {
         apply(&mut settings, text).map_err(|error| format!("processing \"{text}\": {error}"))?;
     }
-    let (sinks, complaint) = sinks::Sinks::new(&configuration.syslog_method, configuration.syslog_target.as_deref());
+    let (sinks, complaint) = sinks::Sinks::new(
+        &configuration.syslog_method,
+        configuration.syslog_target.as_deref(),
+    );
     let log = Log {
         program: configuration.program,
         host: host_name(),
@@ -107,21 +116,16 @@ pub fn start(configuration: Configuration) -> Result<(), String> {
         settings: RwLock::new(settings),
         limits: limit::Limits::default(),
         output: Output::direct(sinks),
+        file: configuration.file,
     };
-    LOG.set(log).map_err(|_| "the log has been started already".to_string())?;
+    LOG.set(log)
+        .map_err(|_| "the log has been started already".to_string())?;
     tracing::subscriber::set_global_default(Gate).map_err(|error| error.to_string())?;
     if let Some(complaint) = complaint {
         tracing::error!(target: "socket_util", "{complaint}");
     }
-    if let Some(file) = configuration.file {
-        match LOG.get().map(|log| log.output.open(file.clone())) {
-            Some(Ok(())) => tracing::info!(target: "vlog", "opened log file {}", file.display()),
-            Some(Err(error)) => {
-                let error = crate::plain_error(&error);
-                tracing::warn!(target: "vlog", "failed to open {} for logging: {error}", file.display());
-            }
-            None => {}
-        }
+    if let Some((log, file)) = LOG.get().and_then(|log| Some((log, log.file.as_ref()?))) {
+        report_opening(file, &log.output.open(file.clone()));
     }
     Ok(())
 }
@@ -148,16 +152,32 @@ pub fn set_subprogram(name: &str) {
 /// Stops logging to the console, for a process that has no terminal any more or says the same thing plainly.
 pub fn silence_console() {
     if let Some(log) = LOG.get() {
-        write(&log.settings).table.set(None, Some(Destination::Console), Level::Off);
+        write(&log.settings)
+            .table
+            .set(None, Some(Destination::Console), Level::Off);
         tracing::callsite::rebuild_interest_cache();
     }
 }
 
 /// Closes the log file and opens it again under its name, for log rotation. The answer comes when it is done.
 pub fn reopen(done: impl FnOnce(io::Result<()>) + Send + 'static) {
-    if let Some(log) = LOG.get() {
-        tracing::info!(target: "vlog", "closing log file");
-        log.output.reopen(Box::new(done));
+    let Some((log, file)) = LOG.get().and_then(|log| Some((log, log.file.as_ref()?))) else {
+        return done(Ok(()));
+    };
+    tracing::info!(target: "vlog", "closing log file");
+    log.output.reopen(Box::new(move |result| {
+        report_opening(file, &result);
+        done(result);
+    }));
+}
+
+fn report_opening(file: &Path, result: &io::Result<()>) {
+    match result {
+        Ok(()) => tracing::info!(target: "vlog", "opened log file {}", file.display()),
+        Err(error) => {
+            let error = crate::plain_error(error);
+            tracing::warn!(target: "vlog", "failed to open {} for logging: {error}", file.display());
+        }
     }
 }
 
@@ -169,14 +189,24 @@ pub fn emergency(module: &str, message: &str) {
 fn host_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let name = name.trim();
-    if name.is_empty() { "localhost".into() } else { name.into() }
+    if name.is_empty() {
+        "localhost".into()
+    } else {
+        name.into()
+    }
 }
 
 /// Applies one specification of `-v` or `vlog/set`.
 fn apply(settings: &mut Settings, text: &str) -> Result<(), String> {
     match levels::parse(text)? {
-        levels::Change::Level { module, destination, level } => match module {
-            Some(name) if !settings.table.knows(&name) => Err(format!("no destination, level, or module \"{name}\"")),
+        levels::Change::Level {
+            module,
+            destination,
+            level,
+        } => match module {
+            Some(name) if !settings.table.knows(&name) => {
+                Err(format!("no destination, level, or module \"{name}\""))
+            }
             module => {
                 settings.table.set(module.as_deref(), destination, level);
                 Ok(())
@@ -247,14 +277,21 @@ impl Gate {
     fn hears(metadata: &Metadata<'_>) -> bool {
         LOG.get().is_some_and(|log| {
             let level = Level::from_tracing(metadata.level());
-            read(&log.settings).table.heard(module_of(metadata.target()), level).contains(&true)
+            read(&log.settings)
+                .table
+                .heard(module_of(metadata.target()), level)
+                .contains(&true)
         })
     }
 }
 
 impl Subscriber for Gate {
     fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
-        if metadata.is_event() && Self::hears(metadata) { Interest::always() } else { Interest::never() }
+        if metadata.is_event() && Self::hears(metadata) {
+            Interest::always()
+        } else {
+            Interest::never()
+        }
     }
 
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
@@ -353,7 +390,11 @@ mod tests {
     #[test]
     fn messages_are_bounded_and_have_one_line() {
         let mut message = Message::default();
-        let _ = write!(message.text, "a\nb\u{1b}[0m{}", "x".repeat(3 * MAXIMUM_MESSAGE));
+        let _ = write!(
+            message.text,
+            "a\nb\u{1b}[0m{}",
+            "x".repeat(3 * MAXIMUM_MESSAGE)
+        );
         let text = message.finish();
         assert!(text.starts_with("a\\nb\\u{1b}[0mx"));
         assert!(text.ends_with("x..."));

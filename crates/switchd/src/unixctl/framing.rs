@@ -85,7 +85,10 @@ mod tests {
     use serde_json::{Map, Value, json};
 
     fn value() -> impl Strategy<Value = Value> {
-        let leaf = prop_oneof!["\\PC{0,8}|[\"\\\\{}\\[\\]]{0,4}".prop_map(Value::from), any::<i64>().prop_map(Value::from)];
+        let leaf = prop_oneof![
+            "\\PC{0,8}|[\"\\\\{}\\[\\]]{0,4}".prop_map(Value::from),
+            any::<i64>().prop_map(Value::from)
+        ];
         leaf.prop_recursive(4, 24, 4, |inner| {
             prop_oneof![
                 proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::from),

@@ -1,15 +1,13 @@
 //! Serving the control socket: one task for each client, in the control thread.
 
 use std::cell::Cell;
-use std::fs;
 use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinHandle;
 
@@ -34,25 +32,21 @@ static MALFORMED: Counter = Counter::new("unixctl_malformed");
 /// The socket, bound but not yet served: errors come before the daemon detaches.
 #[derive(Debug)]
 pub struct Server {
-    path: PathBuf,
-    identity: (u64, u64),
+    file: Option<unix::SocketFile>,
     listener: Option<std::os::unix::net::UnixListener>,
     accepting: Option<JoinHandle<()>>,
     clients: Rc<Cell<usize>>,
 }
 
 impl Server {
-    /// Binds `path`, in place of a socket left there by a daemon that has gone. Only the owner and its group may connect.
+    /// Binds `path`, in place of a socket left there by a daemon that has gone.
     pub fn bind(path: &Path) -> io::Result<Self> {
-        let listener = unix::listen(path)?;
-        let attributes = fs::metadata(path)?;
-        fs::set_permissions(path, fs::Permissions::from_mode(0o770 & attributes.mode()))?;
+        let (listener, file) = unix::listen(path)?;
         for counter in [&REQUESTS, &REFUSED, &MALFORMED] {
             crate::coverage::register(counter);
         }
         Ok(Server {
-            path: path.to_path_buf(),
-            identity: (attributes.dev(), attributes.ino()),
+            file: Some(file),
             listener: Some(listener),
             accepting: None,
             clients: Rc::default(),
@@ -61,30 +55,33 @@ impl Server {
 
     /// Begins to serve, in tasks of the current [`tokio::task::LocalSet`].
     pub fn serve(&mut self, registry: Registry) -> io::Result<()> {
-        let Some(listener) = self.listener.take() else { return Ok(()) };
+        let Some(listener) = self.listener.take() else {
+            return Ok(());
+        };
         listener.set_nonblocking(true)?;
         let listener = UnixListener::from_std(listener)?;
-        self.accepting = Some(tokio::task::spawn_local(accept(listener, registry, self.clients.clone())));
+        self.accepting = Some(tokio::task::spawn_local(accept(
+            listener,
+            registry,
+            self.clients.clone(),
+        )));
         Ok(())
     }
 
-    /// Stops accepting and gives clients a moment to read their last answers.
-    pub async fn finish(&mut self) {
+    /// Stops accepting and removes the socket's file. Clients that are connected stay.
+    pub fn close(&mut self) {
+        self.listener = None;
         if let Some(accepting) = self.accepting.take() {
             accepting.abort();
         }
+        self.file = None;
+    }
+
+    /// Gives clients a moment to read their last answers.
+    pub async fn finish(self) {
         let deadline = tokio::time::Instant::now() + FAREWELL;
         while self.clients.get() > 0 && tokio::time::Instant::now() < deadline {
             tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let there = fs::symlink_metadata(&self.path).map(|attributes| (attributes.dev(), attributes.ino()));
-        if there.is_ok_and(|there| there == self.identity) {
-            let _ = fs::remove_file(&self.path);
         }
     }
 }
@@ -160,7 +157,8 @@ async fn serve(mut stream: UnixStream, registry: &Registry, number: u64) -> io::
             }
         };
         REQUESTS.increment();
-        let Some(answer) = answer(registry, request, &mut stream, &mut framer, &mut buffer).await? else {
+        let Some(answer) = answer(registry, request, &mut stream, &mut framer, &mut buffer).await?
+        else {
             return Ok(());
         };
         tokio::time::timeout(WRITE_LIMIT, stream.write_all(&answer)).await??;
@@ -182,8 +180,14 @@ fn parse(message: &[u8]) -> Result<Request, String> {
     let Ok(Value::Object(mut fields)) = serde_json::from_slice(message) else {
         return Err(bad("message is not valid JSON"));
     };
-    if let Some(unknown) = fields.keys().find(|key| !["id", "method", "params", "result", "error"].contains(&key.as_str())) {
-        return Err(bad(&format!("message has unexpected member \"{}\"", unknown.escape_default())));
+    if let Some(unknown) = fields
+        .keys()
+        .find(|key| !["id", "method", "params", "result", "error"].contains(&key.as_str()))
+    {
+        return Err(bad(&format!(
+            "message has unexpected member \"{}\"",
+            unknown.escape_default()
+        )));
     }
     let mut take = |name: &str| fields.remove(name).filter(|value| !value.is_null());
     let (id, method, params) = (take("id"), take("method"), take("params"));
@@ -194,13 +198,25 @@ fn parse(message: &[u8]) -> Result<Request, String> {
         None if answers => return Err("received unexpected reply message".into()),
         None => return Err(bad("message has no \"method\"")),
     };
-    let Some(Value::Array(params)) = params else { return Err(bad("request must have \"params\"")) };
+    let Some(Value::Array(params)) = params else {
+        return Err(bad("request must have \"params\""));
+    };
     if answers {
         return Err(bad("request must not have \"result\" or \"error\""));
     }
     let id = id.ok_or("received unexpected notification message")?;
-    let text = |value| if let Value::String(text) = value { Some(text) } else { None };
-    Ok(Request { id, method, arguments: params.into_iter().map(text).collect() })
+    let text = |value| {
+        if let Value::String(text) = value {
+            Some(text)
+        } else {
+            None
+        }
+    };
+    Ok(Request {
+        id,
+        method,
+        arguments: params.into_iter().map(text).collect(),
+    })
 }
 
 /// Runs a request and makes its answer. While the command runs, what the client sends is kept (within the limit of one
@@ -212,7 +228,11 @@ async fn answer(
     framer: &mut Framer,
     buffer: &mut [u8],
 ) -> io::Result<Option<Vec<u8>>> {
-    let Request { id, method, arguments } = request;
+    let Request {
+        id,
+        method,
+        arguments,
+    } = request;
     tracing::debug!(target: "unixctl", "received request {method}{:?}, id={id}", arguments.as_deref().unwrap_or_default());
     let result = match arguments {
         None => Err(format!("\"{method}\" command has non-string argument")),
@@ -227,7 +247,9 @@ async fn answer(
                         break result.unwrap_or_else(|_| Err("the command ended without an answer".into()));
                     }
                     length = stream.read(buffer), if room > 0 => match length? {
-                        0 => return Ok(None),
+                        // Gone, or only done with asking?
+                        0 if stream.ready(Interest::WRITABLE).await?.is_write_closed() => return Ok(None),
+                        0 => room = 0,
                         length => {
                             framer.push(&buffer[..length]);
                             room = room.saturating_sub(length);
@@ -258,14 +280,36 @@ mod tests {
     #[test]
     fn requests_and_what_is_none() {
         let request = parse(br#"{"id":{"a":1},"method":"m","params":["x"]}"#).unwrap();
-        assert_eq!(request, Request { id: json!({"a": 1}), method: "m".into(), arguments: Some(vec!["x".into()]) });
-        assert_eq!(parse(br#"{"id":0,"method":"m","params":[1]}"#).unwrap().arguments, None);
+        assert_eq!(
+            request,
+            Request {
+                id: json!({"a": 1}),
+                method: "m".into(),
+                arguments: Some(vec!["x".into()])
+            }
+        );
+        assert_eq!(
+            parse(br#"{"id":0,"method":"m","params":[1]}"#)
+                .unwrap()
+                .arguments,
+            None
+        );
         let error = |text: &str| parse(text.as_bytes()).unwrap_err();
-        assert_eq!(error(r#"{"id":null,"method":"m","params":[]}"#), "received unexpected notification message");
-        assert_eq!(error(r#"{"id":0,"result":"x","error":null}"#), "received unexpected reply message");
+        assert_eq!(
+            error(r#"{"id":null,"method":"m","params":[]}"#),
+            "received unexpected notification message"
+        );
+        assert_eq!(
+            error(r#"{"id":0,"result":"x","error":null}"#),
+            "received unexpected reply message"
+        );
         assert!(error(r#"{"id":0,"method":"m"}"#).ends_with("request must have \"params\""));
-        assert!(error(r#"{"id":0,"method":5,"params":[]}"#).ends_with("method is not a JSON string"));
-        assert!(error(r#"{"id":0,"method":"m","params":[],"more":1}"#).contains("unexpected member"));
+        assert!(
+            error(r#"{"id":0,"method":5,"params":[]}"#).ends_with("method is not a JSON string")
+        );
+        assert!(
+            error(r#"{"id":0,"method":"m","params":[],"more":1}"#).contains("unexpected member")
+        );
         assert!(error("{nonsense}").ends_with("not valid JSON"));
         let deep = format!("{{\"id\":{}", "[".repeat(100_000));
         assert!(error(&deep).ends_with("not valid JSON"));

@@ -21,8 +21,14 @@ pub enum Level {
 }
 
 impl Level {
-    const ALL: [Level; 6] =
-        [Level::Off, Level::Emergency, Level::Error, Level::Warning, Level::Information, Level::Debug];
+    const ALL: [Level; 6] = [
+        Level::Off,
+        Level::Emergency,
+        Level::Error,
+        Level::Warning,
+        Level::Information,
+        Level::Debug,
+    ];
 
     /// The name in lines and tables.
     pub fn name(self) -> &'static str {
@@ -58,7 +64,9 @@ impl Level {
     }
 
     fn parse(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|level| level.name().eq_ignore_ascii_case(word))
+        Self::ALL
+            .into_iter()
+            .find(|level| level.name().eq_ignore_ascii_case(word))
     }
 }
 
@@ -75,7 +83,8 @@ pub enum Destination {
 
 impl Destination {
     /// All of them, in the order of `vlog/list-pattern`.
-    pub const ALL: [Destination; 3] = [Destination::Syslog, Destination::Console, Destination::File];
+    pub const ALL: [Destination; 3] =
+        [Destination::Syslog, Destination::Console, Destination::File];
 
     /// The name in tables.
     pub fn name(self) -> &'static str {
@@ -87,7 +96,9 @@ impl Destination {
     }
 
     fn parse(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|destination| destination.name().eq_ignore_ascii_case(word))
+        Self::ALL
+            .into_iter()
+            .find(|destination| destination.name().eq_ignore_ascii_case(word))
     }
 }
 
@@ -95,24 +106,147 @@ impl Destination {
 /// scripts and habits name them (`-vofproto_dpif_xlate:dbg` must not keep the switch from starting); where Sluice
 /// does the work of a module, it logs under that name.
 const MODULES: &[&str] = &[
-    "backtrace", "bfd", "bond", "bridge", "bundle", "bundles", "cfm", "collectors", "command_line", "connmgr",
-    "conntrack", "conntrack_tp", "coverage", "ct_dpif", "daemon", "daemon_unix", "dns_resolve", "dpctl", "dpdk", "dpif",
-    "dpif_lookup_autovalidator", "dpif_lookup_generic", "dpif_mfex_extract_study", "dpif_netdev", "dpif_netdev_extract",
-    "dpif_netdev_impl", "dpif_netdev_lookup", "dpif_netlink", "dpif_netlink_rtnl", "dummy", "entropy", "fail_open",
-    "fatal_signal", "flow", "hmap", "in_band", "ipf", "ipfix", "jsonrpc", "lacp", "learning_switch", "lockfile",
-    "mac_learning", "mcast_snooping", "memory", "meta_flow", "mirror", "native_tnl", "netdev", "netdev_afxdp",
-    "netdev_dpdk", "netdev_dummy", "netdev_linux", "netdev_native_tnl", "netdev_offload", "netdev_offload_dpdk",
-    "netdev_offload_tc", "netdev_vport", "netflow", "netlink", "netlink_conntrack", "netlink_notifier",
-    "netlink_socket", "nx_match", "odp_execute", "odp_execute_impl", "odp_util", "ofp_actions", "ofp_bundle",
-    "ofp_connection", "ofp_errors", "ofp_flow", "ofp_group", "ofp_match", "ofp_meter", "ofp_monitor", "ofp_msgs",
-    "ofp_packet", "ofp_parse", "ofp_port", "ofp_print", "ofp_prop", "ofp_protocol", "ofp_queue", "ofp_table", "ofp_util",
-    "ofproto", "ofproto_dpif", "ofproto_dpif_mirror", "ofproto_dpif_monitor", "ofproto_dpif_rid",
-    "ofproto_dpif_upcall", "ofproto_dpif_xlate", "ofproto_xlate_cache", "ovs_lldp", "ovs_numa", "ovs_rcu", "ovs_replay",
-    "ovs_router", "ovs_thread", "ovsdb_cs", "ovsdb_error", "ovsdb_idl", "ox_stat", "pcap", "pipeline", "pmd_perf",
-    "poll_loop", "process", "program", "rconn", "reconnect", "route_table", "rstp", "rstp_sm", "sflow", "sha1", "signals",
-    "socket_util", "socket_util_unix", "stp", "stream", "stream_fd", "stream_replay", "stream_ssl", "stream_tcp",
-    "stream_unix", "svec", "system_stats", "tc", "timeval", "tunnel", "unixctl", "userspace_tso", "util", "uuid",
-    "vconn", "vconn_stream", "vlog", "vswitchd", "worker",
+    "backtrace",
+    "bfd",
+    "bond",
+    "bridge",
+    "bundle",
+    "bundles",
+    "cfm",
+    "collectors",
+    "command_line",
+    "connmgr",
+    "conntrack",
+    "conntrack_tp",
+    "coverage",
+    "ct_dpif",
+    "daemon",
+    "daemon_unix",
+    "dns_resolve",
+    "dpctl",
+    "dpdk",
+    "dpif",
+    "dpif_lookup_autovalidator",
+    "dpif_lookup_generic",
+    "dpif_mfex_extract_study",
+    "dpif_netdev",
+    "dpif_netdev_extract",
+    "dpif_netdev_impl",
+    "dpif_netdev_lookup",
+    "dpif_netlink",
+    "dpif_netlink_rtnl",
+    "dummy",
+    "entropy",
+    "fail_open",
+    "fatal_signal",
+    "flow",
+    "hmap",
+    "in_band",
+    "ipf",
+    "ipfix",
+    "jsonrpc",
+    "lacp",
+    "learning_switch",
+    "lockfile",
+    "mac_learning",
+    "mcast_snooping",
+    "memory",
+    "meta_flow",
+    "mirror",
+    "native_tnl",
+    "netdev",
+    "netdev_afxdp",
+    "netdev_dpdk",
+    "netdev_dummy",
+    "netdev_linux",
+    "netdev_native_tnl",
+    "netdev_offload",
+    "netdev_offload_dpdk",
+    "netdev_offload_tc",
+    "netdev_vport",
+    "netflow",
+    "netlink",
+    "netlink_conntrack",
+    "netlink_notifier",
+    "netlink_socket",
+    "nx_match",
+    "odp_execute",
+    "odp_execute_impl",
+    "odp_util",
+    "ofp_actions",
+    "ofp_bundle",
+    "ofp_connection",
+    "ofp_errors",
+    "ofp_flow",
+    "ofp_group",
+    "ofp_match",
+    "ofp_meter",
+    "ofp_monitor",
+    "ofp_msgs",
+    "ofp_packet",
+    "ofp_parse",
+    "ofp_port",
+    "ofp_print",
+    "ofp_prop",
+    "ofp_protocol",
+    "ofp_queue",
+    "ofp_table",
+    "ofp_util",
+    "ofproto",
+    "ofproto_dpif",
+    "ofproto_dpif_mirror",
+    "ofproto_dpif_monitor",
+    "ofproto_dpif_rid",
+    "ofproto_dpif_upcall",
+    "ofproto_dpif_xlate",
+    "ofproto_xlate_cache",
+    "ovs_lldp",
+    "ovs_numa",
+    "ovs_rcu",
+    "ovs_replay",
+    "ovs_router",
+    "ovs_thread",
+    "ovsdb_cs",
+    "ovsdb_error",
+    "ovsdb_idl",
+    "ox_stat",
+    "pcap",
+    "pipeline",
+    "pmd_perf",
+    "poll_loop",
+    "process",
+    "program",
+    "rconn",
+    "reconnect",
+    "route_table",
+    "rstp",
+    "rstp_sm",
+    "sflow",
+    "sha1",
+    "signals",
+    "socket_util",
+    "socket_util_unix",
+    "stp",
+    "stream",
+    "stream_fd",
+    "stream_replay",
+    "stream_ssl",
+    "stream_tcp",
+    "stream_unix",
+    "svec",
+    "system_stats",
+    "tc",
+    "timeval",
+    "tunnel",
+    "unixctl",
+    "userspace_tso",
+    "util",
+    "uuid",
+    "vconn",
+    "vconn_stream",
+    "vlog",
+    "vswitchd",
+    "worker",
 ];
 
 #[derive(Clone, Copy)]
@@ -129,8 +263,17 @@ pub(super) struct Table {
 
 impl Table {
     pub(super) fn new() -> Self {
-        let module = Module { levels: [Level::Information; 3], rate_limited: true };
-        Table { modules: MODULES.iter().map(|name| (name.to_string(), module)).collect(), others: module }
+        let module = Module {
+            levels: [Level::Information; 3],
+            rate_limited: true,
+        };
+        Table {
+            modules: MODULES
+                .iter()
+                .map(|name| (name.to_string(), module))
+                .collect(),
+            others: module,
+        }
     }
 
     pub(super) fn knows(&self, name: &str) -> bool {
@@ -165,7 +308,12 @@ impl Table {
     }
 
     /// Sets the level of one module or all, for one destination or all.
-    pub(super) fn set(&mut self, module: Option<&str>, destination: Option<Destination>, level: Level) {
+    pub(super) fn set(
+        &mut self,
+        module: Option<&str>,
+        destination: Option<Destination>,
+        level: Level,
+    ) {
         self.each(module, |module| match destination {
             Some(destination) => module.levels[destination as usize] = level,
             None => module.levels = [level; 3],
@@ -182,10 +330,20 @@ impl Table {
         text.push_str("                 -------    ------    ------\n");
         for (name, module) in &self.modules {
             let level = |destination: Destination| module.levels[destination as usize].name();
-            let (console, syslog, file) =
-                (level(Destination::Console), level(Destination::Syslog), level(Destination::File));
-            let _ = write!(text, "{name:<16}  {console:>4}       {syslog:>4}       {file:>4}");
-            text.push_str(if module.rate_limited { "\n" } else { "    (rate limiting disabled)\n" });
+            let (console, syslog, file) = (
+                level(Destination::Console),
+                level(Destination::Syslog),
+                level(Destination::File),
+            );
+            let _ = write!(
+                text,
+                "{name:<16}  {console:>4}       {syslog:>4}       {file:>4}"
+            );
+            text.push_str(if module.rate_limited {
+                "\n"
+            } else {
+                "    (rate limiting disabled)\n"
+            });
         }
         text
     }
@@ -194,7 +352,11 @@ impl Table {
 /// What one specification asks for.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    Level { module: Option<String>, destination: Option<Destination>, level: Level },
+    Level {
+        module: Option<String>,
+        destination: Option<Destination>,
+        level: Level,
+    },
     Pattern(Destination, String),
     Facility(u8),
 }
@@ -218,11 +380,14 @@ pub(super) fn parse(text: &str) -> Result<Change, String> {
     match first {
         Some((name, rest)) if name.eq_ignore_ascii_case("PATTERN") => {
             let (name, rest) = word(rest).ok_or("missing destination")?;
-            let destination = Destination::parse(name).ok_or_else(|| format!("unknown destination \"{name}\""))?;
+            let destination = Destination::parse(name)
+                .ok_or_else(|| format!("unknown destination \"{name}\""))?;
             return Ok(Change::Pattern(destination, rest.to_string()));
         }
         Some((name, rest)) if name.eq_ignore_ascii_case("FACILITY") => {
-            return super::pattern::facility(rest).map(Change::Facility).ok_or_else(|| "invalid facility".into());
+            return super::pattern::facility(rest)
+                .map(Change::Facility)
+                .ok_or_else(|| "invalid facility".into());
         }
         _ => {}
     }
@@ -249,7 +414,11 @@ pub(super) fn parse(text: &str) -> Result<Change, String> {
             }
         }
     }
-    Ok(Change::Level { module, destination, level: level.unwrap_or(Level::Debug) })
+    Ok(Change::Level {
+        module,
+        destination,
+        level: level.unwrap_or(Level::Debug),
+    })
 }
 
 #[cfg(test)]
@@ -260,21 +429,49 @@ mod tests {
     #[test]
     fn specifications() {
         let level = |module: Option<&str>, destination, level| {
-            Ok(Change::Level { module: module.map(String::from), destination, level })
+            Ok(Change::Level {
+                module: module.map(String::from),
+                destination,
+                level,
+            })
         };
         assert_eq!(parse(""), level(None, None, Level::Debug));
-        assert_eq!(parse("console:off"), level(None, Some(Destination::Console), Level::Off));
-        assert_eq!(parse("DBG Bridge,file"), level(Some("bridge"), Some(Destination::File), Level::Debug));
+        assert_eq!(
+            parse("console:off"),
+            level(None, Some(Destination::Console), Level::Off)
+        );
+        assert_eq!(
+            parse("DBG Bridge,file"),
+            level(Some("bridge"), Some(Destination::File), Level::Debug)
+        );
         assert_eq!(parse("any:any:warn"), level(None, None, Level::Warning));
-        assert_eq!(parse("PATTERN:file:%d|x:%m"), Ok(Change::Pattern(Destination::File, "%d|x:%m".into())));
-        assert_eq!(parse("PATTERN:foo:bar"), Err("unknown destination \"foo\"".into()));
+        assert_eq!(
+            parse("PATTERN:file:%d|x:%m"),
+            Ok(Change::Pattern(Destination::File, "%d|x:%m".into()))
+        );
+        assert_eq!(
+            parse("PATTERN:foo:bar"),
+            Err("unknown destination \"foo\"".into())
+        );
         assert_eq!(parse("PATTERN"), Err("missing destination".into()));
         assert_eq!(parse("FACILITY:local0"), Ok(Change::Facility(16)));
         assert_eq!(parse("FACILITY:bar"), Err("invalid facility".into()));
-        assert_eq!(parse("info dbg"), Err("cannot specify multiple levels".into()));
-        assert_eq!(parse("file console"), Err("cannot specify multiple destinations".into()));
-        assert_eq!(parse("bridge ofproto"), Err("cannot specify multiple modules".into()));
-        assert_eq!(parse("bridge:file:bar"), Err("no destination, level, or module \"bar\"".into()));
+        assert_eq!(
+            parse("info dbg"),
+            Err("cannot specify multiple levels".into())
+        );
+        assert_eq!(
+            parse("file console"),
+            Err("cannot specify multiple destinations".into())
+        );
+        assert_eq!(
+            parse("bridge ofproto"),
+            Err("cannot specify multiple modules".into())
+        );
+        assert_eq!(
+            parse("bridge:file:bar"),
+            Err("no destination, level, or module \"bar\"".into())
+        );
     }
 
     #[test]
@@ -285,12 +482,20 @@ mod tests {
         table.set_rate_limited(Some("vlog"), false);
         let list = table.list();
         assert!(list.starts_with("                 console    syslog    file\n                 -------    ------    ------\n"));
-        assert!(list.contains("\nbacktrace          OFF       INFO       INFO\n"), "{list}");
+        assert!(
+            list.contains("\nbacktrace          OFF       INFO       INFO\n"),
+            "{list}"
+        );
         assert!(list.contains("\nbridge             OFF       INFO        DBG\n"));
         assert!(list.contains("\ndpif_lookup_autovalidator   OFF       INFO       INFO\n"));
-        assert!(list.contains("\nvlog               OFF       INFO       INFO    (rate limiting disabled)\n"));
+        assert!(list.contains(
+            "\nvlog               OFF       INFO       INFO    (rate limiting disabled)\n"
+        ));
         assert_eq!(table.heard("bridge", Level::Debug), [false, false, true]);
-        assert_eq!(table.heard("never_seen", Level::Information), [true, false, true]);
+        assert_eq!(
+            table.heard("never_seen", Level::Information),
+            [true, false, true]
+        );
     }
 
     #[test]

@@ -34,14 +34,27 @@ struct Bucket {
 
 impl Bucket {
     fn new(now: Instant) -> Self {
-        Bucket { tokens: BURST, filled: now, dropped: 0, first_drop: now, last_drop: now }
+        Bucket {
+            tokens: BURST,
+            filled: now,
+            dropped: 0,
+            first_drop: now,
+            last_drop: now,
+        }
     }
 
     fn ask(&mut self, now: Instant) -> Verdict {
         let spans = now.saturating_duration_since(self.filled).as_secs() / REFILL.as_secs();
         if spans > 0 {
-            self.tokens = BURST.min(self.tokens.saturating_add(u32::try_from(spans).unwrap_or(u32::MAX)));
-            self.filled = if self.tokens == BURST { now } else { self.filled + REFILL * spans as u32 };
+            self.tokens = BURST.min(
+                self.tokens
+                    .saturating_add(u32::try_from(spans).unwrap_or(u32::MAX)),
+            );
+            self.filled = if self.tokens == BURST {
+                now
+            } else {
+                self.filled + REFILL * spans as u32
+            };
         }
         if self.tokens == 0 {
             if self.dropped == 0 {
@@ -75,8 +88,14 @@ pub(super) struct Limits {
 impl Limits {
     pub(super) fn ask(&self, site: Identifier) -> Verdict {
         let now = Instant::now();
-        let mut buckets = self.buckets.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        buckets.entry(site).or_insert_with(|| Bucket::new(now)).ask(now)
+        let mut buckets = self
+            .buckets
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        buckets
+            .entry(site)
+            .or_insert_with(|| Bucket::new(now))
+            .ask(now)
     }
 }
 
@@ -92,7 +111,10 @@ mod tests {
             assert_eq!(bucket.ask(start), Verdict::Pass);
         }
         for _ in 0..7 {
-            assert_eq!(bucket.ask(start + Duration::from_millis(500)), Verdict::Drop);
+            assert_eq!(
+                bucket.ask(start + Duration::from_millis(500)),
+                Verdict::Drop
+            );
         }
         let later = start + Duration::from_millis(3100);
         let text = "Dropped 7 log messages in last 2 seconds (most recently, 2 seconds ago) due to excessive rate";
@@ -102,7 +124,12 @@ mod tests {
         assert_eq!(bucket.ask(later), Verdict::Drop);
         let much_later = later + Duration::from_secs(1 << 40);
         assert!(matches!(bucket.ask(much_later), Verdict::PassAfterDrops(_)));
-        assert_eq!((1..BURST).filter(|_| bucket.ask(much_later) == Verdict::Pass).count() as u32, BURST - 1);
+        assert_eq!(
+            (1..BURST)
+                .filter(|_| bucket.ask(much_later) == Verdict::Pass)
+                .count() as u32,
+            BURST - 1
+        );
         assert_eq!(bucket.ask(much_later), Verdict::Drop);
     }
 }

@@ -12,14 +12,37 @@ pub(super) const FACILITY_DAEMON: u8 = 3;
 
 /// The names of RFC 5424's facilities that Open vSwitch accepts.
 const FACILITIES: &[(&str, u8)] = &[
-    ("kern", 0), ("user", 1), ("mail", 2), ("daemon", 3), ("auth", 4), ("syslog", 5), ("lpr", 6), ("news", 7),
-    ("uucp", 8), ("clock", 9), ("ftp", 11), ("ntp", 12), ("audit", 13), ("alert", 14), ("clock2", 15), ("local0", 16),
-    ("local1", 17), ("local2", 18), ("local3", 19), ("local4", 20), ("local5", 21), ("local6", 22), ("local7", 23),
+    ("kern", 0),
+    ("user", 1),
+    ("mail", 2),
+    ("daemon", 3),
+    ("auth", 4),
+    ("syslog", 5),
+    ("lpr", 6),
+    ("news", 7),
+    ("uucp", 8),
+    ("clock", 9),
+    ("ftp", 11),
+    ("ntp", 12),
+    ("audit", 13),
+    ("alert", 14),
+    ("clock2", 15),
+    ("local0", 16),
+    ("local1", 17),
+    ("local2", 18),
+    ("local3", 19),
+    ("local4", 20),
+    ("local5", 21),
+    ("local6", 22),
+    ("local7", 23),
 ];
 
 /// The number of the facility called `name`.
 pub(super) fn facility(name: &str) -> Option<u8> {
-    FACILITIES.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, number)| *number)
+    FACILITIES
+        .iter()
+        .find(|(known, _)| known.eq_ignore_ascii_case(name))
+        .map(|(_, number)| *number)
 }
 
 /// The widest field; a pattern is an operator's, but memory has a bound.
@@ -41,7 +64,9 @@ pub(super) struct Facts<'a> {
 
 /// The time of day, since 1970.
 pub(super) fn wall_clock() -> Duration {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
 }
 
 enum What {
@@ -97,14 +122,26 @@ impl Pattern {
             let what = match characters.next() {
                 None => break,
                 Some(kind @ ('d' | 'D')) => {
-                    let format = braces(&mut characters).unwrap_or_else(|| "%Y-%m-%d %H:%M:%S".into());
-                    What::Time { format: CString::new(format.replace('\0', "")).unwrap_or_default(), utc: kind == 'D' }
+                    let format =
+                        braces(&mut characters).unwrap_or_else(|| "%Y-%m-%d %H:%M:%S".into());
+                    What::Time {
+                        format: CString::new(format.replace('\0', "")).unwrap_or_default(),
+                        utc: kind == 'D',
+                    }
                 }
                 Some(kind) => What::Escape(kind),
             };
-            items.push(Item { what, width, left, zeros });
+            items.push(Item {
+                what,
+                width,
+                left,
+                zeros,
+            });
         }
-        Pattern { text: text.to_string(), items }
+        Pattern {
+            text: text.to_string(),
+            items,
+        }
     }
 
     /// As it was given.
@@ -129,10 +166,19 @@ impl Pattern {
 }
 
 fn push_literal(items: &mut Vec<Item>, character: char) {
-    if let Some(Item { what: What::Literal(text), .. }) = items.last_mut() {
+    if let Some(Item {
+        what: What::Literal(text),
+        ..
+    }) = items.last_mut()
+    {
         text.push(character);
     } else {
-        items.push(Item { what: What::Literal(character.to_string()), width: 0, left: false, zeros: false });
+        items.push(Item {
+            what: What::Literal(character.to_string()),
+            width: 0,
+            left: false,
+            zeros: false,
+        });
     }
 }
 
@@ -158,7 +204,11 @@ fn escape(line: &mut String, kind: char, facts: &Facts<'_>) {
     // Writing to a string cannot fail.
     let _ = match kind {
         'A' => line.write_str(facts.program),
-        'B' => write!(line, "{}", facts.facility * 8 + facts.level.syslog_severity()),
+        'B' => write!(
+            line,
+            "{}",
+            facts.facility * 8 + facts.level.syslog_severity()
+        ),
         'c' => line.write_str(facts.module),
         'E' => line.write_str(facts.host),
         'm' => line.write_str(facts.message),
@@ -167,7 +217,11 @@ fn escape(line: &mut String, kind: char, facts: &Facts<'_>) {
         'p' => line.write_str(facts.level.name()),
         'P' => write!(line, "{}", std::process::id()),
         'r' => write!(line, "{}", facts.elapsed.as_millis()),
-        't' => line.write_str(if facts.subprogram.is_empty() { "main" } else { facts.subprogram }),
+        't' => line.write_str(if facts.subprogram.is_empty() {
+            "main"
+        } else {
+            facts.subprogram
+        }),
         'T' if facts.subprogram.is_empty() => Ok(()),
         'T' => write!(line, "({})", facts.subprogram),
         other => line.write_char(other),
@@ -194,7 +248,11 @@ pub(super) fn time_text(format: &CStr, now: Duration, utc: bool) -> String {
     let mut parts: libc::tm = unsafe { std::mem::zeroed() };
     // SAFETY: both arguments point to live variables of the right types; the reentrant functions keep no reference.
     let known = unsafe {
-        if utc { libc::gmtime_r(&seconds, &mut parts) } else { libc::localtime_r(&seconds, &mut parts) }
+        if utc {
+            libc::gmtime_r(&seconds, &mut parts)
+        } else {
+            libc::localtime_r(&seconds, &mut parts)
+        }
     };
     if known.is_null() {
         return String::new();
@@ -202,11 +260,26 @@ pub(super) fn time_text(format: &CStr, now: Duration, utc: bool) -> String {
     let mut buffer = [0u8; 1024];
     // SAFETY: the buffer is as long as its length says, the format is NUL-terminated, and `parts` was filled above.
     // strftime writes at most that many bytes and returns how many, without the NUL; 0 if it did not fit.
-    let length = unsafe { libc::strftime(buffer.as_mut_ptr().cast(), buffer.len(), format.as_ptr(), &parts) };
+    let length = unsafe {
+        libc::strftime(
+            buffer.as_mut_ptr().cast(),
+            buffer.len(),
+            format.as_ptr(),
+            &parts,
+        )
+    };
     let text = String::from_utf8_lossy(&buffer[..length.min(buffer.len())]);
     let fraction = format!("{:03}", now.subsec_millis());
     let mut digits = fraction.chars().chain(std::iter::repeat('0'));
-    text.chars().map(|character| if character == '#' { digits.next().unwrap_or('0') } else { character }).collect()
+    text.chars()
+        .map(|character| {
+            if character == '#' {
+                digits.next().unwrap_or('0')
+            } else {
+                character
+            }
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -232,10 +305,22 @@ mod tests {
     #[test]
     fn default_lines() {
         let [syslog, console, file] = defaults();
-        assert_eq!(file.format(&facts()), "2026-11-21T10:00:00.123Z|00001|bridge|INFO|message");
-        assert_eq!(console.format(&facts()), "2026-11-21T10:00:00Z|00001|bridge|INFO|message");
-        let worker = Facts { subprogram: "monitor", ..facts() };
-        assert_eq!(syslog.format(&worker), "ovs|00001|bridge(monitor)|INFO|message");
+        assert_eq!(
+            file.format(&facts()),
+            "2026-11-21T10:00:00.123Z|00001|bridge|INFO|message"
+        );
+        assert_eq!(
+            console.format(&facts()),
+            "2026-11-21T10:00:00Z|00001|bridge|INFO|message"
+        );
+        let worker = Facts {
+            subprogram: "monitor",
+            ..facts()
+        };
+        assert_eq!(
+            syslog.format(&worker),
+            "ovs|00001|bridge(monitor)|INFO|message"
+        );
         let prefix = Pattern::new(SYSLOG_PREFIX).format(&facts());
         assert_eq!(prefix, "<30> Nov 21 10:00:00 host ovs-vswitchd: ");
     }
@@ -243,7 +328,10 @@ mod tests {
     #[test]
     fn escapes_and_widths() {
         let line = |text: &str| Pattern::new(text).format(&facts());
-        assert_eq!(line("%-8p|%8p|%3m|%q|%%|%r|%n"), "INFO    |    INFO|message|q|%|1500|\n");
+        assert_eq!(
+            line("%-8p|%8p|%3m|%q|%%|%r|%n"),
+            "INFO    |    INFO|message|q|%|1500|\n"
+        );
         assert_eq!(line("%D"), "2026-11-21 10:00:00");
         assert_eq!(line("%D{%S.#####}"), "00.12300");
         assert_eq!(line("%D{%S"), "2026-11-21 10:00:00{S");

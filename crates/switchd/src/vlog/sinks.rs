@@ -52,10 +52,16 @@ enum Method {
 
 fn method(text: &str) -> Option<Method> {
     if let Some(path) = text.strip_prefix("unix:") {
-        return Some(Method::Unix { path: path.into(), with_host: true });
+        return Some(Method::Unix {
+            path: path.into(),
+            with_host: true,
+        });
     }
     match text {
-        "libc" | "" => Some(Method::Unix { path: "/dev/log".into(), with_host: false }),
+        "libc" | "" => Some(Method::Unix {
+            path: "/dev/log".into(),
+            with_host: false,
+        }),
         "null" => Some(Method::Null),
         _ => text.strip_prefix("udp:")?.parse().ok().map(Method::Udp),
     }
@@ -88,10 +94,19 @@ impl Syslog {
     }
 
     fn send(&mut self, line: &Line, text: &str) -> io::Result<()> {
-        if self.resting.is_some_and(|since| since.elapsed() < SYSLOG_PAUSE) {
+        if self
+            .resting
+            .is_some_and(|since| since.elapsed() < SYSLOG_PAUSE)
+        {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        let with_host = !matches!(self.method, Method::Unix { with_host: false, .. });
+        let with_host = !matches!(
+            self.method,
+            Method::Unix {
+                with_host: false,
+                ..
+            }
+        );
         let datagram = datagram(line, text, with_host);
         let result = match &self.socket {
             Some(socket) => send(socket, &datagram),
@@ -99,12 +114,21 @@ impl Syslog {
         };
         let result = result.or_else(|_| {
             self.socket = self.connect()?;
-            self.socket.as_ref().map_or(Ok(()), |socket| send(socket, &datagram))
+            self.socket
+                .as_ref()
+                .map_or(Ok(()), |socket| send(socket, &datagram))
         });
         self.resting = result.is_err().then(Instant::now);
         // A machine without a system log has nothing to complain about.
         match result {
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => Ok(()),
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+                ) =>
+            {
+                Ok(())
+            }
             other => other,
         }
     }
@@ -119,7 +143,11 @@ fn send(socket: &Socket, datagram: &[u8]) -> io::Result<()> {
 }
 
 fn udp(address: SocketAddr) -> io::Result<UdpSocket> {
-    let any: SocketAddr = if address.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
+    let any: SocketAddr = if address.is_ipv4() {
+        ([0, 0, 0, 0], 0).into()
+    } else {
+        ([0u16; 8], 0).into()
+    };
     let socket = UdpSocket::bind(any)?;
     socket.set_nonblocking(true)?;
     socket.connect(address)?;
@@ -129,8 +157,14 @@ fn udp(address: SocketAddr) -> io::Result<UdpSocket> {
 /// `<PRI>TIME [HOST] PROGRAM[PID]: text`.
 fn datagram(line: &Line, text: &str, with_host: bool) -> Vec<u8> {
     let time = time_text(c"%h %e %T", line.now, with_host);
-    let Line { priority, program, .. } = line;
-    let host = if with_host { format!(" {}", line.host) } else { String::new() };
+    let Line {
+        priority, program, ..
+    } = line;
+    let host = if with_host {
+        format!(" {}", line.host)
+    } else {
+        String::new()
+    };
     format!("<{priority}>{time}{host} {program}: {text}").into_bytes()
 }
 
@@ -151,8 +185,20 @@ impl Sinks {
             Some(Err(error)) => (None, Some(error)),
         };
         let method = method(syslog_method).unwrap_or(Method::Null);
-        let syslog = Syslog { method, socket: None, resting: None };
-        (Sinks { file: None, path: None, syslog, target }, complaint)
+        let syslog = Syslog {
+            method,
+            socket: None,
+            resting: None,
+        };
+        (
+            Sinks {
+                file: None,
+                path: None,
+                syslog,
+                target,
+            },
+            complaint,
+        )
     }
 
     fn open(&mut self, path: PathBuf) -> io::Result<()> {
@@ -191,10 +237,16 @@ impl Sinks {
 }
 
 fn syslog_target(text: &str) -> Result<UdpSocket, String> {
-    if text.rsplit_once(':').is_none_or(|(host, port)| host.is_empty() || port.parse::<u16>().is_err()) {
+    if text
+        .rsplit_once(':')
+        .is_none_or(|(host, port)| host.is_empty() || port.parse::<u16>().is_err())
+    {
         return Err(format!("{text}: port must be specified"));
     }
-    let address = text.to_socket_addrs().ok().and_then(|mut addresses| addresses.next());
+    let address = text
+        .to_socket_addrs()
+        .ok()
+        .and_then(|mut addresses| addresses.next());
     let address = address.ok_or_else(|| format!("{text}: bad IP address"))?;
     udp(address).map_err(|error| format!("{text}: {error}"))
 }
@@ -209,7 +261,11 @@ fn write_line(to: &mut impl Write, text: &str) -> io::Result<()> {
 
 fn open_file(path: &Path) -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
-    OpenOptions::new().create(true).append(true).mode(0o640).open(path)
+    OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o640)
+        .open(path)
 }
 
 /// The way to the sinks.
@@ -220,22 +276,33 @@ pub(super) struct Output {
 
 impl Output {
     pub(super) fn direct(sinks: Sinks) -> Self {
-        Output { direct: Mutex::new(Some(sinks)), queue: OnceLock::new() }
+        Output {
+            direct: Mutex::new(Some(sinks)),
+            queue: OnceLock::new(),
+        }
     }
 
     fn sinks(&self) -> std::sync::MutexGuard<'_, Option<Sinks>> {
-        self.direct.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.direct
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Opens the log file at once.
     pub(super) fn open(&self, path: PathBuf) -> io::Result<()> {
-        self.sinks().as_mut().map_or(Ok(()), |sinks| sinks.open(path))
+        self.sinks()
+            .as_mut()
+            .map_or(Ok(()), |sinks| sinks.open(path))
     }
 
     pub(super) fn start_writer(&self) -> io::Result<()> {
-        let Some(sinks) = self.sinks().take() else { return Ok(()) };
+        let Some(sinks) = self.sinks().take() else {
+            return Ok(());
+        };
         let (sender, receiver) = mpsc::sync_channel(QUEUE_LENGTH);
-        std::thread::Builder::new().name("log".into()).spawn(move || work(sinks, &receiver))?;
+        std::thread::Builder::new()
+            .name("log".into())
+            .spawn(move || work(sinks, &receiver))?;
         let _ = self.queue.set(sender);
         Ok(())
     }
@@ -258,10 +325,15 @@ impl Output {
     pub(super) fn reopen(&self, done: Done) {
         match self.queue.get() {
             Some(queue) => {
-                if let Err(TrySendError::Full(Job::Reopen(done)) | TrySendError::Disconnected(Job::Reopen(done))) =
-                    queue.try_send(Job::Reopen(done))
+                if let Err(
+                    TrySendError::Full(Job::Reopen(done))
+                    | TrySendError::Disconnected(Job::Reopen(done)),
+                ) = queue.try_send(Job::Reopen(done))
                 {
-                    done(Err(io::Error::new(io::ErrorKind::WouldBlock, "the log's queue is full")));
+                    done(Err(io::Error::new(
+                        io::ErrorKind::WouldBlock,
+                        "the log's queue is full",
+                    )));
                 }
             }
             None => done(self.sinks().as_mut().map_or(Ok(()), Sinks::reopen)),
@@ -284,7 +356,9 @@ impl Output {
     }
 
     pub(super) fn flush(&self, limit: Duration) {
-        let Some(queue) = self.queue.get() else { return };
+        let Some(queue) = self.queue.get() else {
+            return;
+        };
         let deadline = Instant::now() + limit;
         let (sender, receiver) = mpsc::channel();
         while let Err(TrySendError::Full(_)) = queue.try_send(Job::Flush(sender.clone())) {
@@ -328,13 +402,22 @@ mod tests {
 
     #[test]
     fn methods() {
-        for good in ["libc", "null", "unix:/x", "udp:127.0.0.1:514", "udp:[::1]:514"] {
+        for good in [
+            "libc",
+            "null",
+            "unix:/x",
+            "udp:127.0.0.1:514",
+            "udp:[::1]:514",
+        ] {
             assert!(is_syslog_method(good), "{good}");
         }
         for bad in ["foo", "udp:1", "udp:host:514", "UNIX:/x"] {
             assert!(!is_syslog_method(bad), "{bad}");
         }
-        assert_eq!(Sinks::new("null", Some("foo")).1.as_deref(), Some("foo: port must be specified"));
+        assert_eq!(
+            Sinks::new("null", Some("foo")).1.as_deref(),
+            Some("foo: port must be specified")
+        );
         assert_eq!(Sinks::new("null", Some("127.0.0.1:1")).1, None);
     }
 
@@ -357,7 +440,10 @@ mod tests {
         output.close();
         output.give(line("to nobody"));
         output.flush(Duration::from_secs(10));
-        assert_eq!(std::fs::read_to_string(&old).unwrap(), "before the writer\nfirst\nstill the old file\n");
+        assert_eq!(
+            std::fs::read_to_string(&old).unwrap(),
+            "before the writer\nfirst\nstill the old file\n"
+        );
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "second\n");
     }
 
@@ -376,7 +462,10 @@ mod tests {
     #[test]
     fn a_hung_reader_costs_lines_and_no_time() {
         let (sender, _receiver) = mpsc::sync_channel(4);
-        let output = Output { direct: Mutex::new(None), queue: OnceLock::from(sender) };
+        let output = Output {
+            direct: Mutex::new(None),
+            queue: OnceLock::from(sender),
+        };
         let before = QUEUE_FULL.total();
         for _ in 0..10 {
             output.give(line("x"));
