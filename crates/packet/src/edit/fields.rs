@@ -76,6 +76,9 @@ fn set_in_header<F: Frame>(
     value: &[u8],
     mask: &[u8],
 ) {
+    if mask.iter().all(|byte| *byte == 0) {
+        return;
+    }
     let Some((from, covered)) = locate(def.field, frame.head(), layers, key) else {
         return;
     };
@@ -86,6 +89,10 @@ fn set_in_header<F: Frame>(
     } else {
         0
     };
+    if def.field == Field::ArpOp && frame.head()[from - 1] != 0 {
+        // The key reads opcodes above 255 as zero, so bits that are not written become zero.
+        frame.head_mut()[from - 1..=from].fill(0);
+    }
     let Some(bytes) = frame.head_mut().get_mut(from..from + def.bytes) else {
         return;
     };
@@ -100,9 +107,6 @@ fn set_in_header<F: Frame>(
         };
         delta.byte(from + index - base.min(from), *byte, new);
         *byte = new;
-    }
-    if def.field == Field::ArpOp {
-        frame.head_mut()[from - 1] = 0;
     }
     merge(&mut key.bytes_mut()[def.offset..], value, mask);
     if matches!(covered, Covered::Ipv4Header | Covered::Ipv4Address) {
