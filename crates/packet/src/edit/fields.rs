@@ -18,7 +18,7 @@ enum Covered {
     Transport,
 }
 
-/// Whether a field is no part of the packet.
+/// Whether a field is no part of the packet: setting it changes the key alone.
 pub fn is_metadata(field: Field) -> bool {
     matches!(field, Field::InPort | Field::InPortOxm)
         || field.def().words().intersect(PACKET_WORDS) == WordSet::EMPTY
