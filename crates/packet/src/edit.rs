@@ -19,7 +19,6 @@ use crate::parse::Layers;
 use crate::value::Value;
 
 pub use fields::is_metadata;
-pub use fields::is_metadata;
 pub use vlan::{pop_vlan, push_vlan, set_vlan_pcp, set_vlan_vid};
 
 const IPV4: u16 = 0x0800;
