@@ -384,10 +384,10 @@ class Switch:
         text = self.ofctl("--no-stats", "dump-flows", bridge, *arguments)
         return [line.strip() for line in text.splitlines() if "actions=" in line]
 
-    def rule_packets(self, bridge="br0"):
+    def rule_packets(self, bridge="br0", version="OpenFlow10"):
         """The packet counter of each rule, by cookie (rules without one are left out)."""
         counts = {}
-        for cookie, packets in re.findall(r"cookie=(0x[0-9a-f]+),.*?n_packets=(\d+)", self.ofctl("dump-flows", bridge)):
+        for cookie, packets in re.findall(r"cookie=(0x[0-9a-f]+),.*?n_packets=(\d+)", self.ofctl("-O", version, "dump-flows", bridge)):
             if int(cookie, 16):
                 counts[int(cookie, 16)] = counts.get(int(cookie, 16), 0) + int(packets)
         return counts

@@ -1,5 +1,6 @@
 """Generated frames from pcap files, through generated rules, into pcap files: byte for byte what the rules say."""
 import os
+import time
 
 import generate
 import oracle
@@ -23,7 +24,6 @@ def compare(lab, seed, edits, damage, rule_count, templates, repeats):
             if damage:
                 frame = generate.damaged(random, frame)
             inputs[random.choice([1, 2]) if damage else 1 + number % 2].append((frame, number if not damage else frame))
-    switch, outputs = replay(lab, rules, {port: [frame for frame, _ in frames] for port, frames in inputs.items()})
     twin = oracle.Twin(rules)
     wanted = {port: [] for port in (1, 2, 3, 4, 5)}
     flow_of, origin = {}, {}
@@ -32,6 +32,7 @@ def compare(lab, seed, edits, damage, rule_count, templates, repeats):
             for out, result in twin.process(frame, port):
                 wanted[out].append(result)
                 flow_of[result], origin[result] = flow, (port, frame)
+    switch, outputs = replay(lab, rules, twin, {port: [frame for frame, _ in frames] for port, frames in inputs.items()})
     differ = {cookie: (switch.counted[cookie], twin.hits.get(cookie, 0)) for cookie in switch.counted if switch.counted[cookie] != twin.hits.get(cookie, 0)}
     for cookie, (got, right) in differ.items():
         print(f"{got} frames met a rule that {right} should have met: {rules[cookie - 1]}")
@@ -43,7 +44,7 @@ def compare(lab, seed, edits, damage, rule_count, templates, repeats):
     return switch, twin
 
 
-def replay(lab, rules, inputs):
+def replay(lab, rules, twin, inputs):
     """Runs the switch on the frames; returns it and the frames that came out of each port."""
     switch = lab.switch()
     switch.enable_dpdk(cores=1)
@@ -63,7 +64,13 @@ def replay(lab, rules, inputs):
             return received["pkts"] + (received["drop"] or 0) >= len(inputs[port]) + FORERUNNERS
         # Open vSwitch loses frames while another port is added.
         wait_for("all frames are in", all_in, 20)
-    switch.counted = switch.rule_packets()
+    # Open vSwitch brings its rules' counters up to date twice a second.
+    end = time.monotonic() + 5
+    while True:
+        switch.counted = switch.rule_packets("br0", "OpenFlow13")
+        if all(twin.hits.get(cookie, 0) == count for cookie, count in switch.counted.items()) or time.monotonic() > end:
+            break
+        time.sleep(0.1)
     switch.ports_counted = switch.counters()
     switch.stop()  # closes the files
     return switch, {port: oracle.read_pcap(path) for port, path in files.items()}
