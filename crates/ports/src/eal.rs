@@ -103,10 +103,15 @@ pub fn init(options: &EalOptions) -> Result<Eal, Error> {
         Err(_) => return Err(Error::Environment("DPDK's set-up panicked".into())),
     }
     *started = true;
+    let runtime_dir = plan.own_prefix.then(runtime_dir).flatten();
+    if let Some(dir) = &runtime_dir {
+        // It is empty unless the user asked for files; without it nothing is left even of a process that is killed.
+        let _ = std::fs::remove_dir(dir);
+    }
     Ok(Eal(Arc::new(Inner {
         pools: Pools::new(plan.huge_pages),
         huge_pages: plan.huge_pages,
-        runtime_dir: plan.own_prefix.then(runtime_dir).flatten(),
+        runtime_dir,
         arguments: plan.arguments,
     })))
 }

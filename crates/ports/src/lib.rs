@@ -7,21 +7,27 @@
 //!
 //! | type | how | module |
 //! | --- | --- | --- |
-//! | `system` | AF_PACKET socket with virtio-net headers | [`kernel`] |
-//! | `tap`, `internal` | TAP device with virtio-net headers | [`tap`] |
-//! | `dpdk`, `afxdp` | DPDK Ethernet device | [`ethdev`] |
-//! | `dpdkvhostuser`, `dpdkvhostuserclient` | DPDK's vhost library | [`vhost`] |
-//! | `dummy` | memory | [`dummy`] |
+//! | `system` | AF_PACKET socket with virtio-net headers | `kernel` |
+//! | `tap`, `internal` | TAP device with virtio-net headers | `tap` |
+//! | `dpdk`, `afxdp` | DPDK Ethernet device | `ethdev` |
+//! | `dpdkvhostuser`, `dpdkvhostuserclient` | DPDK's vhost library | `vhost` |
+//! | `dummy` | memory | `dummy` |
 
+mod descriptor;
 pub mod eal;
 mod egress;
 mod error;
-pub mod ethdev;
+mod ethdev;
 mod gate;
+mod kernel;
+mod link;
 mod mbuf;
 mod pool;
 mod raw;
 mod spec;
+mod tap;
+mod vector;
+mod vnet;
 
 pub use eal::{Eal, EalOptions, Memory};
 pub use error::{Error, describe};
@@ -101,6 +107,8 @@ pub trait PortControl: Send {
 /// Opens a port. The error's text is for `Interface.error`.
 pub fn open(eal: &Eal, spec: &PortSpec) -> Result<OpenPort, Error> {
     match &spec.kind {
+        Kind::System => kernel::open(eal, spec),
+        Kind::Tap | Kind::Internal => tap::open(eal, spec),
         Kind::Dpdk(options) => ethdev::open(eal, spec, options),
         other => Err(Error::UnknownType {
             name: spec.name.clone(),

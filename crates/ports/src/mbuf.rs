@@ -87,6 +87,11 @@ impl Mbuf {
         })
     }
 
+    /// The bytes of all segments, in order.
+    pub(crate) fn segments(&self) -> impl Iterator<Item = &[u8]> {
+        self.chain().map(bytes_of)
+    }
+
     /// Hangs `tail`'s segments behind this frame's. False, with `tail` freed, when there would be too many.
     pub(crate) fn chain_behind(&mut self, tail: Mbuf) -> bool {
         let Some(segments) = self.raw().segments.checked_add(tail.raw().segments) else {

@@ -4,3 +4,4 @@
 
 mod ethdev;
 mod support;
+mod kernel;

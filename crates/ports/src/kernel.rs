@@ -1,0 +1,557 @@
+//! Existing kernel interfaces, through AF_PACKET sockets.
+//!
+//! A local veth sends frames whose checksum is still to be filled in, TCP frames of 64 KiB, and VLAN tags beside the
+//! bytes. With `PACKET_VNET_HDR` the first two arrive with a header that says so, and leave again with one, so a frame from one
+//! kernel interface to another is never segmented; with `PACKET_AUXDATA` the tag arrives too and is put back into the
+//! bytes. What this switch sends is not received again (`PACKET_IGNORE_OUTGOING`). The host's own stack goes on seeing what arrives, as with Open
+//! vSwitch.
+
+use crate::descriptor::Descriptor;
+use crate::egress;
+use crate::error::{Error, last_errno};
+use crate::link::{LinkState, Links, set_option};
+use crate::mbuf::{self, Mbuf};
+use crate::pool::Pool;
+use crate::spec::PortSpec;
+use crate::vector::{self, KERNEL, Refused, Slot};
+use crate::vnet;
+use crate::{Eal, Mac, OpenPort, PortControl, PortInfo};
+use libc::{c_int, c_void, iovec, mmsghdr};
+use packet::frame::Frame;
+use packet::io::{BURST, QueueDrops, RxQueue, TxOutcome, TxQueue};
+use std::cell::Cell;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+
+// linux/if_packet.h
+const PACKET_ADD_MEMBERSHIP: c_int = 1;
+const PACKET_STATISTICS: c_int = 6;
+const PACKET_AUXDATA: c_int = 8;
+const PACKET_VNET_HDR: c_int = 15;
+const PACKET_IGNORE_OUTGOING: c_int = 23;
+const PACKET_MR_PROMISC: u16 = 1;
+const TP_STATUS_VLAN_VALID: u32 = 1 << 4;
+const TP_STATUS_VLAN_TPID_VALID: u32 = 1 << 6;
+const TPID_DEFAULT: u16 = 0x8100;
+
+/// What the kernel may hold for us: a few hundred frames of 64 KiB.
+const RECEIVE_BUFFER: c_int = 8 << 20;
+const SEND_BUFFER: c_int = 4 << 20;
+
+/// `struct tpacket_auxdata`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct AuxData {
+    status: u32,
+    length: u32,
+    captured: u32,
+    mac: u16,
+    net: u16,
+    vlan_tci: u16,
+    vlan_tpid: u16,
+}
+
+/// `struct packet_mreq`.
+#[repr(C)]
+struct Membership {
+    ifindex: c_int,
+    kind: u16,
+    address_length: u16,
+    address: [u8; 8],
+}
+
+/// Room for one control message with an `AuxData`, aligned as the kernel wants it.
+#[repr(C, align(8))]
+#[derive(Clone, Copy)]
+struct Ancillary([u8; 64]);
+
+pub(crate) fn open(eal: &Eal, spec: &PortSpec) -> Result<OpenPort, Error> {
+    let failed = |errno| Error::Open {
+        name: spec.name.clone(),
+        errno,
+    };
+    let mut links = Links::new().map_err(failed)?;
+    let link = links.by_name(&spec.name).map_err(failed)?;
+    if !matches!(link.hardware, libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK) {
+        return Err(Error::Unsupported {
+            name: spec.name.clone(),
+            what: "an interface that is not Ethernet".into(),
+        });
+    }
+    let socket = Arc::new(Descriptor::new(receiver(link.ifindex).map_err(failed)?));
+    let rx = KernelRx::new(socket.clone(), eal.pool()?);
+    let mut control = Box::new(KernelControl {
+        name: spec.name.clone(),
+        ifindex: link.ifindex,
+        first_changes: link.carrier_changes,
+        links,
+        socket,
+    });
+    if let Some(mac) = spec.mac {
+        control.set_mac(mac)?;
+    }
+    if let Some(mtu) = spec.mtu {
+        control.set_mtu(mtu)?;
+    }
+    Ok(OpenPort {
+        control,
+        rx: vec![Box::new(rx)],
+    })
+}
+
+fn packet_socket() -> Result<OwnedFd, c_int> {
+    // Protocol 0 receives nothing until the socket is bound to one.
+    // SAFETY: plain values.
+    let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) };
+    if fd < 0 {
+        return Err(last_errno());
+    }
+    // SAFETY: just made, owned by nobody else.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    set_option(&fd, libc::SOL_PACKET, PACKET_VNET_HDR, &1)?;
+    Ok(fd)
+}
+
+fn bind(fd: &OwnedFd, ifindex: u32, protocol: u16) -> Result<(), c_int> {
+    // SAFETY: all zeroes is a valid address.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = protocol.to_be();
+    address.sll_ifindex = ifindex as c_int;
+    // SAFETY: the address is readable for its size.
+    let code = unsafe {
+        libc::bind(
+            fd.as_raw_fd(),
+            std::ptr::from_ref(&address).cast(),
+            std::mem::size_of_val(&address) as libc::socklen_t,
+        )
+    };
+    if code == 0 { Ok(()) } else { Err(last_errno()) }
+}
+
+fn receiver(ifindex: u32) -> Result<OwnedFd, c_int> {
+    let fd = packet_socket()?;
+    set_option(&fd, libc::SOL_PACKET, PACKET_AUXDATA, &1)?;
+    set_option(&fd, libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1)?;
+    set_option(&fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &RECEIVE_BUFFER)?;
+    let promiscuous = Membership {
+        ifindex: ifindex as c_int,
+        kind: PACKET_MR_PROMISC,
+        address_length: 0,
+        address: [0; 8],
+    };
+    set_option(&fd, libc::SOL_PACKET, PACKET_ADD_MEMBERSHIP, &promiscuous)?;
+    bind(&fd, ifindex, libc::ETH_P_ALL as u16)?;
+    Ok(fd)
+}
+
+fn sender(ifindex: u32) -> Result<OwnedFd, c_int> {
+    let fd = packet_socket()?;
+    set_option(&fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &SEND_BUFFER)?;
+    bind(&fd, ifindex, 0)?;
+    Ok(fd)
+}
+
+struct KernelRx {
+    socket: Arc<Descriptor>,
+    pool: Pool,
+    slots: Box<[Slot; BURST]>,
+    parts: Box<[[iovec; 3]; BURST]>,
+    ancillary: Box<[Ancillary; BURST]>,
+    messages: Box<[mmsghdr; BURST]>,
+    malformed: u64,
+    no_buffer: u64,
+    missed: Cell<u64>,
+}
+
+// SAFETY: the raw pointers in `parts` and `messages` point into the boxes beside them and are only used during a receive.
+unsafe impl Send for KernelRx {}
+
+impl KernelRx {
+    fn new(socket: Arc<Descriptor>, pool: Pool) -> KernelRx {
+        KernelRx {
+            socket,
+            pool,
+            slots: Box::new(std::array::from_fn(|_| Slot::new())),
+            parts: Box::new(
+                [[iovec {
+                    iov_base: std::ptr::null_mut(),
+                    iov_len: 0,
+                }; 3]; BURST],
+            ),
+            ancillary: Box::new([Ancillary([0; 64]); BURST]),
+            // SAFETY: all zeroes is a valid message header.
+            messages: Box::new([unsafe { std::mem::zeroed() }; BURST]),
+            malformed: 0,
+            no_buffer: 0,
+            missed: Cell::new(0),
+        }
+    }
+
+    /// Points the message headers at free buffers; returns for how many there were some.
+    fn get_ready(&mut self) -> usize {
+        for index in 0..BURST {
+            let Some(parts) = self.slots[index].parts(&self.pool) else {
+                return index;
+            };
+            self.parts[index] = parts;
+            let header = &mut self.messages[index].msg_hdr;
+            header.msg_iov = self.parts[index].as_mut_ptr();
+            header.msg_iovlen = parts.len();
+            header.msg_control = self.ancillary[index].0.as_mut_ptr().cast();
+            header.msg_controllen = std::mem::size_of::<Ancillary>();
+        }
+        BURST
+    }
+
+    /// Takes frame `index` out of its slot.
+    fn take(&mut self, index: usize) -> Result<Mbuf, Refused> {
+        let message = &self.messages[index];
+        if message.msg_hdr.msg_flags & libc::MSG_TRUNC != 0 {
+            return Err(Refused::Malformed);
+        }
+        // SAFETY: the kernel said that it wrote this much to the parts of this slot.
+        let mut frame = unsafe { self.slots[index].take(message.msg_len as usize)? };
+        if let Some((tpid, tci)) = tag_beside(&message.msg_hdr)
+            && !vector::insert_tag(&mut frame, tpid, tci)
+        {
+            return Err(Refused::Malformed);
+        }
+        Ok(frame)
+    }
+
+    fn count(&mut self, refused: Refused) {
+        match refused {
+            Refused::Malformed => self.malformed += 1,
+            Refused::NoBuffer => self.no_buffer += 1,
+        }
+    }
+}
+
+/// The VLAN tag that the kernel took out of the frame, as protocol and content.
+fn tag_beside(header: &libc::msghdr) -> Option<(u16, u16)> {
+    // SAFETY: the kernel filled the control area in and set its length; the macros stay within that length.
+    unsafe {
+        let mut message = libc::CMSG_FIRSTHDR(header);
+        while let Some(current) = message.as_ref() {
+            if current.cmsg_level == libc::SOL_PACKET
+                && current.cmsg_type == PACKET_AUXDATA
+                && current.cmsg_len >= libc::CMSG_LEN(std::mem::size_of::<AuxData>() as u32) as usize
+            {
+                let data: AuxData = libc::CMSG_DATA(message).cast::<AuxData>().read_unaligned();
+                if data.status & TP_STATUS_VLAN_VALID == 0 {
+                    return None;
+                }
+                let tpid = if data.status & TP_STATUS_VLAN_TPID_VALID != 0 {
+                    data.vlan_tpid
+                } else {
+                    TPID_DEFAULT
+                };
+                return Some((tpid, data.vlan_tci));
+            }
+            message = libc::CMSG_NXTHDR(header, message);
+        }
+    }
+    None
+}
+
+impl RxQueue<Mbuf> for KernelRx {
+    fn receive(&mut self, out: &mut Vec<Mbuf>) -> usize {
+        if self.socket.is_shut() {
+            return 0;
+        }
+        let ready = self.get_ready();
+        if ready == 0 {
+            return 0;
+        }
+        // SAFETY: `ready` headers point at writable parts that live in self.
+        let got = unsafe {
+            libc::recvmmsg(
+                self.socket.number(),
+                self.messages.as_mut_ptr(),
+                ready as u32,
+                libc::MSG_DONTWAIT,
+                std::ptr::null_mut(),
+            )
+        };
+        if got < 0 {
+            // EINVAL is a frame that a virtio-net header cannot describe (SCTP segmentation, tunnels): the kernel dropped it.
+            if last_errno() == libc::EINVAL {
+                self.malformed += 1;
+            }
+            return 0;
+        }
+        let before = out.len();
+        for index in 0..got as usize {
+            match self.take(index) {
+                Ok(frame) => out.push(frame),
+                Err(refused) => self.count(refused),
+            }
+        }
+        out.len() - before
+    }
+
+    fn wait_fd(&self) -> Option<RawFd> {
+        Some(self.socket.number())
+    }
+
+    fn drops(&self) -> QueueDrops {
+        let mut counts = [0u32; 3];
+        let mut length = std::mem::size_of_val(&counts) as libc::socklen_t;
+        // SAFETY: the array is writable for the length given.
+        let code = unsafe {
+            libc::getsockopt(
+                self.socket.number(),
+                libc::SOL_PACKET,
+                PACKET_STATISTICS,
+                counts.as_mut_ptr().cast::<c_void>(),
+                &mut length,
+            )
+        };
+        if code == 0 {
+            // The kernel starts over with every question.
+            self.missed.set(self.missed.get() + u64::from(counts[1]));
+        }
+        QueueDrops {
+            missed: self.missed.get(),
+            malformed: self.malformed,
+            no_buffer: self.no_buffer,
+        }
+    }
+}
+
+struct KernelTx {
+    fd: OwnedFd,
+    /// The port's receiving socket, which tells whether the port is closed.
+    socket: Arc<Descriptor>,
+    scratch: Vec<Mbuf>,
+    headers: Vec<[u8; vnet::LENGTH]>,
+    parts: Vec<iovec>,
+    messages: Vec<mmsghdr>,
+}
+
+// SAFETY: the raw pointers in `parts` and `messages` are made and used within one call of `send`.
+unsafe impl Send for KernelTx {}
+
+impl KernelTx {
+    /// Lists all frames for `sendmmsg`. Frames with too many parts are taken out and counted.
+    fn list(&mut self, frames: &mut Vec<Mbuf>, outcome: &mut TxOutcome) {
+        self.headers.clear();
+        self.parts.clear();
+        self.messages.clear();
+        self.headers.extend(frames.iter().map(vector::header));
+        let mut counts = Vec::new();
+        let mut index = 0;
+        let headers = &self.headers;
+        let parts = &mut self.parts;
+        frames.retain(|frame| {
+            let header = &headers[index];
+            index += 1;
+            match vector::push_parts(header, frame, parts) {
+                Some(count) => counts.push(count),
+                None => outcome.failed += 1,
+            }
+            counts.len() + outcome.failed as usize == index
+        });
+        // The addresses of `parts` are final only now.
+        let mut first = self.parts.as_mut_ptr();
+        for count in counts {
+            // SAFETY: all zeroes is a valid message header; the parts of all frames lie one behind another.
+            unsafe {
+                let mut message: mmsghdr = std::mem::zeroed();
+                message.msg_hdr.msg_iov = first;
+                message.msg_hdr.msg_iovlen = count;
+                first = first.add(count);
+                self.messages.push(message);
+            }
+        }
+    }
+
+    /// Sends what is listed.
+    fn transmit(&mut self, frames: &[Mbuf], outcome: &mut TxOutcome) {
+        let mut next = 0;
+        while next < frames.len() {
+            // SAFETY: the headers from `next` on are valid and their parts live in self and in `frames`.
+            let sent = unsafe {
+                libc::sendmmsg(
+                    self.fd.as_raw_fd(),
+                    self.messages.as_mut_ptr().add(next),
+                    (frames.len() - next) as u32,
+                    libc::MSG_DONTWAIT,
+                )
+            };
+            if sent > 0 {
+                let sent = sent as usize;
+                outcome.packets += sent as u64;
+                outcome.bytes += frames[next..next + sent].iter().map(|frame| frame.len() as u64).sum::<u64>();
+                next += sent;
+                continue;
+            }
+            // The error is that of the first frame not sent.
+            let left = (frames.len() - next) as u64;
+            match last_errno() {
+                libc::EINTR => {}
+                libc::EAGAIN => {
+                    outcome.full += left;
+                    return;
+                }
+                libc::ENOBUFS => {
+                    outcome.full += 1;
+                    next += 1;
+                }
+                libc::EMSGSIZE => {
+                    outcome.too_long += 1;
+                    next += 1;
+                }
+                libc::ENETDOWN | libc::ENXIO | libc::ENODEV => {
+                    outcome.failed += left;
+                    return;
+                }
+                _ => {
+                    outcome.failed += 1;
+                    next += 1;
+                }
+            }
+        }
+    }
+}
+
+impl TxQueue<Mbuf> for KernelTx {
+    fn send(&mut self, frames: &mut Vec<Mbuf>) -> TxOutcome {
+        let mut outcome = TxOutcome::default();
+        if self.socket.is_shut() {
+            outcome.failed += frames.len() as u64;
+        } else {
+            if egress::scan(frames, KERNEL.longest).special {
+                egress::prepare(frames, &mut self.scratch, &KERNEL, &mut outcome);
+            }
+            let mut unlisted = TxOutcome::default();
+            self.list(frames, &mut unlisted);
+            outcome.failed += unlisted.failed;
+            self.transmit(frames, &mut outcome);
+        }
+        mbuf::free_all(frames);
+        outcome
+    }
+}
+
+/// The control thread's side.
+struct KernelControl {
+    name: String,
+    ifindex: u32,
+    first_changes: u32,
+    links: Links,
+    socket: Arc<Descriptor>,
+}
+
+/// What is known of a kernel interface, for any port that has one.
+pub(crate) fn info_of(links: &Links, name: &str, link: &LinkState, first_changes: u32) -> PortInfo {
+    let (link_speed, full_duplex) = links.speed(name);
+    PortInfo {
+        present: true,
+        mac: link.mac,
+        mtu: link.mtu.min(u32::from(u16::MAX)) as u16,
+        ifindex: link.ifindex,
+        admin_up: link.is_up(),
+        link_up: link.carrier,
+        link_speed,
+        full_duplex,
+        link_resets: u64::from(link.carrier_changes.wrapping_sub(first_changes)),
+    }
+}
+
+/// `Interface.status` of a kernel interface.
+pub(crate) fn status_of(links: &Links, name: &str) -> Vec<(String, String)> {
+    let Some(driver) = links.driver(name) else {
+        return Vec::new();
+    };
+    [
+        ("driver_name", driver.name),
+        ("driver_version", driver.version),
+        ("firmware_version", driver.firmware),
+    ]
+    .map(|(key, value)| (key.to_string(), value))
+    .to_vec()
+}
+
+/// Words an error of a change to a device.
+pub(crate) fn change(name: &str, what: impl Into<String>, result: Result<(), i32>) -> Result<(), Error> {
+    result.map_err(|errno| Error::Device {
+        name: name.to_string(),
+        what: what.into(),
+        errno,
+    })
+}
+
+/// Changes an interface's MAC address, if it is another now.
+pub(crate) fn change_mac(links: &mut Links, name: &str, mac: Mac) -> Result<(), Error> {
+    if links.by_name(name).is_ok_and(|link| link.mac == mac) {
+        return Ok(());
+    }
+    let text: Vec<String> = mac.iter().map(|byte| format!("{byte:02x}")).collect();
+    change(name, format!("setting MAC address {}", text.join(":")), links.set_mac(name, mac))
+}
+
+/// Changes an interface's MTU, if it is another now.
+pub(crate) fn change_mtu(links: &mut Links, name: &str, mtu: u16) -> Result<(), Error> {
+    if links.by_name(name).is_ok_and(|link| link.mtu == u32::from(mtu)) {
+        return Ok(());
+    }
+    change(name, format!("setting MTU {mtu}"), links.set_mtu(name, mtu))
+}
+
+impl PortControl for KernelControl {
+    fn tx_queue(&mut self, _worker: usize) -> Result<Box<dyn TxQueue<Mbuf>>, Error> {
+        let fd = sender(self.ifindex).map_err(|errno| Error::Open {
+            name: self.name.clone(),
+            errno,
+        })?;
+        Ok(Box::new(KernelTx {
+            fd,
+            socket: self.socket.clone(),
+            scratch: Vec::new(),
+            headers: Vec::new(),
+            parts: Vec::new(),
+            messages: Vec::new(),
+        }))
+    }
+
+    fn info(&mut self) -> PortInfo {
+        match self.links.by_index(self.ifindex) {
+            Ok(link) => info_of(&self.links, &self.name, &link, self.first_changes),
+            Err(_) => PortInfo::default(),
+        }
+    }
+
+    fn status(&mut self) -> Vec<(String, String)> {
+        status_of(&self.links, &self.name)
+    }
+
+    fn device_stats(&mut self) -> Vec<(String, u64)> {
+        match self.links.by_index(self.ifindex) {
+            Ok(link) => link.statistics(false),
+            Err(_) => Vec::new(),
+        }
+    }
+
+    fn set_mtu(&mut self, mtu: u16) -> Result<(), Error> {
+        change_mtu(&mut self.links, &self.name, mtu)
+    }
+
+    fn set_mac(&mut self, mac: Mac) -> Result<(), Error> {
+        change_mac(&mut self.links, &self.name, mac)
+    }
+
+    fn set_admin(&mut self, up: bool) -> Result<(), Error> {
+        let what = if up { "setting it up" } else { "setting it down" };
+        change(&self.name, what, self.links.set_up(&self.name, up))
+    }
+
+    fn close(self: Box<Self>) {}
+}
+
+impl Drop for KernelControl {
+    fn drop(&mut self) {
+        self.socket.shut();
+    }
+}

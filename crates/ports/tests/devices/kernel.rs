@@ -1,0 +1,360 @@
+//! Kernel interfaces: veth pairs and TAP devices in a network namespace that each test makes for itself.
+
+use crate::support::{bytes, eal, open, receive, send, udp};
+use packet::frame::{Frame, Gso};
+use packet::io::TxQueue;
+use ports::{Error, Kind, Mbuf, OpenPort, PortSpec};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::RawFd;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// Gives the calling thread an empty network namespace, which goes with it.
+fn own_namespace() {
+    eal();
+    // SAFETY: plain value; only the calling thread moves.
+    assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0, "a network namespace");
+    ip("link set lo up");
+    // Keeps the kernel's own multicast chatter out of the tests.
+    std::fs::write("/proc/thread-self/net/../../../sys/net/ipv6/conf/default/disable_ipv6", "1").ok();
+}
+
+fn ip(arguments: &str) {
+    let output = Command::new("ip").args(arguments.split_whitespace()).output().expect("ip runs");
+    assert!(
+        output.status.success(),
+        "ip {arguments}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+fn veth(a: &str, b: &str, mtu: u16) {
+    ip(&format!("link add {a} mtu {mtu} type veth peer name {b} mtu {mtu}"));
+    for name in [a, b] {
+        ip(&format!("link set {name} addrgenmode none"));
+        ip(&format!("link set {name} up"));
+    }
+}
+
+fn system(name: &str) -> OpenPort {
+    open(&PortSpec::new(name, Kind::System))
+}
+
+fn sender(port: &mut OpenPort) -> Box<dyn TxQueue<Mbuf>> {
+    port.control.tx_queue(0).expect("a transmit queue")
+}
+
+fn readable(fd: RawFd) -> bool {
+    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one valid entry.
+    unsafe { libc::poll(&mut poll, 1, 5000) == 1 }
+}
+
+/// `frame` with a VLAN tag behind its addresses.
+fn tagged(frame: &[u8], tpid: u16, tci: u16) -> Vec<u8> {
+    let mut out = frame[..12].to_vec();
+    out.extend(tpid.to_be_bytes());
+    out.extend(tci.to_be_bytes());
+    out.extend(&frame[12..]);
+    out
+}
+
+#[test]
+fn frames_pass_a_veth_with_their_tags() {
+    own_namespace();
+    veth("va", "vb", 1500);
+    let (mut a, mut b) = (system("va"), system("vb"));
+    let mut tx = sender(&mut a);
+    let plain = udp(100);
+    let frames = [
+        plain.clone(),
+        tagged(&plain, 0x8100, 5),
+        tagged(&plain, 0x8100, 0x6005),
+        tagged(&plain, 0x88a8, 7),
+        tagged(&tagged(&plain, 0x8100, 5), 0x88a8, 7),
+        tagged(&plain, 0x8100, 0),
+        udp(1472),
+        tagged(&udp(1472), 0x8100, 9),
+    ];
+    let slices: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
+    let outcome = send(&mut *tx, &slices);
+    assert_eq!(outcome.packets, frames.len() as u64, "{outcome:?}");
+    assert_eq!(outcome.bytes, frames.iter().map(|frame| frame.len() as u64).sum::<u64>());
+    assert!(readable(b.rx[0].wait_fd().unwrap()));
+    let got = receive(&mut *b.rx[0], frames.len());
+    assert_eq!(bytes(&got), frames);
+    assert!(got.iter().all(|frame| frame.headroom() >= 64));
+    // What a port sends it does not receive.
+    assert_eq!(a.rx[0].receive(&mut Vec::new()), 0);
+}
+
+#[test]
+fn frames_of_odd_lengths_are_sent_or_counted() {
+    own_namespace();
+    veth("va", "vb", 1500);
+    let (mut a, mut b) = (system("va"), system("vb"));
+    let mut tx = sender(&mut a);
+    let last = udp(7);
+    let outcome = send(&mut *tx, &[&[], &[1], &[0; 13], &[0; 9000], &last]);
+    assert_eq!((outcome.packets, outcome.too_long, outcome.failed), (1, 1, 3), "{outcome:?}");
+    assert_eq!(bytes(&receive(&mut *b.rx[0], 1)), [last]);
+}
+
+#[test]
+fn jumbo_frames_pass_in_several_segments() {
+    own_namespace();
+    veth("va", "vb", 9000);
+    let (mut a, mut b) = (system("va"), system("vb"));
+    assert_eq!(a.control.info().mtu, 9000);
+    let mut tx = sender(&mut a);
+    let frame = udp(8972);
+    assert_eq!(send(&mut *tx, &[&frame]).packets, 1);
+    let got = receive(&mut *b.rx[0], 1);
+    assert!(got[0].segment_count() > 1);
+    assert_eq!(got[0].to_vec(), frame);
+}
+
+#[test]
+fn information_is_the_kernels() {
+    own_namespace();
+    veth("va", "vb", 1400);
+    let mut a = system("va");
+    let info = a.control.info();
+    assert!(info.present && info.admin_up && info.link_up && info.ifindex > 0);
+    assert_eq!((info.mtu, info.link_speed, info.full_duplex), (1400, 10_000_000_000, Some(true)));
+    assert!(a.control.status().contains(&("driver_name".into(), "veth".into())));
+    a.control.set_mtu(1300).unwrap();
+    a.control.set_mac([2, 0, 0, 0, 0, 9]).unwrap();
+    let resets = info.link_resets;
+    ip("link set vb down");
+    let info = a.control.info();
+    assert_eq!((info.mtu, info.mac), (1300, [2, 0, 0, 0, 0, 9]));
+    assert!(!info.link_up && info.link_resets > resets);
+    a.control.set_admin(false).unwrap();
+    assert!(!a.control.info().admin_up);
+    assert!(matches!(a.control.set_mtu(1), Err(Error::Device { .. })));
+    assert!(a.control.device_stats().iter().any(|(name, _)| name == "rx_packets"));
+    assert!(a.control.inject(&[0; 60]).is_err());
+}
+
+#[test]
+fn a_vanished_device_loses_only_its_own_frames() {
+    own_namespace();
+    veth("va", "vb", 1500);
+    let mut a = system("va");
+    let mut tx = sender(&mut a);
+    ip("link del va");
+    let outcome = send(&mut *tx, &[&udp(1), &udp(2)]);
+    assert_eq!((outcome.packets, outcome.failed), (0, 2), "{outcome:?}");
+    assert_eq!(a.rx[0].receive(&mut Vec::new()), 0);
+    assert!(!a.control.info().present);
+    assert!(a.control.tx_queue(1).is_err());
+    assert!(a.control.device_stats().is_empty());
+    assert_eq!(
+        ports::open(eal(), &PortSpec::new("va", Kind::System)).err().unwrap().to_string(),
+        "could not open network device va (No such device)"
+    );
+}
+
+#[test]
+fn a_closed_port_is_silent_for_queues_that_are_left() {
+    own_namespace();
+    veth("va", "vb", 1500);
+    let (mut a, mut b) = (system("va"), system("vb"));
+    let (mut tx_a, mut tx_b) = (sender(&mut a), sender(&mut b));
+    let mut rx_b = b.rx.remove(0);
+    b.control.close();
+    send(&mut *tx_a, &[&udp(1)]);
+    assert_eq!(rx_b.receive(&mut Vec::new()), 0);
+    assert_eq!(send(&mut *tx_b, &[&udp(1)]).failed, 1);
+}
+
+#[test]
+fn a_tap_is_the_other_end_of_its_interface() {
+    own_namespace();
+    let mut spec = PortSpec::new("tap9", Kind::Internal);
+    spec.mac = Some([2, 0, 0, 0, 0, 7]);
+    spec.mtu = Some(1400);
+    let mut tap = open(&spec);
+    let info = tap.control.info();
+    assert_eq!((info.mac, info.mtu, info.admin_up), ([2, 0, 0, 0, 0, 7], 1400, false));
+    let mut tx = sender(&mut tap);
+    assert_eq!(send(&mut *tx, &[&udp(1)]).failed, 1, "the device is down");
+    ip("link set tap9 addrgenmode none");
+    tap.control.set_admin(true).unwrap();
+    assert!(tap.control.info().link_up);
+    let mut host = system("tap9");
+    let mut from_host = sender(&mut host);
+    let frames = [udp(10), tagged(&udp(20), 0x8100, 3), udp(1372)];
+    let slices: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
+    assert_eq!(send(&mut *from_host, &slices).packets, 3);
+    assert!(readable(tap.rx[0].wait_fd().unwrap()));
+    assert_eq!(bytes(&receive(&mut *tap.rx[0], 3)), frames);
+    assert_eq!(send(&mut *tx, &slices).packets, 3);
+    assert_eq!(bytes(&receive(&mut *host.rx[0], 3)), frames);
+    let stats = tap.control.device_stats();
+    assert!(stats.contains(&("tx_packets".into(), 3)), "{stats:?}");
+    // The device goes with the port, whoever still holds queues.
+    let mut rx = tap.rx.remove(0);
+    tap.control.close();
+    assert!(ports::open(eal(), &PortSpec::new("tap9", Kind::System)).is_err());
+    assert_eq!(rx.receive(&mut Vec::new()), 0);
+    assert_eq!(send(&mut *tx, &[&udp(1)]).failed, 1);
+}
+
+#[test]
+fn names_that_no_device_can_have_are_refused() {
+    own_namespace();
+    let error = |name: &str, kind: Kind| ports::open(eal(), &PortSpec::new(name, kind)).err().unwrap().to_string();
+    assert_eq!(error("tap%d", Kind::Tap), "could not open network device tap%d (Invalid argument)");
+    assert_eq!(
+        error("veth-that-is-not-there", Kind::System),
+        "could not open network device veth-that-is-not-there (No such device)"
+    );
+    veth("va", "vb", 1500);
+    assert!(error("va", Kind::Internal).starts_with("could not open network device va ("));
+}
+
+/// A host in a namespace and thread of its own, at the other end of a veth.
+struct Host {
+    thread: std::thread::JoinHandle<()>,
+    ready: mpsc::Sender<()>,
+}
+
+impl Host {
+    /// Starts a thread with a namespace, moves interface `name` there, gives it `address` and runs `work`.
+    fn start(name: &'static str, address: &'static str, work: impl FnOnce() + Send + 'static) -> Host {
+        let (tell, told) = mpsc::channel();
+        let (ready, go) = mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            own_namespace();
+            // SAFETY: no arguments.
+            tell.send(unsafe { libc::gettid() }).unwrap();
+            go.recv().unwrap();
+            ip(&format!("addr add {address}/24 dev {name}"));
+            ip(&format!("link set {name} up"));
+            work();
+        });
+        let tid = told.recv().unwrap();
+        ip(&format!("link set {name} netns {tid}"));
+        Host { thread, ready }
+    }
+}
+
+fn bad_checksums() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
+    let lines: Vec<Vec<&str>> = text
+        .lines()
+        .filter(|line| line.starts_with("Tcp:"))
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    let column = lines[0].iter().position(|name| *name == "InCsumErrors").unwrap();
+    lines[1][column].parse().unwrap()
+}
+
+/// Sends 16 MB by TCP from one host to another, through `between`, which is given both ports and a stop flag.
+fn tcp_through(between: impl FnOnce(OpenPort, OpenPort, &AtomicBool)) {
+    const TOTAL: usize = 16 << 20;
+    own_namespace();
+    ip("link add va type veth peer name host-a");
+    ip("link add vb type veth peer name host-b");
+    static STOP: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
+    static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+    let stop = &STOP[NEXT.fetch_add(1, Ordering::Relaxed)];
+    let (listening, listens) = mpsc::channel();
+    let server = Host::start("host-b", "10.9.0.2", move || {
+        let listener = TcpListener::bind("10.9.0.2:9000").unwrap();
+        listening.send(()).unwrap();
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let mut data = Vec::new();
+        stream.read_to_end(&mut data).unwrap();
+        assert_eq!(data.len(), TOTAL);
+        assert!(data.iter().enumerate().all(|(index, byte)| *byte == (index / 7) as u8));
+        assert_eq!(bad_checksums(), 0);
+        stop.store(true, Ordering::Relaxed);
+    });
+    let client = Host::start("host-a", "10.9.0.1", move || {
+        listens.recv().unwrap();
+        let end = Instant::now() + Duration::from_secs(20);
+        let mut stream = loop {
+            match TcpStream::connect("10.9.0.2:9000") {
+                Ok(stream) => break stream,
+                Err(error) if Instant::now() > end => panic!("{error}"),
+                Err(_) => std::thread::sleep(Duration::from_millis(50)),
+            }
+        };
+        stream.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
+        let data: Vec<u8> = (0..TOTAL).map(|index| (index / 7) as u8).collect();
+        stream.write_all(&data).unwrap();
+    });
+    for name in ["va", "vb"] {
+        ip(&format!("link set {name} up"));
+    }
+    let (a, b) = (system("va"), system("vb"));
+    server.ready.send(()).unwrap();
+    client.ready.send(()).unwrap();
+    between(a, b, stop);
+    client.thread.join().unwrap();
+    server.thread.join().unwrap();
+}
+
+fn forward(mut a: OpenPort, mut b: OpenPort, stop: &AtomicBool, mut look: impl FnMut(&mut Vec<Mbuf>)) {
+    let (mut to_a, mut to_b) = (sender(&mut a), sender(&mut b));
+    let mut frames = Vec::new();
+    let end = Instant::now() + Duration::from_secs(40);
+    while !stop.load(Ordering::Relaxed) {
+        assert!(Instant::now() < end, "the transfer does not end");
+        a.rx[0].receive(&mut frames);
+        look(&mut frames);
+        to_b.send(&mut frames);
+        b.rx[0].receive(&mut frames);
+        look(&mut frames);
+        to_a.send(&mut frames);
+    }
+}
+
+#[test]
+fn large_tcp_frames_pass_whole_and_sound() {
+    tcp_through(|a, b, stop| {
+        let (mut large, mut partial) = (0, 0);
+        forward(a, b, stop, |frames| {
+            for frame in frames {
+                large += u32::from(frame.offload().gso == Gso::Tcp4 && frame.len() > 10_000);
+                partial += u32::from(frame.offload().partial_checksum);
+            }
+        });
+        assert!(large > 10, "TCP sent {large} large frames");
+        assert!(partial > 10, "{partial} frames had a partial checksum");
+    });
+}
+
+#[test]
+fn large_tcp_frames_are_cut_for_devices_that_cannot() {
+    // A DPDK ring in the middle takes no offloads: everything is segmented and summed in software before it.
+    tcp_through(|mut a, mut b, stop| {
+        let spec = |name| PortSpec::new(name, Kind::Dpdk(ports::Dpdk::new(format!("net_ring_{name}"))));
+        let (mut there, mut back) = (open(&spec("there")), open(&spec("back")));
+        let mut to_ring = [sender(&mut there), sender(&mut back)];
+        let (mut to_a, mut to_b) = (sender(&mut a), sender(&mut b));
+        let mut frames = Vec::new();
+        let end = Instant::now() + Duration::from_secs(40);
+        while !stop.load(Ordering::Relaxed) {
+            assert!(Instant::now() < end, "the transfer does not end");
+            a.rx[0].receive(&mut frames);
+            to_ring[0].send(&mut frames);
+            while there.rx[0].receive(&mut frames) > 0 {
+                assert!(frames.iter().all(|frame| frame.len() <= 1514 && !frame.offload().partial_checksum));
+                to_b.send(&mut frames);
+            }
+            b.rx[0].receive(&mut frames);
+            to_ring[1].send(&mut frames);
+            while back.rx[0].receive(&mut frames) > 0 {
+                to_a.send(&mut frames);
+            }
+        }
+    });
+}
