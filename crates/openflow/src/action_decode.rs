@@ -283,10 +283,7 @@ fn nicira(body: &mut Reader<'_>, version: u8, depth: u8) -> Result<Taken, Error>
         22 => return write_metadata(body),
         27 => Action::StackPush(stack(body, false)?),
         28 => Action::StackPop(stack(body, true)?),
-        33 => {
-            body.skip(6)?;
-            set_field(body, true)?
-        }
+        33 => set_field(body, true)?,
         34 => conjunction(body)?,
         37 => controller2(body)?,
         39 => output_trunc(body)?,

@@ -289,7 +289,6 @@ fn set_field(out: &mut Vec<u8>, version: u8, field: Field, value: &Value, mask: 
         });
     } else {
         nicira(out, 33, |out| {
-            out.pad(6);
             oxm::put_entry(out, def, value, mask, version);
         });
     }

@@ -113,7 +113,7 @@ errors! {
     BufferEmpty "OFPBRC_BUFFER_EMPTY": of(1, 6, 1, 7);
     BufferUnknown "OFPBRC_BUFFER_UNKNOWN": of(1, 6, 1, 8);
     BadRequestTableId "OFPBRC_BAD_TABLE_ID": nx(1, 1, 1, 512), of(2, 6, 1, 9);
-    IsSlave "OFPBRC_IS_SLAVE": of(1, 2, 1, 5), of(3, 6, 1, 10);
+    IsSlave "OFPBRC_IS_SECONDARY": of(1, 2, 1, 5), of(3, 6, 1, 10);
     BadRequestPort "OFPBRC_BAD_PORT": nx(1, 2, 1, 514), of(3, 6, 1, 11);
     BadPacket "OFPBRC_BAD_PACKET": of(3, 6, 1, 12);
     MultipartOverflow "OFPBRC_MULTIPART_BUFFER_OVERFLOW": of(4, 6, 1, 13);
@@ -126,8 +126,8 @@ errors! {
     Unencodable "NXBRC_UNENCODABLE_ERROR": nx(1, 2, 1, 521), exp(3, 6, 10);
     BadActionType "OFPBAC_BAD_TYPE": of(1, 6, 2, 0);
     BadActionLength "OFPBAC_BAD_LEN": of(1, 6, 2, 1);
-    BadActionExperimenter "OFPBAC_BAD_EXPERIMENTER": of(1, 6, 2, 2);
-    BadActionExperimenterType "OFPBAC_BAD_EXP_TYPE": of(1, 6, 2, 3);
+    BadActionExperimenter "OFPBAC_BAD_VENDOR": of(1, 6, 2, 2);
+    BadActionExperimenterType "OFPBAC_BAD_VENDOR_TYPE": of(1, 6, 2, 3);
     BadOutPort "OFPBAC_BAD_OUT_PORT": of(1, 6, 2, 4);
     BadActionArgument "OFPBAC_BAD_ARGUMENT": of(1, 6, 2, 5);
     ActionPermission "OFPBAC_EPERM": of(1, 6, 2, 6);
@@ -135,6 +135,7 @@ errors! {
     BadQueue "OFPBAC_BAD_QUEUE": of(1, 6, 2, 8);
     BadOutGroup "OFPBAC_BAD_OUT_GROUP": of(2, 6, 2, 9);
     ActionMatchInconsistent "OFPBAC_MATCH_INCONSISTENT": nx(1, 1, 1, 522), of(2, 6, 2, 10);
+    FlowModUnsupported "OFPFMFC_UNSUPPORTED": of(1, 1, 3, 5);
     UnsupportedOrder "OFPBAC_UNSUPPORTED_ORDER": of(1, 1, 3, 5), of(2, 6, 2, 11);
     BadTag "OFPBAC_BAD_TAG": of(2, 6, 2, 12);
     BadSetType "OFPBAC_BAD_SET_TYPE": nx(1, 2, 1, 523), of(3, 6, 2, 13);
@@ -167,6 +168,7 @@ errors! {
     MatchPermission "OFPBMC_EPERM": of(3, 6, 4, 11);
     FlowModUnknown "OFPFMFC_UNKNOWN": of(2, 6, 5, 0);
     TableFull "OFPFMFC_TABLE_FULL": of(1, 1, 3, 0), of(2, 6, 5, 1);
+    BadTableIdInCommand "NXFMFC_BAD_TABLE_ID": nx(1, 2, 5, 257), exp(3, 6, 13);
     BadTableId "OFPFMFC_BAD_TABLE_ID": nx(1, 1, 5, 257), of(2, 6, 5, 2);
     Overlap "OFPFMFC_OVERLAP": of(1, 1, 3, 1), of(2, 6, 5, 3);
     FlowModPermission "OFPFMFC_EPERM": of(1, 1, 3, 2), of(2, 6, 5, 4);

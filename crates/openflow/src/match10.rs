@@ -154,10 +154,8 @@ fn add_network(matching: &mut Match, raw: &Raw) {
         matches!(raw.dl_type, 0x0800 | 0x86dd),
         matches!(raw.dl_type, 0x0806 | 0x8035),
     );
-    if ip || arp {
-        if raw.has(NW_PROTO) {
-            matching.set_bytes(at::IP_PROTO, &[raw.nw_proto], &[0xff]);
-        }
+    if (ip || arp) && raw.has(NW_PROTO) {
+        matching.set_bytes(at::IP_PROTO, &[raw.nw_proto], &[0xff]);
     }
     if raw.dl_type == 0x0800 || arp {
         let (src, dst) = (

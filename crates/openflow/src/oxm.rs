@@ -245,7 +245,6 @@ const ORDER: &[Field] = {
         ConjId,
         InPort,
         InPortOxm,
-        InPhyPort,
         ActsetOutput,
         EthSrc,
         EthDst,
@@ -344,7 +343,7 @@ fn is_spoken(field: Field, version: u8) -> bool {
     use Field::*;
     match field {
         InPort | VlanTci | IpDscp => version == 1,
-        InPortOxm | InPhyPort | VlanVid | VlanPcp | IpDscpShifted => version != 1,
+        InPortOxm | VlanVid | VlanPcp | IpDscpShifted => version != 1,
         _ if (Reg0..=Reg15).contains(&field) => version < 6,
         _ if (Xreg0..=Xreg7).contains(&field) => version >= 6,
         _ => true,

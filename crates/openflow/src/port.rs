@@ -34,7 +34,7 @@ pub fn from_u16(number: u16) -> PortNo {
 
 /// The 16-bit number for a 32-bit one; None for numbers that do not fit (0xff00 to 0xfffffeff).
 pub fn to_u16(number: PortNo) -> Option<u16> {
-    (number < MAX || number >= 0xffff_ff00).then_some(number as u16)
+    (!(MAX..0xffff_ff00).contains(&number)).then_some(number as u16)
 }
 
 /// Whether an `output` action may name the port whatever ports the switch has: a number below [`MAX`] or a reserved one

@@ -202,7 +202,7 @@ fn take_property(
         }
         _ => {}
     }
-    let rules = if kind % 2 == 0 {
+    let rules = if kind.is_multiple_of(2) {
         &mut features.rules
     } else {
         &mut features.miss
