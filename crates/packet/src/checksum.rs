@@ -200,9 +200,28 @@ pub fn finish_partial(frame: &mut impl Frame) -> bool {
     }
     let start = usize::from(offload.csum_start);
     let place = start + usize::from(offload.csum_offset);
-    if place + 2 > frame.len() {
+    let sctp_field = offload.csum_offset == SCTP_OFFSET;
+    if place + if sctp_field { 4 } else { 2 } > frame.len() {
         return false;
     }
+    if sctp_field {
+        let crc = sctp(frame, start, frame.len());
+        write_at(frame, place, &crc.to_le_bytes());
+    } else {
+        finish_internet(frame, start, place);
+    }
+    offload.partial_checksum = false;
+    offload.checksum_valid = true;
+    offload.csum_start = 0;
+    offload.csum_offset = 0;
+    frame.set_offload(offload);
+    true
+}
+
+/// Where SCTP has its checksum. No protocol with an Internet checksum has it there, and the kernel says in no other way that it wants a CRC.
+const SCTP_OFFSET: u16 = 8;
+
+fn finish_internet(frame: &mut impl Frame, start: usize, place: usize) {
     // The field holds the pseudo header's sum, so summing over it adds that in.
     let checksum = match !frame_sum(frame, start, frame.len()) {
         // Zero would say "none" in UDP; in one's complement 0xffff is the same number.
@@ -210,12 +229,6 @@ pub fn finish_partial(frame: &mut impl Frame) -> bool {
         checksum => checksum,
     };
     write_at(frame, place, &checksum.to_be_bytes());
-    offload.partial_checksum = false;
-    offload.checksum_valid = true;
-    offload.csum_start = 0;
-    offload.csum_offset = 0;
-    frame.set_offload(offload);
-    true
 }
 
 /// What verifying a packet's checksums found.
@@ -346,6 +359,7 @@ pub fn sctp(frame: &impl Frame, start: usize, end: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::build::Builder;
     use crate::frame::{HeapFrame, Offload};
     use proptest::prelude::*;
 
@@ -417,10 +431,36 @@ mod tests {
         frame.set_offload(offload);
         assert!(!finish_partial(&mut frame));
         assert_eq!(frame.to_vec(), [0; 20]);
-        offload.csum_offset = 8;
+        offload.csum_start = 12;
+        offload.csum_offset = 6;
         frame.set_offload(offload);
         assert!(finish_partial(&mut frame));
         assert!(!frame.offload().partial_checksum);
         assert_eq!(frame.to_vec()[18..], [0xff, 0xff]);
+    }
+
+    #[test]
+    fn an_sctp_sender_may_leave_its_checksum_too() {
+        let builder = Builder::ethernet([1; 6], [2; 6]).ipv4(1, 2).sctp(3, 4);
+        let whole = builder.payload(b"data").frame();
+        let mut frame = whole.clone();
+        frame.head_mut()[42..46].fill(0xaa);
+        frame.set_offload(Offload {
+            partial_checksum: true,
+            csum_start: 34,
+            csum_offset: 8,
+            ..Offload::default()
+        });
+        assert!(finish_partial(&mut frame));
+        assert_eq!(frame.to_vec(), whole.to_vec());
+        frame.truncate(43);
+        let offload = Offload {
+            partial_checksum: true,
+            csum_start: 34,
+            csum_offset: 8,
+            ..Offload::default()
+        };
+        frame.set_offload(offload);
+        assert!(!finish_partial(&mut frame));
     }
 }
