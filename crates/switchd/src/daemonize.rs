@@ -287,7 +287,9 @@ fn monitor(options: &Options, mut parent: Option<File>) -> Result<File, Stop> {
             "{}: monitoring pid {child} ({state})",
             options.program
         ));
+        vlog::release_file();
         let status = wait_for(child);
+        vlog::resume_file();
         WATCHED.store(0, Ordering::SeqCst);
         let how = format!("pid {child} died, {}", describe(status));
         if !is_crash(status) {

@@ -2,6 +2,7 @@
 //! pidfile, control socket, and only then the runtime and with it threads.
 
 use std::cell::{Cell, RefCell};
+use std::io::Write;
 use std::panic::{self, AssertUnwindSafe};
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -79,7 +80,8 @@ pub fn main(arguments: Vec<String>) -> ExitCode {
     let options = match options::parse(&arguments, Directories::from_environment(), &current) {
         Ok(Request::Run(options)) => *options,
         Ok(Request::Print(text)) => {
-            print!("{text}");
+            // Whoever closed the pipe has read enough.
+            let _ = std::io::stdout().write_all(text.as_bytes());
             return ExitCode::SUCCESS;
         }
         Err(error) => {

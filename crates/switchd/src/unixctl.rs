@@ -16,7 +16,7 @@ use std::rc::Rc;
 use tokio::sync::oneshot;
 
 pub use framing::{Framer, FramingError};
-pub use server::Server;
+pub use server::{Request, Server, parse_request};
 
 type Handler = dyn Fn(Vec<String>, Reply);
 

@@ -159,6 +159,23 @@ pub fn silence_console() {
     }
 }
 
+/// Closes the log file for a process that will be silent for long, so that a rotated file is not kept; [`resume_file`]
+/// opens it again. For use before [`start_writer`] only.
+pub fn release_file() {
+    if let Some(log) = LOG.get() {
+        log.output.close();
+    }
+}
+
+/// Opens the log file again after [`release_file`].
+pub fn resume_file() {
+    if let Some((log, file)) = LOG.get().and_then(|log| Some((log, log.file.clone()?)))
+        && log.output.open(file).is_err()
+    {
+        WRITE_FAILED.increment();
+    }
+}
+
 /// Closes the log file and opens it again under its name, for log rotation. The answer comes when it is done.
 pub fn reopen(done: impl FnOnce(io::Result<()>) + Send + 'static) {
     let Some((log, file)) = LOG.get().and_then(|log| Some((log, log.file.as_ref()?))) else {

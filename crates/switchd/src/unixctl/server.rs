@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::{Framer, Registry};
@@ -20,6 +21,8 @@ use crate::streams::unix;
 const MAXIMUM_CLIENTS: usize = 64;
 /// How long a client may stay without sending anything.
 const IDLE_LIMIT: Duration = Duration::from_secs(300);
+/// How long a command may take; `exit` waits for all that the daemon has to undo.
+const COMMAND_LIMIT: Duration = Duration::from_secs(300);
 /// How long a client may take to read its answer.
 const WRITE_LIMIT: Duration = Duration::from_secs(30);
 /// How long clients get to read their last answer when the daemon ends.
@@ -148,7 +151,7 @@ async fn serve(mut stream: UnixStream, registry: &Registry, number: u64) -> io::
             }
             framer.push(&buffer[..length]);
         };
-        let request = match parse(&message) {
+        let request = match parse_request(&message) {
             Ok(request) => request,
             Err(problem) => {
                 MALFORMED.increment();
@@ -167,15 +170,17 @@ async fn serve(mut stream: UnixStream, registry: &Registry, number: u64) -> io::
 
 /// A request whose command is not yet known to exist.
 #[derive(Debug, PartialEq)]
-struct Request {
-    id: Value,
-    method: String,
-    /// Nothing if one of them is not a string.
-    arguments: Option<Vec<String>>,
+pub struct Request {
+    /// What the answer must repeat.
+    pub id: Value,
+    /// The command's name.
+    pub method: String,
+    /// Its arguments; nothing if one of them is not a string.
+    pub arguments: Option<Vec<String>>,
 }
 
 /// Reads a request; anything else ends the connection, as with Open vSwitch.
-fn parse(message: &[u8]) -> Result<Request, String> {
+pub fn parse_request(message: &[u8]) -> Result<Request, String> {
     let bad = |what: &str| format!("received bad JSON-RPC message: {what}");
     let Ok(Value::Object(mut fields)) = serde_json::from_slice(message) else {
         return Err(bad("message is not valid JSON"));
@@ -238,24 +243,9 @@ async fn answer(
         None => Err(format!("\"{method}\" command has non-string argument")),
         Some(arguments) => {
             let receiver = registry.run(&method, arguments);
-            tokio::pin!(receiver);
-            let mut room = super::framing::MAXIMUM_MESSAGE;
-            loop {
-                tokio::select! {
-                    biased;
-                    result = &mut receiver => {
-                        break result.unwrap_or_else(|_| Err("the command ended without an answer".into()));
-                    }
-                    length = stream.read(buffer), if room > 0 => match length? {
-                        // Gone, or only done with asking?
-                        0 if stream.ready(Interest::WRITABLE).await?.is_write_closed() => return Ok(None),
-                        0 => room = 0,
-                        length => {
-                            framer.push(&buffer[..length]);
-                            room = room.saturating_sub(length);
-                        }
-                    }
-                }
+            match wait(receiver, stream, framer, buffer).await? {
+                Some(result) => result,
+                None => return Ok(None),
             }
         }
     };
@@ -272,6 +262,36 @@ async fn answer(
     Ok(Some(answer.to_string().into_bytes()))
 }
 
+/// Waits for the command's result, at most [`COMMAND_LIMIT`], while looking whether the client is still there.
+async fn wait(
+    mut receiver: oneshot::Receiver<Result<String, String>>,
+    stream: &mut UnixStream,
+    framer: &mut Framer,
+    buffer: &mut [u8],
+) -> io::Result<Option<Result<String, String>>> {
+    let mut room = super::framing::MAXIMUM_MESSAGE;
+    let limit = tokio::time::sleep(COMMAND_LIMIT);
+    tokio::pin!(limit);
+    loop {
+        tokio::select! {
+            biased;
+            result = &mut receiver => {
+                return Ok(Some(result.unwrap_or_else(|_| Err("the command ended without an answer".into()))));
+            }
+            () = &mut limit => return Ok(Some(Err("the command takes too long".into()))),
+            length = stream.read(buffer), if room > 0 => match length? {
+                // Gone, or only done with asking?
+                0 if stream.ready(Interest::WRITABLE).await?.is_write_closed() => return Ok(None),
+                0 => room = 0,
+                length => {
+                    framer.push(&buffer[..length]);
+                    room = room.saturating_sub(length);
+                }
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -279,7 +299,7 @@ mod tests {
 
     #[test]
     fn requests_and_what_is_none() {
-        let request = parse(br#"{"id":{"a":1},"method":"m","params":["x"]}"#).unwrap();
+        let request = parse_request(br#"{"id":{"a":1},"method":"m","params":["x"]}"#).unwrap();
         assert_eq!(
             request,
             Request {
@@ -289,12 +309,12 @@ mod tests {
             }
         );
         assert_eq!(
-            parse(br#"{"id":0,"method":"m","params":[1]}"#)
+            parse_request(br#"{"id":0,"method":"m","params":[1]}"#)
                 .unwrap()
                 .arguments,
             None
         );
-        let error = |text: &str| parse(text.as_bytes()).unwrap_err();
+        let error = |text: &str| parse_request(text.as_bytes()).unwrap_err();
         assert_eq!(
             error(r#"{"id":null,"method":"m","params":[]}"#),
             "received unexpected notification message"
@@ -318,7 +338,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_message_panics(bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
-            let _ = parse(&bytes);
+            let _ = parse_request(&bytes);
         }
     }
 }
