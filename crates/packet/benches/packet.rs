@@ -137,6 +137,21 @@ fn main() {
             black_box(sets[number % 8].run(frame, layers, key));
         });
     }
+    let (value, mask) = (Value::from_u128(7, 4), Value::ones(32, 4));
+    editing(
+        "set_field ip_dst, not compiled",
+        &udp,
+        |frame, layers, key| {
+            black_box(edit::set_field(
+                frame,
+                layers,
+                key,
+                Field::Ipv4Dst,
+                black_box(&value),
+                &mask,
+            ));
+        },
+    );
     editing("dec_ttl", &udp, |frame, layers, key| {
         // So that it never expires.
         frame.head_mut()[22] = 64;

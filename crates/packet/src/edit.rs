@@ -26,7 +26,8 @@ const IPV6: u16 = 0x86dd;
 
 /// Writes the bits of `value` that are set in `mask`, both as the field lies in the key, to the packet and its key.
 ///
-/// Nothing happens where the packet lacks the field's header, and for fields that are not writable. Writing a TCI
+/// Nothing happens where the packet lacks the field's header, for fields that are not writable, and when value or mask have not the field's
+/// length. Writing an ICMPv6 type does not make the key's neighbour discovery words follow. Writing a TCI
 /// ([`Field::VlanTci`]) with the bit 0x1000 adds a tag where there is none, and without it removes the tag. False only when there was no room for
 /// such a tag, or memory ran out: then the packet must be dropped.
 pub fn set_field<F: Frame>(
@@ -37,6 +38,12 @@ pub fn set_field<F: Frame>(
     value: &Value,
     mask: &Value,
 ) -> bool {
+    if value.len() == mask.len()
+        && mask.iter().all(|byte| *byte == 0xff)
+        && let Some(set) = CompiledSet::whole(field, value)
+    {
+        return set.run(frame, layers, key);
+    }
     match fields::masked(field, value, mask) {
         Some(mask) => fields::set(frame, layers, key, field, value, &mask),
         None => true,
@@ -103,26 +110,21 @@ impl CompiledSet {
         let Some(mask) = fields::masked(field, value, mask) else {
             return CompiledSet::Nothing;
         };
-        let whole = mask == def.place();
-        let number = value.to_u128();
-        let bits = mask.to_u128();
+        let bits = mask.to_u64();
+        let number = value.to_u64() & bits;
+        if mask.iter().all(|byte| *byte == 0xff)
+            && let Some(set) = CompiledSet::whole(field, value)
+        {
+            return set;
+        }
         match field {
-            Field::EthDst if whole => CompiledSet::EthDst(address(value)),
-            Field::EthSrc if whole => CompiledSet::EthSrc(address(value)),
-            Field::Ipv4Src if whole => CompiledSet::Ipv4Src(number as u32),
-            Field::Ipv4Dst if whole => CompiledSet::Ipv4Dst(number as u32),
-            Field::TcpSrc if whole => CompiledSet::SourcePort(6, number as u16),
-            Field::UdpSrc if whole => CompiledSet::SourcePort(17, number as u16),
-            Field::TcpDst if whole => CompiledSet::DestinationPort(6, number as u16),
-            Field::UdpDst if whole => CompiledSet::DestinationPort(17, number as u16),
-            Field::IpTtl if whole => CompiledSet::IpTtl(number as u8),
             Field::IpDscp | Field::IpDscpShifted | Field::IpEcn => CompiledSet::IpTos {
-                value: (number & bits) as u8,
+                value: number as u8,
                 mask: bits as u8,
             },
             Field::DlVlan | Field::DlVlanPcp | Field::VlanVid | Field::VlanPcp => {
                 CompiledSet::VlanTci {
-                    value: (number & bits) as u16,
+                    value: number as u16,
                     mask: bits as u16,
                 }
             }
@@ -135,6 +137,25 @@ impl CompiledSet {
                 mask,
             },
         }
+    }
+
+    /// The set of a whole field that has a form of its own; None for other fields, and when the value has not the field's length.
+    #[inline]
+    fn whole(field: Field, value: &[u8]) -> Option<CompiledSet> {
+        let word = || value.try_into().map(u32::from_be_bytes).ok();
+        let port = || value.try_into().map(u16::from_be_bytes).ok();
+        Some(match field {
+            Field::EthDst => CompiledSet::EthDst(value.try_into().ok()?),
+            Field::EthSrc => CompiledSet::EthSrc(value.try_into().ok()?),
+            Field::Ipv4Src => CompiledSet::Ipv4Src(word()?),
+            Field::Ipv4Dst => CompiledSet::Ipv4Dst(word()?),
+            Field::TcpSrc => CompiledSet::SourcePort(6, port()?),
+            Field::UdpSrc => CompiledSet::SourcePort(17, port()?),
+            Field::TcpDst => CompiledSet::DestinationPort(6, port()?),
+            Field::UdpDst => CompiledSet::DestinationPort(17, port()?),
+            Field::IpTtl if value.len() == 1 => CompiledSet::IpTtl(value[0]),
+            _ => return None,
+        })
     }
 
     /// The words of the key that it may change, apart from the tags of a VLAN TCI set.
@@ -185,13 +206,6 @@ impl CompiledSet {
         }
         true
     }
-}
-
-/// Six bytes of a value that has them.
-fn address(value: &Value) -> [u8; 6] {
-    let mut address = [0; 6];
-    address.copy_from_slice(&value.to_u128().to_be_bytes()[10..]);
-    address
 }
 
 fn metadata(field: Field, value: &Value, mask: &Value) -> CompiledSet {

@@ -7,7 +7,7 @@ use crate::checksum::{Sum, Verdict, finish_partial, verify, write_at};
 use crate::fields::FIELDS;
 use crate::frame::{HeapFrame, Offload};
 use crate::matching::Match;
-use crate::parse::tests::packets;
+use crate::parse::tests::{broken_packets, packets};
 use crate::parse::{self, PACKET_WORDS};
 use proptest::prelude::*;
 
@@ -185,6 +185,35 @@ proptest! {
         if !opcode_above_255 {
             prop_assert_eq!(frame, before);
         }
+    }
+
+    #[test]
+    fn broken_packets_stay_of_one_mind_with_their_keys(
+        bytes in broken_packets(),
+        sets in proptest::collection::vec(
+            (proptest::sample::select(plain_fields()), any::<u128>(), any::<u128>()),
+            1..4,
+        ),
+        partial in proptest::option::of(any::<(u16, u16)>()),
+    ) {
+        let (mut frame, mut key, mut layers) = parsed(&bytes);
+        if let Some((csum_start, csum_offset)) = partial {
+            frame.set_offload(Offload {
+                partial_checksum: true,
+                csum_start: csum_start % 64,
+                csum_offset,
+                ..Offload::default()
+            });
+        }
+        for (field, value, mask) in sets {
+            let bytes = field.def().bytes;
+            let (value, mask) = (Value::from_u128(value, bytes), Value::from_u128(mask, bytes));
+            prop_assert!(set_field(&mut frame, &mut layers, &mut key, field, &value, &mask));
+        }
+        let (again, layers_again) = read_again(&frame, &key, &layers);
+        prop_assert_eq!(again.words[..5].to_vec(), key.words[..5].to_vec());
+        prop_assert_eq!(layers_again, layers);
+        prop_assert_eq!(frame.len(), bytes.len());
     }
 
     #[test]
@@ -400,4 +429,28 @@ fn a_hidden_tag_is_read_when_it_comes_out() {
         (0x0800, 0x1006, 1)
     );
     assert_eq!((key.u16(at::TP_DST), layers.l4), (4, 38));
+}
+
+#[test]
+fn values_of_a_wrong_length_change_nothing() {
+    let packet = Builder::ethernet([1; 6], [2; 6]).ipv4(1, 2).udp(3, 4);
+    for def in FIELDS {
+        for length in [0, def.bytes - 1, def.bytes + 1] {
+            let (mut frame, mut key, mut layers) = parsed(&packet.bytes());
+            let (before, key_before) = (frame.clone(), key);
+            let (right, wrong) = (Value::ones(128, def.bytes), Value::ones(128, length));
+            for (value, mask) in [(&wrong, &wrong), (&wrong, &right), (&right, &wrong)] {
+                assert!(set_field(
+                    &mut frame,
+                    &mut layers,
+                    &mut key,
+                    def.field,
+                    value,
+                    mask
+                ));
+                CompiledSet::new(def.field, value, mask).run(&mut frame, &mut layers, &mut key);
+            }
+            assert_eq!((&frame, &key), (&before, &key_before), "{}", def.name);
+        }
+    }
 }
