@@ -1,1 +1,36 @@
 //! Workers, bursts, MAC learning, mirrors and counters around a program.
+//!
+//! A [`Datapath`] belongs to the one control thread. It starts workers, hands them the queues of ports, and draws the picture of bridges and ports that
+//! they read once per turn without a lock. A worker does everything that happens to a frame, from its receive burst to the transmit batches of the
+//! ports that it leaves by.
+//!
+//! * `worker`: a worker's loop, its accounting, and how it rests when there is nothing to do.
+//! * `forward`: outputs to devices, patch ports, mirrors and controllers: the host of the walk.
+//! * `normal`, [`mac_table`], [`vlan`], [`mirror`]: the learning switch.
+//! * `snapshot`: what workers know of ports and bridges. [`Datapath`]: how that changes.
+//! * [`counters`], [`packet_in`], [`clock`]: what comes back.
+
+mod assign;
+pub mod clock;
+mod control;
+pub mod counters;
+mod error;
+mod forward;
+mod history;
+pub mod mac_table;
+pub mod mirror;
+mod normal;
+pub mod packet_in;
+mod port;
+mod report;
+mod snapshot;
+pub mod vlan;
+mod wake;
+mod worker;
+
+pub use control::{Barrier, BridgeSettings, Datapath, Options, ThreadInit};
+pub use counters::{DropReason, PortStats, WorkerStats};
+pub use error::Error;
+pub use forward::MAX_PATCHES;
+pub use port::{BridgeId, LOCAL, MAX_PORTS, MakeTx, PortFlags, PortId, PortKind, PortSettings, PortSpec};
+pub use report::{PortInfo, QueueInfo, WorkerInfo};

@@ -1,0 +1,51 @@
+//! Which worker serves which receive queue.
+
+/// Spreads queues of the given loads over `workers` workers so that the busiest has as little to do as may be: heaviest first, each to the worker
+/// with the least. Queues without a measured load go round by number. Returns a worker for each queue; `workers` is at least 1.
+pub(crate) fn spread(loads: &[u64], workers: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..loads.len()).collect();
+    order.sort_by_key(|queue| std::cmp::Reverse(loads[*queue]));
+    let mut totals = vec![(0_u128, 0_usize); workers.max(1)];
+    let mut chosen = vec![0; loads.len()];
+    for queue in order {
+        let worker = lightest(&totals);
+        totals[worker].0 += u128::from(loads[queue]);
+        totals[worker].1 += 1;
+        chosen[queue] = worker;
+    }
+    chosen
+}
+
+/// The place of the smallest (load, number of queues).
+pub(crate) fn lightest(totals: &[(u128, usize)]) -> usize {
+    totals.iter().enumerate().min_by_key(|(_, total)| **total).map_or(0, |(place, _)| place)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn queues_without_load_go_round() {
+        assert_eq!(spread(&[0, 0, 0, 0], 2), [0, 1, 0, 1]);
+        assert_eq!(spread(&[10, 0, 0, 9], 2), [0, 1, 1, 1].map(|worker| worker));
+    }
+
+    proptest! {
+        /// Graham's bound for this rule: never more than 4/3 of the best, and the best is at least the mean and the heaviest.
+        #[test]
+        fn no_worker_gets_much_more_than_its_share(loads in prop::collection::vec(0_u64..1000, 1..40), workers in 1_usize..8) {
+            let chosen = spread(&loads, workers);
+            let mut totals = vec![0; workers];
+            for (queue, worker) in chosen.iter().enumerate() {
+                totals[*worker] += loads[queue];
+            }
+            let busiest = *totals.iter().max().unwrap();
+            let sum: u64 = loads.iter().sum();
+            let heaviest = *loads.iter().max().unwrap();
+            // A worker takes its last queue only when it has the least, which is at most the mean of the rest.
+            prop_assert!(busiest <= sum / workers as u64 + heaviest);
+        }
+    }
+}

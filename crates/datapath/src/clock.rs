@@ -1,0 +1,106 @@
+//! Time as workers see it: cycles for accounting, milliseconds for rules and learned addresses.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Cycles of the time stamp counter; nanoseconds on processors without one.
+#[inline(always)]
+pub fn cycles() -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    {
+        // SAFETY: `rdtsc` exists on every x86-64 processor and touches no memory.
+        unsafe { core::arch::x86_64::_rdtsc() }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        static START: OnceLock<Instant> = OnceLock::new();
+        START.get_or_init(Instant::now).elapsed().as_nanos() as u64
+    }
+}
+
+/// How many [`cycles`] a second has; measured once, over some milliseconds.
+pub fn cycles_per_second() -> u64 {
+    static RATE: OnceLock<u64> = OnceLock::new();
+    *RATE.get_or_init(|| {
+        let (start, from) = (Instant::now(), cycles());
+        std::thread::sleep(Duration::from_millis(10));
+        let (elapsed, spent) = (start.elapsed(), cycles().wrapping_sub(from));
+        ((u128::from(spent) * 1_000_000_000) / elapsed.as_nanos().max(1)) as u64
+    })
+    .max(&1)
+}
+
+/// The datapath's clock in milliseconds: `CLOCK_MONOTONIC`, except that it can be stopped and warped (`time/stop`, `time/warp`).
+#[derive(Default, Debug)]
+pub struct Clock {
+    /// Added to the monotonic clock.
+    offset: AtomicI64,
+    /// What a stopped clock shows; 0 when it runs.
+    stopped: AtomicU64,
+}
+
+fn monotonic_ms() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is a valid place for a timespec.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
+}
+
+impl Clock {
+    /// Milliseconds now. Never 0, which counters keep for "never".
+    #[inline]
+    pub fn now_ms(&self) -> u64 {
+        let stopped = self.stopped.load(Ordering::Relaxed);
+        if stopped != 0 {
+            return stopped;
+        }
+        let offset = self.offset.load(Ordering::Relaxed);
+        monotonic_ms().saturating_add_signed(offset).max(1)
+    }
+
+    /// Makes it stand still.
+    pub fn stop(&self) {
+        self.stopped.store(self.now_ms(), Ordering::Relaxed);
+    }
+
+    /// Makes it run on from where it stands.
+    pub fn go(&self) {
+        let shown = self.stopped.swap(0, Ordering::Relaxed);
+        if shown != 0 {
+            let offset = (shown as i64).wrapping_sub(monotonic_ms() as i64);
+            self.offset.store(offset, Ordering::Relaxed);
+        }
+    }
+
+    /// Puts it forward, running or not.
+    pub fn warp(&self, ms: u64) {
+        if self.stopped.load(Ordering::Relaxed) != 0 {
+            self.stopped.fetch_add(ms, Ordering::Relaxed);
+        } else {
+            let ms = i64::try_from(ms).unwrap_or(i64::MAX);
+            self.offset.fetch_add(ms, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stopped_clock_moves_only_when_warped_and_never_back() {
+        let clock = Clock::default();
+        let before = clock.now_ms();
+        clock.warp(10_000);
+        clock.stop();
+        let stopped = clock.now_ms();
+        assert!(stopped >= before + 10_000);
+        std::thread::sleep(Duration::from_millis(3));
+        assert_eq!(clock.now_ms(), stopped);
+        clock.warp(500);
+        assert_eq!(clock.now_ms(), stopped + 500);
+        clock.go();
+        assert!(clock.now_ms() >= stopped + 500);
+    }
+}

@@ -1,0 +1,400 @@
+//! Starting and stopping workers, and which of them holds which queue.
+
+use super::{Datapath, Kind, PATIENCE};
+use crate::assign::{lightest, spread};
+use crate::counters::{PortCounters, WorkerStats};
+use crate::error::Error;
+use crate::history::History;
+use crate::packet_in::PacketInRing;
+use crate::port::{MakeTx, PortId};
+use crate::report::{QueueInfo, WorkerInfo};
+use crate::wake::Wake;
+use crate::worker::{Command, Mailbox, Returned, RxPort, Worker, pin, sleep_precisely};
+use packet::Frame;
+use std::collections::HashSet;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// A worker, as control knows it.
+pub(super) struct Handle<F: Frame> {
+    pub cpu: Option<usize>,
+    id: u32,
+    /// Its reader's slot, which is its number for counters and transmit queues.
+    number: usize,
+    pub mailbox: Arc<Mailbox<F>>,
+    thread: Option<JoinHandle<()>>,
+    /// The receive queues it serves: port and number.
+    queues: Vec<(PortId, usize)>,
+    /// What its counters showed when they were last cleared.
+    pub cleared: WorkerStats,
+    pub history: History,
+}
+
+impl<F: Frame> Handle<F> {
+    pub fn all_cycles(&self) -> u64 {
+        let stats = self.mailbox.counters.read();
+        stats.busy_cycles + stats.idle_cycles + stats.sleep_cycles
+    }
+
+    /// Waits for the thread to end; after `deadline` it is left to itself.
+    pub fn join(&mut self, deadline: Instant) {
+        while !self.mailbox.ended.load(Ordering::Acquire) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        if let Some(thread) = self.thread.take().filter(|_| self.mailbox.ended.load(Ordering::Acquire)) {
+            // The worker catches its failures, so there is no panic to hand on.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A port's slot that cannot be used again until these workers have answered.
+pub(super) struct Leaving {
+    slot: u32,
+    tickets: HashSet<u64>,
+}
+
+impl<F: Frame + 'static> Datapath<F> {
+    /// Runs exactly these workers: an entry for each, with the processor to pin it to or None for one that the scheduler may move. Workers that are wanted and
+    /// exist go on undisturbed; queues of those that end are spread over the others. With no workers at all, frames wait in their queues.
+    ///
+    /// Where a worker cannot be started the error says which; the others run nevertheless.
+    pub fn set_workers(&mut self, wanted: &[Option<usize>]) -> Result<(), Error> {
+        let mut missing = wanted.to_vec();
+        let mut ending = Vec::new();
+        for (index, worker) in self.workers.iter().enumerate() {
+            match missing.iter().position(|cpu| *cpu == worker.cpu) {
+                Some(at) => drop(missing.remove(at)),
+                None => ending.push(index),
+            }
+        }
+        // Those that end first, so that numbers stay low: devices have few transmit queues.
+        let ended: Vec<Handle<F>> = ending.into_iter().rev().map(|index| self.workers.remove(index)).collect();
+        let kept = self.workers.len();
+        let mut outcome = self.stop_workers(ended);
+        for cpu in missing {
+            if let Err(error) = self.start_worker(cpu) {
+                tracing::error!(target: "dpif_netdev", "{error}");
+                outcome = outcome.and(Err(error));
+            }
+        }
+        if self.workers.len() > kept {
+            outcome = outcome.and(self.rebalance());
+        }
+        outcome
+    }
+
+    fn start_worker(&mut self, cpu: Option<usize>) -> Result<(), Error> {
+        self.thread_ids += 1;
+        let id = self.thread_ids;
+        let name = match cpu {
+            Some(cpu) => format!("pmd-c{cpu:02}/id:{id}"),
+            None => format!("pmd-any/id:{id}"),
+        };
+        let failed = |reason: String| Error::Worker { name: name.clone(), reason };
+        let reader = self.shared.program.domain.reader().ok_or_else(|| failed("too many workers".to_owned()))?;
+        let number = reader.index();
+        self.shared.program.counters.add_worker(number);
+        let wake = Wake::new().map_err(|error| failed(error.to_string()))?;
+        let packet_ins = Arc::new(PacketInRing::new(Arc::clone(&self.packet_in_wake)));
+        let mailbox = Arc::new(Mailbox::new(name.clone(), wake, Arc::clone(&packet_ins)));
+        let (ready, started) = mpsc::sync_channel(1);
+        let thread = {
+            let (shared, mailbox, init) = (Arc::clone(&self.shared), Arc::clone(&mailbox), self.thread_init.clone());
+            let body = move || {
+                let begun = cpu.map_or(Ok(()), pin).and_then(|()| init.map(|init| init(&mailbox.name)).transpose());
+                sleep_precisely();
+                match begun {
+                    Err(reason) => drop(ready.send(Err(reason))),
+                    Ok(kept) => {
+                        let _ = ready.send(Ok(()));
+                        Worker::new(shared, Arc::clone(&mailbox), reader).run();
+                        drop(kept);
+                    }
+                }
+                mailbox.ended.store(true, Ordering::Release);
+            };
+            std::thread::Builder::new().name(name.clone()).spawn(body).map_err(|error| failed(error.to_string()))?
+        };
+        match started.recv_timeout(PATIENCE) {
+            Ok(Ok(())) => {}
+            Ok(Err(reason)) => return Err(failed(reason)),
+            Err(_) => return Err(failed("its thread did not start".to_owned())),
+        }
+        self.packet_ins.push(packet_ins);
+        self.workers.push(Handle {
+            cpu,
+            id,
+            number,
+            mailbox,
+            thread: Some(thread),
+            queues: Vec::new(),
+            cleared: WorkerStats::default(),
+            history: History::default(),
+        });
+        self.equip(self.workers.len() - 1)
+    }
+
+    /// Gives a new worker a transmit queue of every device.
+    fn equip(&mut self, worker: usize) -> Result<(), Error> {
+        let handle = &self.workers[worker];
+        let mut outcome = Ok(());
+        for port in self.ports.iter_mut().flatten() {
+            let Kind::Device { tx, .. } = &mut port.kind else { continue };
+            let given = give_tx(handle, port.id.slot(), &port.name, tx, &port.counters);
+            outcome = outcome.and(given);
+        }
+        let parked: Vec<RxPort<F>> = self.parked.drain(..).collect();
+        parked.into_iter().fold(outcome, |outcome, port| outcome.and(self.serve(port)))
+    }
+
+    fn stop_workers(&mut self, mut ended: Vec<Handle<F>>) -> Result<(), Error> {
+        let mut outcome = Ok(());
+        let mut tickets = HashSet::new();
+        for worker in &ended {
+            self.tickets += 1;
+            match send(worker, Command::Stop { ticket: self.tickets }) {
+                Ok(()) => drop(tickets.insert(self.tickets)),
+                Err(error) => outcome = Err(error),
+            }
+        }
+        let (returned, late) = self.collect(tickets);
+        if !late.is_empty() {
+            outcome = outcome.and(Err(timeout("stopping workers", "a worker")));
+        }
+        for rx in returned.into_iter().flat_map(|returned| returned.rx) {
+            outcome = outcome.and(self.serve(rx));
+        }
+        let deadline = Instant::now() + PATIENCE;
+        for worker in &mut ended {
+            worker.join(deadline);
+            self.inherit_packet_outs(worker);
+        }
+        // Packet-ins of workers that have ended are still wanted; their rings go when they are empty.
+        let live: Vec<*const PacketInRing> =
+            self.workers.iter().map(|worker| Arc::as_ptr(&worker.mailbox.packet_ins)).collect();
+        self.packet_ins.retain(|ring| live.contains(&Arc::as_ptr(ring)) || ring.len() > 0);
+        outcome
+    }
+
+    /// Hands packet-outs that an ended worker has left to another, or counts them as refused.
+    fn inherit_packet_outs(&mut self, ended: &Handle<F>) {
+        while let Some(out) = ended.mailbox.packet_outs.pop() {
+            let taken = self.workers.first().is_some_and(|heir| {
+                let taken = heir.mailbox.packet_outs.push(out).is_ok();
+                heir.mailbox.nudge();
+                taken
+            });
+            if !taken {
+                self.packet_outs_refused += 1;
+                self.shared.packet_outs_done.fetch_add(1, Ordering::Release);
+            }
+        }
+    }
+
+    /// Gives every worker a transmit queue of a new port.
+    pub(super) fn hand_out_tx(
+        &mut self,
+        slot: u32,
+        name: &str,
+        tx: &mut MakeTx<F>,
+        counters: &Arc<PortCounters>,
+    ) -> Result<(), Error> {
+        self.workers.iter().try_for_each(|worker| give_tx(worker, slot, name, tx, counters))
+    }
+
+    /// Gives a receive queue to the worker with the least to do.
+    pub(super) fn serve(&mut self, port: RxPort<F>) -> Result<(), Error> {
+        if self.workers.is_empty() {
+            self.parked.push(port);
+            return Ok(());
+        }
+        let totals: Vec<(u128, usize)> = self.workers.iter().map(|worker| self.load(worker)).collect();
+        let worker = &mut self.workers[lightest(&totals)];
+        let queue = (port.id, port.index);
+        send(worker, Command::AddRx(Box::new(port)))?;
+        worker.queues.push(queue);
+        Ok(())
+    }
+
+    /// A worker's recent load in cycles, and its number of queues.
+    fn load(&self, worker: &Handle<F>) -> (u128, usize) {
+        let cycles = worker.queues.iter().map(|(port, index)| u128::from(self.queue_load(*port, *index))).sum();
+        (cycles, worker.queues.len())
+    }
+
+    fn queue_load(&self, port: PortId, index: usize) -> u64 {
+        let Ok(port) = self.port(port) else { return 0 };
+        let Kind::Device { queues, .. } = &port.kind else { return 0 };
+        match (port.histories.get(index), queues.get(index)) {
+            (Some(history), Some(queue)) => history.recent(queue.cycles.get()),
+            _ => 0,
+        }
+    }
+
+    /// Spreads all receive queues over the workers anew, by their load in the last minute. No frame is lost or overtaken: a queue rests while it changes hands.
+    pub fn rebalance(&mut self) -> Result<(), Error> {
+        if self.workers.len() < 2 {
+            return Ok(());
+        }
+        let placed: Vec<(usize, PortId, usize)> = (self.workers.iter().enumerate())
+            .flat_map(|(at, worker)| worker.queues.iter().map(move |(port, index)| (at, *port, *index)))
+            .collect();
+        let loads: Vec<u64> = placed.iter().map(|(_, port, index)| self.queue_load(*port, *index)).collect();
+        let chosen = spread(&loads, self.workers.len());
+        for ((from, port, index), to) in placed.into_iter().zip(chosen) {
+            if from != to {
+                self.move_queue(from, to, port, index)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn move_queue(&mut self, from: usize, to: usize, port: PortId, index: usize) -> Result<(), Error> {
+        self.tickets += 1;
+        let ticket = self.tickets;
+        send(&self.workers[from], Command::TakeRx { id: port, index, ticket })?;
+        let (returned, late) = self.collect([ticket].into());
+        if !late.is_empty() {
+            return Err(timeout("moving a queue", &self.workers[from].mailbox.name));
+        }
+        self.workers[from].queues.retain(|queue| *queue != (port, index));
+        for rx in returned.into_iter().flat_map(|returned| returned.rx) {
+            send(&self.workers[to], Command::AddRx(Box::new(rx)))?;
+            self.workers[to].queues.push((port, index));
+        }
+        Ok(())
+    }
+
+    /// Takes all queues of a port back from every worker.
+    pub(super) fn take_back(&mut self, slot: u32, what: &str) -> Result<(), Error> {
+        let mut tickets = HashSet::new();
+        let mut outcome = Ok(());
+        for worker in &mut self.workers {
+            self.tickets += 1;
+            worker.queues.retain(|(port, _)| port.slot() != slot);
+            match send(worker, Command::Remove { slot, ticket: self.tickets }) {
+                Ok(()) => drop(tickets.insert(self.tickets)),
+                Err(error) => outcome = Err(error),
+            }
+        }
+        let (returned, late) = self.collect(tickets);
+        drop(returned);
+        if !late.is_empty() {
+            self.leaving.push(Leaving { slot, tickets: late });
+            outcome = Err(timeout(what, "a worker"));
+        }
+        outcome
+    }
+
+    /// Makes a slot free, unless a worker may still use it: then it is free when the worker has answered, or never.
+    pub(super) fn free_when(&mut self, slot: u32, quiet: bool) {
+        if quiet {
+            self.free.push_back(slot);
+        }
+    }
+
+    /// Waits for answers; returns them, and the tickets that were not answered in time.
+    fn collect(&mut self, mut tickets: HashSet<u64>) -> (Vec<Returned<F>>, HashSet<u64>) {
+        let deadline = Instant::now() + PATIENCE;
+        let mut found = Vec::new();
+        while !tickets.is_empty() && Instant::now() < deadline {
+            for returned in self.shared.returns.take(deadline) {
+                if tickets.remove(&returned.ticket) {
+                    found.push(returned);
+                } else {
+                    self.returned_late(returned);
+                }
+            }
+        }
+        (found, tickets)
+    }
+
+    /// Takes what workers have given back after nobody waited any more.
+    pub(super) fn take_late_returns(&mut self) {
+        for returned in self.shared.returns.take(Instant::now()) {
+            self.returned_late(returned);
+        }
+    }
+
+    fn returned_late(&mut self, returned: Returned<F>) {
+        for leaving in &mut self.leaving {
+            leaving.tickets.remove(&returned.ticket);
+        }
+        let (free, waiting) = std::mem::take(&mut self.leaving).into_iter().partition(|leaving| leaving.tickets.is_empty());
+        self.leaving = waiting;
+        let free: Vec<Leaving> = free;
+        self.free.extend(free.into_iter().map(|leaving| leaving.slot));
+        for rx in returned.rx {
+            if self.port(rx.id).is_ok() {
+                // Of a worker that stopped, or gave a queue of a living port away, too late.
+                let _ = self.serve(rx);
+            }
+        }
+    }
+
+    pub(super) fn describe_worker(&self, worker: &Handle<F>) -> WorkerInfo {
+        let describe = |(id, index): &(PortId, usize)| {
+            let port = self.port(*id).ok()?;
+            let Kind::Device { queues, .. } = &port.kind else { return None };
+            let counters = queues.get(*index)?;
+            Some(QueueInfo {
+                port: *id,
+                name: port.name.clone(),
+                index: *index,
+                packets: counters.packets.get(),
+                batches: counters.batches.get(),
+                cycles: counters.cycles.get(),
+                recent_cycles: self.queue_load(*id, *index),
+            })
+        };
+        WorkerInfo {
+            name: worker.mailbox.name.clone(),
+            id: worker.id,
+            cpu: worker.cpu,
+            stats: worker.mailbox.counters.read().since(&worker.cleared),
+            recent_cycles: worker.history.recent(worker.all_cycles()),
+            queues: worker.queues.iter().filter_map(describe).collect(),
+        }
+    }
+}
+
+fn give_tx<F: Frame>(
+    worker: &Handle<F>,
+    slot: u32,
+    name: &str,
+    tx: &mut MakeTx<F>,
+    counters: &Arc<PortCounters>,
+) -> Result<(), Error> {
+    let tx = tx(worker.number).map_err(|reason| Error::Transmit {
+        name: name.to_owned(),
+        worker: worker.mailbox.name.clone(),
+        reason,
+    })?;
+    send(worker, Command::SetTx { slot, tx, counters: Arc::clone(counters) })
+}
+
+/// Puts a command into a worker's queue, waiting for room if need be.
+fn send<F: Frame>(worker: &Handle<F>, mut command: Command<F>) -> Result<(), Error> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match worker.mailbox.commands.push(command) {
+            Ok(()) => {
+                worker.mailbox.nudge();
+                return Ok(());
+            }
+            Err(refused) => command = refused,
+        }
+        if Instant::now() > deadline {
+            return Err(timeout("sending a command", &worker.mailbox.name));
+        }
+        worker.mailbox.nudge();
+        std::thread::sleep(Duration::from_micros(50));
+    }
+}
+
+fn timeout(what: &str, worker: &str) -> Error {
+    Error::Timeout { what: what.to_owned(), worker: worker.to_owned(), seconds: PATIENCE.as_secs() }
+}

@@ -1,0 +1,422 @@
+//! What workers count: frames by port, drops by reason, cycles by queue.
+//!
+//! Every counter has one writer, so adding is a load and a store of a line that only that worker touches; sums are made when somebody asks. A count survives
+//! its worker, because it lives in the cell of the worker's reader slot and not in the worker.
+
+use crossbeam_utils::CachePadded;
+use packet::io::{QueueDrops, TxOutcome};
+use packet::parse::Malformed;
+use program::epoch::MAX_READERS;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A count with one writer.
+#[derive(Default, Debug)]
+pub(crate) struct Count(AtomicU64);
+
+impl Count {
+    #[inline(always)]
+    pub fn add(&self, n: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+    #[inline(always)]
+    pub fn set(&self, n: u64) {
+        self.0.store(n, Ordering::Relaxed);
+    }
+    #[inline(always)]
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Why a frame was dropped. The first kinds are those of the walk ([`program::host::Drop`]), in its order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[repr(usize)]
+pub enum DropReason {
+    /// No rule, and the table drops what it has no rule for.
+    TableMiss,
+    /// A rule without an output.
+    Action,
+    /// More resubmits than allowed, or nested too deep.
+    TooManyResubmits,
+    /// The walk's stack was full.
+    StackFull,
+    /// No memory to copy or make a frame.
+    NoBuffer,
+    /// TTL ran out.
+    TtlExpired,
+    /// An action could not be carried out.
+    ActionFailed,
+    /// Sent to a port number that no port has.
+    UnknownPort,
+    /// Sent to the port that it came in by, without saying so.
+    IngressPort,
+    /// Came in by, or was sent to, a port that is down.
+    PortDown,
+    /// Came in by a port that does not receive.
+    NoReceive,
+    /// Sent to a port that does not forward.
+    NoForward,
+    /// The port has just been removed, or its device gave no transmit queue.
+    PortGone,
+    /// Shorter than an Ethernet header.
+    Runt,
+    /// Ends inside its VLAN tag.
+    TruncatedTag,
+    /// Its headers lie too deep to be brought together.
+    SplitHeaders,
+    /// Of a VLAN that its port does not carry.
+    VlanNotCarried,
+    /// To an address that bridges keep to themselves (IEEE 802.1D section 7.12.6).
+    ReservedAddress,
+    /// Came in by a port that only mirrors.
+    MirrorPort,
+    /// The learned port is the one it came in by.
+    LearnedOnIngress,
+    /// The learned port is no more.
+    LearnedPortGone,
+    /// No other port to flood to.
+    NowhereToFlood,
+    /// Went through too many patch ports.
+    TooManyPatches,
+    /// The patch port has no peer.
+    NoPatchPeer,
+    /// The device had no room.
+    TransmitFull,
+    /// Longer than the device takes.
+    TransmitTooLong,
+    /// Lost to an error while sending.
+    TransmitFailed,
+    /// The packet-in queue to the control thread was full.
+    PacketInQueueFull,
+    /// The port asks that its packets cause no packet-in.
+    NoPacketIn,
+    /// In hand when a worker failed.
+    WorkerFailed,
+    /// A packet-out for a bridge that is no more.
+    BridgeGone,
+}
+
+impl DropReason {
+    /// How many kinds there are.
+    pub const COUNT: usize = DropReason::BridgeGone as usize + 1;
+
+    /// Names of counters, in the order of the variants.
+    pub const NAMES: [&'static str; DropReason::COUNT] = [
+        "table_miss",
+        "action",
+        "too_many_resubmits",
+        "stack_full",
+        "no_buffer",
+        "ttl_expired",
+        "action_failed",
+        "unknown_port",
+        "ingress_port",
+        "port_down",
+        "no_receive",
+        "no_forward",
+        "port_gone",
+        "runt",
+        "truncated_tag",
+        "split_headers",
+        "vlan_not_carried",
+        "reserved_address",
+        "mirror_port",
+        "learned_on_ingress",
+        "learned_port_gone",
+        "nowhere_to_flood",
+        "too_many_patches",
+        "no_patch_peer",
+        "transmit_full",
+        "transmit_too_long",
+        "transmit_failed",
+        "packet_in_queue_full",
+        "no_packet_in",
+        "worker_failed",
+        "bridge_gone",
+    ];
+
+    /// The counter's name.
+    pub fn name(self) -> &'static str {
+        DropReason::NAMES[self as usize]
+    }
+}
+
+/// What one worker counts for the whole datapath.
+#[derive(Default)]
+pub(crate) struct Cell {
+    drops: [Count; DropReason::COUNT],
+    malformed: [Count; Malformed::ALL.len()],
+    /// Frames handed to a patch port's peer.
+    pub patched: Count,
+    /// Frames copied to a mirror.
+    pub mirrored: Count,
+    /// Packet-ins queued.
+    pub packet_ins: Count,
+    /// Packet-outs carried out.
+    pub packet_outs: Count,
+}
+
+impl Cell {
+    #[inline(always)]
+    pub fn drop(&self, reason: DropReason, frames: u64) {
+        self.drops[reason as usize].add(frames);
+    }
+
+    /// A packet whose headers lie.
+    #[cold]
+    pub fn malformed(&self, reason: Malformed) {
+        self.malformed[reason as usize].add(1);
+        match reason {
+            Malformed::Ethernet => self.drop(DropReason::Runt, 1),
+            Malformed::Split => self.drop(DropReason::SplitHeaders, 1),
+            _ => {}
+        }
+    }
+
+    /// A drop of the walk, by its number in the walk's own list.
+    #[inline(always)]
+    pub fn drop_by_walk(&self, reason: program::host::Drop) {
+        self.drops[reason as usize].add(1);
+    }
+}
+
+/// The cells of all workers.
+pub(crate) struct Cells(Box<[CachePadded<Cell>]>);
+
+impl Default for Cells {
+    fn default() -> Self {
+        Cells((0..MAX_READERS).map(|_| CachePadded::default()).collect())
+    }
+}
+
+impl Cells {
+    pub fn of(&self, worker: usize) -> &Cell {
+        &self.0[worker]
+    }
+
+    pub fn drops(&self) -> Vec<(&'static str, u64)> {
+        let sum = |reason: usize| self.0.iter().map(|cell| cell.drops[reason].get()).sum();
+        DropReason::NAMES.iter().enumerate().map(|(reason, name)| (*name, sum(reason))).collect()
+    }
+
+    pub fn malformed(&self) -> Vec<(&'static str, u64)> {
+        let sum = |reason: Malformed| self.0.iter().map(|cell| cell.malformed[reason as usize].get()).sum();
+        Malformed::ALL.iter().map(|reason| (reason.name(), sum(*reason))).collect()
+    }
+
+    pub fn sum(&self, of: impl Fn(&Cell) -> &Count) -> u64 {
+        self.0.iter().map(|cell| of(cell).get()).sum()
+    }
+}
+
+/// What one worker counts for one port.
+#[derive(Default)]
+pub(crate) struct PortCell {
+    pub rx_packets: Count,
+    pub rx_bytes: Count,
+    /// Received and refused by the port's state.
+    pub rx_refused: Count,
+    pub tx_packets: Count,
+    pub tx_bytes: Count,
+    pub tx_full: Count,
+    pub tx_too_long: Count,
+    pub tx_failed: Count,
+}
+
+impl PortCell {
+    pub fn sent(&self, outcome: &TxOutcome) {
+        self.tx_packets.add(outcome.packets);
+        self.tx_bytes.add(outcome.bytes);
+        if outcome.full | outcome.too_long | outcome.failed != 0 {
+            self.tx_full.add(outcome.full);
+            self.tx_too_long.add(outcome.too_long);
+            self.tx_failed.add(outcome.failed);
+        }
+    }
+}
+
+/// A port's counters, a cell for each worker.
+pub(crate) struct PortCounters {
+    cells: Box<[CachePadded<PortCell>]>,
+}
+
+impl Default for PortCounters {
+    fn default() -> Self {
+        PortCounters {
+            cells: (0..MAX_READERS).map(|_| CachePadded::default()).collect(),
+        }
+    }
+}
+
+/// What a port has counted; exact sums over workers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PortStats {
+    /// Frames received by workers.
+    pub rx_packets: u64,
+    /// Their bytes, without FCS.
+    pub rx_bytes: u64,
+    /// Frames lost before a worker fetched them, or for want of memory.
+    pub rx_dropped: u64,
+    /// Malformed frames that the receive queues refused.
+    pub rx_errors: u64,
+    /// Frames received and dropped, because the port is down or does not receive.
+    pub rx_refused: u64,
+    /// Frames sent, after segmentation.
+    pub tx_packets: u64,
+    /// Their bytes.
+    pub tx_bytes: u64,
+    /// Frames that the device had no room for.
+    pub tx_full: u64,
+    /// Frames longer than the device takes.
+    pub tx_too_long: u64,
+    /// Frames lost to errors.
+    pub tx_failed: u64,
+}
+
+impl PortCounters {
+    #[inline(always)]
+    pub fn of(&self, worker: usize) -> &PortCell {
+        &self.cells[worker]
+    }
+
+    /// Sums, without what only the receive queues know.
+    pub fn sum(&self) -> PortStats {
+        let sum = |of: fn(&PortCell) -> &Count| self.cells.iter().map(|cell| of(cell).get()).sum();
+        PortStats {
+            rx_packets: sum(|cell| &cell.rx_packets),
+            rx_bytes: sum(|cell| &cell.rx_bytes),
+            rx_dropped: 0,
+            rx_errors: 0,
+            rx_refused: sum(|cell| &cell.rx_refused),
+            tx_packets: sum(|cell| &cell.tx_packets),
+            tx_bytes: sum(|cell| &cell.tx_bytes),
+            tx_full: sum(|cell| &cell.tx_full),
+            tx_too_long: sum(|cell| &cell.tx_too_long),
+            tx_failed: sum(|cell| &cell.tx_failed),
+        }
+    }
+}
+
+/// What is counted for one receive queue.
+#[derive(Default)]
+pub(crate) struct QueueCounters {
+    pub packets: Count,
+    pub batches: Count,
+    pub cycles: Count,
+    missed: Count,
+    malformed: Count,
+    no_buffer: Count,
+}
+
+impl QueueCounters {
+    pub fn set_drops(&self, drops: QueueDrops) {
+        self.missed.set(drops.missed);
+        self.malformed.set(drops.malformed);
+        self.no_buffer.set(drops.no_buffer);
+    }
+
+    pub fn drops(&self) -> QueueDrops {
+        QueueDrops {
+            missed: self.missed.get(),
+            malformed: self.malformed.get(),
+            no_buffer: self.no_buffer.get(),
+        }
+    }
+}
+
+/// What is counted for one worker's time.
+#[derive(Default)]
+pub(crate) struct WorkerCounters {
+    pub packets: Count,
+    pub batches: Count,
+    pub patched: Count,
+    pub tx_packets: Count,
+    pub tx_batches: Count,
+    pub busy_cycles: Count,
+    pub idle_cycles: Count,
+    pub sleep_cycles: Count,
+    pub busy_turns: Count,
+    pub idle_turns: Count,
+    pub sleeps: Count,
+    pub failures: Count,
+}
+
+impl WorkerCounters {
+    pub fn read(&self) -> WorkerStats {
+        WorkerStats {
+            packets: self.packets.get(),
+            batches: self.batches.get(),
+            patched: self.patched.get(),
+            tx_packets: self.tx_packets.get(),
+            tx_batches: self.tx_batches.get(),
+            busy_cycles: self.busy_cycles.get(),
+            idle_cycles: self.idle_cycles.get(),
+            sleep_cycles: self.sleep_cycles.get(),
+            busy_turns: self.busy_turns.get(),
+            idle_turns: self.idle_turns.get(),
+            sleeps: self.sleeps.get(),
+            failures: self.failures.get(),
+        }
+    }
+}
+
+/// What a worker has done with its time, since it started or was cleared.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct WorkerStats {
+    /// Frames received.
+    pub packets: u64,
+    /// Receive bursts that were not empty.
+    pub batches: u64,
+    /// Frames walked again behind a patch port.
+    pub patched: u64,
+    /// Frames given to transmit queues.
+    pub tx_packets: u64,
+    /// Transmit bursts.
+    pub tx_batches: u64,
+    /// Cycles spent on frames.
+    pub busy_cycles: u64,
+    /// Cycles spent looking for frames in vain.
+    pub idle_cycles: u64,
+    /// Cycles slept.
+    pub sleep_cycles: u64,
+    /// Turns of the loop that found frames.
+    pub busy_turns: u64,
+    /// Turns that found none.
+    pub idle_turns: u64,
+    /// Times that it slept.
+    pub sleeps: u64,
+    /// Times that it failed and was started again.
+    pub failures: u64,
+}
+
+impl WorkerStats {
+    /// What was counted since `before`.
+    pub fn since(&self, before: &WorkerStats) -> WorkerStats {
+        WorkerStats {
+            packets: self.packets.wrapping_sub(before.packets),
+            batches: self.batches.wrapping_sub(before.batches),
+            patched: self.patched.wrapping_sub(before.patched),
+            tx_packets: self.tx_packets.wrapping_sub(before.tx_packets),
+            tx_batches: self.tx_batches.wrapping_sub(before.tx_batches),
+            busy_cycles: self.busy_cycles.wrapping_sub(before.busy_cycles),
+            idle_cycles: self.idle_cycles.wrapping_sub(before.idle_cycles),
+            sleep_cycles: self.sleep_cycles.wrapping_sub(before.sleep_cycles),
+            busy_turns: self.busy_turns.wrapping_sub(before.busy_turns),
+            idle_turns: self.idle_turns.wrapping_sub(before.idle_turns),
+            sleeps: self.sleeps.wrapping_sub(before.sleeps),
+            failures: self.failures.wrapping_sub(before.failures),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_walks_reasons_come_first_and_bear_its_names() {
+        assert_eq!(DropReason::NAMES[..program::host::Drop::COUNT], program::host::Drop::NAMES);
+        assert_eq!(DropReason::BridgeGone.name(), "bridge_gone");
+        assert_eq!(DropReason::UnknownPort as usize, program::host::Drop::COUNT);
+    }
+}

@@ -1,0 +1,439 @@
+//! Outputs: what a walk's host does with a frame that is to leave.
+//!
+//! Frames for a device collect in a batch per port, sent when it is full and at the end of every receive burst. Frames for a patch port wait
+//! for the end of the walk and then start a new one in the peer's bridge, as a burst; how often one burst may be walked again is bounded.
+
+use crate::counters::{Cell, DropReason, PortCounters, WorkerCounters};
+use crate::mirror::MirrorOutput;
+use crate::normal::{self, Decision};
+use crate::packet_in::{PacketIn, PacketInRing};
+use crate::snapshot::{Behind, BridgeState, PortState, Snapshot};
+use crate::vlan::{self, Ethernet, Inner, Malformed, Tag};
+use packet::io::{BURST, TxQueue};
+use packet::{FlowKey, Frame};
+use program::host::{Context, Drop as WalkDrop, Host};
+use program::ops::{PacketInReason, PortNo, ToController};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Patch ports that a packet may pass through.
+pub const MAX_PATCHES: u32 = 64;
+/// Walks that one received frame may cause behind patch ports, on average over its burst: copies flooded around a loop of bridges end here.
+const WALKS_PER_FRAME: usize = 256;
+
+/// One port's way out of a worker.
+pub(crate) struct EgressPort<F: Frame> {
+    pub tx: Box<dyn TxQueue<F>>,
+    pub counters: Arc<PortCounters>,
+    batch: Vec<F>,
+}
+
+/// All ways out of a worker, by port slot.
+pub(crate) struct Egress<F: Frame> {
+    ports: Vec<Option<EgressPort<F>>>,
+    /// Slots whose batch is not empty.
+    dirty: Vec<u32>,
+    worker: usize,
+    counters: Arc<WorkerCounters>,
+}
+
+impl<F: Frame> Egress<F> {
+    pub fn new(worker: usize, counters: Arc<WorkerCounters>) -> Egress<F> {
+        Egress { ports: Vec::new(), dirty: Vec::new(), worker, counters }
+    }
+
+    /// Puts a transmit queue in place.
+    pub fn set(&mut self, slot: u32, tx: Box<dyn TxQueue<F>>, counters: Arc<PortCounters>) {
+        let slot = slot as usize;
+        if self.ports.len() <= slot {
+            self.ports.resize_with(slot + 1, || None);
+        }
+        self.ports[slot] = Some(EgressPort { tx, counters, batch: Vec::with_capacity(BURST) });
+    }
+
+    /// Takes a transmit queue back, after sending what it still holds.
+    pub fn take(&mut self, slot: u32, cell: &Cell) -> Option<Box<dyn TxQueue<F>>> {
+        self.flush_port(slot, cell);
+        let port = self.ports.get_mut(slot as usize)?.take()?;
+        Some(port.tx)
+    }
+
+    /// After a failure: throws away what waits, as nobody knows what state it is in, and says how many frames that were.
+    pub fn discard(&mut self) -> usize {
+        self.dirty.clear();
+        let batches = self.ports.iter_mut().flatten().map(|port| &mut port.batch);
+        batches.map(|batch| batch.drain(..).count()).sum()
+    }
+
+    /// Takes all transmit queues.
+    pub fn take_all(&mut self) -> Vec<Box<dyn TxQueue<F>>> {
+        self.ports.drain(..).flatten().map(|port| port.tx).collect()
+    }
+
+    #[inline(always)]
+    fn push(&mut self, slot: u32, frame: F, cell: &Cell) {
+        let Some(Some(port)) = self.ports.get_mut(slot as usize) else {
+            return cell.drop(DropReason::PortGone, 1);
+        };
+        if port.batch.is_empty() {
+            self.dirty.push(slot);
+        }
+        port.batch.push(frame);
+        if port.batch.len() >= BURST {
+            self.send(slot, cell);
+        }
+    }
+
+    fn send(&mut self, slot: u32, cell: &Cell) {
+        let Some(Some(port)) = self.ports.get_mut(slot as usize) else { return };
+        let frames = port.batch.len() as u64;
+        if frames == 0 {
+            return;
+        }
+        let outcome = port.tx.send(&mut port.batch);
+        port.batch.clear();
+        port.counters.of(self.worker).sent(&outcome);
+        if outcome.full | outcome.too_long | outcome.failed != 0 {
+            cell.drop(DropReason::TransmitFull, outcome.full);
+            cell.drop(DropReason::TransmitTooLong, outcome.too_long);
+            cell.drop(DropReason::TransmitFailed, outcome.failed);
+        }
+        self.counters.tx_batches.add(1);
+        self.counters.tx_packets.add(frames);
+    }
+
+    fn flush_port(&mut self, slot: u32, cell: &Cell) {
+        if let Some(at) = self.dirty.iter().position(|dirty| *dirty == slot) {
+            self.dirty.swap_remove(at);
+            self.send(slot, cell);
+        }
+    }
+
+    /// Sends all batches.
+    #[inline]
+    pub fn flush(&mut self, cell: &Cell) {
+        while let Some(slot) = self.dirty.pop() {
+            self.send(slot, cell);
+        }
+    }
+}
+
+/// Frames on their way through patch ports.
+pub(crate) struct Patches<F> {
+    /// Slot of the port that they come in by, how many patch ports they have passed, and the frames.
+    waiting: VecDeque<(u32, u32, Vec<F>)>,
+    spare: Vec<Vec<F>>,
+    /// Frames that may still be walked again in this burst.
+    budget: usize,
+}
+
+impl<F: Frame> Patches<F> {
+    pub fn new() -> Patches<F> {
+        Patches { waiting: VecDeque::new(), spare: Vec::new(), budget: 0 }
+    }
+
+    /// A new burst of `frames` begins.
+    #[inline(always)]
+    pub fn begin(&mut self, frames: usize) {
+        self.budget = frames * WALKS_PER_FRAME;
+    }
+
+    fn push(&mut self, peer: u32, depth: u32, frame: F) -> Result<(), DropReason> {
+        if depth > MAX_PATCHES || self.budget == 0 {
+            return Err(DropReason::TooManyPatches);
+        }
+        self.budget -= 1;
+        match self.waiting.back_mut() {
+            Some((slot, at, frames)) if *slot == peer && *at == depth => frames.push(frame),
+            _ => {
+                let mut frames = self.spare.pop().unwrap_or_default();
+                frames.push(frame);
+                self.waiting.push_back((peer, depth, frames));
+            }
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    pub fn pop(&mut self) -> Option<(u32, u32, Vec<F>)> {
+        self.waiting.pop_front()
+    }
+
+    /// Gives an empty vector back.
+    pub fn recycle(&mut self, frames: Vec<F>) {
+        if self.spare.len() < 64 {
+            self.spare.push(frames);
+        }
+    }
+
+    /// Forgets everything and says how many frames that were.
+    pub fn clear(&mut self) -> usize {
+        self.waiting.drain(..).map(|(_, _, frames)| frames.len()).sum()
+    }
+}
+
+/// The host of a worker's walks: one bridge, one ingress port, one burst.
+pub(crate) struct Forward<'a, F: Frame> {
+    pub snapshot: &'a Snapshot,
+    pub bridge: &'a BridgeState,
+    pub egress: &'a mut Egress<F>,
+    pub patches: &'a mut Patches<F>,
+    pub cell: &'a Cell,
+    pub worker: usize,
+    pub packet_ins: &'a PacketInRing,
+    /// The clock in seconds, for learning.
+    pub second: u32,
+    /// Patch ports passed so far.
+    pub depth: u32,
+}
+
+impl<'a, F: Frame> Forward<'a, F> {
+    /// Sends a frame, as it is, out of a port, after copies to mirrors that select it.
+    #[inline(always)]
+    fn emit(&mut self, mirrored: &mut u32, port: &PortState, frame: F) {
+        if port.plain {
+            return self.egress.push(port.id.slot(), frame, self.cell);
+        }
+        self.emit_checked(mirrored, port, frame);
+    }
+
+    fn emit_checked(&mut self, mirrored: &mut u32, port: &PortState, mut frame: F) {
+        if port.flags.down {
+            return self.cell.drop(DropReason::PortDown, 1);
+        }
+        if port.flags.no_fwd {
+            return self.cell.drop(DropReason::NoForward, 1);
+        }
+        if port.mirror_out & !*mirrored != 0 {
+            self.mirror(mirrored, port, port.mirror_out, &mut frame);
+        }
+        match port.behind {
+            Behind::Device => self.egress.push(port.id.slot(), frame, self.cell),
+            Behind::Patch(None) => self.cell.drop(DropReason::NoPatchPeer, 1),
+            Behind::Patch(Some(peer)) => self.to_peer(port, peer, frame),
+        }
+    }
+
+    fn to_peer(&mut self, port: &PortState, peer: u32, frame: F) {
+        let bytes = frame.len() as u64;
+        match self.patches.push(peer, self.depth + 1, frame) {
+            Ok(()) => {
+                let cell = port.counters.of(self.worker);
+                cell.tx_packets.add(1);
+                cell.tx_bytes.add(bytes);
+                self.cell.patched.add(1);
+            }
+            Err(reason) => self.cell.drop(reason, 1),
+        }
+    }
+
+    /// Copies a frame, which is on the wire of `port`, to those of `mirrors` that select its VLAN and have not had it.
+    pub fn mirror(&mut self, mirrored: &mut u32, port: &PortState, mirrors: u32, frame: &mut F) {
+        let Ok(front) = vlan::ethernet(frame) else { return };
+        let Some(inner) = port.vlan.input(front.tag) else { return };
+        let bridge = self.bridge;
+        for (index, mirror) in bridge.mirrors.iter().enumerate() {
+            let bit = 1_u32 << index;
+            let wanted = mirrors & bit != 0 && *mirrored & bit == 0;
+            if !wanted || mirror.vlans.as_ref().is_some_and(|vlans| !vlans.contains(inner.vid)) {
+                continue;
+            }
+            *mirrored |= mirror.same_output;
+            mirror.counters.add(frame.len() as u64);
+            match mirror.output {
+                MirrorOutput::Port(output) => {
+                    if let Some(output) = self.snapshot.port(output.slot()).filter(|port| port.id == output) {
+                        self.copy_to(mirrored, output, &front, inner, mirror.snaplen, frame);
+                    }
+                }
+                MirrorOutput::Vlan(vid) => {
+                    if vid == inner.vid || normal::is_reserved(front.dst) {
+                        continue;
+                    }
+                    let inner = Inner { vid, ..inner };
+                    for output in &bridge.ports {
+                        if output.vlan.includes(vid) && !output.reserved {
+                            self.copy_to(mirrored, output, &front, inner, mirror.snaplen, frame);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn copy_to(
+        &mut self,
+        mirrored: &mut u32,
+        port: &PortState,
+        front: &Ethernet,
+        inner: Inner,
+        snaplen: Option<u32>,
+        frame: &F,
+    ) {
+        let Some(mut copy) = frame.duplicate() else {
+            return self.cell.drop(DropReason::NoBuffer, 1);
+        };
+        self.cell.mirrored.add(1);
+        let tag = port.vlan.output(inner, front.tag.map_or(0, Tag::pcp));
+        if !vlan::set_tag(&mut copy, front.tag, tag) {
+            return self.cell.drop(DropReason::NoBuffer, 1);
+        }
+        if let Some(snaplen) = snaplen {
+            cut(&mut copy, snaplen as usize);
+        }
+        self.emit(mirrored, port, copy);
+    }
+
+    /// Sends a frame of a VLAN out of a port, tagged as the port wants it.
+    #[inline]
+    fn emit_in_vlan(&mut self, mirrored: &mut u32, port: &PortState, front: &Ethernet, inner: Inner, mut frame: F) {
+        let tag = port.vlan.output(inner, front.tag.map_or(0, Tag::pcp));
+        if vlan::set_tag(&mut frame, front.tag, tag) {
+            self.emit(mirrored, port, frame);
+        } else {
+            self.cell.drop(DropReason::NoBuffer, 1);
+        }
+    }
+
+    /// Sends a frame by `send` to each of the bridge's ports that `choose` wants: copies, and the frame itself to the last. False when there is none.
+    fn to_each(
+        &mut self,
+        frame: F,
+        choose: impl Fn(&PortState) -> bool,
+        mut send: impl FnMut(&mut Self, &PortState, F),
+    ) -> bool {
+        let bridge = self.bridge;
+        let mut last: Option<&PortState> = None;
+        for port in bridge.ports.iter().filter(|port| choose(port)) {
+            if let Some(earlier) = last.replace(port) {
+                match frame.duplicate() {
+                    Some(copy) => send(self, earlier, copy),
+                    None => self.cell.drop(DropReason::NoBuffer, 1),
+                }
+            }
+        }
+        match last {
+            Some(port) => send(self, port, frame),
+            None => self.cell.drop(DropReason::NowhereToFlood, 1),
+        }
+        last.is_some()
+    }
+}
+
+/// Shortens a frame, which is then whole: what was still to be done to it cannot be done any more.
+fn cut<F: Frame>(frame: &mut F, len: usize) {
+    if len < frame.len() {
+        frame.truncate(len);
+        frame.set_offload(packet::Offload::default());
+    }
+}
+
+impl<F: Frame> Host<F> for Forward<'_, F> {
+    #[inline(always)]
+    fn output(&mut self, context: Context<'_>, number: PortNo, frame: F, to_in_port: bool) {
+        *context.sent = true;
+        let bridge = self.bridge;
+        let Some(port) = bridge.port(number) else {
+            return self.cell.drop(DropReason::UnknownPort, 1);
+        };
+        if number == context.in_port && !to_in_port {
+            return self.cell.drop(DropReason::IngressPort, 1);
+        }
+        self.emit(context.mirrored, port, frame);
+    }
+
+    fn output_all(&mut self, context: Context<'_>, frame: F, flood: bool) {
+        *context.sent = true;
+        let (in_port, mirrored) = (context.in_port, context.mirrored);
+        let choose = |port: &PortState| {
+            port.number != in_port
+                && !(flood && port.flags.no_flood)
+                && !(port.flags.down || port.flags.no_fwd || port.reserved)
+        };
+        self.to_each(frame, choose, |host, port, frame| host.emit(mirrored, port, frame));
+    }
+
+    fn normal(&mut self, context: Context<'_>, mut frame: F) {
+        *context.sent = true;
+        let front = match vlan::ethernet(&mut frame) {
+            Ok(front) => front,
+            Err(Malformed::Runt) => return self.cell.drop(DropReason::Runt, 1),
+            Err(Malformed::TruncatedTag) => return self.cell.drop(DropReason::TruncatedTag, 1),
+            Err(Malformed::NoBuffer) => return self.cell.drop(DropReason::NoBuffer, 1),
+        };
+        let bridge = self.bridge;
+        let ingress = bridge.port(context.in_port);
+        let mirrored = context.mirrored;
+        match normal::decide(bridge, ingress, &front, self.second) {
+            Err(reason) => self.cell.drop(reason, 1),
+            Ok((Decision::Port(slot), inner)) => match self.snapshot.port(slot) {
+                Some(port) if port.bridge == bridge.id.slot() => {
+                    self.emit_in_vlan(mirrored, port, &front, inner, frame);
+                }
+                _ => self.cell.drop(DropReason::LearnedPortGone, 1),
+            },
+            Ok((Decision::Flood, inner)) => {
+                self.to_each(
+                    frame,
+                    |port| normal::floods_to(port, ingress, inner),
+                    |host, port, frame| host.emit_in_vlan(mirrored, port, &front, inner, frame),
+                );
+            }
+        }
+    }
+
+    #[cold]
+    fn controller(&mut self, context: Context<'_>, to: &ToController, frame: &F) {
+        if to.reason == PacketInReason::NoMatch
+            && self.bridge.port(context.in_port).is_some_and(|port| port.flags.no_packet_in)
+        {
+            return self.cell.drop(DropReason::NoPacketIn, 1);
+        }
+        let len = frame.len().min(usize::from(to.max_len));
+        if !self.packet_ins.has_room(len) {
+            return self.cell.drop(DropReason::PacketInQueueFull, 1);
+        }
+        let mut key = Box::new(FlowKey::ZERO);
+        context.valid.iter().for_each(|word| key.words[word] = context.key.words[word]);
+        let packet = PacketIn {
+            bridge: self.bridge.id,
+            in_port: context.in_port,
+            table: context.table,
+            cookie: context.cookie,
+            reason: to.reason,
+            controller_id: to.controller_id,
+            userdata: to.userdata.clone(),
+            total_len: frame.len(),
+            data: finished_bytes(frame, len),
+            key,
+            valid: context.valid,
+        };
+        if self.packet_ins.push(packet) {
+            self.cell.packet_ins.add(1);
+        } else {
+            self.cell.drop(DropReason::PacketInQueueFull, 1);
+        }
+    }
+
+    #[cold]
+    fn malformed(&mut self, reason: packet::parse::Malformed) {
+        self.cell.malformed(reason);
+    }
+
+    #[inline]
+    fn dropped(&mut self, reason: WalkDrop) {
+        self.cell.drop_by_walk(reason);
+    }
+}
+
+/// A frame's first bytes as they would be on a wire: a controller that sends them back must not send an unfinished checksum.
+fn finished_bytes<F: Frame>(frame: &F, len: usize) -> Vec<u8> {
+    let finished = frame.offload().partial_checksum.then(|| frame.duplicate()).flatten().and_then(|mut copy| {
+        let done = packet::checksum::finish_partial(&mut copy);
+        done.then_some(copy)
+    });
+    let mut data = vec![0; len];
+    let read = finished.as_ref().unwrap_or(frame).read_at(0, &mut data);
+    debug_assert!(read, "`len` is within the frame");
+    data
+}

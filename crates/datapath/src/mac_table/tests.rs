@@ -1,0 +1,207 @@
+//! The table against a twin made of plain collections, and readers against a writer.
+
+use super::*;
+use proptest::prelude::*;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+fn mac(number: u32) -> Mac {
+    let [a, b, c, d] = number.to_be_bytes();
+    [2, 0, a, b, c, d]
+}
+
+/// The same rules, one list in order of last use.
+struct Twin {
+    size: usize,
+    /// (address, VLAN, port, static, second), the latest last.
+    entries: Vec<(Mac, u16, u32, bool, u32)>,
+    evicted: u64,
+    moved: u64,
+    learned: u64,
+}
+
+impl Twin {
+    fn lookup(&self, mac: Mac, vlan: u16) -> Option<u32> {
+        let found = self.entries.iter().find(|entry| (entry.0, entry.1) == (mac, vlan));
+        found.map(|entry| entry.2)
+    }
+
+    /// Makes room; false when only static entries are left. The port that loses one must be given: where two have as many, either may.
+    fn make_room(&mut self) -> bool {
+        if self.entries.len() < self.size {
+            return true;
+        }
+        let mut counts: HashMap<u32, u32> = HashMap::new();
+        for entry in self.entries.iter().filter(|entry| !entry.3) {
+            *counts.entry(entry.2).or_default() += 1;
+        }
+        let Some((_, port)) = counts.iter().map(|(port, count)| (*count, *port)).max() else {
+            return false;
+        };
+        let at = self.entries.iter().position(|entry| !entry.3 && entry.2 == port).unwrap();
+        self.entries.remove(at);
+        self.evicted += 1;
+        true
+    }
+
+    fn learn(&mut self, mac: Mac, vlan: u16, port: u32, second: u32) {
+        if mac[0] & 1 == 1 {
+            return;
+        }
+        if let Some(at) = self.entries.iter().position(|entry| (entry.0, entry.1) == (mac, vlan)) {
+            let old = self.entries[at];
+            if old.3 || (old.2 == port && old.4 == second) {
+                return;
+            }
+            self.moved += u64::from(old.2 != port);
+            self.entries.remove(at);
+            self.entries.push((mac, vlan, port, false, second));
+        } else if self.make_room() {
+            self.learned += 1;
+            self.entries.push((mac, vlan, port, false, second));
+        }
+    }
+
+    fn add_static(&mut self, mac: Mac, vlan: u16, port: u32) -> bool {
+        self.entries.retain(|entry| (entry.0, entry.1) != (mac, vlan));
+        let room = self.make_room();
+        if room {
+            self.entries.push((mac, vlan, port, true, 0));
+        }
+        room
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Learn { mac: u32, multicast: bool, vlan: u16, port: u32 },
+    Lookup { mac: u32, vlan: u16 },
+    Static { mac: u32, vlan: u16, port: u32 },
+    Delete { mac: u32, vlan: u16 },
+    Flush { port: Option<u32> },
+    Wait { seconds: u32 },
+    Expire,
+    Resize { size: usize },
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        12 => (0..40_u32, prop::bool::weighted(0.05), 0..3_u16, 0..4_u32)
+            .prop_map(|(mac, multicast, vlan, port)| Step::Learn { mac, multicast, vlan, port }),
+        6 => (0..40_u32, 0..3_u16).prop_map(|(mac, vlan)| Step::Lookup { mac, vlan }),
+        1 => (0..40_u32, 0..3_u16, 0..4_u32).prop_map(|(mac, vlan, port)| Step::Static { mac, vlan, port }),
+        1 => (0..40_u32, 0..3_u16).prop_map(|(mac, vlan)| Step::Delete { mac, vlan }),
+        1 => prop::option::of(0..4_u32).prop_map(|port| Step::Flush { port }),
+        3 => (0..8_u32).prop_map(|seconds| Step::Wait { seconds }),
+        1 => Just(Step::Expire),
+        1 => (30..40_usize).prop_map(|size| Step::Resize { size }),
+    ];
+    prop::collection::vec(step, 1..200)
+}
+
+const AGING: u32 = 20;
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+    #[test]
+    fn the_table_does_as_its_twin(steps in steps()) {
+        let mut table = MacTable::new(30);
+        let mut twin = Twin { size: 30, entries: Vec::new(), evicted: 0, moved: 0, learned: 0 };
+        let mut now = 1;
+        for step in steps {
+            match step {
+                Step::Learn { mac: number, multicast, vlan, port } => {
+                    let mut address = mac(number);
+                    address[0] |= u8::from(multicast);
+                    table.learn(address, vlan, port, now);
+                    twin.learn(address, vlan, port, now);
+                }
+                Step::Lookup { mac: number, vlan } => {
+                    prop_assert_eq!(table.lookup(mac(number), vlan), twin.lookup(mac(number), vlan));
+                }
+                Step::Static { mac: number, vlan, port } => {
+                    let done = table.add_static(mac(number), vlan, port);
+                    prop_assert_eq!(done, twin.add_static(mac(number), vlan, port));
+                }
+                Step::Delete { mac: number, vlan } => {
+                    let before = twin.entries.len();
+                    twin.entries.retain(|entry| (entry.0, entry.1) != (mac(number), vlan));
+                    prop_assert_eq!(table.delete(mac(number), vlan), twin.entries.len() < before);
+                }
+                Step::Flush { port } => {
+                    table.flush(port, false);
+                    twin.entries.retain(|entry| entry.3 || port.is_some_and(|port| port != entry.2));
+                }
+                Step::Wait { seconds } => now += seconds,
+                Step::Expire => {
+                    table.expire(now, AGING);
+                    twin.entries.retain(|entry| entry.3 || now - entry.4 < AGING);
+                }
+                Step::Resize { size } if size >= twin.size => {
+                    table = table.resized(size);
+                    twin.size = size;
+                    // Copying sorts by the second of last use; within one second the order is free.
+                    twin.entries.sort_by_key(|entry| entry.4);
+                    table.flush(None, false);
+                    twin.entries.retain(|entry| entry.3);
+                }
+                Step::Resize { .. } => {}
+            }
+            let stats = table.stats();
+            prop_assert_eq!(stats.current, twin.entries.len());
+            prop_assert_eq!((stats.learned, stats.evicted, stats.moved), (twin.learned, twin.evicted, twin.moved));
+        }
+        let mut all: Vec<_> = table.entries(now).iter().map(|entry| (entry.mac, entry.vlan, entry.port, entry.age)).collect();
+        let mut expected: Vec<_> =
+            twin.entries.iter().map(|entry| (entry.0, entry.1, entry.2, (!entry.3).then(|| now - entry.4))).collect();
+        all.sort();
+        expected.sort();
+        prop_assert_eq!(all, expected);
+    }
+}
+
+#[test]
+fn a_smaller_table_keeps_the_latest() {
+    let table = MacTable::new(100);
+    for number in 0..100 {
+        table.learn(mac(number), 0, 1, number);
+    }
+    table.add_static(mac(0), 0, 2);
+    let small = table.resized(10);
+    assert_eq!(small.stats().current, 10);
+    assert_eq!(small.lookup(mac(0), 0), Some(2));
+    assert_eq!(small.lookup(mac(99), 0), Some(1));
+    assert_eq!(small.lookup(mac(91), 0), Some(1));
+    assert_eq!(small.lookup(mac(90), 0), None);
+}
+
+#[test]
+fn readers_never_see_a_port_that_an_address_was_not_on() {
+    // Each address is only ever on the port that its number says; the table is small, so nodes change hands all the time.
+    let table = Arc::new(MacTable::new(64));
+    let stop = Arc::new(AtomicBool::new(false));
+    let readers: Vec<_> = (0..2_u32)
+        .map(|reader| {
+            let (table, stop) = (Arc::clone(&table), Arc::clone(&stop));
+            std::thread::spawn(move || {
+                let mut hits = 0_u64;
+                let mut number = reader;
+                while !stop.load(Ordering::Relaxed) {
+                    number = (number + 1) % 256;
+                    if let Some(port) = table.lookup(mac(number), 5) {
+                        assert_eq!(port, number, "of another address");
+                        hits += 1;
+                    }
+                }
+                hits
+            })
+        })
+        .collect();
+    for turn in 0..200_000_u32 {
+        let number = turn.wrapping_mul(2_654_435_761) >> 24;
+        table.learn(mac(number), 5, number, turn / 1000);
+    }
+    stop.store(true, Ordering::Relaxed);
+    let hits: u64 = readers.into_iter().map(|reader| reader.join().unwrap()).sum();
+    assert!(hits > 0);
+}

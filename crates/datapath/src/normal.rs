@@ -1,0 +1,90 @@
+//! The learning switch: what `NORMAL` decides about one frame.
+//!
+//! Decisions are those of Open vSwitch's `xlate_normal`: check the VLAN, refuse reserved addresses, learn the source, look the destination up, send to the port it
+//! was learned on or flood.
+
+use crate::counters::DropReason;
+use crate::snapshot::{BridgeState, PortState};
+use crate::vlan::{Ethernet, Inner, VlanConfig};
+
+/// Where a frame goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Decision {
+    /// To the port of this slot.
+    Port(u32),
+    /// To all others of its VLAN.
+    Flood,
+}
+
+/// Addresses that bridges do not forward: IEEE 802.1D's, and those that Extreme and Cisco use likewise.
+pub(crate) fn is_reserved(mac: [u8; 6]) -> bool {
+    match mac {
+        [0x01, 0x80, 0xc2, 0, 0, last] => last <= 0x0f,
+        [0x00, 0xe0, 0x2b, 0, 0, last] => matches!(last, 0 | 4 | 6),
+        [0x01, 0x00, 0x0c, a, b, c] => {
+            matches!([a, b, c], [0, 0, 0] | [0xcc, 0xcc, 0xcc | 0xcd] | [0xcd, 0xcd, 0xcd] | [0xcc, 0xcc, 0xc0..=0xc7])
+        }
+        _ => false,
+    }
+}
+
+/// Decides about a frame that came in by `ingress`, or from no port (a packet-out), and learns its source.
+#[inline]
+pub(crate) fn decide(
+    bridge: &BridgeState,
+    ingress: Option<&PortState>,
+    front: &Ethernet,
+    second: u32,
+) -> Result<(Decision, Inner), DropReason> {
+    let inner = match ingress {
+        Some(port) if port.reserved => return Err(DropReason::MirrorPort),
+        Some(port) => port.vlan.input(front.tag),
+        None => VlanConfig::default().input(front.tag),
+    }
+    .ok_or(DropReason::VlanNotCarried)?;
+    if !bridge.forward_bpdu && is_reserved(front.dst) {
+        return Err(DropReason::ReservedAddress);
+    }
+    let learning = bridge.flood_vlans.as_ref().is_none_or(|vlans| !vlans.contains(inner.vid));
+    if !learning {
+        return Ok((Decision::Flood, inner));
+    }
+    if let Some(port) = ingress {
+        bridge.macs.learn(front.src, inner.vid, port.id.slot(), second);
+    }
+    if front.dst[0] & 1 == 1 {
+        return Ok((Decision::Flood, inner));
+    }
+    match bridge.macs.lookup(front.dst, inner.vid) {
+        None => Ok((Decision::Flood, inner)),
+        Some(slot) if ingress.is_some_and(|port| port.id.slot() == slot) => Err(DropReason::LearnedOnIngress),
+        Some(slot) => Ok((Decision::Port(slot), inner)),
+    }
+}
+
+/// Whether a frame of `inner`'s VLAN that came in by `ingress` is flooded to `port`.
+#[inline]
+pub(crate) fn floods_to(port: &PortState, ingress: Option<&PortState>, inner: Inner) -> bool {
+    ingress.is_none_or(|ingress| ingress.id != port.id)
+        && !port.flags.no_flood
+        && !port.flags.down
+        && !port.flags.no_fwd
+        && !port.reserved
+        && port.vlan.includes(inner.vid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_reserved;
+
+    #[test]
+    fn reserved_addresses() {
+        assert!(is_reserved([0x01, 0x80, 0xc2, 0, 0, 0x00]));
+        assert!(is_reserved([0x01, 0x80, 0xc2, 0, 0, 0x0f]));
+        assert!(!is_reserved([0x01, 0x80, 0xc2, 0, 0, 0x10]));
+        assert!(is_reserved([0x01, 0x00, 0x0c, 0xcc, 0xcc, 0xcd]));
+        assert!(is_reserved([0x01, 0x00, 0x0c, 0xcc, 0xcc, 0xc3]));
+        assert!(!is_reserved([0x01, 0x00, 0x0c, 0xcc, 0xcc, 0xcb]));
+        assert!(!is_reserved([0xff; 6]));
+    }
+}

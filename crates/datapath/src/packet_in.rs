@@ -1,0 +1,117 @@
+//! Packets to the controllers: copied on the worker, fetched by the control thread.
+//!
+//! Each worker has a ring, bounded in packets and in bytes; what does not fit is dropped and counted. A descriptor wakes the control thread, once for
+//! any number of packets.
+
+use crate::wake::Wake;
+use crossbeam_queue::ArrayQueue;
+use packet::{FlowKey, WordSet};
+use program::ops::{PacketInReason, PortNo};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// Packets that wait at most, for each worker.
+pub const PACKET_IN_QUEUE: usize = 1024;
+/// Bytes that wait at most, for each worker.
+pub const PACKET_IN_BYTES: usize = 8 << 20;
+
+/// A packet for the controllers.
+#[derive(Clone, Debug)]
+pub struct PacketIn {
+    /// The bridge.
+    pub bridge: crate::port::BridgeId,
+    /// The port that the packet came in by, or a reserved number for a packet-out.
+    pub in_port: PortNo,
+    /// Table of the rule that sent it.
+    pub table: u8,
+    /// Cookie of that rule, `u64::MAX` for none.
+    pub cookie: u64,
+    /// Why it is sent.
+    pub reason: PacketInReason,
+    /// To controllers with this id.
+    pub controller_id: u16,
+    /// Handed back as it is.
+    pub userdata: Vec<u8>,
+    /// Length of the packet.
+    pub total_len: usize,
+    /// Its first bytes, as many as the rule asked for; checksums are finished.
+    pub data: Vec<u8>,
+    /// The packet's key as it was.
+    pub key: Box<FlowKey>,
+    /// The words of `key` that mean something; others count as zero.
+    pub valid: WordSet,
+}
+
+/// One worker's ring.
+pub(crate) struct PacketInRing {
+    ring: ArrayQueue<PacketIn>,
+    bytes: AtomicUsize,
+    wake: Arc<PacketInWake>,
+}
+
+/// Wakes the control thread.
+pub(crate) struct PacketInWake {
+    pub wake: Wake,
+    pending: AtomicBool,
+}
+
+impl PacketInWake {
+    pub fn new(wake: Wake) -> PacketInWake {
+        PacketInWake { wake, pending: AtomicBool::new(false) }
+    }
+
+    pub fn raise(&self) {
+        if !self.pending.swap(true, Ordering::AcqRel) {
+            self.wake.raise();
+        }
+    }
+
+    /// Call it before fetching: a packet queued after this raises again.
+    pub fn clear(&self) {
+        self.wake.clear();
+        self.pending.store(false, Ordering::Release);
+        std::sync::atomic::fence(Ordering::SeqCst);
+    }
+}
+
+impl PacketInRing {
+    pub fn new(wake: Arc<PacketInWake>) -> PacketInRing {
+        PacketInRing {
+            ring: ArrayQueue::new(PACKET_IN_QUEUE),
+            bytes: AtomicUsize::new(0),
+            wake,
+        }
+    }
+
+    /// Whether a packet of `len` bytes may be queued; asked before it is copied.
+    pub fn has_room(&self, len: usize) -> bool {
+        !self.ring.is_full() && self.bytes.load(Ordering::Relaxed) + len <= PACKET_IN_BYTES
+    }
+
+    /// False when the ring is full.
+    pub fn push(&self, packet: PacketIn) -> bool {
+        let len = packet.data.len();
+        self.bytes.fetch_add(len, Ordering::Relaxed);
+        let done = self.ring.push(packet).is_ok();
+        if done {
+            self.wake.raise();
+        } else {
+            self.bytes.fetch_sub(len, Ordering::Relaxed);
+        }
+        done
+    }
+
+    pub fn pop(&self) -> Option<PacketIn> {
+        let packet = self.ring.pop()?;
+        self.bytes.fetch_sub(packet.data.len(), Ordering::Relaxed);
+        Some(packet)
+    }
+
+    pub fn len(&self) -> usize {
+        self.ring.len()
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,96 @@
+//! What a port is told to be.
+
+use crate::vlan::VlanConfig;
+use packet::Frame;
+use packet::io::{RxQueue, TxQueue};
+
+/// Number of the port that is the host's own end of a bridge (OpenFlow's `OFPP_LOCAL`).
+pub const LOCAL: program::ops::PortNo = 0xffff_fffe;
+
+/// A port of the datapath. Numbers are not used again soon, so a stale one is recognised.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub struct PortId(pub(crate) u32);
+
+/// Most ports at a time.
+pub const MAX_PORTS: usize = 1 << 16;
+
+impl PortId {
+    pub(crate) fn new(slot: u32, generation: u32) -> PortId {
+        PortId(generation << 16 | slot)
+    }
+
+    /// The port's place in tables; another port may have had it before.
+    #[inline(always)]
+    pub(crate) fn slot(self) -> u32 {
+        self.0 & 0xffff
+    }
+}
+
+/// A bridge of the datapath.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub struct BridgeId(pub(crate) u32);
+
+impl BridgeId {
+    pub(crate) fn slot(self) -> u32 {
+        self.0 & 0xffff
+    }
+}
+
+/// OpenFlow's port configuration bits (OpenFlow 1.0 section 5.2.1).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PortFlags {
+    /// Nothing goes in or out (`OFPPC_PORT_DOWN`).
+    pub down: bool,
+    /// What comes in is dropped (`OFPPC_NO_RECV`).
+    pub no_recv: bool,
+    /// The same for frames to 01:80:c2:00:00:00 (`OFPPC_NO_RECV_STP`).
+    pub no_recv_stp: bool,
+    /// Nothing is flooded to it (`OFPPC_NO_FLOOD`).
+    pub no_flood: bool,
+    /// Nothing is sent to it (`OFPPC_NO_FWD`).
+    pub no_fwd: bool,
+    /// Table misses of its packets cause no packet-in (`OFPPC_NO_PACKET_IN`).
+    pub no_packet_in: bool,
+}
+
+/// What may change about a port while it lives.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct PortSettings {
+    /// VLANs.
+    pub vlan: VlanConfig,
+    /// OpenFlow's bits.
+    pub flags: PortFlags,
+}
+
+/// Makes a port's transmit queue for a worker, by the worker's number. An error's text is for the user.
+pub type MakeTx<F> = Box<dyn FnMut(usize) -> Result<Box<dyn TxQueue<F>>, String> + Send>;
+
+/// What is behind a port.
+pub enum PortKind<F: Frame> {
+    /// A device.
+    Device {
+        /// Its receive queues.
+        rx: Vec<Box<dyn RxQueue<F>>>,
+        /// How workers get at it.
+        tx: MakeTx<F>,
+    },
+    /// One end of a patch: what is sent here comes in at the peer. Works once both ends exist and each names the other.
+    Patch {
+        /// The peer's name.
+        peer: String,
+    },
+}
+
+/// A port to add.
+pub struct PortSpec<F: Frame> {
+    /// Name, unique in the datapath.
+    pub name: String,
+    /// The bridge it belongs to.
+    pub bridge: BridgeId,
+    /// Its OpenFlow number there: 1 to 0xfffffeff, or [`LOCAL`].
+    pub number: program::ops::PortNo,
+    /// VLANs and flags.
+    pub settings: PortSettings,
+    /// What is behind it.
+    pub kind: PortKind<F>,
+}

@@ -1,0 +1,58 @@
+//! What a datapath says about itself.
+
+use crate::counters::WorkerStats;
+use crate::port::{BridgeId, PortId};
+use program::ops::PortNo;
+
+/// A receive queue, as `dpif-netdev/pmd-rxq-show` prints it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct QueueInfo {
+    /// Its port.
+    pub port: PortId,
+    /// The port's name.
+    pub name: String,
+    /// Its number in the port.
+    pub index: usize,
+    /// Frames received.
+    pub packets: u64,
+    /// Receive bursts that were not empty.
+    pub batches: u64,
+    /// Cycles spent on its frames, since the port was added.
+    pub cycles: u64,
+    /// The same in the last minute.
+    pub recent_cycles: u64,
+}
+
+/// A worker.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct WorkerInfo {
+    /// Its thread's name.
+    pub name: String,
+    /// Its number among threads, as in its name.
+    pub id: u32,
+    /// The processor it is pinned to.
+    pub cpu: Option<usize>,
+    /// What it has done with its time since it started or was cleared.
+    pub stats: WorkerStats,
+    /// Cycles that passed in the last minute: busy, idle and asleep.
+    pub recent_cycles: u64,
+    /// Its queues.
+    pub queues: Vec<QueueInfo>,
+}
+
+/// A port, as `dpif/show` prints it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PortInfo {
+    /// Which.
+    pub id: PortId,
+    /// Name.
+    pub name: String,
+    /// Its bridge.
+    pub bridge: BridgeId,
+    /// OpenFlow number.
+    pub number: PortNo,
+    /// For a patch port: the peer's name, and whether it exists and names this one.
+    pub peer: Option<(String, bool)>,
+    /// Number of receive queues.
+    pub queues: usize,
+}

@@ -1,0 +1,160 @@
+//! What workers know of bridges and ports: an immutable picture, replaced as a whole.
+//!
+//! The control thread draws a new picture for every change and publishes it by one store; a worker reads it once per turn under its guard. The old picture is
+//! freed by the epoch domain when no worker can hold it. Parts that did not change are shared between pictures.
+
+use crate::counters::PortCounters;
+use crate::mac_table::MacTable;
+use crate::mirror::Mirror;
+use crate::port::{LOCAL, PortFlags, PortId};
+use crate::vlan::{VlanConfig, VlanSet};
+use program::epoch::{Domain, Epoch, Guard};
+use program::ops::PortNo;
+use program::table::Bridge;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// Port numbers below this are found by index, others by hash.
+const DENSE: u32 = 1024;
+
+/// What is behind a port, as a worker sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Behind {
+    Device,
+    /// The peer's slot.
+    Patch(Option<u32>),
+}
+
+pub(crate) struct PortState {
+    pub id: PortId,
+    /// The bridge's slot.
+    pub bridge: u32,
+    pub number: PortNo,
+    pub vlan: VlanConfig,
+    pub flags: PortFlags,
+    pub behind: Behind,
+    /// Mirrors that select what comes in here, and what goes out, a bit each.
+    pub mirror_in: u32,
+    pub mirror_out: u32,
+    /// A mirror sends here, so nothing else does.
+    pub reserved: bool,
+    /// A device, and nothing has to be looked at before sending.
+    pub plain: bool,
+    pub counters: Arc<PortCounters>,
+}
+
+pub(crate) struct BridgeState {
+    pub id: crate::port::BridgeId,
+    pub program: Arc<Bridge>,
+    pub macs: Arc<MacTable>,
+    pub forward_bpdu: bool,
+    /// VLANs in which nothing is learned and everything is flooded.
+    pub flood_vlans: Option<VlanSet>,
+    pub mirrors: Vec<Mirror>,
+    /// Ports in the order of their numbers.
+    pub ports: Vec<Arc<PortState>>,
+    dense: Box<[Option<Arc<PortState>>]>,
+    sparse: HashMap<PortNo, Arc<PortState>>,
+    local: Option<Arc<PortState>>,
+}
+
+/// What a bridge is made of, apart from its ports.
+pub(crate) struct BridgeParts {
+    pub id: crate::port::BridgeId,
+    pub program: Arc<Bridge>,
+    pub macs: Arc<MacTable>,
+    pub forward_bpdu: bool,
+    pub flood_vlans: Option<VlanSet>,
+    pub mirrors: Vec<Mirror>,
+}
+
+impl BridgeState {
+    pub fn new(parts: BridgeParts, mut ports: Vec<Arc<PortState>>) -> BridgeState {
+        ports.sort_by_key(|port| port.number);
+        let highest = ports.iter().map(|port| port.number).filter(|number| *number < DENSE).max();
+        let mut dense: Box<[Option<Arc<PortState>>]> = vec![None; highest.map_or(0, |number| number as usize + 1)].into();
+        let (mut sparse, mut local) = (HashMap::new(), None);
+        for port in &ports {
+            match port.number {
+                LOCAL => local = Some(Arc::clone(port)),
+                number if number < DENSE => dense[number as usize] = Some(Arc::clone(port)),
+                number => {
+                    sparse.insert(number, Arc::clone(port));
+                }
+            }
+        }
+        let BridgeParts { id, program, macs, forward_bpdu, flood_vlans, mirrors } = parts;
+        BridgeState { id, program, macs, forward_bpdu, flood_vlans, mirrors, ports, dense, sparse, local }
+    }
+
+    /// The port of a number.
+    #[inline(always)]
+    pub fn port(&self, number: PortNo) -> Option<&PortState> {
+        match self.dense.get(number as usize) {
+            Some(port) => port.as_deref(),
+            None if number == LOCAL => self.local.as_deref(),
+            None => self.sparse.get(&number).map(|port| &**port),
+        }
+    }
+}
+
+/// The picture.
+#[derive(Clone, Default)]
+pub(crate) struct Snapshot {
+    /// By slot.
+    pub bridges: Vec<Option<Arc<BridgeState>>>,
+    /// By slot.
+    pub ports: Vec<Option<Arc<PortState>>>,
+}
+
+impl Snapshot {
+    #[inline(always)]
+    pub fn port(&self, slot: u32) -> Option<&PortState> {
+        self.ports.get(slot as usize)?.as_deref()
+    }
+
+    #[inline(always)]
+    pub fn bridge(&self, slot: u32) -> Option<&BridgeState> {
+        self.bridges.get(slot as usize)?.as_deref()
+    }
+}
+
+/// Where the picture hangs.
+pub(crate) struct Published {
+    current: AtomicPtr<Snapshot>,
+    domain: Arc<Domain>,
+}
+
+impl Published {
+    pub fn new(domain: Arc<Domain>) -> Published {
+        Published {
+            current: AtomicPtr::new(Box::into_raw(Box::default())),
+            domain,
+        }
+    }
+
+    /// The picture of this turn.
+    #[inline(always)]
+    pub fn load<'g>(&self, guard: &'g Guard<'_>) -> &'g Snapshot {
+        assert!(std::ptr::eq(guard.domain(), &*self.domain), "a guard of another domain");
+        // SAFETY: the pointer was made by `Box::into_raw` and is never null; a picture that is replaced is retired to this domain, which keeps it while a
+        // guard from before lives, and the guard lives for 'g.
+        unsafe { &*self.current.load(Ordering::Acquire) }
+    }
+
+    /// Replaces the picture and publishes an epoch: once every worker has passed it, none sees the old one.
+    pub fn replace(&self, snapshot: Snapshot) -> Epoch {
+        let old = self.current.swap(Box::into_raw(Box::new(snapshot)), Ordering::AcqRel);
+        // SAFETY: made by `Box::into_raw` in `new` or here, and unlinked by the swap, so it is taken once; readers are waited for by `retire`.
+        self.domain.retire(unsafe { Box::from_raw(old) });
+        self.domain.publish()
+    }
+}
+
+impl Drop for Published {
+    fn drop(&mut self) {
+        // SAFETY: made by `Box::into_raw`; workers hold an `Arc` of what holds this, so none of them is left.
+        drop(unsafe { Box::from_raw(*self.current.get_mut()) });
+    }
+}

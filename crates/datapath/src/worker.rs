@@ -1,0 +1,669 @@
+//! A worker: its loop, what it owns, how it rests, and how it survives its own failure.
+//!
+//! One turn of the loop: begin an epoch, read the picture, do what control asks, carry out packet-outs, then for each receive queue fetch a burst, walk
+//! it, walk what it sent through patch ports, and send the batches. The epoch begins before frames are fetched, so a frame that arrives after a
+//! barrier's reply finds the barrier's rules.
+//!
+//! A turn without frames is followed by rest. For [`SPIN`] after the last frame the worker polls on. Then, when every queue has a descriptor to wait on, it goes offline
+//! and sleeps until one is readable, control wants something, or [`SLEEP_LIMIT`] has passed. Otherwise it lets others run (`sched_yield`) until [`YIELD`] after the last frame,
+//! and from then on sleeps between polls, 10 us at first, twice as long each time, [`NAP_LIMIT`] at most.
+//!
+//! A queue whose descriptor is readable and yields nothing, time after time, is not waited on for a while (up to [`MUTE_LIMIT`]), so a peer that keeps signalling for nothing
+//! costs itself latency and nobody else anything. A queue that makes the worker fail is left alone likewise.
+
+use crate::clock::{Clock, cycles, cycles_per_second};
+use crate::counters::{Cell, Cells, DropReason, PortCounters, QueueCounters, WorkerCounters};
+use crate::forward::{Egress, Forward, Patches};
+use crate::packet_in::PacketInRing;
+use crate::port::PortId;
+use crate::snapshot::{PortState, Published, Snapshot};
+use crate::wake::{Wake, readable, wait};
+use crossbeam_queue::ArrayQueue;
+use packet::Frame;
+use packet::io::{BURST, RxQueue, TxQueue};
+use program::Program;
+use program::epoch::{Guard, Reader};
+use program::ops::{OpList, PortNo};
+use program::walk::Engine;
+use std::os::fd::AsRawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+/// How long a worker polls on after its last frame.
+pub(crate) const SPIN: Duration = Duration::from_micros(50);
+/// Until when, after its last frame, a worker that cannot wait only yields between polls.
+pub(crate) const YIELD: Duration = Duration::from_millis(1);
+/// The longest sleep between polls of a worker that cannot wait.
+pub(crate) const NAP_LIMIT: Duration = Duration::from_micros(100);
+/// The longest sleep of a worker that can wait.
+pub(crate) const SLEEP_LIMIT: Duration = Duration::from_secs(1);
+/// The longest time that a queue is not waited on, or left alone.
+pub(crate) const MUTE_LIMIT: Duration = Duration::from_millis(100);
+/// Wake-ups in vain that are forgiven.
+const PATIENCE: u32 = 8;
+/// How often queues are asked what they have lost.
+const DROPS_INTERVAL: Duration = Duration::from_millis(100);
+/// Packet-outs carried out per turn.
+const PACKET_OUTS: usize = BURST;
+
+/// A receive queue in a worker's hands.
+pub(crate) struct RxPort<F: Frame> {
+    pub id: PortId,
+    pub index: usize,
+    pub queue: Box<dyn RxQueue<F>>,
+    pub counters: Arc<QueueCounters>,
+    /// The descriptor was readable when the worker woke.
+    signalled: bool,
+    /// How often that led to nothing, in a row.
+    in_vain: u32,
+    /// How often it made the worker fail.
+    failures: u32,
+    /// Not waited on until then, in cycles.
+    muted_until: u64,
+    /// Not polled until then, in cycles.
+    left_until: u64,
+}
+
+impl<F: Frame> RxPort<F> {
+    pub fn new(id: PortId, index: usize, queue: Box<dyn RxQueue<F>>, counters: Arc<QueueCounters>) -> RxPort<F> {
+        RxPort { id, index, queue, counters, signalled: false, in_vain: 0, failures: 0, muted_until: 0, left_until: 0 }
+    }
+
+    /// A wake-up has led to nothing.
+    #[cold]
+    fn woke_in_vain(&mut self, now: u64) {
+        self.signalled = false;
+        self.in_vain = self.in_vain.saturating_add(1);
+        if self.in_vain >= PATIENCE {
+            self.muted_until = now + growing(self.in_vain - PATIENCE);
+        }
+    }
+}
+
+/// Cycles to leave a queue alone after `times` failures: 1 ms, then twice as long each time, up to [`MUTE_LIMIT`].
+fn growing(times: u32) -> u64 {
+    to_cycles(Duration::from_millis(1 << times.min(16)).min(MUTE_LIMIT))
+}
+
+fn to_cycles(time: Duration) -> u64 {
+    (time.as_nanos() * u128::from(cycles_per_second()) / 1_000_000_000) as u64
+}
+
+fn to_time(cycles: u64) -> Duration {
+    Duration::from_nanos((u128::from(cycles) * 1_000_000_000 / u128::from(cycles_per_second())) as u64)
+}
+
+/// What control asks of a worker.
+pub(crate) enum Command<F: Frame> {
+    /// Serve this queue.
+    AddRx(Box<RxPort<F>>),
+    /// Send by this queue.
+    SetTx { slot: u32, tx: Box<dyn TxQueue<F>>, counters: Arc<PortCounters> },
+    /// Give all queues of a port back.
+    Remove { slot: u32, ticket: u64 },
+    /// Give one receive queue back.
+    TakeRx { id: PortId, index: usize, ticket: u64 },
+    /// Give everything back and end.
+    Stop { ticket: u64 },
+}
+
+/// Queues on their way back to control.
+pub(crate) struct Returned<F: Frame> {
+    pub ticket: u64,
+    pub rx: Vec<RxPort<F>>,
+    /// Held until control drops them: a device's queue is to be closed on the thread that opened it.
+    #[allow(dead_code)]
+    pub tx: Vec<Box<dyn TxQueue<F>>>,
+}
+
+/// Where workers put them.
+pub(crate) struct Returns<F: Frame> {
+    items: Mutex<Vec<Returned<F>>>,
+    more: Condvar,
+}
+
+impl<F: Frame> Returns<F> {
+    pub fn new() -> Returns<F> {
+        Returns { items: Mutex::new(Vec::new()), more: Condvar::new() }
+    }
+
+    fn push(&self, returned: Returned<F>) {
+        self.items.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(returned);
+        self.more.notify_all();
+    }
+
+    /// Takes all there is, after waiting until `deadline` for something.
+    pub fn take(&self, deadline: Instant) -> Vec<Returned<F>> {
+        let mut items = self.items.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        while items.is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            items = match self.more.wait_timeout(items, left) {
+                Ok((items, _)) => items,
+                Err(poisoned) => poisoned.into_inner().0,
+            };
+        }
+        std::mem::take(&mut *items)
+    }
+}
+
+/// A packet to be sent by steps of its own.
+pub(crate) struct PacketOut {
+    pub bridge: crate::port::BridgeId,
+    pub in_port: PortNo,
+    pub data: Vec<u8>,
+    pub ops: Arc<OpList>,
+}
+
+/// What all workers and control share.
+pub(crate) struct Shared<F: Frame> {
+    pub program: Arc<Program>,
+    pub published: Published,
+    pub cells: Cells,
+    pub clock: Arc<Clock>,
+    pub returns: Returns<F>,
+    /// Makes frames for packet-outs.
+    pub allocate: Box<dyn Fn(&[u8]) -> Option<F> + Send + Sync>,
+    pub packet_outs_done: AtomicU64,
+}
+
+/// What one worker and control share.
+pub(crate) struct Mailbox<F: Frame> {
+    pub name: String,
+    pub commands: ArrayQueue<Command<F>>,
+    pub packet_outs: ArrayQueue<PacketOut>,
+    sleeping: AtomicBool,
+    wake: Wake,
+    pub counters: Arc<WorkerCounters>,
+    pub packet_ins: Arc<PacketInRing>,
+    /// The thread has ended.
+    pub ended: AtomicBool,
+}
+
+/// Commands that wait at most.
+const COMMANDS: usize = 1024;
+/// Packet-outs that wait at most.
+pub(crate) const PACKET_OUT_QUEUE: usize = 1024;
+
+impl<F: Frame> Mailbox<F> {
+    pub fn new(name: String, wake: Wake, packet_ins: Arc<PacketInRing>) -> Mailbox<F> {
+        Mailbox {
+            name,
+            commands: ArrayQueue::new(COMMANDS),
+            packet_outs: ArrayQueue::new(PACKET_OUT_QUEUE),
+            sleeping: AtomicBool::new(false),
+            wake,
+            counters: Arc::default(),
+            packet_ins,
+            ended: AtomicBool::new(false),
+        }
+    }
+
+    /// Wakes the worker if it sleeps; call it after putting something into a queue.
+    pub fn nudge(&self) {
+        // Pairs with the fence in `Worker::sleep`: either the worker sees what was put, or this sees that it sleeps.
+        fence(Ordering::SeqCst);
+        if self.sleeping.load(Ordering::Relaxed) {
+            self.wake.raise();
+        }
+    }
+}
+
+/// A worker, on its own thread.
+pub(crate) struct Worker<F: Frame> {
+    shared: Arc<Shared<F>>,
+    mailbox: Arc<Mailbox<F>>,
+    reader: Reader,
+    rx: Vec<RxPort<F>>,
+    egress: Egress<F>,
+    patches: Patches<F>,
+    engine: Engine<F>,
+    frames: Vec<F>,
+    stop: Option<u64>,
+    /// The queue whose frames are being handled, and how many there are.
+    in_hand: Option<(usize, usize)>,
+    rest: Rest,
+    fds: Vec<libc::pollfd>,
+}
+
+/// Where a worker stands between work and sleep; times in cycles.
+struct Rest {
+    /// When the last frame was handled.
+    since: u64,
+    /// When the last turn ended.
+    turn_end: u64,
+    drops_read: u64,
+    nap: Duration,
+    spin: u64,
+    give_way: u64,
+    drops_interval: u64,
+}
+
+impl Rest {
+    fn new() -> Rest {
+        let now = cycles();
+        Rest {
+            since: now,
+            turn_end: now,
+            drops_read: now,
+            nap: Duration::from_micros(10),
+            spin: to_cycles(SPIN),
+            give_way: to_cycles(YIELD),
+            drops_interval: to_cycles(DROPS_INTERVAL),
+        }
+    }
+}
+
+impl<F: Frame> Worker<F> {
+    pub fn new(shared: Arc<Shared<F>>, mailbox: Arc<Mailbox<F>>, reader: Reader) -> Worker<F> {
+        let egress = Egress::new(reader.index(), Arc::clone(&mailbox.counters));
+        Worker {
+            shared,
+            mailbox,
+            reader,
+            rx: Vec::new(),
+            egress,
+            patches: Patches::new(),
+            engine: Engine::new(),
+            frames: Vec::with_capacity(BURST),
+            stop: None,
+            in_hand: None,
+            rest: Rest::new(),
+            fds: Vec::new(),
+        }
+    }
+
+    /// Works until told to stop, and gives everything back. A failure (a panic) is counted and logged, costs the frames in hand, and the worker goes on.
+    pub fn run(mut self) {
+        while let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.work())) {
+            self.recover(&*panic);
+        }
+        self.reader.offline();
+        let tx = self.egress.take_all();
+        if let Some(ticket) = self.stop {
+            self.shared.returns.push(Returned { ticket, rx: std::mem::take(&mut self.rx), tx });
+        }
+    }
+
+    fn work(&mut self) {
+        while self.stop.is_none() {
+            if self.turn() {
+                self.rest.since = self.rest.turn_end;
+                self.rest.nap = Duration::from_micros(10);
+            } else {
+                self.rest();
+            }
+        }
+    }
+
+    fn recover(&mut self, panic: &(dyn std::any::Any + Send)) {
+        let in_hand = self.in_hand.take();
+        let mut lost = in_hand.map_or(0, |(_, frames)| frames);
+        lost += self.egress.discard() + self.patches.clear();
+        self.frames.clear();
+        self.engine = Engine::new();
+        let cell = self.shared.cells.of(self.reader.index());
+        cell.drop(DropReason::WorkerFailed, lost as u64);
+        self.mailbox.counters.failures.add(1);
+        if let Some(port) = in_hand.and_then(|(index, _)| self.rx.get_mut(index)) {
+            port.failures = port.failures.saturating_add(1);
+            port.left_until = cycles() + growing(port.failures - 1);
+        }
+        let failures = self.mailbox.counters.failures.get();
+        if failures.is_power_of_two() {
+            let text = panic.downcast_ref::<&str>().copied();
+            let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("?");
+            tracing::error!(target: "dpif_netdev", "{}: failed ({failures} times so far, {lost} frames lost now) and goes on: {text}", self.mailbox.name);
+        }
+    }
+
+    /// One turn; whether it found anything to do.
+    fn turn(&mut self) -> bool {
+        let Worker { shared, mailbox, reader, rx, egress, patches, engine, frames, stop, in_hand, rest, .. } = self;
+        let guard = reader.begin();
+        let snapshot = shared.published.load(&guard);
+        let cell = shared.cells.of(guard.index());
+        // After the picture has been read: control puts a port's transmit queue before it publishes the port.
+        while let Some(command) = mailbox.commands.pop() {
+            obey(command, rx, egress, cell, &shared.returns, stop);
+            if stop.is_some() {
+                return true;
+            }
+        }
+        let mut turn = Turn { snapshot, guard: &guard, shared, mailbox, cell, engine, egress, patches, now_ms: 0 };
+        let mut now = cycles();
+        let mut busy = 0;
+        if !mailbox.packet_outs.is_empty() {
+            turn.packet_outs();
+            let then = std::mem::replace(&mut now, cycles());
+            busy += now.wrapping_sub(then);
+        }
+        for (index, port) in rx.iter_mut().enumerate() {
+            let Some(state) = snapshot.port(port.id.slot()).filter(|state| state.id == port.id) else { continue };
+            if port.left_until > now {
+                continue;
+            }
+            *in_hand = Some((index, 0));
+            let count = port.queue.receive(frames);
+            if count == 0 {
+                if port.signalled {
+                    port.woke_in_vain(now);
+                }
+                continue;
+            }
+            *in_hand = Some((index, count));
+            (port.signalled, port.in_vain) = (false, 0);
+            turn.burst(state, frames);
+            port.counters.packets.add(count as u64);
+            port.counters.batches.add(1);
+            mailbox.counters.packets.add(count as u64);
+            mailbox.counters.batches.add(1);
+            let then = std::mem::replace(&mut now, cycles());
+            port.counters.cycles.add(now.wrapping_sub(then));
+            busy += now.wrapping_sub(then);
+        }
+        *in_hand = None;
+        rest.account(&mailbox.counters, busy);
+        if rest.turn_end.wrapping_sub(rest.drops_read) > rest.drops_interval {
+            rest.drops_read = rest.turn_end;
+            rx.iter().for_each(|port| port.counters.set_drops(port.queue.drops()));
+        }
+        busy > 0
+    }
+
+    /// Nothing to do: polls on, lets others run, naps, or sleeps.
+    fn rest(&mut self) {
+        let idle = self.rest.turn_end.wrapping_sub(self.rest.since);
+        if idle < self.rest.spin {
+            std::hint::spin_loop();
+            return;
+        }
+        if self.rx.iter().all(|port| port.queue.wait_fd().is_some()) {
+            self.sleep();
+        } else if idle < self.rest.give_way {
+            std::thread::yield_now();
+        } else {
+            self.reader.offline();
+            wait(&mut [], self.rest.nap);
+            self.rest.nap = (self.rest.nap * 2).min(NAP_LIMIT);
+            self.rest.slept(&self.mailbox.counters);
+        }
+    }
+
+    /// Sleeps until a queue or control has something.
+    fn sleep(&mut self) {
+        let mailbox = &*self.mailbox;
+        mailbox.sleeping.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let mut found = !mailbox.commands.is_empty() || !mailbox.packet_outs.is_empty();
+        for port in &mut self.rx {
+            found |= port.queue.arm();
+        }
+        if !found {
+            self.reader.offline();
+            let now = cycles();
+            self.fds.clear();
+            self.fds.push(readable(mailbox.wake.as_raw_fd()));
+            let mut limit = SLEEP_LIMIT;
+            for port in &self.rx {
+                let muted = port.muted_until.max(port.left_until).saturating_sub(now);
+                if muted > 0 {
+                    limit = limit.min(to_time(muted));
+                }
+                // A negative descriptor is passed over.
+                self.fds.push(readable(if muted > 0 { -1 } else { port.queue.wait_fd().unwrap_or(-1) }));
+            }
+            wait(&mut self.fds, limit);
+            if self.fds[0].revents != 0 {
+                mailbox.wake.clear();
+            }
+            for (port, fd) in self.rx.iter_mut().zip(&self.fds[1..]) {
+                port.signalled = fd.revents != 0;
+            }
+        }
+        mailbox.sleeping.store(false, Ordering::Relaxed);
+        self.rx.iter_mut().for_each(|port| port.queue.disarm());
+        self.rest.slept(&self.mailbox.counters);
+        self.rest.since = self.rest.turn_end;
+    }
+}
+
+impl Rest {
+    /// Ends a turn of which `busy` cycles went to frames.
+    #[inline(always)]
+    fn account(&mut self, counters: &WorkerCounters, busy: u64) {
+        let now = cycles();
+        let whole = now.wrapping_sub(self.turn_end);
+        self.turn_end = now;
+        if busy > 0 {
+            counters.busy_cycles.add(busy);
+            counters.busy_turns.add(1);
+        } else {
+            counters.idle_turns.add(1);
+        }
+        counters.idle_cycles.add(whole.saturating_sub(busy));
+    }
+
+    fn slept(&mut self, counters: &WorkerCounters) {
+        let now = cycles();
+        counters.sleep_cycles.add(now.wrapping_sub(self.turn_end));
+        counters.sleeps.add(1);
+        self.turn_end = now;
+    }
+}
+
+/// Does what control asks.
+fn obey<F: Frame>(
+    command: Command<F>,
+    rx: &mut Vec<RxPort<F>>,
+    egress: &mut Egress<F>,
+    cell: &Cell,
+    returns: &Returns<F>,
+    stop: &mut Option<u64>,
+) {
+    let mut give_back = |wanted: &dyn Fn(&RxPort<F>) -> bool| {
+        let (gone, kept) = std::mem::take(rx).into_iter().partition(|port| wanted(port));
+        *rx = kept;
+        let gone: Vec<RxPort<F>> = gone;
+        gone.iter().for_each(|port| port.counters.set_drops(port.queue.drops()));
+        gone
+    };
+    match command {
+        Command::AddRx(port) => rx.push(*port),
+        Command::SetTx { slot, tx, counters } => egress.set(slot, tx, counters),
+        Command::Remove { slot, ticket } => {
+            let rx = give_back(&|port| port.id.slot() == slot);
+            let tx = egress.take(slot, cell).into_iter().collect();
+            returns.push(Returned { ticket, rx, tx });
+        }
+        Command::TakeRx { id, index, ticket } => {
+            let rx = give_back(&|port| port.id == id && port.index == index);
+            returns.push(Returned { ticket, rx, tx: Vec::new() });
+        }
+        Command::Stop { ticket } => *stop = Some(ticket),
+    }
+}
+
+/// What one turn works with.
+struct Turn<'a, F: Frame> {
+    snapshot: &'a Snapshot,
+    guard: &'a Guard<'a>,
+    shared: &'a Shared<F>,
+    mailbox: &'a Mailbox<F>,
+    cell: &'a Cell,
+    engine: &'a mut Engine<F>,
+    egress: &'a mut Egress<F>,
+    patches: &'a mut Patches<F>,
+    /// The clock, read at the turn's first frame; 0 before.
+    now_ms: u64,
+}
+
+impl<'a, F: Frame> Turn<'a, F> {
+    /// A received burst, to its end: walks, patch ports, transmit batches.
+    #[inline]
+    fn burst(&mut self, port: &'a PortState, frames: &mut Vec<F>) {
+        self.begin(frames.len());
+        self.arrive(port, 0, frames);
+        self.follow_patches();
+        self.egress.flush(self.cell);
+    }
+
+    fn begin(&mut self, frames: usize) {
+        self.patches.begin(frames);
+        if self.now_ms == 0 {
+            self.now_ms = self.shared.clock.now_ms();
+        }
+    }
+
+    fn follow_patches(&mut self) {
+        while let Some((slot, depth, mut frames)) = self.patches.pop() {
+            self.mailbox.counters.patched.add(frames.len() as u64);
+            match self.snapshot.port(slot) {
+                Some(port) => self.arrive(port, depth, &mut frames),
+                None => self.cell.drop(DropReason::NoPatchPeer, frames.len() as u64),
+            }
+            frames.clear();
+            self.patches.recycle(frames);
+        }
+    }
+
+    /// Frames come in by a port. Leaves `frames` empty.
+    #[inline]
+    fn arrive(&mut self, port: &'a PortState, depth: u32, frames: &mut Vec<F>) {
+        let counters = port.counters.of(self.guard.index());
+        counters.rx_packets.add(frames.len() as u64);
+        counters.rx_bytes.add(frames.iter().map(|frame| frame.len() as u64).sum());
+        if port.flags.down || port.flags.no_recv || port.flags.no_recv_stp {
+            self.refuse(port, frames);
+        }
+        let Some(bridge) = self.snapshot.bridge(port.bridge) else {
+            self.cell.drop(DropReason::PortGone, frames.len() as u64);
+            return frames.clear();
+        };
+        if port.mirror_in == 0 {
+            let (engine, mut host) = self.host(bridge, depth);
+            engine.burst(&bridge.program, host.guard, port.number, frames, 0, host.now_ms, &mut host.forward);
+        } else {
+            self.arrive_mirrored(port, bridge, depth, frames);
+        }
+    }
+
+    /// Throws out what the port's state refuses.
+    #[cold]
+    fn refuse(&mut self, port: &PortState, frames: &mut Vec<F>) {
+        const STP: [u8; 6] = [0x01, 0x80, 0xc2, 0, 0, 0];
+        let before = frames.len();
+        frames.retain(|frame| {
+            let mut dst = [0; 6];
+            let refused = if frame.read_at(0, &mut dst) && dst == STP { port.flags.no_recv_stp } else { port.flags.no_recv };
+            !port.flags.down && !refused
+        });
+        let refused = (before - frames.len()) as u64;
+        port.counters.of(self.guard.index()).rx_refused.add(refused);
+        self.cell.drop(if port.flags.down { DropReason::PortDown } else { DropReason::NoReceive }, refused);
+    }
+
+    /// Frames come in by a port that mirrors select: those that have gone to the same mirrors are walked together.
+    #[cold]
+    fn arrive_mirrored(
+        &mut self,
+        port: &'a PortState,
+        bridge: &'a crate::snapshot::BridgeState,
+        depth: u32,
+        frames: &mut Vec<F>,
+    ) {
+        let (engine, mut host) = self.host(bridge, depth);
+        let mut group = Vec::with_capacity(frames.len());
+        let mut group_mirrored = 0;
+        for mut frame in frames.drain(..) {
+            let mut mirrored = 0;
+            host.forward.mirror(&mut mirrored, port, port.mirror_in, &mut frame);
+            if mirrored != group_mirrored && !group.is_empty() {
+                let program = &bridge.program;
+                engine.burst(program, host.guard, port.number, &mut group, group_mirrored, host.now_ms, &mut host.forward);
+            }
+            group_mirrored = mirrored;
+            group.push(frame);
+        }
+        engine.burst(&bridge.program, host.guard, port.number, &mut group, group_mirrored, host.now_ms, &mut host.forward);
+    }
+
+    fn host(&mut self, bridge: &'a crate::snapshot::BridgeState, depth: u32) -> (&mut Engine<F>, TurnHost<'_, F>) {
+        let forward = Forward {
+            snapshot: self.snapshot,
+            bridge,
+            egress: self.egress,
+            patches: self.patches,
+            cell: self.cell,
+            worker: self.guard.index(),
+            packet_ins: &self.mailbox.packet_ins,
+            second: (self.now_ms / 1000) as u32,
+            depth,
+        };
+        (self.engine, TurnHost { forward, guard: self.guard, now_ms: self.now_ms })
+    }
+
+    fn packet_outs(&mut self) {
+        let mut done = Done(&self.shared.packet_outs_done, 0);
+        for _ in 0..PACKET_OUTS {
+            let Some(out) = self.mailbox.packet_outs.pop() else { break };
+            done.1 += 1;
+            self.begin(1);
+            self.packet_out(&out);
+            self.follow_patches();
+        }
+        self.egress.flush(self.cell);
+    }
+
+    fn packet_out(&mut self, out: &PacketOut) {
+        let Some(bridge) = self.snapshot.bridge(out.bridge.slot()).filter(|bridge| bridge.id == out.bridge) else {
+            return self.cell.drop(DropReason::BridgeGone, 1);
+        };
+        let Some(frame) = (self.shared.allocate)(&out.data) else {
+            return self.cell.drop(DropReason::NoBuffer, 1);
+        };
+        self.cell.packet_outs.add(1);
+        let (engine, mut host) = self.host(bridge, 0);
+        engine.run_ops(&bridge.program, host.guard, out.in_port, frame, &out.ops, host.now_ms, &mut host.forward);
+    }
+}
+
+/// Counts packet-outs as done when it goes, also when carrying them out failed.
+struct Done<'a>(&'a AtomicU64, u64);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_add(self.1, Ordering::Release);
+    }
+}
+
+/// A host, and what its walk needs beside it.
+struct TurnHost<'a, F: Frame> {
+    forward: Forward<'a, F>,
+    guard: &'a Guard<'a>,
+    now_ms: u64,
+}
+
+/// Pins the calling thread to a processor.
+pub(crate) fn pin(cpu: usize) -> Result<(), String> {
+    if cpu >= libc::CPU_SETSIZE as usize {
+        return Err(format!("there is no CPU {cpu}"));
+    }
+    // SAFETY: a `cpu_set_t` of zero bytes is an empty set; `cpu` is below its size; pid 0 is the calling thread.
+    let done = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set)
+    };
+    if done == 0 { Ok(()) } else { Err(format!("cannot run on CPU {cpu}: {}", std::io::Error::last_os_error())) }
+}
+
+/// Makes short sleeps of the calling thread end when they are asked to, and not up to 50 us later.
+pub(crate) fn sleep_precisely() {
+    // SAFETY: PR_SET_TIMERSLACK takes a number of nanoseconds and no pointers. Failure costs precision only.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1000_u64, 0, 0, 0) };
+}

@@ -1,0 +1,287 @@
+//! Ports, workers and rules that come and go while traffic runs; sleep, waking, failure.
+
+mod support;
+
+use datapath::{Error, PortKind, PortSettings, PortSpec};
+use packet::HeapFrame;
+use program::ops::Op;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+use support::*;
+
+/// Puts frames on a wire from another thread until told to stop.
+struct Source {
+    stop: Arc<AtomicBool>,
+    put: Arc<AtomicU64>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Source {
+    fn new(wire: &Arc<Wire>, make: impl Fn(u64) -> HeapFrame + Send + 'static) -> Source {
+        let (stop, put, wire) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)), Arc::clone(wire));
+        let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&put));
+        let body = move || {
+            let mut number = 0;
+            while !stopped.load(Ordering::Relaxed) {
+                if wire.try_put(make(number)) {
+                    number += 1;
+                    counted.store(number, Ordering::SeqCst);
+                } else {
+                    std::thread::yield_now();
+                }
+                if number % 64 == 0 {
+                    std::thread::yield_now();
+                }
+            }
+        };
+        Source { stop, put, thread: Some(std::thread::spawn(body)) }
+    }
+
+    /// Stops, and says how many frames it has put on the wire.
+    fn stop(mut self) -> u64 {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.take().unwrap().join().unwrap();
+        self.put.load(Ordering::SeqCst)
+    }
+}
+
+#[test]
+fn ports_come_and_go_and_every_frame_is_accounted_for() {
+    for workers in [1, 2] {
+        let mut switch = Switch::new(workers);
+        let bridge = switch.bridge("br0");
+        let ports = switch.ports(bridge, 4);
+        switch.rule(bridge, 0, 1, in_port(1), vec![Op::Output(2)]);
+        switch.rule(bridge, 0, 1, in_port(3), vec![Op::Output(5)]); // a port that comes and goes
+        let steady = Source::new(&ports[0].1, |number| frame(mac(2), mac(1), number));
+        let unsteady = Source::new(&ports[2].1, |number| frame(mac(2), mac(1), number));
+        let mut sent_to_guest = 0;
+        for _ in 0..30 {
+            let guest = Wire::new(true);
+            let id = switch.port(bridge, 5, &guest);
+            wait_until("the guest gets something", || guest.sent() > 0);
+            switch.datapath.remove_port(id).unwrap();
+            assert_eq!(guest.queues_alive.load(Ordering::SeqCst), 0, "all queues are back and gone");
+            sent_to_guest += guest.sent();
+        }
+        let (first, third) = (steady.stop(), unsteady.stop());
+        wait_until("all fetched", || ports[0].1.waiting() == 0 && ports[2].1.waiting() == 0);
+        wait_until("steady traffic has lost nothing", || ports[1].1.sent() == first);
+        wait_until("sent and dropped make received", || sent_to_guest + switch.dropped_in_all() == third);
+        assert_eq!(switch.dropped_in_all(), switch.dropped("unknown_port") + switch.dropped("port_gone"));
+        let stats = switch.datapath.port_stats(ports[1].0).unwrap();
+        assert_eq!((stats.tx_packets, stats.tx_bytes), (first, first * 60));
+        let stats = switch.datapath.port_stats(ports[0].0).unwrap();
+        assert_eq!((stats.rx_packets, stats.rx_bytes), (first, first * 60));
+    }
+}
+
+#[test]
+fn workers_come_and_go_and_no_frame_is_lost_or_overtaken() {
+    let mut switch = Switch::new(0);
+    let bridge = switch.bridge("br0");
+    let ports = switch.ports(bridge, 4);
+    switch.rule(bridge, 0, 1, in_port(1), vec![Op::Output(2)]);
+    switch.rule(bridge, 0, 1, in_port(3), vec![Op::Output(4)]);
+    let sources = [0, 2].map(|at: usize| Source::new(&ports[at].1, |number| frame(mac(2), mac(1), number)));
+    for round in 0..12 {
+        let wanted: &[Option<usize>] = match round % 4 {
+            0 => &[None],
+            1 => &[None, Some(0)],
+            2 => &[Some(0), Some(1)],
+            _ => &[Some(1), None, None],
+        };
+        switch.datapath.set_workers(wanted).unwrap();
+        let before = ports[1].1.sent() + ports[3].1.sent();
+        wait_until("traffic flows", || ports[1].1.sent() + ports[3].1.sent() > before + 100);
+        let workers = switch.datapath.workers();
+        assert_eq!(workers.len(), wanted.len());
+        assert_eq!(workers.iter().map(|worker| worker.queues.len()).sum::<usize>(), 4);
+        switch.datapath.rebalance().unwrap();
+    }
+    let put = sources.map(Source::stop);
+    wait_until("all arrived", || ports[1].1.sent() == put[0] && ports[3].1.sent() == put[1]);
+    for port in [1, 3] {
+        let numbers: Vec<u64> =
+            ports[port].1.take().iter().map(|bytes| u64::from_be_bytes(bytes[14..22].try_into().unwrap())).collect();
+        assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]), "in order");
+    }
+    assert_eq!(switch.dropped_in_all(), 0);
+    switch.datapath.set_workers(&[]).unwrap();
+    let out = Arc::new(program::ops::OpList::new(vec![Op::Output(2)]));
+    assert_eq!(switch.datapath.packet_out(bridge, 1, vec![0; 60], out), Err(Error::NoWorker));
+}
+
+#[test]
+fn a_packet_sent_after_a_barrier_obeys_the_rules_before_it() {
+    for waitable in [true, false] {
+        let mut switch = Switch::new(2);
+        let bridge = switch.bridge("br0");
+        let wires: Vec<_> = (0..4).map(|_| Wire::new(waitable)).collect();
+        for (index, wire) in wires.iter().enumerate() {
+            switch.port(bridge, index as u32 + 1, wire);
+        }
+        let noise = Source::new(&wires[3], |number| frame(mac(2), mac(1), number));
+        let mut rule = None;
+        for round in 0..300_u64 {
+            let target = 2 + (round % 2) as u32;
+            let new = switch.rule(bridge, 0, 1, in_port(1), vec![Op::Output(target)]);
+            if let Some(old) = rule.replace(new) {
+                switch.remove_rule(bridge, 0, old);
+            }
+            let barrier = switch.datapath.barrier();
+            wait_until("barrier", || switch.datapath.barrier_passed(barrier));
+            let before = wires[target as usize - 1].sent();
+            wires[0].put(frame(mac(2), mac(1), round));
+            wait_until("obeyed", || wires[target as usize - 1].sent() == before + 1);
+            switch.writers.get_mut(&bridge).unwrap().housekeep(100);
+            switch.program.domain.collect();
+        }
+        noise.stop();
+        assert_eq!(wires[1].sent() + wires[2].sent(), 300);
+    }
+}
+
+#[test]
+fn an_idle_worker_sleeps_and_is_woken_by_traffic_and_by_control() {
+    let mut switch = Switch::new(1);
+    let bridge = switch.bridge("br0");
+    let ports = switch.ports(bridge, 2);
+    switch.rule(bridge, 0, 1, in_port(1), vec![Op::Output(2)]);
+    let sleeps = |switch: &Switch| switch.datapath.workers()[0].stats.sleeps;
+    wait_until("asleep", || sleeps(&switch) > 0 || ports[0].1.armed.load(Ordering::SeqCst) > 0);
+    for number in 0..20 {
+        // Long enough to fall asleep in between.
+        std::thread::sleep(Duration::from_millis(2));
+        ports[0].1.put(frame(mac(2), mac(1), number));
+        wait_until("forwarded", || ports[1].1.sent() == number + 1);
+    }
+    assert!(sleeps(&switch) >= 15, "it slept {} times between 20 frames", sleeps(&switch));
+    std::thread::sleep(Duration::from_millis(5));
+    let out = Arc::new(program::ops::OpList::new(vec![Op::Output(2)]));
+    switch.datapath.packet_out(bridge, 1, vec![0; 60], out).unwrap();
+    wait_until("woken by a packet-out", || ports[1].1.sent() == 21);
+    // Asleep it counts as having seen everything.
+    std::thread::sleep(Duration::from_millis(5));
+    let epoch = switch.program.domain.publish();
+    assert!(switch.datapath.epoch_passed(epoch));
+    let stats = switch.datapath.workers()[0].stats;
+    assert!(stats.sleep_cycles > stats.busy_cycles);
+    assert_eq!(stats.packets, 20);
+}
+
+#[test]
+fn a_worker_that_cannot_wait_backs_off() {
+    let mut switch = Switch::new(1);
+    let bridge = switch.bridge("br0");
+    let (a, b) = (Wire::new(false), Wire::new(false));
+    switch.port(bridge, 1, &a);
+    switch.port(bridge, 2, &b);
+    switch.rule(bridge, 0, 1, in_port(1), vec![Op::Output(2)]);
+    wait_until("naps", || switch.datapath.workers()[0].stats.sleeps > 20);
+    a.put(frame(mac(2), mac(1), 0));
+    wait_until("forwarded", || b.sent() == 1);
+}
+
+#[test]
+fn a_descriptor_that_signals_for_nothing_costs_only_its_own_port() {
+    let mut switch = Switch::new(1);
+    let bridge = switch.bridge("br0");
+    let wires: Vec<_> = (0..3).map(|_| Wire::new(true)).collect();
+    for (index, wire) in wires.iter().enumerate() {
+        switch.port(bridge, index as u32 + 1, wire);
+    }
+    switch.rule(bridge, 0, 1, in_port(1), vec![Op::Output(2)]);
+    let stop = Arc::new(AtomicBool::new(false));
+    let nuisance = {
+        let (stop, wire) = (Arc::clone(&stop), Arc::clone(&wires[2]));
+        std::thread::spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                wire.signal();
+                std::thread::sleep(Duration::from_micros(20));
+            }
+        })
+    };
+    std::thread::sleep(Duration::from_millis(300));
+    let before = switch.datapath.workers()[0].stats;
+    std::thread::sleep(Duration::from_millis(300));
+    let spent = switch.datapath.workers()[0].stats.since(&before);
+    assert!(spent.sleep_cycles > spent.idle_cycles, "it sleeps most of the time nevertheless: {spent:?}");
+    for number in 0..10 {
+        wires[0].put(frame(mac(2), mac(1), number));
+        wait_until("forwarded", || wires[1].sent() == number + 1);
+    }
+    stop.store(true, Ordering::Relaxed);
+    nuisance.join().unwrap();
+}
+
+#[test]
+fn a_failing_queue_does_not_take_the_worker_with_it() {
+    let mut switch = Switch::new(1);
+    let bridge = switch.bridge("br0");
+    let ports = switch.ports(bridge, 4);
+    switch.rule(bridge, 0, 1, in_port(1), vec![Op::Output(2)]);
+    switch.rule(bridge, 0, 1, in_port(3), vec![Op::Output(4)]);
+    ports[2].1.fail_receive.store(true, Ordering::SeqCst);
+    ports[2].1.put(frame(mac(2), mac(1), 0));
+    wait_until("failed once", || switch.datapath.workers()[0].stats.failures == 1);
+    wait_until("and goes on", || ports[3].1.sent() == 1);
+    ports[3].1.fail_send.store(true, Ordering::SeqCst);
+    ports[2].1.put(frame(mac(2), mac(1), 1));
+    wait_until("the frame is counted", || switch.dropped("worker_failed") > 0);
+    for number in 0..100 {
+        ports[0].1.put(frame(mac(2), mac(1), number));
+    }
+    wait_until("others are served", || ports[1].1.sent() == 100);
+    ports[3].1.fail_send.store(false, Ordering::SeqCst);
+    ports[2].1.put(frame(mac(2), mac(1), 2));
+    wait_until("healed", || ports[3].1.sent() == 2);
+    switch.datapath.remove_port(ports[2].0).unwrap();
+    switch.datapath.remove_port(ports[3].0).unwrap();
+    assert_eq!(ports[3].1.queues_alive.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn bad_ports_are_refused_and_leave_nothing_behind() {
+    let mut switch = Switch::new(2);
+    let bridge = switch.bridge("br0");
+    let wire = Wire::new(true);
+    switch.port(bridge, 1, &wire);
+    let spec = |name: &str, number, wire: &Arc<Wire>, good: bool| {
+        let (sending, given) = (Arc::clone(wire), AtomicU64::new(0));
+        PortSpec {
+            name: name.to_owned(),
+            bridge,
+            number,
+            settings: PortSettings::default(),
+            kind: PortKind::Device {
+                rx: vec![wire.rx()],
+                tx: Box::new(move |_| {
+                    if !good && given.fetch_add(1, Ordering::SeqCst) == 1 {
+                        return Err("no more queues".to_owned());
+                    }
+                    Ok(sending.tx())
+                }),
+            },
+        }
+    };
+    let other = Wire::new(true);
+    let add = |switch: &mut Switch, spec| switch.datapath.add_port(spec).unwrap_err();
+    assert!(matches!(add(&mut switch, spec("x", 1, &other, true)), Error::NumberInUse { .. }));
+    assert!(matches!(add(&mut switch, spec("x", 0, &other, true)), Error::BadNumber { .. }));
+    assert!(matches!(add(&mut switch, spec("x", 0xffff_fff8, &other, true)), Error::BadNumber { .. }));
+    let name = switch.datapath.ports()[0].name.clone();
+    assert_eq!(add(&mut switch, spec(&name, 2, &other, true)), Error::NameInUse(name));
+    let error = add(&mut switch, spec("x", 2, &other, false));
+    assert!(error.to_string().contains("no more queues"), "{error}");
+    assert_eq!(other.queues_alive.load(Ordering::SeqCst), 0);
+    assert_eq!(switch.datapath.ports().len(), 1);
+    let id = switch.datapath.add_port(spec("x", 2, &other, true)).unwrap();
+    assert_eq!(switch.datapath.find_port("x"), Some(id));
+    assert!(switch.datapath.set_workers(&[Some(5000)]).is_err(), "no such processor");
+    switch.datapath.set_workers(&[None]).unwrap();
+    assert_eq!(switch.datapath.workers()[0].queues.len(), 2, "queues survive");
+    drop(switch);
+    assert_eq!(other.queues_alive.load(Ordering::SeqCst), 0);
+}
