@@ -123,6 +123,7 @@ impl<'m> Situation<'m> {
                 self.wants(Prerequisite::IpAny)
             }
             Action::SetL4Src(_) | Action::SetL4Dst(_) => self.wants_ports(),
+            Action::SetMplsLabel(_) | Action::SetMplsTc(_) | Action::SetMplsTtl(_) => self.wants(Prerequisite::Mpls),
             Action::Resubmit { with_ct_orig: true, .. } => Err(Error::BadActionExperimenterType),
             Action::Clone(_) if depth == NESTING => Err(Error::TooManyActions),
             Action::Clone(actions) => {
@@ -136,10 +137,7 @@ impl<'m> Situation<'m> {
             | Action::CopyTtlOut
             | Action::PushMpls(_)
             | Action::PopMpls(_)
-            | Action::SetMplsTtl(_)
             | Action::DecMplsTtl
-            | Action::SetMplsLabel(_)
-            | Action::SetMplsTc(_)
             | Action::PushPbb(_)
             | Action::PopPbb => Err(Error::BadActionType),
             Action::SetQueue(_)
@@ -262,17 +260,14 @@ impl<'m> Situation<'m> {
     }
 }
 
-/// Fields that actions may write. Those of connection tracking only inside `ct`, those of MPLS and PBB not yet.
+/// Fields that actions may write: those of connection tracking only inside `ct`, those of PBB not yet.
 pub(crate) fn writable(field: Field) -> bool {
     let refused = matches!(
         field,
         Field::InPortOxm
             | Field::CtMark
             | Field::CtLabel
-            | Field::MplsLabel
-            | Field::MplsTc
             | Field::MplsBos
-            | Field::MplsTtl
             | Field::PbbIsid
             | Field::PbbUca
     );

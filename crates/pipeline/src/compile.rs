@@ -88,19 +88,10 @@ pub(crate) fn packet_out(actions: &[Action]) -> OpList {
 }
 
 fn append(ops: &mut Vec<Op>, actions: &[Action], place: Place) {
-    // The queue in force, as far as this list says: what an enqueue puts back.
-    let mut queue = None;
-    for action in actions {
-        match action {
-            Action::SetQueue(id) => queue = Some(*id),
-            Action::PopQueue => queue = None,
-            _ => {}
-        }
-        append_one(ops, action, place, queue);
-    }
+    actions.iter().for_each(|action| append_one(ops, action, place));
 }
 
-fn append_one(ops: &mut Vec<Op>, action: &Action, place: Place, queue: Option<u32>) {
+fn append_one(ops: &mut Vec<Op>, action: &Action, place: Place) {
     match action {
         Action::Output { port, max_len } => ops.push(output(*port, *max_len, place)),
         Action::OutputReg { source, .. } => ops.push(Op::OutputReg(bits(source))),
@@ -113,15 +104,11 @@ fn append_one(ops: &mut Vec<Op>, action: &Action, place: Place, queue: Option<u3
                 userdata: userdata.clone(),
             })));
         }
-        Action::Enqueue { port, queue: through } => {
-            ops.push(Op::SetQueue(Some(*through)));
-            ops.push(output(*port, 0, place));
-            ops.push(Op::SetQueue(queue));
-        }
+        Action::Enqueue { port, queue } => ops.push(Op::Enqueue { port: *port, queue: *queue }),
         Action::SetQueue(id) => ops.push(Op::SetQueue(Some(*id))),
         Action::PopQueue => ops.push(Op::SetQueue(None)),
         Action::Load { dst, value } => ops.push(load(dst, *value)),
-        Action::Move { src, dst } => copy(ops, src, dst),
+        Action::Move { src, dst } => ops.push(Op::Move { src: bits(src), dst: bits(dst) }),
         Action::PopVlan => ops.push(Op::PopVlan),
         Action::PushVlan(ethertype) => ops.push(Op::PushVlan(*ethertype)),
         Action::SetVlanVid { vid, push } => ops.push(Op::SetVlanVid { vid: *vid, push: *push }),
@@ -157,6 +144,9 @@ fn sets(action: &Action) -> impl Iterator<Item = Op> + use<> {
         // One action for three protocols: a set leaves packets of other protocols alone.
         Action::SetL4Src(port) => (&[Field::TcpSrc, Field::UdpSrc, Field::SctpSrc], (*port).into()),
         Action::SetL4Dst(port) => (&[Field::TcpDst, Field::UdpDst, Field::SctpDst], (*port).into()),
+        Action::SetMplsLabel(label) => (&[Field::MplsLabel], (*label).into()),
+        Action::SetMplsTc(tc) => (&[Field::MplsTc], (*tc).into()),
+        Action::SetMplsTtl(ttl) => (&[Field::MplsTtl], (*ttl).into()),
         Action::SetTunnel { id, .. } => (&[Field::TunId], (*id).into()),
         _ => (&[], 0),
     };
@@ -201,13 +191,8 @@ fn reason_of(reason: u8, place: Place) -> PacketInReason {
     }
 }
 
-/// A subfield as the program counts bits: from the field's lowest bit in the key. Only `nw_tos` differs, which actions see as
-/// the whole byte with two bits below the field.
 fn bits(from: &Subfield) -> Bits {
-    let below = from.field.def().wire_shift as u16;
-    let start = from.start.max(below) - below;
-    let end = (from.start + from.bits).max(below) - below;
-    Bits { field: from.field, start, bits: end - start }
+    Bits { field: from.field, start: from.start, bits: from.bits }
 }
 
 fn load(dst: &Subfield, value: u64) -> Op {
@@ -227,20 +212,6 @@ fn load(dst: &Subfield, value: u64) -> Op {
     };
     let ones = (1_u128 << dst.bits) - 1;
     Op::SetField { field: dst.field, value: wire(value & ones), mask: wire(ones) }
-}
-
-/// Copies bits. Where one side is `nw_tos` and reaches below the field, those bits read as zero and are not written.
-fn copy(ops: &mut Vec<Op>, src: &Subfield, dst: &Subfield) {
-    let below = |part: &Subfield| (part.field.def().wire_shift as u16).saturating_sub(part.start).min(part.bits);
-    let (missing, unwritten) = (below(src), below(dst));
-    let skip = missing.max(unwritten);
-    if missing > unwritten {
-        ops.push(load(&Subfield { start: dst.start + unwritten, bits: missing - unwritten, ..*dst }, 0));
-    }
-    if skip < src.bits {
-        let rest = |part: &Subfield| bits(&Subfield { start: part.start + skip, bits: part.bits - skip, ..*part });
-        ops.push(Op::Move { src: rest(src), dst: rest(dst) });
-    }
 }
 
 #[cfg(test)]
@@ -291,45 +262,6 @@ mod tests {
         for (dst, value, expected) in loads {
             assert_eq!(apply(vec![Action::Load { dst, value }]), [expected]);
         }
-    }
-
-    #[test]
-    fn moves_of_the_tos_byte_leave_the_bits_below_it() {
-        let tos = Subfield { field: Field::IpDscp, start: 0, bits: 8 };
-        let reg = Subfield { field: Field::Reg0, start: 8, bits: 8 };
-        let zero = Op::SetField {
-            field: Field::Reg0,
-            value: Value::zero(4),
-            mask: Value::from_u128(0x300, 4),
-        };
-        let (dscp, six) = (
-            Bits { field: Field::IpDscp, start: 0, bits: 6 },
-            Bits { field: Field::Reg0, start: 10, bits: 6 },
-        );
-        assert_eq!(apply(vec![Action::Move { src: tos, dst: reg }]), [zero, Op::Move { src: dscp, dst: six }]);
-        assert_eq!(apply(vec![Action::Move { src: reg, dst: tos }]), [Op::Move { src: six, dst: dscp }]);
-    }
-
-    #[test]
-    fn an_enqueue_puts_the_queue_back() {
-        let ops = apply(vec![
-            Action::SetQueue(3),
-            Action::Enqueue { port: 1, queue: 7 },
-            Action::PopQueue,
-            Action::Enqueue { port: 2, queue: 8 },
-        ]);
-        let queue = |id| Op::SetQueue(id);
-        let expected = [
-            queue(Some(3)),
-            queue(Some(7)),
-            Op::Output(1),
-            queue(Some(3)),
-            queue(None),
-            queue(Some(8)),
-            Op::Output(2),
-            queue(None),
-        ];
-        assert_eq!(ops, expected);
     }
 
     #[test]

@@ -20,6 +20,7 @@ mod packet_out;
 mod query;
 mod store;
 mod timers;
+pub mod twin;
 
 
 pub use flow_mod::FlowModOutcome;

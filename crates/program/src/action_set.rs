@@ -15,30 +15,41 @@ fn rank(op: &Op) -> u8 {
         Op::PopVlan => 1,
         Op::PushVlan(_) => 4,
         Op::DecTtl(_) => 6,
-        Op::SetField { .. } | Op::Move { .. } | Op::SetVlanVid { .. } | Op::SetVlanPcp { .. } => 7,
+        Op::SetField { .. } | Op::Move { .. } | Op::SetVlanVid { .. } | Op::SetVlanPcp { .. } => CHANGES,
         Op::SetQueue(_) => 8,
-        _ => 10,
+        _ => OUTPUTS,
     }
 }
 
+/// Most steps in a set. Sets and moves pile up where rules resubmit to each other.
+const MAX_STEPS: usize = 1024;
+
+/// Sets and moves all run, in the order in which they were written, as in Open vSwitch: one may read what another wrote.
+const CHANGES: u8 = 7;
+/// Of outputs only the last runs.
+const OUTPUTS: u8 = 10;
+
 /// Whether a new step takes the place of an old one.
 fn same_kind(old: &Op, new: &Op) -> bool {
-    match (old, new) {
-        (Op::SetField { field: a, .. }, Op::SetField { field: b, .. }) => a == b,
-        // `move` and `load` of parts of a field do not replace each other: Open vSwitch keeps them all, in order.
-        (Op::Move { .. }, Op::Move { .. }) => false,
-        _ if rank(old) == 10 => rank(new) == 10,
+    match rank(old) {
+        CHANGES => false,
+        OUTPUTS => rank(new) == OUTPUTS,
         _ => discriminant(old) == discriminant(new),
     }
 }
 
 impl ActionSet {
-    pub fn write(&mut self, ops: &[Op]) {
+    /// Merges steps in; false when the set is full.
+    pub fn write(&mut self, ops: &[Op]) -> bool {
         for op in ops {
             self.ops.retain(|old| !same_kind(old, op));
+            if self.ops.len() == MAX_STEPS {
+                return false;
+            }
             let at = self.ops.partition_point(|old| rank(old) <= rank(op));
             self.ops.insert(at, op.clone());
         }
+        true
     }
 
     pub fn clear(&mut self) {
@@ -49,7 +60,7 @@ impl ActionSet {
     pub fn take(&mut self) -> Option<Box<[Op]>> {
         let ops = std::mem::take(&mut self.ops);
         ops.last()
-            .is_some_and(|op| rank(op) == 10)
+            .is_some_and(|op| rank(op) == OUTPUTS)
             .then(|| ops.into())
     }
 }
@@ -61,8 +72,8 @@ mod tests {
     #[test]
     fn one_of_a_kind_in_the_order_of_the_specification() {
         let mut set = ActionSet::default();
-        set.write(&[Op::Output(1), Op::PushVlan(0x8100)]);
-        set.write(&[Op::PopVlan, Op::Output(2)]);
+        assert!(set.write(&[Op::Output(1), Op::PushVlan(0x8100)]));
+        assert!(set.write(&[Op::PopVlan, Op::Output(2)]));
         let ops = set.take().unwrap();
         assert_eq!(&*ops, &[Op::PopVlan, Op::PushVlan(0x8100), Op::Output(2)]);
     }
@@ -70,7 +81,7 @@ mod tests {
     #[test]
     fn without_an_output_nothing_runs() {
         let mut set = ActionSet::default();
-        set.write(&[Op::PopVlan]);
+        assert!(set.write(&[Op::PopVlan]));
         assert!(set.take().is_none());
     }
 }

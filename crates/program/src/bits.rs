@@ -1,7 +1,7 @@
 //! Reading and writing runs of bits of a key's fields.
 
 use crate::ops::Bits;
-use packet::{FlowKey, Value};
+use packet::{Field, FlowKey, Value};
 
 fn ones(bits: u16) -> u128 {
     if bits >= 128 {
@@ -11,28 +11,38 @@ fn ones(bits: u16) -> u128 {
     }
 }
 
+/// A port number that fits in 16 bits, where the reserved ports have the numbers from 0xff00 up, in the 32-bit numbering.
+pub fn port_number(number: u128) -> u128 {
+    match number {
+        0xff00..=0xffff => number | 0xffff_0000,
+        _ => number,
+    }
+}
+
 /// The bits, right-aligned. Fields wider than 16 bytes give their low 128 bits.
 pub fn read(key: &FlowKey, from: Bits) -> u128 {
     let def = from.field.def();
     let whole = Value::from_bytes(&key.bytes()[def.offset..def.offset + def.bytes]).to_u128();
-    (whole >> def.shift >> from.start) & ones(from.bits)
+    (whole >> def.shift << def.wire_shift >> from.start) & ones(from.bits)
 }
 
 /// The value and mask, as the field lies in the key, that write the low bits of `value` to `to`.
 pub fn write(to: Bits, value: u128) -> (Value, Value) {
     let def = to.field.def();
-    let place = usize::from(to.start) + def.shift;
-    let mask = Value::ones_at(place, usize::from(to.bits), def.bytes);
-    (
-        Value::from_u128((value & ones(to.bits)) << place, def.bytes),
-        mask,
-    )
+    if to.field == Field::InPort && usize::from(to.bits) == def.action_bits {
+        let number = port_number(value & ones(to.bits));
+        return (Value::from_u128(number, def.bytes), def.place());
+    }
+    let place = |number: u128| {
+        Value::from_u128(number << to.start >> def.wire_shift << def.shift, def.bytes)
+    };
+    (place(value & ones(to.bits)), place(ones(to.bits)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use packet::{Field, key::at};
+    use packet::key::at;
 
     #[test]
     fn bits_are_counted_from_the_field_and_not_from_its_bytes() {
@@ -72,6 +82,20 @@ mod tests {
             (&*value, &*mask),
             (&[0b1100_0000, 0][..], &[0b1100_0000, 0][..])
         );
+    }
+
+    #[test]
+    fn the_tos_byte_has_two_bits_below_the_field() {
+        let mut key = FlowKey::ZERO;
+        key.set_u8(at::IP_TOS, 0b1011_0111);
+        let tos = Bits {
+            field: Field::IpDscp,
+            start: 0,
+            bits: 8,
+        };
+        assert_eq!(read(&key, tos), 0b1011_0100);
+        let (value, mask) = write(tos, 0b0101_0111);
+        assert_eq!((value[0] & mask[0], mask[0]), (0b0101_0100, 0b1111_1100));
     }
 
     #[test]

@@ -9,7 +9,8 @@ use std::sync::Arc;
 /// A port number of the bridge (OpenFlow 1.1+ numbering); reserved ports have ops of their own.
 pub type PortNo = u32;
 
-/// Part of a field: bits `start..start + bits`, counted from its lowest bit.
+/// Part of a field: bits `start..start + bits`, counted from its lowest bit as actions see it (`nw_tos` has two bits below the field that read as
+/// zero and are not written).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Bits {
     /// Which field.
@@ -73,6 +74,13 @@ pub enum Op {
         port: PortNo,
         /// Bytes to keep.
         max_len: u32,
+    },
+    /// Send to a port through a queue; outputs that follow go through the one chosen before.
+    Enqueue {
+        /// Where.
+        port: PortNo,
+        /// The queue.
+        queue: u32,
     },
     /// Send to the controllers.
     Controller(Box<ToController>),

@@ -30,6 +30,12 @@ pub const MAX_STACK: usize = 1024;
 /// Cookie shown where no rule acts.
 pub const NO_COOKIE: u64 = u64::MAX;
 
+/// Words of metadata that say how an output is sent, so that outputs that wait must go before they change: ingress port, tunnel, mark.
+const READ_BY_OUTPUTS: WordSet = WordSet::of_bytes(at::IN_PORT, 4)
+    .union(WordSet::of_bytes(at::TUN_ID, 8))
+    .union(WordSet::of_bytes(at::PKT_MARK, 4))
+    .union(WordSet::of_bytes(at::TUN_SRC, at::TUN_TTL + 1 - at::TUN_SRC));
+
 /// Reserved port numbers that a register may name.
 mod reserved {
     pub const IN_PORT: u32 = 0xffff_fff8;
@@ -275,6 +281,9 @@ impl<F: Frame> Walk<F> {
                 edit::set_field(frame, &mut self.layers, &mut self.key, field, value, mask);
             }
         } else {
+            if !field.def().words().intersect(READ_BY_OUTPUTS).is_empty() {
+                self.flush(burst, host);
+            }
             let offset = field.def().offset;
             for (byte, (value, mask)) in self.key.bytes_mut()[offset..offset + value.len()]
                 .iter_mut()
@@ -468,11 +477,16 @@ impl<F: Frame> Walk<F> {
     ) -> Option<Next> {
         match op {
             Op::OutputReg(source) => {
-                let port = bits::read(&self.key, *source);
+                let port = bits::port_number(bits::read(&self.key, *source));
                 self.output_number(burst, host, u32::try_from(port).unwrap_or(reserved::NONE));
             }
             Op::OutputTruncated { port, max_len } => {
                 self.output_truncated(burst, host, *port, *max_len)
+            }
+            Op::Enqueue { port, queue } => {
+                let own = self.queue.replace(*queue);
+                self.output_number(burst, host, *port);
+                self.queue = own;
             }
             Op::Controller(to) => self.to_controller(burst, host, to),
             Op::Move { src, dst } => {
@@ -510,7 +524,11 @@ impl<F: Frame> Walk<F> {
                 self.queue = *queue;
                 self.key.set_u32(at::SKB_PRIORITY, queue.unwrap_or(0));
             }
-            Op::WriteActions(ops) => self.set.write(ops),
+            Op::WriteActions(ops) => {
+                if !self.set.write(ops) {
+                    return Some(self.fail(host, DropReason::StackFull));
+                }
+            }
             Op::ClearActions => self.set.clear(),
             Op::StackPush(source) => {
                 if self.values.len() == MAX_STACK {
@@ -550,8 +568,10 @@ impl<F: Frame> Walk<F> {
         None
     }
 
-    /// `exit`: leaves every list, putting back what clones saved; the action set is run next.
+    /// `exit`: leaves every list, putting back what clones saved. The action set is not run: so does Open vSwitch 3.1, though its
+    /// ovs-actions(7) says otherwise.
     fn unwind<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H) {
+        self.set.clear();
         self.at.next = self.at.steps.get().len();
         while !self.stack.is_empty() {
             self.go_back(burst, host);
@@ -691,7 +711,7 @@ impl<F: Frame> Engine<F> {
     ) -> bool {
         let mut sound = true;
         for (frame, walk) in frames.iter_mut().zip(&mut self.walks) {
-            walk.layers = parse::parse_frame(frame, in_port, burst.valid, &mut walk.key);
+            parse::parse_frame_into(frame, in_port, burst.valid, &mut walk.key, &mut walk.layers);
             if let Some(reason) = walk.layers.malformed {
                 host.malformed(reason);
                 sound &= !matches!(reason, Malformed::Ethernet | Malformed::Split);

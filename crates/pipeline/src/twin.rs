@@ -1,0 +1,534 @@
+//! The slow, obvious evaluator: what OpenFlow says happens to one packet, rule by rule.
+//!
+//! It shares nothing with the compiled form: it searches the pipeline's own rules one after the other, reads actions in OpenFlow's words, edits a vector
+//! of bytes and parses it anew after each change. Tests hold the program's walk against it; tracing can tell a story from it.
+//! Where the specification leaves room it does as Open vSwitch 3.1 does.
+
+mod headers;
+
+use crate::Pipeline;
+use crate::store::Rule;
+use headers::Packet;
+use openflow::action::{Action, Instruction, Subfield};
+use openflow::port::{self, PortNo};
+use packet::key::at;
+use packet::{Field, FlowKey, Match, Value, WordSet, parse};
+use program::ops::PacketInReason;
+use program::table::Miss;
+use program::walk::{MAX_DEPTH, MAX_RESUBMITS, NO_COOKIE};
+
+/// Something that leaves the tables.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Effect {
+    /// A packet for one port.
+    Output {
+        /// Which.
+        port: PortNo,
+        /// Whether it may be the ingress port.
+        to_in_port: bool,
+        /// How it leaves.
+        sent: Sent,
+    },
+    /// A packet for all ports but the ingress port.
+    All {
+        /// Whether ports marked no-flood are left out.
+        flood: bool,
+        /// How it leaves.
+        sent: Sent,
+    },
+    /// A packet for the learning switch.
+    Normal(Sent),
+    /// A packet for the controllers.
+    Controller {
+        /// Why.
+        reason: PacketInReason,
+        /// Table of the rule that sent it.
+        table: u8,
+        /// Cookie of the rule that sent it, all ones for none.
+        cookie: u64,
+        /// Bytes to send.
+        max_len: u16,
+        /// For controllers of this id.
+        controller_id: u16,
+        /// To be handed back.
+        userdata: Vec<u8>,
+        /// What is known about the packet.
+        key: Box<FlowKey>,
+        /// The packet.
+        bytes: Vec<u8>,
+    },
+}
+
+/// How a packet leaves.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Sent {
+    /// What counts as its ingress port.
+    pub in_port: PortNo,
+    /// The queue chosen.
+    pub queue: Option<u32>,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+}
+
+/// A rule that a packet met.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Hit {
+    /// Its table.
+    pub table: u8,
+    /// Its precedence.
+    pub priority: u32,
+    /// Its match.
+    pub matching: Match,
+    /// The packet's length then.
+    pub bytes: usize,
+}
+
+/// What happened to a packet.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Outcome {
+    /// What left, in order.
+    pub effects: Vec<Effect>,
+    /// Rules met, in order.
+    pub hits: Vec<Hit>,
+    /// Whether a bound on resubmits, depth or stack ended it; then Open vSwitch sends nothing at all.
+    pub cut_short: bool,
+}
+
+/// What becomes of a packet that a port received.
+pub fn evaluate(pipeline: &Pipeline, in_port: PortNo, frame: &[u8]) -> Outcome {
+    let mut machine = Machine::new(pipeline, in_port, frame);
+    machine.look_up(0, in_port, true, 0);
+    machine.finish()
+}
+
+/// What becomes of a packet-out.
+pub fn evaluate_actions(pipeline: &Pipeline, in_port: PortNo, frame: &[u8], actions: &[Action]) -> Outcome {
+    let mut machine = Machine::new(pipeline, in_port, frame);
+    let at = At { table: 0, cookie: NO_COOKIE, depth: 0, apply: PacketInReason::PacketOut, table_is_lookup: true };
+    machine.list(actions, at);
+    machine.finish()
+}
+
+/// Where an action stands.
+#[derive(Clone, Copy)]
+struct At {
+    table: u8,
+    cookie: u64,
+    depth: u32,
+    /// The reason of its packet-ins.
+    apply: PacketInReason,
+    /// Whether `OFPP_TABLE` at the end is a lookup with a table miss.
+    table_is_lookup: bool,
+}
+
+/// Whether a list goes on.
+#[derive(PartialEq)]
+enum Flow {
+    On,
+    EndOfList,
+}
+
+struct Machine<'p> {
+    pipeline: &'p Pipeline,
+    packet: Packet,
+    key: FlowKey,
+    set: Vec<Action>,
+    stack: Vec<u128>,
+    queue: Option<u32>,
+    resubmits: u32,
+    /// An exit: nothing more happens.
+    stopped: bool,
+    last: (u8, u64),
+    outcome: Outcome,
+}
+
+impl<'p> Machine<'p> {
+    fn new(pipeline: &'p Pipeline, in_port: PortNo, frame: &[u8]) -> Machine<'p> {
+        let mut machine = Machine {
+            pipeline,
+            packet: Packet::new(frame),
+            key: FlowKey::ZERO,
+            set: Vec::new(),
+            stack: Vec::new(),
+            queue: None,
+            resubmits: 0,
+            stopped: false,
+            last: (0, NO_COOKIE),
+            outcome: Outcome::default(),
+        };
+        machine.key.set_u32(at::IN_PORT, in_port);
+        machine.parse_again();
+        machine
+    }
+
+    /// Fills the packet's words from its bytes; the others stay.
+    fn parse_again(&mut self) {
+        let bytes = self.packet.as_received();
+        let mut fresh = FlowKey::ZERO;
+        parse::parse(&bytes, bytes.len(), self.key.u32(at::IN_PORT), WordSet(u64::MAX), &mut fresh);
+        let [outer, inner] = self.packet.tcis();
+        fresh.set_u16(at::VLAN_TCI, outer);
+        fresh.set_u16(at::VLAN_TCI2, inner);
+        for word in parse::PACKET_WORDS.iter() {
+            self.key.words[word] = fresh.words[word];
+        }
+    }
+
+    fn finish(mut self) -> Outcome {
+        if !self.stopped && !self.outcome.cut_short {
+            self.run_set();
+        }
+        if self.outcome.cut_short {
+            self.outcome.effects.clear();
+        }
+        self.outcome
+    }
+
+    fn best(&self, table: u8) -> Option<&'p Rule> {
+        let matching = self.pipeline.store.table(table).map(|(_, rule)| rule).filter(|rule| rule.matching.matches(&self.key));
+        matching.reduce(|best, rule| if rule.priority > best.priority { rule } else { best })
+    }
+
+    /// Looks up in a table, matching `in_port` as the ingress port, and does what the rule found says.
+    fn look_up(&mut self, table: u8, in_port: PortNo, honour_miss: bool, depth: u32) {
+        let own = self.key.u32(at::IN_PORT);
+        self.key.set_u32(at::IN_PORT, in_port);
+        let found = self.best(table);
+        self.key.set_u32(at::IN_PORT, own);
+        let Some(rule) = found else {
+            if honour_miss {
+                self.missed(table, in_port, depth);
+            }
+            return;
+        };
+        self.outcome.hits.push(Hit {
+            table,
+            priority: rule.priority,
+            matching: rule.matching.clone(),
+            bytes: self.packet.bytes().len(),
+        });
+        let miss = rule.priority == 0 && rule.matching == Match::any();
+        let apply = if miss { PacketInReason::NoMatch } else { PacketInReason::Action };
+        let at = At { table, cookie: rule.cookie, depth, apply, table_is_lookup: false };
+        self.last = (table, rule.cookie);
+        self.rule(&rule.behaviour.instructions, at);
+    }
+
+    fn missed(&mut self, table: u8, in_port: PortNo, depth: u32) {
+        match self.pipeline.miss(table) {
+            Miss::Drop => {}
+            Miss::Next if table < 253 => self.look_up(table + 1, in_port, true, depth),
+            Miss::Next => {}
+            Miss::Controller => {
+                let at = At { table, cookie: NO_COOKIE, depth, apply: PacketInReason::NoMatch, table_is_lookup: false };
+                self.to_controller(at, PacketInReason::NoMatch, u16::MAX, 0, &[]);
+            }
+        }
+    }
+
+    /// OpenFlow 1.3.5 section 5.9: meter, apply, clear, write, metadata, goto.
+    fn rule(&mut self, instructions: &[Instruction], at: At) {
+        for instruction in instructions {
+            if let Instruction::ApplyActions(actions) = instruction {
+                if self.list(actions, at) == Flow::EndOfList {
+                    return; // an expired TTL ends all that this rule says
+                }
+            }
+        }
+        if self.is_over() {
+            return;
+        }
+        if instructions.contains(&Instruction::ClearActions) {
+            self.set.clear();
+        }
+        for instruction in instructions {
+            match instruction {
+                Instruction::WriteActions(actions) => self.set.extend(actions.iter().cloned()),
+                Instruction::WriteMetadata { value, mask } => {
+                    let old = self.key.u64(at::METADATA);
+                    self.key.set_u64(at::METADATA, old & !mask | value & mask);
+                }
+                _ => {}
+            }
+        }
+        for instruction in instructions {
+            if let Instruction::GotoTable(table) = instruction {
+                self.look_up(*table, self.key.u32(at::IN_PORT), true, at.depth);
+            }
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.stopped || self.outcome.cut_short
+    }
+
+    fn list(&mut self, actions: &[Action], at: At) -> Flow {
+        for (index, action) in actions.iter().enumerate() {
+            if self.is_over() {
+                return Flow::On;
+            }
+            let last = index + 1 == actions.len();
+            if self.action(action, last, at) == Flow::EndOfList {
+                return Flow::EndOfList;
+            }
+        }
+        Flow::On
+    }
+
+    fn action(&mut self, action: &Action, last: bool, at: At) -> Flow {
+        match action {
+            Action::Output { port: port::TABLE, .. } => {
+                let own = self.key.u32(at::IN_PORT);
+                if at.table_is_lookup && last {
+                    self.look_up(0, own, true, at.depth);
+                } else {
+                    self.resubmit(own, 0, at);
+                }
+            }
+            Action::Output { port, max_len } => self.output(*port, *max_len, at),
+            Action::OutputReg { source, max_len } => {
+                if let Ok(number) = u32::try_from(self.read(source)) {
+                    // Sixteen bits name the reserved ports too.
+                    let number = u16::try_from(number).map_or(number, port::from_u16);
+                    self.output(number, *max_len, At { apply: PacketInReason::Action, ..at });
+                }
+            }
+            Action::OutputTrunc { port, max_len } => {
+                let whole = self.packet.clone();
+                self.packet.truncate(*max_len as usize);
+                self.output(*port, 0, at);
+                self.packet = whole;
+            }
+            Action::Controller { max_len, controller_id, reason, userdata, .. } => {
+                let reason = match reason {
+                    0 => PacketInReason::NoMatch,
+                    2 => PacketInReason::InvalidTtl,
+                    3 => PacketInReason::ActionSet,
+                    4 => PacketInReason::Group,
+                    5 => PacketInReason::PacketOut,
+                    _ => at.apply,
+                };
+                self.to_controller(at, reason, *max_len, *controller_id, userdata);
+            }
+            Action::Enqueue { port, queue } => {
+                let before = self.queue;
+                self.choose_queue(Some(*queue));
+                self.output(*port, 0, at);
+                self.choose_queue(before);
+            }
+            Action::SetQueue(queue) => self.choose_queue(Some(*queue)),
+            Action::PopQueue => self.choose_queue(None),
+            Action::Load { dst, value } => self.write(dst, (*value).into()),
+            Action::Move { src, dst } => {
+                let value = self.read(src);
+                self.write(dst, value);
+            }
+            Action::SetField { field, value, mask } => self.set_field(*field, value, mask),
+            Action::SetTunnel { id, .. } => self.whole(Field::TunId, (*id).into()),
+            Action::DecTtl(controllers) => return self.dec_ttl(controllers, at),
+            Action::Resubmit { in_port, table, .. } => {
+                let in_port = in_port.unwrap_or(self.key.u32(at::IN_PORT));
+                self.resubmit(in_port, table.unwrap_or(at.table), at);
+            }
+            Action::Exit => self.stopped = true,
+            Action::StackPush(source) => {
+                let value = self.read(source);
+                self.stack.push(value);
+                self.outcome.cut_short |= self.stack.len() > program::walk::MAX_STACK;
+            }
+            Action::StackPop(to) => {
+                if let Some(value) = self.stack.pop() {
+                    self.write(to, value);
+                }
+            }
+            Action::Clone(actions) => {
+                let before = (self.packet.clone(), self.key, self.queue);
+                self.list(actions, at);
+                (self.packet, self.key, self.queue) = before;
+            }
+            edit => self.edit(edit),
+        }
+        Flow::On
+    }
+
+    /// Actions of which each changes one header.
+    fn edit(&mut self, action: &Action) {
+        match action {
+            Action::PushVlan(ethertype) => self.packet.push_vlan(*ethertype),
+            Action::PopVlan => self.packet.pop_vlan(),
+            Action::SetVlanVid { vid, push } => self.packet.set_tag(*push, 0x0fff, *vid),
+            Action::SetVlanPcp { pcp, push } => self.packet.set_tag(*push, 0xe000, u16::from(*pcp) << 13),
+            Action::SetEthSrc(address) => self.packet.write(Field::EthSrc, number(address)),
+            Action::SetEthDst(address) => self.packet.write(Field::EthDst, number(address)),
+            Action::SetIpv4Src(address) => self.packet.write(Field::Ipv4Src, (*address).into()),
+            Action::SetIpv4Dst(address) => self.packet.write(Field::Ipv4Dst, (*address).into()),
+            Action::SetIpTos(tos) => self.packet.write(Field::IpDscp, (tos >> 2).into()),
+            Action::SetIpEcn(ecn) => self.packet.write(Field::IpEcn, (*ecn).into()),
+            Action::SetIpTtl(ttl) => self.packet.write(Field::IpTtl, (*ttl).into()),
+            Action::SetMplsLabel(label) => self.packet.write(Field::MplsLabel, (*label).into()),
+            Action::SetMplsTc(tc) => self.packet.write(Field::MplsTc, (*tc).into()),
+            Action::SetMplsTtl(ttl) => self.packet.write(Field::MplsTtl, (*ttl).into()),
+            Action::SetL4Src(port) => {
+                for field in [Field::TcpSrc, Field::UdpSrc, Field::SctpSrc] {
+                    self.packet.write(field, (*port).into());
+                }
+            }
+            Action::SetL4Dst(port) => {
+                for field in [Field::TcpDst, Field::UdpDst, Field::SctpDst] {
+                    self.packet.write(field, (*port).into());
+                }
+            }
+            _ => return, // a note, or one that no flow mod gets in with
+        }
+        self.parse_again();
+    }
+
+    /// OpenFlow 1.3.5 section 5.10, as Open vSwitch fills it in: of tag and TTL actions and the queue the last one counts, sets and moves run in order,
+    /// and without an output nothing runs.
+    fn run_set(&mut self) {
+        let set = std::mem::take(&mut self.set);
+        let last = |kind: fn(&Action) -> bool| set.iter().rev().find(|action| kind(action)).cloned();
+        let finals = last(|action| matches!(action, Action::Output { .. }))
+            .or_else(|| last(|action| matches!(action, Action::Resubmit { .. })));
+        let Some(end) = finals else { return };
+        let mut ordered = Vec::new();
+        ordered.extend(last(|action| matches!(action, Action::PopVlan)));
+        ordered.extend(last(|action| matches!(action, Action::PushVlan(_))));
+        ordered.extend(last(|action| matches!(action, Action::DecTtl(_))));
+        let slotted = |action: &&Action| {
+            !matches!(
+                action,
+                Action::PopVlan
+                    | Action::PushVlan(_)
+                    | Action::DecTtl(_)
+                    | Action::SetQueue(_)
+                    | Action::Output { .. }
+                    | Action::Resubmit { .. }
+            )
+        };
+        ordered.extend(set.iter().filter(slotted).cloned());
+        ordered.extend(last(|action| matches!(action, Action::SetQueue(_))));
+        ordered.push(end);
+        let (table, cookie) = self.last;
+        let at = At { table, cookie, depth: 0, apply: PacketInReason::ActionSet, table_is_lookup: false };
+        self.list(&ordered, at);
+    }
+
+    fn resubmit(&mut self, in_port: PortNo, table: u8, at: At) {
+        self.resubmits += 1;
+        if self.resubmits > MAX_RESUBMITS || at.depth >= MAX_DEPTH {
+            self.outcome.cut_short = true;
+            return;
+        }
+        let last = self.last;
+        self.look_up(table, in_port, false, at.depth + u32::from(table <= at.table));
+        self.last = last;
+    }
+
+    fn choose_queue(&mut self, queue: Option<u32>) {
+        self.queue = queue;
+        self.key.set_u32(at::SKB_PRIORITY, queue.unwrap_or(0));
+    }
+
+    fn sent(&self) -> Sent {
+        Sent { in_port: self.key.u32(at::IN_PORT), queue: self.queue, bytes: self.packet.bytes().to_vec() }
+    }
+
+    fn output(&mut self, port: PortNo, max_len: u16, at: At) {
+        let sent = self.sent();
+        let effect = match port {
+            port::ANY => return,
+            port::CONTROLLER => return self.to_controller(at, at.apply, max_len, 0, &[]),
+            port::IN_PORT => Effect::Output { port: sent.in_port, to_in_port: true, sent },
+            port::NORMAL => Effect::Normal(sent),
+            port::FLOOD => Effect::All { flood: true, sent },
+            port::ALL => Effect::All { flood: false, sent },
+            port => Effect::Output { port, to_in_port: false, sent },
+        };
+        self.outcome.effects.push(effect);
+    }
+
+    fn to_controller(&mut self, at: At, reason: PacketInReason, max_len: u16, controller_id: u16, userdata: &[u8]) {
+        self.outcome.effects.push(Effect::Controller {
+            reason,
+            table: at.table,
+            cookie: at.cookie,
+            max_len,
+            controller_id,
+            userdata: userdata.to_vec(),
+            key: Box::new(self.key),
+            bytes: self.packet.bytes().to_vec(),
+        });
+    }
+
+    fn dec_ttl(&mut self, controllers: &[u16], at: At) -> Flow {
+        let ip = [0x0800, 0x86dd].contains(&self.key.u16(at::ETH_TYPE)) && self.packet.ttl().is_some();
+        match self.packet.ttl() {
+            Some(ttl) if ip && ttl > 1 => {
+                self.packet.write(Field::IpTtl, u128::from(ttl) - 1);
+                self.parse_again();
+                Flow::On
+            }
+            Some(_) if ip => {
+                for id in controllers {
+                    self.to_controller(at, PacketInReason::InvalidTtl, u16::MAX, *id, &[]);
+                }
+                Flow::EndOfList
+            }
+            _ => Flow::On,
+        }
+    }
+
+    /// The field's number, low bit first, as actions count its bits.
+    fn field(&self, field: Field) -> u128 {
+        let def = field.def();
+        let bytes = Value::from_bytes(&self.key.bytes()[def.offset..def.offset + def.bytes]);
+        let width = if def.bits >= 128 { u128::MAX } else { (1 << def.bits) - 1 };
+        (bytes.to_u128() >> def.shift & width) << def.wire_shift
+    }
+
+    fn read(&self, part: &Subfield) -> u128 {
+        self.field(part.field) >> part.start & ones(part.bits)
+    }
+
+    fn write(&mut self, part: &Subfield, value: u128) {
+        let mask = ones(part.bits) << part.start;
+        let mut new = self.field(part.field) & !mask | value << part.start & mask;
+        if part.field == Field::InPort && usize::from(part.bits) == part.field.def().action_bits {
+            new = port::from_u16(new as u16).into();
+        }
+        self.whole(part.field, new >> part.field.def().wire_shift);
+    }
+
+    fn set_field(&mut self, field: Field, value: &Value, mask: &Value) {
+        let def = field.def();
+        let (value, mask) = (value.to_u128() >> def.shift, mask.to_u128() >> def.shift);
+        let old = self.field(field) >> def.wire_shift;
+        self.whole(field, old & !mask | value & mask);
+    }
+
+    /// Writes a whole field, in the packet if it is a header's.
+    fn whole(&mut self, field: Field, number: u128) {
+        let def = field.def();
+        let in_packet = !matches!(field, Field::InPort | Field::InPortOxm)
+            && def.words().intersect(parse::PACKET_WORDS) != WordSet::EMPTY;
+        if in_packet {
+            self.packet.write(field, number);
+            return self.parse_again();
+        }
+        let place = def.place();
+        let value = Value::from_u128(number << def.shift, def.bytes);
+        let bytes = &mut self.key.bytes_mut()[def.offset..def.offset + def.bytes];
+        for (index, byte) in bytes.iter_mut().enumerate() {
+            *byte = *byte & !place[index] | value[index] & place[index];
+        }
+    }
+}
+
+fn ones(bits: u16) -> u128 {
+    if bits >= 128 { u128::MAX } else { (1 << bits) - 1 }
+}
+
+fn number(address: &[u8; 6]) -> u128 {
+    address.iter().fold(0, |number, byte| number << 8 | u128::from(*byte))
+}

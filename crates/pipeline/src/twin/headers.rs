@@ -1,0 +1,264 @@
+//! A packet as a vector of bytes, and its edits done the plain way: find the header, write the bytes, compute checksums from nothing.
+//!
+//! Right for packets whose checksums were right. Extension headers of IPv6 and 802.2 are not looked behind: fields there count as absent.
+
+use packet::Field;
+
+const IPV4: u16 = 0x0800;
+const IPV6: u16 = 0x86dd;
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Packet {
+    bytes: Vec<u8>,
+    /// Tags that rules can see: of those that the packet came with the first, and all that were pushed. What lies behind a tag that is
+    /// not seen is not seen either, as with Open vSwitch's default `vlan-limit`.
+    tags: usize,
+}
+
+/// Where headers lie.
+struct Headers {
+    eth_type: u16,
+    /// What follows the Ethertype.
+    l3: usize,
+    /// IP protocol, transport header, end of the datagram; only for whole and well-formed ones.
+    transport: Option<(u8, usize, usize)>,
+    /// An IP header is there and well-formed.
+    ip: bool,
+}
+
+impl Packet {
+    pub fn new(bytes: &[u8]) -> Packet {
+        let mut packet = Packet { bytes: bytes.to_vec(), tags: 0 };
+        packet.see_first_tag();
+        packet
+    }
+
+    fn see_first_tag(&mut self) {
+        let tagged = [0x8100, 0x88a8].contains(&self.u16(12)) && self.bytes.len() >= 18;
+        self.tags = self.tags.max(tagged.into());
+    }
+
+    /// What the parser would see if no tag had been pushed: all tags that are seen but the innermost left out.
+    pub fn as_received(&self) -> Vec<u8> {
+        let mut bytes = self.bytes.clone();
+        bytes.drain(12..12 + 4 * self.tags.saturating_sub(1));
+        bytes
+    }
+
+    /// The outermost tags that are seen, in the key's form.
+    pub fn tcis(&self) -> [u16; 2] {
+        [0, 1].map(|index| if index < self.tags { self.u16(14 + 4 * index) | 0x1000 } else { 0 })
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    pub fn truncate(&mut self, len: usize) {
+        self.bytes.truncate(len);
+    }
+
+    fn u16(&self, at: usize) -> u16 {
+        match self.bytes.get(at..at + 2) {
+            Some(bytes) => u16::from(bytes[0]) << 8 | u16::from(bytes[1]),
+            None => 0,
+        }
+    }
+
+    fn headers(&self) -> Headers {
+        let eth_type = self.u16(12 + 4 * self.tags);
+        let l3 = 14 + 4 * self.tags;
+        let (ip, transport) = match eth_type {
+            IPV4 => self.ipv4(l3),
+            IPV6 => self.ipv6(l3),
+            _ => (false, None),
+        };
+        Headers { eth_type, l3, transport, ip }
+    }
+
+    fn ipv4(&self, l3: usize) -> (bool, Option<(u8, usize, usize)>) {
+        let Some(header) = self.bytes.get(l3..l3 + 20) else { return (false, None) };
+        let header_len = usize::from(header[0] & 15) * 4;
+        let total = usize::from(self.u16(l3 + 2));
+        if header[0] >> 4 != 4 || header_len < 20 || total < header_len || l3 + total > self.bytes.len() {
+            return (false, None);
+        }
+        let later = self.u16(l3 + 6) & 0x1fff != 0;
+        (true, (!later).then_some((header[9], l3 + header_len, l3 + total)))
+    }
+
+    fn ipv6(&self, l3: usize) -> (bool, Option<(u8, usize, usize)>) {
+        let Some(header) = self.bytes.get(l3..l3 + 40) else { return (false, None) };
+        let end = l3 + 40 + usize::from(self.u16(l3 + 4));
+        if header[0] >> 4 != 6 || end > self.bytes.len() {
+            return (false, None);
+        }
+        (true, Some((header[6], l3 + 40, end)))
+    }
+
+    pub fn ttl(&self) -> Option<u8> {
+        let headers = self.headers();
+        let at = headers.l3 + if headers.eth_type == IPV6 { 7 } else { 8 };
+        headers.ip.then(|| self.bytes[at])
+    }
+
+    pub fn push_vlan(&mut self, ethertype: u16) {
+        let [high, low] = ethertype.to_be_bytes();
+        self.bytes.splice(12..12, [high, low, 0, 0]);
+        self.tags += 1;
+    }
+
+    pub fn pop_vlan(&mut self) {
+        if self.tags > 0 {
+            self.bytes.drain(12..16);
+            self.tags -= 1;
+            self.see_first_tag();
+        }
+    }
+
+    /// Writes bits of the outermost tag; untagged packets get one first if `push`.
+    pub fn set_tag(&mut self, push: bool, mask: u16, value: u16) {
+        if self.tags == 0 {
+            if !push {
+                return;
+            }
+            self.push_vlan(0x8100);
+        }
+        let tci = self.u16(14) & !mask | value & mask;
+        self.bytes[14..16].copy_from_slice(&tci.to_be_bytes());
+    }
+
+    /// Writes a whole field, a number, where the packet has it.
+    pub fn write(&mut self, field: Field, number: u128) {
+        match field {
+            Field::VlanTci if number & 0x1000 == 0 => return self.pop_vlan(),
+            Field::VlanTci => return self.set_tag(true, 0xefff, number as u16),
+            Field::VlanVid | Field::DlVlan => return self.set_tag(false, 0x0fff, number as u16),
+            Field::VlanPcp | Field::DlVlanPcp => return self.set_tag(false, 0xe000, (number as u16) << 13),
+            _ => {}
+        }
+        let headers = self.headers();
+        if let Some((at, start, bits)) = self.place(field, &headers) {
+            let len = (start + bits).div_ceil(8);
+            let Some(bytes) = self.bytes.get_mut(at..at + len) else { return };
+            let old = bytes.iter().fold(0_u128, |number, byte| number << 8 | u128::from(*byte));
+            let mask = if bits == 128 { u128::MAX } else { ((1 << bits) - 1) << start };
+            let new = old & !mask | number << start & mask;
+            bytes.copy_from_slice(&new.to_be_bytes()[16 - len..]);
+            if field == Field::ArpOp {
+                self.bytes[at - 1] = 0;
+            }
+            self.fix_checksums(&headers);
+        }
+    }
+
+    /// Where a field lies: first byte, and within the number that begins there its lowest bit and its width.
+    fn place(&self, field: Field, headers: &Headers) -> Option<(usize, usize, usize)> {
+        use Field::*;
+        let l3 = headers.l3;
+        let v4 = headers.ip && headers.eth_type == IPV4;
+        let v6 = headers.ip && headers.eth_type == IPV6;
+        let arp = [0x0806, 0x8035].contains(&headers.eth_type)
+            && self.bytes.get(l3..l3 + 28).is_some_and(|arp| arp.starts_with(&[0, 1, 8, 0, 6, 4]));
+        let mpls = [0x8847, 0x8848].contains(&headers.eth_type) && self.bytes.len() >= l3 + 4;
+        let transport = |wanted, header| match headers.transport {
+            Some((protocol, l4, end)) if protocol == wanted && end - l4 >= header => Some(l4),
+            _ => None,
+        };
+        let when = |condition: bool, at, start, bits| condition.then_some((at, start, bits));
+        match field {
+            EthDst => when(self.bytes.len() >= 14, 0, 0, 48),
+            EthSrc => when(self.bytes.len() >= 14, 6, 0, 48),
+            MplsLabel => when(mpls, l3, 12, 20),
+            MplsTc => when(mpls, l3, 9, 3).map(|_| (l3 + 2, 1, 3)),
+            MplsTtl => when(mpls, l3 + 3, 0, 8),
+            ArpOp => when(arp, l3 + 7, 0, 8),
+            ArpSha => when(arp, l3 + 8, 0, 48),
+            ArpSpa => when(arp, l3 + 14, 0, 32),
+            ArpTha => when(arp, l3 + 18, 0, 48),
+            ArpTpa => when(arp, l3 + 24, 0, 32),
+            IpDscp | IpDscpShifted if v6 => Some((l3, 6, 6)),
+            IpDscp | IpDscpShifted => when(v4, l3 + 1, 2, 6),
+            IpEcn if v6 => Some((l3 + 1, 4, 2)),
+            IpEcn => when(v4, l3 + 1, 0, 2),
+            IpTtl if v6 => Some((l3 + 7, 0, 8)),
+            IpTtl => when(v4, l3 + 8, 0, 8),
+            Ipv4Src => when(v4, l3 + 12, 0, 32),
+            Ipv4Dst => when(v4, l3 + 16, 0, 32),
+            Ipv6Label => when(v6, l3 + 1, 0, 20),
+            Ipv6Src => when(v6, l3 + 8, 0, 128),
+            Ipv6Dst => when(v6, l3 + 24, 0, 128),
+            TcpSrc => transport(6, 20).map(|l4| (l4, 0, 16)),
+            TcpDst => transport(6, 20).map(|l4| (l4 + 2, 0, 16)),
+            UdpSrc => transport(17, 8).map(|l4| (l4, 0, 16)),
+            UdpDst => transport(17, 8).map(|l4| (l4 + 2, 0, 16)),
+            SctpSrc => transport(132, 12).map(|l4| (l4, 0, 16)),
+            SctpDst => transport(132, 12).map(|l4| (l4 + 2, 0, 16)),
+            Icmpv4Type if v4 => transport(1, 8).map(|l4| (l4, 0, 8)),
+            Icmpv4Code if v4 => transport(1, 8).map(|l4| (l4 + 1, 0, 8)),
+            Icmpv6Type if v6 => transport(58, 8).map(|l4| (l4, 0, 8)),
+            Icmpv6Code if v6 => transport(58, 8).map(|l4| (l4 + 1, 0, 8)),
+            _ => None,
+        }
+    }
+
+    fn put(&mut self, at: usize, number: u16) {
+        self.bytes[at..at + 2].copy_from_slice(&number.to_be_bytes());
+    }
+
+    fn fix_checksums(&mut self, headers: &Headers) {
+        let l3 = headers.l3;
+        if headers.ip && headers.eth_type == IPV4 {
+            let end = l3 + usize::from(self.bytes[l3] & 15) * 4;
+            self.put(l3 + 10, 0);
+            let sum = !folded(sum(&self.bytes[l3..end]));
+            self.put(l3 + 10, sum);
+        }
+        let Some((protocol, l4, end)) = headers.transport else { return };
+        let place = match protocol {
+            6 if end - l4 >= 20 => l4 + 16,
+            17 if end - l4 >= 8 && self.u16(l4 + 6) != 0 => l4 + 6,
+            1 | 58 if end - l4 >= 8 => l4 + 2,
+            132 if end - l4 >= 12 => {
+                self.bytes[l4 + 8..l4 + 12].fill(0);
+                let crc = crc32c(&self.bytes[l4..end]);
+                return self.bytes[l4 + 8..l4 + 12].copy_from_slice(&crc.to_le_bytes());
+            }
+            _ => return,
+        };
+        let addresses = if headers.eth_type == IPV4 { l3 + 12..l3 + 20 } else { l3 + 8..l3 + 40 };
+        let pseudo = match protocol {
+            1 => 0,
+            _ => sum(&self.bytes[addresses]) + u64::from(protocol) + (end - l4) as u64,
+        };
+        self.put(place, 0);
+        let mut checksum = !folded(pseudo + sum(&self.bytes[l4..end]));
+        if protocol == 17 && checksum == 0 {
+            checksum = 0xffff;
+        }
+        self.put(place, checksum);
+    }
+}
+
+fn sum(bytes: &[u8]) -> u64 {
+    bytes.chunks(2).map(|pair| u64::from(pair[0]) << 8 | u64::from(*pair.get(1).unwrap_or(&0))).sum()
+}
+
+fn folded(mut sum: u64) -> u16 {
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}
+
+/// RFC 9260 appendix A, bit by bit.
+fn crc32c(bytes: &[u8]) -> u32 {
+    let mut crc = u32::MAX;
+    for byte in bytes {
+        crc ^= u32::from(*byte);
+        for _ in 0..8 {
+            crc = if crc & 1 == 1 { crc >> 1 ^ 0x82f6_3b78 } else { crc >> 1 };
+        }
+    }
+    !crc
+}
