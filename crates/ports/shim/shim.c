@@ -63,11 +63,6 @@ struct rte_mbuf *sluice_mbuf_alloc(struct rte_mempool *pool)
     return rte_pktmbuf_alloc(pool);
 }
 
-int sluice_mbuf_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **out, uint32_t count)
-{
-    return rte_pktmbuf_alloc_bulk(pool, out, count);
-}
-
 void sluice_mbuf_free(struct rte_mbuf *m)
 {
     rte_pktmbuf_free(m);

@@ -94,7 +94,7 @@ pub fn init(options: &EalOptions) -> Result<Eal, Error> {
     tracing::info!(target: "dpdk", "EAL arguments: {}", arguments.join(" "));
     let result = std::thread::Builder::new()
         .name("eal-init".into())
-        .spawn(move || init_here(&arguments))
+        .spawn(move || with_signals_blocked(|| init_here(&arguments)))
         .map_err(|error| Error::Environment(format!("cannot start a thread: {error}")))?
         .join();
     match result {
@@ -192,14 +192,22 @@ impl Drop for Registration {
     }
 }
 
-/// Runs on the throw-away thread.
-fn init_here(arguments: &[String]) -> Result<(), Error> {
-    // SAFETY: sigfillset and pthread_sigmask are given valid memory; only this thread's mask changes.
+/// Runs `act`, which may start threads, with all signals blocked: they inherit that, and signals go to the daemon's own threads.
+pub(crate) fn with_signals_blocked<T>(act: impl FnOnce() -> T) -> T {
+    // SAFETY: the sets are valid memory; only this thread's mask changes, and it is put back.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
+        let mut before: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&mut all);
-        libc::pthread_sigmask(libc::SIG_BLOCK, &all, std::ptr::null_mut());
+        libc::pthread_sigmask(libc::SIG_BLOCK, &all, &mut before);
+        let result = act();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+        result
     }
+}
+
+/// Runs on the throw-away thread.
+fn init_here(arguments: &[String]) -> Result<(), Error> {
     // SAFETY: `log_line` has the right type and lives for ever.
     let code = unsafe { raw::sluice_log_to(log_line) };
     if code != 0 {

@@ -27,6 +27,7 @@ mod raw;
 mod spec;
 mod tap;
 mod vector;
+mod vhost;
 mod vnet;
 
 pub use eal::{Eal, EalOptions, Memory};
@@ -109,6 +110,8 @@ pub fn open(eal: &Eal, spec: &PortSpec) -> Result<OpenPort, Error> {
     match &spec.kind {
         Kind::System => kernel::open(eal, spec),
         Kind::Tap | Kind::Internal => tap::open(eal, spec),
+        Kind::VhostClient { path, rx_queues } => vhost::open(eal, spec, path, *rx_queues, true),
+        Kind::VhostServer { path, rx_queues } => vhost::open(eal, spec, path, *rx_queues, false),
         Kind::Dpdk(options) => ethdev::open(eal, spec, options),
         other => Err(Error::UnknownType {
             name: spec.name.clone(),

@@ -178,7 +178,6 @@ unsafe extern "C" {
     ) -> *mut RawPool;
     pub fn sluice_pool_available(pool: *const RawPool) -> u32;
     pub fn sluice_mbuf_alloc(pool: *mut RawPool) -> *mut RawMbuf;
-    pub fn sluice_mbuf_alloc_bulk(pool: *mut RawPool, out: *mut *mut RawMbuf, count: u32) -> c_int;
     pub fn sluice_mbuf_free(mbuf: *mut RawMbuf);
     pub fn sluice_mbuf_free_bulk(mbufs: *mut *mut RawMbuf, count: u32);
     pub fn sluice_mbuf_free_segment(mbuf: *mut RawMbuf);
@@ -201,7 +200,6 @@ unsafe extern "C" {
     pub fn rte_thread_register() -> c_int;
     pub fn rte_thread_unregister();
     pub fn rte_version() -> *const c_char;
-    pub fn rte_log_cur_msg_logtype() -> c_int;
     pub fn rte_mempool_free(pool: *mut RawPool);
     pub fn rte_dev_probe(devargs: *const c_char) -> c_int;
     pub fn rte_dev_remove(device: *mut RawDevice) -> c_int;
@@ -227,7 +225,6 @@ unsafe extern "C" {
     pub fn rte_vhost_get_numa_node(vid: c_int) -> c_int;
     pub fn rte_vhost_get_negotiated_features(vid: c_int, out: *mut u64) -> c_int;
     pub fn rte_vhost_enable_guest_notification(vid: c_int, queue: u16, enable: c_int) -> c_int;
-    pub fn rte_vhost_rx_queue_count(vid: c_int, queue: u16) -> u32;
     pub fn rte_vhost_enqueue_burst(vid: c_int, queue: u16, frames: *mut *mut RawMbuf, count: u16) -> u16;
     pub fn rte_vhost_dequeue_burst(
         vid: c_int,

@@ -5,3 +5,4 @@
 mod ethdev;
 mod support;
 mod kernel;
+mod vhost;

@@ -1,0 +1,761 @@
+//! Guests: virtio-net over vhost-user, by DPDK's vhost library.
+//!
+//! The library talks to the guest's hypervisor on threads of its own and tells of devices and rings that come and go by
+//! callbacks on those threads. Workers meanwhile take frames from the rings and put frames into them. The two sides meet in
+//! [`Shared`]: a gate for each ring, closed when the device goes, so that the library frees nothing that a worker is
+//! using; a flag for each ring that is enabled; and a generation that grows with every change.
+//!
+//! The library takes a ring's lock before it calls `vring_state_changed`, and takes it again in most functions that are about a
+//! ring. So the callbacks only set flags, and the worker that owns the queue does the rest when it sees a new generation.
+//!
+//! A worker that wants to sleep waits on an epoll descriptor that stays the same for the queue's life. In it are the
+//! guest's kick descriptor, while there is one, and an event that the callbacks raise. The kick descriptor is watched for edges and
+//! never read: whatever a peer passes for one, it cannot block the worker.
+
+use crate::egress::{self, Abilities};
+use crate::error::{Error, last_errno};
+use crate::ethdev::{MAX_MTU, OVERHEAD};
+use crate::gate::Gate;
+use crate::mbuf::{self, Mbuf};
+use crate::pool::Pool;
+use crate::raw::{self, VhostOps, flag};
+use crate::spec::PortSpec;
+use crate::{Eal, Mac, OpenPort, PortControl, PortInfo, eal};
+use libc::c_int;
+use packet::frame::{Frame, Gso, Offload};
+use packet::io::{BURST, QueueDrops, RxQueue, TxOutcome, TxQueue};
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex};
+
+// rte_vhost.h
+const CLIENT: u64 = 1;
+const COMPLIANT_OFFLOAD_FLAGS: u64 = 1 << 8;
+
+/// Feature bits of virtio-net (virtio 1.1 section 5.1.3).
+mod feature {
+    pub const GUEST_CSUM: u64 = 1 << 1;
+    pub const GUEST_TSO4: u64 = 1 << 7;
+    pub const GUEST_TSO6: u64 = 1 << 8;
+    /// What is not offered: UDP fragmentation, and segments whose congestion marks need care.
+    pub const REFUSED: u64 = 1 << 9 | 1 << 10 | 1 << 13 | 1 << 14;
+}
+
+/// Longest path of a Unix socket.
+const MAX_PATH: usize = 107;
+
+/// Queue pairs of a guest that are looked at when sending.
+const MAX_PAIRS: usize = 64;
+
+/// How often a guest that takes only part of a burst is offered the rest.
+const SEND_ROUNDS: usize = 8;
+
+/// All ports by the path of their socket, for the callbacks.
+static PORTS: Mutex<BTreeMap<String, Arc<Shared>>> = Mutex::new(BTreeMap::new());
+
+static CALLBACKS: VhostOps = VhostOps {
+    new_device: Some(new_device),
+    destroy_device: Some(destroy_device),
+    vring_state_changed: Some(vring_state_changed),
+    features_changed: None,
+    new_connection: Some(new_connection),
+    destroy_connection: Some(destroy_connection),
+    guest_notified: None,
+    reserved: std::ptr::null_mut(),
+};
+
+/// A ring as the workers see it.
+struct Ring {
+    gate: Gate,
+    enabled: AtomicBool,
+}
+
+/// What callbacks, workers and control thread share.
+struct Shared {
+    /// The library's number for the device, -1 when there is none.
+    vid: AtomicI32,
+    /// Grows with every change that the workers should look into.
+    generation: AtomicU32,
+    features: AtomicU64,
+    /// Even numbers: what the guest receives from; odd: what it sends to.
+    rings: Box<[Ring]>,
+    /// One event for each receive queue.
+    wake: Box<[OwnedFd]>,
+    resets: AtomicU64,
+    longest: AtomicU32,
+}
+
+impl Shared {
+    fn changed(&self) {
+        self.generation.fetch_add(1, Ordering::SeqCst);
+        for event in &self.wake {
+            let one = 1u64.to_ne_bytes();
+            // SAFETY: eight readable bytes. An event that is raised already stays so.
+            unsafe { libc::write(event.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+        }
+    }
+
+    fn connected(&self) -> bool {
+        self.vid.load(Ordering::Relaxed) >= 0
+    }
+
+    fn offers(&self, bits: u64) -> bool {
+        self.features.load(Ordering::Relaxed) & bits == bits
+    }
+}
+
+fn port_of(vid: c_int) -> Option<Arc<Shared>> {
+    let mut name = [0; 4096];
+    // SAFETY: the buffer is writable for its length.
+    if unsafe { raw::rte_vhost_get_ifname(vid, name.as_mut_ptr(), name.len()) } != 0 {
+        return None;
+    }
+    // SAFETY: the library ended the name with a zero.
+    let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_str().ok()?;
+    ports().get(name).cloned()
+}
+
+fn ports() -> std::sync::MutexGuard<'static, BTreeMap<String, Arc<Shared>>> {
+    PORTS.lock().unwrap_or_else(|poison| poison.into_inner())
+}
+
+/// Callbacks must not let a panic reach C.
+fn guarded(act: impl FnOnce()) {
+    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(act)).is_err() {
+        tracing::error!("a vhost callback panicked");
+    }
+}
+
+extern "C" fn new_device(vid: c_int) -> c_int {
+    guarded(|| {
+        let Some(port) = port_of(vid) else {
+            return;
+        };
+        let mut features = 0;
+        // SAFETY: the number is that of a device that is just being announced, and the place is writable.
+        unsafe { raw::rte_vhost_get_negotiated_features(vid, &mut features) };
+        port.features.store(features, Ordering::Relaxed);
+        port.vid.store(vid, Ordering::SeqCst);
+        for ring in &port.rings {
+            ring.gate.reopen();
+        }
+        port.resets.fetch_add(1, Ordering::Relaxed);
+        port.changed();
+    });
+    0
+}
+
+extern "C" fn destroy_device(vid: c_int) {
+    guarded(|| {
+        let Some(port) = port_of(vid) else {
+            return;
+        };
+        port.leave(vid);
+    });
+}
+
+impl Shared {
+    /// Lets go of device `vid`; no worker uses it after this.
+    fn leave(&self, vid: c_int) {
+        if self.vid.compare_exchange(vid, -1, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+            return;
+        }
+        for ring in &self.rings {
+            ring.gate.close();
+        }
+        self.resets.fetch_add(1, Ordering::Relaxed);
+        self.changed();
+    }
+}
+
+extern "C" fn vring_state_changed(vid: c_int, queue: u16, enable: c_int) -> c_int {
+    guarded(|| {
+        let Some(port) = port_of(vid) else {
+            return;
+        };
+        if let Some(ring) = port.rings.get(usize::from(queue)) {
+            ring.enabled.store(enable != 0, Ordering::SeqCst);
+            port.changed();
+        }
+    });
+    0
+}
+
+extern "C" fn new_connection(vid: c_int) -> c_int {
+    forget_rings(vid);
+    0
+}
+
+extern "C" fn destroy_connection(vid: c_int) {
+    forget_rings(vid);
+}
+
+fn forget_rings(vid: c_int) {
+    guarded(|| {
+        if let Some(port) = port_of(vid) {
+            port.leave(vid);
+            for ring in &port.rings {
+                ring.enabled.store(false, Ordering::SeqCst);
+            }
+        }
+    });
+}
+
+pub(crate) fn open(
+    eal: &Eal,
+    spec: &PortSpec,
+    path: &Path,
+    rx_queues: u16,
+    client: bool,
+) -> Result<OpenPort, Error> {
+    let failed = |errno| Error::Open {
+        name: spec.name.clone(),
+        errno,
+    };
+    let path = path.to_str().ok_or_else(|| failed(libc::EINVAL))?;
+    if path.len() > MAX_PATH {
+        return Err(Error::Option(format!(
+            "{}: the socket's path is longer than {MAX_PATH} bytes: {path}",
+            spec.name
+        )));
+    }
+    let mtu = spec.mtu.unwrap_or(1500);
+    check_mtu(&spec.name, mtu)?;
+    let pool = eal.pool()?;
+    let wake = (0..rx_queues.max(1))
+        .map(|_| event())
+        .collect::<Result<_, _>>()
+        .map_err(failed)?;
+    let shared = Arc::new(Shared {
+        vid: AtomicI32::new(-1),
+        generation: AtomicU32::new(0),
+        features: AtomicU64::new(0),
+        rings: (0..MAX_PAIRS * 2)
+            .map(|_| Ring {
+                gate: Gate::closed(),
+                enabled: AtomicBool::new(false),
+            })
+            .collect(),
+        wake,
+        resets: AtomicU64::new(0),
+        longest: AtomicU32::new(u32::from(mtu) + OVERHEAD),
+    });
+    let rx = (0..rx_queues.max(1))
+        .map(|pair| Ok(Box::new(VhostRx::new(shared.clone(), pair, pool)?) as Box<dyn RxQueue<Mbuf>>))
+        .collect::<Result<_, _>>()
+        .map_err(failed)?;
+    let registered = Registered::new(&spec.name, path, client, shared.clone())?;
+    Ok(OpenPort {
+        control: Box::new(VhostControl {
+            name: spec.name.clone(),
+            client,
+            shared,
+            registered,
+            mac: spec.mac.unwrap_or_default(),
+            mtu,
+            admin_up: true,
+            rx_queues: rx_queues.max(1),
+        }),
+        rx,
+    })
+}
+
+fn check_mtu(name: &str, mtu: u16) -> Result<(), Error> {
+    if (68..=MAX_MTU).contains(&mtu) {
+        return Ok(());
+    }
+    Err(Error::Option(format!(
+        "{name}: unsupported MTU {mtu}: 68 to {MAX_MTU} are"
+    )))
+}
+
+fn event() -> Result<OwnedFd, i32> {
+    // SAFETY: plain values.
+    owned(unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) })
+}
+
+/// Takes over what a system call returned.
+fn owned(fd: c_int) -> Result<OwnedFd, i32> {
+    if fd < 0 {
+        return Err(last_errno());
+    }
+    // SAFETY: the caller passes a descriptor that was just made.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A socket that the library knows; forgotten when dropped.
+struct Registered {
+    path: CString,
+    server: bool,
+}
+
+impl Registered {
+    fn new(name: &str, path: &str, client: bool, shared: Arc<Shared>) -> Result<Registered, Error> {
+        let c_path = CString::new(path).map_err(|_| Error::Option(format!("{name}: a zero byte in the path")))?;
+        {
+            let mut ports = ports();
+            if ports.contains_key(path) {
+                return Err(Error::Option(format!("{name}: socket {path} is in use by another port")));
+            }
+            ports.insert(path.to_string(), shared);
+        }
+        // From here on dropping it undoes what was done.
+        let registered = Registered {
+            path: c_path,
+            server: !client,
+        };
+        if !client {
+            remove_stale(path);
+        }
+        let failed = || Error::Device {
+            name: name.to_string(),
+            what: format!("vhost-user socket {path}"),
+            errno: last_errno(),
+        };
+        let flags = COMPLIANT_OFFLOAD_FLAGS | if client { CLIENT } else { 0 };
+        let path = registered.path.as_ptr();
+        // SAFETY: the path is a string that outlives the calls, and the callbacks live for ever. The library's threads start here
+        // and inherit the mask.
+        let ok = eal::with_signals_blocked(|| unsafe {
+            raw::rte_vhost_driver_register(path, flags) == 0
+                && raw::rte_vhost_driver_disable_features(path, feature::REFUSED) == 0
+                && raw::rte_vhost_driver_callback_register(path, &CALLBACKS) == 0
+                && raw::rte_vhost_driver_start(path) == 0
+        });
+        if ok { Ok(registered) } else { Err(failed()) }
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        // The callbacks look into the table while the library lets go of the device, so it is not locked here.
+        // SAFETY: the path is a string; a path that is not registered is refused.
+        unsafe { raw::rte_vhost_driver_unregister(self.path.as_ptr()) };
+        let path = self.path.to_string_lossy();
+        if let Some(port) = ports().remove(&*path) {
+            port.leave(port.vid.load(Ordering::SeqCst));
+        }
+        if self.server {
+            remove_stale(&path);
+        }
+    }
+}
+
+/// Removes a socket file on which nobody listens, such as one that a killed process left.
+fn remove_stale(path: &str) {
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
+    if is_socket
+        && std::os::unix::net::UnixStream::connect(path)
+            .is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
+    {
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+/// What the guest sends on one queue pair.
+struct VhostRx {
+    shared: Arc<Shared>,
+    ring: u16,
+    pair: u16,
+    pool: Pool,
+    epoll: OwnedFd,
+    /// Our copy of the descriptor that the guest kicks.
+    kick: Option<OwnedFd>,
+    generation: u32,
+    armed: bool,
+    /// Found while going to sleep.
+    pending: Vec<Mbuf>,
+    drops: QueueDrops,
+}
+
+impl VhostRx {
+    fn new(shared: Arc<Shared>, pair: u16, pool: Pool) -> Result<VhostRx, i32> {
+        // SAFETY: plain value.
+        let epoll = owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+        watch(&epoll, shared.wake[usize::from(pair)].as_raw_fd())?;
+        Ok(VhostRx {
+            shared,
+            ring: pair * 2 + 1,
+            pair,
+            pool,
+            epoll,
+            kick: None,
+            generation: u32::MAX,
+            armed: false,
+            pending: Vec::new(),
+            drops: QueueDrops::default(),
+        })
+    }
+
+    /// Acts on what the callbacks changed since the last time.
+    #[cold]
+    fn catch_up(&mut self) {
+        self.generation = self.shared.generation.load(Ordering::SeqCst);
+        if let Some(kick) = self.kick.take() {
+            // The kernel keeps watching as long as anyone has the description open, so it is told.
+            // SAFETY: both descriptors are open.
+            unsafe {
+                libc::epoll_ctl(
+                    self.epoll.as_raw_fd(),
+                    libc::EPOLL_CTL_DEL,
+                    kick.as_raw_fd(),
+                    std::ptr::null_mut(),
+                )
+            };
+        }
+        let ring = &self.shared.rings[usize::from(self.ring)];
+        let Some(_inside) = ring.gate.try_enter() else {
+            return;
+        };
+        if !ring.enabled.load(Ordering::SeqCst) {
+            return;
+        }
+        let vid = self.shared.vid.load(Ordering::SeqCst);
+        // SAFETY: inside the gate the device stays. The descriptor is copied, as the library may close it.
+        self.kick = unsafe {
+            raw::rte_vhost_enable_guest_notification(vid, self.ring, c_int::from(self.armed));
+            let fd = raw::sluice_vhost_kickfd(vid, self.ring);
+            if fd >= 0 {
+                owned(libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3)).ok()
+            } else {
+                None
+            }
+        };
+        if let Some(kick) = &self.kick
+            && watch(&self.epoll, kick.as_raw_fd()).is_err()
+        {
+            // Not something that can be waited on: the queue is polled.
+            self.kick = None;
+        }
+    }
+
+    /// Takes frames from the ring.
+    #[inline]
+    fn take(&mut self, out: &mut Vec<Mbuf>) -> usize {
+        let shared = &*self.shared;
+        let ring = &shared.rings[usize::from(self.ring)];
+        if !ring.enabled.load(Ordering::Relaxed) {
+            return 0;
+        }
+        let Some(_inside) = ring.gate.try_enter() else {
+            return 0;
+        };
+        let vid = shared.vid.load(Ordering::Relaxed);
+        out.reserve(BURST);
+        let len = out.len();
+        // SAFETY: inside the gate the device stays. There is room for BURST more pointers; the library writes as many new chains as it says.
+        let count = unsafe {
+            let room = out.as_mut_ptr().add(len).cast();
+            let count = raw::rte_vhost_dequeue_burst(vid, self.ring, self.pool.as_raw(), room, BURST as u16);
+            out.set_len(len + usize::from(count));
+            usize::from(count)
+        };
+        drop(_inside);
+        for frame in &mut out[len..] {
+            if frame.raw().flags & (flag::RX_L4_CKSUM_NONE | flag::RX_LRO) != 0 {
+                read_flags(frame);
+            }
+        }
+        count
+    }
+
+    fn notifications(&self, wanted: bool) {
+        let ring = &self.shared.rings[usize::from(self.ring)];
+        let Some(_inside) = ring.gate.try_enter() else {
+            return;
+        };
+        if ring.enabled.load(Ordering::SeqCst) {
+            let vid = self.shared.vid.load(Ordering::SeqCst);
+            // SAFETY: inside the gate the device stays.
+            unsafe { raw::rte_vhost_enable_guest_notification(vid, self.ring, c_int::from(wanted)) };
+        }
+    }
+
+    /// Forgets what woke us, without reading what belongs to the guest.
+    fn drain(&self) {
+        let mut number = [0u8; 8];
+        // SAFETY: eight writable bytes; the event does not block.
+        unsafe {
+            libc::read(
+                self.shared.wake[usize::from(self.pair)].as_raw_fd(),
+                number.as_mut_ptr().cast(),
+                number.len(),
+            );
+        }
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
+        // SAFETY: room for four; a timeout of 0 does not wait.
+        unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), events.as_mut_ptr(), events.len() as c_int, 0) };
+    }
+}
+
+/// Watches `fd` for new events.
+fn watch(epoll: &OwnedFd, fd: RawFd) -> Result<(), i32> {
+    let mut event = libc::epoll_event {
+        events: (libc::EPOLLIN | libc::EPOLLET) as u32,
+        u64: 0,
+    };
+    // SAFETY: both descriptors are open and the event is readable.
+    let code = unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut event) };
+    if code == 0 { Ok(()) } else { Err(last_errno()) }
+}
+
+/// Turns what the library says about a received frame into an [`Offload`].
+#[cold]
+fn read_flags(frame: &mut Mbuf) {
+    let raw = frame.raw();
+    let unfinished = raw.flags & flag::RX_L4_CKSUM_NONE == flag::RX_L4_CKSUM_NONE;
+    let segment = if raw.flags & flag::RX_LRO != 0 {
+        (raw.tx_offload >> 24) as u16
+    } else {
+        0
+    };
+    frame.clear_flags();
+    if !unfinished {
+        return;
+    }
+    let Some(found) = egress::locate(frame.head()) else {
+        return;
+    };
+    let gso = match (segment, found.tcp, found.ipv6) {
+        (0, ..) | (_, false, _) => Gso::None,
+        (_, true, false) => Gso::Tcp4,
+        (_, true, true) => Gso::Tcp6,
+    };
+    frame.set_offload(Offload {
+        partial_checksum: true,
+        checksum_valid: true,
+        csum_start: found.l2 + found.l3,
+        csum_offset: if found.tcp { 16 } else { 6 },
+        gso,
+        gso_size: if gso == Gso::None { 0 } else { segment },
+    });
+}
+
+impl RxQueue<Mbuf> for VhostRx {
+    fn receive(&mut self, out: &mut Vec<Mbuf>) -> usize {
+        if self.generation != self.shared.generation.load(Ordering::Relaxed) {
+            self.catch_up();
+        }
+        if !self.pending.is_empty() {
+            let count = self.pending.len();
+            out.append(&mut self.pending);
+            return count;
+        }
+        self.take(out)
+    }
+
+    fn wait_fd(&self) -> Option<RawFd> {
+        let ring = &self.shared.rings[usize::from(self.ring)];
+        let polled = self.shared.connected()
+            && ring.enabled.load(Ordering::Relaxed)
+            && (self.kick.is_none() || self.generation != self.shared.generation.load(Ordering::Relaxed));
+        (!polled).then(|| self.epoll.as_raw_fd())
+    }
+
+    fn arm(&mut self) -> bool {
+        self.drain();
+        self.armed = true;
+        if self.generation == self.shared.generation.load(Ordering::SeqCst) {
+            self.notifications(true);
+        } else {
+            self.catch_up();
+        }
+        // The guest must see the wish for a kick before the ring is looked at for the last time.
+        fence(Ordering::SeqCst);
+        let mut found = std::mem::take(&mut self.pending);
+        if found.is_empty() {
+            self.take(&mut found);
+        }
+        self.pending = found;
+        let changed = self.generation != self.shared.generation.load(Ordering::SeqCst);
+        if changed || !self.pending.is_empty() {
+            self.disarm();
+            return true;
+        }
+        false
+    }
+
+    fn disarm(&mut self) {
+        if self.armed {
+            self.armed = false;
+            self.notifications(false);
+            self.drain();
+        }
+    }
+
+    fn drops(&self) -> QueueDrops {
+        self.drops
+    }
+}
+
+/// What goes to the guest from one worker.
+struct VhostTx {
+    shared: Arc<Shared>,
+    worker: usize,
+    scratch: Vec<Mbuf>,
+}
+
+impl VhostTx {
+    /// The guest's receive ring for this worker.
+    fn ring(&self) -> Option<u16> {
+        (0..MAX_PAIRS)
+            .map(|step| (self.worker + step) % MAX_PAIRS * 2)
+            .find(|ring| self.shared.rings[*ring].enabled.load(Ordering::Relaxed))
+            .map(|ring| ring as u16)
+    }
+}
+
+impl TxQueue<Mbuf> for VhostTx {
+    fn send(&mut self, frames: &mut Vec<Mbuf>) -> TxOutcome {
+        let mut outcome = TxOutcome::default();
+        let shared = &*self.shared;
+        let longest = shared.longest.load(Ordering::Relaxed);
+        if egress::scan(frames, longest).special {
+            let abilities = Abilities {
+                longest,
+                checksum: shared.offers(feature::GUEST_CSUM),
+                tcp_segmentation: shared.offers(feature::GUEST_CSUM | feature::GUEST_TSO4 | feature::GUEST_TSO6),
+                udp_segmentation: false,
+                chains: true,
+            };
+            egress::prepare(frames, &mut self.scratch, &abilities, &mut outcome);
+            for frame in frames.iter_mut() {
+                mark_for_guest(frame);
+            }
+        }
+        let ring = self.ring();
+        let inside = ring.and_then(|ring| shared.rings[usize::from(ring)].gate.enter());
+        let (Some(ring), Some(_inside)) = (ring, inside) else {
+            outcome.failed += frames.len() as u64;
+            mbuf::free_all(frames);
+            return outcome;
+        };
+        let vid = shared.vid.load(Ordering::Relaxed);
+        let mut sent = 0;
+        for _ in 0..SEND_ROUNDS {
+            let rest = &mut frames[sent..];
+            if rest.is_empty() {
+                break;
+            }
+            let count = rest.len().min(usize::from(u16::MAX)) as u16;
+            // SAFETY: inside the gate the device stays; the library copies from the chains and leaves them ours.
+            let taken = unsafe {
+                raw::rte_vhost_enqueue_burst(vid, ring, rest.as_mut_ptr().cast(), count)
+            };
+            if taken == 0 {
+                break;
+            }
+            sent += usize::from(taken);
+        }
+        outcome.packets += sent as u64;
+        outcome.bytes += frames[..sent].iter().map(|frame| u64::from(frame.raw().packet_len)).sum::<u64>();
+        outcome.full += (frames.len() - sent) as u64;
+        mbuf::free_all(frames);
+        outcome
+    }
+}
+
+/// Says to the library what is still to be done to the frame. Unlike a NIC, a guest gets segments' IP checksums right itself.
+fn mark_for_guest(frame: &mut Mbuf) {
+    if egress::mark_for_driver(frame) {
+        frame.raw_mut().flags &= !flag::TX_IP_CKSUM;
+    }
+}
+
+/// The control thread's side.
+struct VhostControl {
+    name: String,
+    client: bool,
+    shared: Arc<Shared>,
+    registered: Registered,
+    mac: Mac,
+    mtu: u16,
+    admin_up: bool,
+    rx_queues: u16,
+}
+
+impl PortControl for VhostControl {
+    fn tx_queue(&mut self, worker: usize) -> Result<Box<dyn TxQueue<Mbuf>>, Error> {
+        Ok(Box::new(VhostTx {
+            shared: self.shared.clone(),
+            worker,
+            scratch: Vec::new(),
+        }))
+    }
+
+    fn info(&mut self) -> PortInfo {
+        PortInfo {
+            present: true,
+            mac: self.mac,
+            mtu: self.mtu,
+            ifindex: 0,
+            admin_up: self.admin_up,
+            link_up: self.shared.connected(),
+            link_speed: 0,
+            full_duplex: None,
+            link_resets: self.shared.resets.load(Ordering::Relaxed),
+        }
+    }
+
+    fn status(&mut self) -> Vec<(String, String)> {
+        let mode = if self.client { "client" } else { "server" };
+        let socket = self.registered.path.to_string_lossy().into_owned();
+        let vid = self.shared.vid.load(Ordering::SeqCst);
+        let mut status = vec![
+            ("mode".to_string(), mode.to_string()),
+            ("socket".to_string(), socket),
+        ];
+        let mut add = |key: String, value: String| status.push((key, value));
+        if vid < 0 {
+            add("status".into(), "disconnected".into());
+            return status;
+        }
+        add("status".into(), "connected".into());
+        add("features".into(), format!("0x{:016x}", self.shared.features.load(Ordering::Relaxed)));
+        add("n_rxq".into(), self.rx_queues.to_string());
+        // SAFETY: these look the device up by its number and answer -1 or 0 when it has gone; the gate of a ring keeps it from
+        // going meanwhile.
+        unsafe {
+            let Some(_inside) = self.shared.rings[0].gate.enter() else {
+                return status;
+            };
+            add("numa".into(), raw::rte_vhost_get_numa_node(vid).max(0).to_string());
+            let rings = raw::rte_vhost_get_vring_num(vid);
+            add("num_of_vrings".into(), rings.to_string());
+            for ring in 0..rings.min(MAX_PAIRS as u16 * 2) {
+                let size = raw::sluice_vhost_ring_size(vid, ring);
+                if size > 0 {
+                    add(format!("vring_{ring}_size"), size.to_string());
+                }
+            }
+        }
+        status
+    }
+
+    fn device_stats(&mut self) -> Vec<(String, u64)> {
+        Vec::new()
+    }
+
+    fn set_mtu(&mut self, mtu: u16) -> Result<(), Error> {
+        check_mtu(&self.name, mtu)?;
+        self.mtu = mtu;
+        self.shared.longest.store(u32::from(mtu) + OVERHEAD, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn set_mac(&mut self, mac: Mac) -> Result<(), Error> {
+        self.mac = mac;
+        Ok(())
+    }
+
+    fn set_admin(&mut self, up: bool) -> Result<(), Error> {
+        self.admin_up = up;
+        Ok(())
+    }
+
+    fn close(self: Box<Self>) {}
+}
