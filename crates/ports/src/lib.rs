@@ -15,6 +15,7 @@
 
 mod descriptor;
 pub mod eal;
+mod dummy;
 mod egress;
 mod error;
 mod ethdev;
@@ -113,6 +114,7 @@ pub fn open(eal: &Eal, spec: &PortSpec) -> Result<OpenPort, Error> {
         Kind::VhostClient { path, rx_queues } => vhost::open(eal, spec, path, *rx_queues, true),
         Kind::VhostServer { path, rx_queues } => vhost::open(eal, spec, path, *rx_queues, false),
         Kind::Dpdk(options) => ethdev::open(eal, spec, options),
+        Kind::Dummy(options) => dummy::open(eal, spec, options),
         other => Err(Error::UnknownType {
             name: spec.name.clone(),
             kind: format!("{other:?}"),

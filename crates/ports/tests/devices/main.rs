@@ -2,6 +2,7 @@
 //!
 //! All tests run in one process, as DPDK is set up once for each process. They need root.
 
+mod dummy;
 mod ethdev;
 mod support;
 mod kernel;

@@ -23,7 +23,10 @@ fn client(path: &Path) -> PortSpec {
 }
 
 /// A guest that sends back what it gets; killed when dropped.
-struct Guest(Child);
+struct Guest {
+    process: Child,
+    runtime: PathBuf,
+}
 
 impl Guest {
     /// `server` makes the guest's side listen on the socket.
@@ -35,7 +38,8 @@ impl Guest {
             path.display(),
             if server { ",server=1" } else { "" }
         );
-        let prefix = format!("--file-prefix=guest-{}-{number}", std::process::id());
+        let name = format!("guest-{}-{number}", std::process::id());
+        let prefix = format!("--file-prefix={name}");
         let arguments = [
             "--no-huge",
             "-m",
@@ -53,21 +57,25 @@ impl Guest {
             "--no-mlockall",
             "--burst=32",
         ];
-        let child = Command::new("dpdk-testpmd")
+        let process = Command::new("dpdk-testpmd")
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .expect("dpdk-testpmd runs (Debian: dpdk)");
-        Guest(child)
+        Guest {
+            process,
+            runtime: Path::new("/var/run/dpdk").join(name),
+        }
     }
 }
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let _ = std::fs::remove_dir_all(&self.runtime);
     }
 }
 

@@ -1,0 +1,293 @@
+//! Ports without a device, for tests of the switch: frames are put in by hand, and what is sent is counted and, if wanted,
+//! recorded in a pcap file.
+
+use crate::error::Error;
+use crate::ethdev::OVERHEAD;
+use crate::mbuf::{self, Mbuf};
+use crate::pool::Pool;
+use crate::spec::{Dummy, PortSpec};
+use crate::{Eal, Mac, OpenPort, PortControl, PortInfo};
+use packet::frame::{Frame, Gso};
+use packet::io::{BURST, QueueDrops, RxQueue, TxOutcome, TxQueue};
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Frames put in and not yet received; more are dropped, as in Open vSwitch's dummy.
+const QUEUE: usize = 1024;
+
+/// The longest frame that can be put in.
+const LONGEST: usize = 65_535;
+
+/// Numbers the dummies, for their MAC addresses.
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+struct Shared {
+    closed: AtomicBool,
+    longest: AtomicU32,
+    queue: Mutex<VecDeque<Vec<u8>>>,
+    missed: AtomicU64,
+    arrived: OwnedFd,
+    sent: Mutex<Option<Pcap>>,
+    received: Mutex<Option<Pcap>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poison| poison.into_inner())
+}
+
+pub(crate) fn open(eal: &Eal, spec: &PortSpec, options: &Dummy) -> Result<OpenPort, Error> {
+    let mtu = spec.mtu.unwrap_or(1500);
+    // SAFETY: plain values.
+    let event = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
+    if event < 0 {
+        return Err(Error::Open {
+            name: spec.name.clone(),
+            errno: crate::error::last_errno(),
+        });
+    }
+    let shared = Arc::new(Shared {
+        closed: AtomicBool::new(false),
+        longest: AtomicU32::new(u32::from(mtu) + OVERHEAD),
+        queue: Mutex::new(VecDeque::new()),
+        missed: AtomicU64::new(0),
+        // SAFETY: just made, owned by nobody else.
+        arrived: unsafe { OwnedFd::from_raw_fd(event) },
+        sent: Mutex::new(record(&spec.name, options.tx_pcap.as_deref())?),
+        received: Mutex::new(record(&spec.name, options.rx_pcap.as_deref())?),
+    });
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let [_, high, middle, low] = number.to_be_bytes();
+    let control = DummyControl {
+        shared: shared.clone(),
+        mac: spec.mac.unwrap_or([0xaa, 0x55, 0xaa, high.wrapping_add(0x55), middle, low]),
+        mtu,
+        admin_up: true,
+    };
+    Ok(OpenPort {
+        control: Box::new(control),
+        rx: vec![Box::new(DummyRx {
+            shared,
+            pool: eal.pool()?,
+            no_buffer: 0,
+        })],
+    })
+}
+
+/// Starts a recording, if one is wanted.
+fn record(name: &str, path: Option<&Path>) -> Result<Option<Pcap>, Error> {
+    let Some(path) = path else {
+        return Ok(None);
+    };
+    Pcap::create(path).map(Some).map_err(|error| Error::Device {
+        name: name.to_string(),
+        what: format!("writing {}", path.display()),
+        errno: error.raw_os_error().unwrap_or(libc::EIO),
+    })
+}
+
+/// A pcap file that is being written.
+struct Pcap(File);
+
+impl Pcap {
+    fn create(path: &Path) -> io::Result<Pcap> {
+        let mut file = File::create(path)?;
+        let mut header = Vec::with_capacity(24);
+        // Magic, version 2.4, no time zone, no precision, no limit, Ethernet.
+        for word in [0xa1b2_c3d4, 0x0004_0002, 0, 0, LONGEST as u32, 1u32] {
+            header.extend(word.to_ne_bytes());
+        }
+        file.write_all(&header)?;
+        Ok(Pcap(file))
+    }
+
+    fn write(&mut self, frame: &[u8]) -> io::Result<()> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let mut record = Vec::with_capacity(16 + frame.len());
+        let len = frame.len() as u32;
+        for word in [now.as_secs() as u32, now.subsec_micros(), len, len] {
+            record.extend(word.to_ne_bytes());
+        }
+        record.extend(frame);
+        self.0.write_all(&record)
+    }
+}
+
+/// Records a frame; a recording that cannot be written ends.
+fn note(recording: &Mutex<Option<Pcap>>, frame: &[u8]) {
+    let mut recording = lock(recording);
+    if let Some(pcap) = recording.as_mut()
+        && let Err(error) = pcap.write(frame)
+    {
+        tracing::warn!("a dummy port's recording ends: {error}");
+        *recording = None;
+    }
+}
+
+struct DummyRx {
+    shared: Arc<Shared>,
+    pool: Pool,
+    no_buffer: u64,
+}
+
+impl RxQueue<Mbuf> for DummyRx {
+    fn receive(&mut self, out: &mut Vec<Mbuf>) -> usize {
+        if self.shared.closed.load(Ordering::Relaxed) {
+            return 0;
+        }
+        let mut queue = lock(&self.shared.queue);
+        let mut count = 0;
+        while count < BURST
+            && let Some(bytes) = queue.pop_front()
+        {
+            match self.pool.frame(&bytes) {
+                Some(frame) => {
+                    out.push(frame);
+                    count += 1;
+                }
+                None => self.no_buffer += 1,
+            }
+        }
+        if queue.is_empty() {
+            let mut number = [0u8; 8];
+            // SAFETY: eight writable bytes; the event does not block.
+            unsafe {
+                libc::read(
+                    self.shared.arrived.as_raw_fd(),
+                    number.as_mut_ptr().cast(),
+                    number.len(),
+                )
+            };
+        }
+        count
+    }
+
+    fn wait_fd(&self) -> Option<RawFd> {
+        Some(self.shared.arrived.as_raw_fd())
+    }
+
+    fn drops(&self) -> QueueDrops {
+        QueueDrops {
+            missed: self.shared.missed.load(Ordering::Relaxed),
+            malformed: 0,
+            no_buffer: self.no_buffer,
+        }
+    }
+}
+
+struct DummyTx {
+    shared: Arc<Shared>,
+}
+
+impl TxQueue<Mbuf> for DummyTx {
+    fn send(&mut self, frames: &mut Vec<Mbuf>) -> TxOutcome {
+        let mut outcome = TxOutcome::default();
+        let longest = self.shared.longest.load(Ordering::Relaxed) as usize;
+        let recording = lock(&self.shared.sent).is_some();
+        for frame in frames.iter() {
+            if self.shared.closed.load(Ordering::Relaxed) {
+                outcome.failed += 1;
+            } else if frame.len() > longest && frame.offload().gso == Gso::None {
+                outcome.too_long += 1;
+            } else {
+                outcome.packets += 1;
+                outcome.bytes += frame.len() as u64;
+                if recording {
+                    note(&self.shared.sent, &frame.to_vec());
+                }
+            }
+        }
+        mbuf::free_all(frames);
+        outcome
+    }
+}
+
+/// The control thread's side.
+struct DummyControl {
+    shared: Arc<Shared>,
+    mac: Mac,
+    mtu: u16,
+    admin_up: bool,
+}
+
+impl PortControl for DummyControl {
+    fn tx_queue(&mut self, _worker: usize) -> Result<Box<dyn TxQueue<Mbuf>>, Error> {
+        Ok(Box::new(DummyTx {
+            shared: self.shared.clone(),
+        }))
+    }
+
+    fn info(&mut self) -> PortInfo {
+        PortInfo {
+            present: true,
+            mac: self.mac,
+            mtu: self.mtu,
+            ifindex: 0,
+            admin_up: self.admin_up,
+            link_up: self.admin_up,
+            link_speed: 0,
+            full_duplex: None,
+            link_resets: 0,
+        }
+    }
+
+    fn status(&mut self) -> Vec<(String, String)> {
+        Vec::new()
+    }
+
+    fn device_stats(&mut self) -> Vec<(String, u64)> {
+        Vec::new()
+    }
+
+    fn set_mtu(&mut self, mtu: u16) -> Result<(), Error> {
+        if !(68..=65_517).contains(&mtu) {
+            return Err(Error::Option(format!("unsupported MTU {mtu}: 68 to 65517 are")));
+        }
+        self.mtu = mtu;
+        self.shared.longest.store(u32::from(mtu) + OVERHEAD, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn set_mac(&mut self, mac: Mac) -> Result<(), Error> {
+        self.mac = mac;
+        Ok(())
+    }
+
+    fn set_admin(&mut self, up: bool) -> Result<(), Error> {
+        self.admin_up = up;
+        Ok(())
+    }
+
+    fn inject(&mut self, frame: &[u8]) -> Result<(), Error> {
+        if frame.len() > LONGEST {
+            return Err(Error::Option(format!("a frame of {} bytes is too long", frame.len())));
+        }
+        {
+            let mut queue = lock(&self.shared.queue);
+            if queue.len() >= QUEUE {
+                self.shared.missed.fetch_add(1, Ordering::Relaxed);
+                return Ok(());
+            }
+            queue.push_back(frame.to_vec());
+        }
+        note(&self.shared.received, frame);
+        let one = 1u64.to_ne_bytes();
+        // SAFETY: eight readable bytes.
+        unsafe { libc::write(self.shared.arrived.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+        Ok(())
+    }
+
+    fn close(self: Box<Self>) {}
+}
+
+impl Drop for DummyControl {
+    fn drop(&mut self) {
+        self.shared.closed.store(true, Ordering::Relaxed);
+        lock(&self.shared.queue).clear();
+    }
+}
