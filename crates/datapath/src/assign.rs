@@ -18,7 +18,11 @@ pub(crate) fn spread(loads: &[u64], workers: usize) -> Vec<usize> {
 
 /// The place of the smallest (load, number of queues).
 pub(crate) fn lightest(totals: &[(u128, usize)]) -> usize {
-    totals.iter().enumerate().min_by_key(|(_, total)| **total).map_or(0, |(place, _)| place)
+    totals
+        .iter()
+        .enumerate()
+        .min_by_key(|(_, total)| **total)
+        .map_or(0, |(place, _)| place)
 }
 
 #[cfg(test)]

@@ -22,13 +22,14 @@ pub fn cycles() -> u64 {
 /// How many [`cycles`] a second has; measured once, over some milliseconds.
 pub fn cycles_per_second() -> u64 {
     static RATE: OnceLock<u64> = OnceLock::new();
-    *RATE.get_or_init(|| {
-        let (start, from) = (Instant::now(), cycles());
-        std::thread::sleep(Duration::from_millis(10));
-        let (elapsed, spent) = (start.elapsed(), cycles().wrapping_sub(from));
-        ((u128::from(spent) * 1_000_000_000) / elapsed.as_nanos().max(1)) as u64
-    })
-    .max(&1)
+    *RATE
+        .get_or_init(|| {
+            let (start, from) = (Instant::now(), cycles());
+            std::thread::sleep(Duration::from_millis(10));
+            let (elapsed, spent) = (start.elapsed(), cycles().wrapping_sub(from));
+            ((u128::from(spent) * 1_000_000_000) / elapsed.as_nanos().max(1)) as u64
+        })
+        .max(&1)
 }
 
 /// The datapath's clock in milliseconds: `CLOCK_MONOTONIC`, except that it can be stopped and warped (`time/stop`, `time/warp`).
@@ -41,7 +42,10 @@ pub struct Clock {
 }
 
 fn monotonic_ms() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: `now` is a valid place for a timespec.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
     now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000

@@ -40,12 +40,15 @@ const NUMBER_END: PortNo = 0xffff_ff00;
 /// Called on each new worker's thread with the worker's name, before it touches a queue; what it returns is dropped when the thread ends.
 pub type ThreadInit = Arc<dyn Fn(&str) -> Result<Box<dyn Any>, String> + Send + Sync>;
 
+/// Makes a frame that holds the given bytes; None when memory ran out. Called on workers.
+pub type Allocate<F> = Box<dyn Fn(&[u8]) -> Option<F> + Send + Sync>;
+
 /// What a datapath needs from its owner.
 pub struct Options<F: Frame> {
     /// The program that bridges belong to.
     pub program: Arc<Program>,
-    /// Makes frames for packet-outs; called on workers.
-    pub allocate: Box<dyn Fn(&[u8]) -> Option<F> + Send + Sync>,
+    /// Makes frames for packet-outs.
+    pub allocate: Allocate<F>,
     /// Called on each new worker's thread.
     pub thread_init: Option<ThreadInit>,
     /// The clock.
@@ -94,8 +97,13 @@ struct BridgeRecord {
 }
 
 enum Kind<F: Frame> {
-    Device { tx: MakeTx<F>, queues: Vec<Arc<QueueCounters>> },
-    Patch { peer: String },
+    Device {
+        tx: MakeTx<F>,
+        queues: Vec<Arc<QueueCounters>>,
+    },
+    Patch {
+        peer: String,
+    },
 }
 
 struct PortRecord<F: Frame> {
@@ -111,12 +119,17 @@ struct PortRecord<F: Frame> {
 
 impl<F: Frame> PortRecord<F> {
     fn queue_drops(&self) -> QueueDrops {
-        let Kind::Device { queues, .. } = &self.kind else { return QueueDrops::default() };
-        queues.iter().map(|queue| queue.drops()).fold(QueueDrops::default(), |sum, drops| QueueDrops {
-            missed: sum.missed + drops.missed,
-            malformed: sum.malformed + drops.malformed,
-            no_buffer: sum.no_buffer + drops.no_buffer,
-        })
+        let Kind::Device { queues, .. } = &self.kind else {
+            return QueueDrops::default();
+        };
+        queues
+            .iter()
+            .map(|queue| queue.drops())
+            .fold(QueueDrops::default(), |sum, drops| QueueDrops {
+                missed: sum.missed + drops.missed,
+                malformed: sum.malformed + drops.malformed,
+                no_buffer: sum.no_buffer + drops.no_buffer,
+            })
     }
 }
 
@@ -148,7 +161,10 @@ pub struct Datapath<F: Frame> {
 impl<F: Frame + 'static> Datapath<F> {
     /// A datapath without bridges, ports and workers.
     pub fn new(options: Options<F>) -> Result<Datapath<F>, Error> {
-        let system = |error: std::io::Error| Error::System { what: "eventfd", reason: error.to_string() };
+        let system = |error: std::io::Error| Error::System {
+            what: "eventfd",
+            reason: error.to_string(),
+        };
         let interval_began = options.clock.now_ms();
         Ok(Datapath {
             shared: Arc::new(Shared {
@@ -185,10 +201,19 @@ impl<F: Frame + 'static> Datapath<F> {
 
     /// Adds a bridge that runs `program`, the readers' side of its tables.
     pub fn add_bridge(&mut self, name: &str, program: Arc<Bridge>) -> Result<BridgeId, Error> {
-        if self.bridges.iter().flatten().any(|bridge| bridge.name == name) {
+        if self
+            .bridges
+            .iter()
+            .flatten()
+            .any(|bridge| bridge.name == name)
+        {
             return Err(Error::NameInUse(name.to_owned()));
         }
-        let slot = self.bridges.iter().position(Option::is_none).unwrap_or(self.bridges.len());
+        let slot = self
+            .bridges
+            .iter()
+            .position(Option::is_none)
+            .unwrap_or(self.bridges.len());
         if slot >= MAX_PORTS {
             return Err(Error::TooManyBridges(name.to_owned()));
         }
@@ -228,13 +253,23 @@ impl<F: Frame + 'static> Datapath<F> {
     }
 
     fn bridge(&self, id: BridgeId) -> Result<&BridgeRecord, Error> {
-        let found = self.bridges.get(id.slot() as usize).and_then(Option::as_ref);
-        found.filter(|bridge| bridge.id == id).ok_or(Error::NoSuchBridge)
+        let found = self
+            .bridges
+            .get(id.slot() as usize)
+            .and_then(Option::as_ref);
+        found
+            .filter(|bridge| bridge.id == id)
+            .ok_or(Error::NoSuchBridge)
     }
 
     fn bridge_mut(&mut self, id: BridgeId) -> Result<&mut BridgeRecord, Error> {
-        let found = self.bridges.get_mut(id.slot() as usize).and_then(Option::as_mut);
-        found.filter(|bridge| bridge.id == id).ok_or(Error::NoSuchBridge)
+        let found = self
+            .bridges
+            .get_mut(id.slot() as usize)
+            .and_then(Option::as_mut);
+        found
+            .filter(|bridge| bridge.id == id)
+            .ok_or(Error::NoSuchBridge)
     }
 
     /// Changes a bridge's switching settings. A new table size keeps the entries that fit, the latest first.
@@ -243,7 +278,9 @@ impl<F: Frame + 'static> Datapath<F> {
         if bridge.settings == settings {
             return Ok(());
         }
-        let size = settings.mac_table_size.clamp(mac_table::SIZE_MIN, mac_table::SIZE_MAX);
+        let size = settings
+            .mac_table_size
+            .clamp(mac_table::SIZE_MIN, mac_table::SIZE_MAX);
         if size != bridge.macs.stats().maximum {
             bridge.macs = Arc::new(bridge.macs.resized(size));
         }
@@ -259,26 +296,43 @@ impl<F: Frame + 'static> Datapath<F> {
         if bridge.mirrors == mirrors {
             return Ok(());
         }
-        let bad = |name: &str, reason: &str| Err(Error::Mirror { name: name.to_owned(), reason: reason.to_owned() });
+        let bad = |name: &str, reason: &str| {
+            Err(Error::Mirror {
+                name: name.to_owned(),
+                reason: reason.to_owned(),
+            })
+        };
         for (index, mirror) in mirrors.iter().enumerate() {
             if index >= MAX_MIRRORS {
                 return bad(&mirror.name, "a bridge can have 32 mirrors");
             }
-            if mirrors[..index].iter().any(|other| other.name == mirror.name) {
+            if mirrors[..index]
+                .iter()
+                .any(|other| other.name == mirror.name)
+            {
                 return bad(&mirror.name, "another mirror has the name");
             }
             match mirror.output {
-                MirrorOutput::Vlan(vid) if vid > 4095 => return bad(&mirror.name, "output VLAN is not within 0 and 4095"),
-                MirrorOutput::Port(port) if !self.port(port).is_ok_and(|port| port.bridge == id) => {
+                MirrorOutput::Vlan(vid) if vid > 4095 => {
+                    return bad(&mirror.name, "output VLAN is not within 0 and 4095");
+                }
+                MirrorOutput::Port(port)
+                    if !self.port(port).is_ok_and(|port| port.bridge == id) =>
+                {
                     return bad(&mirror.name, "output port is not a port of the bridge");
                 }
                 MirrorOutput::Vlan(_) | MirrorOutput::Port(_) => {}
             }
         }
         let bridge = self.bridge_mut(id)?;
-        bridge.mirror_counters.retain(|name, _| mirrors.iter().any(|mirror| mirror.name == *name));
+        bridge
+            .mirror_counters
+            .retain(|name, _| mirrors.iter().any(|mirror| mirror.name == *name));
         for mirror in &mirrors {
-            bridge.mirror_counters.entry(mirror.name.clone()).or_default();
+            bridge
+                .mirror_counters
+                .entry(mirror.name.clone())
+                .or_default();
         }
         bridge.mirrors = mirrors;
         self.redraw(id);
@@ -297,7 +351,10 @@ impl<F: Frame + 'static> Datapath<F> {
     pub fn macs(&self, id: BridgeId) -> Result<Vec<(PortId, MacEntry)>, Error> {
         let entries = self.bridge(id)?.macs.entries(self.second());
         let port = |entry: &MacEntry| Some(self.ports.get(entry.port as usize)?.as_ref()?.id);
-        Ok(entries.into_iter().filter_map(|entry| Some((port(&entry)?, entry))).collect())
+        Ok(entries
+            .into_iter()
+            .filter_map(|entry| Some((port(&entry)?, entry)))
+            .collect())
     }
 
     /// Counts of a bridge's learning table.
@@ -318,7 +375,13 @@ impl<F: Frame + 'static> Datapath<F> {
     }
 
     /// Adds a static entry, which neither ages nor moves.
-    pub fn add_static_mac(&mut self, id: BridgeId, port: PortId, vlan: u16, mac: Mac) -> Result<(), Error> {
+    pub fn add_static_mac(
+        &mut self,
+        id: BridgeId,
+        port: PortId,
+        vlan: u16,
+        mac: Mac,
+    ) -> Result<(), Error> {
         if self.port(port)?.bridge != id {
             return Err(Error::NoSuchPort);
         }
@@ -343,17 +406,29 @@ impl<F: Frame + 'static> Datapath<F> {
     }
 
     fn port_mut(&mut self, id: PortId) -> Result<&mut PortRecord<F>, Error> {
-        let found = self.ports.get_mut(id.slot() as usize).and_then(Option::as_mut);
+        let found = self
+            .ports
+            .get_mut(id.slot() as usize)
+            .and_then(Option::as_mut);
         found.filter(|port| port.id == id).ok_or(Error::NoSuchPort)
     }
 
     fn check_number(&self, bridge: BridgeId, number: PortNo, name: &str) -> Result<(), Error> {
         if number == 0 || number >= NUMBER_END && number != LOCAL {
-            return Err(Error::BadNumber { name: name.to_owned(), number });
+            return Err(Error::BadNumber {
+                name: name.to_owned(),
+                number,
+            });
         }
-        let same = |port: &&PortRecord<F>| port.bridge == bridge && port.number == number && port.name != name;
+        let same = |port: &&PortRecord<F>| {
+            port.bridge == bridge && port.number == number && port.name != name
+        };
         match self.ports.iter().flatten().find(same) {
-            Some(other) => Err(Error::NumberInUse { name: name.to_owned(), number, other: other.name.clone() }),
+            Some(other) => Err(Error::NumberInUse {
+                name: name.to_owned(),
+                number,
+                other: other.name.clone(),
+            }),
             None => Ok(()),
         }
     }
@@ -361,7 +436,10 @@ impl<F: Frame + 'static> Datapath<F> {
     fn free_slot(&mut self, name: &str) -> Result<u32, Error> {
         // A slot rests for a while before it is used again, so that stale names of it are recognised for long.
         if self.free.len() > 64 || self.generations.len() >= MAX_PORTS {
-            return self.free.pop_front().ok_or_else(|| Error::TooManyPorts(name.to_owned()));
+            return self
+                .free
+                .pop_front()
+                .ok_or_else(|| Error::TooManyPorts(name.to_owned()));
         }
         self.generations.push(0);
         self.ports.push(None);
@@ -394,7 +472,9 @@ impl<F: Frame + 'static> Datapath<F> {
                     .into_iter()
                     .zip(&queues)
                     .enumerate()
-                    .map(|(index, (queue, counters))| RxPort::new(id, index, queue, Arc::clone(counters)))
+                    .map(|(index, (queue, counters))| {
+                        RxPort::new(id, index, queue, Arc::clone(counters))
+                    })
                     .collect();
                 (Kind::Device { tx, queues }, rx)
             }
@@ -477,7 +557,9 @@ impl<F: Frame + 'static> Datapath<F> {
     pub fn set_peer(&mut self, id: PortId, peer: &str) -> Result<(), Error> {
         let port = self.port_mut(id)?;
         let name = port.name.clone();
-        let Kind::Patch { peer: old } = &mut port.kind else { return Err(Error::NotAPatch(name)) };
+        let Kind::Patch { peer: old } = &mut port.kind else {
+            return Err(Error::NotAPatch(name));
+        };
         *old = peer.to_owned();
         for bridge in self.peers_of(&name) {
             self.redraw(bridge);
@@ -522,13 +604,21 @@ impl<F: Frame + 'static> Datapath<F> {
 
     /// Bridges of patch ports whose peer is `name`.
     fn peers_of(&self, name: &str) -> Vec<BridgeId> {
-        let names_it = |port: &&PortRecord<F>| matches!(&port.kind, Kind::Patch { peer } if peer == name);
-        self.ports.iter().flatten().filter(names_it).map(|port| port.bridge).collect()
+        let names_it =
+            |port: &&PortRecord<F>| matches!(&port.kind, Kind::Patch { peer } if peer == name);
+        self.ports
+            .iter()
+            .flatten()
+            .filter(names_it)
+            .map(|port| port.bridge)
+            .collect()
     }
 
     /// The slot of a patch port's peer, when each names the other.
     fn peer_slot(&self, port: &PortRecord<F>) -> Option<u32> {
-        let Kind::Patch { peer } = &port.kind else { return None };
+        let Kind::Patch { peer } = &port.kind else {
+            return None;
+        };
         let slot = *self.names.get(peer)?;
         let other = self.ports[slot as usize].as_ref()?;
         matches!(&other.kind, Kind::Patch { peer } if *peer == port.name).then_some(slot)
@@ -539,18 +629,36 @@ impl<F: Frame + 'static> Datapath<F> {
     /// Draws a bridge and its ports anew.
     fn redraw(&mut self, id: BridgeId) {
         let Ok(bridge) = self.bridge(id) else { return };
-        let counters = |name: &str| bridge.mirror_counters.get(name).cloned().unwrap_or_default();
+        let counters = |name: &str| {
+            bridge
+                .mirror_counters
+                .get(name)
+                .cloned()
+                .unwrap_or_default()
+        };
         let parts = BridgeParts {
             id,
             program: Arc::clone(&bridge.program),
             macs: Arc::clone(&bridge.macs),
             forward_bpdu: bridge.settings.forward_bpdu,
-            flood_vlans: (!bridge.settings.flood_vlans.is_empty())
-                .then(|| bridge.settings.flood_vlans.iter().copied().collect::<VlanSet>()),
+            flood_vlans: (!bridge.settings.flood_vlans.is_empty()).then(|| {
+                bridge
+                    .settings
+                    .flood_vlans
+                    .iter()
+                    .copied()
+                    .collect::<VlanSet>()
+            }),
             mirrors: mirror::build(&bridge.mirrors, counters),
         };
         let draw = |port: &PortRecord<F>| Arc::new(self.draw_port(port, &bridge.mirrors));
-        let ports: Vec<Arc<PortState>> = self.ports.iter().flatten().filter(|port| port.bridge == id).map(draw).collect();
+        let ports: Vec<Arc<PortState>> = self
+            .ports
+            .iter()
+            .flatten()
+            .filter(|port| port.bridge == id)
+            .map(draw)
+            .collect();
         for port in &ports {
             self.picture.ports[port.id.slot() as usize] = Some(Arc::clone(port));
         }
@@ -563,6 +671,9 @@ impl<F: Frame + 'static> Datapath<F> {
 
     fn draw_port(&self, port: &PortRecord<F>, mirrors: &[MirrorSpec]) -> PortState {
         let (mirror_in, mirror_out) = mirror::selections(mirrors, port.id);
+        let reserved = mirrors
+            .iter()
+            .any(|mirror| mirror.output == MirrorOutput::Port(port.id));
         let behind = match port.kind {
             Kind::Device { .. } => Behind::Device,
             Kind::Patch { .. } => Behind::Patch(self.peer_slot(port)),
@@ -575,9 +686,10 @@ impl<F: Frame + 'static> Datapath<F> {
             vlan: port.settings.vlan.clone(),
             flags,
             behind,
-            mirror_in,
+            // What comes in by a port that only mirrors is no traffic.
+            mirror_in: if reserved { 0 } else { mirror_in },
             mirror_out,
-            reserved: mirrors.iter().any(|mirror| mirror.output == MirrorOutput::Port(port.id)),
+            reserved,
             plain: behind == Behind::Device && !flags.down && !flags.no_fwd && mirror_out == 0,
             counters: Arc::clone(&port.counters),
         }
@@ -601,7 +713,11 @@ impl<F: Frame + 'static> Datapath<F> {
         let deadline = Instant::now() + PATIENCE;
         while !self.shared.program.domain.passed(epoch) {
             if Instant::now() > deadline {
-                return Err(Error::Timeout { what: what.to_owned(), worker: "a worker".to_owned(), seconds: PATIENCE.as_secs() });
+                return Err(Error::Timeout {
+                    what: what.to_owned(),
+                    worker: "a worker".to_owned(),
+                    seconds: PATIENCE.as_secs(),
+                });
             }
             std::thread::sleep(Duration::from_micros(20));
         }
@@ -612,11 +728,22 @@ impl<F: Frame + 'static> Datapath<F> {
 
     /// Sends a packet by steps of its own, as if it had come in by `in_port` (a port of the bridge, or a reserved number). It is carried out on a worker, in the order of
     /// calls. Refused and counted when the queue is full or there is no worker.
-    pub fn packet_out(&mut self, bridge: BridgeId, in_port: PortNo, data: Vec<u8>, ops: Arc<OpList>) -> Result<(), Error> {
+    pub fn packet_out(
+        &mut self,
+        bridge: BridgeId,
+        in_port: PortNo,
+        data: Vec<u8>,
+        ops: Arc<OpList>,
+    ) -> Result<(), Error> {
         self.bridge(bridge)?;
         let refused = match self.workers.first() {
             None => Error::NoWorker,
-            Some(worker) => match worker.mailbox.packet_outs.push(PacketOut { bridge, in_port, data, ops }) {
+            Some(worker) => match worker.mailbox.packet_outs.push(PacketOut {
+                bridge,
+                in_port,
+                data,
+                ops,
+            }) {
                 Ok(()) => {
                     self.packet_outs += 1;
                     worker.mailbox.nudge();
@@ -660,12 +787,16 @@ impl<F: Frame + 'static> Datapath<F> {
 
     /// What has been published and sent so far, for [`Datapath::barrier_passed`].
     pub fn barrier(&self) -> Barrier {
-        Barrier { epoch: self.shared.program.domain.current(), packet_outs: self.packet_outs }
+        Barrier {
+            epoch: self.shared.program.domain.current(),
+            packet_outs: self.packet_outs,
+        }
     }
 
     /// Whether every worker obeys what had been published when `barrier` was made, and earlier packet-outs have been carried out.
     pub fn barrier_passed(&self, barrier: Barrier) -> bool {
-        self.shared.packet_outs_done.load(Ordering::Acquire) >= barrier.packet_outs && self.epoch_passed(barrier.epoch)
+        self.shared.packet_outs_done.load(Ordering::Acquire) >= barrier.packet_outs
+            && self.epoch_passed(barrier.epoch)
     }
 
     /// Whether every worker works in `epoch` or later, or is asleep.
@@ -692,7 +823,9 @@ impl<F: Frame + 'static> Datapath<F> {
 
     fn note_interval(&mut self) {
         for port in self.ports.iter_mut().flatten() {
-            let Kind::Device { queues, .. } = &port.kind else { continue };
+            let Kind::Device { queues, .. } = &port.kind else {
+                continue;
+            };
             for (history, queue) in port.histories.iter_mut().zip(queues) {
                 history.note(queue.cycles.get());
             }
@@ -705,7 +838,10 @@ impl<F: Frame + 'static> Datapath<F> {
 
     /// Workers, with their queues.
     pub fn workers(&self) -> Vec<WorkerInfo> {
-        self.workers.iter().map(|worker| self.describe_worker(worker)).collect()
+        self.workers
+            .iter()
+            .map(|worker| self.describe_worker(worker))
+            .collect()
     }
 
     /// Sets what workers have done with their time to zero (`pmd-stats-clear`).
@@ -728,23 +864,45 @@ impl<F: Frame + 'static> Datapath<F> {
     /// Counters for `coverage/show`: drops as `drop_REASON`, lying packets, and what else is worth counting.
     pub fn coverage(&self) -> Vec<(String, u64)> {
         let cells = &self.shared.cells;
-        let drops = self.drops().into_iter().map(|(name, count)| (format!("drop_{name}"), count));
-        let malformed = self.malformed().into_iter().map(|(name, count)| (name.to_owned(), count));
+        let drops = self
+            .drops()
+            .into_iter()
+            .map(|(name, count)| (format!("drop_{name}"), count));
+        let malformed = self
+            .malformed()
+            .into_iter()
+            .map(|(name, count)| (name.to_owned(), count));
         let others = [
             ("patch_frames", cells.sum(|cell| &cell.patched)),
             ("mirror_frames", cells.sum(|cell| &cell.mirrored)),
             ("packet_in_queued", cells.sum(|cell| &cell.packet_ins)),
             ("packet_out_done", cells.sum(|cell| &cell.packet_outs)),
             ("packet_out_refused", self.packet_outs_refused),
-            ("worker_failures", self.workers.iter().map(|worker| worker.mailbox.counters.failures.get()).sum()),
+            (
+                "worker_failures",
+                self.workers
+                    .iter()
+                    .map(|worker| worker.mailbox.counters.failures.get())
+                    .sum(),
+            ),
         ];
-        drops.chain(malformed).chain(others.map(|(name, count)| (name.to_owned(), count))).collect()
+        drops
+            .chain(malformed)
+            .chain(others.map(|(name, count)| (name.to_owned(), count)))
+            .collect()
     }
 
     /// What is in memory, for `memory/show`.
     pub fn memory(&self) -> Vec<(&'static str, u64)> {
-        let macs = self.bridges.iter().flatten().map(|bridge| bridge.macs.stats().current as u64).sum();
-        let sum = |of: fn(&PacketInRing) -> usize| self.packet_ins.iter().map(|ring| of(ring) as u64).sum();
+        let macs = self
+            .bridges
+            .iter()
+            .flatten()
+            .map(|bridge| bridge.macs.stats().current as u64)
+            .sum();
+        let sum = |of: fn(&PacketInRing) -> usize| {
+            self.packet_ins.iter().map(|ring| of(ring) as u64).sum()
+        };
         vec![
             ("macs", macs),
             ("packet-ins", sum(PacketInRing::len)),

@@ -16,7 +16,10 @@ pub(crate) struct Count(AtomicU64);
 impl Count {
     #[inline(always)]
     pub fn add(&self, n: u64) {
-        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+        self.0.store(
+            self.0.load(Ordering::Relaxed).wrapping_add(n),
+            Ordering::Relaxed,
+        );
     }
     #[inline(always)]
     pub fn set(&self, n: u64) {
@@ -196,12 +199,24 @@ impl Cells {
 
     pub fn drops(&self) -> Vec<(&'static str, u64)> {
         let sum = |reason: usize| self.0.iter().map(|cell| cell.drops[reason].get()).sum();
-        DropReason::NAMES.iter().enumerate().map(|(reason, name)| (*name, sum(reason))).collect()
+        DropReason::NAMES
+            .iter()
+            .enumerate()
+            .map(|(reason, name)| (*name, sum(reason)))
+            .collect()
     }
 
     pub fn malformed(&self) -> Vec<(&'static str, u64)> {
-        let sum = |reason: Malformed| self.0.iter().map(|cell| cell.malformed[reason as usize].get()).sum();
-        Malformed::ALL.iter().map(|reason| (reason.name(), sum(*reason))).collect()
+        let sum = |reason: Malformed| {
+            self.0
+                .iter()
+                .map(|cell| cell.malformed[reason as usize].get())
+                .sum()
+        };
+        Malformed::ALL
+            .iter()
+            .map(|reason| (reason.name(), sum(*reason)))
+            .collect()
     }
 
     pub fn sum(&self, of: impl Fn(&Cell) -> &Count) -> u64 {
@@ -415,7 +430,10 @@ mod tests {
 
     #[test]
     fn the_walks_reasons_come_first_and_bear_its_names() {
-        assert_eq!(DropReason::NAMES[..program::host::Drop::COUNT], program::host::Drop::NAMES);
+        assert_eq!(
+            DropReason::NAMES[..program::host::Drop::COUNT],
+            program::host::Drop::NAMES
+        );
         assert_eq!(DropReason::BridgeGone.name(), "bridge_gone");
         assert_eq!(DropReason::UnknownPort as usize, program::host::Drop::COUNT);
     }

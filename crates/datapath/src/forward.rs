@@ -39,7 +39,12 @@ pub(crate) struct Egress<F: Frame> {
 
 impl<F: Frame> Egress<F> {
     pub fn new(worker: usize, counters: Arc<WorkerCounters>) -> Egress<F> {
-        Egress { ports: Vec::new(), dirty: Vec::new(), worker, counters }
+        Egress {
+            ports: Vec::new(),
+            dirty: Vec::new(),
+            worker,
+            counters,
+        }
     }
 
     /// Puts a transmit queue in place.
@@ -48,7 +53,11 @@ impl<F: Frame> Egress<F> {
         if self.ports.len() <= slot {
             self.ports.resize_with(slot + 1, || None);
         }
-        self.ports[slot] = Some(EgressPort { tx, counters, batch: Vec::with_capacity(BURST) });
+        self.ports[slot] = Some(EgressPort {
+            tx,
+            counters,
+            batch: Vec::with_capacity(BURST),
+        });
     }
 
     /// Takes a transmit queue back, after sending what it still holds.
@@ -85,7 +94,9 @@ impl<F: Frame> Egress<F> {
     }
 
     fn send(&mut self, slot: u32, cell: &Cell) {
-        let Some(Some(port)) = self.ports.get_mut(slot as usize) else { return };
+        let Some(Some(port)) = self.ports.get_mut(slot as usize) else {
+            return;
+        };
         let frames = port.batch.len() as u64;
         if frames == 0 {
             return;
@@ -129,7 +140,11 @@ pub(crate) struct Patches<F> {
 
 impl<F: Frame> Patches<F> {
     pub fn new() -> Patches<F> {
-        Patches { waiting: VecDeque::new(), spare: Vec::new(), budget: 0 }
+        Patches {
+            waiting: VecDeque::new(),
+            spare: Vec::new(),
+            budget: 0,
+        }
     }
 
     /// A new burst of `frames` begins.
@@ -168,7 +183,10 @@ impl<F: Frame> Patches<F> {
 
     /// Forgets everything and says how many frames that were.
     pub fn clear(&mut self) -> usize {
-        self.waiting.drain(..).map(|(_, _, frames)| frames.len()).sum()
+        self.waiting
+            .drain(..)
+            .map(|(_, _, frames)| frames.len())
+            .sum()
     }
 }
 
@@ -210,11 +228,11 @@ impl<'a, F: Frame> Forward<'a, F> {
         match port.behind {
             Behind::Device => self.egress.push(port.id.slot(), frame, self.cell),
             Behind::Patch(None) => self.cell.drop(DropReason::NoPatchPeer, 1),
-            Behind::Patch(Some(peer)) => self.to_peer(port, peer, frame),
+            Behind::Patch(Some(peer)) => self.patch(port, peer, frame),
         }
     }
 
-    fn to_peer(&mut self, port: &PortState, peer: u32, frame: F) {
+    fn patch(&mut self, port: &PortState, peer: u32, frame: F) {
         let bytes = frame.len() as u64;
         match self.patches.push(peer, self.depth + 1, frame) {
             Ok(()) => {
@@ -229,20 +247,33 @@ impl<'a, F: Frame> Forward<'a, F> {
 
     /// Copies a frame, which is on the wire of `port`, to those of `mirrors` that select its VLAN and have not had it.
     pub fn mirror(&mut self, mirrored: &mut u32, port: &PortState, mirrors: u32, frame: &mut F) {
-        let Ok(front) = vlan::ethernet(frame) else { return };
-        let Some(inner) = port.vlan.input(front.tag) else { return };
+        let Ok(front) = vlan::ethernet(frame) else {
+            return;
+        };
+        let Some(inner) = port.vlan.input(front.tag) else {
+            return;
+        };
         let bridge = self.bridge;
         for (index, mirror) in bridge.mirrors.iter().enumerate() {
             let bit = 1_u32 << index;
             let wanted = mirrors & bit != 0 && *mirrored & bit == 0;
-            if !wanted || mirror.vlans.as_ref().is_some_and(|vlans| !vlans.contains(inner.vid)) {
+            if !wanted
+                || mirror
+                    .vlans
+                    .as_ref()
+                    .is_some_and(|vlans| !vlans.contains(inner.vid))
+            {
                 continue;
             }
             *mirrored |= mirror.same_output;
             mirror.counters.add(frame.len() as u64);
             match mirror.output {
                 MirrorOutput::Port(output) => {
-                    if let Some(output) = self.snapshot.port(output.slot()).filter(|port| port.id == output) {
+                    if let Some(output) = self
+                        .snapshot
+                        .port(output.slot())
+                        .filter(|port| port.id == output)
+                    {
                         self.copy_to(mirrored, output, &front, inner, mirror.snaplen, frame);
                     }
                 }
@@ -286,7 +317,14 @@ impl<'a, F: Frame> Forward<'a, F> {
 
     /// Sends a frame of a VLAN out of a port, tagged as the port wants it.
     #[inline]
-    fn emit_in_vlan(&mut self, mirrored: &mut u32, port: &PortState, front: &Ethernet, inner: Inner, mut frame: F) {
+    fn emit_in_vlan(
+        &mut self,
+        mirrored: &mut u32,
+        port: &PortState,
+        front: &Ethernet,
+        inner: Inner,
+        mut frame: F,
+    ) {
         let tag = port.vlan.output(inner, front.tag.map_or(0, Tag::pcp));
         if vlan::set_tag(&mut frame, front.tag, tag) {
             self.emit(mirrored, port, frame);
@@ -296,7 +334,7 @@ impl<'a, F: Frame> Forward<'a, F> {
     }
 
     /// Sends a frame by `send` to each of the bridge's ports that `choose` wants: copies, and the frame itself to the last. False when there is none.
-    fn to_each(
+    fn send_to_each(
         &mut self,
         frame: F,
         choose: impl Fn(&PortState) -> bool,
@@ -350,7 +388,9 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
                 && !(flood && port.flags.no_flood)
                 && !(port.flags.down || port.flags.no_fwd || port.reserved)
         };
-        self.to_each(frame, choose, |host, port, frame| host.emit(mirrored, port, frame));
+        self.send_to_each(frame, choose, |host, port, frame| {
+            host.emit(mirrored, port, frame)
+        });
     }
 
     fn normal(&mut self, context: Context<'_>, mut frame: F) {
@@ -373,7 +413,7 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
                 _ => self.cell.drop(DropReason::LearnedPortGone, 1),
             },
             Ok((Decision::Flood, inner)) => {
-                self.to_each(
+                self.send_to_each(
                     frame,
                     |port| normal::floods_to(port, ingress, inner),
                     |host, port, frame| host.emit_in_vlan(mirrored, port, &front, inner, frame),
@@ -385,7 +425,10 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
     #[cold]
     fn controller(&mut self, context: Context<'_>, to: &ToController, frame: &F) {
         if to.reason == PacketInReason::NoMatch
-            && self.bridge.port(context.in_port).is_some_and(|port| port.flags.no_packet_in)
+            && self
+                .bridge
+                .port(context.in_port)
+                .is_some_and(|port| port.flags.no_packet_in)
         {
             return self.cell.drop(DropReason::NoPacketIn, 1);
         }
@@ -394,7 +437,10 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
             return self.cell.drop(DropReason::PacketInQueueFull, 1);
         }
         let mut key = Box::new(FlowKey::ZERO);
-        context.valid.iter().for_each(|word| key.words[word] = context.key.words[word]);
+        context
+            .valid
+            .iter()
+            .for_each(|word| key.words[word] = context.key.words[word]);
         let packet = PacketIn {
             bridge: self.bridge.id,
             in_port: context.in_port,
@@ -428,10 +474,15 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
 
 /// A frame's first bytes as they would be on a wire: a controller that sends them back must not send an unfinished checksum.
 fn finished_bytes<F: Frame>(frame: &F, len: usize) -> Vec<u8> {
-    let finished = frame.offload().partial_checksum.then(|| frame.duplicate()).flatten().and_then(|mut copy| {
-        let done = packet::checksum::finish_partial(&mut copy);
-        done.then_some(copy)
-    });
+    let finished = frame
+        .offload()
+        .partial_checksum
+        .then(|| frame.duplicate())
+        .flatten()
+        .and_then(|mut copy| {
+            let done = packet::checksum::finish_partial(&mut copy);
+            done.then_some(copy)
+        });
     let mut data = vec![0; len];
     let read = finished.as_ref().unwrap_or(frame).read_at(0, &mut data);
     debug_assert!(read, "`len` is within the frame");

@@ -28,9 +28,11 @@ pub mod vlan;
 mod wake;
 mod worker;
 
-pub use control::{Barrier, BridgeSettings, Datapath, Options, ThreadInit};
+pub use control::{Allocate, Barrier, BridgeSettings, Datapath, Options, ThreadInit};
 pub use counters::{DropReason, PortStats, WorkerStats};
 pub use error::Error;
 pub use forward::MAX_PATCHES;
-pub use port::{BridgeId, LOCAL, MAX_PORTS, MakeTx, PortFlags, PortId, PortKind, PortSettings, PortSpec};
+pub use port::{
+    BridgeId, LOCAL, MAX_PORTS, MakeTx, PortFlags, PortId, PortKind, PortSettings, PortSpec,
+};
 pub use report::{PortInfo, QueueInfo, WorkerInfo};

@@ -157,12 +157,20 @@ impl MacTable {
         };
         MacTable {
             seed: RandomState::new().hash_one(0_u8) | 1,
-            heads: (0..size.next_power_of_two()).map(|_| AtomicU32::new(NONE)).collect(),
+            heads: (0..size.next_power_of_two())
+                .map(|_| AtomicU32::new(NONE))
+                .collect(),
             nodes: (0..size).map(|_| node()).collect(),
             version: AtomicU64::new(0),
             inner: Mutex::new(Inner {
                 free: (0..size as u32).rev().collect(),
-                links: vec![Link { older: NONE, newer: NONE }; size],
+                links: vec![
+                    Link {
+                        older: NONE,
+                        newer: NONE
+                    };
+                    size
+                ],
                 ports: HashMap::new(),
                 usage: BTreeSet::new(),
                 count: 0,
@@ -173,7 +181,9 @@ impl MacTable {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.inner
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Where a key's chain begins. The seed is secret, so nobody outside can choose addresses that share a chain.
@@ -249,10 +259,24 @@ impl MacTable {
             }
             inner.unlink(seen.port, at);
             let second = second.max(seen.second);
-            let seen = Seen { port, fixed: false, second };
-            self.nodes[at as usize].seen.store(seen.pack(), Ordering::Relaxed);
+            let seen = Seen {
+                port,
+                fixed: false,
+                second,
+            };
+            self.nodes[at as usize]
+                .seen
+                .store(seen.pack(), Ordering::Relaxed);
             inner.link(port, at);
-        } else if self.insert(&mut inner, key, Seen { port, fixed: false, second }) {
+        } else if self.insert(
+            &mut inner,
+            key,
+            Seen {
+                port,
+                fixed: false,
+                second,
+            },
+        ) {
             self.counts.learned.fetch_add(1, Ordering::Relaxed);
         } else {
             self.counts.refused.fetch_add(1, Ordering::Relaxed);
@@ -262,19 +286,26 @@ impl MacTable {
     /// Adds a node for a key that has none; false when there is no room.
     fn insert(&self, inner: &mut Inner, key: u64, seen: Seen) -> bool {
         if inner.free.is_empty() {
-            let Some(victim) = inner.usage.last().and_then(|(_, port)| Some(inner.ports.get(port)?.oldest)) else {
+            let Some(victim) = inner
+                .usage
+                .last()
+                .and_then(|(_, port)| Some(inner.ports.get(port)?.oldest))
+            else {
                 return false;
             };
             self.remove(inner, victim);
             self.counts.evicted.fetch_add(1, Ordering::Relaxed);
         }
-        let Some(at) = inner.free.pop() else { return false };
+        let Some(at) = inner.free.pop() else {
+            return false;
+        };
         let node = &self.nodes[at as usize];
         let head = self.head(key);
         self.change(|| {
             node.key.store(key, Ordering::Relaxed);
             node.seen.store(seen.pack(), Ordering::Relaxed);
-            node.next.store(head.load(Ordering::Relaxed), Ordering::Relaxed);
+            node.next
+                .store(head.load(Ordering::Relaxed), Ordering::Relaxed);
             head.store(at, Ordering::Relaxed);
         });
         inner.count += 1;
@@ -332,7 +363,9 @@ impl MacTable {
                 gone += 1;
             }
         }
-        self.counts.expired.fetch_add(gone as u64, Ordering::Relaxed);
+        self.counts
+            .expired
+            .fetch_add(gone as u64, Ordering::Relaxed);
         gone
     }
 
@@ -358,13 +391,23 @@ impl MacTable {
         if let Some(at) = self.search(key) {
             self.remove(&mut inner, at);
         }
-        self.insert(&mut inner, key, Seen { port, fixed: true, second: 0 })
+        self.insert(
+            &mut inner,
+            key,
+            Seen {
+                port,
+                fixed: true,
+                second: 0,
+            },
+        )
     }
 
     /// Removes one entry, static or learned; false when there is none.
     pub fn delete(&self, mac: Mac, vlan: u16) -> bool {
         let mut inner = self.lock();
-        let Some(at) = self.search(key_of(mac, vlan)) else { return false };
+        let Some(at) = self.search(key_of(mac, vlan)) else {
+            return false;
+        };
         self.remove(&mut inner, at);
         true
     }
@@ -380,10 +423,21 @@ impl MacTable {
                 let seen = Seen::unpack(node.seen.load(Ordering::Relaxed));
                 let (mac, vlan) = parts_of(key);
                 let age = (!seen.fixed).then(|| second.saturating_sub(seen.second));
-                (key != 0).then_some(MacEntry { port: seen.port, vlan, mac, age })
+                (key != 0).then_some(MacEntry {
+                    port: seen.port,
+                    vlan,
+                    mac,
+                    age,
+                })
             })
             .collect();
-        all.sort_by_key(|entry| (std::cmp::Reverse(entry.age.unwrap_or(u32::MAX)), entry.vlan, entry.mac));
+        all.sort_by_key(|entry| {
+            (
+                std::cmp::Reverse(entry.age.unwrap_or(u32::MAX)),
+                entry.vlan,
+                entry.mac,
+            )
+        });
         all
     }
 
@@ -409,7 +463,13 @@ impl MacTable {
     /// Sets the counts (not the entries) to zero.
     pub fn clear_stats(&self) {
         let counts = &self.counts;
-        for count in [&counts.learned, &counts.expired, &counts.evicted, &counts.moved, &counts.refused] {
+        for count in [
+            &counts.learned,
+            &counts.expired,
+            &counts.evicted,
+            &counts.moved,
+            &counts.refused,
+        ] {
             count.store(0, Ordering::Relaxed);
         }
     }
@@ -430,7 +490,12 @@ impl MacTable {
         let mut all: Vec<(u64, Seen)> = self
             .nodes
             .iter()
-            .map(|node| (node.key.load(Ordering::Relaxed), Seen::unpack(node.seen.load(Ordering::Relaxed))))
+            .map(|node| {
+                (
+                    node.key.load(Ordering::Relaxed),
+                    Seen::unpack(node.seen.load(Ordering::Relaxed)),
+                )
+            })
             .filter(|(key, _)| *key != 0)
             .collect();
         // Static ones first, so that they stay; then from the longest silent to the latest, so that lists are in order.
@@ -440,7 +505,11 @@ impl MacTable {
         let skipped = all.len().saturating_sub(room);
         let mut inner = new.lock();
         for (index, (key, seen)) in all.into_iter().enumerate() {
-            let kept = if seen.fixed { index < room } else { index >= fixed + skipped };
+            let kept = if seen.fixed {
+                index < room
+            } else {
+                index >= fixed + skipped
+            };
             if kept {
                 new.insert(&mut inner, key, seen);
             }
@@ -453,8 +522,15 @@ impl MacTable {
 impl Inner {
     /// Puts a node at the young end of its port's list.
     fn link(&mut self, port: u32, at: u32) {
-        let list = self.ports.entry(port).or_insert(PortList { oldest: NONE, newest: NONE, count: 0 });
-        self.links[at as usize] = Link { older: list.newest, newer: NONE };
+        let list = self.ports.entry(port).or_insert(PortList {
+            oldest: NONE,
+            newest: NONE,
+            count: 0,
+        });
+        self.links[at as usize] = Link {
+            older: list.newest,
+            newer: NONE,
+        };
         match list.newest {
             NONE => list.oldest = at,
             newest => self.links[newest as usize].newer = at,
@@ -467,7 +543,9 @@ impl Inner {
 
     /// Takes a node out of its port's list.
     fn unlink(&mut self, port: u32, at: u32) {
-        let Some(list) = self.ports.get_mut(&port) else { return };
+        let Some(list) = self.ports.get_mut(&port) else {
+            return;
+        };
         let Link { older, newer } = self.links[at as usize];
         match older {
             NONE => list.oldest = newer,

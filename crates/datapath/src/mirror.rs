@@ -81,14 +81,22 @@ pub(crate) struct Mirror {
 }
 
 /// The mirrors that workers see, for what was asked; `counters` finds those of a name.
-pub(crate) fn build(specs: &[MirrorSpec], counters: impl Fn(&str) -> Arc<MirrorCounters>) -> Vec<Mirror> {
+pub(crate) fn build(
+    specs: &[MirrorSpec],
+    counters: impl Fn(&str) -> Arc<MirrorCounters>,
+) -> Vec<Mirror> {
     let same_output = |output: MirrorOutput| {
-        specs.iter().enumerate().filter(|(_, other)| other.output == output).fold(0, |bits, (index, _)| bits | 1 << index)
+        specs
+            .iter()
+            .enumerate()
+            .filter(|(_, other)| other.output == output)
+            .fold(0, |bits, (index, _)| bits | 1 << index)
     };
     specs
         .iter()
         .map(|spec| Mirror {
-            vlans: (!spec.select_vlans.is_empty()).then(|| spec.select_vlans.iter().copied().collect()),
+            vlans: (!spec.select_vlans.is_empty())
+                .then(|| spec.select_vlans.iter().copied().collect()),
             output: spec.output,
             same_output: same_output(spec.output),
             snaplen: spec.snaplen,

@@ -22,7 +22,13 @@ pub(crate) fn is_reserved(mac: [u8; 6]) -> bool {
         [0x01, 0x80, 0xc2, 0, 0, last] => last <= 0x0f,
         [0x00, 0xe0, 0x2b, 0, 0, last] => matches!(last, 0 | 4 | 6),
         [0x01, 0x00, 0x0c, a, b, c] => {
-            matches!([a, b, c], [0, 0, 0] | [0xcc, 0xcc, 0xcc | 0xcd] | [0xcd, 0xcd, 0xcd] | [0xcc, 0xcc, 0xc0..=0xc7])
+            matches!(
+                [a, b, c],
+                [0, 0, 0]
+                    | [0xcc, 0xcc, 0xcc | 0xcd]
+                    | [0xcd, 0xcd, 0xcd]
+                    | [0xcc, 0xcc, 0xc0..=0xc7]
+            )
         }
         _ => false,
     }
@@ -45,19 +51,26 @@ pub(crate) fn decide(
     if !bridge.forward_bpdu && is_reserved(front.dst) {
         return Err(DropReason::ReservedAddress);
     }
-    let learning = bridge.flood_vlans.as_ref().is_none_or(|vlans| !vlans.contains(inner.vid));
+    let learning = bridge
+        .flood_vlans
+        .as_ref()
+        .is_none_or(|vlans| !vlans.contains(inner.vid));
     if !learning {
         return Ok((Decision::Flood, inner));
     }
     if let Some(port) = ingress {
-        bridge.macs.learn(front.src, inner.vid, port.id.slot(), second);
+        bridge
+            .macs
+            .learn(front.src, inner.vid, port.id.slot(), second);
     }
     if front.dst[0] & 1 == 1 {
         return Ok((Decision::Flood, inner));
     }
     match bridge.macs.lookup(front.dst, inner.vid) {
         None => Ok((Decision::Flood, inner)),
-        Some(slot) if ingress.is_some_and(|port| port.id.slot() == slot) => Err(DropReason::LearnedOnIngress),
+        Some(slot) if ingress.is_some_and(|port| port.id.slot() == slot) => {
+            Err(DropReason::LearnedOnIngress)
+        }
         Some(slot) => Ok((Decision::Port(slot), inner)),
     }
 }

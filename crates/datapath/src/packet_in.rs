@@ -57,7 +57,10 @@ pub(crate) struct PacketInWake {
 
 impl PacketInWake {
     pub fn new(wake: Wake) -> PacketInWake {
-        PacketInWake { wake, pending: AtomicBool::new(false) }
+        PacketInWake {
+            wake,
+            pending: AtomicBool::new(false),
+        }
     }
 
     pub fn raise(&self) {

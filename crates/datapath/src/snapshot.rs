@@ -72,8 +72,13 @@ pub(crate) struct BridgeParts {
 impl BridgeState {
     pub fn new(parts: BridgeParts, mut ports: Vec<Arc<PortState>>) -> BridgeState {
         ports.sort_by_key(|port| port.number);
-        let highest = ports.iter().map(|port| port.number).filter(|number| *number < DENSE).max();
-        let mut dense: Box<[Option<Arc<PortState>>]> = vec![None; highest.map_or(0, |number| number as usize + 1)].into();
+        let highest = ports
+            .iter()
+            .map(|port| port.number)
+            .filter(|number| *number < DENSE)
+            .max();
+        let mut dense: Box<[Option<Arc<PortState>>]> =
+            vec![None; highest.map_or(0, |number| number as usize + 1)].into();
         let (mut sparse, mut local) = (HashMap::new(), None);
         for port in &ports {
             match port.number {
@@ -84,8 +89,26 @@ impl BridgeState {
                 }
             }
         }
-        let BridgeParts { id, program, macs, forward_bpdu, flood_vlans, mirrors } = parts;
-        BridgeState { id, program, macs, forward_bpdu, flood_vlans, mirrors, ports, dense, sparse, local }
+        let BridgeParts {
+            id,
+            program,
+            macs,
+            forward_bpdu,
+            flood_vlans,
+            mirrors,
+        } = parts;
+        BridgeState {
+            id,
+            program,
+            macs,
+            forward_bpdu,
+            flood_vlans,
+            mirrors,
+            ports,
+            dense,
+            sparse,
+            local,
+        }
     }
 
     /// The port of a number.
@@ -137,7 +160,10 @@ impl Published {
     /// The picture of this turn.
     #[inline(always)]
     pub fn load<'g>(&self, guard: &'g Guard<'_>) -> &'g Snapshot {
-        assert!(std::ptr::eq(guard.domain(), &*self.domain), "a guard of another domain");
+        assert!(
+            std::ptr::eq(guard.domain(), &*self.domain),
+            "a guard of another domain"
+        );
         // SAFETY: the pointer was made by `Box::into_raw` and is never null; a picture that is replaced is retired to this domain, which keeps it while a
         // guard from before lives, and the guard lives for 'g.
         unsafe { &*self.current.load(Ordering::Acquire) }
@@ -145,7 +171,9 @@ impl Published {
 
     /// Replaces the picture and publishes an epoch: once every worker has passed it, none sees the old one.
     pub fn replace(&self, snapshot: Snapshot) -> Epoch {
-        let old = self.current.swap(Box::into_raw(Box::new(snapshot)), Ordering::AcqRel);
+        let old = self
+            .current
+            .swap(Box::into_raw(Box::new(snapshot)), Ordering::AcqRel);
         // SAFETY: made by `Box::into_raw` in `new` or here, and unlinked by the swap, so it is taken once; readers are waited for by `retire`.
         self.domain.retire(unsafe { Box::from_raw(old) });
         self.domain.publish()

@@ -177,7 +177,9 @@ impl VlanConfig {
     }
 
     fn trunks(&self, vid: u16) -> bool {
-        self.trunks.as_ref().is_none_or(|trunks| trunks.contains(vid))
+        self.trunks
+            .as_ref()
+            .is_none_or(|trunks| trunks.contains(vid))
     }
 
     /// The VLAN of a frame that came in with `tag`; None when the port may not carry it.
@@ -187,7 +189,9 @@ impl VlanConfig {
         let vid = match self.mode {
             VlanMode::Access(own) => (vid == 0).then_some(own)?,
             VlanMode::NativeTagged(own) | VlanMode::NativeUntagged(own) if vid == 0 => own,
-            VlanMode::Trunk | VlanMode::NativeTagged(_) | VlanMode::NativeUntagged(_) => self.trunks(vid).then_some(vid)?,
+            VlanMode::Trunk | VlanMode::NativeTagged(_) | VlanMode::NativeUntagged(_) => {
+                self.trunks(vid).then_some(vid)?
+            }
         };
         Some(Inner {
             vid,
@@ -201,7 +205,9 @@ impl VlanConfig {
     pub fn includes(&self, vid: u16) -> bool {
         match self.mode {
             VlanMode::Access(own) => own == vid,
-            VlanMode::Trunk | VlanMode::NativeTagged(_) | VlanMode::NativeUntagged(_) => self.trunks(vid),
+            VlanMode::Trunk | VlanMode::NativeTagged(_) | VlanMode::NativeUntagged(_) => {
+                self.trunks(vid)
+            }
         }
     }
 
@@ -211,7 +217,9 @@ impl VlanConfig {
         let (vid, own_pcp) = match self.mode {
             VlanMode::Access(_) => (0, 0),
             VlanMode::NativeUntagged(own) if own == inner.vid => (0, 0),
-            VlanMode::Trunk | VlanMode::NativeTagged(_) | VlanMode::NativeUntagged(_) => (inner.vid, inner.pcp),
+            VlanMode::Trunk | VlanMode::NativeTagged(_) | VlanMode::NativeUntagged(_) => {
+                (inner.vid, inner.pcp)
+            }
         };
         let (tagged, pcp) = match self.priority_tags {
             PriorityTags::Never => (vid != 0, own_pcp),
@@ -263,7 +271,10 @@ pub fn ethernet<F: Frame>(frame: &mut F) -> Result<Ethernet, Malformed> {
     let Some((front, rest)) = head.split_first_chunk::<14>() else {
         return Err(Malformed::Runt);
     };
-    let (dst, src) = ([0, 1, 2, 3, 4, 5].map(|at| front[at]), [6, 7, 8, 9, 10, 11].map(|at| front[at]));
+    let (dst, src) = (
+        [0, 1, 2, 3, 4, 5].map(|at| front[at]),
+        [6, 7, 8, 9, 10, 11].map(|at| front[at]),
+    );
     let tpid = u16::from_be_bytes([front[12], front[13]]);
     let tag = if is_tag(tpid) {
         let Some(rest) = rest.first_chunk::<4>() else {
@@ -339,8 +350,15 @@ mod tests {
     fn an_access_port_carries_its_vlan_without_tag() {
         let port = VlanConfig::new(VlanMode::Access(10), None);
         assert_eq!(port.input(None).map(|inner| inner.vid), Some(10));
-        assert_eq!(port.input(tag(0, 5)).map(|inner| (inner.vid, inner.pcp)), Some((10, 5)));
-        assert_eq!(port.input(tag(10, 0)), None, "even its own VLAN must come untagged");
+        assert_eq!(
+            port.input(tag(0, 5)).map(|inner| (inner.vid, inner.pcp)),
+            Some((10, 5))
+        );
+        assert_eq!(
+            port.input(tag(10, 0)),
+            None,
+            "even its own VLAN must come untagged"
+        );
         assert!(port.includes(10) && !port.includes(11) && !port.includes(0));
         let inner = port.input(tag(0, 5)).unwrap();
         assert_eq!(port.output(inner, 5), None);
@@ -354,13 +372,17 @@ mod tests {
         assert_eq!(port.input(tag(20, 0)).map(|inner| inner.vid), Some(20));
         assert_eq!(port.input(tag(30, 0)), None);
         assert_eq!(port.input(None), None, "VLAN 0 is not among its trunks");
-        assert_eq!(VlanConfig::default().input(None).map(|inner| inner.vid), Some(0));
+        assert_eq!(
+            VlanConfig::default().input(None).map(|inner| inner.vid),
+            Some(0)
+        );
     }
 
     #[test]
     fn native_ports_differ_only_on_the_way_out() {
         let tagged = VlanConfig::new(VlanMode::NativeTagged(7), Some([8].into_iter().collect()));
-        let untagged = VlanConfig::new(VlanMode::NativeUntagged(7), Some([8].into_iter().collect()));
+        let untagged =
+            VlanConfig::new(VlanMode::NativeUntagged(7), Some([8].into_iter().collect()));
         for port in [&tagged, &untagged] {
             assert_eq!(port.input(None).map(|inner| inner.vid), Some(7));
             assert_eq!(port.input(tag(7, 0)).map(|inner| inner.vid), Some(7));
@@ -375,7 +397,11 @@ mod tests {
 
     #[test]
     fn priority_tags_as_asked() {
-        let inner = |pcp| Inner { vid: 0, pcp, tpid: TPID_8021Q };
+        let inner = |pcp| Inner {
+            vid: 0,
+            pcp,
+            tpid: TPID_8021Q,
+        };
         let port = |tags| VlanConfig::default().with_priority_tags(tags);
         assert_eq!(port(PriorityTags::Never).output(inner(3), 3), None);
         assert_eq!(port(PriorityTags::IfNonzero).output(inner(3), 3), tag(0, 3));
@@ -389,8 +415,18 @@ mod tests {
         assert_eq!(ethernet(&mut frame), Err(Malformed::Runt));
         let mut bytes = [0; 17];
         bytes[12] = 0x81;
-        assert_eq!(ethernet(&mut HeapFrame::new(&bytes)), Err(Malformed::TruncatedTag));
-        assert!(ethernet(&mut HeapFrame::with_segments(&[&bytes[..5], &bytes[5..], &[0]])).is_ok());
+        assert_eq!(
+            ethernet(&mut HeapFrame::new(&bytes)),
+            Err(Malformed::TruncatedTag)
+        );
+        assert!(
+            ethernet(&mut HeapFrame::with_segments(&[
+                &bytes[..5],
+                &bytes[5..],
+                &[0]
+            ]))
+            .is_ok()
+        );
     }
 
     proptest! {

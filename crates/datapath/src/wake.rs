@@ -41,7 +41,11 @@ impl AsRawFd for Wake {
 
 /// A descriptor to wait for; afterwards `revents` says what happened.
 pub(crate) fn readable(fd: RawFd) -> libc::pollfd {
-    libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
+    libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    }
 }
 
 /// Waits until one of `fds` is ready, for `limit` at most. A signal ends the wait too.
@@ -54,7 +58,14 @@ pub(crate) fn wait(fds: &mut [libc::pollfd], limit: Duration) {
         tv_nsec: libc::c_long::from(limit.subsec_nanos()),
     };
     // SAFETY: `fds` is a valid array of its length, `limit` a valid timespec, and no signal mask is given.
-    let ready = unsafe { libc::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, &limit, std::ptr::null()) };
+    let ready = unsafe {
+        libc::ppoll(
+            fds.as_mut_ptr(),
+            fds.len() as libc::nfds_t,
+            &limit,
+            std::ptr::null(),
+        )
+    };
     if ready < 0 {
         fds.iter_mut().for_each(|fd| fd.revents = 0);
     }

@@ -12,6 +12,7 @@
 //! costs itself latency and nobody else anything. A queue that makes the worker fail is left alone likewise.
 
 use crate::clock::{Clock, cycles, cycles_per_second};
+use crate::control::Allocate;
 use crate::counters::{Cell, Cells, DropReason, PortCounters, QueueCounters, WorkerCounters};
 use crate::forward::{Egress, Forward, Patches};
 use crate::packet_in::PacketInRing;
@@ -67,8 +68,23 @@ pub(crate) struct RxPort<F: Frame> {
 }
 
 impl<F: Frame> RxPort<F> {
-    pub fn new(id: PortId, index: usize, queue: Box<dyn RxQueue<F>>, counters: Arc<QueueCounters>) -> RxPort<F> {
-        RxPort { id, index, queue, counters, signalled: false, in_vain: 0, failures: 0, muted_until: 0, left_until: 0 }
+    pub fn new(
+        id: PortId,
+        index: usize,
+        queue: Box<dyn RxQueue<F>>,
+        counters: Arc<QueueCounters>,
+    ) -> RxPort<F> {
+        RxPort {
+            id,
+            index,
+            queue,
+            counters,
+            signalled: false,
+            in_vain: 0,
+            failures: 0,
+            muted_until: 0,
+            left_until: 0,
+        }
     }
 
     /// A wake-up has led to nothing.
@@ -92,7 +108,9 @@ fn to_cycles(time: Duration) -> u64 {
 }
 
 fn to_time(cycles: u64) -> Duration {
-    Duration::from_nanos((u128::from(cycles) * 1_000_000_000 / u128::from(cycles_per_second())) as u64)
+    Duration::from_nanos(
+        (u128::from(cycles) * 1_000_000_000 / u128::from(cycles_per_second())) as u64,
+    )
 }
 
 /// What control asks of a worker.
@@ -100,11 +118,19 @@ pub(crate) enum Command<F: Frame> {
     /// Serve this queue.
     AddRx(Box<RxPort<F>>),
     /// Send by this queue.
-    SetTx { slot: u32, tx: Box<dyn TxQueue<F>>, counters: Arc<PortCounters> },
+    SetTx {
+        slot: u32,
+        tx: Box<dyn TxQueue<F>>,
+        counters: Arc<PortCounters>,
+    },
     /// Give all queues of a port back.
     Remove { slot: u32, ticket: u64 },
     /// Give one receive queue back.
-    TakeRx { id: PortId, index: usize, ticket: u64 },
+    TakeRx {
+        id: PortId,
+        index: usize,
+        ticket: u64,
+    },
     /// Give everything back and end.
     Stop { ticket: u64 },
 }
@@ -126,17 +152,26 @@ pub(crate) struct Returns<F: Frame> {
 
 impl<F: Frame> Returns<F> {
     pub fn new() -> Returns<F> {
-        Returns { items: Mutex::new(Vec::new()), more: Condvar::new() }
+        Returns {
+            items: Mutex::new(Vec::new()),
+            more: Condvar::new(),
+        }
     }
 
     fn push(&self, returned: Returned<F>) {
-        self.items.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(returned);
+        self.items
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+            .push(returned);
         self.more.notify_all();
     }
 
     /// Takes all there is, after waiting until `deadline` for something.
     pub fn take(&self, deadline: Instant) -> Vec<Returned<F>> {
-        let mut items = self.items.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut items = self
+            .items
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
         while items.is_empty() {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -167,7 +202,7 @@ pub(crate) struct Shared<F: Frame> {
     pub clock: Arc<Clock>,
     pub returns: Returns<F>,
     /// Makes frames for packet-outs.
-    pub allocate: Box<dyn Fn(&[u8]) -> Option<F> + Send + Sync>,
+    pub allocate: Allocate<F>,
     pub packet_outs_done: AtomicU64,
 }
 
@@ -285,7 +320,11 @@ impl<F: Frame> Worker<F> {
         self.reader.offline();
         let tx = self.egress.take_all();
         if let Some(ticket) = self.stop {
-            self.shared.returns.push(Returned { ticket, rx: std::mem::take(&mut self.rx), tx });
+            self.shared.returns.push(Returned {
+                ticket,
+                rx: std::mem::take(&mut self.rx),
+                tx,
+            });
         }
     }
 
@@ -316,14 +355,29 @@ impl<F: Frame> Worker<F> {
         let failures = self.mailbox.counters.failures.get();
         if failures.is_power_of_two() {
             let text = panic.downcast_ref::<&str>().copied();
-            let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("?");
+            let text = text
+                .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+                .unwrap_or("?");
             tracing::error!(target: "dpif_netdev", "{}: failed ({failures} times so far, {lost} frames lost now) and goes on: {text}", self.mailbox.name);
         }
     }
 
     /// One turn; whether it found anything to do.
     fn turn(&mut self) -> bool {
-        let Worker { shared, mailbox, reader, rx, egress, patches, engine, frames, stop, in_hand, rest, .. } = self;
+        let Worker {
+            shared,
+            mailbox,
+            reader,
+            rx,
+            egress,
+            patches,
+            engine,
+            frames,
+            stop,
+            in_hand,
+            rest,
+            ..
+        } = self;
         let guard = reader.begin();
         let snapshot = shared.published.load(&guard);
         let cell = shared.cells.of(guard.index());
@@ -334,7 +388,17 @@ impl<F: Frame> Worker<F> {
                 return true;
             }
         }
-        let mut turn = Turn { snapshot, guard: &guard, shared, mailbox, cell, engine, egress, patches, now_ms: 0 };
+        let mut turn = Turn {
+            snapshot,
+            guard: &guard,
+            shared,
+            mailbox,
+            cell,
+            engine,
+            egress,
+            patches,
+            now_ms: 0,
+        };
         let mut now = cycles();
         let mut busy = 0;
         if !mailbox.packet_outs.is_empty() {
@@ -343,7 +407,12 @@ impl<F: Frame> Worker<F> {
             busy += now.wrapping_sub(then);
         }
         for (index, port) in rx.iter_mut().enumerate() {
-            let Some(state) = snapshot.port(port.id.slot()).filter(|state| state.id == port.id) else { continue };
+            let Some(state) = snapshot
+                .port(port.id.slot())
+                .filter(|state| state.id == port.id)
+            else {
+                continue;
+            };
             if port.left_until > now {
                 continue;
             }
@@ -370,7 +439,8 @@ impl<F: Frame> Worker<F> {
         rest.account(&mailbox.counters, busy);
         if rest.turn_end.wrapping_sub(rest.drops_read) > rest.drops_interval {
             rest.drops_read = rest.turn_end;
-            rx.iter().for_each(|port| port.counters.set_drops(port.queue.drops()));
+            rx.iter()
+                .for_each(|port| port.counters.set_drops(port.queue.drops()));
         }
         busy > 0
     }
@@ -415,7 +485,11 @@ impl<F: Frame> Worker<F> {
                     limit = limit.min(to_time(muted));
                 }
                 // A negative descriptor is passed over.
-                self.fds.push(readable(if muted > 0 { -1 } else { port.queue.wait_fd().unwrap_or(-1) }));
+                self.fds.push(readable(if muted > 0 {
+                    -1
+                } else {
+                    port.queue.wait_fd().unwrap_or(-1)
+                }));
             }
             wait(&mut self.fds, limit);
             if self.fds[0].revents != 0 {
@@ -466,10 +540,13 @@ fn obey<F: Frame>(
     stop: &mut Option<u64>,
 ) {
     let mut give_back = |wanted: &dyn Fn(&RxPort<F>) -> bool| {
-        let (gone, kept) = std::mem::take(rx).into_iter().partition(|port| wanted(port));
+        let (gone, kept) = std::mem::take(rx)
+            .into_iter()
+            .partition(|port| wanted(port));
         *rx = kept;
         let gone: Vec<RxPort<F>> = gone;
-        gone.iter().for_each(|port| port.counters.set_drops(port.queue.drops()));
+        gone.iter()
+            .for_each(|port| port.counters.set_drops(port.queue.drops()));
         gone
     };
     match command {
@@ -482,7 +559,11 @@ fn obey<F: Frame>(
         }
         Command::TakeRx { id, index, ticket } => {
             let rx = give_back(&|port| port.id == id && port.index == index);
-            returns.push(Returned { ticket, rx, tx: Vec::new() });
+            returns.push(Returned {
+                ticket,
+                rx,
+                tx: Vec::new(),
+            });
         }
         Command::Stop { ticket } => *stop = Some(ticket),
     }
@@ -536,7 +617,9 @@ impl<'a, F: Frame> Turn<'a, F> {
     fn arrive(&mut self, port: &'a PortState, depth: u32, frames: &mut Vec<F>) {
         let counters = port.counters.of(self.guard.index());
         counters.rx_packets.add(frames.len() as u64);
-        counters.rx_bytes.add(frames.iter().map(|frame| frame.len() as u64).sum());
+        counters
+            .rx_bytes
+            .add(frames.iter().map(|frame| frame.len() as u64).sum());
         if port.flags.down || port.flags.no_recv || port.flags.no_recv_stp {
             self.refuse(port, frames);
         }
@@ -546,7 +629,15 @@ impl<'a, F: Frame> Turn<'a, F> {
         };
         if port.mirror_in == 0 {
             let (engine, mut host) = self.host(bridge, depth);
-            engine.burst(&bridge.program, host.guard, port.number, frames, 0, host.now_ms, &mut host.forward);
+            engine.burst(
+                &bridge.program,
+                host.guard,
+                port.number,
+                frames,
+                0,
+                host.now_ms,
+                &mut host.forward,
+            );
         } else {
             self.arrive_mirrored(port, bridge, depth, frames);
         }
@@ -559,12 +650,23 @@ impl<'a, F: Frame> Turn<'a, F> {
         let before = frames.len();
         frames.retain(|frame| {
             let mut dst = [0; 6];
-            let refused = if frame.read_at(0, &mut dst) && dst == STP { port.flags.no_recv_stp } else { port.flags.no_recv };
+            let refused = if frame.read_at(0, &mut dst) && dst == STP {
+                port.flags.no_recv_stp
+            } else {
+                port.flags.no_recv
+            };
             !port.flags.down && !refused
         });
         let refused = (before - frames.len()) as u64;
         port.counters.of(self.guard.index()).rx_refused.add(refused);
-        self.cell.drop(if port.flags.down { DropReason::PortDown } else { DropReason::NoReceive }, refused);
+        self.cell.drop(
+            if port.flags.down {
+                DropReason::PortDown
+            } else {
+                DropReason::NoReceive
+            },
+            refused,
+        );
     }
 
     /// Frames come in by a port that mirrors select: those that have gone to the same mirrors are walked together.
@@ -581,18 +683,39 @@ impl<'a, F: Frame> Turn<'a, F> {
         let mut group_mirrored = 0;
         for mut frame in frames.drain(..) {
             let mut mirrored = 0;
-            host.forward.mirror(&mut mirrored, port, port.mirror_in, &mut frame);
+            host.forward
+                .mirror(&mut mirrored, port, port.mirror_in, &mut frame);
             if mirrored != group_mirrored && !group.is_empty() {
                 let program = &bridge.program;
-                engine.burst(program, host.guard, port.number, &mut group, group_mirrored, host.now_ms, &mut host.forward);
+                engine.burst(
+                    program,
+                    host.guard,
+                    port.number,
+                    &mut group,
+                    group_mirrored,
+                    host.now_ms,
+                    &mut host.forward,
+                );
             }
             group_mirrored = mirrored;
             group.push(frame);
         }
-        engine.burst(&bridge.program, host.guard, port.number, &mut group, group_mirrored, host.now_ms, &mut host.forward);
+        engine.burst(
+            &bridge.program,
+            host.guard,
+            port.number,
+            &mut group,
+            group_mirrored,
+            host.now_ms,
+            &mut host.forward,
+        );
     }
 
-    fn host(&mut self, bridge: &'a crate::snapshot::BridgeState, depth: u32) -> (&mut Engine<F>, TurnHost<'_, F>) {
+    fn host(
+        &mut self,
+        bridge: &'a crate::snapshot::BridgeState,
+        depth: u32,
+    ) -> (&mut Engine<F>, TurnHost<'_, F>) {
         let forward = Forward {
             snapshot: self.snapshot,
             bridge,
@@ -604,13 +727,22 @@ impl<'a, F: Frame> Turn<'a, F> {
             second: (self.now_ms / 1000) as u32,
             depth,
         };
-        (self.engine, TurnHost { forward, guard: self.guard, now_ms: self.now_ms })
+        (
+            self.engine,
+            TurnHost {
+                forward,
+                guard: self.guard,
+                now_ms: self.now_ms,
+            },
+        )
     }
 
     fn packet_outs(&mut self) {
         let mut done = Done(&self.shared.packet_outs_done, 0);
         for _ in 0..PACKET_OUTS {
-            let Some(out) = self.mailbox.packet_outs.pop() else { break };
+            let Some(out) = self.mailbox.packet_outs.pop() else {
+                break;
+            };
             done.1 += 1;
             self.begin(1);
             self.packet_out(&out);
@@ -620,7 +752,11 @@ impl<'a, F: Frame> Turn<'a, F> {
     }
 
     fn packet_out(&mut self, out: &PacketOut) {
-        let Some(bridge) = self.snapshot.bridge(out.bridge.slot()).filter(|bridge| bridge.id == out.bridge) else {
+        let Some(bridge) = self
+            .snapshot
+            .bridge(out.bridge.slot())
+            .filter(|bridge| bridge.id == out.bridge)
+        else {
             return self.cell.drop(DropReason::BridgeGone, 1);
         };
         let Some(frame) = (self.shared.allocate)(&out.data) else {
@@ -628,7 +764,15 @@ impl<'a, F: Frame> Turn<'a, F> {
         };
         self.cell.packet_outs.add(1);
         let (engine, mut host) = self.host(bridge, 0);
-        engine.run_ops(&bridge.program, host.guard, out.in_port, frame, &out.ops, host.now_ms, &mut host.forward);
+        engine.run_ops(
+            &bridge.program,
+            host.guard,
+            out.in_port,
+            frame,
+            &out.ops,
+            host.now_ms,
+            &mut host.forward,
+        );
     }
 }
 
@@ -659,7 +803,14 @@ pub(crate) fn pin(cpu: usize) -> Result<(), String> {
         libc::CPU_SET(cpu, &mut set);
         libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set)
     };
-    if done == 0 { Ok(()) } else { Err(format!("cannot run on CPU {cpu}: {}", std::io::Error::last_os_error())) }
+    if done == 0 {
+        Ok(())
+    } else {
+        Err(format!(
+            "cannot run on CPU {cpu}: {}",
+            std::io::Error::last_os_error()
+        ))
+    }
 }
 
 /// Makes short sleeps of the calling thread end when they are asked to, and not up to 50 us later.

@@ -19,7 +19,11 @@ struct Source {
 
 impl Source {
     fn new(wire: &Arc<Wire>, make: impl Fn(u64) -> HeapFrame + Send + 'static) -> Source {
-        let (stop, put, wire) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)), Arc::clone(wire));
+        let (stop, put, wire) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicU64::new(0)),
+            Arc::clone(wire),
+        );
         let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&put));
         let body = move || {
             let mut number = 0;
@@ -35,7 +39,11 @@ impl Source {
                 }
             }
         };
-        Source { stop, put, thread: Some(std::thread::spawn(body)) }
+        Source {
+            stop,
+            put,
+            thread: Some(std::thread::spawn(body)),
+        }
     }
 
     /// Stops, and says how many frames it has put on the wire.
@@ -62,14 +70,27 @@ fn ports_come_and_go_and_every_frame_is_accounted_for() {
             let id = switch.port(bridge, 5, &guest);
             wait_until("the guest gets something", || guest.sent() > 0);
             switch.datapath.remove_port(id).unwrap();
-            assert_eq!(guest.queues_alive.load(Ordering::SeqCst), 0, "all queues are back and gone");
+            assert_eq!(
+                guest.queues_alive.load(Ordering::SeqCst),
+                0,
+                "all queues are back and gone"
+            );
             sent_to_guest += guest.sent();
         }
         let (first, third) = (steady.stop(), unsteady.stop());
-        wait_until("all fetched", || ports[0].1.waiting() == 0 && ports[2].1.waiting() == 0);
-        wait_until("steady traffic has lost nothing", || ports[1].1.sent() == first);
-        wait_until("sent and dropped make received", || sent_to_guest + switch.dropped_in_all() == third);
-        assert_eq!(switch.dropped_in_all(), switch.dropped("unknown_port") + switch.dropped("port_gone"));
+        wait_until("all fetched", || {
+            ports[0].1.waiting() == 0 && ports[2].1.waiting() == 0
+        });
+        wait_until("steady traffic has lost nothing", || {
+            ports[1].1.sent() == first
+        });
+        wait_until("sent and dropped make received", || {
+            sent_to_guest + switch.dropped_in_all() == third
+        });
+        assert_eq!(
+            switch.dropped_in_all(),
+            switch.dropped("unknown_port") + switch.dropped("port_gone")
+        );
         let stats = switch.datapath.port_stats(ports[1].0).unwrap();
         assert_eq!((stats.tx_packets, stats.tx_bytes), (first, first * 60));
         let stats = switch.datapath.port_stats(ports[0].0).unwrap();
@@ -84,7 +105,8 @@ fn workers_come_and_go_and_no_frame_is_lost_or_overtaken() {
     let ports = switch.ports(bridge, 4);
     switch.rule(bridge, 0, 1, in_port(1), vec![Op::Output(2)]);
     switch.rule(bridge, 0, 1, in_port(3), vec![Op::Output(4)]);
-    let sources = [0, 2].map(|at: usize| Source::new(&ports[at].1, |number| frame(mac(2), mac(1), number)));
+    let sources =
+        [0, 2].map(|at: usize| Source::new(&ports[at].1, |number| frame(mac(2), mac(1), number)));
     for round in 0..12 {
         let wanted: &[Option<usize>] = match round % 4 {
             0 => &[None],
@@ -94,23 +116,40 @@ fn workers_come_and_go_and_no_frame_is_lost_or_overtaken() {
         };
         switch.datapath.set_workers(wanted).unwrap();
         let before = ports[1].1.sent() + ports[3].1.sent();
-        wait_until("traffic flows", || ports[1].1.sent() + ports[3].1.sent() > before + 100);
+        wait_until("traffic flows", || {
+            ports[1].1.sent() + ports[3].1.sent() > before + 100
+        });
         let workers = switch.datapath.workers();
         assert_eq!(workers.len(), wanted.len());
-        assert_eq!(workers.iter().map(|worker| worker.queues.len()).sum::<usize>(), 4);
+        assert_eq!(
+            workers
+                .iter()
+                .map(|worker| worker.queues.len())
+                .sum::<usize>(),
+            4
+        );
         switch.datapath.rebalance().unwrap();
     }
     let put = sources.map(Source::stop);
-    wait_until("all arrived", || ports[1].1.sent() == put[0] && ports[3].1.sent() == put[1]);
+    wait_until("all arrived", || {
+        ports[1].1.sent() == put[0] && ports[3].1.sent() == put[1]
+    });
     for port in [1, 3] {
-        let numbers: Vec<u64> =
-            ports[port].1.take().iter().map(|bytes| u64::from_be_bytes(bytes[14..22].try_into().unwrap())).collect();
+        let numbers: Vec<u64> = ports[port]
+            .1
+            .take()
+            .iter()
+            .map(|bytes| u64::from_be_bytes(bytes[14..22].try_into().unwrap()))
+            .collect();
         assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]), "in order");
     }
     assert_eq!(switch.dropped_in_all(), 0);
     switch.datapath.set_workers(&[]).unwrap();
     let out = Arc::new(program::ops::OpList::new(vec![Op::Output(2)]));
-    assert_eq!(switch.datapath.packet_out(bridge, 1, vec![0; 60], out), Err(Error::NoWorker));
+    assert_eq!(
+        switch.datapath.packet_out(bridge, 1, vec![0; 60], out),
+        Err(Error::NoWorker)
+    );
 }
 
 #[test]
@@ -150,17 +189,26 @@ fn an_idle_worker_sleeps_and_is_woken_by_traffic_and_by_control() {
     let ports = switch.ports(bridge, 2);
     switch.rule(bridge, 0, 1, in_port(1), vec![Op::Output(2)]);
     let sleeps = |switch: &Switch| switch.datapath.workers()[0].stats.sleeps;
-    wait_until("asleep", || sleeps(&switch) > 0 || ports[0].1.armed.load(Ordering::SeqCst) > 0);
+    wait_until("asleep", || {
+        sleeps(&switch) > 0 || ports[0].1.armed.load(Ordering::SeqCst) > 0
+    });
     for number in 0..20 {
         // Long enough to fall asleep in between.
         std::thread::sleep(Duration::from_millis(2));
         ports[0].1.put(frame(mac(2), mac(1), number));
         wait_until("forwarded", || ports[1].1.sent() == number + 1);
     }
-    assert!(sleeps(&switch) >= 15, "it slept {} times between 20 frames", sleeps(&switch));
+    assert!(
+        sleeps(&switch) >= 15,
+        "it slept {} times between 20 frames",
+        sleeps(&switch)
+    );
     std::thread::sleep(Duration::from_millis(5));
     let out = Arc::new(program::ops::OpList::new(vec![Op::Output(2)]));
-    switch.datapath.packet_out(bridge, 1, vec![0; 60], out).unwrap();
+    switch
+        .datapath
+        .packet_out(bridge, 1, vec![0; 60], out)
+        .unwrap();
     wait_until("woken by a packet-out", || ports[1].1.sent() == 21);
     // Asleep it counts as having seen everything.
     std::thread::sleep(Duration::from_millis(5));
@@ -207,7 +255,10 @@ fn a_descriptor_that_signals_for_nothing_costs_only_its_own_port() {
     let before = switch.datapath.workers()[0].stats;
     std::thread::sleep(Duration::from_millis(300));
     let spent = switch.datapath.workers()[0].stats.since(&before);
-    assert!(spent.sleep_cycles > spent.idle_cycles, "it sleeps most of the time nevertheless: {spent:?}");
+    assert!(
+        spent.sleep_cycles > spent.idle_cycles,
+        "it sleeps most of the time nevertheless: {spent:?}"
+    );
     for number in 0..10 {
         wires[0].put(frame(mac(2), mac(1), number));
         wait_until("forwarded", || wires[1].sent() == number + 1);
@@ -225,11 +276,15 @@ fn a_failing_queue_does_not_take_the_worker_with_it() {
     switch.rule(bridge, 0, 1, in_port(3), vec![Op::Output(4)]);
     ports[2].1.fail_receive.store(true, Ordering::SeqCst);
     ports[2].1.put(frame(mac(2), mac(1), 0));
-    wait_until("failed once", || switch.datapath.workers()[0].stats.failures == 1);
+    wait_until("failed once", || {
+        switch.datapath.workers()[0].stats.failures == 1
+    });
     wait_until("and goes on", || ports[3].1.sent() == 1);
     ports[3].1.fail_send.store(true, Ordering::SeqCst);
     ports[2].1.put(frame(mac(2), mac(1), 1));
-    wait_until("the frame is counted", || switch.dropped("worker_failed") > 0);
+    wait_until("the frame is counted", || {
+        switch.dropped("worker_failed") > 0
+    });
     for number in 0..100 {
         ports[0].1.put(frame(mac(2), mac(1), number));
     }
@@ -268,20 +323,42 @@ fn bad_ports_are_refused_and_leave_nothing_behind() {
     };
     let other = Wire::new(true);
     let add = |switch: &mut Switch, spec| switch.datapath.add_port(spec).unwrap_err();
-    assert!(matches!(add(&mut switch, spec("x", 1, &other, true)), Error::NumberInUse { .. }));
-    assert!(matches!(add(&mut switch, spec("x", 0, &other, true)), Error::BadNumber { .. }));
-    assert!(matches!(add(&mut switch, spec("x", 0xffff_fff8, &other, true)), Error::BadNumber { .. }));
+    assert!(matches!(
+        add(&mut switch, spec("x", 1, &other, true)),
+        Error::NumberInUse { .. }
+    ));
+    assert!(matches!(
+        add(&mut switch, spec("x", 0, &other, true)),
+        Error::BadNumber { .. }
+    ));
+    assert!(matches!(
+        add(&mut switch, spec("x", 0xffff_fff8, &other, true)),
+        Error::BadNumber { .. }
+    ));
     let name = switch.datapath.ports()[0].name.clone();
-    assert_eq!(add(&mut switch, spec(&name, 2, &other, true)), Error::NameInUse(name));
+    assert_eq!(
+        add(&mut switch, spec(&name, 2, &other, true)),
+        Error::NameInUse(name)
+    );
     let error = add(&mut switch, spec("x", 2, &other, false));
     assert!(error.to_string().contains("no more queues"), "{error}");
     assert_eq!(other.queues_alive.load(Ordering::SeqCst), 0);
     assert_eq!(switch.datapath.ports().len(), 1);
-    let id = switch.datapath.add_port(spec("x", 2, &other, true)).unwrap();
+    let id = switch
+        .datapath
+        .add_port(spec("x", 2, &other, true))
+        .unwrap();
     assert_eq!(switch.datapath.find_port("x"), Some(id));
-    assert!(switch.datapath.set_workers(&[Some(5000)]).is_err(), "no such processor");
+    assert!(
+        switch.datapath.set_workers(&[Some(5000)]).is_err(),
+        "no such processor"
+    );
     switch.datapath.set_workers(&[None]).unwrap();
-    assert_eq!(switch.datapath.workers()[0].queues.len(), 2, "queues survive");
+    assert_eq!(
+        switch.datapath.workers()[0].queues.len(),
+        2,
+        "queues survive"
+    );
     drop(switch);
     assert_eq!(other.queues_alive.load(Ordering::SeqCst), 0);
 }

@@ -16,12 +16,21 @@ fn a_learning_switch_floods_then_learns_then_forwards() {
     let bridge = switch.learning_bridge("br0");
     let ports = switch.ports(bridge, 3);
     ports[0].1.put(frame(mac(2), mac(1), 1));
-    wait_until("flooded", || ports[1].1.sent() == 1 && ports[2].1.sent() == 1);
+    wait_until("flooded", || {
+        ports[1].1.sent() == 1 && ports[2].1.sent() == 1
+    });
     ports[1].1.put(frame(mac(1), mac(2), 2));
     wait_until("forwarded", || ports[0].1.sent() == 1);
-    assert_eq!(ports[2].1.sent(), 1, "the third port has seen only the flood");
+    assert_eq!(
+        ports[2].1.sent(),
+        1,
+        "the third port has seen only the flood"
+    );
     let macs = switch.datapath.macs(bridge).unwrap();
-    let mut learned: Vec<_> = macs.iter().map(|(port, entry)| (*port, entry.mac, entry.vlan)).collect();
+    let mut learned: Vec<_> = macs
+        .iter()
+        .map(|(port, entry)| (*port, entry.mac, entry.vlan))
+        .collect();
     learned.sort();
     assert_eq!(learned, [(ports[0].0, mac(1), 0), (ports[1].0, mac(2), 0)]);
     // To its own port: dropped, by name.
@@ -29,7 +38,9 @@ fn a_learning_switch_floods_then_learns_then_forwards() {
     wait_until("dropped", || switch.dropped("learned_on_ingress") == 1);
     // A move.
     ports[2].1.put(frame(mac(2), mac(1), 4));
-    wait_until("moved", || switch.datapath.mac_stats(bridge).unwrap().moved == 1);
+    wait_until("moved", || {
+        switch.datapath.mac_stats(bridge).unwrap().moved == 1
+    });
     ports[1].1.put(frame(mac(1), mac(2), 5));
     wait_until("forwarded to the new place", || ports[2].1.sent() == 2);
 }
@@ -39,8 +50,20 @@ fn ageing_flushing_and_static_entries() {
     let mut switch = Switch::new(1);
     let bridge = switch.learning_bridge("br0");
     let ports = switch.ports(bridge, 2);
-    switch.datapath.set_bridge(bridge, BridgeSettings { mac_aging: 10, ..Default::default() }).unwrap();
-    switch.datapath.add_static_mac(bridge, ports[1].0, 0, mac(7)).unwrap();
+    switch
+        .datapath
+        .set_bridge(
+            bridge,
+            BridgeSettings {
+                mac_aging: 10,
+                ..Default::default()
+            },
+        )
+        .unwrap();
+    switch
+        .datapath
+        .add_static_mac(bridge, ports[1].0, 0, mac(7))
+        .unwrap();
     ports[0].1.put(frame(mac(7), mac(1), 1));
     wait_until("sent", || ports[1].1.sent() == 1);
     let count = |switch: &Switch| switch.datapath.mac_stats(bridge).unwrap();
@@ -64,17 +87,25 @@ fn vlans_keep_ports_apart_and_tags_are_as_each_port_wants() {
     let mut switch = Switch::new(1);
     let bridge = switch.learning_bridge("br0");
     let wires: Vec<_> = (0..5).map(|_| Wire::new(true)).collect();
-    let vlan = |mode| PortSettings { vlan: VlanConfig::new(mode, None), ..Default::default() };
+    let vlan = |mode| PortSettings {
+        vlan: VlanConfig::new(mode, None),
+        ..Default::default()
+    };
     switch.port_with(bridge, 1, &wires[0], access(10));
     switch.port_with(bridge, 2, &wires[1], access(10));
     switch.port_with(bridge, 3, &wires[2], access(20));
     switch.port_with(bridge, 4, &wires[3], vlan(VlanMode::Trunk));
     switch.port_with(bridge, 5, &wires[4], vlan(VlanMode::NativeUntagged(10)));
     wires[0].put(frame(BROADCAST, mac(1), 1));
-    wait_until("flooded", || [1, 3, 4].iter().all(|port: &usize| wires[*port].sent() == 1));
+    wait_until("flooded", || {
+        [1, 3, 4]
+            .iter()
+            .all(|port: &usize| wires[*port].sent() == 1)
+    });
     assert_eq!(wires[1].take(), [bytes(BROADCAST, mac(1), None, 1)]);
-    assert_eq!(wires[3].take(), [bytes(BROADCAST, mac(1), Some(10), 1).into_iter().take(64).collect::<Vec<_>>()
-        .into_iter().chain(vec![0; 4]).take(64).collect::<Vec<_>>()].map(|mut wanted| { wanted.truncate(64); wanted.resize(64, 0); wanted }));
+    let mut with_tag = bytes(BROADCAST, mac(1), None, 1);
+    with_tag.splice(12..12, [0x81, 0, 0, 10]);
+    assert_eq!(wires[3].take(), [with_tag]);
     assert_eq!(wires[4].take(), [bytes(BROADCAST, mac(1), None, 1)]);
     assert_eq!(wires[2].sent(), 0);
     // From the trunk into VLAN 20: the tag goes.
@@ -90,7 +121,9 @@ fn vlans_keep_ports_apart_and_tags_are_as_each_port_wants() {
     wires[3].put(HeapFrame::new(&broken));
     wires[3].put(HeapFrame::new(&[1, 2, 3]));
     wires[3].put(HeapFrame::new(&[]));
-    wait_until("counted", || switch.dropped("truncated_tag") == 1 && switch.dropped("runt") == 2);
+    wait_until("counted", || {
+        switch.dropped("truncated_tag") == 1 && switch.dropped("runt") == 2
+    });
 }
 
 #[test]
@@ -99,27 +132,76 @@ fn flags_and_reserved_addresses() {
     let bridge = switch.learning_bridge("br0");
     let ports = switch.ports(bridge, 3);
     let set = |switch: &mut Switch, port: usize, flags| {
-        switch.datapath.modify_port(ports[port].0, PortSettings { flags, ..Default::default() }).unwrap();
+        switch
+            .datapath
+            .modify_port(
+                ports[port].0,
+                PortSettings {
+                    flags,
+                    ..Default::default()
+                },
+            )
+            .unwrap();
     };
-    set(&mut switch, 1, PortFlags { no_flood: true, ..Default::default() });
+    set(
+        &mut switch,
+        1,
+        PortFlags {
+            no_flood: true,
+            ..Default::default()
+        },
+    );
     ports[0].1.put(frame(BROADCAST, mac(1), 1));
     wait_until("flooded", || ports[2].1.sent() == 1);
     assert_eq!(ports[1].1.sent(), 0);
-    set(&mut switch, 0, PortFlags { no_recv: true, ..Default::default() });
+    set(
+        &mut switch,
+        0,
+        PortFlags {
+            no_recv: true,
+            ..Default::default()
+        },
+    );
     ports[0].1.put(frame(BROADCAST, mac(1), 2));
     wait_until("not received", || switch.dropped("no_receive") == 1);
-    set(&mut switch, 0, PortFlags { down: true, ..Default::default() });
+    set(
+        &mut switch,
+        0,
+        PortFlags {
+            down: true,
+            ..Default::default()
+        },
+    );
     ports[0].1.put(frame(BROADCAST, mac(1), 3));
     ports[1].1.put(frame(mac(1), mac(2), 4));
     wait_until("down", || switch.dropped("port_down") == 2);
-    set(&mut switch, 0, PortFlags { no_fwd: true, ..Default::default() });
+    set(
+        &mut switch,
+        0,
+        PortFlags {
+            no_fwd: true,
+            ..Default::default()
+        },
+    );
     ports[1].1.put(frame(mac(1), mac(2), 5));
     wait_until("not forwarded", || switch.dropped("no_forward") == 1);
-    assert_eq!(switch.datapath.port_stats(ports[0].0).unwrap().rx_refused, 2);
+    assert_eq!(
+        switch.datapath.port_stats(ports[0].0).unwrap().rx_refused,
+        2
+    );
     let stp = [0x01, 0x80, 0xc2, 0, 0, 0];
     ports[1].1.put(frame(stp, mac(2), 6));
     wait_until("reserved", || switch.dropped("reserved_address") == 1);
-    switch.datapath.set_bridge(bridge, BridgeSettings { forward_bpdu: true, ..Default::default() }).unwrap();
+    switch
+        .datapath
+        .set_bridge(
+            bridge,
+            BridgeSettings {
+                forward_bpdu: true,
+                ..Default::default()
+            },
+        )
+        .unwrap();
     ports[1].1.put(frame(stp, mac(2), 7));
     wait_until("forwarded", || ports[2].1.sent() == 2);
 }
@@ -133,16 +215,40 @@ fn outputs_of_rules() {
     switch.port(bridge, LOCAL, &local);
     let far = Wire::new(true);
     switch.port(bridge, 60_000, &far);
-    switch.rule(bridge, 0, 1, in_port(1), vec![Op::Output(2), Op::Output(LOCAL), Op::Output(60_000)]);
-    switch.rule(bridge, 0, 1, in_port(2), vec![Op::All { flood: false }, Op::InPort]);
-    switch.rule(bridge, 0, 1, in_port(3), vec![Op::Output(3), Op::Output(44)]);
+    switch.rule(
+        bridge,
+        0,
+        1,
+        in_port(1),
+        vec![Op::Output(2), Op::Output(LOCAL), Op::Output(60_000)],
+    );
+    switch.rule(
+        bridge,
+        0,
+        1,
+        in_port(2),
+        vec![Op::All { flood: false }, Op::InPort],
+    );
+    switch.rule(
+        bridge,
+        0,
+        1,
+        in_port(3),
+        vec![Op::Output(3), Op::Output(44)],
+    );
     ports[0].1.put(frame(mac(9), mac(1), 1));
-    wait_until("three copies", || ports[1].1.sent() == 1 && local.sent() == 1 && far.sent() == 1);
+    wait_until("three copies", || {
+        ports[1].1.sent() == 1 && local.sent() == 1 && far.sent() == 1
+    });
     ports[1].1.put(frame(mac(9), mac(1), 2));
-    wait_until("to all", || ports[0].1.sent() == 1 && ports[2].1.sent() == 1 && local.sent() == 2 && far.sent() == 2);
+    wait_until("to all", || {
+        ports[0].1.sent() == 1 && ports[2].1.sent() == 1 && local.sent() == 2 && far.sent() == 2
+    });
     wait_until("and back", || ports[1].1.sent() == 2);
     ports[2].1.put(frame(mac(9), mac(1), 3));
-    wait_until("nowhere", || switch.dropped("ingress_port") == 1 && switch.dropped("unknown_port") == 1);
+    wait_until("nowhere", || {
+        switch.dropped("ingress_port") == 1 && switch.dropped("unknown_port") == 1
+    });
     far.put(frame(mac(9), mac(1), 4));
     wait_until("no rule", || switch.dropped("table_miss") == 1);
 }
@@ -164,10 +270,16 @@ fn a_mirror_gets_each_packet_once() {
     let mut switch = Switch::new(1);
     let bridge = switch.learning_bridge("br0");
     let ports = switch.ports(bridge, 4);
-    let all = MirrorSpec { select_all: true, snaplen: Some(20), ..mirror("m", MirrorOutput::Port(ports[3].0)) };
+    let all = MirrorSpec {
+        select_all: true,
+        snaplen: Some(20),
+        ..mirror("m", MirrorOutput::Port(ports[3].0))
+    };
     switch.datapath.set_mirrors(bridge, vec![all]).unwrap();
     ports[0].1.put(frame(BROADCAST, mac(1), 1));
-    wait_until("flooded and mirrored", || ports[1].1.sent() == 1 && ports[2].1.sent() == 1 && ports[3].1.sent() == 1);
+    wait_until("flooded and mirrored", || {
+        ports[1].1.sent() == 1 && ports[2].1.sent() == 1 && ports[3].1.sent() == 1
+    });
     assert_eq!(ports[3].1.take()[0].len(), 20);
     assert_eq!(ports[1].1.take()[0].len(), 60);
     let stats = switch.datapath.mirror_stats(bridge, "m").unwrap();
@@ -189,22 +301,56 @@ fn mirrors_select_by_direction_and_vlan_and_send_into_a_vlan() {
     let wires: Vec<_> = (0..6).map(|_| Wire::new(true)).collect();
     let mut ids = Vec::new();
     for (index, wire) in wires.iter().enumerate().take(4) {
-        ids.push(switch.port_with(bridge, index as u32 + 1, wire, access(if index < 2 { 10 } else { 20 })));
+        ids.push(switch.port_with(
+            bridge,
+            index as u32 + 1,
+            wire,
+            access(if index < 2 { 10 } else { 20 }),
+        ));
     }
     ids.push(switch.port_with(bridge, 5, &wires[4], access(99)));
     ids.push(switch.port_with(bridge, 6, &wires[5], Default::default()));
-    let source = MirrorSpec { select_src: vec![ids[0]], ..mirror("in", MirrorOutput::Vlan(99)) };
-    let target = MirrorSpec { select_dst: vec![ids[3]], select_vlans: vec![10], ..mirror("out", MirrorOutput::Port(ids[5])) };
-    switch.datapath.set_mirrors(bridge, vec![source, target]).unwrap();
+    let source = MirrorSpec {
+        select_src: vec![ids[0]],
+        ..mirror("in", MirrorOutput::Vlan(99))
+    };
+    let target = MirrorSpec {
+        select_dst: vec![ids[3]],
+        select_vlans: vec![10],
+        ..mirror("out", MirrorOutput::Port(ids[5]))
+    };
+    switch
+        .datapath
+        .set_mirrors(bridge, vec![source, target])
+        .unwrap();
     wires[0].put(frame(BROADCAST, mac(1), 1));
-    wait_until("mirrored into VLAN 99", || wires[4].sent() == 1 && wires[1].sent() == 1);
+    wait_until("mirrored into VLAN 99", || {
+        wires[4].sent() == 1 && wires[1].sent() == 1
+    });
     wires[2].put(frame(BROADCAST, mac(3), 2));
     wait_until("flooded in VLAN 20", || wires[3].sent() == 1);
     assert_eq!(wires[5].sent(), 0, "selected by port, but not by VLAN");
-    assert_eq!(switch.datapath.mirror_stats(bridge, "in").unwrap().tx_packets, 1);
-    assert_eq!(switch.datapath.mirror_stats(bridge, "out").unwrap().tx_packets, 0);
+    assert_eq!(
+        switch
+            .datapath
+            .mirror_stats(bridge, "in")
+            .unwrap()
+            .tx_packets,
+        1
+    );
+    assert_eq!(
+        switch
+            .datapath
+            .mirror_stats(bridge, "out")
+            .unwrap()
+            .tx_packets,
+        0
+    );
     let wrong = mirror("x", MirrorOutput::Vlan(5000));
-    assert!(matches!(switch.datapath.set_mirrors(bridge, vec![wrong]), Err(Error::Mirror { .. })));
+    assert!(matches!(
+        switch.datapath.set_mirrors(bridge, vec![wrong]),
+        Err(Error::Mirror { .. })
+    ));
 }
 
 #[test]
@@ -229,7 +375,10 @@ fn patch_ports_join_bridges() {
     a.put(frame(mac(2), mac(1), 4));
     wait_until("no peer any more", || switch.dropped("no_patch_peer") == 2);
     assert_eq!(switch.datapath.remove_port(other), Err(Error::NoSuchPort));
-    assert!(matches!(switch.datapath.remove_bridge(two), Err(Error::BridgeInUse(_))));
+    assert!(matches!(
+        switch.datapath.remove_bridge(two),
+        Err(Error::BridgeInUse(_))
+    ));
 }
 
 #[test]
@@ -243,7 +392,9 @@ fn a_loop_of_patch_ports_ends() {
     let wire = Wire::new(true);
     switch.port(one, 1, &wire);
     wire.put(frame(BROADCAST, mac(1), 1));
-    wait_until("the storm ends", || switch.dropped("too_many_patches") > 0 && wire.waiting() == 0);
+    wait_until("the storm ends", || {
+        switch.dropped("too_many_patches") > 0 && wire.waiting() == 0
+    });
     let after = wire.sent();
     std::thread::sleep(std::time::Duration::from_millis(50));
     assert_eq!(wire.sent(), after, "nothing goes round any more");
@@ -268,24 +419,50 @@ fn packets_to_controllers_and_back() {
         !packets.is_empty()
     });
     let packet = &packets[0];
-    assert_eq!((packet.in_port, packet.table, packet.cookie, packet.controller_id), (1, 0, 7, 3));
-    assert_eq!((packet.total_len, packet.data.len(), packet.userdata.as_slice()), (60, 20, &[1_u8, 2][..]));
+    assert_eq!(
+        (
+            packet.in_port,
+            packet.table,
+            packet.cookie,
+            packet.controller_id
+        ),
+        (1, 0, 7, 3)
+    );
+    assert_eq!(
+        (
+            packet.total_len,
+            packet.data.len(),
+            packet.userdata.as_slice()
+        ),
+        (60, 20, &[1_u8, 2][..])
+    );
     assert_eq!(packet.data[..6], mac(2));
     assert_eq!(packet.bridge, bridge);
     // Packet-outs, in order; one of them resubmits, and so comes back.
     let out = |ops| Arc::new(OpList::new(ops));
     let data = |number| frame(mac(2), mac(1), number).to_vec();
     for number in 0..100 {
-        switch.datapath.packet_out(bridge, 0xffff_fffd, data(number), out(vec![Op::Output(2)])).unwrap();
+        switch
+            .datapath
+            .packet_out(bridge, 0xffff_fffd, data(number), out(vec![Op::Output(2)]))
+            .unwrap();
     }
-    let resubmit = Op::Resubmit { in_port: Some(1), table: Some(0) };
-    switch.datapath.packet_out(bridge, 1, data(100), out(vec![resubmit])).unwrap();
+    let resubmit = Op::Resubmit {
+        in_port: Some(1),
+        table: Some(0),
+    };
+    switch
+        .datapath
+        .packet_out(bridge, 1, data(100), out(vec![resubmit]))
+        .unwrap();
     let barrier = switch.datapath.barrier();
     wait_until("carried out", || switch.datapath.barrier_passed(barrier));
     wait_until("sent", || ports[1].1.sent() == 100);
     let numbers: Vec<u8> = ports[1].1.take().iter().map(|bytes| bytes[21]).collect();
     assert_eq!(numbers, (0..100).collect::<Vec<u8>>());
-    wait_until("came back", || !switch.datapath.take_packet_ins(10).is_empty());
+    wait_until("came back", || {
+        !switch.datapath.take_packet_ins(10).is_empty()
+    });
 }
 
 #[test]
@@ -293,13 +470,30 @@ fn the_packet_in_queue_is_bounded_and_says_what_it_loses() {
     let mut switch = Switch::new(1);
     let bridge = switch.bridge("br0");
     let ports = switch.ports(bridge, 1);
-    let to = ToController { max_len: 0xffff, reason: PacketInReason::NoMatch, controller_id: 0, userdata: Vec::new() };
-    switch.rule(bridge, 0, 0, Match::any(), vec![Op::Controller(Box::new(to))]);
+    let to = ToController {
+        max_len: 0xffff,
+        reason: PacketInReason::NoMatch,
+        controller_id: 0,
+        userdata: Vec::new(),
+    };
+    switch.rule(
+        bridge,
+        0,
+        0,
+        Match::any(),
+        vec![Op::Controller(Box::new(to))],
+    );
     for number in 0..3000 {
-        wait_until("room on the wire", || ports[0].1.try_put(frame(mac(2), mac(1), number)));
+        wait_until("room on the wire", || {
+            ports[0].1.try_put(frame(mac(2), mac(1), number))
+        });
     }
-    wait_until("all handled", || switch.datapath.port_stats(ports[0].0).unwrap().rx_packets == 3000);
-    wait_until("the rest is counted", || switch.dropped("packet_in_queue_full") == 3000 - 1024);
+    wait_until("all handled", || {
+        switch.datapath.port_stats(ports[0].0).unwrap().rx_packets == 3000
+    });
+    wait_until("the rest is counted", || {
+        switch.dropped("packet_in_queue_full") == 3000 - 1024
+    });
     let mut fetched = 0;
     while fetched < 1024 {
         let packets = switch.datapath.take_packet_ins(100);
@@ -307,8 +501,20 @@ fn the_packet_in_queue_is_bounded_and_says_what_it_loses() {
         fetched += packets.len();
     }
     assert!(switch.datapath.take_packet_ins(100).is_empty());
-    let flags = PortFlags { no_packet_in: true, ..Default::default() };
-    switch.datapath.modify_port(ports[0].0, PortSettings { flags, ..Default::default() }).unwrap();
+    let flags = PortFlags {
+        no_packet_in: true,
+        ..Default::default()
+    };
+    switch
+        .datapath
+        .modify_port(
+            ports[0].0,
+            PortSettings {
+                flags,
+                ..Default::default()
+            },
+        )
+        .unwrap();
     ports[0].1.put(frame(mac(2), mac(1), 1));
     wait_until("suppressed", || switch.dropped("no_packet_in") == 1);
 }

@@ -43,7 +43,11 @@ impl<F: Frame> Handle<F> {
         while !self.mailbox.ended.load(Ordering::Acquire) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_micros(50));
         }
-        if let Some(thread) = self.thread.take().filter(|_| self.mailbox.ended.load(Ordering::Acquire)) {
+        if let Some(thread) = self
+            .thread
+            .take()
+            .filter(|_| self.mailbox.ended.load(Ordering::Acquire))
+        {
             // The worker catches its failures, so there is no panic to hand on.
             let _ = thread.join();
         }
@@ -71,7 +75,11 @@ impl<F: Frame + 'static> Datapath<F> {
             }
         }
         // Those that end first, so that numbers stay low: devices have few transmit queues.
-        let ended: Vec<Handle<F>> = ending.into_iter().rev().map(|index| self.workers.remove(index)).collect();
+        let ended: Vec<Handle<F>> = ending
+            .into_iter()
+            .rev()
+            .map(|index| self.workers.remove(index))
+            .collect();
         let kept = self.workers.len();
         let mut outcome = self.stop_workers(ended);
         for cpu in missing {
@@ -93,8 +101,16 @@ impl<F: Frame + 'static> Datapath<F> {
             Some(cpu) => format!("pmd-c{cpu:02}/id:{id}"),
             None => format!("pmd-any/id:{id}"),
         };
-        let failed = |reason: String| Error::Worker { name: name.clone(), reason };
-        let reader = self.shared.program.domain.reader().ok_or_else(|| failed("too many workers".to_owned()))?;
+        let failed = |reason: String| Error::Worker {
+            name: name.clone(),
+            reason,
+        };
+        let reader = self
+            .shared
+            .program
+            .domain
+            .reader()
+            .ok_or_else(|| failed("too many workers".to_owned()))?;
         let number = reader.index();
         self.shared.program.counters.add_worker(number);
         let wake = Wake::new().map_err(|error| failed(error.to_string()))?;
@@ -102,9 +118,15 @@ impl<F: Frame + 'static> Datapath<F> {
         let mailbox = Arc::new(Mailbox::new(name.clone(), wake, Arc::clone(&packet_ins)));
         let (ready, started) = mpsc::sync_channel(1);
         let thread = {
-            let (shared, mailbox, init) = (Arc::clone(&self.shared), Arc::clone(&mailbox), self.thread_init.clone());
+            let (shared, mailbox, init) = (
+                Arc::clone(&self.shared),
+                Arc::clone(&mailbox),
+                self.thread_init.clone(),
+            );
             let body = move || {
-                let begun = cpu.map_or(Ok(()), pin).and_then(|()| init.map(|init| init(&mailbox.name)).transpose());
+                let begun = cpu
+                    .map_or(Ok(()), pin)
+                    .and_then(|()| init.map(|init| init(&mailbox.name)).transpose());
                 sleep_precisely();
                 match begun {
                     Err(reason) => drop(ready.send(Err(reason))),
@@ -116,7 +138,10 @@ impl<F: Frame + 'static> Datapath<F> {
                 }
                 mailbox.ended.store(true, Ordering::Release);
             };
-            std::thread::Builder::new().name(name.clone()).spawn(body).map_err(|error| failed(error.to_string()))?
+            std::thread::Builder::new()
+                .name(name.clone())
+                .spawn(body)
+                .map_err(|error| failed(error.to_string()))?
         };
         match started.recv_timeout(PATIENCE) {
             Ok(Ok(())) => {}
@@ -142,12 +167,16 @@ impl<F: Frame + 'static> Datapath<F> {
         let handle = &self.workers[worker];
         let mut outcome = Ok(());
         for port in self.ports.iter_mut().flatten() {
-            let Kind::Device { tx, .. } = &mut port.kind else { continue };
+            let Kind::Device { tx, .. } = &mut port.kind else {
+                continue;
+            };
             let given = give_tx(handle, port.id.slot(), &port.name, tx, &port.counters);
             outcome = outcome.and(given);
         }
         let parked: Vec<RxPort<F>> = self.parked.drain(..).collect();
-        parked.into_iter().fold(outcome, |outcome, port| outcome.and(self.serve(port)))
+        parked
+            .into_iter()
+            .fold(outcome, |outcome, port| outcome.and(self.serve(port)))
     }
 
     fn stop_workers(&mut self, mut ended: Vec<Handle<F>>) -> Result<(), Error> {
@@ -155,7 +184,12 @@ impl<F: Frame + 'static> Datapath<F> {
         let mut tickets = HashSet::new();
         for worker in &ended {
             self.tickets += 1;
-            match send(worker, Command::Stop { ticket: self.tickets }) {
+            match send(
+                worker,
+                Command::Stop {
+                    ticket: self.tickets,
+                },
+            ) {
                 Ok(()) => drop(tickets.insert(self.tickets)),
                 Err(error) => outcome = Err(error),
             }
@@ -173,9 +207,13 @@ impl<F: Frame + 'static> Datapath<F> {
             self.inherit_packet_outs(worker);
         }
         // Packet-ins of workers that have ended are still wanted; their rings go when they are empty.
-        let live: Vec<*const PacketInRing> =
-            self.workers.iter().map(|worker| Arc::as_ptr(&worker.mailbox.packet_ins)).collect();
-        self.packet_ins.retain(|ring| live.contains(&Arc::as_ptr(ring)) || ring.len() > 0);
+        let live: Vec<*const PacketInRing> = self
+            .workers
+            .iter()
+            .map(|worker| Arc::as_ptr(&worker.mailbox.packet_ins))
+            .collect();
+        self.packet_ins
+            .retain(|ring| live.contains(&Arc::as_ptr(ring)) || ring.len() > 0);
         outcome
     }
 
@@ -202,7 +240,9 @@ impl<F: Frame + 'static> Datapath<F> {
         tx: &mut MakeTx<F>,
         counters: &Arc<PortCounters>,
     ) -> Result<(), Error> {
-        self.workers.iter().try_for_each(|worker| give_tx(worker, slot, name, tx, counters))
+        self.workers
+            .iter()
+            .try_for_each(|worker| give_tx(worker, slot, name, tx, counters))
     }
 
     /// Gives a receive queue to the worker with the least to do.
@@ -211,7 +251,11 @@ impl<F: Frame + 'static> Datapath<F> {
             self.parked.push(port);
             return Ok(());
         }
-        let totals: Vec<(u128, usize)> = self.workers.iter().map(|worker| self.load(worker)).collect();
+        let totals: Vec<(u128, usize)> = self
+            .workers
+            .iter()
+            .map(|worker| self.load(worker))
+            .collect();
         let worker = &mut self.workers[lightest(&totals)];
         let queue = (port.id, port.index);
         send(worker, Command::AddRx(Box::new(port)))?;
@@ -221,13 +265,19 @@ impl<F: Frame + 'static> Datapath<F> {
 
     /// A worker's recent load in cycles, and its number of queues.
     fn load(&self, worker: &Handle<F>) -> (u128, usize) {
-        let cycles = worker.queues.iter().map(|(port, index)| u128::from(self.queue_load(*port, *index))).sum();
+        let cycles = worker
+            .queues
+            .iter()
+            .map(|(port, index)| u128::from(self.queue_load(*port, *index)))
+            .sum();
         (cycles, worker.queues.len())
     }
 
     fn queue_load(&self, port: PortId, index: usize) -> u64 {
         let Ok(port) = self.port(port) else { return 0 };
-        let Kind::Device { queues, .. } = &port.kind else { return 0 };
+        let Kind::Device { queues, .. } = &port.kind else {
+            return 0;
+        };
         match (port.histories.get(index), queues.get(index)) {
             (Some(history), Some(queue)) => history.recent(queue.cycles.get()),
             _ => 0,
@@ -240,9 +290,17 @@ impl<F: Frame + 'static> Datapath<F> {
             return Ok(());
         }
         let placed: Vec<(usize, PortId, usize)> = (self.workers.iter().enumerate())
-            .flat_map(|(at, worker)| worker.queues.iter().map(move |(port, index)| (at, *port, *index)))
+            .flat_map(|(at, worker)| {
+                worker
+                    .queues
+                    .iter()
+                    .map(move |(port, index)| (at, *port, *index))
+            })
             .collect();
-        let loads: Vec<u64> = placed.iter().map(|(_, port, index)| self.queue_load(*port, *index)).collect();
+        let loads: Vec<u64> = placed
+            .iter()
+            .map(|(_, port, index)| self.queue_load(*port, *index))
+            .collect();
         let chosen = spread(&loads, self.workers.len());
         for ((from, port, index), to) in placed.into_iter().zip(chosen) {
             if from != to {
@@ -252,15 +310,30 @@ impl<F: Frame + 'static> Datapath<F> {
         Ok(())
     }
 
-    fn move_queue(&mut self, from: usize, to: usize, port: PortId, index: usize) -> Result<(), Error> {
+    fn move_queue(
+        &mut self,
+        from: usize,
+        to: usize,
+        port: PortId,
+        index: usize,
+    ) -> Result<(), Error> {
         self.tickets += 1;
         let ticket = self.tickets;
-        send(&self.workers[from], Command::TakeRx { id: port, index, ticket })?;
+        send(
+            &self.workers[from],
+            Command::TakeRx {
+                id: port,
+                index,
+                ticket,
+            },
+        )?;
         let (returned, late) = self.collect([ticket].into());
         if !late.is_empty() {
             return Err(timeout("moving a queue", &self.workers[from].mailbox.name));
         }
-        self.workers[from].queues.retain(|queue| *queue != (port, index));
+        self.workers[from]
+            .queues
+            .retain(|queue| *queue != (port, index));
         for rx in returned.into_iter().flat_map(|returned| returned.rx) {
             send(&self.workers[to], Command::AddRx(Box::new(rx)))?;
             self.workers[to].queues.push((port, index));
@@ -275,7 +348,13 @@ impl<F: Frame + 'static> Datapath<F> {
         for worker in &mut self.workers {
             self.tickets += 1;
             worker.queues.retain(|(port, _)| port.slot() != slot);
-            match send(worker, Command::Remove { slot, ticket: self.tickets }) {
+            match send(
+                worker,
+                Command::Remove {
+                    slot,
+                    ticket: self.tickets,
+                },
+            ) {
                 Ok(()) => drop(tickets.insert(self.tickets)),
                 Err(error) => outcome = Err(error),
             }
@@ -283,7 +362,10 @@ impl<F: Frame + 'static> Datapath<F> {
         let (returned, late) = self.collect(tickets);
         drop(returned);
         if !late.is_empty() {
-            self.leaving.push(Leaving { slot, tickets: late });
+            self.leaving.push(Leaving {
+                slot,
+                tickets: late,
+            });
             outcome = Err(timeout(what, "a worker"));
         }
         outcome
@@ -323,10 +405,13 @@ impl<F: Frame + 'static> Datapath<F> {
         for leaving in &mut self.leaving {
             leaving.tickets.remove(&returned.ticket);
         }
-        let (free, waiting) = std::mem::take(&mut self.leaving).into_iter().partition(|leaving| leaving.tickets.is_empty());
+        let (free, waiting) = std::mem::take(&mut self.leaving)
+            .into_iter()
+            .partition(|leaving| leaving.tickets.is_empty());
         self.leaving = waiting;
         let free: Vec<Leaving> = free;
-        self.free.extend(free.into_iter().map(|leaving| leaving.slot));
+        self.free
+            .extend(free.into_iter().map(|leaving| leaving.slot));
         for rx in returned.rx {
             if self.port(rx.id).is_ok() {
                 // Of a worker that stopped, or gave a queue of a living port away, too late.
@@ -338,7 +423,9 @@ impl<F: Frame + 'static> Datapath<F> {
     pub(super) fn describe_worker(&self, worker: &Handle<F>) -> WorkerInfo {
         let describe = |(id, index): &(PortId, usize)| {
             let port = self.port(*id).ok()?;
-            let Kind::Device { queues, .. } = &port.kind else { return None };
+            let Kind::Device { queues, .. } = &port.kind else {
+                return None;
+            };
             let counters = queues.get(*index)?;
             Some(QueueInfo {
                 port: *id,
@@ -373,7 +460,14 @@ fn give_tx<F: Frame>(
         worker: worker.mailbox.name.clone(),
         reason,
     })?;
-    send(worker, Command::SetTx { slot, tx, counters: Arc::clone(counters) })
+    send(
+        worker,
+        Command::SetTx {
+            slot,
+            tx,
+            counters: Arc::clone(counters),
+        },
+    )
 }
 
 /// Puts a command into a worker's queue, waiting for room if need be.
@@ -396,5 +490,9 @@ fn send<F: Frame>(worker: &Handle<F>, mut command: Command<F>) -> Result<(), Err
 }
 
 fn timeout(what: &str, worker: &str) -> Error {
-    Error::Timeout { what: what.to_owned(), worker: worker.to_owned(), seconds: PATIENCE.as_secs() }
+    Error::Timeout {
+        what: what.to_owned(),
+        worker: worker.to_owned(),
+        seconds: PATIENCE.as_secs(),
+    }
 }

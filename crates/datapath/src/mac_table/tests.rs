@@ -22,7 +22,10 @@ struct Twin {
 
 impl Twin {
     fn lookup(&self, mac: Mac, vlan: u16) -> Option<u32> {
-        let found = self.entries.iter().find(|entry| (entry.0, entry.1) == (mac, vlan));
+        let found = self
+            .entries
+            .iter()
+            .find(|entry| (entry.0, entry.1) == (mac, vlan));
         found.map(|entry| entry.2)
     }
 
@@ -38,7 +41,11 @@ impl Twin {
         let Some((_, port)) = counts.iter().map(|(port, count)| (*count, *port)).max() else {
             return false;
         };
-        let at = self.entries.iter().position(|entry| !entry.3 && entry.2 == port).unwrap();
+        let at = self
+            .entries
+            .iter()
+            .position(|entry| !entry.3 && entry.2 == port)
+            .unwrap();
         self.entries.remove(at);
         self.evicted += 1;
         true
@@ -48,7 +55,11 @@ impl Twin {
         if mac[0] & 1 == 1 {
             return;
         }
-        if let Some(at) = self.entries.iter().position(|entry| (entry.0, entry.1) == (mac, vlan)) {
+        if let Some(at) = self
+            .entries
+            .iter()
+            .position(|entry| (entry.0, entry.1) == (mac, vlan))
+        {
             let old = self.entries[at];
             if old.3 || (old.2 == port && old.4 == second) {
                 return;
@@ -63,7 +74,8 @@ impl Twin {
     }
 
     fn add_static(&mut self, mac: Mac, vlan: u16, port: u32) -> bool {
-        self.entries.retain(|entry| (entry.0, entry.1) != (mac, vlan));
+        self.entries
+            .retain(|entry| (entry.0, entry.1) != (mac, vlan));
         let room = self.make_room();
         if room {
             self.entries.push((mac, vlan, port, true, 0));
@@ -74,14 +86,35 @@ impl Twin {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Learn { mac: u32, multicast: bool, vlan: u16, port: u32 },
-    Lookup { mac: u32, vlan: u16 },
-    Static { mac: u32, vlan: u16, port: u32 },
-    Delete { mac: u32, vlan: u16 },
-    Flush { port: Option<u32> },
-    Wait { seconds: u32 },
+    Learn {
+        mac: u32,
+        multicast: bool,
+        vlan: u16,
+        port: u32,
+    },
+    Lookup {
+        mac: u32,
+        vlan: u16,
+    },
+    Static {
+        mac: u32,
+        vlan: u16,
+        port: u32,
+    },
+    Delete {
+        mac: u32,
+        vlan: u16,
+    },
+    Flush {
+        port: Option<u32>,
+    },
+    Wait {
+        seconds: u32,
+    },
     Expire,
-    Resize { size: usize },
+    Resize {
+        size: usize,
+    },
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -202,6 +235,9 @@ fn readers_never_see_a_port_that_an_address_was_not_on() {
         table.learn(mac(number), 5, number, turn / 1000);
     }
     stop.store(true, Ordering::Relaxed);
-    let hits: u64 = readers.into_iter().map(|reader| reader.join().unwrap()).sum();
+    let hits: u64 = readers
+        .into_iter()
+        .map(|reader| reader.join().unwrap())
+        .sum();
     assert!(hits > 0);
 }

@@ -44,9 +44,11 @@ pub struct Wire {
 }
 
 pub fn eventfd() -> OwnedFd {
-    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }; // SAFETY: takes no pointers
+    // SAFETY: takes no pointers.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
     assert!(fd >= 0);
-    unsafe { OwnedFd::from_raw_fd(fd) } // SAFETY: new, and nobody else has it
+    // SAFETY: the descriptor is new, and nobody else has it.
+    unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
 impl Wire {
@@ -68,7 +70,8 @@ impl Wire {
     pub fn signal(&self) {
         if let Some(event) = &self.event {
             let one = 1_u64.to_ne_bytes();
-            unsafe { libc::write(event.as_raw_fd(), one.as_ptr().cast(), 8) }; // SAFETY: eight readable bytes
+            // SAFETY: eight readable bytes.
+            unsafe { libc::write(event.as_raw_fd(), one.as_ptr().cast(), 8) };
         }
     }
 
@@ -93,7 +96,12 @@ impl Wire {
 
     /// Takes the frames that were sent.
     pub fn take(&self) -> Vec<Vec<u8>> {
-        self.sent.lock().unwrap().drain(..).map(|frame| frame.to_vec()).collect()
+        self.sent
+            .lock()
+            .unwrap()
+            .drain(..)
+            .map(|frame| frame.to_vec())
+            .collect()
     }
 
     pub fn rx(self: &Arc<Self>) -> Box<dyn RxQueue<HeapFrame>> {
@@ -117,10 +125,15 @@ impl Drop for Queue {
 
 impl RxQueue<HeapFrame> for Queue {
     fn receive(&mut self, out: &mut Vec<HeapFrame>) -> usize {
-        assert!(!self.0.fail_receive.swap(false, Ordering::SeqCst), "told to fail while receiving");
+        assert!(
+            !self.0.fail_receive.swap(false, Ordering::SeqCst),
+            "told to fail while receiving"
+        );
         let before = out.len();
         while out.len() - before < BURST {
-            let Some(frame) = self.0.arriving.pop() else { break };
+            let Some(frame) = self.0.arriving.pop() else {
+                break;
+            };
             out.push(frame);
         }
         out.len() - before
@@ -132,7 +145,8 @@ impl RxQueue<HeapFrame> for Queue {
         self.0.armed.fetch_add(1, Ordering::SeqCst);
         if let Some(event) = &self.0.event {
             let mut count = [0_u8; 8];
-            unsafe { libc::read(event.as_raw_fd(), count.as_mut_ptr().cast(), 8) }; // SAFETY: eight writable bytes
+            // SAFETY: eight writable bytes.
+            unsafe { libc::read(event.as_raw_fd(), count.as_mut_ptr().cast(), 8) };
         }
         !self.0.arriving.is_empty()
     }
@@ -143,7 +157,10 @@ impl RxQueue<HeapFrame> for Queue {
 
 impl TxQueue<HeapFrame> for Queue {
     fn send(&mut self, frames: &mut Vec<HeapFrame>) -> TxOutcome {
-        assert!(!self.0.fail_send.load(Ordering::SeqCst), "told to fail while sending");
+        assert!(
+            !self.0.fail_send.load(Ordering::SeqCst),
+            "told to fail while sending"
+        );
         let mut outcome = TxOutcome::default();
         let mut sent = self.0.sent.lock().unwrap();
         for frame in frames.drain(..) {
@@ -154,7 +171,9 @@ impl TxQueue<HeapFrame> for Queue {
             }
         }
         drop(sent);
-        self.0.sent_count.fetch_add(outcome.packets, Ordering::SeqCst);
+        self.0
+            .sent_count
+            .fetch_add(outcome.packets, Ordering::SeqCst);
         outcome
     }
 }
@@ -176,7 +195,11 @@ impl Switch {
         })
         .unwrap();
         datapath.set_workers(&vec![None; workers]).unwrap();
-        Switch { datapath, program, writers: HashMap::new() }
+        Switch {
+            datapath,
+            program,
+            writers: HashMap::new(),
+        }
     }
 
     pub fn bridge(&mut self, name: &str) -> BridgeId {
@@ -194,10 +217,23 @@ impl Switch {
     }
 
     /// Adds a rule and publishes it.
-    pub fn rule(&mut self, bridge: BridgeId, table: u8, priority: u32, matching: Match, ops: Vec<Op>) -> RuleRef {
+    pub fn rule(
+        &mut self,
+        bridge: BridgeId,
+        table: u8,
+        priority: u32,
+        matching: Match,
+        ops: Vec<Op>,
+    ) -> RuleRef {
         let writer = self.writers.get_mut(&bridge).unwrap();
         let counter = self.program.counters.allocate().unwrap();
-        let spec = RuleSpec { matching, priority, ops: Arc::new(OpList::new(ops)), counter, cookie: 7 };
+        let spec = RuleSpec {
+            matching,
+            priority,
+            ops: Arc::new(OpList::new(ops)),
+            counter,
+            cookie: 7,
+        };
         let rule = writer.insert(table, spec);
         writer.commit();
         self.program.domain.publish();
@@ -215,7 +251,13 @@ impl Switch {
         self.port_with(bridge, number, wire, PortSettings::default())
     }
 
-    pub fn port_with(&mut self, bridge: BridgeId, number: PortNo, wire: &Arc<Wire>, settings: PortSettings) -> PortId {
+    pub fn port_with(
+        &mut self,
+        bridge: BridgeId,
+        number: PortNo,
+        wire: &Arc<Wire>,
+        settings: PortSettings,
+    ) -> PortId {
         let sending = Arc::clone(wire);
         self.datapath
             .add_port(PortSpec {
@@ -223,7 +265,10 @@ impl Switch {
                 bridge,
                 number,
                 settings,
-                kind: PortKind::Device { rx: vec![wire.rx()], tx: Box::new(move |_| Ok(sending.tx())) },
+                kind: PortKind::Device {
+                    rx: vec![wire.rx()],
+                    tx: Box::new(move |_| Ok(sending.tx())),
+                },
             })
             .unwrap()
     }
@@ -235,7 +280,9 @@ impl Switch {
                 bridge,
                 number,
                 settings: PortSettings::default(),
-                kind: PortKind::Patch { peer: peer.to_owned() },
+                kind: PortKind::Patch {
+                    peer: peer.to_owned(),
+                },
             })
             .unwrap()
     }
@@ -252,7 +299,11 @@ impl Switch {
 
     pub fn dropped(&self, reason: &str) -> u64 {
         let drops = self.datapath.drops();
-        drops.iter().find(|(name, _)| *name == reason).unwrap_or_else(|| panic!("no reason {reason}")).1
+        drops
+            .iter()
+            .find(|(name, _)| *name == reason)
+            .unwrap_or_else(|| panic!("no reason {reason}"))
+            .1
     }
 
     pub fn dropped_in_all(&self) -> u64 {
@@ -261,11 +312,17 @@ impl Switch {
 }
 
 fn bridge_number(bridge: BridgeId) -> String {
-    format!("{bridge:?}").chars().filter(char::is_ascii_digit).collect()
+    format!("{bridge:?}")
+        .chars()
+        .filter(char::is_ascii_digit)
+        .collect()
 }
 
 pub fn access(vlan: u16) -> PortSettings {
-    PortSettings { vlan: VlanConfig::new(VlanMode::Access(vlan), None), ..Default::default() }
+    PortSettings {
+        vlan: VlanConfig::new(VlanMode::Access(vlan), None),
+        ..Default::default()
+    }
 }
 
 pub fn in_port(number: PortNo) -> Match {

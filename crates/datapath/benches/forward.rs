@@ -1,0 +1,217 @@
+//! Cycles per packet from receive burst to transmit batch, on one worker, over ports in memory that cost next to nothing.
+//!
+//! `cargo bench -p sluice-datapath --bench forward`
+#![allow(missing_docs)]
+
+use datapath::clock::{Clock, cycles_per_second};
+use datapath::{BridgeId, Datapath, Options, PortKind, PortSettings, PortSpec};
+use packet::io::{BURST, RxQueue, TxOutcome, TxQueue};
+use packet::{Field, Frame, Match, Offload};
+use program::Program;
+use program::ops::{Op, OpList, PortNo};
+use program::rule::RuleSpec;
+use program::table::{Bridge, BridgeWriter};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A small frame without memory management, so that the bench measures the switch and not the allocator.
+struct Small {
+    bytes: [u8; 128],
+    start: usize,
+}
+
+const ROOM: usize = 64;
+
+impl Small {
+    fn udp(flow: u16) -> Small {
+        let bytes = packet::build::Builder::ethernet([2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 1])
+            .ipv4(0x0a00_0001, 0x0a00_0002)
+            .udp(flow, 9)
+            .payload(&[0; 18])
+            .bytes();
+        let mut small = Small {
+            bytes: [0; 128],
+            start: ROOM,
+        };
+        small.bytes[ROOM..ROOM + 60].copy_from_slice(&bytes[..60]);
+        small
+    }
+}
+
+impl Frame for Small {
+    fn len(&self) -> usize {
+        124 - self.start
+    }
+    fn head(&self) -> &[u8] {
+        &self.bytes[self.start..124]
+    }
+    fn head_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..124]
+    }
+    fn headroom(&self) -> usize {
+        self.start
+    }
+    fn push_front(&mut self, n: usize) -> bool {
+        let room = n <= self.start;
+        if room {
+            self.start -= n;
+        }
+        room
+    }
+    fn pull_front(&mut self, n: usize) -> bool {
+        let long = n <= self.len();
+        if long {
+            self.start += n;
+        }
+        long
+    }
+    fn truncate(&mut self, _: usize) {}
+    fn linearize(&mut self, _: usize) -> bool {
+        true
+    }
+    fn segment_count(&self) -> usize {
+        1
+    }
+    fn segment(&self, index: usize) -> Option<&[u8]> {
+        (index == 0).then(|| self.head())
+    }
+    fn segment_mut(&mut self, index: usize) -> Option<&mut [u8]> {
+        (index == 0).then(|| self.head_mut())
+    }
+    fn duplicate(&self) -> Option<Self> {
+        Some(Small {
+            bytes: self.bytes,
+            start: self.start,
+        })
+    }
+    fn sibling(&self, _: &[u8]) -> Option<Self> {
+        None
+    }
+    fn offload(&self) -> Offload {
+        Offload::default()
+    }
+    fn set_offload(&mut self, _: Offload) {}
+}
+
+struct Endless {
+    flow: u16,
+}
+
+impl RxQueue<Small> for Endless {
+    fn receive(&mut self, out: &mut Vec<Small>) -> usize {
+        for _ in 0..BURST {
+            self.flow = self.flow.wrapping_add(1);
+            out.push(Small::udp_quick(self.flow));
+        }
+        BURST
+    }
+}
+
+impl Small {
+    /// A copy of one template with another source port.
+    #[inline]
+    fn udp_quick(flow: u16) -> Small {
+        static TEMPLATE: std::sync::LazyLock<[u8; 128]> =
+            std::sync::LazyLock::new(|| Small::udp(1).bytes);
+        let mut small = Small {
+            bytes: *TEMPLATE,
+            start: ROOM,
+        };
+        small.bytes[ROOM + 34..ROOM + 36].copy_from_slice(&flow.to_be_bytes());
+        small
+    }
+}
+
+struct Null;
+
+impl TxQueue<Small> for Null {
+    fn send(&mut self, frames: &mut Vec<Small>) -> TxOutcome {
+        let packets = frames.len() as u64;
+        frames.clear();
+        TxOutcome {
+            packets,
+            bytes: packets * 60,
+            ..Default::default()
+        }
+    }
+}
+
+fn port(
+    datapath: &mut Datapath<Small>,
+    bridge: BridgeId,
+    number: PortNo,
+    rx: Vec<Box<dyn RxQueue<Small>>>,
+) {
+    let kind = PortKind::Device {
+        rx,
+        tx: Box::new(|_| Ok(Box::new(Null))),
+    };
+    let spec = PortSpec {
+        name: format!("p{number}"),
+        bridge,
+        number,
+        settings: PortSettings::default(),
+        kind,
+    };
+    datapath.add_port(spec).expect("a port");
+}
+
+fn in_port(number: u128) -> Match {
+    let mut matching = Match::any();
+    matching.set_exact(Field::InPort, number);
+    matching
+}
+
+fn measure(name: &str, rules: &[(Match, Vec<Op>)]) {
+    let program = Arc::new(Program::new());
+    let mut datapath = Datapath::new(Options {
+        program: Arc::clone(&program),
+        allocate: Box::new(|_| None),
+        thread_init: None,
+        clock: Arc::new(Clock::default()),
+    })
+    .expect("a datapath");
+    let tables = Bridge::new(Arc::clone(&program));
+    let bridge = datapath
+        .add_bridge("br0", Arc::clone(&tables))
+        .expect("a bridge");
+    let mut writer = BridgeWriter::new(tables);
+    for (matching, ops) in rules {
+        let counter = program.counters.allocate().expect("a counter");
+        let ops = Arc::new(OpList::new(ops.clone()));
+        writer.insert(
+            0,
+            RuleSpec {
+                matching: matching.clone(),
+                priority: 1,
+                ops,
+                counter,
+                cookie: 0,
+            },
+        );
+    }
+    writer.commit();
+    program.domain.publish();
+    datapath.set_workers(&[None]).expect("a worker");
+    port(&mut datapath, bridge, 2, Vec::new());
+    port(
+        &mut datapath,
+        bridge,
+        1,
+        vec![Box::new(Endless { flow: 0 })],
+    );
+    std::thread::sleep(Duration::from_millis(200));
+    datapath.clear_worker_stats();
+    std::thread::sleep(Duration::from_secs(1));
+    let stats = datapath.workers()[0].stats;
+    let cycles = stats.busy_cycles as f64 / stats.packets as f64;
+    let rate = cycles_per_second() as f64 / cycles / 1e6;
+    println!("{name:<24} {cycles:8.1} cycles/packet {rate:8.2} Mpps, frames made among them");
+}
+
+fn main() {
+    measure("drop", &[(Match::any(), vec![])]);
+    measure("in_port -> output", &[(in_port(1), vec![Op::Output(2)])]);
+    measure("normal (flood to one)", &[(Match::any(), vec![Op::Normal])]);
+    measure("controller-less miss", &[]);
+}
