@@ -11,6 +11,7 @@ pub mod daemon;
 pub mod daemonize;
 pub mod dirs;
 pub mod memory;
+pub mod openflow;
 pub mod options;
 pub mod shell;
 pub mod streams;

@@ -1,0 +1,342 @@
+//! One connection: hello, then reading, writing and probing side by side.
+
+use super::hub::Hub;
+use super::session::{Kind, Next, Session};
+use crate::clock;
+use openflow::decode::{DecodeOptions, negotiate};
+use openflow::message::{ErrorKind, ErrorMessage, Hello, Message};
+use openflow::{Error, Version, decode, encode, frame_length};
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+/// How long the peer may take over its hello.
+const HELLO_LIMIT: Duration = Duration::from_secs(10);
+/// Bytes read at a time; what is read together is published together.
+const READ_SIZE: usize = 64 << 10;
+
+/// What a connection is run with.
+#[derive(Clone, Debug)]
+pub(super) struct Terms {
+    pub(super) kind: Kind,
+    /// Whether asynchronous messages are sent unasked.
+    pub(super) asynchronous: bool,
+    /// Packet-ins that may wait.
+    pub(super) packet_in_limit: usize,
+    /// Silence before a probe, and again before the connection is given up; zero for never.
+    pub(super) probe: Duration,
+}
+
+/// What others want to know of a connection while it runs.
+pub(super) trait Observer {
+    /// The version is agreed on.
+    fn established(&self, session: &Rc<Session>);
+    /// A probe was sent, or answered.
+    fn idle(&self, idle: bool);
+}
+
+/// Bytes that came in and have not been understood yet.
+struct Inbox {
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+impl Inbox {
+    fn new() -> Inbox {
+        Inbox {
+            bytes: Vec::with_capacity(READ_SIZE),
+            start: 0,
+        }
+    }
+
+    /// Where the next whole message ends, if it is there.
+    fn next(&self) -> Result<Option<usize>, Error> {
+        let rest = &self.bytes[self.start..];
+        let length = frame_length(rest)?;
+        Ok((rest.len() >= length).then_some(self.start + length))
+    }
+
+    /// Reads more; false at the end of the stream.
+    async fn fill(&mut self, reader: &mut (impl AsyncRead + Unpin)) -> std::io::Result<bool> {
+        self.bytes.drain(..self.start);
+        self.start = 0;
+        self.bytes.reserve(READ_SIZE);
+        Ok(reader.read_buf(&mut self.bytes).await? > 0)
+    }
+}
+
+/// Runs a connection until it ends, and says why.
+pub(super) async fn run(
+    hub: &Rc<Hub>,
+    stream: impl AsyncRead + AsyncWrite,
+    peer: &str,
+    terms: &Terms,
+    observer: &dyn Observer,
+) -> String {
+    let (mut reader, mut writer) = tokio::io::split(stream);
+    let mut inbox = Inbox::new();
+    let agreed = tokio::time::timeout(
+        HELLO_LIMIT,
+        exchange_hellos(hub, &mut reader, &mut writer, &mut inbox),
+    );
+    let version = match agreed.await {
+        Ok(Ok(version)) => version,
+        Ok(Err(reason)) => return reason,
+        Err(_) => return "no hello within 10 seconds".into(),
+    };
+    let session = Rc::new(Session::new(
+        terms.kind,
+        version,
+        peer,
+        terms.asynchronous,
+        terms.packet_in_limit,
+    ));
+    if !hub.add(&session) {
+        return "too many connections".into();
+    }
+    let _registered = Registered {
+        hub,
+        session: &session,
+    };
+    observer.established(&session);
+    let last_heard = Cell::new(clock::now());
+    tokio::select! {
+        reason = read(hub, &session, &mut reader, &mut inbox, &last_heard) => reason,
+        reason = write(hub, &session, &mut writer) => reason,
+        reason = probe(&session, terms.probe, &last_heard, observer) => reason,
+        () = session.closing.notified() => "disconnecting".into(),
+    }
+}
+
+/// Keeps a session in the hub as long as it lives, however its task ends.
+struct Registered<'a> {
+    hub: &'a Hub,
+    session: &'a Rc<Session>,
+}
+
+impl Drop for Registered<'_> {
+    fn drop(&mut self) {
+        self.hub.remove(self.session);
+    }
+}
+
+/// Sends our hello, reads the peer's, and agrees on a version.
+async fn exchange_hellos(
+    hub: &Hub,
+    reader: &mut (impl AsyncRead + Unpin),
+    writer: &mut (impl AsyncWrite + Unpin),
+    inbox: &mut Inbox,
+) -> Result<Version, String> {
+    let ours = hub.versions.get();
+    let highest = negotiate(ours, ours).ok_or("no OpenFlow version is allowed")?;
+    let hello = encode(highest, 1, &Message::Hello(Hello { versions: ours }));
+    write_all(writer, &hello).await?;
+    let end = loop {
+        match inbox.next() {
+            Ok(Some(end)) => break end,
+            Ok(None) => {}
+            Err(error) => return Err(format!("bad hello ({error})")),
+        }
+        match inbox.fill(reader).await {
+            Ok(true) => {}
+            Ok(false) => return Err("connection closed by peer".into()),
+            Err(error) => return Err(crate::plain_error(&error)),
+        }
+    };
+    let bytes = &inbox.bytes[inbox.start..end];
+    let decoded = decode(bytes, &DecodeOptions::default());
+    inbox.start = end;
+    let theirs = match decoded {
+        Ok((_, Message::Hello(hello))) => hello.versions,
+        Ok((_, Message::Error(error))) => {
+            return Err(format!("peer refuses ({:?})", error.kind));
+        }
+        _ => return Err("connection's first message is not a hello".into()),
+    };
+    if let Some(version) = negotiate(ours, theirs) {
+        return Ok(version);
+    }
+    let text =
+        format!("We support versions {ours:#x}, you support {theirs:#x}, no common versions.");
+    let refusal = Message::Error(ErrorMessage {
+        kind: ErrorKind::Known(Error::HelloIncompatible),
+        data: text.clone().into_bytes(),
+    });
+    write_all(writer, &encode(highest, 0, &refusal)).await?;
+    Err(format!("version negotiation failed: {text}"))
+}
+
+async fn write_all(writer: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Result<(), String> {
+    let write = async {
+        writer.write_all(bytes).await?;
+        writer.flush().await
+    };
+    write.await.map_err(|error| crate::plain_error(&error))
+}
+
+/// Reads requests and carries them out.
+async fn read(
+    hub: &Hub,
+    session: &Rc<Session>,
+    reader: &mut (impl AsyncRead + Unpin),
+    inbox: &mut Inbox,
+    last_heard: &Cell<i64>,
+) -> String {
+    loop {
+        let mut changed = false;
+        loop {
+            let end = match inbox.next() {
+                Ok(Some(end)) => end,
+                Ok(None) => break,
+                Err(error) => {
+                    session.send_error(&inbox.bytes[inbox.start..], error);
+                    return flushed(session, "received a message with an impossible length").await;
+                }
+            };
+            last_heard.set(clock::now());
+            let bytes = &inbox.bytes[inbox.start..end];
+            hub.snoop(session, bytes);
+            let next = take(hub, session, bytes);
+            inbox.start = end;
+            match next {
+                Next::Continue => {}
+                Next::Changed => changed = true,
+                Next::Barrier(xid) => {
+                    hub.switch().publish();
+                    changed = false;
+                    hub.switch().barrier().await;
+                    let reply = encode(session.version, xid, &Message::BarrierReply);
+                    session.outbox.send(reply);
+                }
+                Next::Close(reason) => return flushed(session, reason).await,
+            }
+            session.outbox.room().await;
+        }
+        if changed {
+            hub.switch().publish();
+        }
+        // A peer that always has more to say must not starve the others.
+        tokio::task::yield_now().await;
+        match inbox.fill(reader).await {
+            Ok(true) => {}
+            Ok(false) => return "connection closed by peer".into(),
+            Err(error) => return format!("connection dropped ({})", crate::plain_error(&error)),
+        }
+    }
+}
+
+/// Decodes one message and carries it out.
+fn take(hub: &Hub, session: &Rc<Session>, bytes: &[u8]) -> Next {
+    match decode(bytes, &session.decode_options()) {
+        Ok((header, message)) => session.handle(hub, bytes, header, message),
+        Err(failure) => {
+            tracing::info!(target: "connmgr", "{}: {failure}", session.peer);
+            session.send_error(bytes, failure.error);
+            if failure.error == Error::BadVersion {
+                return Next::Close("received a message of another version than was agreed on");
+            }
+            Next::Continue
+        }
+    }
+}
+
+/// Lets the writer have a moment to send what says why the connection ends.
+async fn flushed(session: &Session, reason: &str) -> String {
+    let sent = async {
+        while !session.outbox.is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let _late = tokio::time::timeout(Duration::from_millis(200), sent).await;
+    reason.to_owned()
+}
+
+/// Writes what waits.
+async fn write(hub: &Hub, session: &Session, writer: &mut (impl AsyncWrite + Unpin)) -> String {
+    loop {
+        let Some(bytes) = session.outbox.take().await else {
+            return "the peer does not read: too much waits to be sent".into();
+        };
+        hub.snoop(session, &bytes);
+        if let Err(reason) = write_all(writer, &bytes).await {
+            return format!("connection dropped ({reason})");
+        }
+        session.outbox.written(bytes.len());
+    }
+}
+
+/// Asks a silent peer whether it is there, and gives it up when it stays silent.
+async fn probe(
+    session: &Session,
+    interval: Duration,
+    last_heard: &Cell<i64>,
+    observer: &dyn Observer,
+) -> String {
+    if interval.is_zero() {
+        return std::future::pending().await;
+    }
+    let interval = i64::try_from(interval.as_millis()).unwrap_or(i64::MAX);
+    loop {
+        let heard = last_heard.get();
+        clock::sleep_until(heard.saturating_add(interval)).await;
+        if last_heard.get() != heard {
+            continue;
+        }
+        tracing::debug!(target: "rconn", "{}: idle {} seconds, sending inactivity probe", session.peer, interval / 1000);
+        observer.idle(true);
+        session.outbox.send(encode(
+            session.version,
+            0,
+            &Message::EchoRequest(Vec::new()),
+        ));
+        clock::sleep_until(heard.saturating_add(interval.saturating_mul(2))).await;
+        if last_heard.get() == heard {
+            return format!(
+                "no response to inactivity probe after {} seconds, disconnecting",
+                interval / 1000
+            );
+        }
+        observer.idle(false);
+    }
+}
+
+/// Runs a connection that gets copies of what primary controllers and the switch say to each other. What it sends is read and ignored.
+pub(super) async fn run_snooper(hub: &Rc<Hub>, stream: impl AsyncRead + AsyncWrite, peer: &str) {
+    let (mut reader, mut writer) = tokio::io::split(stream);
+    let mut inbox = Inbox::new();
+    let agreed = tokio::time::timeout(
+        HELLO_LIMIT,
+        exchange_hellos(hub, &mut reader, &mut writer, &mut inbox),
+    );
+    let Ok(Ok(version)) = agreed.await else {
+        return;
+    };
+    let session = Rc::new(Session::new(Kind::Service, version, peer, false, 1024));
+    if !hub.add_snooper(&session) {
+        return;
+    }
+    let _registered = Snooping {
+        hub,
+        session: &session,
+    };
+    let discard = async {
+        let mut buffer = [0; 4096];
+        while matches!(reader.read(&mut buffer).await, Ok(n) if n > 0) {}
+    };
+    tokio::select! {
+        () = discard => {}
+        _ = write(hub, &session, &mut writer) => {}
+    }
+}
+
+struct Snooping<'a> {
+    hub: &'a Hub,
+    session: &'a Rc<Session>,
+}
+
+impl Drop for Snooping<'_> {
+    fn drop(&mut self) {
+        self.hub.remove_snooper(self.session);
+    }
+}

@@ -1,0 +1,338 @@
+//! Controllers by their rows: connecting again and again, or listening; and what the database is told of them.
+
+use super::connection::{self, Observer, Terms};
+use super::hub::Hub;
+use super::session::{Kind, Session};
+use crate::clock;
+use crate::streams::{Active, Listener, Passive, Stream, Tls, connect};
+use openflow::message::Role;
+use std::cell::{Cell, RefCell};
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+/// How long the first pause between attempts is.
+const FIRST_BACKOFF: u32 = 1;
+/// How long an attempt may take at least.
+const CONNECT_LIMIT: u32 = 10;
+/// Pause after an error in accepting, which is one of the moment (too many open files).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A controller as its row gives it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ControllerSettings {
+    /// `tcp:`, `ssl:`, `unix:` to connect to, `ptcp:`, `pssl:`, `punix:` to listen on.
+    pub target: String,
+    /// Whether it is a service controller; see [`Kind::Service`].
+    pub service: bool,
+    /// Longest pause between attempts, seconds.
+    pub max_backoff: u32,
+    /// Silence before a probe, seconds; 0 for never.
+    pub inactivity_probe: u32,
+    /// Whether asynchronous messages are sent unasked.
+    pub asynchronous: bool,
+    /// Packet-ins that may wait to be sent.
+    pub queue_size: u16,
+}
+
+impl From<&crate::config::controller::Controller> for ControllerSettings {
+    fn from(row: &crate::config::controller::Controller) -> ControllerSettings {
+        ControllerSettings {
+            target: row.target.clone(),
+            service: row.service,
+            max_backoff: row.max_backoff,
+            inactivity_probe: row.inactivity_probe,
+            asynchronous: row.asynchronous,
+            queue_size: row.queue_size,
+        }
+    }
+}
+
+impl ControllerSettings {
+    fn terms(&self) -> Terms {
+        Terms {
+            kind: if self.service {
+                Kind::Service
+            } else {
+                Kind::Primary
+            },
+            asynchronous: self.asynchronous,
+            packet_in_limit: self.queue_size.max(1).into(),
+            probe: Duration::from_secs(self.inactivity_probe.into()),
+        }
+    }
+}
+
+/// What the database is told of a controller (`Controller.is_connected`, `role`, `status`).
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ControllerStatus {
+    /// The row's target.
+    pub target: String,
+    /// Whether a connection is up.
+    pub is_connected: bool,
+    /// `other`, `master` or `slave`; None without a connection.
+    pub role: Option<&'static str>,
+    /// `state`, `last_error`, `sec_since_connect`, `sec_since_disconnect`, `n_connections`.
+    pub status: Vec<(&'static str, String)>,
+}
+
+/// Where an active connection is, in Open vSwitch's words.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum State {
+    #[default]
+    Void,
+    Backoff,
+    Connecting,
+    Active,
+    Idle,
+}
+
+impl State {
+    fn name(self) -> &'static str {
+        match self {
+            State::Void => "VOID",
+            State::Backoff => "BACKOFF",
+            State::Connecting => "CONNECTING",
+            State::Active => "ACTIVE",
+            State::Idle => "IDLE",
+        }
+    }
+}
+
+/// What is noted of a controller while its task runs.
+#[derive(Default)]
+pub(super) struct Record {
+    state: Cell<State>,
+    connected_at: Cell<Option<i64>>,
+    disconnected_at: Cell<Option<i64>>,
+    last_error: RefCell<Option<String>>,
+    sessions: RefCell<Vec<Weak<Session>>>,
+}
+
+impl Observer for Record {
+    fn established(&self, session: &Rc<Session>) {
+        self.state.set(State::Active);
+        self.connected_at.set(Some(clock::now()));
+        let mut sessions = self.sessions.borrow_mut();
+        sessions.retain(|other| other.strong_count() > 0);
+        sessions.push(Rc::downgrade(session));
+    }
+
+    fn idle(&self, idle: bool) {
+        self.state
+            .set(if idle { State::Idle } else { State::Active });
+    }
+}
+
+impl Record {
+    fn role(&self) -> Option<&'static str> {
+        let sessions = self.sessions.borrow();
+        let session = sessions.iter().find_map(Weak::upgrade)?;
+        Some(match session.role.get() {
+            Role::Primary => "master",
+            Role::Secondary => "slave",
+            Role::Equal | Role::NoChange => "other",
+        })
+    }
+
+    fn connections(&self) -> usize {
+        self.sessions
+            .borrow()
+            .iter()
+            .filter(|session| session.strong_count() > 0)
+            .count()
+    }
+
+    /// What the database is told.
+    pub(super) fn status(&self, target: &str, passive: bool) -> ControllerStatus {
+        let connections = self.connections();
+        let mut status = Vec::new();
+        let since = |moment: Option<i64>| {
+            moment.map(|moment| ((clock::now() - moment) / 1000).max(0).to_string())
+        };
+        if passive {
+            if connections > 1 {
+                status.push(("n_connections", connections.to_string()));
+            }
+        } else {
+            if let Some(error) = &*self.last_error.borrow() {
+                status.push(("last_error", error.clone()));
+            }
+            status.push(("state", self.state.get().name().to_owned()));
+        }
+        if let Some(seconds) = since(self.connected_at.get()) {
+            status.push(("sec_since_connect", seconds));
+        }
+        if let Some(seconds) = since(self.disconnected_at.get()) {
+            status.push(("sec_since_disconnect", seconds));
+        }
+        ControllerStatus {
+            target: target.to_owned(),
+            is_connected: connections > 0,
+            role: self.role(),
+            status,
+        }
+    }
+
+    fn ended(&self, reason: &str) {
+        self.disconnected_at.set(Some(clock::now()));
+        *self.last_error.borrow_mut() = Some(reason.to_owned());
+    }
+}
+
+/// A controller with its task, which ends when this is dropped.
+pub(super) struct Controller {
+    pub(super) settings: ControllerSettings,
+    pub(super) record: Rc<Record>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Controller {
+    /// Starts to connect, or to listen. Must be called inside a `LocalSet`. The error says why it cannot.
+    pub(super) fn start(
+        hub: &Rc<Hub>,
+        tls: &Rc<Tls>,
+        settings: ControllerSettings,
+    ) -> Result<Controller, String> {
+        let record = Rc::new(Record::default());
+        let default_port = crate::streams::OPENFLOW_PORT;
+        let task = if Passive::is_name(&settings.target) {
+            let passive = Passive::parse(&settings.target, default_port)
+                .map_err(|error| error.to_string())?;
+            let listener = Listener::bind(&passive).map_err(|error| {
+                format!(
+                    "failed to listen on {}: {}",
+                    settings.target,
+                    crate::plain_error(&error)
+                )
+            })?;
+            tokio::task::spawn_local(listen(
+                hub.clone(),
+                tls.clone(),
+                listener,
+                Purpose::Control(settings.terms(), record.clone()),
+            ))
+        } else {
+            let active =
+                Active::parse(&settings.target, default_port).map_err(|error| error.to_string())?;
+            tokio::task::spawn_local(keep_connected(
+                hub.clone(),
+                tls.clone(),
+                active,
+                settings.clone(),
+                record.clone(),
+            ))
+        };
+        Ok(Controller {
+            settings,
+            record,
+            task,
+        })
+    }
+
+    /// What the database is told.
+    pub(super) fn status(&self) -> ControllerStatus {
+        let passive = Passive::is_name(&self.settings.target);
+        self.record.status(&self.settings.target, passive)
+    }
+}
+
+/// What connections to a listening socket are for.
+#[derive(Clone)]
+pub(super) enum Purpose {
+    /// Control, or management.
+    Control(Terms, Rc<Record>),
+    /// Copies of others' messages.
+    Snoop,
+}
+
+/// Accepts connections and runs each in a task of its own; they end with the listener.
+pub(super) async fn listen(hub: Rc<Hub>, tls: Rc<Tls>, listener: Listener, purpose: Purpose) {
+    let mut connections = tokio::task::JoinSet::new();
+    loop {
+        tokio::select! {
+            incoming = listener.accept() => match incoming {
+                Ok(incoming) => {
+                    if connections.len() >= super::hub::MAX_SESSIONS {
+                        super::hub::count_refused();
+                        continue;
+                    }
+                    let (hub, tls, purpose) = (hub.clone(), tls.clone(), purpose.clone());
+                    connections.spawn_local(async move {
+                        match incoming.establish(&tls).await {
+                            Ok(stream) => serve(&hub, stream, &purpose).await,
+                            Err(error) => {
+                                tracing::warn!(target: "connmgr", "{}: {error}", hub.bridge);
+                            }
+                        }
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!(target: "connmgr", "{}: accept failed ({})", listener.name(), crate::plain_error(&error));
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            },
+            Some(_) = connections.join_next(), if !connections.is_empty() => {}
+        }
+    }
+}
+
+async fn serve(hub: &Rc<Hub>, stream: Stream, purpose: &Purpose) {
+    let peer = format!("{}<->{}", hub.bridge, stream.peer());
+    match purpose {
+        Purpose::Control(terms, record) => {
+            let reason = connection::run(hub, stream, &peer, terms, &**record).await;
+            tracing::debug!(target: "rconn", "{peer}: {reason}");
+            record.ended(&reason);
+        }
+        Purpose::Snoop => connection::run_snooper(hub, stream, &peer).await,
+    }
+}
+
+/// Connects, runs the connection, waits, and again. The pause doubles up to the longest, and is short again after a connection that held.
+async fn keep_connected(
+    hub: Rc<Hub>,
+    tls: Rc<Tls>,
+    active: Active,
+    settings: ControllerSettings,
+    record: Rc<Record>,
+) {
+    let peer = format!("{}<->{}", hub.bridge, settings.target);
+    let longest = settings.max_backoff.max(1);
+    let mut backoff = 0;
+    loop {
+        record.state.set(State::Connecting);
+        tracing::info!(target: "rconn", "{peer}: connecting...");
+        let limit = Duration::from_secs(backoff.max(CONNECT_LIMIT).into());
+        match connect(&active, &tls, limit).await {
+            Ok(stream) => {
+                let connected = clock::now();
+                tracing::info!(target: "rconn", "{peer}: connected");
+                let reason =
+                    connection::run(&hub, stream, &peer, &settings.terms(), &*record).await;
+                tracing::info!(target: "rconn", "{peer}: {reason}");
+                record.ended(&reason);
+                if clock::now() - connected >= i64::from(backoff) * 1000 {
+                    backoff = 0;
+                }
+            }
+            Err(error) => {
+                tracing::info!(target: "rconn", "{peer}: connection failed ({error})");
+                *record.last_error.borrow_mut() = Some(error.to_string());
+            }
+        }
+        backoff = if backoff == 0 {
+            FIRST_BACKOFF.min(longest)
+        } else {
+            backoff.saturating_mul(2).min(longest)
+        };
+        record.state.set(State::Backoff);
+        tracing::info!(target: "rconn", "{peer}: waiting {backoff} seconds before reconnect");
+        clock::sleep(Duration::from_secs(backoff.into())).await;
+    }
+}

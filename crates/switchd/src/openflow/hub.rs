@@ -1,0 +1,218 @@
+//! All OpenFlow connections of one bridge: who they are, what they are told unasked, and their roles.
+
+use super::session::{Kind, Session};
+use super::switch::Switch;
+use crate::coverage::Counter;
+use openflow::flow::FlowRemoved;
+use openflow::message::{AsyncKind, Message, PacketIn, Role, RoleReason, RoleStatus};
+use openflow::port::PortStatus;
+use openflow::{Error, Version, encode};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+/// Connections that one bridge may have, of all kinds. More are closed at once and counted.
+pub(super) const MAX_SESSIONS: usize = 256;
+
+static REFUSED: Counter = Counter::new("openflow_connection_refused");
+
+/// Counts a connection that was closed because there are too many.
+pub(super) fn count_refused() {
+    REFUSED.increment();
+}
+
+/// The connections of a bridge.
+pub(super) struct Hub {
+    pub(super) bridge: String,
+    switch: Rc<dyn Switch>,
+    /// Versions that may be negotiated.
+    pub(super) versions: Cell<u32>,
+    sessions: RefCell<Vec<Rc<Session>>>,
+    /// Those who want a copy of what primary controllers and the switch say to each other.
+    snoopers: RefCell<Vec<Rc<Session>>>,
+    /// Generation of the last election of a primary.
+    generation: Cell<Option<u64>>,
+    /// Whether a primary controller is connected.
+    connected: Cell<bool>,
+}
+
+impl Hub {
+    pub(super) fn new(bridge: &str, switch: Rc<dyn Switch>, versions: u32) -> Hub {
+        Hub {
+            bridge: bridge.to_owned(),
+            switch,
+            versions: Cell::new(versions),
+            sessions: RefCell::default(),
+            snoopers: RefCell::default(),
+            generation: Cell::new(None),
+            connected: Cell::new(false),
+        }
+    }
+
+    pub(super) fn switch(&self) -> &dyn Switch {
+        &*self.switch
+    }
+
+    /// Takes a connection up; false when there are too many.
+    pub(super) fn add(&self, session: &Rc<Session>) -> bool {
+        if self.is_full() {
+            REFUSED.increment();
+            return false;
+        }
+        self.sessions.borrow_mut().push(session.clone());
+        self.tell_connected();
+        true
+    }
+
+    /// Lets a connection go.
+    pub(super) fn remove(&self, session: &Rc<Session>) {
+        self.sessions
+            .borrow_mut()
+            .retain(|other| !Rc::ptr_eq(other, session));
+        self.tell_connected();
+    }
+
+    fn is_full(&self) -> bool {
+        self.sessions.borrow().len() + self.snoopers.borrow().len() >= MAX_SESSIONS
+    }
+
+    fn tell_connected(&self) {
+        let connected = self
+            .sessions
+            .borrow()
+            .iter()
+            .any(|session| session.kind == Kind::Primary);
+        if self.connected.replace(connected) != connected {
+            self.switch.controllers_connected(connected);
+        }
+    }
+
+    /// Takes up a connection that wants copies; false when there are too many.
+    pub(super) fn add_snooper(&self, session: &Rc<Session>) -> bool {
+        if self.is_full() {
+            REFUSED.increment();
+            return false;
+        }
+        self.snoopers.borrow_mut().push(session.clone());
+        true
+    }
+
+    /// Lets a connection that wants copies go.
+    pub(super) fn remove_snooper(&self, session: &Rc<Session>) {
+        self.snoopers
+            .borrow_mut()
+            .retain(|other| !Rc::ptr_eq(other, session));
+    }
+
+    /// Copies what passed between the switch and a primary controller. A snooper that does not read misses some.
+    pub(super) fn snoop(&self, session: &Session, bytes: &[u8]) {
+        if session.kind != Kind::Primary {
+            return;
+        }
+        for snooper in self.snoopers.borrow().iter() {
+            snooper
+                .outbox
+                .send_packet_in(bytes.to_vec(), snooper.packet_in_limit);
+        }
+    }
+
+    /// Ends the connections whose version is no longer allowed.
+    pub(super) fn enforce_versions(&self) {
+        for session in self.sessions.borrow().iter() {
+            if session.version.bit() & self.versions.get() == 0 {
+                session.closing.notify_one();
+            }
+        }
+    }
+
+    /// Ends every connection; those that the switch makes come back.
+    pub(super) fn close_all(&self) {
+        for session in self.sessions.borrow().iter() {
+            session.closing.notify_one();
+        }
+    }
+
+    /// Every connection now.
+    pub(super) fn sessions(&self) -> Vec<Rc<Session>> {
+        self.sessions.borrow().clone()
+    }
+
+    /// The generation of the last election, if there was one.
+    pub(super) fn generation(&self) -> Option<u64> {
+        self.generation.get()
+    }
+
+    /// Notes an election's generation, refusing one that is older than the last (compared with wrap-around, OpenFlow 1.3.5 section 6.3.6).
+    pub(super) fn accept_generation(&self, generation: u64) -> Result<(), Error> {
+        let stale = self
+            .generation
+            .get()
+            .is_some_and(|last| (generation.wrapping_sub(last) as i64) < 0);
+        if stale {
+            return Err(Error::RoleStale);
+        }
+        self.generation.set(Some(generation));
+        Ok(())
+    }
+
+    /// Gives a connection a role. A new primary makes the old one secondary, which is told so (1.4).
+    pub(super) fn set_role(&self, session: &Rc<Session>, role: Role) {
+        if role == Role::Primary {
+            for other in self.sessions.borrow().iter() {
+                if !Rc::ptr_eq(other, session) && other.role.get() == Role::Primary {
+                    other.role.set(Role::Secondary);
+                    self.send_role_status(other);
+                }
+            }
+        }
+        session.role.set(role);
+    }
+
+    fn send_role_status(&self, session: &Session) {
+        let reason = RoleReason::PrimaryRequest;
+        let wanted =
+            session.version >= Version::V1_4 && session.wants(AsyncKind::RoleStatus, reason as u8);
+        if wanted {
+            let status = RoleStatus {
+                role: session.role.get(),
+                reason,
+                generation: self.generation.get(),
+            };
+            let bytes = encode(session.version, 0, &Message::RoleStatus(status));
+            session.outbox.send_unasked(bytes);
+        }
+    }
+
+    /// Gives a packet to the connections that want it: those with this controller id, by reason and role.
+    pub(super) fn packet_in(&self, packet: &PacketIn, controller_id: u16) {
+        for session in self.sessions.borrow().iter() {
+            if session.controller_id.get() == controller_id {
+                session.send_packet_in(packet);
+            }
+        }
+    }
+
+    /// Tells of a port.
+    pub(super) fn port_status(&self, status: &PortStatus) {
+        for session in self.sessions.borrow().iter() {
+            if session.wants(AsyncKind::PortStatus, status.reason as u8) {
+                let bytes = encode(session.version, 0, &Message::PortStatus(status.clone()));
+                session.outbox.send_unasked(bytes);
+            }
+        }
+    }
+
+    /// Tells of a rule that went.
+    pub(super) fn flow_removed(&self, removed: &FlowRemoved) {
+        for session in self.sessions.borrow().iter() {
+            if session.wants(AsyncKind::FlowRemoved, removed.reason as u8) {
+                let message = Message::FlowRemoved {
+                    removed: removed.clone(),
+                    format: session.flow_format(),
+                };
+                session
+                    .outbox
+                    .send_unasked(encode(session.version, 0, &message));
+            }
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! What waits to be sent on one connection.
+//!
+//! Three kinds of message wait here, and each is bounded in its own way. Replies: a connection reads no further request while more than
+//! [`REPLY_LIMIT`] bytes wait, so a peer that does not read stops being served. Packet-ins: at most so many as the controller's row says,
+//! others are dropped and counted. What must not be lost (flow-removed, port status, role status): when more than [`CLOSE_LIMIT`] bytes
+//! wait the connection is closed, as the peer can no longer know what the switch holds.
+
+use crate::coverage::Counter;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use tokio::sync::Notify;
+
+/// Bytes that may wait before requests wait.
+pub(super) const REPLY_LIMIT: usize = 1 << 20;
+/// Bytes that may wait before messages that must not be lost close the connection.
+pub(super) const CLOSE_LIMIT: usize = 16 << 20;
+/// Bytes written at a time; smaller messages are put together.
+const WRITE_SIZE: usize = 64 << 10;
+
+static PACKET_IN_DROPPED: Counter = Counter::new("openflow_packet_in_queue_full");
+static OVERFLOWED: Counter = Counter::new("openflow_queue_overflow");
+static SENT: Counter = Counter::new("vconn_sent");
+
+/// A message in the queue, and whether it is a packet-in.
+struct Waiting {
+    bytes: Vec<u8>,
+    packet_in: bool,
+}
+
+/// The queue.
+#[derive(Default)]
+pub(super) struct Outbox {
+    queue: RefCell<VecDeque<Waiting>>,
+    bytes: Cell<usize>,
+    packet_ins: Cell<usize>,
+    dropped: Cell<u64>,
+    overflowed: Cell<bool>,
+    filled: Notify,
+    drained: Notify,
+}
+
+impl Outbox {
+    /// Queues a reply.
+    pub(super) fn send(&self, bytes: Vec<u8>) {
+        self.push(bytes, false);
+    }
+
+    /// Queues a message that must not be lost. When too much waits already the connection is to be closed.
+    pub(super) fn send_unasked(&self, bytes: Vec<u8>) {
+        if self.bytes.get() > CLOSE_LIMIT {
+            if !self.overflowed.replace(true) {
+                OVERFLOWED.increment();
+            }
+            self.filled.notify_one();
+            return;
+        }
+        self.push(bytes, false);
+    }
+
+    /// Queues a packet-in, unless `limit` of them wait or the queue is full.
+    pub(super) fn send_packet_in(&self, bytes: Vec<u8>, limit: usize) {
+        if self.packet_ins.get() >= limit || self.bytes.get() > CLOSE_LIMIT {
+            self.count_drop();
+            return;
+        }
+        self.packet_ins.set(self.packet_ins.get() + 1);
+        self.push(bytes, true);
+    }
+
+    /// Counts a packet-in that is not even queued.
+    pub(super) fn count_drop(&self) {
+        PACKET_IN_DROPPED.increment();
+        self.dropped.set(self.dropped.get() + 1);
+    }
+
+    fn push(&self, bytes: Vec<u8>, packet_in: bool) {
+        if bytes.is_empty() {
+            return;
+        }
+        SENT.increment();
+        self.bytes.set(self.bytes.get() + bytes.len());
+        self.queue
+            .borrow_mut()
+            .push_back(Waiting { bytes, packet_in });
+        self.filled.notify_one();
+    }
+
+    /// Whether everything has been written.
+    pub(super) fn is_empty(&self) -> bool {
+        self.bytes.get() == 0
+    }
+
+    /// Packet-ins dropped so far.
+    pub(super) fn dropped(&self) -> u64 {
+        self.dropped.get()
+    }
+
+    /// Waits until there is something to write and takes it; None when the connection is to be closed because too much waits.
+    pub(super) async fn take(&self) -> Option<Vec<u8>> {
+        loop {
+            if self.overflowed.get() {
+                return None;
+            }
+            if let Some(bytes) = self.take_ready() {
+                return Some(bytes);
+            }
+            self.filled.notified().await;
+        }
+    }
+
+    fn take_ready(&self) -> Option<Vec<u8>> {
+        let mut queue = self.queue.borrow_mut();
+        let mut out = self.pop(&mut queue)?;
+        while queue
+            .front()
+            .is_some_and(|next| out.len() + next.bytes.len() <= WRITE_SIZE)
+            && let Some(more) = self.pop(&mut queue)
+        {
+            out.extend_from_slice(&more);
+        }
+        Some(out)
+    }
+
+    fn pop(&self, queue: &mut VecDeque<Waiting>) -> Option<Vec<u8>> {
+        let waiting = queue.pop_front()?;
+        if waiting.packet_in {
+            self.packet_ins.set(self.packet_ins.get() - 1);
+        }
+        Some(waiting.bytes)
+    }
+
+    /// Says that `n` bytes have been written: only then do they stop to count.
+    pub(super) fn written(&self, n: usize) {
+        self.bytes.set(self.bytes.get().saturating_sub(n));
+        if self.bytes.get() <= REPLY_LIMIT {
+            self.drained.notify_one();
+        }
+    }
+
+    /// Waits until requests may be served again.
+    pub(super) async fn room(&self) {
+        while self.bytes.get() > REPLY_LIMIT {
+            self.drained.notified().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn packet_ins_have_a_bound_and_replies_go_on() {
+        let outbox = Outbox::default();
+        for _ in 0..5 {
+            outbox.send_packet_in(vec![1; 10], 3);
+        }
+        outbox.send(vec![2; 4]);
+        assert_eq!(outbox.dropped(), 2);
+        let bytes = outbox.take().await.unwrap();
+        assert_eq!(bytes, [vec![1; 30], vec![2; 4]].concat());
+        outbox.written(bytes.len());
+        outbox.send_packet_in(vec![3; 10], 3);
+        assert_eq!(outbox.take().await.unwrap(), vec![3; 10]);
+    }
+
+    #[tokio::test]
+    async fn too_much_unread_closes() {
+        let outbox = Outbox::default();
+        for _ in 0..=CLOSE_LIMIT / 1000 + 1 {
+            outbox.send_unasked(vec![0; 1000]);
+        }
+        assert_eq!(outbox.take().await, None);
+    }
+
+    #[tokio::test]
+    async fn requests_wait_until_replies_are_written() {
+        let outbox = Outbox::default();
+        outbox.send(vec![0; REPLY_LIMIT + 1]);
+        let waits = tokio::time::timeout(std::time::Duration::from_millis(10), outbox.room()).await;
+        assert!(waits.is_err());
+        let bytes = outbox.take().await.unwrap();
+        outbox.written(bytes.len());
+        outbox.room().await;
+    }
+}

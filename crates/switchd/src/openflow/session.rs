@@ -1,0 +1,532 @@
+//! One connection's side of the protocol: what it has asked for, and what is answered.
+//!
+//! Requests are carried out in the order in which they came. All answers are given at once except that to a barrier, which the
+//! connection gives when the switch says so; meanwhile nothing that came behind the barrier is looked at.
+
+use super::hub::Hub;
+use super::outbox::Outbox;
+use openflow::decode::DecodeOptions;
+use openflow::message::{
+    AsyncConfig, AsyncKind, BundleAdd, BundleCommand, BundleControl, FlowFormat, Message,
+    MultipartReply, MultipartRequest, PacketIn, PacketInFormat, PacketInReason, QueueRequest, Role,
+    RoleMessage, SwitchConfig,
+};
+use openflow::{
+    Error, Header, MultipartWriter, Version, encode, encode_error, encode_multipart, port,
+};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// Bytes of a packet that met no rule that a primary controller gets unless it says otherwise (`OFP_DEFAULT_MISS_SEND_LEN`).
+const DEFAULT_MISS_SEND_LEN: u16 = 128;
+/// Bundles that one connection may have open.
+const MAX_BUNDLES: usize = 64;
+/// Messages that wait in the bundles of one connection.
+const MAX_BUNDLED: usize = 1 << 20;
+
+/// What kind of controller is on the other side.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// One that the bridge depends on: its absence makes the fail mode act, and it gets asynchronous messages unasked.
+    Primary,
+    /// A tool, for instance `ovs-ofctl`: it gets asynchronous messages once it has set a miss send length.
+    Service,
+}
+
+/// What the reader does after a message.
+pub(super) enum Next {
+    /// Goes on.
+    Continue,
+    /// Goes on; the message may have changed what packets meet.
+    Changed,
+    /// Waits for the switch, then answers the barrier with this transaction id.
+    Barrier(u32),
+    /// Ends the connection.
+    Close(&'static str),
+}
+
+/// A bundle that is being put together.
+struct Bundle {
+    flags: u16,
+    closed: bool,
+    messages: Vec<Message>,
+    /// For each message, its bytes' beginning, which an error quotes.
+    quotes: Vec<Vec<u8>>,
+    /// Whether a message was refused, so that the bundle cannot be committed.
+    failed: bool,
+}
+
+/// A connection whose version is known.
+pub(super) struct Session {
+    pub(super) kind: Kind,
+    pub(super) version: Version,
+    /// The peer's name, for messages.
+    pub(super) peer: String,
+    pub(super) outbox: Outbox,
+    pub(super) role: Cell<Role>,
+    pub(super) asynchronous: RefCell<AsyncConfig>,
+    pub(super) miss_send_len: Cell<u16>,
+    pub(super) controller_id: Cell<u16>,
+    /// Packet-ins that may wait.
+    pub(super) packet_in_limit: usize,
+    invalid_ttl: Cell<bool>,
+    packet_in_format: Cell<PacketInFormat>,
+    flow_format: Cell<FlowFormat>,
+    table_in_command: Cell<bool>,
+    bundles: RefCell<BTreeMap<u32, Bundle>>,
+    /// Told when the connection is to end, for a reason that the switch has.
+    pub(super) closing: tokio::sync::Notify,
+}
+
+/// The masks that hold until a controller sets others: everything but expired TTLs, and port status only in role secondary.
+fn default_masks(version: Version) -> AsyncConfig {
+    let bit = |reason: PacketInReason| 1 << reason as u32;
+    let mut packet_in = bit(PacketInReason::NoMatch) | bit(PacketInReason::Action);
+    if version >= Version::V1_4 {
+        packet_in |= bit(PacketInReason::ActionSet)
+            | bit(PacketInReason::Group)
+            | bit(PacketInReason::PacketOut);
+    }
+    let mut masks = [[0; 2]; 6];
+    masks[AsyncKind::PacketIn as usize][0] = packet_in;
+    masks[AsyncKind::PortStatus as usize] = [0x07; 2];
+    masks[AsyncKind::FlowRemoved as usize][0] = 0x3f;
+    masks[AsyncKind::RoleStatus as usize] = [0x07; 2];
+    AsyncConfig { masks }
+}
+
+impl Session {
+    pub(super) fn new(
+        kind: Kind,
+        version: Version,
+        peer: &str,
+        asynchronous: bool,
+        packet_in_limit: usize,
+    ) -> Session {
+        Session {
+            kind,
+            version,
+            peer: peer.to_owned(),
+            outbox: Outbox::default(),
+            role: Cell::new(Role::Equal),
+            asynchronous: RefCell::new(if asynchronous {
+                default_masks(version)
+            } else {
+                AsyncConfig::default()
+            }),
+            miss_send_len: Cell::new(match kind {
+                Kind::Primary => DEFAULT_MISS_SEND_LEN,
+                Kind::Service => 0,
+            }),
+            controller_id: Cell::new(0),
+            packet_in_limit,
+            invalid_ttl: Cell::new(false),
+            packet_in_format: Cell::new(PacketInFormat::Standard),
+            flow_format: Cell::new(FlowFormat::Standard),
+            table_in_command: Cell::new(false),
+            bundles: RefCell::default(),
+            closing: tokio::sync::Notify::new(),
+        }
+    }
+
+    /// What decoding depends on.
+    pub(super) fn decode_options(&self) -> DecodeOptions {
+        DecodeOptions {
+            version: Some(self.version),
+            table_in_command: self.table_in_command.get(),
+        }
+    }
+
+    /// Whether an asynchronous message is wanted.
+    pub(super) fn wants(&self, kind: AsyncKind, reason: u8) -> bool {
+        if self.kind == Kind::Service && self.miss_send_len.get() == 0 {
+            return false;
+        }
+        self.asynchronous
+            .borrow()
+            .wants(kind, reason, self.role.get())
+    }
+
+    /// Sends a packet-in if it is wanted, cut to what the connection takes of packets that met no rule.
+    pub(super) fn send_packet_in(&self, packet: &PacketIn) {
+        let mut reason = packet.reason;
+        if self.version < Version::V1_4 && reason as u8 > PacketInReason::InvalidTtl as u8 {
+            reason = PacketInReason::Action;
+        }
+        let asked = reason == PacketInReason::InvalidTtl
+            && self.invalid_ttl.get()
+            && self.role.get() != Role::Secondary
+            && self.miss_send_len.get() > 0;
+        if !asked && !self.wants(AsyncKind::PacketIn, reason as u8) {
+            return;
+        }
+        let length = if packet.reason == PacketInReason::NoMatch {
+            packet.data.len().min(self.miss_send_len.get().into())
+        } else {
+            packet.data.len()
+        };
+        let packet = PacketIn {
+            format: self.packet_in_format.get(),
+            data: packet.data[..length].to_vec(),
+            matching: packet.matching.clone(),
+            userdata: packet.userdata.clone(),
+            ..*packet
+        };
+        let bytes = encode(self.version, 0, &Message::PacketIn(packet));
+        self.outbox.send_packet_in(bytes, self.packet_in_limit);
+    }
+
+    /// The form in which flow-removed messages go to this peer.
+    pub(super) fn flow_format(&self) -> FlowFormat {
+        if self.version == Version::V1_0 {
+            self.flow_format.get()
+        } else {
+            FlowFormat::Standard
+        }
+    }
+
+    fn reply(&self, xid: u32, message: &Message) {
+        self.outbox.send(encode(self.version, xid, message));
+    }
+
+    /// Carries a message out. `bytes` are the message's, for errors to quote.
+    pub(super) fn handle(
+        self: &Rc<Session>,
+        hub: &Hub,
+        bytes: &[u8],
+        header: Header,
+        message: Message,
+    ) -> Next {
+        match self.try_handle(hub, bytes, header.xid, message) {
+            Ok(next) => next,
+            Err(error) => {
+                self.send_error(bytes, error);
+                Next::Continue
+            }
+        }
+    }
+
+    /// Answers a message with an error.
+    pub(super) fn send_error(&self, bytes: &[u8], error: Error) {
+        tracing::info!(target: "connmgr", "{}: sending {error} error reply", self.peer);
+        self.outbox.send(encode_error(self.version, bytes, error));
+    }
+
+    fn try_handle(
+        self: &Rc<Session>,
+        hub: &Hub,
+        bytes: &[u8],
+        xid: u32,
+        message: Message,
+    ) -> Result<Next, Error> {
+        let switch = hub.switch();
+        match message {
+            Message::FlowMod { change, .. } => {
+                self.may_write()?;
+                switch.flow_mod(&change, self.version)?;
+                return Ok(Next::Changed);
+            }
+            Message::PacketOut(packet) => {
+                self.may_write()?;
+                switch.packet_out(&packet, self.version)?;
+                return Ok(Next::Changed);
+            }
+            Message::GroupMod(change) => {
+                self.may_write()?;
+                switch.group_mod(&change, self.version)?;
+                return Ok(Next::Changed);
+            }
+            Message::MeterMod(change) => {
+                self.may_write()?;
+                switch.meter_mod(&change)?;
+                return Ok(Next::Changed);
+            }
+            Message::PortMod(change) => {
+                self.may_write()?;
+                switch.port_mod(&change)?;
+                return Ok(Next::Changed);
+            }
+            Message::TableMod(change) => {
+                self.may_write()?;
+                switch.table_mod(&change)?;
+                return Ok(Next::Changed);
+            }
+            Message::BarrierRequest => return Ok(Next::Barrier(xid)),
+            Message::BundleControl(control) => return self.bundle_control(hub, xid, control),
+            Message::BundleAdd(add) => self.bundle_add(bytes, xid, add)?,
+            Message::MultipartRequest { request, more } => {
+                if more {
+                    return Err(Error::MultipartOverflow);
+                }
+                self.multipart(hub, xid, request)?;
+            }
+            other => self.control(hub, xid, other)?,
+        }
+        Ok(Next::Continue)
+    }
+
+    /// Messages about the connection and the switch as a whole.
+    fn control(self: &Rc<Session>, hub: &Hub, xid: u32, message: Message) -> Result<(), Error> {
+        let switch = hub.switch();
+        match message {
+            Message::Hello(_) | Message::EchoReply(_) | Message::FlowAge => {}
+            Message::Error(error) => {
+                tracing::debug!(target: "connmgr", "{}: peer reports {:?}", self.peer, error.kind);
+            }
+            Message::EchoRequest(data) => self.reply(xid, &Message::EchoReply(data)),
+            Message::FeaturesRequest => {
+                let features = switch.features(self.version < Version::V1_3);
+                self.reply(xid, &Message::FeaturesReply(features));
+            }
+            Message::GetConfigRequest => {
+                let config = SwitchConfig {
+                    fragments: switch.fragments(),
+                    invalid_ttl_to_controller: self.invalid_ttl.get(),
+                    miss_send_len: self.miss_send_len.get(),
+                };
+                self.reply(xid, &Message::GetConfigReply(config));
+            }
+            Message::SetConfig(config) => {
+                if self.role.get() != Role::Secondary && config.fragments != switch.fragments() {
+                    switch.set_fragments(config.fragments)?;
+                }
+                self.invalid_ttl.set(config.invalid_ttl_to_controller);
+                self.miss_send_len.set(config.miss_send_len);
+            }
+            Message::RoleRequest(request) => {
+                let reply = self.change_role(hub, request)?;
+                self.reply(xid, &Message::RoleReply(reply));
+            }
+            Message::GetAsyncRequest => {
+                let config = *self.asynchronous.borrow();
+                self.reply(xid, &Message::GetAsyncReply(config));
+            }
+            Message::SetAsync(changes) => {
+                let mut config = self.asynchronous.borrow_mut();
+                changes.iter().for_each(|change| config.change(change));
+                if self.kind == Kind::Service && self.miss_send_len.get() == 0 {
+                    self.miss_send_len.set(DEFAULT_MISS_SEND_LEN);
+                }
+            }
+            Message::QueueGetConfigRequest(number) => {
+                let usable = number < port::MAX || number == port::LOCAL || number == port::ANY;
+                if !usable {
+                    return Err(Error::QueueBadPort);
+                }
+                let queues = switch.queues(QueueRequest {
+                    port: number,
+                    queue: u32::MAX,
+                })?;
+                let reply = Message::QueueGetConfigReply {
+                    port: number,
+                    queues,
+                };
+                self.reply(xid, &reply);
+            }
+            Message::SetFlowFormat(format) => self.flow_format.set(format),
+            Message::FlowModTableId(set) => self.table_in_command.set(set),
+            Message::SetPacketInFormat(format) => self.packet_in_format.set(format),
+            Message::SetControllerId(id) => self.controller_id.set(id),
+            // What only a switch sends.
+            _ => return Err(Error::BadType),
+        }
+        Ok(())
+    }
+
+    fn may_write(&self) -> Result<(), Error> {
+        if self.role.get() == Role::Secondary {
+            return Err(Error::IsSlave);
+        }
+        Ok(())
+    }
+
+    fn change_role(
+        self: &Rc<Session>,
+        hub: &Hub,
+        request: RoleMessage,
+    ) -> Result<RoleMessage, Error> {
+        if request.role != Role::NoChange {
+            // Only an election has a generation (OpenFlow 1.3.5 section 6.3.6).
+            let elects = matches!(request.role, Role::Primary | Role::Secondary);
+            if elects && let Some(generation) = request.generation {
+                hub.accept_generation(generation)?;
+            }
+            hub.set_role(self, request.role);
+        }
+        Ok(RoleMessage {
+            role: self.role.get(),
+            generation: hub.generation(),
+            nicira: request.nicira,
+        })
+    }
+
+    fn multipart(&self, hub: &Hub, xid: u32, request: MultipartRequest) -> Result<(), Error> {
+        let switch = hub.switch();
+        let reply = match request {
+            MultipartRequest::Flow { request, format } => {
+                let mut writer = MultipartWriter::flows(self.version, xid, format);
+                switch.flows(&request, &mut |stats| writer.push_flow(stats))?;
+                writer
+                    .finish()
+                    .into_iter()
+                    .for_each(|part| self.outbox.send(part));
+                return Ok(());
+            }
+            MultipartRequest::Aggregate { request, format } => MultipartReply::Aggregate {
+                sums: switch.aggregate(&request)?,
+                format,
+            },
+            MultipartRequest::Description => MultipartReply::Description(switch.description()),
+            MultipartRequest::Table => MultipartReply::Table(switch.table_stats()),
+            MultipartRequest::Port(number) => MultipartReply::Port(switch.port_stats(number)?),
+            MultipartRequest::Queue(request) => MultipartReply::Queue(switch.queue_stats(request)?),
+            MultipartRequest::Group(number) => MultipartReply::Group(switch.group_stats(number)?),
+            MultipartRequest::GroupDescription(number) => {
+                MultipartReply::GroupDescription(switch.groups(number)?)
+            }
+            MultipartRequest::GroupFeatures => {
+                MultipartReply::GroupFeatures(switch.group_features())
+            }
+            MultipartRequest::Meter(number) => MultipartReply::Meter(switch.meter_stats(number)?),
+            MultipartRequest::MeterConfig(number) => {
+                MultipartReply::MeterConfig(switch.meters(number)?)
+            }
+            MultipartRequest::MeterFeatures => {
+                MultipartReply::MeterFeatures(switch.meter_features())
+            }
+            MultipartRequest::TableFeatures(wanted) if wanted.is_empty() => {
+                MultipartReply::TableFeatures(switch.table_features())
+            }
+            // What tables can do is fixed.
+            MultipartRequest::TableFeatures(_) => return Err(Error::TableFeaturesPermission),
+            MultipartRequest::PortDescription(number) => {
+                let mut ports = switch.ports();
+                if number != port::ANY {
+                    ports.retain(|port| port.number == number);
+                }
+                MultipartReply::PortDescription(ports)
+            }
+            MultipartRequest::TableDescription => {
+                MultipartReply::TableDescription(switch.table_configs())
+            }
+            MultipartRequest::QueueDescription(request) => {
+                MultipartReply::QueueDescription(switch.queues(request)?)
+            }
+        };
+        encode_multipart(self.version, xid, &reply, false)
+            .into_iter()
+            .for_each(|part| self.outbox.send(part));
+        Ok(())
+    }
+
+    fn bundle_control(&self, hub: &Hub, xid: u32, control: BundleControl) -> Result<Next, Error> {
+        let mut bundles = self.bundles.borrow_mut();
+        let (next, answer) = match control.command {
+            BundleCommand::OpenRequest => {
+                // Opening one that is there already ends it (OpenFlow 1.4.1 section 7.3.9.2).
+                if bundles.remove(&control.bundle).is_some() {
+                    return Err(Error::BundleExists);
+                }
+                if bundles.len() >= MAX_BUNDLES {
+                    return Err(Error::OutOfBundles);
+                }
+                bundles.insert(control.bundle, Bundle::new(control.flags));
+                (Next::Continue, BundleCommand::OpenReply)
+            }
+            BundleCommand::CloseRequest => {
+                let bundle = bundles.get_mut(&control.bundle).ok_or(Error::BundleBadId)?;
+                if bundle.closed || bundle.flags != control.flags {
+                    let error = if bundle.closed {
+                        Error::BundleClosed
+                    } else {
+                        Error::BundleBadFlags
+                    };
+                    bundles.remove(&control.bundle);
+                    return Err(error);
+                }
+                bundle.closed = true;
+                (Next::Continue, BundleCommand::CloseReply)
+            }
+            BundleCommand::CommitRequest => {
+                let bundle = bundles.remove(&control.bundle).ok_or(Error::BundleBadId)?;
+                self.commit(hub, bundle, control.flags)?;
+                (Next::Changed, BundleCommand::CommitReply)
+            }
+            BundleCommand::DiscardRequest => {
+                bundles.remove(&control.bundle).ok_or(Error::BundleBadId)?;
+                (Next::Continue, BundleCommand::DiscardReply)
+            }
+            _ => return Err(Error::BundleBadType),
+        };
+        let reply = BundleControl {
+            command: answer,
+            ..control
+        };
+        self.reply(xid, &Message::BundleControl(reply));
+        Ok(next)
+    }
+
+    fn commit(&self, hub: &Hub, bundle: Bundle, flags: u16) -> Result<(), Error> {
+        if bundle.flags != flags {
+            return Err(Error::BundleBadFlags);
+        }
+        if bundle.failed {
+            return Err(Error::BundleMessageFailed);
+        }
+        self.may_write()?;
+        hub.switch()
+            .bundle(&bundle.messages, self.version)
+            .map_err(|(index, error)| {
+                // The message that failed is told of by an error of its own.
+                if let Some(quote) = bundle.quotes.get(index) {
+                    self.send_error(quote, error);
+                }
+                Error::BundleMessageFailed
+            })
+    }
+
+    fn bundle_add(&self, bytes: &[u8], xid: u32, add: BundleAdd) -> Result<(), Error> {
+        self.may_write()?;
+        let mut bundles = self.bundles.borrow_mut();
+        let bundled: usize = bundles.values().map(|bundle| bundle.messages.len()).sum();
+        let room = bundles.len() < MAX_BUNDLES || bundles.contains_key(&add.bundle);
+        if !room {
+            return Err(Error::OutOfBundles);
+        }
+        // Adding to a bundle that is not there opens it.
+        let bundle = bundles
+            .entry(add.bundle)
+            .or_insert_with(|| Bundle::new(add.flags));
+        let refusal = if bundle.closed {
+            Some(Error::BundleClosed)
+        } else if bundle.flags != add.flags {
+            Some(Error::BundleBadFlags)
+        } else if add.xid != xid {
+            Some(Error::BundleMessageBadXid)
+        } else if bundled >= MAX_BUNDLED {
+            Some(Error::BundleTooManyMessages)
+        } else {
+            None
+        };
+        if let Some(error) = refusal {
+            bundle.failed = true;
+            return Err(error);
+        }
+        bundle.messages.push(*add.message);
+        bundle.quotes.push(bytes[..bytes.len().min(64)].to_vec());
+        Ok(())
+    }
+}
+
+impl Bundle {
+    fn new(flags: u16) -> Bundle {
+        Bundle {
+            flags,
+            closed: false,
+            messages: Vec::new(),
+            quotes: Vec::new(),
+            failed: false,
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! What the OpenFlow side of a bridge needs from the switch behind it.
+
+use openflow::flow::{FlowMod, FlowStats, FlowStatsRequest};
+use openflow::group::{GroupDescription, GroupMod, GroupStats};
+use openflow::message::{Features, Fragments, PacketOut, QueueRequest};
+use openflow::meter::{MeterConfig, MeterMod, MeterStats};
+use openflow::port::{PortDescription, PortMod, PortNo, PortStats};
+use openflow::stats::{
+    Aggregate, Description, GroupFeatures, MeterFeatures, QueueDescription, QueueStats,
+    TableConfig, TableFeatures, TableStats,
+};
+use openflow::{Error, Message, Version};
+use std::future::Future;
+use std::pin::Pin;
+
+/// A future of the control thread.
+pub type LocalFuture<T> = Pin<Box<dyn Future<Output = T>>>;
+
+/// A bridge, as controllers see it.
+///
+/// Calls come from the control thread, one at a time, and never from inside another one's callback; an implementation may keep its
+/// state in a `RefCell`. None may block. A call may tell the connections at once what it caused (flow-removed, port status) through
+/// [`super::OpenFlow`].
+///
+/// Changes need not reach the workers before [`Switch::publish`]; questions see them at once.
+pub trait Switch {
+    /// Identity and abilities. `ports` is filled only when `with_ports`, since most versions ask for them elsewhere. `auxiliary` is
+    /// ignored.
+    fn features(&self, with_ports: bool) -> Features;
+
+    /// Who made the switch.
+    fn description(&self) -> Description;
+
+    /// What is done with IP fragments.
+    fn fragments(&self) -> Fragments;
+
+    /// Changes what is done with IP fragments.
+    fn set_fragments(&self, fragments: Fragments) -> Result<(), Error>;
+
+    /// Changes the flow tables.
+    fn flow_mod(&self, change: &FlowMod, version: Version) -> Result<(), Error>;
+
+    /// Sends a packet: the changes before it hold for it too. The switch publishes them itself when it must.
+    fn packet_out(&self, packet: &PacketOut, version: Version) -> Result<(), Error>;
+
+    /// Configures a port.
+    fn port_mod(&self, change: &PortMod) -> Result<(), Error>;
+
+    /// Configures a table.
+    fn table_mod(&self, change: &TableConfig) -> Result<(), Error>;
+
+    /// Changes the groups.
+    fn group_mod(&self, change: &GroupMod, version: Version) -> Result<(), Error>;
+
+    /// Changes the meters.
+    fn meter_mod(&self, change: &MeterMod) -> Result<(), Error>;
+
+    /// Does all of the messages (flow mods, port mods, group mods, packet-outs) or none: the index of the first that fails, and why.
+    fn bundle(&self, messages: &[Message], version: Version) -> Result<(), (usize, Error)>;
+
+    /// Makes the changes so far visible to the workers. Called once for each batch of messages that were read together, also when nothing
+    /// changed.
+    fn publish(&self);
+
+    /// Done when every worker has seen what was published before the call.
+    fn barrier(&self) -> LocalFuture<()>;
+
+    /// Gives each rule that the request means to `take`.
+    fn flows(
+        &self,
+        request: &FlowStatsRequest,
+        take: &mut dyn FnMut(&FlowStats),
+    ) -> Result<(), Error>;
+
+    /// Sums over the rules that the request means.
+    fn aggregate(&self, request: &FlowStatsRequest) -> Result<Aggregate, Error>;
+
+    /// Tables' counters.
+    fn table_stats(&self) -> Vec<TableStats>;
+
+    /// What tables can do.
+    fn table_features(&self) -> Vec<TableFeatures>;
+
+    /// Tables' configuration.
+    fn table_configs(&self) -> Vec<TableConfig>;
+
+    /// Every port, ascending by number.
+    fn ports(&self) -> Vec<PortDescription>;
+
+    /// Counters of a port, or of all for [`openflow::port::ANY`]. A port that is not there: [`Error::BadRequestPort`].
+    fn port_stats(&self, port: PortNo) -> Result<Vec<PortStats>, Error>;
+
+    /// Counters of queues.
+    fn queue_stats(&self, request: QueueRequest) -> Result<Vec<QueueStats>, Error>;
+
+    /// Configuration of queues.
+    fn queues(&self, request: QueueRequest) -> Result<Vec<QueueDescription>, Error>;
+
+    /// Counters of a group, or of all for [`openflow::group::ALL`].
+    fn group_stats(&self, group: u32) -> Result<Vec<GroupStats>, Error>;
+
+    /// Buckets of a group, or of all for [`openflow::group::ALL`].
+    fn groups(&self, group: u32) -> Result<Vec<GroupDescription>, Error>;
+
+    /// What groups are possible.
+    fn group_features(&self) -> GroupFeatures;
+
+    /// Counters of a meter, or of all for [`openflow::meter::ALL`].
+    fn meter_stats(&self, meter: u32) -> Result<Vec<MeterStats>, Error>;
+
+    /// Bands of a meter, or of all for [`openflow::meter::ALL`].
+    fn meters(&self, meter: u32) -> Result<Vec<MeterConfig>, Error>;
+
+    /// What meters are possible.
+    fn meter_features(&self) -> MeterFeatures;
+
+    /// A primary controller came or the last one went: `fail_mode` depends on it. Called on every change of whether one is connected.
+    fn controllers_connected(&self, connected: bool);
+}
