@@ -120,6 +120,18 @@ pub enum ClientError {
     Refused(Refused),
 }
 
+/// What is known about the lock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LockState {
+    /// Nothing: none was asked for, or the server has not answered, or the connection is gone.
+    #[default]
+    Unknown,
+    /// This client has it.
+    Held,
+    /// Another client has it.
+    Contended,
+}
+
 struct Request {
     method: &'static str,
     params: Vec<Value>,
@@ -131,7 +143,7 @@ struct State {
     replica: Replica,
     events: VecDeque<Event>,
     connected: bool,
-    locked: bool,
+    lock: LockState,
     error: Option<String>,
 }
 
@@ -170,10 +182,9 @@ fn enqueue(state: &mut State, event: Event) {
         if state.connected {
             state.events.push_back(Event::Connected);
         }
-        state.events.push_back(if state.locked {
-            Event::LockAcquired
-        } else {
-            Event::LockLost
+        state.events.push_back(match state.lock {
+            LockState::Held => Event::LockAcquired,
+            LockState::Unknown | LockState::Contended => Event::LockLost,
         });
         return;
     }
@@ -207,7 +218,13 @@ impl Client {
 
     /// Whether this client holds the lock it asked for.
     pub fn has_lock(&self) -> bool {
-        self.shared.state().locked
+        self.lock() == LockState::Held
+    }
+
+    /// What is known about the lock it asked for. A switch goes on forwarding while this is unknown, because the server
+    /// is away, and stops when another client has it.
+    pub fn lock(&self) -> LockState {
+        self.shared.state().lock
     }
 
     /// Why the last connection, or the last attempt at one, failed.
@@ -373,8 +390,9 @@ impl Task {
     fn forget_connection(&mut self, reason: &str) -> bool {
         let mut was_connected = false;
         self.shared.state().error = Some(reason.to_owned());
-        self.shared
-            .tell(|state| std::mem::take(&mut state.locked).then_some(Event::LockLost));
+        self.shared.tell(|state| {
+            (std::mem::take(&mut state.lock) == LockState::Held).then_some(Event::LockLost)
+        });
         self.shared.tell(|state| {
             was_connected = std::mem::take(&mut state.connected);
             was_connected.then_some(Event::Disconnected)
@@ -697,12 +715,11 @@ impl<'t> Session<'t> {
     fn set_lock(&mut self, locked: bool) {
         self.task.shared.tell(|state| {
             // A connection that does not get the lock says so once, so that the caller can tell waiting from working.
-            let event = if locked {
-                Event::LockAcquired
-            } else {
-                Event::LockLost
+            let (lock, event) = match locked {
+                true => (LockState::Held, Event::LockAcquired),
+                false => (LockState::Contended, Event::LockLost),
             };
-            state.locked = locked;
+            state.lock = lock;
             Some(event)
         });
     }
@@ -744,4 +761,32 @@ fn monitor_request(tables: &[MonitorTable], schema: &Schema) -> Value {
         request.insert(wanted.table.clone(), json!([{"columns": columns}]));
     }
     Value::Object(request)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_that_nobody_reads_are_folded_into_how_things_stand() {
+        let mut state = State::default();
+        enqueue(&mut state, Event::Updated);
+        enqueue(&mut state, Event::Updated);
+        assert_eq!(state.events, [Event::Updated]);
+        state.connected = true;
+        state.lock = LockState::Held;
+        for _ in 0..10 * MAX_EVENTS {
+            enqueue(&mut state, Event::Disconnected);
+            enqueue(&mut state, Event::Connected);
+            assert!(state.events.len() <= MAX_EVENTS);
+        }
+        state.events.clear();
+        for _ in 0..MAX_EVENTS / 2 {
+            enqueue(&mut state, Event::Updated);
+            enqueue(&mut state, Event::LockLost);
+        }
+        assert_eq!(state.events.len(), MAX_EVENTS);
+        enqueue(&mut state, Event::Updated);
+        assert_eq!(state.events, [Event::Disconnected, Event::Connected, Event::LockAcquired]);
+    }
 }

@@ -18,7 +18,7 @@ pub mod value;
 pub mod vswitch;
 pub mod wire;
 
-pub use client::{Client, Config, Event, Events, MonitorTable};
+pub use client::{Client, ClientError, Config, Event, Events, LockState, MonitorTable};
 pub use replica::{Replica, Row, Table};
 pub use stream::{Remote, TlsFiles};
 pub use transaction::{Outcome, Transaction};

@@ -13,6 +13,9 @@ use serde_json::{Map, Value};
 use crate::schema::{Schema, TableSchema};
 use crate::value::{Atom, Datum, Uuid, excerpt};
 
+/// Most rows kept, in all tables: far more than a switch can have, and little enough to hold.
+pub const MAX_ROWS: usize = 1_000_000;
+
 /// A row: its monitored columns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Row {
@@ -244,6 +247,7 @@ impl Replica {
     fn read(&self, updates: &Value) -> Result<Vec<Step>, BadUpdate> {
         let tables = object(updates, "update")?;
         let mut steps = Vec::new();
+        let kept: usize = self.tables.values().map(|table| table.rows.len()).sum();
         for (table, rows) in tables {
             let schema = self
                 .schema
@@ -258,6 +262,12 @@ impl Replica {
                     Some(new) => Some(read_row(schema, object(new, &place())?, table)?),
                 };
                 steps.push((table.clone(), id, new));
+                if kept + steps.len() > MAX_ROWS {
+                    return Err(bad(
+                        table,
+                        format!("more than {MAX_ROWS} rows in the database"),
+                    ));
+                }
             }
         }
         Ok(steps)

@@ -51,6 +51,9 @@ const COLUMNS: &[(&str, &[&str], &[&str])] = &[
             "other_config",
             "flood_vlans",
             "flow_tables",
+            "netflow",
+            "sflow",
+            "ipfix",
         ],
         &[],
     ),
@@ -87,6 +90,9 @@ const COLUMNS: &[(&str, &[&str], &[&str])] = &[
             "ofport_request",
             "mtu_request",
             "other_config",
+            "bfd",
+            "cfm_mpid",
+            "lldp",
         ],
         // Read once, at the start, so that a port keeps its number over a restart; written ever after.
         &["ofport"],
@@ -217,6 +223,8 @@ pub struct Bridge {
     pub flood_vlans: Vec<i64>,
     /// Settings of OpenFlow tables, by their number.
     pub flow_tables: BTreeMap<i64, FlowTable>,
+    /// The columns among `netflow`, `sflow` and `ipfix` that have a value.
+    pub exporters: Vec<&'static str>,
 }
 
 /// A port of a bridge: an interface, or several as a bond.
@@ -281,6 +289,8 @@ pub struct Interface {
     pub mtu_request: Option<i64>,
     /// Further options.
     pub other_config: Strings,
+    /// The columns among `bfd`, `cfm_mpid` and `lldp` that switch something on.
+    pub link_protocols: Vec<&'static str>,
 }
 
 /// An OpenFlow controller.
@@ -495,6 +505,10 @@ fn bridge(replica: &Replica, uuid: Uuid, row: &Row) -> Bridge {
         other_config: row.map("other_config"),
         flood_vlans: row.set_int("flood_vlans").collect(),
         flow_tables: linked_map(replica, row, "flow_tables", "Flow_Table", flow_table),
+        exporters: ["netflow", "sflow", "ipfix"]
+            .into_iter()
+            .filter(|column| row.optional_uuid(column).is_some())
+            .collect(),
     }
 }
 
@@ -534,7 +548,22 @@ fn interface(_: &Replica, uuid: Uuid, row: &Row) -> Interface {
         ofport_request: row.optional_int("ofport_request"),
         mtu_request: row.optional_int("mtu_request"),
         other_config: row.map("other_config"),
+        link_protocols: link_protocols(row),
     }
+}
+
+fn link_protocols(row: &Row) -> Vec<&'static str> {
+    let enabled = |column: &str| {
+        row.map(column)
+            .get("enable")
+            .is_some_and(|value| value == "true")
+    };
+    let mut columns: Vec<&'static str> = ["bfd", "lldp"]
+        .into_iter()
+        .filter(|column| enabled(column))
+        .collect();
+    columns.extend(row.optional_int("cfm_mpid").map(|_| "cfm_mpid"));
+    columns
 }
 
 fn controller(_: &Replica, uuid: Uuid, row: &Row) -> Controller {

@@ -118,6 +118,9 @@ pub fn read(
             "policing is not supported yet, ignoring it",
         );
     }
+    for column in &interface.link_protocols {
+        problems.add("Interface", &interface.name, column, "not supported yet, ignoring it");
+    }
     Ok(Port {
         uuid: Some(port.uuid),
         interface: Some(interface.uuid),

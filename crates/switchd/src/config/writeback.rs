@@ -204,7 +204,7 @@ impl Batch<'_> {
         self.set("Bridge", uuid, "datapath_version", "");
     }
 
-    /// How an interface turned out, or stands now.
+    /// How an interface turned out, or stands now. One that could not be opened loses its statistics.
     pub fn interface(&mut self, uuid: Uuid, state: &InterfaceState) {
         let table = "Interface";
         let up_or_down = |up: Option<bool>| up.map(|up| if up { "up" } else { "down" });
@@ -231,9 +231,12 @@ impl Batch<'_> {
                 .map(|full| if full { "full" } else { "half" }),
         );
         self.set(table, uuid, "status", Datum::map(&state.status));
+        if state.ofport.is_none() {
+            self.set(table, uuid, "statistics", counter_map([]));
+        }
     }
 
-    /// An interface's counters by Open vSwitch's names (`rx_packets`, ...). None for an interface that could not be opened.
+    /// An interface's counters by Open vSwitch's names (`rx_packets`, ...).
     pub fn interface_statistics<'n>(
         &mut self,
         uuid: Uuid,
