@@ -33,10 +33,16 @@ impl Descriptor {
         self.closed.store(true, Ordering::Relaxed);
         // SAFETY: plain values.
         let dead = unsafe {
-            libc::socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0)
+            libc::socket(
+                libc::AF_UNIX,
+                libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK,
+                0,
+            )
         };
         if dead < 0 {
-            tracing::warn!("no descriptor left: a device goes only with the last worker that holds it");
+            tracing::warn!(
+                "no descriptor left: a device goes only with the last worker that holds it"
+            );
             return;
         }
         // SAFETY: `dead` was just made and is owned by nobody else; the other number is owned by self and stays open.

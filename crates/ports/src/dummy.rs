@@ -65,7 +65,9 @@ pub(crate) fn open(eal: &Eal, spec: &PortSpec, options: &Dummy) -> Result<OpenPo
     let [_, high, middle, low] = number.to_be_bytes();
     let control = DummyControl {
         shared: shared.clone(),
-        mac: spec.mac.unwrap_or([0xaa, 0x55, 0xaa, high.wrapping_add(0x55), middle, low]),
+        mac: spec
+            .mac
+            .unwrap_or([0xaa, 0x55, 0xaa, high.wrapping_add(0x55), middle, low]),
         mtu,
         admin_up: true,
     };
@@ -107,7 +109,9 @@ impl Pcap {
     }
 
     fn write(&mut self, frame: &[u8]) -> io::Result<()> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
         let mut record = Vec::with_capacity(16 + frame.len());
         let len = frame.len() as u32;
         for word in [now.as_secs() as u32, now.subsec_micros(), len, len] {
@@ -246,10 +250,14 @@ impl PortControl for DummyControl {
 
     fn set_mtu(&mut self, mtu: u16) -> Result<(), Error> {
         if !(68..=65_517).contains(&mtu) {
-            return Err(Error::Option(format!("unsupported MTU {mtu}: 68 to 65517 are")));
+            return Err(Error::Option(format!(
+                "unsupported MTU {mtu}: 68 to 65517 are"
+            )));
         }
         self.mtu = mtu;
-        self.shared.longest.store(u32::from(mtu) + OVERHEAD, Ordering::Relaxed);
+        self.shared
+            .longest
+            .store(u32::from(mtu) + OVERHEAD, Ordering::Relaxed);
         Ok(())
     }
 
@@ -265,7 +273,10 @@ impl PortControl for DummyControl {
 
     fn inject(&mut self, frame: &[u8]) -> Result<(), Error> {
         if frame.len() > LONGEST {
-            return Err(Error::Option(format!("a frame of {} bytes is too long", frame.len())));
+            return Err(Error::Option(format!(
+                "a frame of {} bytes is too long",
+                frame.len()
+            )));
         }
         {
             let mut queue = lock(&self.shared.queue);
@@ -278,7 +289,13 @@ impl PortControl for DummyControl {
         note(&self.shared.received, frame);
         let one = 1u64.to_ne_bytes();
         // SAFETY: eight readable bytes.
-        unsafe { libc::write(self.shared.arrived.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+        unsafe {
+            libc::write(
+                self.shared.arrived.as_raw_fd(),
+                one.as_ptr().cast(),
+                one.len(),
+            )
+        };
         Ok(())
     }
 

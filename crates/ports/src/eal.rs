@@ -248,7 +248,11 @@ struct Plan {
 fn plan(options: &EalOptions, free_huge: u64, cpus: &[usize]) -> Result<Plan, Error> {
     let extra = split_words(&options.extra)?;
     refuse_exits(&extra)?;
-    let given = |names: &[&str]| extra.iter().any(|word| names.iter().any(|name| is_option(word, name)));
+    let given = |names: &[&str]| {
+        extra
+            .iter()
+            .any(|word| names.iter().any(|name| is_option(word, name)))
+    };
     let mut arguments = vec!["sluiced".to_string()];
     let mut add = |words: &[&str]| arguments.extend(words.iter().map(|word| word.to_string()));
 
@@ -261,7 +265,12 @@ fn plan(options: &EalOptions, free_huge: u64, cpus: &[usize]) -> Result<Plan, Er
             }
         }
     }
-    let wants_huge_files = given(&["--huge-unlink", "--huge-dir", "--legacy-mem", "--socket-mem"]);
+    let wants_huge_files = given(&[
+        "--huge-unlink",
+        "--huge-dir",
+        "--legacy-mem",
+        "--socket-mem",
+    ]);
     let huge_pages = if given(&["--no-huge"]) {
         false
     } else {
@@ -280,7 +289,13 @@ fn plan(options: &EalOptions, free_huge: u64, cpus: &[usize]) -> Result<Plan, Er
         }
         match &options.hugepage_dir {
             Some(dir) => add(&["--huge-dir", dir, "--huge-unlink"]),
-            None if given(&["--in-memory", "--huge-unlink", "--huge-dir", "--legacy-mem", "--proc-type"]) => {}
+            None if given(&[
+                "--in-memory",
+                "--huge-unlink",
+                "--huge-dir",
+                "--legacy-mem",
+                "--proc-type",
+            ]) => {}
             None => add(&["--in-memory"]),
         }
         if let Some(megabytes) = options.alloc_mem
@@ -291,6 +306,10 @@ fn plan(options: &EalOptions, free_huge: u64, cpus: &[usize]) -> Result<Plan, Er
     } else {
         if !given(&["--no-huge"]) {
             add(&["--no-huge"]);
+        }
+        if !given(&["--no-shconf"]) {
+            // No files that other DPDK processes could share, as `--in-memory` has none.
+            add(&["--no-shconf"]);
         }
         if !given(&["-m"]) {
             let megabytes = match (options.memory, options.alloc_mem) {
@@ -335,7 +354,9 @@ fn refuse_exits(words: &[String]) -> Result<(), Error> {
     let ends = |word: &str| {
         let long = word.strip_prefix("--");
         let helps = long.is_some_and(|rest| !rest.is_empty() && "help".starts_with(rest));
-        let short = long.is_none() && word.starts_with('-') && word[1..].trim_start_matches('v').starts_with('h');
+        let short = long.is_none()
+            && word.starts_with('-')
+            && word[1..].trim_start_matches('v').starts_with('h');
         helps || short
     };
     for (index, word) in words.iter().enumerate() {
@@ -362,12 +383,18 @@ fn split_words(text: &str) -> Result<Vec<String>, Error> {
                 let word = word.get_or_insert_default();
                 loop {
                     match characters.next() {
-                        None => return Err(Error::Environment(format!("dpdk-extra: no closing {c}"))),
+                        None => {
+                            return Err(Error::Environment(format!("dpdk-extra: no closing {c}")));
+                        }
                         Some(next) if next == c => break,
                         Some('\\') if c == '"' => match characters.next() {
                             Some(kept @ ('"' | '\\' | '$' | '`')) => word.push(kept),
                             Some(other) => word.extend(['\\', other]),
-                            None => return Err(Error::Environment(format!("dpdk-extra: no closing {c}"))),
+                            None => {
+                                return Err(Error::Environment(format!(
+                                    "dpdk-extra: no closing {c}"
+                                )));
+                            }
                         },
                         Some(next) => word.push(next),
                     }
@@ -393,7 +420,11 @@ fn free_huge_megabytes() -> u64 {
         .flatten()
         .filter_map(|size| {
             let name = size.file_name().into_string().ok()?;
-            let kilobytes: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
+            let kilobytes: u64 = name
+                .strip_prefix("hugepages-")?
+                .strip_suffix("kB")?
+                .parse()
+                .ok()?;
             let free = std::fs::read_to_string(size.path().join("free_hugepages")).ok()?;
             Some(free.trim().parse::<u64>().ok()? * kilobytes / 1024)
         })
@@ -481,7 +512,7 @@ mod tests {
         );
         assert_eq!(
             arguments(&options, 10),
-            "sluiced --lcores 0@(0,1) --no-huge -m 1024 --file-prefix p --no-telemetry"
+            "sluiced --lcores 0@(0,1) --no-huge --no-shconf -m 1024 --file-prefix p --no-telemetry"
         );
     }
 
@@ -495,7 +526,7 @@ mod tests {
         };
         assert_eq!(
             arguments(&options, 4096),
-            "sluiced -c 0x1 --file-prefix p --no-telemetry --no-huge -m 64"
+            "sluiced -c 0x1 --no-shconf --file-prefix p --no-telemetry --no-huge -m 64"
         );
     }
 
@@ -515,7 +546,10 @@ mod tests {
     fn words_are_split_as_a_shell_does() {
         let words = |text| split_words(text).unwrap();
         assert_eq!(words("  -a 0:1 "), ["-a", "0:1"]);
-        assert_eq!(words(r#"a"b c"d 'e "f' \ g "h\"i" """#), ["ab cd", "e \"f", " g", "h\"i", ""]);
+        assert_eq!(
+            words(r#"a"b c"d 'e "f' \ g "h\"i" """#),
+            ["ab cd", "e \"f", " g", "h\"i", ""]
+        );
         assert!(split_words("'x").is_err());
         assert!(split_words("\"x").is_err());
         assert!(split_words("x\\").is_err());
@@ -523,7 +557,14 @@ mod tests {
 
     #[test]
     fn arguments_that_end_the_process_are_refused() {
-        for extra in ["-h", "--help", "--he", "-vh", "--log-level=help", "--log-level help"] {
+        for extra in [
+            "-h",
+            "--help",
+            "--he",
+            "-vh",
+            "--log-level=help",
+            "--log-level help",
+        ] {
             let options = EalOptions {
                 extra: extra.into(),
                 ..EalOptions::default()

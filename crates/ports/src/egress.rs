@@ -113,7 +113,8 @@ fn finish(
     outcome: &mut TxOutcome,
 ) {
     let by_device = abilities.checksum && transport(&frame, offload).is_some();
-    let whole = !offload.partial_checksum || by_device || packet::checksum::finish_partial(&mut frame);
+    let whole =
+        !offload.partial_checksum || by_device || packet::checksum::finish_partial(&mut frame);
     if whole && (abilities.chains || frame.linearize(usize::MAX)) {
         out.push(frame);
     } else {
@@ -230,8 +231,16 @@ pub(crate) fn mark_for_driver(frame: &mut Mbuf) -> bool {
         return false;
     };
     let raw = frame.raw_mut();
-    raw.flags |= if found.ipv6 { flag::TX_IPV6 } else { flag::TX_IPV4 };
-    raw.flags |= if found.tcp { flag::TX_TCP_CKSUM } else { flag::TX_UDP_CKSUM };
+    raw.flags |= if found.ipv6 {
+        flag::TX_IPV6
+    } else {
+        flag::TX_IPV4
+    };
+    raw.flags |= if found.tcp {
+        flag::TX_TCP_CKSUM
+    } else {
+        flag::TX_UDP_CKSUM
+    };
     raw.tx_offload = u64::from(found.l2) | u64::from(found.l3) << 7;
     if matches!(offload.gso, Gso::Tcp4 | Gso::Tcp6) {
         raw.flags |= flag::TX_TCP_SEG;

@@ -89,6 +89,9 @@ mod tests {
         let error = Error::Attach {
             devargs: "net_foo".into(),
         };
-        assert_eq!(error.to_string(), "Error attaching device 'net_foo' to DPDK");
+        assert_eq!(
+            error.to_string(),
+            "Error attaching device 'net_foo' to DPDK"
+        );
     }
 }

@@ -10,7 +10,9 @@ use crate::error::Error;
 use crate::gate::Gate;
 use crate::mbuf::{self, Mbuf};
 use crate::pool::{DATA_ROOM, Size};
-use crate::raw::{self, EthConf, EthCounter, EthCounterName, EthInfo, EthLink, EthStats, capability};
+use crate::raw::{
+    self, EthConf, EthCounter, EthCounterName, EthInfo, EthLink, EthStats, capability,
+};
 use crate::spec::{Dpdk, PortSpec};
 use crate::{Mac, OpenPort, PortControl, PortInfo};
 use packet::io::{BURST, RxQueue, TxOutcome, TxQueue};
@@ -34,11 +36,12 @@ static USED: Mutex<BTreeMap<u16, String>> = Mutex::new(BTreeMap::new());
 /// Opens the device that the options name.
 pub(crate) fn open(eal: &Eal, spec: &PortSpec, options: &Dpdk) -> Result<OpenPort, Error> {
     let (port, probed) = find_or_probe(&options.devargs)?;
-    let claim = match Claim::new(port, &spec.name, &options.devargs) {
-        Ok(claim) => claim,
-        Err(error) => return Err(error),
+    let claim = Claim::new(port, &spec.name, &options.devargs)?;
+    let device = Device {
+        port,
+        probed,
+        claim,
     };
-    let device = Device { port, probed, claim };
     let info = device.info()?;
     let mtu = spec.mtu.unwrap_or(1500);
     check_mtu(&spec.name, &info, mtu)?;
@@ -59,7 +62,8 @@ pub(crate) fn open(eal: &Eal, spec: &PortSpec, options: &Dpdk) -> Result<OpenPor
         longest: AtomicU32::new(u32::from(mtu) + OVERHEAD),
         checksum: conf.tx_offloads & capability::TX_CHECKSUM == capability::TX_CHECKSUM,
         segmentation: conf.tx_offloads & capability::TX_TCP_SEG != 0,
-        chains: conf.tx_offloads & capability::TX_MULTI_SEGMENT != 0 || takes_chains(&text(&info.driver)),
+        chains: conf.tx_offloads & capability::TX_MULTI_SEGMENT != 0
+            || takes_chains(&text(&info.driver)),
     });
     let rx = (0..conf.rx_queues)
         .map(|queue| {
@@ -88,7 +92,9 @@ fn find_or_probe(devargs: &str) -> Result<(u16, bool), Error> {
     };
     if let Some(mac) = devargs.strip_prefix("class=eth,mac=") {
         let mac = parse_mac(mac).ok_or_else(attach)?;
-        return find_by_mac(mac).map(|port| (port, false)).ok_or_else(attach);
+        return find_by_mac(mac)
+            .map(|port| (port, false))
+            .ok_or_else(attach);
     }
     let c_devargs = CString::new(devargs).map_err(|_| attach())?;
     if let Some(port) = matching(&c_devargs).first() {
@@ -98,14 +104,22 @@ fn find_or_probe(devargs: &str) -> Result<(u16, bool), Error> {
     if unsafe { raw::rte_dev_probe(c_devargs.as_ptr()) } != 0 {
         return Err(attach());
     }
-    matching(&c_devargs).first().map(|port| (*port, true)).ok_or_else(attach)
+    matching(&c_devargs)
+        .first()
+        .map(|port| (*port, true))
+        .ok_or_else(attach)
 }
 
 fn matching(devargs: &CStr) -> Vec<u16> {
     let mut ports = [0u16; MAX_PORTS];
     // SAFETY: the string outlives the call and the array has the room that is said.
-    let count =
-        unsafe { raw::sluice_eth_matching(devargs.as_ptr(), ports.as_mut_ptr(), ports.len() as libc::c_int) };
+    let count = unsafe {
+        raw::sluice_eth_matching(
+            devargs.as_ptr(),
+            ports.as_mut_ptr(),
+            ports.len() as libc::c_int,
+        )
+    };
     ports[..count.max(0) as usize].to_vec()
 }
 
@@ -351,7 +365,12 @@ impl RxQueue<Mbuf> for EthRx {
         // alone from then on. The gate keeps the port started.
         unsafe {
             let room = out.as_mut_ptr().add(len).cast();
-            let count = usize::from(raw::sluice_rx_burst(shared.port, self.queue, room, BURST as u16));
+            let count = usize::from(raw::sluice_rx_burst(
+                shared.port,
+                self.queue,
+                room,
+                BURST as u16,
+            ));
             out.set_len(len + count);
             count
         }
@@ -380,14 +399,19 @@ impl TxQueue<Mbuf> for EthTx {
                 chains: shared.chains,
             };
             egress::prepare(frames, &mut self.scratch, &abilities, &mut outcome);
-            work = frames.iter_mut().fold(false, |work, frame| egress::mark_for_driver(frame) | work);
+            work = frames
+                .iter_mut()
+                .fold(false, |work, frame| egress::mark_for_driver(frame) | work);
         }
         let Some(_inside) = shared.tx_gates[usize::from(self.queue)].enter() else {
             outcome.failed += frames.len() as u64;
             mbuf::free_all(frames);
             return outcome;
         };
-        let bytes: u64 = frames.iter().map(|frame| u64::from(frame.raw().packet_len)).sum();
+        let bytes: u64 = frames
+            .iter()
+            .map(|frame| u64::from(frame.raw().packet_len))
+            .sum();
         // SAFETY: the vector holds pointers to chains it owns. The driver takes over those it says it sent, and the vector
         // forgets all of them before the rest are freed. The gate keeps the port started and other senders out.
         unsafe {
@@ -444,15 +468,20 @@ unsafe impl Send for EthControl {}
 
 impl EthControl {
     /// Stops the device while no worker is in it, acts, and starts it again.
-    fn while_stopped(&mut self, act: impl FnOnce(&mut EthControl) -> Result<(), Error>) -> Result<(), Error> {
+    fn while_stopped(
+        &mut self,
+        act: impl FnOnce(&mut EthControl) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         self.shared.close();
         // SAFETY: no worker is inside.
         unsafe { raw::rte_eth_dev_stop(self.device.port) };
         let result = act(self);
         // SAFETY: the port is configured.
-        let started = self.device.check("starting the device", &self.name, |port| unsafe {
-            raw::rte_eth_dev_start(port)
-        });
+        let started = self
+            .device
+            .check("starting the device", &self.name, |port| unsafe {
+                raw::rte_eth_dev_start(port)
+            });
         if started.is_ok() {
             self.shared.reopen();
         }
@@ -483,7 +512,8 @@ impl EthControl {
             .take(valued as usize)
             .filter_map(|counter| {
                 let name = text(&names.get(counter.id as usize)?.name);
-                let of_interest = name.contains("error") || name.contains("dropped") || name.contains("missed");
+                let of_interest =
+                    name.contains("error") || name.contains("dropped") || name.contains("missed");
                 (of_interest && !name.contains("_q")).then_some((name, counter.value))
             })
             .collect()
@@ -531,7 +561,10 @@ impl PortControl for EthControl {
             ("port_no".to_string(), self.device.port.to_string()),
             ("numa_id".to_string(), info.socket.max(0).to_string()),
             ("driver_name".to_string(), driver.clone()),
-            ("if_descr".to_string(), format!("{} {driver}", crate::eal::version())),
+            (
+                "if_descr".to_string(),
+                format!("{} {driver}", crate::eal::version()),
+            ),
             ("if_type".to_string(), "6".to_string()),
         ];
         for (key, value) in [
@@ -548,7 +581,8 @@ impl PortControl for EthControl {
         ] {
             status.push((key.to_string(), value.to_string()));
         }
-        let rx_checksum = self.conf.rx_offloads & capability::RX_CHECKSUM == capability::RX_CHECKSUM;
+        let rx_checksum =
+            self.conf.rx_offloads & capability::RX_CHECKSUM == capability::RX_CHECKSUM;
         status.push(("rx_csum_offload".to_string(), rx_checksum.to_string()));
         status
     }
@@ -582,10 +616,19 @@ impl PortControl for EthControl {
         }
         let info = self.device.info()?;
         check_mtu(&self.name, &info, mtu)?;
-        if data_room(&info, &EthConf { mtu, ..self.conf.clone() }) > data_room(&info, &self.conf) {
+        if data_room(
+            &info,
+            &EthConf {
+                mtu,
+                ..self.conf.clone()
+            },
+        ) > data_room(&info, &self.conf)
+        {
             return Err(Error::Unsupported {
                 name: self.name.clone(),
-                what: format!("MTU {mtu} while the port is open: its buffers are too short; the port must be opened again, which"),
+                what: format!(
+                    "MTU {mtu} while the port is open: its buffers are too short; the port must be opened again, which"
+                ),
             });
         }
         self.while_stopped(|control| {
@@ -608,22 +651,28 @@ impl PortControl for EthControl {
             }
             if conf.rx_offloads != control.conf.rx_offloads {
                 let pool = control.pool;
-                control.device.check("configuring the device", &control.name, |port| {
-                    // SAFETY: the structure mirrors the shim's; the pool lives as long as the EAL.
-                    unsafe { raw::sluice_eth_setup(port, &mut conf, pool) }
-                })?;
+                control
+                    .device
+                    .check("configuring the device", &control.name, |port| {
+                        // SAFETY: the structure mirrors the shim's; the pool lives as long as the EAL.
+                        unsafe { raw::sluice_eth_setup(port, &mut conf, pool) }
+                    })?;
             }
             control.conf = conf;
-            control.shared.longest.store(u32::from(mtu) + OVERHEAD, Ordering::Relaxed);
+            control
+                .shared
+                .longest
+                .store(u32::from(mtu) + OVERHEAD, Ordering::Relaxed);
             Ok(())
         })
     }
 
     fn set_mac(&mut self, mac: Mac) -> Result<(), Error> {
-        self.device.check("setting the MAC address", &self.name, |port| {
-            // SAFETY: `mac` is six readable bytes.
-            unsafe { raw::sluice_eth_set_mac(port, mac.as_ptr()) }
-        })
+        self.device
+            .check("setting the MAC address", &self.name, |port| {
+                // SAFETY: `mac` is six readable bytes.
+                unsafe { raw::sluice_eth_set_mac(port, mac.as_ptr()) }
+            })
     }
 
     fn set_admin(&mut self, up: bool) -> Result<(), Error> {

@@ -102,7 +102,13 @@ pub(crate) fn open(eal: &Eal, spec: &PortSpec) -> Result<OpenPort, Error> {
 fn packet_socket() -> Result<OwnedFd, c_int> {
     // Protocol 0 receives nothing until the socket is bound to one.
     // SAFETY: plain values.
-    let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) };
+    let fd = unsafe {
+        libc::socket(
+            libc::AF_PACKET,
+            libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK,
+            0,
+        )
+    };
     if fd < 0 {
         return Err(last_errno());
     }
@@ -236,7 +242,8 @@ fn tag_beside(header: &libc::msghdr) -> Option<(u16, u16)> {
         while let Some(current) = message.as_ref() {
             if current.cmsg_level == libc::SOL_PACKET
                 && current.cmsg_type == PACKET_AUXDATA
-                && current.cmsg_len >= libc::CMSG_LEN(std::mem::size_of::<AuxData>() as u32) as usize
+                && current.cmsg_len
+                    >= libc::CMSG_LEN(std::mem::size_of::<AuxData>() as u32) as usize
             {
                 let data: AuxData = libc::CMSG_DATA(message).cast::<AuxData>().read_unaligned();
                 if data.status & TP_STATUS_VLAN_VALID == 0 {
@@ -383,7 +390,10 @@ impl KernelTx {
             if sent > 0 {
                 let sent = sent as usize;
                 outcome.packets += sent as u64;
-                outcome.bytes += frames[next..next + sent].iter().map(|frame| frame.len() as u64).sum::<u64>();
+                outcome.bytes += frames[next..next + sent]
+                    .iter()
+                    .map(|frame| frame.len() as u64)
+                    .sum::<u64>();
                 next += sent;
                 continue;
             }
@@ -475,7 +485,11 @@ pub(crate) fn status_of(links: &Links, name: &str) -> Vec<(String, String)> {
 }
 
 /// Words an error of a change to a device.
-pub(crate) fn change(name: &str, what: impl Into<String>, result: Result<(), i32>) -> Result<(), Error> {
+pub(crate) fn change(
+    name: &str,
+    what: impl Into<String>,
+    result: Result<(), i32>,
+) -> Result<(), Error> {
     result.map_err(|errno| Error::Device {
         name: name.to_string(),
         what: what.into(),
@@ -489,12 +503,19 @@ pub(crate) fn change_mac(links: &mut Links, name: &str, mac: Mac) -> Result<(), 
         return Ok(());
     }
     let text: Vec<String> = mac.iter().map(|byte| format!("{byte:02x}")).collect();
-    change(name, format!("setting MAC address {}", text.join(":")), links.set_mac(name, mac))
+    change(
+        name,
+        format!("setting MAC address {}", text.join(":")),
+        links.set_mac(name, mac),
+    )
 }
 
 /// Changes an interface's MTU, if it is another now.
 pub(crate) fn change_mtu(links: &mut Links, name: &str, mtu: u16) -> Result<(), Error> {
-    if links.by_name(name).is_ok_and(|link| link.mtu == u32::from(mtu)) {
+    if links
+        .by_name(name)
+        .is_ok_and(|link| link.mtu == u32::from(mtu))
+    {
         return Ok(());
     }
     change(name, format!("setting MTU {mtu}"), links.set_mtu(name, mtu))
@@ -543,7 +564,11 @@ impl PortControl for KernelControl {
     }
 
     fn set_admin(&mut self, up: bool) -> Result<(), Error> {
-        let what = if up { "setting it up" } else { "setting it down" };
+        let what = if up {
+            "setting it up"
+        } else {
+            "setting it down"
+        };
         change(&self.name, what, self.links.set_up(&self.name, up))
     }
 

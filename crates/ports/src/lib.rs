@@ -13,9 +13,10 @@
 //! | `dpdkvhostuser`, `dpdkvhostuserclient` | DPDK's vhost library | `vhost` |
 //! | `dummy` | memory | `dummy` |
 
+mod afxdp;
 mod descriptor;
-pub mod eal;
 mod dummy;
+pub mod eal;
 mod egress;
 mod error;
 mod ethdev;
@@ -115,9 +116,6 @@ pub fn open(eal: &Eal, spec: &PortSpec) -> Result<OpenPort, Error> {
         Kind::VhostServer { path, rx_queues } => vhost::open(eal, spec, path, *rx_queues, false),
         Kind::Dpdk(options) => ethdev::open(eal, spec, options),
         Kind::Dummy(options) => dummy::open(eal, spec, options),
-        other => Err(Error::UnknownType {
-            name: spec.name.clone(),
-            kind: format!("{other:?}"),
-        }),
+        Kind::AfXdp { mode, rx_queues } => afxdp::open(eal, spec, *mode, *rx_queues),
     }
 }

@@ -118,7 +118,10 @@ pub(crate) fn is_name(name: &str) -> bool {
 impl Links {
     pub(crate) fn new() -> Result<Links, i32> {
         let route = socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE)?;
-        let limit = libc::timeval { tv_sec: 1, tv_usec: 0 };
+        let limit = libc::timeval {
+            tv_sec: 1,
+            tv_usec: 0,
+        };
         set_option(&route, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &limit)?;
         Ok(Links {
             route,
@@ -186,7 +189,11 @@ impl Links {
         self.ioctl(libc::SIOCGIFFLAGS, &mut request)?;
         // SAFETY: the kernel filled in the flags.
         let flags = i32::from(unsafe { request.ifr_ifru.ifru_flags });
-        let wanted = if up { flags | libc::IFF_UP } else { flags & !libc::IFF_UP };
+        let wanted = if up {
+            flags | libc::IFF_UP
+        } else {
+            flags & !libc::IFF_UP
+        };
         if wanted == flags {
             return Ok(());
         }
@@ -260,7 +267,13 @@ impl Links {
 
     fn ioctl(&self, number: libc::c_ulong, request: &mut libc::ifreq) -> Result<(), i32> {
         // SAFETY: the request is a whole ifreq; where it points to data, the data is as large as its command says.
-        let code = unsafe { libc::ioctl(self.control.as_raw_fd(), number, std::ptr::from_mut(request)) };
+        let code = unsafe {
+            libc::ioctl(
+                self.control.as_raw_fd(),
+                number,
+                std::ptr::from_mut(request),
+            )
+        };
         if code < 0 { Err(last_errno()) } else { Ok(()) }
     }
 }
@@ -288,7 +301,11 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 
 /// The answer to request `sequence` in a datagram, if it is there.
 fn read_reply(mut datagram: &[u8], sequence: u32) -> Option<Result<LinkState, i32>> {
-    while let (Some(length), Some(kind), Some(number)) = (u32_at(datagram, 0), u16_at(datagram, 4), u32_at(datagram, 8)) {
+    while let (Some(length), Some(kind), Some(number)) = (
+        u32_at(datagram, 0),
+        u16_at(datagram, 4),
+        u32_at(datagram, 8),
+    ) {
         let message = datagram.get(16..length as usize)?;
         if number == sequence {
             if kind == libc::NLMSG_ERROR as u16 {
@@ -331,7 +348,9 @@ fn read_link(message: &[u8]) -> Option<LinkState> {
             }
             _ => {}
         }
-        rest = rest.get(usize::from(length).next_multiple_of(4)..).unwrap_or_default();
+        rest = rest
+            .get(usize::from(length).next_multiple_of(4)..)
+            .unwrap_or_default();
     }
     Some(link)
 }
@@ -349,7 +368,10 @@ mod tests {
         let indexed = links.by_index(named.ifindex).unwrap();
         assert_eq!(indexed.mtu, named.mtu);
         assert_eq!(links.by_name("nosuchdevice").unwrap_err(), libc::ENODEV);
-        assert_eq!(links.by_name("a name that is too long").unwrap_err(), libc::ENODEV);
+        assert_eq!(
+            links.by_name("a name that is too long").unwrap_err(),
+            libc::ENODEV
+        );
         assert_eq!(links.by_index(999_999).unwrap_err(), libc::ENODEV);
     }
 
@@ -370,7 +392,16 @@ mod tests {
     #[test]
     fn names_are_checked() {
         assert!(is_name("br0") && is_name("fifteen-letters"));
-        for name in ["", ".", "..", "a/b", "a b", "tap%d", "sixteen-letters!", "a:1"] {
+        for name in [
+            "",
+            ".",
+            "..",
+            "a/b",
+            "a b",
+            "tap%d",
+            "sixteen-letters!",
+            "a:1",
+        ] {
             assert!(!is_name(name), "{name}");
         }
     }

@@ -106,7 +106,10 @@ impl Pools {
             room: room.max(DATA_ROOM),
             size,
         };
-        let mut pools = self.pools.lock().unwrap_or_else(|poison| poison.into_inner());
+        let mut pools = self
+            .pools
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner());
         if let Some(pool) = pools.get(&key) {
             return Ok(*pool);
         }
@@ -117,7 +120,10 @@ impl Pools {
 
     /// Frees all pools; no frame may be left.
     pub(crate) fn free(&self) {
-        let mut pools = self.pools.lock().unwrap_or_else(|poison| poison.into_inner());
+        let mut pools = self
+            .pools
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner());
         for (_, pool) in pools.drain() {
             // SAFETY: the caller promises that no frame and no port uses the pool any more.
             unsafe { raw::rte_mempool_free(pool.raw) };
@@ -126,7 +132,10 @@ impl Pools {
 
     /// All pools with their NUMA node and data room, for `memory/show`.
     pub(crate) fn list(&self) -> Vec<(i32, u16, Pool)> {
-        let pools = self.pools.lock().unwrap_or_else(|poison| poison.into_inner());
+        let pools = self
+            .pools
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner());
         pools
             .iter()
             .map(|(key, pool)| (key.socket, key.room, *pool))
@@ -141,7 +150,8 @@ fn create(key: Key, wanted: u32) -> Result<Pool, Error> {
         let c_name = CString::new(name).expect("no zero bytes in numbers");
         let room = key.room + HEADROOM;
         // SAFETY: plain values and a string that outlives the call; the EAL is up because `Pools` belongs to it.
-        let raw = unsafe { raw::sluice_pool_create(c_name.as_ptr(), count, CACHE, room, key.socket) };
+        let raw =
+            unsafe { raw::sluice_pool_create(c_name.as_ptr(), count, CACHE, room, key.socket) };
         if !raw.is_null() {
             tracing::info!(
                 target: "dpdk",

@@ -225,7 +225,12 @@ unsafe extern "C" {
     pub fn rte_vhost_get_numa_node(vid: c_int) -> c_int;
     pub fn rte_vhost_get_negotiated_features(vid: c_int, out: *mut u64) -> c_int;
     pub fn rte_vhost_enable_guest_notification(vid: c_int, queue: u16, enable: c_int) -> c_int;
-    pub fn rte_vhost_enqueue_burst(vid: c_int, queue: u16, frames: *mut *mut RawMbuf, count: u16) -> u16;
+    pub fn rte_vhost_enqueue_burst(
+        vid: c_int,
+        queue: u16,
+        frames: *mut *mut RawMbuf,
+        count: u16,
+    ) -> u16;
     pub fn rte_vhost_dequeue_burst(
         vid: c_int,
         queue: u16,

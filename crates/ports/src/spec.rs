@@ -139,7 +139,10 @@ impl PortSpec {
             "tap" => Kind::Tap,
             "internal" => Kind::Internal,
             "dpdk" => {
-                let devargs = options.get("dpdk-devargs").map(|text| text.trim()).unwrap_or_default();
+                let devargs = options
+                    .get("dpdk-devargs")
+                    .map(|text| text.trim())
+                    .unwrap_or_default();
                 if devargs.is_empty() {
                     return Err(Error::Option(format!(
                         "'{name}' is missing 'options:dpdk-devargs'. The old 'dpdk<port_id>' names are not supported"
@@ -153,9 +156,14 @@ impl PortSpec {
                 })
             }
             "dpdkvhostuserclient" => {
-                let path = options.get("vhost-server-path").map(String::as_str).unwrap_or_default();
+                let path = options
+                    .get("vhost-server-path")
+                    .map(String::as_str)
+                    .unwrap_or_default();
                 if path.is_empty() {
-                    return Err(Error::Option(format!("'{name}' is missing 'options:vhost-server-path'")));
+                    return Err(Error::Option(format!(
+                        "'{name}' is missing 'options:vhost-server-path'"
+                    )));
                 }
                 Kind::VhostClient {
                     path: path.into(),
@@ -238,7 +246,9 @@ mod tests {
     fn types_and_options_are_read() {
         assert_eq!(row("", &[]).unwrap().kind, Kind::System);
         assert_eq!(
-            row("dpdk", &[("dpdk-devargs", "net_null0"), ("n_rxq", "2")]).unwrap().kind,
+            row("dpdk", &[("dpdk-devargs", "net_null0"), ("n_rxq", "2")])
+                .unwrap()
+                .kind,
             Kind::Dpdk(Dpdk {
                 rx_queues: 2,
                 ..Dpdk::new("net_null0")
@@ -263,7 +273,10 @@ mod tests {
         assert!(text(row("dpdk", &[])).contains("options:dpdk-devargs"));
         assert!(text(row("dpdkvhostuserclient", &[])).contains("vhost-server-path"));
         assert!(text(row("dpdk", &[("dpdk-devargs", "a"), ("n_rxq", "0")])).contains("n_rxq=0"));
-        assert!(text(row("dpdk", &[("dpdk-devargs", "a"), ("n_rxq_desc", "x")])).contains("n_rxq_desc=x"));
+        assert!(
+            text(row("dpdk", &[("dpdk-devargs", "a"), ("n_rxq_desc", "x")]))
+                .contains("n_rxq_desc=x")
+        );
         assert!(text(row("afxdp", &[("xdp-mode", "fast")])).contains("fast"));
     }
 }

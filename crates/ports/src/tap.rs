@@ -58,16 +58,29 @@ pub(crate) fn open(eal: &Eal, spec: &PortSpec) -> Result<OpenPort, Error> {
 /// Makes the device, or takes over a persistent one of that name.
 fn create(name: &str) -> Result<OwnedFd, i32> {
     // SAFETY: the path is a string that ends in a zero.
-    let fd = unsafe { libc::open(c"/dev/net/tun".as_ptr(), libc::O_RDWR | libc::O_NONBLOCK | libc::O_CLOEXEC) };
+    let fd = unsafe {
+        libc::open(
+            c"/dev/net/tun".as_ptr(),
+            libc::O_RDWR | libc::O_NONBLOCK | libc::O_CLOEXEC,
+        )
+    };
     if fd < 0 {
         return Err(last_errno());
     }
     // SAFETY: just made, owned by nobody else.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     let mut request = link::request(name)?;
-    request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as libc::c_short;
+    request.ifr_ifru.ifru_flags =
+        (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as libc::c_short;
     // SAFETY: the request is a whole ifreq.
-    if unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETIFF as libc::c_ulong, std::ptr::from_mut(&mut request)) } < 0 {
+    if unsafe {
+        libc::ioctl(
+            fd.as_raw_fd(),
+            libc::TUNSETIFF as libc::c_ulong,
+            std::ptr::from_mut(&mut request),
+        )
+    } < 0
+    {
         return Err(last_errno());
     }
     let tcp = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
@@ -153,7 +166,13 @@ impl TapTx {
             return;
         }
         // SAFETY: the parts point into the header and the frame, which live until the call returns.
-        let sent = unsafe { libc::writev(self.tap.number(), self.parts.as_ptr(), self.parts.len() as i32) };
+        let sent = unsafe {
+            libc::writev(
+                self.tap.number(),
+                self.parts.as_ptr(),
+                self.parts.len() as i32,
+            )
+        };
         if sent >= 0 {
             outcome.packets += 1;
             outcome.bytes += frame.len() as u64;
@@ -230,7 +249,11 @@ impl PortControl for TapControl {
     }
 
     fn set_admin(&mut self, up: bool) -> Result<(), Error> {
-        let what = if up { "setting it up" } else { "setting it down" };
+        let what = if up {
+            "setting it up"
+        } else {
+            "setting it down"
+        };
         change(&self.name, what, self.links.set_up(&self.name, up))
     }
 

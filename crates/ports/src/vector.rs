@@ -138,7 +138,11 @@ pub(crate) fn header(frame: &Mbuf) -> [u8; vnet::LENGTH] {
 
 /// Appends the parts of `frame`, header first, to `parts`; returns how many. None when there are too many for the kernel.
 /// They point into the header and the frame, which must stay until the kernel has read them.
-pub(crate) fn push_parts(header: &[u8; vnet::LENGTH], frame: &Mbuf, parts: &mut Vec<iovec>) -> Option<usize> {
+pub(crate) fn push_parts(
+    header: &[u8; vnet::LENGTH],
+    frame: &Mbuf,
+    parts: &mut Vec<iovec>,
+) -> Option<usize> {
     let count = frame.segment_count() + 1;
     if count > MAX_PARTS {
         return None;

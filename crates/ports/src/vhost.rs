@@ -161,7 +161,11 @@ extern "C" fn destroy_device(vid: c_int) {
 impl Shared {
     /// Lets go of device `vid`; no worker uses it after this.
     fn leave(&self, vid: c_int) {
-        if self.vid.compare_exchange(vid, -1, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+        if self
+            .vid
+            .compare_exchange(vid, -1, Ordering::SeqCst, Ordering::SeqCst)
+            .is_err()
+        {
             return;
         }
         for ring in &self.rings {
@@ -245,7 +249,9 @@ pub(crate) fn open(
         longest: AtomicU32::new(u32::from(mtu) + OVERHEAD),
     });
     let rx = (0..rx_queues.max(1))
-        .map(|pair| Ok(Box::new(VhostRx::new(shared.clone(), pair, pool)?) as Box<dyn RxQueue<Mbuf>>))
+        .map(|pair| {
+            Ok(Box::new(VhostRx::new(shared.clone(), pair, pool)?) as Box<dyn RxQueue<Mbuf>>)
+        })
         .collect::<Result<_, _>>()
         .map_err(failed)?;
     let registered = Registered::new(&spec.name, path, client, shared.clone())?;
@@ -295,11 +301,14 @@ struct Registered {
 
 impl Registered {
     fn new(name: &str, path: &str, client: bool, shared: Arc<Shared>) -> Result<Registered, Error> {
-        let c_path = CString::new(path).map_err(|_| Error::Option(format!("{name}: a zero byte in the path")))?;
+        let c_path = CString::new(path)
+            .map_err(|_| Error::Option(format!("{name}: a zero byte in the path")))?;
         {
             let mut ports = ports();
             if ports.contains_key(path) {
-                return Err(Error::Option(format!("{name}: socket {path} is in use by another port")));
+                return Err(Error::Option(format!(
+                    "{name}: socket {path} is in use by another port"
+                )));
             }
             ports.insert(path.to_string(), shared);
         }
@@ -347,7 +356,8 @@ impl Drop for Registered {
 
 /// Removes a socket file on which nobody listens, such as one that a killed process left.
 fn remove_stale(path: &str) {
-    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
+    let is_socket =
+        std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
     if is_socket
         && std::os::unix::net::UnixStream::connect(path)
             .is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
@@ -450,7 +460,13 @@ impl VhostRx {
         // SAFETY: inside the gate the device stays. There is room for BURST more pointers; the library writes as many new chains as it says.
         let count = unsafe {
             let room = out.as_mut_ptr().add(len).cast();
-            let count = raw::rte_vhost_dequeue_burst(vid, self.ring, self.pool.as_raw(), room, BURST as u16);
+            let count = raw::rte_vhost_dequeue_burst(
+                vid,
+                self.ring,
+                self.pool.as_raw(),
+                room,
+                BURST as u16,
+            );
             out.set_len(len + usize::from(count));
             usize::from(count)
         };
@@ -471,7 +487,9 @@ impl VhostRx {
         if ring.enabled.load(Ordering::SeqCst) {
             let vid = self.shared.vid.load(Ordering::SeqCst);
             // SAFETY: inside the gate the device stays.
-            unsafe { raw::rte_vhost_enable_guest_notification(vid, self.ring, c_int::from(wanted)) };
+            unsafe {
+                raw::rte_vhost_enable_guest_notification(vid, self.ring, c_int::from(wanted))
+            };
         }
     }
 
@@ -488,7 +506,14 @@ impl VhostRx {
         }
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
         // SAFETY: room for four; a timeout of 0 does not wait.
-        unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), events.as_mut_ptr(), events.len() as c_int, 0) };
+        unsafe {
+            libc::epoll_wait(
+                self.epoll.as_raw_fd(),
+                events.as_mut_ptr(),
+                events.len() as c_int,
+                0,
+            )
+        };
     }
 }
 
@@ -552,7 +577,8 @@ impl RxQueue<Mbuf> for VhostRx {
         let ring = &self.shared.rings[usize::from(self.ring)];
         let polled = self.shared.connected()
             && ring.enabled.load(Ordering::Relaxed)
-            && (self.kick.is_none() || self.generation != self.shared.generation.load(Ordering::Relaxed));
+            && (self.kick.is_none()
+                || self.generation != self.shared.generation.load(Ordering::Relaxed));
         (!polled).then(|| self.epoll.as_raw_fd())
     }
 
@@ -618,7 +644,8 @@ impl TxQueue<Mbuf> for VhostTx {
             let abilities = Abilities {
                 longest,
                 checksum: shared.offers(feature::GUEST_CSUM),
-                tcp_segmentation: shared.offers(feature::GUEST_CSUM | feature::GUEST_TSO4 | feature::GUEST_TSO6),
+                tcp_segmentation: shared
+                    .offers(feature::GUEST_CSUM | feature::GUEST_TSO4 | feature::GUEST_TSO6),
                 udp_segmentation: false,
                 chains: true,
             };
@@ -643,16 +670,18 @@ impl TxQueue<Mbuf> for VhostTx {
             }
             let count = rest.len().min(usize::from(u16::MAX)) as u16;
             // SAFETY: inside the gate the device stays; the library copies from the chains and leaves them ours.
-            let taken = unsafe {
-                raw::rte_vhost_enqueue_burst(vid, ring, rest.as_mut_ptr().cast(), count)
-            };
+            let taken =
+                unsafe { raw::rte_vhost_enqueue_burst(vid, ring, rest.as_mut_ptr().cast(), count) };
             if taken == 0 {
                 break;
             }
             sent += usize::from(taken);
         }
         outcome.packets += sent as u64;
-        outcome.bytes += frames[..sent].iter().map(|frame| u64::from(frame.raw().packet_len)).sum::<u64>();
+        outcome.bytes += frames[..sent]
+            .iter()
+            .map(|frame| u64::from(frame.raw().packet_len))
+            .sum::<u64>();
         outcome.full += (frames.len() - sent) as u64;
         mbuf::free_all(frames);
         outcome
@@ -715,7 +744,10 @@ impl PortControl for VhostControl {
             return status;
         }
         add("status".into(), "connected".into());
-        add("features".into(), format!("0x{:016x}", self.shared.features.load(Ordering::Relaxed)));
+        add(
+            "features".into(),
+            format!("0x{:016x}", self.shared.features.load(Ordering::Relaxed)),
+        );
         add("n_rxq".into(), self.rx_queues.to_string());
         // SAFETY: these look the device up by its number and answer -1 or 0 when it has gone; the gate of a ring keeps it from
         // going meanwhile.
@@ -723,7 +755,10 @@ impl PortControl for VhostControl {
             let Some(_inside) = self.shared.rings[0].gate.enter() else {
                 return status;
             };
-            add("numa".into(), raw::rte_vhost_get_numa_node(vid).max(0).to_string());
+            add(
+                "numa".into(),
+                raw::rte_vhost_get_numa_node(vid).max(0).to_string(),
+            );
             let rings = raw::rte_vhost_get_vring_num(vid);
             add("num_of_vrings".into(), rings.to_string());
             for ring in 0..rings.min(MAX_PAIRS as u16 * 2) {
@@ -743,7 +778,9 @@ impl PortControl for VhostControl {
     fn set_mtu(&mut self, mtu: u16) -> Result<(), Error> {
         check_mtu(&self.name, mtu)?;
         self.mtu = mtu;
-        self.shared.longest.store(u32::from(mtu) + OVERHEAD, Ordering::Relaxed);
+        self.shared
+            .longest
+            .store(u32::from(mtu) + OVERHEAD, Ordering::Relaxed);
         Ok(())
     }
 

@@ -86,8 +86,14 @@ mod tests {
         assert!(decode(&needs(34, 16), 52).is_some());
         assert!(decode(&needs(34, 16), 51).is_none());
         assert!(decode(&needs(65535, 65535), 65535).is_none());
-        assert!(decode(&[0, 3, 0, 0, 9, 9, 0, 0, 0, 0], 100).is_none(), "UDP fragmentation is not known");
-        assert!(decode(&[0, 1, 0, 0, 0, 0, 0, 0, 0, 0], 100).is_none(), "no segment size");
+        assert!(
+            decode(&[0, 3, 0, 0, 9, 9, 0, 0, 0, 0], 100).is_none(),
+            "UDP fragmentation is not known"
+        );
+        assert!(
+            decode(&[0, 1, 0, 0, 0, 0, 0, 0, 0, 0], 100).is_none(),
+            "no segment size"
+        );
     }
 
     proptest! {

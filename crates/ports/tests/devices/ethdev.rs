@@ -14,7 +14,11 @@ fn null_device_gives_and_takes() {
     let mut port = open(&dpdk("null", "net_null_give,size=64"));
     let mut frames = Vec::new();
     assert_eq!(port.rx[0].receive(&mut frames), BURST);
-    assert!(frames.iter().all(|frame| frame.len() == 64 && frame.headroom() >= 64));
+    assert!(
+        frames
+            .iter()
+            .all(|frame| frame.len() == 64 && frame.headroom() >= 64)
+    );
     let mut tx = port.control.tx_queue(0).unwrap();
     let outcome = tx.send(&mut frames);
     assert_eq!((outcome.packets, outcome.bytes), (32, 32 * 64));
@@ -40,7 +44,10 @@ fn pcap_goes_through_byte_for_byte() {
     let mut tx = port.control.tx_queue(0).unwrap();
     assert_eq!(tx.send(&mut got).packets, frames.len() as u64);
     port.control.close();
-    assert_eq!(frames_in(&std::fs::read(dir.join("out.pcap")).unwrap()), frames);
+    assert_eq!(
+        frames_in(&std::fs::read(dir.join("out.pcap")).unwrap()),
+        frames
+    );
     std::fs::remove_dir_all(dir).unwrap();
 }
 
@@ -49,7 +56,10 @@ fn too_long_frames_are_counted_and_the_mtu_can_be_raised() {
     let mut port = open(&dpdk("long", "net_null_long,no-rx=1"));
     let mut tx = port.control.tx_queue(3).unwrap();
     let outcome = send(&mut *tx, &[&[0; 1518], &[0; 1519], &[0; 60]]);
-    assert_eq!((outcome.packets, outcome.too_long, outcome.bytes), (2, 1, 1578));
+    assert_eq!(
+        (outcome.packets, outcome.too_long, outcome.bytes),
+        (2, 1, 1578)
+    );
     port.control.set_mtu(9000).unwrap();
     assert_eq!(port.control.info().mtu, 9000);
     assert_eq!(send(&mut *tx, &[&[0; 9018]]).packets, 1);
@@ -73,8 +83,17 @@ fn bad_devices_are_refused_by_name() {
         Ok(_) => panic!("{devargs} opened"),
         Err(error) => error.to_string(),
     };
-    for devargs in ["net_foo", "0000:99:00.0", "class=eth,mac=00:00:00:00:00:99", "class=eth,mac=x", "net_pcap_no,rx_pcap=/nowhere"] {
-        assert_eq!(error(devargs), format!("Error attaching device '{devargs}' to DPDK"));
+    for devargs in [
+        "net_foo",
+        "0000:99:00.0",
+        "class=eth,mac=00:00:00:00:00:99",
+        "class=eth,mac=x",
+        "net_pcap_no,rx_pcap=/nowhere",
+    ] {
+        assert_eq!(
+            error(devargs),
+            format!("Error attaching device '{devargs}' to DPDK")
+        );
     }
     let _first = open(&dpdk("first", "net_null_twice"));
     assert_eq!(
@@ -91,8 +110,16 @@ fn a_device_can_be_opened_again_after_close() {
         let info = port.control.info();
         assert!(info.present && info.link_up && info.admin_up);
         let status = port.control.status();
-        assert!(status.contains(&("driver_name".into(), "net_null".into())), "{status:?}");
-        assert!(port.control.device_stats().iter().any(|(name, value)| name == "rx_packets" && *value > 0));
+        assert!(
+            status.contains(&("driver_name".into(), "net_null".into())),
+            "{status:?}"
+        );
+        assert!(
+            port.control
+                .device_stats()
+                .iter()
+                .any(|(name, value)| name == "rx_packets" && *value > 0)
+        );
     }
 }
 

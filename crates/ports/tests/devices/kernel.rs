@@ -13,17 +13,28 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// Gives the calling thread an empty network namespace, which goes with it.
-fn own_namespace() {
+pub fn own_namespace() {
     eal();
     // SAFETY: plain value; only the calling thread moves.
-    assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0, "a network namespace");
+    assert_eq!(
+        unsafe { libc::unshare(libc::CLONE_NEWNET) },
+        0,
+        "a network namespace"
+    );
     ip("link set lo up");
     // Keeps the kernel's own multicast chatter out of the tests.
-    std::fs::write("/proc/thread-self/net/../../../sys/net/ipv6/conf/default/disable_ipv6", "1").ok();
+    std::fs::write(
+        "/proc/thread-self/net/../../../sys/net/ipv6/conf/default/disable_ipv6",
+        "1",
+    )
+    .ok();
 }
 
 fn ip(arguments: &str) {
-    let output = Command::new("ip").args(arguments.split_whitespace()).output().expect("ip runs");
+    let output = Command::new("ip")
+        .args(arguments.split_whitespace())
+        .output()
+        .expect("ip runs");
     assert!(
         output.status.success(),
         "ip {arguments}: {}",
@@ -31,15 +42,17 @@ fn ip(arguments: &str) {
     );
 }
 
-fn veth(a: &str, b: &str, mtu: u16) {
-    ip(&format!("link add {a} mtu {mtu} type veth peer name {b} mtu {mtu}"));
+pub fn veth(a: &str, b: &str, mtu: u16) {
+    ip(&format!(
+        "link add {a} mtu {mtu} type veth peer name {b} mtu {mtu}"
+    ));
     for name in [a, b] {
         ip(&format!("link set {name} addrgenmode none"));
         ip(&format!("link set {name} up"));
     }
 }
 
-fn system(name: &str) -> OpenPort {
+pub fn system(name: &str) -> OpenPort {
     open(&PortSpec::new(name, Kind::System))
 }
 
@@ -48,7 +61,11 @@ fn sender(port: &mut OpenPort) -> Box<dyn TxQueue<Mbuf>> {
 }
 
 fn readable(fd: RawFd) -> bool {
-    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let mut poll = libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
     // SAFETY: one valid entry.
     unsafe { libc::poll(&mut poll, 1, 5000) == 1 }
 }
@@ -82,7 +99,10 @@ fn frames_pass_a_veth_with_their_tags() {
     let slices: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
     let outcome = send(&mut *tx, &slices);
     assert_eq!(outcome.packets, frames.len() as u64, "{outcome:?}");
-    assert_eq!(outcome.bytes, frames.iter().map(|frame| frame.len() as u64).sum::<u64>());
+    assert_eq!(
+        outcome.bytes,
+        frames.iter().map(|frame| frame.len() as u64).sum::<u64>()
+    );
     assert!(readable(b.rx[0].wait_fd().unwrap()));
     let got = receive(&mut *b.rx[0], frames.len());
     assert_eq!(bytes(&got), frames);
@@ -99,7 +119,11 @@ fn frames_of_odd_lengths_are_sent_or_counted() {
     let mut tx = sender(&mut a);
     let last = udp(7);
     let outcome = send(&mut *tx, &[&[], &[1], &[0; 13], &[0; 9000], &last]);
-    assert_eq!((outcome.packets, outcome.too_long, outcome.failed), (1, 1, 3), "{outcome:?}");
+    assert_eq!(
+        (outcome.packets, outcome.too_long, outcome.failed),
+        (1, 1, 3),
+        "{outcome:?}"
+    );
     assert_eq!(bytes(&receive(&mut *b.rx[0], 1)), [last]);
 }
 
@@ -124,8 +148,15 @@ fn information_is_the_kernels() {
     let mut a = system("va");
     let info = a.control.info();
     assert!(info.present && info.admin_up && info.link_up && info.ifindex > 0);
-    assert_eq!((info.mtu, info.link_speed, info.full_duplex), (1400, 10_000_000_000, Some(true)));
-    assert!(a.control.status().contains(&("driver_name".into(), "veth".into())));
+    assert_eq!(
+        (info.mtu, info.link_speed, info.full_duplex),
+        (1400, 10_000_000_000, Some(true))
+    );
+    assert!(
+        a.control
+            .status()
+            .contains(&("driver_name".into(), "veth".into()))
+    );
     a.control.set_mtu(1300).unwrap();
     a.control.set_mac([2, 0, 0, 0, 0, 9]).unwrap();
     let resets = info.link_resets;
@@ -136,7 +167,12 @@ fn information_is_the_kernels() {
     a.control.set_admin(false).unwrap();
     assert!(!a.control.info().admin_up);
     assert!(matches!(a.control.set_mtu(1), Err(Error::Device { .. })));
-    assert!(a.control.device_stats().iter().any(|(name, _)| name == "rx_packets"));
+    assert!(
+        a.control
+            .device_stats()
+            .iter()
+            .any(|(name, _)| name == "rx_packets")
+    );
     assert!(a.control.inject(&[0; 60]).is_err());
 }
 
@@ -154,7 +190,10 @@ fn a_vanished_device_loses_only_its_own_frames() {
     assert!(a.control.tx_queue(1).is_err());
     assert!(a.control.device_stats().is_empty());
     assert_eq!(
-        ports::open(eal(), &PortSpec::new("va", Kind::System)).err().unwrap().to_string(),
+        ports::open(eal(), &PortSpec::new("va", Kind::System))
+            .err()
+            .unwrap()
+            .to_string(),
         "could not open network device va (No such device)"
     );
 }
@@ -180,7 +219,10 @@ fn a_tap_is_the_other_end_of_its_interface() {
     spec.mtu = Some(1400);
     let mut tap = open(&spec);
     let info = tap.control.info();
-    assert_eq!((info.mac, info.mtu, info.admin_up), ([2, 0, 0, 0, 0, 7], 1400, false));
+    assert_eq!(
+        (info.mac, info.mtu, info.admin_up),
+        ([2, 0, 0, 0, 0, 7], 1400, false)
+    );
     let mut tx = sender(&mut tap);
     assert_eq!(send(&mut *tx, &[&udp(1)]).failed, 1, "the device is down");
     ip("link set tap9 addrgenmode none");
@@ -208,8 +250,16 @@ fn a_tap_is_the_other_end_of_its_interface() {
 #[test]
 fn names_that_no_device_can_have_are_refused() {
     own_namespace();
-    let error = |name: &str, kind: Kind| ports::open(eal(), &PortSpec::new(name, kind)).err().unwrap().to_string();
-    assert_eq!(error("tap%d", Kind::Tap), "could not open network device tap%d (Invalid argument)");
+    let error = |name: &str, kind: Kind| {
+        ports::open(eal(), &PortSpec::new(name, kind))
+            .err()
+            .unwrap()
+            .to_string()
+    };
+    assert_eq!(
+        error("tap%d", Kind::Tap),
+        "could not open network device tap%d (Invalid argument)"
+    );
     assert_eq!(
         error("veth-that-is-not-there", Kind::System),
         "could not open network device veth-that-is-not-there (No such device)"
@@ -226,7 +276,11 @@ struct Host {
 
 impl Host {
     /// Starts a thread with a namespace, moves interface `name` there, gives it `address` and runs `work`.
-    fn start(name: &'static str, address: &'static str, work: impl FnOnce() + Send + 'static) -> Host {
+    fn start(
+        name: &'static str,
+        address: &'static str,
+        work: impl FnOnce() + Send + 'static,
+    ) -> Host {
         let (tell, told) = mpsc::channel();
         let (ready, go) = mpsc::channel::<()>();
         let thread = std::thread::spawn(move || {
@@ -251,7 +305,10 @@ fn bad_checksums() -> u64 {
         .filter(|line| line.starts_with("Tcp:"))
         .map(|line| line.split_whitespace().collect())
         .collect();
-    let column = lines[0].iter().position(|name| *name == "InCsumErrors").unwrap();
+    let column = lines[0]
+        .iter()
+        .position(|name| *name == "InCsumErrors")
+        .unwrap();
     lines[1][column].parse().unwrap()
 }
 
@@ -269,11 +326,17 @@ fn tcp_through(between: impl FnOnce(OpenPort, OpenPort, &AtomicBool)) {
         let listener = TcpListener::bind("10.9.0.2:9000").unwrap();
         listening.send(()).unwrap();
         let (mut stream, _) = listener.accept().unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
         let mut data = Vec::new();
         stream.read_to_end(&mut data).unwrap();
         assert_eq!(data.len(), TOTAL);
-        assert!(data.iter().enumerate().all(|(index, byte)| *byte == (index / 7) as u8));
+        assert!(
+            data.iter()
+                .enumerate()
+                .all(|(index, byte)| *byte == (index / 7) as u8)
+        );
         assert_eq!(bad_checksums(), 0);
         stop.store(true, Ordering::Relaxed);
     });
@@ -287,7 +350,9 @@ fn tcp_through(between: impl FnOnce(OpenPort, OpenPort, &AtomicBool)) {
                 Err(_) => std::thread::sleep(Duration::from_millis(50)),
             }
         };
-        stream.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream
+            .set_write_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
         let data: Vec<u8> = (0..TOTAL).map(|index| (index / 7) as u8).collect();
         stream.write_all(&data).unwrap();
     });
@@ -302,7 +367,12 @@ fn tcp_through(between: impl FnOnce(OpenPort, OpenPort, &AtomicBool)) {
     server.thread.join().unwrap();
 }
 
-fn forward(mut a: OpenPort, mut b: OpenPort, stop: &AtomicBool, mut look: impl FnMut(&mut Vec<Mbuf>)) {
+fn forward(
+    mut a: OpenPort,
+    mut b: OpenPort,
+    stop: &AtomicBool,
+    mut look: impl FnMut(&mut Vec<Mbuf>),
+) {
     let (mut to_a, mut to_b) = (sender(&mut a), sender(&mut b));
     let mut frames = Vec::new();
     let end = Instant::now() + Duration::from_secs(40);
@@ -336,7 +406,12 @@ fn large_tcp_frames_pass_whole_and_sound() {
 fn large_tcp_frames_are_cut_for_devices_that_cannot() {
     // A DPDK ring in the middle takes no offloads: everything is segmented and summed in software before it.
     tcp_through(|mut a, mut b, stop| {
-        let spec = |name| PortSpec::new(name, Kind::Dpdk(ports::Dpdk::new(format!("net_ring_{name}"))));
+        let spec = |name| {
+            PortSpec::new(
+                name,
+                Kind::Dpdk(ports::Dpdk::new(format!("net_ring_{name}"))),
+            )
+        };
         let (mut there, mut back) = (open(&spec("there")), open(&spec("back")));
         let mut to_ring = [sender(&mut there), sender(&mut back)];
         let (mut to_a, mut to_b) = (sender(&mut a), sender(&mut b));
@@ -347,7 +422,11 @@ fn large_tcp_frames_are_cut_for_devices_that_cannot() {
             a.rx[0].receive(&mut frames);
             to_ring[0].send(&mut frames);
             while there.rx[0].receive(&mut frames) > 0 {
-                assert!(frames.iter().all(|frame| frame.len() <= 1514 && !frame.offload().partial_checksum));
+                assert!(
+                    frames
+                        .iter()
+                        .all(|frame| frame.len() <= 1514 && !frame.offload().partial_checksum)
+                );
                 to_b.send(&mut frames);
             }
             b.rx[0].receive(&mut frames);

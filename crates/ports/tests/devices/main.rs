@@ -2,8 +2,10 @@
 //!
 //! All tests run in one process, as DPDK is set up once for each process. They need root.
 
+mod afxdp;
 mod dummy;
+mod eal;
 mod ethdev;
-mod support;
 mod kernel;
+mod support;
 mod vhost;

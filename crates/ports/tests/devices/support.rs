@@ -79,7 +79,8 @@ pub fn frames_in(file: &[u8]) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     let mut at = 24;
     while at + 16 <= file.len() {
-        let len = u32::from_ne_bytes(file[at + 8..at + 12].try_into().expect("four bytes")) as usize;
+        let len =
+            u32::from_ne_bytes(file[at + 8..at + 12].try_into().expect("four bytes")) as usize;
         frames.push(file[at + 16..at + 16 + len].to_vec());
         at += 16 + len;
     }
@@ -90,7 +91,28 @@ pub fn frames_in(file: &[u8]) -> Vec<Vec<u8>> {
 pub fn udp(payload: usize) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
     let total = (28 + payload) as u16;
-    let mut ip = vec![0x45, 0, (total >> 8) as u8, total as u8, 0, 1, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+    let mut ip = vec![
+        0x45,
+        0,
+        (total >> 8) as u8,
+        total as u8,
+        0,
+        1,
+        0,
+        0,
+        64,
+        17,
+        0,
+        0,
+        10,
+        0,
+        0,
+        1,
+        10,
+        0,
+        0,
+        2,
+    ];
     let sum = packet::checksum::ipv4_header(&ip);
     ip[10..12].copy_from_slice(&sum.to_be_bytes());
     frame.extend(ip);

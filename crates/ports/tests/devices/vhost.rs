@@ -82,7 +82,11 @@ impl Drop for Guest {
 fn wait_for_link(port: &mut OpenPort, up: bool) {
     let end = Instant::now() + Duration::from_secs(20);
     while port.control.info().link_up != up {
-        assert!(Instant::now() < end, "the link does not come {}", if up { "up" } else { "down" });
+        assert!(
+            Instant::now() < end,
+            "the link does not come {}",
+            if up { "up" } else { "down" }
+        );
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -107,7 +111,11 @@ fn drain(rx: &mut dyn RxQueue<Mbuf>) {
     let mut got = Vec::new();
     let mut quiet = 0;
     while quiet < 50 {
-        quiet = if rx.receive(&mut got) == 0 { quiet + 1 } else { 0 };
+        quiet = if rx.receive(&mut got) == 0 {
+            quiet + 1
+        } else {
+            0
+        };
         got.clear();
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -119,22 +127,38 @@ fn a_port_opens_and_closes_without_a_guest() {
     for server in [false, true] {
         let mut spec = client(&path);
         if server {
-            spec.kind = Kind::VhostServer { path: path.clone(), rx_queues: 1 };
+            spec.kind = Kind::VhostServer {
+                path: path.clone(),
+                rx_queues: 1,
+            };
         }
         let mut port = open(&spec);
         assert_eq!(path.exists(), server);
         assert!(!port.control.info().link_up);
-        assert!(port.control.status().contains(&("status".into(), "disconnected".into())));
+        assert!(
+            port.control
+                .status()
+                .contains(&("status".into(), "disconnected".into()))
+        );
         let mut tx = port.control.tx_queue(0).unwrap();
         assert_eq!(send(&mut *tx, &[&udp(1)]).failed, 1);
         assert_eq!(port.rx[0].receive(&mut Vec::new()), 0);
         assert!(port.rx[0].wait_fd().is_some());
-        assert!(matches!(ports::open(eal(), &spec).err().unwrap(), Error::Option(_)), "the socket is in use");
+        assert!(
+            matches!(ports::open(eal(), &spec).err().unwrap(), Error::Option(_)),
+            "the socket is in use"
+        );
         port.control.close();
         assert!(!path.exists());
     }
     let long = PathBuf::from(format!("/tmp/{}", "x".repeat(200)));
-    assert!(ports::open(eal(), &client(&long)).err().unwrap().to_string().contains("107"));
+    assert!(
+        ports::open(eal(), &client(&long))
+            .err()
+            .unwrap()
+            .to_string()
+            .contains("107")
+    );
 }
 
 #[test]
@@ -143,7 +167,11 @@ fn frames_go_to_the_guest_and_back() {
     let mut port = open(&client(&path));
     let guest = Guest::start(&path, true);
     wait_for_link(&mut port, true);
-    assert!(port.control.status().contains(&("num_of_vrings".into(), "2".into())));
+    assert!(
+        port.control
+            .status()
+            .contains(&("num_of_vrings".into(), "2".into()))
+    );
     let mut tx = port.control.tx_queue(5).unwrap();
     let mut rx = port.rx.remove(0);
     assert_eq!(echo(&mut *tx, &mut *rx, &udp(3)).to_vec(), udp(3));
@@ -207,7 +235,13 @@ fn frames_go_to_the_guest_and_back() {
 #[test]
 fn a_sleeping_worker_is_woken_by_the_guest() {
     let path = socket("wake");
-    let spec = PortSpec::new("guest", Kind::VhostServer { path: path.clone(), rx_queues: 1 });
+    let spec = PortSpec::new(
+        "guest",
+        Kind::VhostServer {
+            path: path.clone(),
+            rx_queues: 1,
+        },
+    );
     let mut port = open(&spec);
     let mut tx = port.control.tx_queue(0).unwrap();
     let mut rx = port.rx.remove(0);
@@ -219,7 +253,11 @@ fn a_sleeping_worker_is_woken_by_the_guest() {
         let end = Instant::now() + Duration::from_secs(30);
         let mut sleeps = 0;
         while got.len() < 20 {
-            assert!(Instant::now() < end, "woken {sleeps} times, {} frames", got.len());
+            assert!(
+                Instant::now() < end,
+                "woken {sleeps} times, {} frames",
+                got.len()
+            );
             if rx.receive(&mut got) > 0 {
                 tell.send(()).unwrap();
                 continue;
@@ -229,7 +267,11 @@ fn a_sleeping_worker_is_woken_by_the_guest() {
                 continue;
             };
             if !rx.arm() {
-                let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+                let mut poll = libc::pollfd {
+                    fd,
+                    events: libc::POLLIN,
+                    revents: 0,
+                };
                 // SAFETY: one valid entry. Without a wake-up the test fails by its own limit.
                 unsafe { libc::poll(&mut poll, 1, 30_000) };
                 sleeps += 1;
@@ -255,11 +297,19 @@ fn a_peer_that_talks_nonsense_loses_only_its_connection() {
     use std::io::Write;
     use std::os::unix::net::UnixStream;
     let path = socket("nonsense");
-    let mut port = open(&PortSpec::new("guest", Kind::VhostServer { path: path.clone(), rx_queues: 1 }));
+    let mut port = open(&PortSpec::new(
+        "guest",
+        Kind::VhostServer {
+            path: path.clone(),
+            rx_queues: 1,
+        },
+    ));
     let mut seed = 1u64;
     for round in 0..50u32 {
         let mut stream = UnixStream::connect(&path).unwrap();
-        stream.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
+        stream
+            .set_write_timeout(Some(Duration::from_secs(1)))
+            .unwrap();
         // A message's header: request, flags (version 1), size; then anything.
         let mut message = Vec::new();
         message.extend((round % 45).to_ne_bytes());

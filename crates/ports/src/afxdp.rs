@@ -1,0 +1,122 @@
+//! Kernel interfaces through AF_XDP, by DPDK's `net_af_xdp`.
+//!
+//! Frames bypass the host's stack: what arrives goes to the switch only. AF_XDP of this age knows no offloads, so a local sender
+//! with checksum offload sends frames that arrive broken; on a veth, turn it off at the other end (`ethtool -K NAME tx
+//! off`). The device's link, counters and addresses are the kernel's.
+
+use crate::error::Error;
+use crate::kernel::{change, change_mac, info_of, status_of};
+use crate::link::Links;
+use crate::mbuf::Mbuf;
+use crate::spec::{Dpdk, Kind, PortSpec, Xdp};
+use crate::{Eal, Mac, OpenPort, PortControl, PortInfo, ethdev};
+use packet::io::TxQueue;
+
+pub(crate) fn open(
+    eal: &Eal,
+    spec: &PortSpec,
+    mode: Xdp,
+    rx_queues: u16,
+) -> Result<OpenPort, Error> {
+    let failed = |errno| Error::Open {
+        name: spec.name.clone(),
+        errno,
+    };
+    let mut links = Links::new().map_err(failed)?;
+    let link = links.by_name(&spec.name).map_err(failed)?;
+    if let Some(mac) = spec.mac {
+        change_mac(&mut links, &spec.name, mac)?;
+    }
+    let forced = match mode {
+        Xdp::BestEffort => "",
+        Xdp::Native => ",force_copy=1",
+        Xdp::NativeZeroCopy | Xdp::Generic => {
+            return Err(Error::Unsupported {
+                name: spec.name.clone(),
+                what: format!(
+                    "xdp-mode {} with this DPDK",
+                    if mode == Xdp::Generic {
+                        "generic"
+                    } else {
+                        "native-with-zerocopy"
+                    }
+                ),
+            });
+        }
+    };
+    // The virtual device's name is made from the interface's index, as not all names are allowed there.
+    let devargs = format!(
+        "net_af_xdp_{},iface={},start_queue=0,queue_count={rx_queues}{forced}",
+        link.ifindex, spec.name
+    );
+    let options = Dpdk {
+        rx_queues,
+        ..Dpdk::new(devargs)
+    };
+    let device = PortSpec {
+        kind: Kind::Dpdk(options.clone()),
+        mac: None,
+        mtu: spec.mtu.or(Some(link.mtu.min(u32::from(u16::MAX)) as u16)),
+        ..spec.clone()
+    };
+    let OpenPort { control, rx } = ethdev::open(eal, &device, &options)?;
+    Ok(OpenPort {
+        control: Box::new(XdpControl {
+            name: spec.name.clone(),
+            ifindex: link.ifindex,
+            first_changes: link.carrier_changes,
+            links,
+            device: control,
+        }),
+        rx,
+    })
+}
+
+/// The control thread's side: DPDK's for the queues, the kernel's for the rest.
+struct XdpControl {
+    name: String,
+    ifindex: u32,
+    first_changes: u32,
+    links: Links,
+    device: Box<dyn PortControl>,
+}
+
+impl PortControl for XdpControl {
+    fn tx_queue(&mut self, worker: usize) -> Result<Box<dyn TxQueue<Mbuf>>, Error> {
+        self.device.tx_queue(worker)
+    }
+
+    fn info(&mut self) -> PortInfo {
+        match self.links.by_index(self.ifindex) {
+            Ok(link) => info_of(&self.links, &self.name, &link, self.first_changes),
+            Err(_) => PortInfo::default(),
+        }
+    }
+
+    fn status(&mut self) -> Vec<(String, String)> {
+        status_of(&self.links, &self.name)
+    }
+
+    fn device_stats(&mut self) -> Vec<(String, u64)> {
+        self.device.device_stats()
+    }
+
+    fn set_mtu(&mut self, mtu: u16) -> Result<(), Error> {
+        self.device.set_mtu(mtu)
+    }
+
+    fn set_mac(&mut self, mac: Mac) -> Result<(), Error> {
+        change_mac(&mut self.links, &self.name, mac)
+    }
+
+    fn set_admin(&mut self, up: bool) -> Result<(), Error> {
+        let what = if up {
+            "setting it up"
+        } else {
+            "setting it down"
+        };
+        change(&self.name, what, self.links.set_up(&self.name, up))
+    }
+
+    fn close(self: Box<Self>) {}
+}

@@ -1,0 +1,47 @@
+//! AF_XDP on a veth pair.
+
+use crate::kernel::{own_namespace, system, veth};
+use crate::support::{bytes, eal, open, receive, send, udp};
+use ports::{Kind, PortSpec, Xdp};
+
+#[test]
+fn frames_go_both_ways_past_the_stack() {
+    own_namespace();
+    veth("va", "vb", 1500);
+    let mut xdp = open(&PortSpec::new(
+        "va",
+        Kind::AfXdp {
+            mode: Xdp::BestEffort,
+            rx_queues: 1,
+        },
+    ));
+    let info = xdp.control.info();
+    assert!(info.present && info.link_up && info.ifindex > 0);
+    let mut peer = system("vb");
+    let (mut to_peer, mut to_xdp) = (
+        xdp.control.tx_queue(0).unwrap(),
+        peer.control.tx_queue(0).unwrap(),
+    );
+    let frames = [udp(5), udp(700), udp(1472)];
+    let slices: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
+    assert_eq!(send(&mut *to_xdp, &slices).packets, 3);
+    assert_eq!(bytes(&receive(&mut *xdp.rx[0], 3)), frames);
+    assert_eq!(send(&mut *to_peer, &slices).packets, 3);
+    assert_eq!(bytes(&receive(&mut *peer.rx[0], 3)), frames);
+    xdp.control.close();
+}
+
+#[test]
+fn what_it_cannot_do_is_refused() {
+    own_namespace();
+    veth("va", "vb", 1500);
+    let error = |name: &str, mode| {
+        let spec = PortSpec::new(name, Kind::AfXdp { mode, rx_queues: 1 });
+        ports::open(eal(), &spec).err().unwrap().to_string()
+    };
+    assert_eq!(
+        error("vx", Xdp::BestEffort),
+        "could not open network device vx (No such device)"
+    );
+    assert!(error("va", Xdp::Generic).contains("generic"));
+}
