@@ -196,7 +196,17 @@ impl<'m> Situation<'m> {
         if !fits || absent {
             return Err(Error::BadSetArgument);
         }
+        self.tagged_for(field)?;
         self.has(field)
+    }
+
+    /// Unlike a match, which says by the field itself that there is a tag, an action needs one that is there already (1.3.5 section 7.2.5).
+    fn tagged_for(&self, field: Field) -> Result<(), Error> {
+        if field != Field::VlanVid || Prerequisite::VlanPresent.met_by(&self.matching) {
+            Ok(())
+        } else {
+            Err(Error::ActionMatchInconsistent)
+        }
     }
 
     fn load(&self, dst: &Subfield, value: u64) -> Result<(), Error> {
@@ -207,6 +217,7 @@ impl<'m> Situation<'m> {
         if dst.bits > 64 || dst.bits < 64 && value >> dst.bits != 0 {
             return Err(Error::BadActionArgument);
         }
+        self.tagged_for(dst.field)?;
         self.has(dst.field)
     }
 
