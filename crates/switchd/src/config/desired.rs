@@ -278,7 +278,12 @@ impl Reader<'_> {
             }
         }
         for column in &row.exporters {
-            self.problems.add("Bridge", &row.name, column, "not supported yet, ignoring it");
+            self.problems.add(
+                "Bridge",
+                &row.name,
+                column,
+                "not supported yet, ignoring it",
+            );
         }
         let tables = self.tables(row);
         let mut options = Options::new(

@@ -119,7 +119,12 @@ pub fn read(
         );
     }
     for column in &interface.link_protocols {
-        problems.add("Interface", &interface.name, column, "not supported yet, ignoring it");
+        problems.add(
+            "Interface",
+            &interface.name,
+            column,
+            "not supported yet, ignoring it",
+        );
     }
     Ok(Port {
         uuid: Some(port.uuid),
