@@ -1,42 +1,105 @@
-//! Moves frames from one DPDK device to another and says how fast: what a core can do before any switching.
+//! Moves frames between two ports, both ways, and says how fast: what a core can do before any switching.
 //!
-//! `forward net_pcap0,rx_pcap=FILE,infinite_rx=1 net_null0,no-rx=1 [SECONDS] [DPDK-EXTRA]`
+//! `forward PORT PORT [SECONDS] [DPDK-EXTRA]`, where a port is `TYPE:NAME[;OPTION=VALUE]...`:
+//!
+//!     forward 'dpdk:a;dpdk-devargs=net_pcap0,rx_pcap=FILE,infinite_rx=1' 'dpdk:b;dpdk-devargs=net_null0,no-rx=1'
+//!     forward system:veth1 system:veth2 10
 
-use ports::{Dpdk, EalOptions, Kind, PortSpec};
+use packet::io::{RxQueue, TxQueue};
+use ports::{Eal, EalOptions, Mbuf, OpenPort, PortSpec};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+type Failure = Box<dyn std::error::Error>;
+
+fn open(eal: &Eal, text: &str) -> Result<OpenPort, Failure> {
+    let mut parts = text.split(';');
+    let (kind, name) = parts
+        .next()
+        .and_then(|port| port.split_once(':'))
+        .ok_or("a port is TYPE:NAME")?;
+    let options = parts
+        .filter_map(|option| option.split_once('='))
+        .map(|(key, value)| (key.to_string(), value.to_string()))
+        .collect();
+    let spec = PortSpec::from_row(name, kind, &options, Path::new("/tmp"))?;
+    Ok(ports::open(eal, &spec)?)
+}
+
+/// One direction.
+struct Way {
+    from: Box<dyn RxQueue<Mbuf>>,
+    to: Box<dyn TxQueue<Mbuf>>,
+    packets: u64,
+    bytes: u64,
+    lost: u64,
+}
+
+impl Way {
+    fn forward(&mut self, frames: &mut Vec<Mbuf>) {
+        if self.from.receive(frames) > 0 {
+            let outcome = self.to.send(frames);
+            self.packets += outcome.packets;
+            self.bytes += outcome.bytes;
+            self.lost += outcome.full + outcome.failed + outcome.too_long;
+        }
+    }
+}
+
+fn work(ways: &mut [Way], seconds: u64) {
+    let registration = ports::eal::register_thread();
+    let mut frames = Vec::new();
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(seconds) {
+        for _ in 0..200 {
+            for way in ways.iter_mut() {
+                way.forward(&mut frames);
+            }
+        }
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    for way in ways {
+        println!(
+            "{} packets, {:.2} million a second, {:.2} Gbit/s, {} lost, {:?}",
+            way.packets,
+            way.packets as f64 / seconds / 1e6,
+            way.bytes as f64 * 8.0 / seconds / 1e9,
+            way.lost,
+            way.from.drops()
+        );
+    }
+    drop(registration);
+}
+
+fn main() -> Result<(), Failure> {
     let mut arguments = std::env::args().skip(1);
-    let from = arguments.next().ok_or("which device to receive from?")?;
-    let to = arguments.next().ok_or("which device to send to?")?;
+    let first = arguments.next().ok_or("which port is the first?")?;
+    let second = arguments.next().ok_or("which port is the second?")?;
     let seconds: u64 = arguments.next().as_deref().unwrap_or("2").parse()?;
     let eal = ports::eal::init(&EalOptions {
         extra: arguments.next().unwrap_or_default(),
         ..EalOptions::default()
     })?;
     println!("{eal:?}");
-    let mut source = ports::open(&eal, &PortSpec::new("source", Kind::Dpdk(Dpdk::new(from))))?;
-    let mut sink = ports::open(&eal, &PortSpec::new("sink", Kind::Dpdk(Dpdk::new(to))))?;
-    let mut tx = sink.control.tx_queue(0)?;
+    let (mut a, mut b) = (open(&eal, &first)?, open(&eal, &second)?);
+    let way = |from: &mut OpenPort, to: &mut OpenPort| -> Result<Way, Failure> {
+        Ok(Way {
+            from: from.rx.remove(0),
+            to: to.control.tx_queue(0)?,
+            packets: 0,
+            bytes: 0,
+            lost: 0,
+        })
+    };
+    let mut ways = [way(&mut a, &mut b)?, way(&mut b, &mut a)?];
     let worker = std::thread::spawn(move || {
-        let registration = ports::eal::register_thread();
-        let rx = &mut source.rx[0];
-        let mut frames = Vec::new();
-        let (mut packets, start) = (0, Instant::now());
-        while start.elapsed() < Duration::from_secs(seconds) {
-            for _ in 0..1000 {
-                rx.receive(&mut frames);
-                packets += tx.send(&mut frames).packets;
-            }
-        }
-        let rate = packets as f64 / start.elapsed().as_secs_f64() / 1e6;
-        println!("{packets} packets, {rate:.2} million a second");
-        drop(registration);
-        source
+        work(&mut ways, seconds);
+        ways
     });
-    let source = worker.join().map_err(|_| "the worker panicked")?;
-    source.control.close();
-    sink.control.close();
+    let ways = worker.join().map_err(|_| "the worker panicked")?;
+    a.control.close();
+    b.control.close();
+    drop(ways);
     eal.cleanup();
     Ok(())
 }

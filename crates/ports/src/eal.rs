@@ -97,17 +97,17 @@ pub fn init(options: &EalOptions) -> Result<Eal, Error> {
         .spawn(move || with_signals_blocked(|| init_here(&arguments)))
         .map_err(|error| Error::Environment(format!("cannot start a thread: {error}")))?
         .join();
+    let runtime_dir = plan.own_prefix.then(runtime_dir).flatten();
+    if let Some(dir) = &runtime_dir {
+        // It is empty unless the user asked for files; without it nothing is left even of a process that is killed.
+        let _ = std::fs::remove_dir(dir);
+    }
     match result {
         Ok(Ok(())) => {}
         Ok(Err(error)) => return Err(error),
         Err(_) => return Err(Error::Environment("DPDK's set-up panicked".into())),
     }
     *started = true;
-    let runtime_dir = plan.own_prefix.then(runtime_dir).flatten();
-    if let Some(dir) = &runtime_dir {
-        // It is empty unless the user asked for files; without it nothing is left even of a process that is killed.
-        let _ = std::fs::remove_dir(dir);
-    }
     Ok(Eal(Arc::new(Inner {
         pools: Pools::new(plan.huge_pages),
         huge_pages: plan.huge_pages,
@@ -231,10 +231,12 @@ fn init_here(arguments: &[String]) -> Result<(), Error> {
         return Ok(());
     }
     // SAFETY: reads a thread-local number.
-    let errno = unsafe { raw::sluice_errno() };
+    let reason = match unsafe { raw::sluice_errno() } {
+        0 => "see the log".to_string(),
+        errno => describe(errno),
+    };
     Err(Error::Environment(format!(
-        "Unable to initialize DPDK: {}",
-        describe(errno)
+        "Unable to initialize DPDK: {reason}"
     )))
 }
 
@@ -448,7 +450,7 @@ fn allowed_cpus() -> Vec<usize> {
 }
 
 fn runtime_dir() -> Option<PathBuf> {
-    // SAFETY: the EAL is up; the string lives as long as it.
+    // SAFETY: a string in static memory, empty when the EAL did not get that far.
     let dir = unsafe { CStr::from_ptr(raw::rte_eal_get_runtime_dir()) };
     let dir = PathBuf::from(dir.to_str().ok()?);
     (dir.is_absolute() && dir.is_dir()).then_some(dir)

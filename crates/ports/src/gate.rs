@@ -130,7 +130,9 @@ mod tests {
                     }
                 });
             }
-            for _ in 0..200 {
+            let mut closings = 0;
+            while closings < 200 || bursts.load(Ordering::Relaxed) < 1000 {
+                closings += 1;
                 gate.close();
                 alive.store(false, Ordering::SeqCst);
                 std::thread::yield_now();
@@ -140,6 +142,5 @@ mod tests {
             }
             stop.store(true, Ordering::Relaxed);
         });
-        assert!(bursts.into_inner() > 0);
     }
 }

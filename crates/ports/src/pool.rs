@@ -17,7 +17,7 @@ pub const DATA_ROOM: u16 = 2048;
 const CACHE: u32 = 512;
 
 /// The least a pool may have: a port with deep rings and a few bursts in flight.
-const LEAST: u32 = 16_384;
+const LEAST: u32 = 4_096;
 
 /// What a pool is for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -29,7 +29,7 @@ pub enum Size {
 }
 
 impl Size {
-    /// Buffers to ask for first. Less is taken when there is less memory, down to 16384.
+    /// Buffers to ask for first. Less is taken when there is less memory, down to 4096.
     fn wanted(self, huge_pages: bool) -> u32 {
         match (self, huge_pages) {
             (Size::Large, true) => 262_144,

@@ -16,18 +16,9 @@ use std::time::{Duration, Instant};
 pub fn own_namespace() {
     eal();
     // SAFETY: plain value; only the calling thread moves.
-    assert_eq!(
-        unsafe { libc::unshare(libc::CLONE_NEWNET) },
-        0,
-        "a network namespace"
-    );
+    let code = unsafe { libc::unshare(libc::CLONE_NEWNET) };
+    assert_eq!(code, 0, "a network namespace");
     ip("link set lo up");
-    // Keeps the kernel's own multicast chatter out of the tests.
-    std::fs::write(
-        "/proc/thread-self/net/../../../sys/net/ipv6/conf/default/disable_ipv6",
-        "1",
-    )
-    .ok();
 }
 
 fn ip(arguments: &str) {
