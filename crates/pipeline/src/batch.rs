@@ -31,7 +31,10 @@ impl Pipeline {
     /// Begins a batch. Do not commit before [`Pipeline::end_batch`] or [`Pipeline::roll_back`]. An open batch goes on.
     pub fn begin_batch(&mut self) {
         if self.undo.is_none() {
-            self.undo = Some(Undo { steps: Vec::new(), dead_before: std::mem::take(&mut self.dead_counters) });
+            self.undo = Some(Undo {
+                steps: Vec::new(),
+                dead_before: std::mem::take(&mut self.dead_counters),
+            });
         }
     }
 
@@ -41,7 +44,9 @@ impl Pipeline {
         self.dead_counters.extend(undo.dead_before);
         for step in undo.steps {
             match step {
-                Step::Removed(rule, _) | Step::Replaced(_, rule) => self.behaviours.release(rule.behaviour),
+                Step::Removed(rule, _) | Step::Replaced(_, rule) => {
+                    self.behaviours.release(rule.behaviour)
+                }
                 Step::Inserted(_) => {}
             }
         }
@@ -49,7 +54,9 @@ impl Pipeline {
 
     /// Ends the batch and undoes what it changed: rules, counters, ages and order are as they were.
     pub fn roll_back(&mut self) {
-        let Some(mut undo) = self.undo.take() else { return };
+        let Some(mut undo) = self.undo.take() else {
+            return;
+        };
         // Counters that died in the batch live again; those that its rules brought die.
         self.dead_counters = undo.dead_before;
         while let Some(step) = undo.steps.pop() {
@@ -69,7 +76,9 @@ impl Pipeline {
                 }
                 Step::Replaced(id, mut rule) => {
                     self.disarm(id);
-                    if let Some((table, handle)) = self.store.get(id).map(|rule| (rule.table, rule.handle)) {
+                    if let Some((table, handle)) =
+                        self.store.get(id).map(|rule| (rule.table, rule.handle))
+                    {
                         self.writer.remove(table, handle);
                     }
                     self.compile_again(&mut rule);

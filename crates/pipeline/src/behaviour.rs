@@ -35,7 +35,11 @@ impl Behaviours {
         }
         let instructions: Arc<[Instruction]> = instructions.into();
         let ops = Arc::new(compile::instructions(&instructions, miss));
-        let behaviour = Arc::new(Behaviour { instructions: Arc::clone(&instructions), ops, miss });
+        let behaviour = Arc::new(Behaviour {
+            instructions: Arc::clone(&instructions),
+            ops,
+            miss,
+        });
         known.insert(instructions, Arc::clone(&behaviour));
         behaviour
     }

@@ -4,9 +4,9 @@
 //! OpenFlow 1.3.5 section 6.4 wants it (`OFPBAC_MATCH_INCONSISTENT`), while earlier actions of the list push and pop tags. What this
 //! switch cannot do is refused, never ignored. Errors are those that Open vSwitch 3.1 gives, except where a comment says otherwise.
 
-use openflow::error::Error;
 use openflow::Version;
 use openflow::action::{Action, Instruction, Subfield};
+use openflow::error::Error;
 use openflow::port::{self, PortNo};
 use packet::fields::Prerequisite;
 use packet::key::at;
@@ -56,7 +56,11 @@ pub(crate) fn instructions(
 }
 
 /// Checks the actions of a packet-out whose packet this match describes.
-pub(crate) fn packet_out(actions: &[Action], matching: &Match, version: Version) -> Result<(), Error> {
+pub(crate) fn packet_out(
+    actions: &[Action],
+    matching: &Match,
+    version: Version,
+) -> Result<(), Error> {
     Situation::new(matching, version).actions(actions, 0)
 }
 
@@ -68,11 +72,16 @@ struct Situation<'m> {
 
 impl<'m> Situation<'m> {
     fn new(matching: &'m Match, version: Version) -> Situation<'m> {
-        Situation { matching: Cow::Borrowed(matching), version }
+        Situation {
+            matching: Cow::Borrowed(matching),
+            version,
+        }
     }
 
     fn actions(&mut self, actions: &[Action], depth: usize) -> Result<(), Error> {
-        actions.iter().try_for_each(|action| self.action(action, depth))
+        actions
+            .iter()
+            .try_for_each(|action| self.action(action, depth))
     }
 
     /// Checks actions for the action set, where only some may stand (1.3.5 section 5.10).
@@ -106,7 +115,12 @@ impl<'m> Situation<'m> {
             Action::Output { port, .. } => output_port(*port),
             Action::OutputReg { source, .. } => self.source(source),
             Action::OutputTrunc { port, max_len } => truncated(*port, *max_len),
-            Action::Controller { reason, pause, meter_id, .. } => controller(*reason, *pause, *meter_id),
+            Action::Controller {
+                reason,
+                pause,
+                meter_id,
+                ..
+            } => controller(*reason, *pause, *meter_id),
             Action::Enqueue { port, .. } => device_port(*port),
             Action::SetField { field, value, mask } => self.set_field(*field, value, mask),
             Action::Load { dst, value } => self.load(dst, *value),
@@ -123,11 +137,18 @@ impl<'m> Situation<'m> {
                 self.wants(Prerequisite::IpAny)
             }
             Action::SetL4Src(_) | Action::SetL4Dst(_) => self.wants_ports(),
-            Action::SetMplsLabel(_) | Action::SetMplsTc(_) | Action::SetMplsTtl(_) => self.wants(Prerequisite::Mpls),
-            Action::Resubmit { with_ct_orig: true, .. } => Err(Error::BadActionExperimenterType),
+            Action::SetMplsLabel(_) | Action::SetMplsTc(_) | Action::SetMplsTtl(_) => {
+                self.wants(Prerequisite::Mpls)
+            }
+            Action::Resubmit {
+                with_ct_orig: true, ..
+            } => Err(Error::BadActionExperimenterType),
             Action::Clone(_) if depth == NESTING => Err(Error::TooManyActions),
             Action::Clone(actions) => {
-                let mut inner = Situation { matching: self.matching.clone(), version: self.version };
+                let mut inner = Situation {
+                    matching: self.matching.clone(),
+                    version: self.version,
+                };
                 inner.actions(actions, depth + 1)
             }
             Action::Group(_) => Err(Error::BadOutGroup),
@@ -162,13 +183,20 @@ impl<'m> Situation<'m> {
 
     fn wants_ports(&self) -> Result<(), Error> {
         let met = [Prerequisite::Tcp, Prerequisite::Udp, Prerequisite::Sctp];
-        met.iter().map(|prerequisite| self.wants(*prerequisite)).find(Result::is_ok).unwrap_or(Err(Error::ActionMatchInconsistent))
+        met.iter()
+            .map(|prerequisite| self.wants(*prerequisite))
+            .find(Result::is_ok)
+            .unwrap_or(Err(Error::ActionMatchInconsistent))
     }
 
     /// Whether the match says what the field needs. In every version, for set-field, load and move come from versions and extensions that have
     /// prerequisites.
     fn has(&self, field: Field) -> Result<(), Error> {
-        if field.def().prerequisite.met_by(&self.matching) { Ok(()) } else { Err(Error::ActionMatchInconsistent) }
+        if field.def().prerequisite.met_by(&self.matching) {
+            Ok(())
+        } else {
+            Err(Error::ActionMatchInconsistent)
+        }
     }
 
     fn source(&self, part: &Subfield) -> Result<(), Error> {
@@ -178,7 +206,11 @@ impl<'m> Situation<'m> {
 
     fn destination(&self, part: &Subfield) -> Result<(), Error> {
         self.source(part)?;
-        if writable(part.field) { Ok(()) } else { Err(Error::BadActionArgument) }
+        if writable(part.field) {
+            Ok(())
+        } else {
+            Err(Error::BadActionArgument)
+        }
     }
 
     fn set_field(&self, field: Field, value: &[u8], mask: &[u8]) -> Result<(), Error> {
@@ -189,10 +221,17 @@ impl<'m> Situation<'m> {
         let place = def.place();
         let fits = value.len() == def.bytes
             && mask.len() == def.bytes
-            && mask.iter().zip(place.iter()).all(|(mask, place)| mask & !place == 0)
-            && value.iter().zip(place.iter()).all(|(value, place)| value & !place == 0);
+            && mask
+                .iter()
+                .zip(place.iter())
+                .all(|(mask, place)| mask & !place == 0)
+            && value
+                .iter()
+                .zip(place.iter())
+                .all(|(value, place)| value & !place == 0);
         // OFPVID_PRESENT must be set in the value (1.3.5 section 7.2.3.7).
-        let absent = field == Field::VlanVid && *mask == *place && value[0] & (PRESENT >> 8) as u8 == 0;
+        let absent =
+            field == Field::VlanVid && *mask == *place && value[0] & (PRESENT >> 8) as u8 == 0;
         if !fits || absent {
             return Err(Error::BadSetArgument);
         }
@@ -234,7 +273,9 @@ impl<'m> Situation<'m> {
     }
 
     fn write_tag(&mut self, offset: usize, tci: u16) {
-        self.matching.to_mut().set_bytes(offset, &tci.to_be_bytes(), &[0xff; 2]);
+        self.matching
+            .to_mut()
+            .set_bytes(offset, &tci.to_be_bytes(), &[0xff; 2]);
     }
 
     fn set_vlan(&mut self, push: bool) -> Result<(), Error> {
@@ -295,7 +336,11 @@ fn within(part: &Subfield) -> Result<(), Error> {
 
 /// A port with a device behind it, or that may have one some day.
 fn device_port(port: PortNo) -> Result<(), Error> {
-    if port < port::MAX || port == port::LOCAL || port == port::IN_PORT { Ok(()) } else { Err(Error::BadOutPort) }
+    if port < port::MAX || port == port::LOCAL || port == port::IN_PORT {
+        Ok(())
+    } else {
+        Err(Error::BadOutPort)
+    }
 }
 
 /// Rules may name ports that appear later, so every number is good that a port could have.
@@ -320,5 +365,9 @@ fn controller(reason: u8, pause: bool, meter: Option<u32>) -> Result<(), Error> 
     if meter.is_some() {
         return Err(Error::UnknownMeter);
     }
-    if reason > 5 { Err(Error::BadActionArgument) } else { Ok(()) }
+    if reason > 5 {
+        Err(Error::BadActionArgument)
+    } else {
+        Ok(())
+    }
 }

@@ -78,7 +78,13 @@ pub(crate) fn rank(instruction: &Instruction) -> u8 {
 /// resubmit, which comes back.
 pub(crate) fn packet_out(actions: &[Action]) -> OpList {
     let mut ops = Vec::new();
-    if let Some((Action::Output { port: port::TABLE, .. }, before)) = actions.split_last() {
+    if let Some((
+        Action::Output {
+            port: port::TABLE, ..
+        },
+        before,
+    )) = actions.split_last()
+    {
         append(&mut ops, before, Place::PacketOut);
         ops.push(Op::Goto(0));
     } else {
@@ -88,15 +94,26 @@ pub(crate) fn packet_out(actions: &[Action]) -> OpList {
 }
 
 fn append(ops: &mut Vec<Op>, actions: &[Action], place: Place) {
-    actions.iter().for_each(|action| append_one(ops, action, place));
+    actions
+        .iter()
+        .for_each(|action| append_one(ops, action, place));
 }
 
 fn append_one(ops: &mut Vec<Op>, action: &Action, place: Place) {
     match action {
         Action::Output { port, max_len } => ops.push(output(*port, *max_len, place)),
         Action::OutputReg { source, .. } => ops.push(Op::OutputReg(bits(source))),
-        Action::OutputTrunc { port, max_len } => ops.push(Op::OutputTruncated { port: *port, max_len: *max_len }),
-        Action::Controller { max_len, controller_id, reason, userdata, .. } => {
+        Action::OutputTrunc { port, max_len } => ops.push(Op::OutputTruncated {
+            port: *port,
+            max_len: *max_len,
+        }),
+        Action::Controller {
+            max_len,
+            controller_id,
+            reason,
+            userdata,
+            ..
+        } => {
             ops.push(Op::Controller(Box::new(ToController {
                 max_len: *max_len,
                 reason: reason_of(*reason, place),
@@ -104,17 +121,32 @@ fn append_one(ops: &mut Vec<Op>, action: &Action, place: Place) {
                 userdata: userdata.clone(),
             })));
         }
-        Action::Enqueue { port, queue } => ops.push(Op::Enqueue { port: *port, queue: *queue }),
+        Action::Enqueue { port, queue } => ops.push(Op::Enqueue {
+            port: *port,
+            queue: *queue,
+        }),
         Action::SetQueue(id) => ops.push(Op::SetQueue(Some(*id))),
         Action::PopQueue => ops.push(Op::SetQueue(None)),
         Action::Load { dst, value } => ops.push(load(dst, *value)),
-        Action::Move { src, dst } => ops.push(Op::Move { src: bits(src), dst: bits(dst) }),
+        Action::Move { src, dst } => ops.push(Op::Move {
+            src: bits(src),
+            dst: bits(dst),
+        }),
         Action::PopVlan => ops.push(Op::PopVlan),
         Action::PushVlan(ethertype) => ops.push(Op::PushVlan(*ethertype)),
-        Action::SetVlanVid { vid, push } => ops.push(Op::SetVlanVid { vid: *vid, push: *push }),
-        Action::SetVlanPcp { pcp, push } => ops.push(Op::SetVlanPcp { pcp: *pcp, push: *push }),
+        Action::SetVlanVid { vid, push } => ops.push(Op::SetVlanVid {
+            vid: *vid,
+            push: *push,
+        }),
+        Action::SetVlanPcp { pcp, push } => ops.push(Op::SetVlanPcp {
+            pcp: *pcp,
+            push: *push,
+        }),
         Action::DecTtl(ids) => ops.push(Op::DecTtl(ids.clone().into())),
-        Action::Resubmit { in_port, table, .. } => ops.push(Op::Resubmit { in_port: *in_port, table: *table }),
+        Action::Resubmit { in_port, table, .. } => ops.push(Op::Resubmit {
+            in_port: *in_port,
+            table: *table,
+        }),
         Action::Exit => ops.push(Op::Exit),
         Action::StackPush(from) => ops.push(Op::StackPush(bits(from))),
         Action::StackPop(to) => ops.push(Op::StackPop(bits(to))),
@@ -131,7 +163,11 @@ fn append_one(ops: &mut Vec<Op>, action: &Action, place: Place) {
 fn sets(action: &Action) -> impl Iterator<Item = Op> + use<> {
     let (fields, value): (&[Field], u128) = match action {
         Action::SetField { field, value, mask } => {
-            let op = Op::SetField { field: *field, value: value.clone(), mask: mask.clone() };
+            let op = Op::SetField {
+                field: *field,
+                value: value.clone(),
+                mask: mask.clone(),
+            };
             return Vec::from([op]).into_iter();
         }
         Action::SetEthSrc(address) => (&[Field::EthSrc], number(address)),
@@ -142,8 +178,14 @@ fn sets(action: &Action) -> impl Iterator<Item = Op> + use<> {
         Action::SetIpEcn(ecn) => (&[Field::IpEcn], (*ecn).into()),
         Action::SetIpTtl(ttl) => (&[Field::IpTtl], (*ttl).into()),
         // One action for three protocols: a set leaves packets of other protocols alone.
-        Action::SetL4Src(port) => (&[Field::TcpSrc, Field::UdpSrc, Field::SctpSrc], (*port).into()),
-        Action::SetL4Dst(port) => (&[Field::TcpDst, Field::UdpDst, Field::SctpDst], (*port).into()),
+        Action::SetL4Src(port) => (
+            &[Field::TcpSrc, Field::UdpSrc, Field::SctpSrc],
+            (*port).into(),
+        ),
+        Action::SetL4Dst(port) => (
+            &[Field::TcpDst, Field::UdpDst, Field::SctpDst],
+            (*port).into(),
+        ),
         Action::SetMplsLabel(label) => (&[Field::MplsLabel], (*label).into()),
         Action::SetMplsTc(tc) => (&[Field::MplsTc], (*tc).into()),
         Action::SetMplsTtl(ttl) => (&[Field::MplsTtl], (*ttl).into()),
@@ -153,19 +195,28 @@ fn sets(action: &Action) -> impl Iterator<Item = Op> + use<> {
     let whole = |field: &Field| {
         let def = field.def();
         let value = Value::from_u128(value << def.shift, def.bytes);
-        Op::SetField { field: *field, value, mask: def.place() }
+        Op::SetField {
+            field: *field,
+            value,
+            mask: def.place(),
+        }
     };
     fields.iter().map(whole).collect::<Vec<_>>().into_iter()
 }
 
 fn number(address: &[u8; 6]) -> u128 {
-    address.iter().fold(0, |number, byte| number << 8 | u128::from(*byte))
+    address
+        .iter()
+        .fold(0, |number, byte| number << 8 | u128::from(*byte))
 }
 
 fn output(to: port::PortNo, max_len: u16, place: Place) -> Op {
     match to {
         port::IN_PORT => Op::InPort,
-        port::TABLE => Op::Resubmit { in_port: None, table: Some(0) },
+        port::TABLE => Op::Resubmit {
+            in_port: None,
+            table: Some(0),
+        },
         port::NORMAL => Op::Normal,
         port::FLOOD => Op::All { flood: true },
         port::ALL => Op::All { flood: false },
@@ -192,7 +243,11 @@ fn reason_of(reason: u8, place: Place) -> PacketInReason {
 }
 
 fn bits(from: &Subfield) -> Bits {
-    Bits { field: from.field, start: from.start, bits: from.bits }
+    Bits {
+        field: from.field,
+        start: from.start,
+        bits: from.bits,
+    }
 }
 
 fn load(dst: &Subfield, value: u64) -> Op {
@@ -202,16 +257,27 @@ fn load(dst: &Subfield, value: u64) -> Op {
     // A whole port number of 16 bits names the reserved ports by their short numbers.
     if dst.field == Field::InPort && usize::from(dst.bits) == def.action_bits {
         value |= if value >= 0xff00 { 0xffff_0000 } else { 0 };
-        return Op::SetField { field: dst.field, value: Value::from_u128(value, def.bytes), mask: def.place() };
+        return Op::SetField {
+            field: dst.field,
+            value: Value::from_u128(value, def.bytes),
+            mask: def.place(),
+        };
     }
     let place = def.place();
     let wire = |number: u128| {
         let mut placed = Value::from_u128(number << dst.start >> below << def.shift, def.bytes);
-        placed.iter_mut().zip(place.iter()).for_each(|(byte, place)| *byte &= place);
+        placed
+            .iter_mut()
+            .zip(place.iter())
+            .for_each(|(byte, place)| *byte &= place);
         placed
     };
     let ones = (1_u128 << dst.bits) - 1;
-    Op::SetField { field: dst.field, value: wire(value & ones), mask: wire(ones) }
+    Op::SetField {
+        field: dst.field,
+        value: wire(value & ones),
+        mask: wire(ones),
+    }
 }
 
 #[cfg(test)]
@@ -219,7 +285,9 @@ mod tests {
     use super::*;
 
     fn apply(actions: Vec<Action>) -> Vec<Op> {
-        instructions(&[Instruction::ApplyActions(actions)], false).ops.into()
+        instructions(&[Instruction::ApplyActions(actions)], false)
+            .ops
+            .into()
     }
 
     #[test]
@@ -227,9 +295,15 @@ mod tests {
         let list = instructions(
             &[
                 Instruction::GotoTable(3),
-                Instruction::WriteActions(vec![Action::Output { port: 1, max_len: 0 }]),
+                Instruction::WriteActions(vec![Action::Output {
+                    port: 1,
+                    max_len: 0,
+                }]),
                 Instruction::ClearActions,
-                Instruction::WriteMetadata { value: 0xff, mask: 0x0f },
+                Instruction::WriteMetadata {
+                    value: 0xff,
+                    mask: 0x0f,
+                },
                 Instruction::ApplyActions(vec![Action::PopVlan]),
             ],
             false,
@@ -240,7 +314,10 @@ mod tests {
             mask: Value::from_u128(0x0f, 8),
         };
         let set = Op::WriteActions(vec![Op::Output(1)].into());
-        assert_eq!(&*list.ops, &[Op::PopVlan, Op::ClearActions, set, metadata, Op::Goto(3)]);
+        assert_eq!(
+            &*list.ops,
+            &[Op::PopVlan, Op::ClearActions, set, metadata, Op::Goto(3)]
+        );
     }
 
     #[test]
@@ -252,12 +329,36 @@ mod tests {
             mask: Value::from_u128(mask, bytes),
         };
         let loads = [
-            (to(Field::Reg1, 4, 8), 0x5a, set(Field::Reg1, 0x5a0, 0xff0, 4)),
-            (to(Field::VlanPcp, 0, 3), 5, set(Field::VlanPcp, 0xa000, 0xe000, 2)),
-            (to(Field::VlanTci, 0, 16), 0x1005, set(Field::VlanTci, 0x1005, 0xffff, 2)),
-            (to(Field::IpDscp, 0, 8), 0x20, set(Field::IpDscp, 0x20, 0xfc, 1)),
-            (to(Field::InPort, 0, 16), 0xfffe, set(Field::InPort, 0xffff_fffe, 0xffff_ffff, 4)),
-            (to(Field::InPort, 0, 16), 7, set(Field::InPort, 7, 0xffff_ffff, 4)),
+            (
+                to(Field::Reg1, 4, 8),
+                0x5a,
+                set(Field::Reg1, 0x5a0, 0xff0, 4),
+            ),
+            (
+                to(Field::VlanPcp, 0, 3),
+                5,
+                set(Field::VlanPcp, 0xa000, 0xe000, 2),
+            ),
+            (
+                to(Field::VlanTci, 0, 16),
+                0x1005,
+                set(Field::VlanTci, 0x1005, 0xffff, 2),
+            ),
+            (
+                to(Field::IpDscp, 0, 8),
+                0x20,
+                set(Field::IpDscp, 0x20, 0xfc, 1),
+            ),
+            (
+                to(Field::InPort, 0, 16),
+                0xfffe,
+                set(Field::InPort, 0xffff_fffe, 0xffff_ffff, 4),
+            ),
+            (
+                to(Field::InPort, 0, 16),
+                7,
+                set(Field::InPort, 7, 0xffff_ffff, 4),
+            ),
         ];
         for (dst, value, expected) in loads {
             assert_eq!(apply(vec![Action::Load { dst, value }]), [expected]);
@@ -266,22 +367,46 @@ mod tests {
 
     #[test]
     fn packet_ins_say_where_they_come_from() {
-        let to_controller = Action::Output { port: port::CONTROLLER, max_len: 64 };
+        let to_controller = Action::Output {
+            port: port::CONTROLLER,
+            max_len: 64,
+        };
         let reason = |ops: &[Op]| match &ops[0] {
             Op::Controller(to) => to.reason,
             other => panic!("{other:?}"),
         };
         let apply = [Instruction::ApplyActions(vec![to_controller.clone()])];
-        assert_eq!(reason(&instructions(&apply, false).ops), PacketInReason::Action);
-        assert_eq!(reason(&instructions(&apply, true).ops), PacketInReason::NoMatch);
-        assert_eq!(reason(&packet_out(&[to_controller]).ops), PacketInReason::PacketOut);
+        assert_eq!(
+            reason(&instructions(&apply, false).ops),
+            PacketInReason::Action
+        );
+        assert_eq!(
+            reason(&instructions(&apply, true).ops),
+            PacketInReason::NoMatch
+        );
+        assert_eq!(
+            reason(&packet_out(&[to_controller]).ops),
+            PacketInReason::PacketOut
+        );
     }
 
     #[test]
     fn table_is_a_lookup_at_the_end_of_a_packet_out() {
-        let table = Action::Output { port: port::TABLE, max_len: 0 };
-        let back = Op::Resubmit { in_port: None, table: Some(0) };
-        assert_eq!(&*packet_out(std::slice::from_ref(&table)).ops, &[Op::Goto(0)]);
-        assert_eq!(&*packet_out(&[table, Action::PopVlan]).ops, &[back, Op::PopVlan]);
+        let table = Action::Output {
+            port: port::TABLE,
+            max_len: 0,
+        };
+        let back = Op::Resubmit {
+            in_port: None,
+            table: Some(0),
+        };
+        assert_eq!(
+            &*packet_out(std::slice::from_ref(&table)).ops,
+            &[Op::Goto(0)]
+        );
+        assert_eq!(
+            &*packet_out(&[table, Action::PopVlan]).ops,
+            &[back, Op::PopVlan]
+        );
     }
 }

@@ -51,8 +51,10 @@ impl Criteria<'_> {
     fn admits(&self, rule: &Rule) -> bool {
         !rule.is_hidden()
             && (rule.cookie ^ self.cookie) & self.cookie_mask == 0
-            && (self.out_port == port::ANY || uses(&rule.behaviour.instructions, &Use::Port(self.out_port)))
-            && (self.out_group == ANY_GROUP || uses(&rule.behaviour.instructions, &Use::Group(self.out_group)))
+            && (self.out_port == port::ANY
+                || uses(&rule.behaviour.instructions, &Use::Port(self.out_port)))
+            && (self.out_group == ANY_GROUP
+                || uses(&rule.behaviour.instructions, &Use::Group(self.out_group)))
     }
 }
 
@@ -64,7 +66,9 @@ enum Use {
 
 fn uses(instructions: &[Instruction], wanted: &Use) -> bool {
     instructions.iter().any(|instruction| match instruction {
-        Instruction::ApplyActions(actions) | Instruction::WriteActions(actions) => list_uses(actions, wanted),
+        Instruction::ApplyActions(actions) | Instruction::WriteActions(actions) => {
+            list_uses(actions, wanted)
+        }
         _ => false,
     })
 }
@@ -74,7 +78,9 @@ fn list_uses(actions: &[Action], wanted: &Use) -> bool {
         (Action::Clone(inner), _) => list_uses(inner, wanted),
         (Action::Group(group), Use::Group(wanted)) => group == wanted,
         (
-            Action::Output { port, .. } | Action::OutputTrunc { port, .. } | Action::Enqueue { port, .. },
+            Action::Output { port, .. }
+            | Action::OutputTrunc { port, .. }
+            | Action::Enqueue { port, .. },
             Use::Port(wanted),
         ) => port == wanted,
         (Action::Controller { .. }, Use::Port(wanted)) => *wanted == port::CONTROLLER,
@@ -87,14 +93,27 @@ impl Pipeline {
     ///
     /// Workers see the change after [`Pipeline::commit`] and the domain's next publication. `buffer_id` is the caller's business. Errors are those of
     /// section 7.5.4 that this version has for it; the first found is told: the actions' before the tables'.
-    pub fn flow_mod(&mut self, change: &FlowMod, version: Version, now: Clock) -> Result<FlowModOutcome, Error> {
-        let delete = matches!(change.command, FlowModCommand::Delete | FlowModCommand::DeleteStrict);
+    pub fn flow_mod(
+        &mut self,
+        change: &FlowMod,
+        version: Version,
+        now: Clock,
+    ) -> Result<FlowModOutcome, Error> {
+        let delete = matches!(
+            change.command,
+            FlowModCommand::Delete | FlowModCommand::DeleteStrict
+        );
         // From 1.1 on only deletes may name all tables (section 7.3.4.1); in 1.0 a table is named only by Nicira's extension, and
         // Open vSwitch adds to the first where none is.
         if change.table == TABLE_ALL && !delete && version != Version::V1_0 {
             return Err(Error::BadTableId);
         }
-        check::instructions(&change.instructions, &change.matching, version, goto_from(change.table))?;
+        check::instructions(
+            &change.instructions,
+            &change.matching,
+            version,
+            goto_from(change.table),
+        )?;
         match change.command {
             FlowModCommand::Add => self.add(change, now),
             FlowModCommand::Modify | FlowModCommand::ModifyStrict => self.modify(change, now),
@@ -105,7 +124,11 @@ impl Pipeline {
     /// Section 6.4, add: a rule of the same match and priority is replaced and nothing told. Its counters go on unless `reset_counts`
     /// (the codec sets it for 1.0 and 1.1, where they always restart); its age starts anew.
     fn add(&mut self, change: &FlowMod, now: Clock) -> Result<FlowModOutcome, Error> {
-        let table = if change.table == TABLE_ALL { 0 } else { change.table };
+        let table = if change.table == TABLE_ALL {
+            0
+        } else {
+            change.table
+        };
         if table == INTERNAL {
             return Err(Error::Permission);
         }
@@ -119,7 +142,9 @@ impl Pipeline {
                 return Err(Error::TableFull);
             }
         }
-        let kept = old.and_then(|id| self.store.get(id)).map(|rule| (rule.counter, rule.cookie));
+        let kept = old
+            .and_then(|id| self.store.get(id))
+            .map(|rule| (rule.counter, rule.cookie));
         let counter = match kept {
             Some((counter, _)) if !change.flags.reset_counts => counter,
             _ => self.program.counters.allocate().ok_or(Error::TableFull)?,
@@ -149,11 +174,16 @@ impl Pipeline {
             Some(id) => self.put_in_place(id, rule),
             None => self.put(rule),
         }
-        Ok(FlowModOutcome { removed: Vec::new(), changed: 1 })
+        Ok(FlowModOutcome {
+            removed: Vec::new(),
+            changed: 1,
+        })
     }
 
     fn overlaps(&self, table: u8, priority: u32, matching: &Match) -> bool {
-        self.store.table(table).any(|(_, rule)| rule.priority == priority && rule.matching.overlaps(matching))
+        self.store
+            .table(table)
+            .any(|(_, rule)| rule.priority == priority && rule.matching.overlaps(matching))
     }
 
     /// Section 6.4, modify: instructions change; timeouts, flags, age and, unless `reset_counts`, counters stay. A rule that is not there is
@@ -183,7 +213,9 @@ impl Pipeline {
                 match self.program.counters.allocate() {
                     Some(counter) => counters.push(counter),
                     None => {
-                        counters.iter().for_each(|counter| self.program.counters.free(*counter));
+                        counters
+                            .iter()
+                            .for_each(|counter| self.program.counters.free(*counter));
                         return Err(Error::TableFull);
                     }
                 }
@@ -192,11 +224,16 @@ impl Pipeline {
         for id in &found {
             self.modify_one(*id, change, counters.pop(), now);
         }
-        Ok(FlowModOutcome { removed: Vec::new(), changed: found.len() })
+        Ok(FlowModOutcome {
+            removed: Vec::new(),
+            changed: found.len(),
+        })
     }
 
     fn modify_one(&mut self, id: RuleId, change: &FlowMod, counter: Option<CounterId>, now: Clock) {
-        let Some(old) = self.store.get(id) else { return };
+        let Some(old) = self.store.get(id) else {
+            return;
+        };
         let miss = old.priority == 0 && old.matching.words().is_empty();
         let new_cookie = change.modify_cookie && change.cookie != NO_COOKIE;
         let rule = NewRule {
@@ -204,12 +241,18 @@ impl Pipeline {
             matching: old.matching.clone(),
             priority: old.priority,
             behaviour: self.behaviours.intern(&change.instructions, miss),
-            cookie: if new_cookie { change.cookie } else { old.cookie },
+            cookie: if new_cookie {
+                change.cookie
+            } else {
+                old.cookie
+            },
             counter: counter.unwrap_or(old.counter),
             created_ms: old.created_ms,
             modified_ms: now.ms(),
             // Where counters restart, the last packet is no longer known from them.
-            idle_base_ms: counter.map_or(0, |_| self.program.counters.read(old.counter).used_ms).max(old.idle_base_ms),
+            idle_base_ms: counter
+                .map_or(0, |_| self.program.counters.read(old.counter).used_ms)
+                .max(old.idle_base_ms),
             idle_timeout: old.idle_timeout,
             hard_timeout: old.hard_timeout,
             importance: old.importance,
@@ -225,9 +268,14 @@ impl Pipeline {
             return Err(Error::Permission);
         }
         let found = self.select(&criteria(change, true));
-        let mut outcome = FlowModOutcome { removed: Vec::new(), changed: found.len() };
+        let mut outcome = FlowModOutcome {
+            removed: Vec::new(),
+            changed: found.len(),
+        };
         for id in found {
-            outcome.removed.extend(self.take_out(id, FlowRemovedReason::Delete, now));
+            outcome
+                .removed
+                .extend(self.take_out(id, FlowRemovedReason::Delete, now));
         }
         Ok(outcome)
     }
@@ -245,9 +293,14 @@ impl Pipeline {
             out_group: ANY_GROUP,
         };
         let found = self.select(&everything);
-        let mut outcome = FlowModOutcome { removed: Vec::new(), changed: found.len() };
+        let mut outcome = FlowModOutcome {
+            removed: Vec::new(),
+            changed: found.len(),
+        };
         for id in found {
-            outcome.removed.extend(self.take_out(id, FlowRemovedReason::Delete, now));
+            outcome
+                .removed
+                .extend(self.take_out(id, FlowRemovedReason::Delete, now));
         }
         outcome
     }
@@ -309,10 +362,16 @@ impl Pipeline {
 
     /// The rules that are meant, tables ascending and in each in the order in which they were added.
     pub(crate) fn select(&self, criteria: &Criteria<'_>) -> Vec<RuleId> {
-        let wanted = |id: &RuleId| self.store.get(*id).is_some_and(|rule| criteria.admits(rule));
+        let wanted = |id: &RuleId| {
+            self.store
+                .get(*id)
+                .is_some_and(|rule| criteria.admits(rule))
+        };
         match criteria.strict {
             Some(priority) if criteria.table != TABLE_ALL => {
-                let found = self.store.find(criteria.table, priority.into(), criteria.matching);
+                let found = self
+                    .store
+                    .find(criteria.table, priority.into(), criteria.matching);
                 found.filter(wanted).into_iter().collect()
             }
             Some(priority) => self
@@ -326,7 +385,10 @@ impl Pipeline {
     }
 
     /// The rules within a non-strict command's match.
-    pub(crate) fn within<'s>(&'s self, criteria: &'s Criteria<'_>) -> impl Iterator<Item = (RuleId, &'s Rule)> {
+    pub(crate) fn within<'s>(
+        &'s self,
+        criteria: &'s Criteria<'_>,
+    ) -> impl Iterator<Item = (RuleId, &'s Rule)> {
         self.store
             .tables()
             .filter(move |table| match criteria.table {
@@ -360,7 +422,10 @@ impl Pipeline {
     /// Puts a rule in the place of one of the same table, match and priority.
     fn put_in_place(&mut self, id: RuleId, rule: NewRule) {
         self.disarm(id);
-        let Some((table, old_handle)) = self.store.get(id).map(|old| (old.table, old.handle)) else { return };
+        let Some((table, old_handle)) = self.store.get(id).map(|old| (old.table, old.handle))
+        else {
+            return;
+        };
         self.writer.remove(table, old_handle);
         let rule = self.install(rule);
         let counter = rule.counter;
@@ -424,7 +489,10 @@ impl NewRule {
 }
 
 fn criteria(change: &FlowMod, delete: bool) -> Criteria<'_> {
-    let strict = matches!(change.command, FlowModCommand::ModifyStrict | FlowModCommand::DeleteStrict);
+    let strict = matches!(
+        change.command,
+        FlowModCommand::ModifyStrict | FlowModCommand::DeleteStrict
+    );
     Criteria {
         table: change.table,
         matching: &change.matching,
@@ -443,5 +511,7 @@ fn goto_from(table: u8) -> u8 {
 }
 
 fn goes_back(instructions: &[Instruction], table: u8) -> bool {
-    instructions.iter().any(|instruction| matches!(instruction, Instruction::GotoTable(next) if *next <= table))
+    instructions
+        .iter()
+        .any(|instruction| matches!(instruction, Instruction::GotoTable(next) if *next <= table))
 }

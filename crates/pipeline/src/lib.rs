@@ -22,7 +22,6 @@ mod store;
 mod timers;
 pub mod twin;
 
-
 pub use flow_mod::FlowModOutcome;
 pub use packet_out::PacketOutProgram;
 pub use query::{RuleView, table_features};
@@ -35,6 +34,9 @@ use program::table::{Bridge, BridgeWriter, Miss};
 use std::sync::Arc;
 use store::{Rule, RuleId, Store};
 use timers::Timers;
+
+/// Most rules that one call of [`Pipeline::expire`] removes: some ten milliseconds of work.
+pub const EXPIRE_MAX: usize = 8192;
 
 /// A moment, in milliseconds of the datapath's clock: the one that workers stamp counters with. Never zero.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -62,7 +64,9 @@ pub struct Options {
 impl Default for Options {
     /// No limit but that of the program's counters, 16 million rules.
     fn default() -> Self {
-        Options { table_limit: u32::MAX }
+        Options {
+            table_limit: u32::MAX,
+        }
     }
 }
 
@@ -108,13 +112,17 @@ impl Pipeline {
         struct Release(Arc<Program>, Vec<CounterId>);
         impl Drop for Release {
             fn drop(&mut self) {
-                self.1.iter().for_each(|counter| self.0.counters.free(*counter));
+                self.1
+                    .iter()
+                    .for_each(|counter| self.0.counters.free(*counter));
             }
         }
         // A worker counts only for rules that hold in its epoch, and these end with the one to be published.
         if !self.dead_counters.is_empty() && self.undo.is_none() {
             let dead = std::mem::take(&mut self.dead_counters);
-            self.program.domain.retire(Box::new(Release(Arc::clone(&self.program), dead)));
+            self.program
+                .domain
+                .retire(Box::new(Release(Arc::clone(&self.program), dead)));
         }
     }
 
@@ -134,7 +142,10 @@ impl Pipeline {
 
     /// What becomes of packets that a table has no rule for.
     pub fn miss(&self, table: u8) -> Miss {
-        self.misses.get(usize::from(table)).copied().unwrap_or(Miss::Drop)
+        self.misses
+            .get(usize::from(table))
+            .copied()
+            .unwrap_or(Miss::Drop)
     }
 
     /// Bounds a table's visible rules. Rules beyond it stay; adding fails with `OFPFMFC_TABLE_FULL`.
@@ -149,11 +160,17 @@ impl Pipeline {
         self.timers.next().map(Clock)
     }
 
-    /// Removes rules whose time has come and returns those that want it told (`OFPFF_SEND_FLOW_REM`), and the number of all that went.
+    /// Removes rules whose time has come, up to [`EXPIRE_MAX`] at once, and returns those that want it told (`OFPFF_SEND_FLOW_REM`), and
+    /// the number of all that went. What is left over keeps [`Pipeline::next_deadline`] in the past.
     pub fn expire(&mut self, now: Clock) -> FlowModOutcome {
         let mut outcome = FlowModOutcome::default();
-        while let Some((id, ticket)) = self.timers.due(now.ms()) {
-            let Some(rule) = self.store.get(id).filter(|rule| rule.timer == ticket) else { continue };
+        while outcome.changed < EXPIRE_MAX {
+            let Some((id, ticket)) = self.timers.due(now.ms()) else {
+                break;
+            };
+            let Some(rule) = self.store.get(id).filter(|rule| rule.timer == ticket) else {
+                continue;
+            };
             let deadlines = self.deadlines(rule);
             self.timers.disarm();
             match deadlines.iter().min_by_key(|(at, _)| *at) {
@@ -181,28 +198,46 @@ impl Pipeline {
     fn deadlines(&self, rule: &Rule) -> smallvec::SmallVec<[(u64, FlowRemovedReason); 2]> {
         let mut all = smallvec::SmallVec::new();
         if rule.hard_timeout != 0 {
-            all.push((rule.modified_ms + u64::from(rule.hard_timeout) * 1000, FlowRemovedReason::HardTimeout));
+            all.push((
+                rule.modified_ms + u64::from(rule.hard_timeout) * 1000,
+                FlowRemovedReason::HardTimeout,
+            ));
         }
         if rule.idle_timeout != 0 {
-            let used = self.program.counters.read(rule.counter).used_ms.max(rule.idle_base_ms);
-            all.push((used + u64::from(rule.idle_timeout) * 1000, FlowRemovedReason::IdleTimeout));
+            let used = self
+                .program
+                .counters
+                .read(rule.counter)
+                .used_ms
+                .max(rule.idle_base_ms);
+            all.push((
+                used + u64::from(rule.idle_timeout) * 1000,
+                FlowRemovedReason::IdleTimeout,
+            ));
         }
         all
     }
 
     /// Puts a rule's timeouts in force. Its counter is not read: an early entry corrects itself when it comes up.
     fn arm(&mut self, id: RuleId) {
-        let Some(rule) = self.store.get(id) else { return };
-        let hard = (rule.hard_timeout != 0).then(|| rule.modified_ms + u64::from(rule.hard_timeout) * 1000);
-        let idle = (rule.idle_timeout != 0).then(|| rule.idle_base_ms + u64::from(rule.idle_timeout) * 1000);
-        let Some(first) = hard.into_iter().chain(idle).min() else { return };
+        let Some(rule) = self.store.get(id) else {
+            return;
+        };
+        let hard = (rule.hard_timeout != 0)
+            .then(|| rule.modified_ms + u64::from(rule.hard_timeout) * 1000);
+        let idle = (rule.idle_timeout != 0)
+            .then(|| rule.idle_base_ms + u64::from(rule.idle_timeout) * 1000);
+        let Some(first) = hard.into_iter().chain(idle).min() else {
+            return;
+        };
         let ticket = self.timers.arm(first, id);
         if let Some(rule) = self.store.get_mut(id) {
             rule.timer = ticket;
         }
         if self.timers.wants_cleaning() {
             let store = &self.store;
-            self.timers.clean(|id, ticket| store.get(id).is_some_and(|rule| rule.timer == ticket));
+            self.timers
+                .clean(|id, ticket| store.get(id).is_some_and(|rule| rule.timer == ticket));
         }
     }
 
@@ -215,10 +250,17 @@ impl Pipeline {
     }
 
     /// Removes a rule; returns what is to be told, if the rule wants it told.
-    fn take_out(&mut self, id: RuleId, reason: FlowRemovedReason, now: Clock) -> Option<FlowRemoved> {
+    fn take_out(
+        &mut self,
+        id: RuleId,
+        reason: FlowRemovedReason,
+        now: Clock,
+    ) -> Option<FlowRemoved> {
         let rule = self.store.get(id)?;
-        let told = (rule.flags.send_flow_rem && !rule.is_hidden())
-            .then(|| FlowRemoved { reason, stats: self.stats_of(rule, now) });
+        let told = (rule.flags.send_flow_rem && !rule.is_hidden()).then(|| FlowRemoved {
+            reason,
+            stats: self.stats_of(rule, now),
+        });
         self.unlink(id);
         told
     }

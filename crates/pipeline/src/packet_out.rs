@@ -22,12 +22,20 @@ pub struct PacketOutProgram {
 
 impl Pipeline {
     /// Checks and compiles a packet-out (OpenFlow 1.3.5 section 7.3.7). There are no packet buffers: a message that names one is refused.
-    pub fn packet_out(&self, message: &PacketOut, version: Version) -> Result<PacketOutProgram, Error> {
+    pub fn packet_out(
+        &self,
+        message: &PacketOut,
+        version: Version,
+    ) -> Result<PacketOutProgram, Error> {
         if message.buffer_id != NO_BUFFER {
             return Err(Error::BufferUnknown);
         }
         let (named, mask) = message.matching.get(Field::InPortOxm);
-        let in_port = if mask.is_zero() { message.in_port } else { named.to_u64() as PortNo };
+        let in_port = if mask.is_zero() {
+            message.in_port
+        } else {
+            named.to_u64() as PortNo
+        };
         if in_port >= port::MAX && ![port::LOCAL, port::CONTROLLER, port::ANY].contains(&in_port) {
             return Err(Error::BadRequestPort);
         }
@@ -36,7 +44,12 @@ impl Pipeline {
     }
 
     /// Checks actions for packets that a match describes, and compiles them as a packet-out's.
-    pub fn compile_actions(&self, actions: &[Action], matching: &Match, version: Version) -> Result<Arc<OpList>, Error> {
+    pub fn compile_actions(
+        &self,
+        actions: &[Action],
+        matching: &Match,
+        version: Version,
+    ) -> Result<Arc<OpList>, Error> {
         check::packet_out(actions, matching, version)?;
         Ok(Arc::new(compile::packet_out(actions)))
     }
@@ -48,12 +61,28 @@ fn description(packet: &[u8]) -> Result<Match, Error> {
         return Err(Error::BadPacket);
     }
     let mut key = FlowKey::ZERO;
-    parse::parse(packet, packet.len(), 0, WordSet(parse::PACKET_WORDS.0), &mut key);
+    parse::parse(
+        packet,
+        packet.len(),
+        0,
+        WordSet(parse::PACKET_WORDS.0),
+        &mut key,
+    );
     let mut matching = Match::any();
-    let parts =
-        [(at::ETH_TYPE, 2), (at::VLAN_TCI, 2), (at::VLAN_TCI2, 2), (at::IP_PROTO, 1), (at::IP_FRAG, 1), (at::TP_SRC, 4)];
+    let parts = [
+        (at::ETH_TYPE, 2),
+        (at::VLAN_TCI, 2),
+        (at::VLAN_TCI2, 2),
+        (at::IP_PROTO, 1),
+        (at::IP_FRAG, 1),
+        (at::TP_SRC, 4),
+    ];
     for (offset, bytes) in parts {
-        matching.set_bytes(offset, &key.bytes()[offset..offset + bytes], &[0xff; 4][..bytes]);
+        matching.set_bytes(
+            offset,
+            &key.bytes()[offset..offset + bytes],
+            &[0xff; 4][..bytes],
+        );
     }
     Ok(matching)
 }

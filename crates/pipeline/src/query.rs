@@ -4,7 +4,9 @@ use crate::flow_mod::{Criteria, INTERNAL};
 use crate::store::Rule;
 use crate::{Clock, Pipeline, check};
 use openflow::flow::{FlowStats, FlowStatsRequest};
-use openflow::stats::{ActionKinds, Aggregate, InstructionKinds, RuleKinds, TableFeatures, TableStats};
+use openflow::stats::{
+    ActionKinds, Aggregate, InstructionKinds, RuleKinds, TableFeatures, TableStats,
+};
 use packet::Field;
 use packet::fields::{FIELDS, Maskable};
 use std::sync::Arc;
@@ -37,13 +39,21 @@ impl Pipeline {
     /// The rules that a request asks for, tables ascending, in each the oldest place first.
     pub fn flow_stats(&self, request: &FlowStatsRequest, now: Clock) -> Vec<FlowStats> {
         let criteria = criteria(request);
-        self.within(&criteria).map(|(_, rule)| self.stats_of(rule, now)).collect()
+        self.within(&criteria)
+            .map(|(_, rule)| self.stats_of(rule, now))
+            .collect()
     }
 
     /// Likewise, handed over one by one: for dumps too large to be held in memory twice.
-    pub fn each_flow(&self, request: &FlowStatsRequest, now: Clock, mut take: impl FnMut(FlowStats)) {
+    pub fn each_flow(
+        &self,
+        request: &FlowStatsRequest,
+        now: Clock,
+        mut take: impl FnMut(FlowStats),
+    ) {
         let criteria = criteria(request);
-        self.within(&criteria).for_each(|(_, rule)| take(self.stats_of(rule, now)));
+        self.within(&criteria)
+            .for_each(|(_, rule)| take(self.stats_of(rule, now)));
     }
 
     /// Sums over the rules that a request asks for.
@@ -64,12 +74,17 @@ impl Pipeline {
         self.store
             .tables()
             .flat_map(|table| self.store.table(table))
-            .map(move |(_, rule)| RuleView { priority: rule.priority, stats: self.stats_of(rule, now) })
+            .map(move |(_, rule)| RuleView {
+                priority: rule.priority,
+                stats: self.stats_of(rule, now),
+            })
     }
 
     /// Number of visible rules.
     pub fn rule_count(&self) -> usize {
-        (0..=INTERNAL).map(|table| self.store.table_len(table).0 as usize).sum()
+        (0..=INTERNAL)
+            .map(|table| self.store.table_len(table).0 as usize)
+            .sum()
     }
 
     /// Number of hidden rules.
@@ -101,7 +116,9 @@ impl Pipeline {
 
     /// What tables 0 to 253 can do.
     pub fn table_features(&self) -> Vec<TableFeatures> {
-        (0..INTERNAL).map(|table| table_features(table, self.max_entries(table))).collect()
+        (0..INTERNAL)
+            .map(|table| table_features(table, self.max_entries(table)))
+            .collect()
     }
 
     fn max_entries(&self, table: u8) -> u32 {
@@ -150,7 +167,12 @@ pub fn table_features(table: u8, max_entries: u32) -> TableFeatures {
         actions: ACTIONS.iter().fold(0, |bits, number| bits | 1 << number),
         set_fields: known().filter(|field| check::writable(*field)).collect(),
     };
-    let rules = RuleKinds { instructions, next_tables, write: kinds.clone(), apply: kinds };
+    let rules = RuleKinds {
+        instructions,
+        next_tables,
+        write: kinds.clone(),
+        apply: kinds,
+    };
     TableFeatures {
         table,
         name: format!("table{table}"),
@@ -158,7 +180,9 @@ pub fn table_features(table: u8, max_entries: u32) -> TableFeatures {
         metadata_write: u64::MAX,
         config: 0,
         max_entries,
-        matchable: known().map(|field| (field, field.def().maskable == Maskable::Bitwise)).collect(),
+        matchable: known()
+            .map(|field| (field, field.def().maskable == Maskable::Bitwise))
+            .collect(),
         wildcards: known().collect(),
         rules: rules.clone(),
         miss: rules,
@@ -167,5 +191,8 @@ pub fn table_features(table: u8, max_entries: u32) -> TableFeatures {
 
 /// Fields that have a number on the wire, without those that only repeat another under a second name.
 fn known() -> impl Iterator<Item = Field> {
-    FIELDS.iter().filter(|def| def.header(4).is_some() && def.field != Field::InPhyPort).map(|def| def.field)
+    FIELDS
+        .iter()
+        .filter(|def| def.header(4).is_some() && def.field != Field::InPhyPort)
+        .map(|def| def.field)
 }

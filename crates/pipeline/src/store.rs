@@ -85,7 +85,9 @@ impl Hasher for Identity {
         self.0
     }
     fn write(&mut self, bytes: &[u8]) {
-        self.0 = bytes.iter().fold(self.0, |hash, byte| hash << 8 ^ u64::from(*byte));
+        self.0 = bytes
+            .iter()
+            .fold(self.0, |hash, byte| hash << 8 ^ u64::from(*byte));
     }
     fn write_u64(&mut self, hash: u64) {
         self.0 = hash;
@@ -108,7 +110,16 @@ impl Default for Store {
         Store {
             chunks: Vec::new(),
             free: Vec::new(),
-            lists: vec![List { first: NONE, last: NONE, rules: 0, hidden: 0 }; TABLES].into(),
+            lists: vec![
+                List {
+                    first: NONE,
+                    last: NONE,
+                    rules: 0,
+                    hidden: 0
+                };
+                TABLES
+            ]
+            .into(),
             index: HashMap::default(),
             random: RandomState::new(),
             count: 0,
@@ -118,11 +129,17 @@ impl Default for Store {
 
 impl Store {
     fn entry(&self, id: RuleId) -> Option<&Entry> {
-        self.chunks.get(id as usize / CHUNK)?.get(id as usize % CHUNK)?.as_ref()
+        self.chunks
+            .get(id as usize / CHUNK)?
+            .get(id as usize % CHUNK)?
+            .as_ref()
     }
 
     fn entry_mut(&mut self, id: RuleId) -> Option<&mut Entry> {
-        self.chunks.get_mut(id as usize / CHUNK)?.get_mut(id as usize % CHUNK)?.as_mut()
+        self.chunks
+            .get_mut(id as usize / CHUNK)?
+            .get_mut(id as usize % CHUNK)?
+            .as_mut()
     }
 
     fn hash(&self, table: u8, priority: u32, matching: &Match) -> u64 {
@@ -159,12 +176,17 @@ impl Store {
 
     /// Number of rules in a table: visible ones, and hidden ones.
     pub fn table_len(&self, table: u8) -> (u32, u32) {
-        self.lists.get(usize::from(table)).map_or((0, 0), |list| (list.rules - list.hidden, list.hidden))
+        self.lists
+            .get(usize::from(table))
+            .map_or((0, 0), |list| (list.rules - list.hidden, list.hidden))
     }
 
     /// The rules of a table in the order in which they were added.
     pub fn table(&self, table: u8) -> impl Iterator<Item = (RuleId, &Rule)> {
-        let mut next = self.lists.get(usize::from(table)).map_or(NONE, |list| list.first);
+        let mut next = self
+            .lists
+            .get(usize::from(table))
+            .map_or(NONE, |list| list.first);
         std::iter::from_fn(move || {
             let id = next;
             let entry = self.entry(id)?;
@@ -190,8 +212,15 @@ impl Store {
         let chain = self.index.insert(hash, id).unwrap_or(NONE);
         let (table, hidden) = (usize::from(rule.table), rule.is_hidden());
         let next = next.unwrap_or(NONE);
-        let previous = self.entry(next).map_or(self.lists[table].last, |entry| entry.previous);
-        self.chunks[id as usize / CHUNK][id as usize % CHUNK] = Some(Entry { rule, previous, next, chain });
+        let previous = self
+            .entry(next)
+            .map_or(self.lists[table].last, |entry| entry.previous);
+        self.chunks[id as usize / CHUNK][id as usize % CHUNK] = Some(Entry {
+            rule,
+            previous,
+            next,
+            chain,
+        });
         self.link(table, previous, next, id, id);
         self.lists[table].rules += 1;
         self.lists[table].hidden += u32::from(hidden);
@@ -200,7 +229,14 @@ impl Store {
     }
 
     /// Makes `after` follow `previous`, and `before` go before `next`, at the list's ends too.
-    fn link(&mut self, table: usize, previous: RuleId, next: RuleId, after: RuleId, before: RuleId) {
+    fn link(
+        &mut self,
+        table: usize,
+        previous: RuleId,
+        next: RuleId,
+        after: RuleId,
+        before: RuleId,
+    ) {
         match self.entry_mut(previous) {
             Some(entry) => entry.next = after,
             None => self.lists[table].first = after,
@@ -214,7 +250,8 @@ impl Store {
     fn grow(&mut self) -> RuleId {
         let first = self.chunks.len() * CHUNK;
         self.chunks.push((0..CHUNK).map(|_| None).collect());
-        self.free.extend((first + 1..first + CHUNK).rev().map(|id| id as RuleId));
+        self.free
+            .extend((first + 1..first + CHUNK).rev().map(|id| id as RuleId));
         first as RuleId
     }
 
@@ -224,7 +261,12 @@ impl Store {
             let rule = self.get(id)?;
             self.hash(rule.table, rule.priority, &rule.matching)
         };
-        let Entry { rule, previous, next, chain } = self.chunks[id as usize / CHUNK][id as usize % CHUNK].take()?;
+        let Entry {
+            rule,
+            previous,
+            next,
+            chain,
+        } = self.chunks[id as usize / CHUNK][id as usize % CHUNK].take()?;
         self.unchain(hash, id, chain);
         let table = usize::from(rule.table);
         self.link(table, previous, next, next, previous);
@@ -236,7 +278,9 @@ impl Store {
     }
 
     fn unchain(&mut self, hash: u64, id: RuleId, chain: RuleId) {
-        let Some(first) = self.index.get_mut(&hash) else { return };
+        let Some(first) = self.index.get_mut(&hash) else {
+            return;
+        };
         if *first == id {
             if chain == NONE {
                 self.index.remove(&hash);
@@ -259,7 +303,9 @@ impl Store {
     pub fn replace(&mut self, id: RuleId, rule: Rule) -> Option<Rule> {
         let entry = self.entry_mut(id)?;
         debug_assert!(
-            entry.rule.table == rule.table && entry.rule.priority == rule.priority && entry.rule.matching == rule.matching
+            entry.rule.table == rule.table
+                && entry.rule.priority == rule.priority
+                && entry.rule.matching == rule.matching
         );
         Some(std::mem::replace(&mut entry.rule, rule))
     }

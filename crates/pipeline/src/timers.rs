@@ -56,6 +56,7 @@ impl Timers {
 
     /// Throws away the entries that are not in force.
     pub fn clean(&mut self, in_force: impl Fn(RuleId, u32) -> bool) {
-        self.heap.retain(|Reverse((_, id, ticket))| in_force(*id, *ticket));
+        self.heap
+            .retain(|Reverse((_, id, ticket))| in_force(*id, *ticket));
     }
 }

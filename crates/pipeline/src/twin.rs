@@ -102,9 +102,20 @@ pub fn evaluate(pipeline: &Pipeline, in_port: PortNo, frame: &[u8]) -> Outcome {
 }
 
 /// What becomes of a packet-out.
-pub fn evaluate_actions(pipeline: &Pipeline, in_port: PortNo, frame: &[u8], actions: &[Action]) -> Outcome {
+pub fn evaluate_actions(
+    pipeline: &Pipeline,
+    in_port: PortNo,
+    frame: &[u8],
+    actions: &[Action],
+) -> Outcome {
     let mut machine = Machine::new(pipeline, in_port, frame);
-    let at = At { table: 0, cookie: NO_COOKIE, depth: 0, apply: PacketInReason::PacketOut, table_is_lookup: true };
+    let at = At {
+        table: 0,
+        cookie: NO_COOKIE,
+        depth: 0,
+        apply: PacketInReason::PacketOut,
+        table_is_lookup: true,
+    };
     machine.list(actions, at);
     machine.finish()
 }
@@ -165,7 +176,13 @@ impl<'p> Machine<'p> {
     fn parse_again(&mut self) {
         let bytes = self.packet.as_received();
         let mut fresh = FlowKey::ZERO;
-        parse::parse(&bytes, bytes.len(), self.key.u32(at::IN_PORT), WordSet(u64::MAX), &mut fresh);
+        parse::parse(
+            &bytes,
+            bytes.len(),
+            self.key.u32(at::IN_PORT),
+            WordSet(u64::MAX),
+            &mut fresh,
+        );
         let [outer, inner] = self.packet.tcis();
         fresh.set_u16(at::VLAN_TCI, outer);
         fresh.set_u16(at::VLAN_TCI2, inner);
@@ -185,8 +202,19 @@ impl<'p> Machine<'p> {
     }
 
     fn best(&self, table: u8) -> Option<&'p Rule> {
-        let matching = self.pipeline.store.table(table).map(|(_, rule)| rule).filter(|rule| rule.matching.matches(&self.key));
-        matching.reduce(|best, rule| if rule.priority > best.priority { rule } else { best })
+        let matching = self
+            .pipeline
+            .store
+            .table(table)
+            .map(|(_, rule)| rule)
+            .filter(|rule| rule.matching.matches(&self.key));
+        matching.reduce(|best, rule| {
+            if rule.priority > best.priority {
+                rule
+            } else {
+                best
+            }
+        })
     }
 
     /// Looks up in a table, matching `in_port` as the ingress port, and does what the rule found says.
@@ -208,8 +236,18 @@ impl<'p> Machine<'p> {
             bytes: self.packet.bytes().len(),
         });
         let miss = rule.priority == 0 && rule.matching == Match::any();
-        let apply = if miss { PacketInReason::NoMatch } else { PacketInReason::Action };
-        let at = At { table, cookie: rule.cookie, depth, apply, table_is_lookup: false };
+        let apply = if miss {
+            PacketInReason::NoMatch
+        } else {
+            PacketInReason::Action
+        };
+        let at = At {
+            table,
+            cookie: rule.cookie,
+            depth,
+            apply,
+            table_is_lookup: false,
+        };
         self.last = (table, rule.cookie);
         self.rule(&rule.behaviour.instructions, at);
     }
@@ -220,8 +258,14 @@ impl<'p> Machine<'p> {
             Miss::Next if table < 253 => self.look_up(table + 1, in_port, true, depth),
             Miss::Next => {}
             Miss::Controller => {
-                let at = At { table, cookie: NO_COOKIE, depth, apply: PacketInReason::NoMatch, table_is_lookup: false };
-                self.to_controller(at, PacketInReason::NoMatch, u16::MAX, 0, &[]);
+                let at = At {
+                    table,
+                    cookie: NO_COOKIE,
+                    depth,
+                    apply: PacketInReason::NoMatch,
+                    table_is_lookup: false,
+                };
+                self.send_to_controller(at, PacketInReason::NoMatch, u16::MAX, 0, &[]);
             }
         }
     }
@@ -229,10 +273,10 @@ impl<'p> Machine<'p> {
     /// OpenFlow 1.3.5 section 5.9: meter, apply, clear, write, metadata, goto.
     fn rule(&mut self, instructions: &[Instruction], at: At) {
         for instruction in instructions {
-            if let Instruction::ApplyActions(actions) = instruction {
-                if self.list(actions, at) == Flow::EndOfList {
-                    return; // an expired TTL ends all that this rule says
-                }
+            if let Instruction::ApplyActions(actions) = instruction
+                && self.list(actions, at) == Flow::EndOfList
+            {
+                return; // an expired TTL ends all that this rule says
             }
         }
         if self.is_over() {
@@ -277,7 +321,9 @@ impl<'p> Machine<'p> {
 
     fn action(&mut self, action: &Action, last: bool, at: At) -> Flow {
         match action {
-            Action::Output { port: port::TABLE, .. } => {
+            Action::Output {
+                port: port::TABLE, ..
+            } => {
                 let own = self.key.u32(at::IN_PORT);
                 if at.table_is_lookup && last {
                     self.look_up(0, own, true, at.depth);
@@ -290,7 +336,14 @@ impl<'p> Machine<'p> {
                 if let Ok(number) = u32::try_from(self.read(source)) {
                     // Sixteen bits name the reserved ports too.
                     let number = u16::try_from(number).map_or(number, port::from_u16);
-                    self.output(number, *max_len, At { apply: PacketInReason::Action, ..at });
+                    self.output(
+                        number,
+                        *max_len,
+                        At {
+                            apply: PacketInReason::Action,
+                            ..at
+                        },
+                    );
                 }
             }
             Action::OutputTrunc { port, max_len } => {
@@ -299,7 +352,13 @@ impl<'p> Machine<'p> {
                 self.output(*port, 0, at);
                 self.packet = whole;
             }
-            Action::Controller { max_len, controller_id, reason, userdata, .. } => {
+            Action::Controller {
+                max_len,
+                controller_id,
+                reason,
+                userdata,
+                ..
+            } => {
                 let reason = match reason {
                     0 => PacketInReason::NoMatch,
                     2 => PacketInReason::InvalidTtl,
@@ -308,7 +367,7 @@ impl<'p> Machine<'p> {
                     5 => PacketInReason::PacketOut,
                     _ => at.apply,
                 };
-                self.to_controller(at, reason, *max_len, *controller_id, userdata);
+                self.send_to_controller(at, reason, *max_len, *controller_id, userdata);
             }
             Action::Enqueue { port, queue } => {
                 let before = self.queue;
@@ -357,7 +416,9 @@ impl<'p> Machine<'p> {
             Action::PushVlan(ethertype) => self.packet.push_vlan(*ethertype),
             Action::PopVlan => self.packet.pop_vlan(),
             Action::SetVlanVid { vid, push } => self.packet.set_tag(*push, 0x0fff, *vid),
-            Action::SetVlanPcp { pcp, push } => self.packet.set_tag(*push, 0xe000, u16::from(*pcp) << 13),
+            Action::SetVlanPcp { pcp, push } => {
+                self.packet.set_tag(*push, 0xe000, u16::from(*pcp) << 13)
+            }
             Action::SetEthSrc(address) => self.packet.write(Field::EthSrc, number(address)),
             Action::SetEthDst(address) => self.packet.write(Field::EthDst, number(address)),
             Action::SetIpv4Src(address) => self.packet.write(Field::Ipv4Src, (*address).into()),
@@ -387,7 +448,8 @@ impl<'p> Machine<'p> {
     /// and without an output nothing runs.
     fn run_set(&mut self) {
         let set = std::mem::take(&mut self.set);
-        let last = |kind: fn(&Action) -> bool| set.iter().rev().find(|action| kind(action)).cloned();
+        let last =
+            |kind: fn(&Action) -> bool| set.iter().rev().find(|action| kind(action)).cloned();
         let finals = last(|action| matches!(action, Action::Output { .. }))
             .or_else(|| last(|action| matches!(action, Action::Resubmit { .. })));
         let Some(end) = finals else { return };
@@ -410,7 +472,13 @@ impl<'p> Machine<'p> {
         ordered.extend(last(|action| matches!(action, Action::SetQueue(_))));
         ordered.push(end);
         let (table, cookie) = self.last;
-        let at = At { table, cookie, depth: 0, apply: PacketInReason::ActionSet, table_is_lookup: false };
+        let at = At {
+            table,
+            cookie,
+            depth: 0,
+            apply: PacketInReason::ActionSet,
+            table_is_lookup: false,
+        };
         self.list(&ordered, at);
     }
 
@@ -421,7 +489,12 @@ impl<'p> Machine<'p> {
             return;
         }
         let last = self.last;
-        self.look_up(table, in_port, false, at.depth + u32::from(table <= at.table));
+        self.look_up(
+            table,
+            in_port,
+            false,
+            at.depth + u32::from(table <= at.table),
+        );
         self.last = last;
     }
 
@@ -431,24 +504,43 @@ impl<'p> Machine<'p> {
     }
 
     fn sent(&self) -> Sent {
-        Sent { in_port: self.key.u32(at::IN_PORT), queue: self.queue, bytes: self.packet.bytes().to_vec() }
+        Sent {
+            in_port: self.key.u32(at::IN_PORT),
+            queue: self.queue,
+            bytes: self.packet.bytes().to_vec(),
+        }
     }
 
     fn output(&mut self, port: PortNo, max_len: u16, at: At) {
         let sent = self.sent();
         let effect = match port {
             port::ANY => return,
-            port::CONTROLLER => return self.to_controller(at, at.apply, max_len, 0, &[]),
-            port::IN_PORT => Effect::Output { port: sent.in_port, to_in_port: true, sent },
+            port::CONTROLLER => return self.send_to_controller(at, at.apply, max_len, 0, &[]),
+            port::IN_PORT => Effect::Output {
+                port: sent.in_port,
+                to_in_port: true,
+                sent,
+            },
             port::NORMAL => Effect::Normal(sent),
             port::FLOOD => Effect::All { flood: true, sent },
             port::ALL => Effect::All { flood: false, sent },
-            port => Effect::Output { port, to_in_port: false, sent },
+            port => Effect::Output {
+                port,
+                to_in_port: false,
+                sent,
+            },
         };
         self.outcome.effects.push(effect);
     }
 
-    fn to_controller(&mut self, at: At, reason: PacketInReason, max_len: u16, controller_id: u16, userdata: &[u8]) {
+    fn send_to_controller(
+        &mut self,
+        at: At,
+        reason: PacketInReason,
+        max_len: u16,
+        controller_id: u16,
+        userdata: &[u8],
+    ) {
         self.outcome.effects.push(Effect::Controller {
             reason,
             table: at.table,
@@ -462,7 +554,8 @@ impl<'p> Machine<'p> {
     }
 
     fn dec_ttl(&mut self, controllers: &[u16], at: At) -> Flow {
-        let ip = [0x0800, 0x86dd].contains(&self.key.u16(at::ETH_TYPE)) && self.packet.ttl().is_some();
+        let ip =
+            [0x0800, 0x86dd].contains(&self.key.u16(at::ETH_TYPE)) && self.packet.ttl().is_some();
         match self.packet.ttl() {
             Some(ttl) if ip && ttl > 1 => {
                 self.packet.write(Field::IpTtl, u128::from(ttl) - 1);
@@ -471,7 +564,7 @@ impl<'p> Machine<'p> {
             }
             Some(_) if ip => {
                 for id in controllers {
-                    self.to_controller(at, PacketInReason::InvalidTtl, u16::MAX, *id, &[]);
+                    self.send_to_controller(at, PacketInReason::InvalidTtl, u16::MAX, *id, &[]);
                 }
                 Flow::EndOfList
             }
@@ -483,7 +576,11 @@ impl<'p> Machine<'p> {
     fn field(&self, field: Field) -> u128 {
         let def = field.def();
         let bytes = Value::from_bytes(&self.key.bytes()[def.offset..def.offset + def.bytes]);
-        let width = if def.bits >= 128 { u128::MAX } else { (1 << def.bits) - 1 };
+        let width = if def.bits >= 128 {
+            u128::MAX
+        } else {
+            (1 << def.bits) - 1
+        };
         (bytes.to_u128() >> def.shift & width) << def.wire_shift
     }
 
@@ -526,9 +623,15 @@ impl<'p> Machine<'p> {
 }
 
 fn ones(bits: u16) -> u128 {
-    if bits >= 128 { u128::MAX } else { (1 << bits) - 1 }
+    if bits >= 128 {
+        u128::MAX
+    } else {
+        (1 << bits) - 1
+    }
 }
 
 fn number(address: &[u8; 6]) -> u128 {
-    address.iter().fold(0, |number, byte| number << 8 | u128::from(*byte))
+    address
+        .iter()
+        .fold(0, |number, byte| number << 8 | u128::from(*byte))
 }

@@ -24,7 +24,11 @@ fn expire(switch: &mut Switch) -> Vec<(u64, FlowRemovedReason)> {
     let outcome = switch.pipeline.expire(now);
     assert_eq!(outcome.changed, outcome.removed.len());
     let number = |matching: &Match| matching.get(Field::Reg0).0.to_u64();
-    outcome.removed.iter().map(|removed| (number(&removed.stats.matching), removed.reason)).collect()
+    outcome
+        .removed
+        .iter()
+        .map(|removed| (number(&removed.stats.matching), removed.reason))
+        .collect()
 }
 
 #[test]
@@ -35,13 +39,22 @@ fn rules_go_when_their_time_has_come() {
     add_timed(&mut switch, 3, 5, 5);
     add_timed(&mut switch, 4, 0, 0);
     let start = switch.now;
-    assert_eq!(switch.pipeline.next_deadline().map(|at| at.ms()), Some(start + 5000));
+    assert_eq!(
+        switch.pipeline.next_deadline().map(|at| at.ms()),
+        Some(start + 5000)
+    );
     switch.now = start + 4999;
     assert_eq!(expire(&mut switch), []);
     switch.now = start + 5000;
     let mut gone = expire(&mut switch);
     gone.sort_by_key(|(number, _)| *number);
-    assert_eq!(gone, [(2, FlowRemovedReason::IdleTimeout), (3, FlowRemovedReason::HardTimeout)]);
+    assert_eq!(
+        gone,
+        [
+            (2, FlowRemovedReason::IdleTimeout),
+            (3, FlowRemovedReason::HardTimeout)
+        ]
+    );
     switch.now = start + 10_000;
     assert_eq!(expire(&mut switch), [(1, FlowRemovedReason::HardTimeout)]);
     assert_eq!(switch.pipeline.next_deadline(), None);
@@ -105,7 +118,11 @@ fn old_deadlines_do_not_count() {
     change.command = FlowModCommand::Add;
     switch.mod13(change).unwrap();
     switch.now = start + 1_000_000;
-    assert_eq!(expire(&mut switch), [], "the slot's new rule has no timeout");
+    assert_eq!(
+        expire(&mut switch),
+        [],
+        "the slot's new rule has no timeout"
+    );
     assert_eq!(switch.flows().len(), 1);
 }
 
@@ -127,6 +144,23 @@ fn many_rules_go_in_the_order_of_their_deadlines() {
 }
 
 #[test]
+fn an_avalanche_is_taken_in_parts() {
+    let mut switch = Switch::new();
+    let count = pipeline::EXPIRE_MAX as u32 + 10;
+    (0..count).for_each(|number| add_timed(&mut switch, number, 0, 1));
+    switch.now += 5000;
+    assert_eq!(expire(&mut switch).len(), pipeline::EXPIRE_MAX);
+    assert!(
+        switch
+            .pipeline
+            .next_deadline()
+            .is_some_and(|at| at <= switch.clock())
+    );
+    assert_eq!(expire(&mut switch).len(), 10);
+    assert_eq!(switch.pipeline.next_deadline(), None);
+}
+
+#[test]
 fn statistics_are_of_the_rules_asked_for() {
     let mut switch = Switch::new();
     for number in 0..10 {
@@ -137,11 +171,40 @@ fn statistics_are_of_the_rules_asked_for() {
     }
     switch.publish();
     for number in 0..10 {
-        switch.count((number % 3) as u8, &numbered(number), 2, 100 + u64::from(number));
+        switch.count(
+            (number % 3) as u8,
+            &numbered(number),
+            2,
+            100 + u64::from(number),
+        );
     }
-    let order: Vec<_> = switch.flows().iter().map(|flow| (flow.table, flow.cookie)).collect();
-    assert_eq!(order, [(0, 0), (0, 3), (0, 6), (0, 9), (1, 1), (1, 4), (1, 7), (2, 2), (2, 5), (2, 8)]);
-    let ask = |table, matching, cookie, cookie_mask| FlowStatsRequest { table, matching, cookie, cookie_mask, ..everything() };
+    let order: Vec<_> = switch
+        .flows()
+        .iter()
+        .map(|flow| (flow.table, flow.cookie))
+        .collect();
+    assert_eq!(
+        order,
+        [
+            (0, 0),
+            (0, 3),
+            (0, 6),
+            (0, 9),
+            (1, 1),
+            (1, 4),
+            (1, 7),
+            (2, 2),
+            (2, 5),
+            (2, 8)
+        ]
+    );
+    let ask = |table, matching, cookie, cookie_mask| FlowStatsRequest {
+        table,
+        matching,
+        cookie,
+        cookie_mask,
+        ..everything()
+    };
     let sums = |request: FlowStatsRequest| {
         let sums = switch.pipeline.aggregate(&request);
         (sums.flows, sums.packets, sums.bytes)
@@ -152,7 +215,9 @@ fn statistics_are_of_the_rules_asked_for() {
     assert_eq!(sums(ask(TABLE_ALL, Match::any(), 1, 1)), (5, 10, 525));
     assert_eq!(sums(ask(200, Match::any(), 0, 0)), (0, 0, 0));
     let mut handed = Vec::new();
-    switch.pipeline.each_flow(&everything(), switch.clock(), |flow| handed.push(flow));
+    switch
+        .pipeline
+        .each_flow(&everything(), switch.clock(), |flow| handed.push(flow));
     assert_eq!(handed, switch.flows());
 }
 
@@ -164,17 +229,29 @@ fn tables_tell_what_they_hold() {
     switch.count(0, &numbered(1), 1, 1);
     let stats = switch.pipeline.table_stats();
     assert_eq!(stats.len(), 254);
-    assert_eq!((stats[0].active, stats[0].lookups, stats[0].matched), (1, 1, 1));
-    assert_eq!((stats[7].active, stats[7].lookups, stats[7].max_entries), (0, 0, 1_000_000));
+    assert_eq!(
+        (stats[0].active, stats[0].lookups, stats[0].matched),
+        (1, 1, 1)
+    );
+    assert_eq!(
+        (stats[7].active, stats[7].lookups, stats[7].max_entries),
+        (0, 0, 1_000_000)
+    );
     switch.pipeline.set_table_limit(7, 5);
     assert_eq!(switch.pipeline.table_stats()[7].max_entries, 5);
     let features = switch.pipeline.table_features();
     assert_eq!(features.len(), 254);
-    assert_eq!(features[0].rules.next_tables, (1..=253).collect::<Vec<u8>>());
+    assert_eq!(
+        features[0].rules.next_tables,
+        (1..=253).collect::<Vec<u8>>()
+    );
     assert!(features[253].rules.next_tables.is_empty());
     assert!(features[0].matchable.contains(&(Field::Ipv4Src, true)));
     assert!(!features[0].rules.apply.set_fields.contains(&Field::EthType));
     switch.pipeline.set_miss(3, Miss::Controller);
-    assert_eq!((switch.pipeline.miss(3), switch.pipeline.miss(4)), (Miss::Controller, Miss::Drop));
+    assert_eq!(
+        (switch.pipeline.miss(3), switch.pipeline.miss(4)),
+        (Miss::Controller, Miss::Drop)
+    );
     switch.pipeline.set_miss(255, Miss::Controller);
 }

@@ -28,7 +28,10 @@ struct Headers {
 
 impl Packet {
     pub fn new(bytes: &[u8]) -> Packet {
-        let mut packet = Packet { bytes: bytes.to_vec(), tags: 0 };
+        let mut packet = Packet {
+            bytes: bytes.to_vec(),
+            tags: 0,
+        };
         packet.see_first_tag();
         packet
     }
@@ -47,7 +50,13 @@ impl Packet {
 
     /// The outermost tags that are seen, in the key's form.
     pub fn tcis(&self) -> [u16; 2] {
-        [0, 1].map(|index| if index < self.tags { self.u16(14 + 4 * index) | 0x1000 } else { 0 })
+        [0, 1].map(|index| {
+            if index < self.tags {
+                self.u16(14 + 4 * index) | 0x1000
+            } else {
+                0
+            }
+        })
     }
 
     pub fn bytes(&self) -> &[u8] {
@@ -73,22 +82,38 @@ impl Packet {
             IPV6 => self.ipv6(l3),
             _ => (false, None),
         };
-        Headers { eth_type, l3, transport, ip }
+        Headers {
+            eth_type,
+            l3,
+            transport,
+            ip,
+        }
     }
 
     fn ipv4(&self, l3: usize) -> (bool, Option<(u8, usize, usize)>) {
-        let Some(header) = self.bytes.get(l3..l3 + 20) else { return (false, None) };
+        let Some(header) = self.bytes.get(l3..l3 + 20) else {
+            return (false, None);
+        };
         let header_len = usize::from(header[0] & 15) * 4;
         let total = usize::from(self.u16(l3 + 2));
-        if header[0] >> 4 != 4 || header_len < 20 || total < header_len || l3 + total > self.bytes.len() {
+        if header[0] >> 4 != 4
+            || header_len < 20
+            || total < header_len
+            || l3 + total > self.bytes.len()
+        {
             return (false, None);
         }
         let later = self.u16(l3 + 6) & 0x1fff != 0;
-        (true, (!later).then_some((header[9], l3 + header_len, l3 + total)))
+        (
+            true,
+            (!later).then_some((header[9], l3 + header_len, l3 + total)),
+        )
     }
 
     fn ipv6(&self, l3: usize) -> (bool, Option<(u8, usize, usize)>) {
-        let Some(header) = self.bytes.get(l3..l3 + 40) else { return (false, None) };
+        let Some(header) = self.bytes.get(l3..l3 + 40) else {
+            return (false, None);
+        };
         let end = l3 + 40 + usize::from(self.u16(l3 + 4));
         if header[0] >> 4 != 6 || end > self.bytes.len() {
             return (false, None);
@@ -134,15 +159,25 @@ impl Packet {
             Field::VlanTci if number & 0x1000 == 0 => return self.pop_vlan(),
             Field::VlanTci => return self.set_tag(true, 0xefff, number as u16),
             Field::VlanVid | Field::DlVlan => return self.set_tag(false, 0x0fff, number as u16),
-            Field::VlanPcp | Field::DlVlanPcp => return self.set_tag(false, 0xe000, (number as u16) << 13),
+            Field::VlanPcp | Field::DlVlanPcp => {
+                return self.set_tag(false, 0xe000, (number as u16) << 13);
+            }
             _ => {}
         }
         let headers = self.headers();
         if let Some((at, start, bits)) = self.place(field, &headers) {
             let len = (start + bits).div_ceil(8);
-            let Some(bytes) = self.bytes.get_mut(at..at + len) else { return };
-            let old = bytes.iter().fold(0_u128, |number, byte| number << 8 | u128::from(*byte));
-            let mask = if bits == 128 { u128::MAX } else { ((1 << bits) - 1) << start };
+            let Some(bytes) = self.bytes.get_mut(at..at + len) else {
+                return;
+            };
+            let old = bytes
+                .iter()
+                .fold(0_u128, |number, byte| number << 8 | u128::from(*byte));
+            let mask = if bits == 128 {
+                u128::MAX
+            } else {
+                ((1 << bits) - 1) << start
+            };
             let new = old & !mask | number << start & mask;
             bytes.copy_from_slice(&new.to_be_bytes()[16 - len..]);
             if field == Field::ArpOp {
@@ -159,7 +194,10 @@ impl Packet {
         let v4 = headers.ip && headers.eth_type == IPV4;
         let v6 = headers.ip && headers.eth_type == IPV6;
         let arp = [0x0806, 0x8035].contains(&headers.eth_type)
-            && self.bytes.get(l3..l3 + 28).is_some_and(|arp| arp.starts_with(&[0, 1, 8, 0, 6, 4]));
+            && self
+                .bytes
+                .get(l3..l3 + 28)
+                .is_some_and(|arp| arp.starts_with(&[0, 1, 8, 0, 6, 4]));
         let mpls = [0x8847, 0x8848].contains(&headers.eth_type) && self.bytes.len() >= l3 + 4;
         let transport = |wanted, header| match headers.transport {
             Some((protocol, l4, end)) if protocol == wanted && end - l4 >= header => Some(l4),
@@ -214,7 +252,9 @@ impl Packet {
             let sum = !folded(sum(&self.bytes[l3..end]));
             self.put(l3 + 10, sum);
         }
-        let Some((protocol, l4, end)) = headers.transport else { return };
+        let Some((protocol, l4, end)) = headers.transport else {
+            return;
+        };
         let place = match protocol {
             6 if end - l4 >= 20 => l4 + 16,
             17 if end - l4 >= 8 && self.u16(l4 + 6) != 0 => l4 + 6,
@@ -226,7 +266,11 @@ impl Packet {
             }
             _ => return,
         };
-        let addresses = if headers.eth_type == IPV4 { l3 + 12..l3 + 20 } else { l3 + 8..l3 + 40 };
+        let addresses = if headers.eth_type == IPV4 {
+            l3 + 12..l3 + 20
+        } else {
+            l3 + 8..l3 + 40
+        };
         let pseudo = match protocol {
             1 => 0,
             _ => sum(&self.bytes[addresses]) + u64::from(protocol) + (end - l4) as u64,
@@ -241,7 +285,10 @@ impl Packet {
 }
 
 fn sum(bytes: &[u8]) -> u64 {
-    bytes.chunks(2).map(|pair| u64::from(pair[0]) << 8 | u64::from(*pair.get(1).unwrap_or(&0))).sum()
+    bytes
+        .chunks(2)
+        .map(|pair| u64::from(pair[0]) << 8 | u64::from(*pair.get(1).unwrap_or(&0)))
+        .sum()
 }
 
 fn folded(mut sum: u64) -> u16 {
@@ -257,7 +304,11 @@ fn crc32c(bytes: &[u8]) -> u32 {
     for byte in bytes {
         crc ^= u32::from(*byte);
         for _ in 0..8 {
-            crc = if crc & 1 == 1 { crc >> 1 ^ 0x82f6_3b78 } else { crc >> 1 };
+            crc = if crc & 1 == 1 {
+                crc >> 1 ^ 0x82f6_3b78
+            } else {
+                crc >> 1
+            };
         }
     }
     !crc

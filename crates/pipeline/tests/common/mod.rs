@@ -1,6 +1,8 @@
 //! What the tests share: a bridge with its program, and flow mods in few words.
 #![allow(dead_code)] // each test uses its part
 
+pub mod generate;
+
 use openflow::Version;
 use openflow::action::{Action, Instruction};
 use openflow::error::Error;
@@ -24,8 +26,17 @@ impl Switch {
     pub fn new() -> Switch {
         let program = Arc::new(Program::new());
         let bridge = Bridge::new(Arc::clone(&program));
-        let pipeline = Pipeline::new(Arc::clone(&program), Arc::clone(&bridge), Options::default());
-        Switch { program, bridge, pipeline, now: 1_000_000 }
+        let pipeline = Pipeline::new(
+            Arc::clone(&program),
+            Arc::clone(&bridge),
+            Options::default(),
+        );
+        Switch {
+            program,
+            bridge,
+            pipeline,
+            now: 1_000_000,
+        }
     }
 
     pub fn clock(&self) -> Clock {
@@ -63,9 +74,14 @@ impl Switch {
         self.program.counters.add_worker(reader.index());
         let key = key_of(matching);
         let guard = reader.begin();
-        let rule = self.bridge.lookup(table, &key, &guard).expect("a rule to count on");
+        let rule = self
+            .bridge
+            .lookup(table, &key, &guard)
+            .expect("a rule to count on");
         assert_eq!(rule.spec.matching, *matching, "another rule is in the way");
-        self.program.counters.add(guard.index(), rule.spec.counter, packets, bytes, self.now);
+        self.program
+            .counters
+            .add(guard.index(), rule.spec.counter, packets, bytes, self.now);
     }
 }
 
@@ -96,7 +112,10 @@ pub fn everything() -> FlowStatsRequest {
 }
 
 pub fn output(port: u32) -> Action {
-    Action::Output { port, max_len: 0xffff }
+    Action::Output {
+        port,
+        max_len: 0xffff,
+    }
 }
 
 pub fn apply(actions: &[Action]) -> Vec<Instruction> {
@@ -136,4 +155,10 @@ pub fn flow(command: FlowModCommand, matching: Match, priority: u16) -> FlowMod 
 
 pub fn add(matching: Match, priority: u16) -> FlowMod {
     flow(FlowModCommand::Add, matching, priority)
+}
+
+/// A flow mod with some changes.
+pub fn with(mut change: FlowMod, adjust: impl FnOnce(&mut FlowMod)) -> FlowMod {
+    adjust(&mut change);
+    change
 }
