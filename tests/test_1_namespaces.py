@@ -2,7 +2,7 @@
 import json
 import struct
 
-from harness import check, ethernet, equal, mac, test, wait_for
+from harness import check, ethernet, equal, test, wait_for
 
 
 def two_hosts(lab, switch):

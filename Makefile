@@ -1,0 +1,58 @@
+# Sluice: `make` builds, `make demo` shows it at work, `make test` runs every check. What is missing on a Debian 12 machine
+# is installed first (scripts/setup); nothing asks. Logs of every step are in .build/logs.
+#
+#   make            build the release binaries
+#   make demo       two namespaces and a guest on a switch, with real traffic; cleans up after itself
+#   make test       format, lints, licences, unit and property tests, fuzz targets, end-to-end tests
+#   make e2e        the end-to-end tests alone; TESTS="3_vhost 4_pcap" selects, SWITCHD=ovs runs them on Open vSwitch
+#   make bench      cycles per packet of parsing, classifying and acting
+#   make install    DESTDIR= PREFIX=/usr/local
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+UNITDIR ?= /lib/systemd/system
+TESTS ?=
+# Where cargo puts what it builds; the end-to-end tests find the daemon through it.
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+
+.PHONY: all build demo test e2e bench install uninstall clean
+
+all: build
+
+build:
+	@scripts/setup build
+	@scripts/step build cargo build --release --locked
+
+demo:
+	@scripts/setup
+	@scripts/step build cargo build --release --locked
+	@scripts/demo
+
+test:
+	@scripts/check
+
+e2e:
+	@scripts/setup
+	@scripts/step build cargo build --release --locked
+	@SWITCHD="$(or $(SWITCHD),$(TARGET)/release/sluiced)" tests/run $(TESTS)
+
+bench:
+	@scripts/setup build
+	cargo bench --locked
+
+install: build
+	install -d $(DESTDIR)$(PREFIX)/sbin $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(UNITDIR) $(DESTDIR)$(PREFIX)/share/doc/sluice
+	install -m 755 $(TARGET)/release/sluiced $(DESTDIR)$(PREFIX)/sbin/sluiced
+	install -m 755 $(TARGET)/release/sluice $(DESTDIR)$(PREFIX)/bin/sluice
+	sed 's|@PREFIX@|$(PREFIX)|g' packaging/sluiced.service >$(DESTDIR)$(UNITDIR)/sluiced.service
+	chmod 644 $(DESTDIR)$(UNITDIR)/sluiced.service
+	install -m 644 README.md CHANGELOG.md LICENSE docs/*.md $(DESTDIR)$(PREFIX)/share/doc/sluice/
+
+uninstall:
+	rm -f $(DESTDIR)$(PREFIX)/sbin/sluiced $(DESTDIR)$(PREFIX)/bin/sluice $(DESTDIR)$(UNITDIR)/sluiced.service
+	rm -rf $(DESTDIR)$(PREFIX)/share/doc/sluice
+
+clean:
+	cargo clean
+	rm -rf .build
