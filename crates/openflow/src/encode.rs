@@ -43,7 +43,7 @@ fn put_body(out: &mut Vec<u8>, version: Version, message: &Message) -> Option<u8
     let standard = |number| kind::to_wire(number, wire);
     match message {
         Message::Hello(hello) => {
-            put_hello(out, *hello);
+            put_hello(out, *hello, wire);
             standard(kind::HELLO)
         }
         Message::Error(error) => {
@@ -218,7 +218,11 @@ fn nicira(out: &mut Vec<u8>, subtype: u32) {
     out.put_u32(subtype);
 }
 
-fn put_hello(out: &mut Vec<u8>, hello: Hello) {
+/// The bitmap is left out where the header alone says the same: every version up to its own. Peers from before bitmaps read that too.
+fn put_hello(out: &mut Vec<u8>, hello: Hello, version: u8) {
+    if hello.versions == (2 << version) - 2 {
+        return;
+    }
     out.put_u16(1);
     out.put_u16(8);
     out.put_u32(hello.versions);

@@ -506,12 +506,8 @@ fn put_items(w: &mut MultipartWriter, reply: &MultipartReply, version: u8) {
         GroupFeatures(features) => w.push(|out| put_group_features(out, features)),
         Meter(items) => each(w, items, group_codec::put_meter_stats),
         MeterConfig(items) => each(w, items, group_codec::put_meter_config),
-        MeterFeatures(features) => w.push(|out| {
-            put_meter_features(out, features);
-            if version >= 6 {
-                out.pad(8);
-            }
-        }),
+        // 1.5 appended eight bytes that Open vSwitch's client refuses; without them everybody reads it.
+        MeterFeatures(features) => w.push(|out| put_meter_features(out, features)),
         TableFeatures(items) => each(w, items, |o, i| table_codec::put_features(o, i, version)),
         PortDescription(items) => {
             each(w, items, |o, i| port_codec::put_description(o, i, version));
