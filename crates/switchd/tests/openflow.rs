@@ -1,0 +1,776 @@
+//! OpenFlow connections from outside: `ovs-ofctl` and raw controllers against a bridge whose switch is a list of rules.
+
+use openflow::error::Error;
+use openflow::flow::{FlowMod, FlowModCommand, FlowRemoved, FlowRemovedReason, FlowStats, FlowStatsRequest, TABLE_ALL};
+use openflow::group::{GroupDescription, GroupMod, GroupStats};
+use openflow::message::{
+    Features, Fragments, Hello, Message, NO_BUFFER, PacketIn, PacketInFormat, PacketInReason, PacketOut, QueueRequest,
+    Role, RoleMessage,
+};
+use openflow::meter::{MeterConfig, MeterMod, MeterStats};
+use openflow::port::{self, PortConfig, PortDescription, PortMod, PortReason, PortStats, PortStatus};
+use openflow::stats::{
+    Aggregate, Description, GroupFeatures, MeterFeatures, QueueDescription, QueueStats, TableConfig, TableFeatures,
+    TableStats,
+};
+use openflow::version::ALL_VERSIONS;
+use openflow::{DecodeOptions, Version, decode, encode, frame_length};
+use packet::{Field, Match};
+use std::cell::{Cell, RefCell};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::Command;
+use std::rc::Rc;
+use std::sync::mpsc;
+use std::time::Duration;
+use switchd::openflow::{ControllerSettings, LocalFuture, OpenFlow, Switch};
+use switchd::streams::{Tls, TlsFiles};
+
+/// Longest that anything here may take.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// A switch that is a list of rules and two ports.
+#[derive(Default)]
+struct Rules {
+    rules: RefCell<Vec<FlowStats>>,
+    fragments: Cell<Fragments>,
+    down: Cell<bool>,
+    /// What was sent by packet-outs: the port of the first output and the packet's length.
+    sent: RefCell<Vec<(u32, usize)>>,
+    published: Cell<usize>,
+    connected: Cell<bool>,
+    /// While set, barriers are not answered.
+    held: Rc<Cell<bool>>,
+}
+
+fn ports(down: bool) -> Vec<PortDescription> {
+    [1, port::LOCAL]
+        .map(|number| PortDescription {
+            number,
+            hw_addr: [2, 0, 0, 0, 0, number as u8],
+            name: if number == 1 { "p1".into() } else { "br0".into() },
+            config: if down && number == 1 { PortConfig::DOWN } else { PortConfig::empty() },
+            ..PortDescription::default()
+        })
+        .to_vec()
+}
+
+impl Rules {
+    fn meant(request: &FlowStatsRequest, rule: &FlowStats) -> bool {
+        (request.table == TABLE_ALL || request.table == rule.table)
+            && rule.matching.is_within(&request.matching)
+            && (rule.cookie ^ request.cookie) & request.cookie_mask == 0
+    }
+}
+
+impl Switch for Rules {
+    fn features(&self, with_ports: bool) -> Features {
+        Features {
+            datapath_id: 0x1234,
+            tables: 254,
+            ports: if with_ports { ports(self.down.get()) } else { Vec::new() },
+            ..Features::default()
+        }
+    }
+    fn description(&self) -> Description {
+        Description { manufacturer: "Test".into(), ..Description::default() }
+    }
+    fn fragments(&self) -> Fragments {
+        self.fragments.get()
+    }
+    fn set_fragments(&self, fragments: Fragments) -> Result<(), Error> {
+        self.fragments.set(fragments);
+        Ok(())
+    }
+    fn flow_mod(&self, change: &FlowMod, _version: Version) -> Result<(), Error> {
+        let mut rules = self.rules.borrow_mut();
+        if change.priority == 666 {
+            return Err(Error::TableFull);
+        }
+        match change.command {
+            FlowModCommand::Add | FlowModCommand::Modify | FlowModCommand::ModifyStrict => rules.push(FlowStats {
+                table: change.table,
+                matching: change.matching.clone(),
+                priority: change.priority,
+                cookie: change.cookie,
+                duration_ns: 1_000_000_000,
+                idle_timeout: change.idle_timeout,
+                hard_timeout: change.hard_timeout,
+                idle_age: 1,
+                hard_age: 1,
+                flags: change.flags,
+                importance: change.importance,
+                packets: 3,
+                bytes: 180,
+                instructions: change.instructions.clone().into(),
+            }),
+            FlowModCommand::Delete | FlowModCommand::DeleteStrict => rules.retain(|rule| {
+                change.table != TABLE_ALL && change.table != rule.table || !rule.matching.is_within(&change.matching)
+            }),
+        }
+        Ok(())
+    }
+    fn packet_out(&self, packet: &PacketOut, _version: Version) -> Result<(), Error> {
+        for action in &packet.actions {
+            if let openflow::action::Action::Output { port, .. } = action {
+                self.sent.borrow_mut().push((*port, packet.data.len()));
+            }
+        }
+        Ok(())
+    }
+    fn port_mod(&self, change: &PortMod) -> Result<(), Error> {
+        if change.port != 1 {
+            return Err(Error::PortModBadPort);
+        }
+        if change.mask.contains(PortConfig::DOWN) {
+            self.down.set(change.config.contains(PortConfig::DOWN));
+        }
+        Ok(())
+    }
+    fn table_mod(&self, _change: &TableConfig) -> Result<(), Error> {
+        Ok(())
+    }
+    fn group_mod(&self, _change: &GroupMod, _version: Version) -> Result<(), Error> {
+        Err(Error::OutOfGroups)
+    }
+    fn meter_mod(&self, _change: &MeterMod) -> Result<(), Error> {
+        Err(Error::OutOfMeters)
+    }
+    fn bundle(&self, messages: &[Message], version: Version) -> Result<(), (usize, Error)> {
+        let before = self.rules.borrow().clone();
+        for (index, message) in messages.iter().enumerate() {
+            let Message::FlowMod { change, .. } = message else { return Err((index, Error::BundleMessageUnsupported)) };
+            if let Err(error) = self.flow_mod(change, version) {
+                *self.rules.borrow_mut() = before;
+                return Err((index, error));
+            }
+        }
+        Ok(())
+    }
+    fn publish(&self) {
+        self.published.set(self.published.get() + 1);
+    }
+    fn barrier(&self) -> LocalFuture<()> {
+        let held = self.held.clone();
+        Box::pin(async move {
+            while held.get() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        })
+    }
+    fn flows(&self, request: &FlowStatsRequest, take: &mut dyn FnMut(&FlowStats)) -> Result<(), Error> {
+        self.rules.borrow().iter().filter(|rule| Rules::meant(request, rule)).for_each(take);
+        Ok(())
+    }
+    fn aggregate(&self, request: &FlowStatsRequest) -> Result<Aggregate, Error> {
+        let mut sums = Aggregate::default();
+        self.flows(request, &mut |rule| {
+            sums.packets += rule.packets;
+            sums.bytes += rule.bytes;
+            sums.flows += 1;
+        })?;
+        Ok(sums)
+    }
+    fn table_stats(&self) -> Vec<TableStats> {
+        (0..254).map(|table| TableStats { table, active: u32::from(table), ..TableStats::default() }).collect()
+    }
+    fn table_features(&self) -> Vec<TableFeatures> {
+        (0..254)
+            .map(|table| TableFeatures {
+                table,
+                name: format!("table{table}"),
+                matchable: vec![(Field::EthDst, true), (Field::InPortOxm, false)],
+                wildcards: vec![Field::EthDst, Field::InPortOxm],
+                ..TableFeatures::default()
+            })
+            .collect()
+    }
+    fn table_configs(&self) -> Vec<TableConfig> {
+        vec![TableConfig { table: 0, config: 0 }]
+    }
+    fn ports(&self) -> Vec<PortDescription> {
+        ports(self.down.get())
+    }
+    fn port_stats(&self, wanted: u32) -> Result<Vec<PortStats>, Error> {
+        let all = [1, port::LOCAL].map(|port| PortStats { port, rx_packets: 5, ..PortStats::default() });
+        let some: Vec<_> = all.into_iter().filter(|stats| [port::ANY, stats.port].contains(&wanted)).collect();
+        if some.is_empty() { Err(Error::BadRequestPort) } else { Ok(some) }
+    }
+    fn queue_stats(&self, _request: QueueRequest) -> Result<Vec<QueueStats>, Error> {
+        Ok(Vec::new())
+    }
+    fn queues(&self, _request: QueueRequest) -> Result<Vec<QueueDescription>, Error> {
+        Ok(Vec::new())
+    }
+    fn group_stats(&self, _group: u32) -> Result<Vec<GroupStats>, Error> {
+        Ok(Vec::new())
+    }
+    fn groups(&self, _group: u32) -> Result<Vec<GroupDescription>, Error> {
+        Ok(Vec::new())
+    }
+    fn group_features(&self) -> GroupFeatures {
+        GroupFeatures::default()
+    }
+    fn meter_stats(&self, _meter: u32) -> Result<Vec<MeterStats>, Error> {
+        Ok(Vec::new())
+    }
+    fn meters(&self, _meter: u32) -> Result<Vec<MeterConfig>, Error> {
+        Ok(Vec::new())
+    }
+    fn meter_features(&self) -> MeterFeatures {
+        MeterFeatures::default()
+    }
+    fn controllers_connected(&self, connected: bool) {
+        self.connected.set(connected);
+    }
+}
+
+type Job = Box<dyn FnOnce(&Rules, &OpenFlow) + Send>;
+
+/// A bridge `br0` on a thread of its own.
+struct Bridge {
+    directory: tempfile::TempDir,
+    jobs: tokio::sync::mpsc::UnboundedSender<Job>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Bridge {
+    fn start() -> Bridge {
+        let directory = tempfile::tempdir().unwrap();
+        let (jobs, mut queue) = tokio::sync::mpsc::unbounded_channel::<Job>();
+        let rundir = directory.path().to_owned();
+        let (ready, started) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            tokio::task::LocalSet::new().block_on(&runtime, async {
+                let rules = Rc::new(Rules::default());
+                let tls = Rc::new(Tls::new(TlsFiles::default()));
+                let openflow = OpenFlow::new("br0", rules.clone(), tls, ALL_VERSIONS);
+                assert_eq!(openflow.open_sockets(&rundir), Vec::<String>::new());
+                ready.send(()).unwrap();
+                while let Some(job) = queue.recv().await {
+                    job(&rules, &openflow);
+                }
+            });
+        });
+        started.recv_timeout(LIMIT).unwrap();
+        Bridge { directory, jobs, thread: Some(thread) }
+    }
+
+    fn socket(&self, suffix: &str) -> PathBuf {
+        self.directory.path().join(format!("br0.{suffix}"))
+    }
+
+    /// Does something on the bridge's thread and gives what it returns.
+    fn with<T: Send + 'static>(&self, job: impl FnOnce(&Rules, &OpenFlow) -> T + Send + 'static) -> T {
+        let (answer, result) = mpsc::channel();
+        self.jobs
+            .send(Box::new(move |rules, openflow| answer.send(job(rules, openflow)).unwrap()))
+            .unwrap_or_else(|_| panic!("the bridge's thread has ended"));
+        result.recv_timeout(LIMIT).unwrap()
+    }
+
+    /// Waits until something holds.
+    fn wait(&self, what: &str, mut holds: impl FnMut(&Rules, &OpenFlow) -> bool + Send + Clone + 'static) {
+        let end = std::time::Instant::now() + LIMIT;
+        loop {
+            let mut check = holds.clone();
+            if self.with(move |rules, openflow| check(rules, openflow)) {
+                return;
+            }
+            assert!(std::time::Instant::now() < end, "waited in vain: {what}");
+            std::thread::sleep(Duration::from_millis(5));
+            let _ = &mut holds;
+        }
+    }
+
+    /// Runs `ovs-ofctl` on the bridge; None where it is not installed.
+    fn ofctl(&self, arguments: &[&str]) -> Option<(bool, String)> {
+        let target = format!("unix:{}", self.socket("mgmt").display());
+        let arguments: Vec<&str> =
+            arguments.iter().map(|argument| if *argument == "br0" { target.as_str() } else { argument }).collect();
+        let output = match Command::new("ovs-ofctl").arg("--timeout=15").args(&arguments).output() {
+            Ok(output) => output,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                eprintln!("skipped: ovs-ofctl is not installed");
+                return None;
+            }
+            Err(error) => panic!("ovs-ofctl: {error}"),
+        };
+        let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        Some((output.status.success(), text))
+    }
+
+    /// Runs `ovs-ofctl`, which must succeed and print all of `expected`.
+    fn prints(&self, arguments: &[&str], expected: &[&str]) {
+        let Some((success, text)) = self.ofctl(arguments) else { return };
+        assert!(success, "{arguments:?}: {text}");
+        for part in expected {
+            assert!(text.contains(part), "{arguments:?}: expected {part:?} in\n{text}");
+        }
+    }
+}
+
+impl Drop for Bridge {
+    fn drop(&mut self) {
+        let (closed, _) = tokio::sync::mpsc::unbounded_channel();
+        self.jobs = closed;
+        let ended = self.thread.take().unwrap().join();
+        assert!(ended.is_ok() || std::thread::panicking());
+    }
+}
+
+const VERSIONS: [&str; 6] = ["OpenFlow10", "OpenFlow11", "OpenFlow12", "OpenFlow13", "OpenFlow14", "OpenFlow15"];
+
+#[test]
+fn ofctl_in_every_version() {
+    for version in VERSIONS {
+        let bridge = Bridge::start();
+        let run = |arguments: &[&str], expected: &[&str]| {
+            bridge.prints(&[&["-O", version], arguments].concat(), expected);
+        };
+        run(&["show", "br0"], &["dpid:0000000000001234", "1(p1)", "LOCAL(br0)", "n_tables:254"]);
+        run(&["add-flow", "br0", "priority=9,tcp,in_port=1,tp_dst=80,actions=output:2"], &[]);
+        run(&["add-flow", "br0", "priority=10,ip,nw_src=10.0.0.0/8,actions=drop"], &[]);
+        run(
+            &["dump-flows", "br0"],
+            &["priority=9,tcp,in_port=1,tp_dst=80 actions=output:2", "priority=10,ip,nw_src=10.0.0.0/8 actions=drop"],
+        );
+        run(&["dump-aggregate", "br0"], &["packet_count=6 byte_count=360 flow_count=2"]);
+        run(&["del-flows", "br0", "tcp"], &[]);
+        assert_eq!(bridge.with(|rules, _| rules.rules.borrow().len()), 1);
+        run(&["dump-ports", "br0"], &["port  1: rx pkts=5"]);
+        run(&["dump-ports", "br0", "1"], &["1 ports"]);
+        run(&["dump-ports-desc", "br0"], &["1(p1): addr:02:00:00:00:00:01"]);
+        run(&["dump-tables", "br0"], &["active=2"]);
+        run(&["mod-port", "br0", "p1", "down"], &[]);
+        assert!(bridge.with(|rules, _| rules.down.get()));
+        run(&["packet-out", "br0", "in_port=1 packet=ffffffffffff02000000000108004500 actions=output:2"], &[]);
+        assert_eq!(bridge.with(|rules, _| rules.sent.borrow().clone()), [(2, 16)]);
+        run(&["queue-stats", "br0"], &["0 queues"]);
+        run(&["get-frags", "br0"], &["normal"]);
+        run(&["set-frags", "br0", "nx-match"], &[]);
+        run(&["get-frags", "br0"], &["nx-match"]);
+        if version >= "OpenFlow12" {
+            run(&["dump-groups", "br0"], &[]);
+            run(&["dump-group-features", "br0"], &["Group table:"]);
+        }
+        if version >= "OpenFlow13" {
+            run(&["meter-features", "br0"], &["max_meter:0"]);
+            run(&["dump-table-features", "br0"], &["table 253 (\"table253\")"]);
+        }
+        if version >= "OpenFlow14" {
+            run(&["dump-table-desc", "br0"], &[]);
+            run(&["--bundle", "add-flow", "br0", "priority=7,arp,actions=drop"], &[]);
+            assert_eq!(bridge.with(|rules, _| rules.rules.borrow().len()), 2);
+        }
+        run(&["probe", "br0"], &[]);
+        run(&["ping", "br0", "64"], &["64 bytes from"]);
+    }
+}
+
+#[test]
+fn errors_reach_the_client() {
+    let bridge = Bridge::start();
+    let failing = |arguments: &[&str], expected: &str| {
+        let Some((success, text)) = bridge.ofctl(arguments) else { return };
+        assert!(!success, "{arguments:?} should fail");
+        assert!(text.contains(expected), "{arguments:?}: expected {expected} in\n{text}");
+    };
+    failing(&["add-flow", "br0", "priority=666,actions=drop"], "OFPFMFC_TABLE_FULL");
+    failing(&["-O", "OpenFlow13", "add-group", "br0", "group_id=1,type=all,bucket=output:1"], "OFPGMFC_OUT_OF_GROUPS");
+    failing(&["-O", "OpenFlow13", "add-meter", "br0", "meter=1,kbps,band=type=drop,rate=10"], "OFPMMFC_OUT_OF_METERS");
+    failing(
+        &["-O", "OpenFlow14", "--bundle", "replace-flows", "br0", "/dev/stdin/none"],
+        "/dev/stdin/none",
+    );
+    let flows = bridge.directory.path().join("flows");
+    std::fs::write(&flows, "priority=1,actions=drop\npriority=666,actions=drop\n").unwrap();
+    failing(&["-O", "OpenFlow14", "--bundle", "add-flows", "br0", flows.to_str().unwrap()], "OFPFMFC_TABLE_FULL");
+    assert_eq!(bridge.with(|rules, _| rules.rules.borrow().len()), 0, "a bundle is done whole or not at all");
+}
+
+#[test]
+fn many_rules_come_back_whole() {
+    let bridge = Bridge::start();
+    let flows = bridge.directory.path().join("flows");
+    let text: String = (0..5000).map(|n| format!("udp,udp_dst={n},actions=output:1,output:2\n")).collect();
+    std::fs::write(&flows, text).unwrap();
+    for version in ["OpenFlow10", "OpenFlow13"] {
+        bridge.prints(&["-O", version, "add-flows", "br0", flows.to_str().unwrap()], &[]);
+        let Some((_, text)) = bridge.ofctl(&["-O", version, "dump-flows", "br0"]) else { return };
+        assert_eq!(text.lines().filter(|line| line.contains("tp_dst=")).count(), 5000);
+        bridge.prints(&["-O", version, "del-flows", "br0"], &[]);
+    }
+}
+
+/// A controller of our own.
+struct Controller<S> {
+    stream: S,
+    version: Version,
+    xid: u32,
+}
+
+impl<S: Read + Write> Controller<S> {
+    fn hello(stream: S, version: Version) -> Controller<S> {
+        let mut controller = Controller { stream, version, xid: 100 };
+        controller.send(&Message::Hello(Hello { versions: version.bit() }));
+        assert!(matches!(controller.receive(), Message::Hello(_)));
+        controller
+    }
+
+    fn send(&mut self, message: &Message) -> u32 {
+        self.xid += 1;
+        self.stream.write_all(&encode(self.version, self.xid, message)).unwrap();
+        self.xid
+    }
+
+    fn bytes(&mut self) -> Vec<u8> {
+        let mut bytes = vec![0; 8];
+        self.stream.read_exact(&mut bytes).unwrap();
+        bytes.resize(frame_length(&bytes).unwrap(), 0);
+        self.stream.read_exact(&mut bytes[8..]).unwrap();
+        bytes
+    }
+
+    fn receive(&mut self) -> Message {
+        let bytes = self.bytes();
+        decode(&bytes, &DecodeOptions::default()).unwrap().1
+    }
+
+    /// Everything until the answer to an echo request, which is behind all that was sent before.
+    fn receive_all(&mut self) -> Vec<Message> {
+        self.send(&Message::EchoRequest(b"end".to_vec()));
+        let mut all = Vec::new();
+        loop {
+            match self.receive() {
+                Message::EchoReply(data) if data == b"end" => return all,
+                message => all.push(message),
+            }
+        }
+    }
+
+    fn ask(&mut self, message: &Message) -> Message {
+        self.send(message);
+        self.receive()
+    }
+}
+
+impl Bridge {
+    fn manage(&self, version: Version) -> Controller<UnixStream> {
+        let stream = UnixStream::connect(self.socket("mgmt")).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        Controller::hello(stream, version)
+    }
+
+    /// Makes the bridge connect to a controller of ours.
+    fn primary(&self, version: Version) -> (Controller<TcpStream>, TcpListener) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let settings = settings(&format!("tcp:{}", listener.local_addr().unwrap()));
+        self.with(move |_, openflow| assert_eq!(openflow.set_controllers(&[settings]), Vec::<String>::new()));
+        let stream = listener.accept().unwrap().0;
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        (Controller::hello(stream, version), listener)
+    }
+}
+
+fn settings(target: &str) -> ControllerSettings {
+    ControllerSettings {
+        target: target.to_owned(),
+        service: false,
+        max_backoff: 1,
+        inactivity_probe: 0,
+        asynchronous: true,
+        queue_size: 100,
+    }
+}
+
+fn add(priority: u16) -> Message {
+    Message::FlowMod {
+        change: FlowMod {
+            command: FlowModCommand::Add,
+            table: 0,
+            matching: Match::any(),
+            priority,
+            cookie: 0,
+            cookie_filter: 0,
+            cookie_mask: 0,
+            modify_cookie: false,
+            modify_adds: false,
+            idle_timeout: 0,
+            hard_timeout: 0,
+            importance: 0,
+            flags: Default::default(),
+            out_port: port::ANY,
+            out_group: u32::MAX,
+            buffer_id: NO_BUFFER,
+            instructions: Vec::new(),
+        },
+        form: Default::default(),
+    }
+}
+
+fn packet_in(reason: PacketInReason) -> PacketIn {
+    let mut matching = Match::any();
+    matching.set_exact(Field::InPortOxm, 1);
+    PacketIn {
+        format: PacketInFormat::Standard,
+        buffer_id: NO_BUFFER,
+        total_len: 300,
+        reason,
+        table: 0,
+        cookie: 7,
+        matching,
+        data: vec![1; 300],
+        userdata: Vec::new(),
+    }
+}
+
+#[test]
+fn nothing_behind_a_barrier_is_done_before_it_is_answered() {
+    let bridge = Bridge::start();
+    let mut slow = bridge.manage(Version::V1_3);
+    bridge.with(|rules, _| rules.held.set(true));
+    slow.send(&add(1));
+    let barrier = slow.send(&Message::BarrierRequest);
+    slow.send(&add(2));
+    bridge.wait("the first rule", |rules, _| rules.rules.borrow().len() == 1);
+    // Another connection is served meanwhile.
+    let mut other = bridge.manage(Version::V1_0);
+    assert!(matches!(other.ask(&Message::FeaturesRequest), Message::FeaturesReply(_)));
+    assert_eq!(bridge.with(|rules, _| (rules.rules.borrow().len(), rules.published.get() > 0)), (1, true));
+    bridge.with(|rules, _| rules.held.set(false));
+    let answer = slow.bytes();
+    assert_eq!(answer[4..8], barrier.to_be_bytes());
+    bridge.wait("the second rule", |rules, _| rules.rules.borrow().len() == 2);
+}
+
+#[test]
+fn what_is_read_together_is_published_together() {
+    let bridge = Bridge::start();
+    let mut controller = bridge.manage(Version::V1_3);
+    let many: Vec<u8> = (0..500).flat_map(|n| encode(Version::V1_3, n, &add(n as u16 % 600))).collect();
+    controller.stream.write_all(&many).unwrap();
+    assert!(matches!(controller.ask(&Message::BarrierRequest), Message::BarrierReply));
+    let (rules, published) = bridge.with(|rules, _| (rules.rules.borrow().len(), rules.published.get()));
+    assert_eq!(rules, 500);
+    assert!(published < 50, "published {published} times");
+}
+
+#[test]
+fn malformed_messages_are_answered_and_the_connection_goes_on() {
+    let bridge = Bridge::start();
+    let mut controller = bridge.manage(Version::V1_3);
+    // An unknown type, a flow mod that is too short, a hello in the middle, an unknown multipart.
+    controller.stream.write_all(&[4, 99, 0, 8, 0, 0, 0, 1]).unwrap();
+    controller.stream.write_all(&[4, 14, 0, 16, 0, 0, 0, 2, 1, 2, 3, 4, 5, 6, 7, 8]).unwrap();
+    controller.stream.write_all(&[4, 18, 0, 16, 0, 0, 0, 3, 0x12, 0x34, 0, 0, 0, 0, 0, 0]).unwrap();
+    let kinds: Vec<_> = (0..3)
+        .map(|_| match controller.receive() {
+            Message::Error(error) => (error.kind, error.data[4..8].to_vec()),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    use openflow::message::ErrorKind::Known;
+    assert_eq!(
+        kinds,
+        [
+            (Known(Error::BadType), vec![0, 0, 0, 1]),
+            (Known(Error::BadLength), vec![0, 0, 0, 2]),
+            (Known(Error::BadMultipart), vec![0, 0, 0, 3]),
+        ]
+    );
+    assert!(matches!(controller.ask(&Message::BarrierRequest), Message::BarrierReply));
+    // A length that cannot be ends the connection, with an error first.
+    controller.stream.write_all(&[4, 2, 0, 3, 0, 0, 0, 9]).unwrap();
+    assert!(matches!(controller.receive(), Message::Error(_)));
+    assert_eq!(controller.stream.read(&mut [0; 8]).unwrap(), 0);
+}
+
+#[test]
+fn versions_that_do_not_meet_are_refused() {
+    let bridge = Bridge::start();
+    bridge.with(|_, openflow| openflow.set_versions(Version::V1_3.bit() | Version::V1_0.bit()));
+    let mut stream = UnixStream::connect(bridge.socket("mgmt")).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    let only_14 = Message::Hello(Hello { versions: Version::V1_4.bit() });
+    stream.write_all(&encode(Version::V1_4, 1, &only_14)).unwrap();
+    let mut controller = Controller { stream, version: Version::V1_4, xid: 0 };
+    match controller.receive() {
+        Message::Hello(hello) => assert_eq!(hello.versions, 0b1_0010),
+        other => panic!("{other:?}"),
+    }
+    match controller.receive() {
+        Message::Error(error) => {
+            assert_eq!(error.kind, openflow::message::ErrorKind::Known(Error::HelloIncompatible));
+        }
+        other => panic!("{other:?}"),
+    }
+    // A hello of a version to come, without a bitmap, means every older one too.
+    let mut stream = UnixStream::connect(bridge.socket("mgmt")).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    stream.write_all(&[9, 0, 0, 8, 0, 0, 0, 1]).unwrap();
+    let mut controller = Controller { stream, version: Version::V1_3, xid: 0 };
+    assert!(matches!(controller.receive(), Message::Hello(_)));
+    assert!(matches!(controller.ask(&Message::FeaturesRequest), Message::FeaturesReply(_)));
+}
+
+#[test]
+fn tools_hear_nothing_unasked_and_primaries_do() {
+    let bridge = Bridge::start();
+    let mut tool = bridge.manage(Version::V1_3);
+    let (mut primary, _listener) = bridge.primary(Version::V1_3);
+    bridge.wait("the primary", |rules, _| rules.connected.get());
+    let tell = |_: &Rules, openflow: &OpenFlow| {
+        openflow.packet_in(&packet_in(PacketInReason::NoMatch), 0);
+        openflow.packet_in(&packet_in(PacketInReason::Action), 0);
+        openflow.packet_in(&packet_in(PacketInReason::InvalidTtl), 0);
+        openflow.packet_in(&packet_in(PacketInReason::Action), 5);
+        openflow.port_status(&PortStatus { reason: PortReason::Modify, port: ports(false).remove(0) });
+        let stats = FlowStats {
+            table: 1,
+            matching: Match::any(),
+            priority: 3,
+            cookie: 0,
+            duration_ns: 0,
+            idle_timeout: 0,
+            hard_timeout: 0,
+            idle_age: 0,
+            hard_age: 0,
+            flags: Default::default(),
+            importance: 0,
+            packets: 0,
+            bytes: 0,
+            instructions: [].into(),
+        };
+        openflow.flow_removed(&FlowRemoved { reason: FlowRemovedReason::Delete, stats });
+    };
+    bridge.with(tell);
+    let heard: Vec<_> = primary
+        .receive_all()
+        .into_iter()
+        .map(|message| match message {
+            Message::PacketIn(packet) => format!("{:?} {}", packet.reason, packet.data.len()),
+            Message::PortStatus(_) => "port".into(),
+            Message::FlowRemoved { .. } => "removed".into(),
+            other => format!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(heard, ["NoMatch 128", "Action 300", "port", "removed"]);
+    assert_eq!(tool.receive_all(), []);
+    // A tool that sets a miss send length hears too, and with an id of its own what is meant for it.
+    tool.send(&Message::SetConfig(openflow::message::SwitchConfig {
+        fragments: Fragments::Normal,
+        invalid_ttl_to_controller: false,
+        miss_send_len: 0xffff,
+    }));
+    tool.send(&Message::SetControllerId(5));
+    assert_eq!(tool.receive_all(), []);
+    bridge.with(tell);
+    assert_eq!(tool.receive_all().len(), 3);
+}
+
+#[test]
+fn only_one_is_primary() {
+    let bridge = Bridge::start();
+    let (mut first, mut second) = (bridge.manage(Version::V1_3), bridge.manage(Version::V1_4));
+    let role = |role, generation| Message::RoleRequest(RoleMessage { role, generation, nicira: false });
+    let is = |message: Message, expected| match message {
+        Message::RoleReply(reply) => assert_eq!(reply.role, expected),
+        other => panic!("{other:?}"),
+    };
+    is(first.ask(&role(Role::NoChange, None)), Role::Equal);
+    is(first.ask(&role(Role::Primary, Some(10))), Role::Primary);
+    is(second.ask(&role(Role::Primary, Some(11))), Role::Primary);
+    is(first.ask(&role(Role::NoChange, None)), Role::Secondary);
+    let error = |message: Message| match message {
+        Message::Error(error) => error.kind,
+        other => panic!("{other:?}"),
+    };
+    use openflow::message::ErrorKind::Known;
+    assert_eq!(error(first.ask(&add(1))), Known(Error::IsSlave));
+    assert_eq!(error(first.ask(&role(Role::Primary, Some(10)))), Known(Error::RoleStale));
+    is(first.ask(&role(Role::Primary, Some(11))), Role::Primary);
+    is(second.ask(&role(Role::NoChange, None)), Role::Secondary);
+}
+
+#[test]
+fn a_controller_that_goes_is_looked_for_again() {
+    let bridge = Bridge::start();
+    let (primary, listener) = bridge.primary(Version::V1_3);
+    bridge.wait("the primary", |rules, _| rules.connected.get());
+    let status = bridge.with(|_, openflow| openflow.controller_status().remove(0));
+    assert!(status.is_connected);
+    assert_eq!(status.role, Some("other"));
+    assert!(status.status.contains(&("state", "ACTIVE".into())));
+    drop(primary);
+    bridge.wait("its end", |rules, _| !rules.connected.get());
+    let stream = listener.accept().unwrap().0;
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    let _again = Controller::hello(stream, Version::V1_0);
+    bridge.wait("its return", |rules, _| rules.connected.get());
+    let status = bridge.with(|_, openflow| openflow.controller_status().remove(0));
+    assert!(status.status.contains(&("last_error", "connection closed by peer".into())), "{status:?}");
+    bridge.with(|_, openflow| openflow.set_controllers(&[]));
+    bridge.wait("its end", |rules, _| !rules.connected.get());
+}
+
+#[test]
+fn a_silent_controller_is_given_up() {
+    let bridge = Bridge::start();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut wanted = settings(&format!("tcp:{}", listener.local_addr().unwrap()));
+    wanted.inactivity_probe = 1;
+    bridge.with(move |_, openflow| openflow.set_controllers(&[wanted]));
+    let stream = listener.accept().unwrap().0;
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    let mut controller = Controller::hello(stream, Version::V1_3);
+    let Message::EchoRequest(data) = controller.receive() else { panic!("no probe") };
+    controller.send(&Message::EchoReply(data));
+    assert!(matches!(controller.receive(), Message::EchoRequest(_)), "an answered probe is followed by the next");
+    // Not answered: the connection ends.
+    assert_eq!(controller.stream.read(&mut [0; 8]).unwrap(), 0);
+}
+
+#[test]
+fn a_controller_that_does_not_read_loses_packets_only() {
+    let bridge = Bridge::start();
+    let (mut slow, _listener) = bridge.primary(Version::V1_3);
+    bridge.wait("the primary", |rules, _| rules.connected.get());
+    bridge.with(|_, openflow| {
+        for _ in 0..20_000 {
+            openflow.packet_in(&packet_in(PacketInReason::Action), 0);
+        }
+        assert!(openflow.packet_ins_dropped() >= 19_000);
+    });
+    let mut other = bridge.manage(Version::V1_3);
+    assert!(matches!(other.ask(&Message::BarrierRequest), Message::BarrierReply));
+    assert!(slow.receive_all().len() <= 1000);
+}
+
+#[test]
+fn snoopers_get_copies() {
+    let bridge = Bridge::start();
+    let (mut primary, _listener) = bridge.primary(Version::V1_3);
+    let stream = UnixStream::connect(bridge.socket("snoop")).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    let mut snooper = Controller::hello(stream, Version::V1_0);
+    bridge.wait("the primary", |rules, _| rules.connected.get());
+    // The snooper may be taken up a moment after its hello was answered.
+    let mut heard = Vec::new();
+    let end = std::time::Instant::now() + LIMIT;
+    snooper.stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    while heard.len() < 2 && std::time::Instant::now() < end {
+        primary.ask(&Message::GetConfigRequest);
+        let mut header = [0; 8];
+        while heard.len() < 2 && snooper.stream.read_exact(&mut header).is_ok() {
+            let mut rest = vec![0; frame_length(&header).unwrap() - 8];
+            snooper.stream.read_exact(&mut rest).unwrap();
+            heard.push(header[1]);
+        }
+    }
+    // A request and its reply, by their types.
+    assert_eq!(heard, [7, 8]);
+}
