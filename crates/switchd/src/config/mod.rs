@@ -1,6 +1,6 @@
 //! From database rows to what the switch is to be, and back.
 //!
-//! Everything here is a pure function of its arguments: no device is opened, no clock is read. The daemon's loop is
+//! Everything here but [`statistics`] is a pure function of its arguments: no device is opened, no clock is read. The daemon's loop is
 //!
 //! 1. [`Desired::from_snapshot`](desired::Desired::from_snapshot) reads the rows. Bad values become [`Problem`]s and the
 //!    defaults of Open vSwitch 3.1 take their place.
@@ -10,7 +10,7 @@
 //!    has it again.
 //! 4. [`writeback`] says in the database what came of it.
 //!
-//! [`ofport`] gives OpenFlow port numbers and [`address`] chooses a bridge's MAC address and datapath id.
+//! [`statistics`] reads what the root row says of the machine, [`ofport`] gives OpenFlow port numbers, and [`address`] chooses a bridge's MAC address and datapath id.
 
 pub mod address;
 pub mod controller;
@@ -21,6 +21,7 @@ pub mod ofport;
 pub mod plan;
 pub mod port;
 pub mod problem;
+pub mod statistics;
 pub mod vlan;
 pub mod writeback;
 

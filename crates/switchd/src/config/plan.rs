@@ -7,7 +7,7 @@
 //! Ports go before others come, in all bridges: a device can be in one bridge only, and a number can be had by one port
 //! only. Among ports that come, those that ask for a number are first, then those that had one before.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use ovsdb::vswitch::Ssl;
 
@@ -181,10 +181,6 @@ impl AppliedBridge {
             | Action::AddBridge { .. } => {}
         }
     }
-
-    fn holder(&self, number: u16) -> Option<&AppliedPort> {
-        self.ports.values().find(|port| port.number == number)
-    }
 }
 
 /// Lists what leads from `applied` to `desired`.
@@ -200,22 +196,29 @@ pub fn plan(desired: &Desired, applied: &Applied) -> Vec<Action> {
     if applied.ssl != desired.ssl {
         actions.push(Action::SetSsl(desired.ssl.clone()));
     }
-    for (name, bridge) in &applied.bridges {
-        remove_ports(name, bridge, staying(name, bridge, desired), &mut actions);
-    }
-    for (name, bridge) in &applied.bridges {
-        if staying(name, bridge, desired).is_none() {
-            actions.push(Action::RemoveBridge(name.clone()));
-        }
-    }
-    let pairs = || {
-        desired.bridges.iter().map(|(name, wanted)| {
-            let existing = applied
-                .bridges
-                .get(name)
-                .filter(|bridge| staying(name, bridge, desired).is_some());
-            (name, wanted, existing)
+    let staying: BTreeMap<&str, Staying<'_>> = applied
+        .bridges
+        .iter()
+        .filter_map(|(name, bridge)| {
+            Some((
+                name.as_str(),
+                Staying::new(bridge, same_bridge(name, bridge, desired)?),
+            ))
         })
+        .collect();
+    for (name, bridge) in &applied.bridges {
+        remove_ports(name, bridge, staying.get(name.as_str()), &mut actions);
+    }
+    let gone = applied
+        .bridges
+        .keys()
+        .filter(|name| !staying.contains_key(name.as_str()));
+    actions.extend(gone.map(|name| Action::RemoveBridge(name.clone())));
+    let pairs = || {
+        desired
+            .bridges
+            .iter()
+            .map(|(name, wanted)| (name, wanted, staying.get(name.as_str())))
     };
     for (name, wanted, existing) in pairs() {
         let settings = Box::new(wanted.settings.clone());
@@ -224,7 +227,7 @@ pub fn plan(desired: &Desired, applied: &Applied) -> Vec<Action> {
                 name: name.clone(),
                 settings,
             }),
-            Some(bridge) if bridge.settings != wanted.settings => {
+            Some(staying) if staying.bridge.settings != wanted.settings => {
                 actions.push(Action::ModifyBridge {
                     name: name.clone(),
                     settings,
@@ -246,13 +249,14 @@ pub fn plan(desired: &Desired, applied: &Applied) -> Vec<Action> {
         modify_ports(name, wanted, existing, &mut actions);
     }
     for (name, wanted, existing) in pairs() {
-        if existing.map_or(&[][..], |bridge| &bridge.mirrors) != wanted.mirrors {
+        let bridge = existing.map(|staying| staying.bridge);
+        if bridge.map_or(&[][..], |bridge| &bridge.mirrors) != wanted.mirrors {
             actions.push(Action::SetMirrors {
                 bridge: name.clone(),
                 mirrors: wanted.mirrors.clone(),
             });
         }
-        if existing.map_or(&[][..], |bridge| &bridge.controllers) != wanted.controllers {
+        if bridge.map_or(&[][..], |bridge| &bridge.controllers) != wanted.controllers {
             actions.push(Action::SetControllers {
                 bridge: name.clone(),
                 controllers: wanted.controllers.clone(),
@@ -263,19 +267,71 @@ pub fn plan(desired: &Desired, applied: &Applied) -> Vec<Action> {
 }
 
 /// What a bridge that exists is to be; none when it has to go, also when only to come again with another datapath.
-fn staying<'d>(name: &str, bridge: &AppliedBridge, desired: &'d Desired) -> Option<&'d Bridge> {
+fn same_bridge<'d>(name: &str, bridge: &AppliedBridge, desired: &'d Desired) -> Option<&'d Bridge> {
     let same = |wanted: &&Bridge| wanted.settings.datapath_type == bridge.settings.datapath_type;
     desired.bridges.get(name).filter(same)
+}
+
+/// A bridge that stays, and which of its ports keep their devices and their numbers.
+struct Staying<'a> {
+    bridge: &'a AppliedBridge,
+    interfaces: HashSet<&'a str>,
+}
+
+impl<'a> Staying<'a> {
+    fn new(bridge: &'a AppliedBridge, wanted: &'a Bridge) -> Staying<'a> {
+        let with_device: Vec<(u16, &Port)> = bridge
+            .ports
+            .values()
+            .filter_map(|port| {
+                Some((
+                    port.number,
+                    wanted.ports.get(&port.port.interface_name)?,
+                    port,
+                ))
+            })
+            .filter(|(_, new, port)| !port.port.needs_reopening(new))
+            .map(|(number, new, _)| (number, new))
+            .collect();
+        let requests =
+            |(number, port): &(u16, &Port)| (*number, port.ofport_request.filter(|_| !port.local));
+        // Numbers whose holders ask for them, and numbers that ports ask for without having them.
+        let mut kept = HashSet::new();
+        let mut wished = HashSet::new();
+        for (number, request) in with_device.iter().map(requests) {
+            match request {
+                Some(request) if request == number => kept.insert(number),
+                Some(request) => wished.insert(request),
+                None => false,
+            };
+        }
+        // Who asks for another number goes and comes again with it, unless its holder asks for it too; and who has a number
+        // that another asks for goes and comes again with what is left, unless it asks for it itself.
+        let stays = |&(number, port): &(u16, &Port)| {
+            let content = requests(&(number, port))
+                .1
+                .is_none_or(|request| kept.contains(&request));
+            port.local || (content && (kept.contains(&number) || !wished.contains(&number)))
+        };
+        let interfaces = with_device
+            .iter()
+            .filter(|port| stays(port))
+            .map(|(_, port)| port.interface_name.as_str());
+        Staying {
+            bridge,
+            interfaces: interfaces.collect(),
+        }
+    }
 }
 
 fn remove_ports(
     name: &str,
     bridge: &AppliedBridge,
-    wanted: Option<&Bridge>,
+    staying: Option<&Staying<'_>>,
     actions: &mut Vec<Action>,
 ) {
     for interface in bridge.ports.keys() {
-        if !stays(interface, bridge, wanted) {
+        if staying.is_none_or(|staying| !staying.interfaces.contains(interface.as_str())) {
             actions.push(Action::RemovePort {
                 bridge: name.to_owned(),
                 interface: interface.clone(),
@@ -284,59 +340,20 @@ fn remove_ports(
     }
 }
 
-/// Whether a port that exists keeps its device and its number.
-fn stays(interface: &str, bridge: &AppliedBridge, wanted: Option<&Bridge>) -> bool {
-    let (Some(existing), Some(wanted)) = (bridge.ports.get(interface), wanted) else {
-        return false;
-    };
-    let keeps_device = |port: &AppliedPort| {
-        wanted
-            .ports
-            .get(&port.port.interface_name)
-            .filter(|new| !port.port.needs_reopening(new))
-    };
-    let Some(new) = keeps_device(existing) else {
-        return false;
-    };
-    if new.local {
-        return true;
-    }
-    // The port that has the number which this one asks for keeps it only if it asks for it too. Otherwise both go and
-    // come again: this one with the number, the other with what is left.
-    if let Some(request) = new
-        .ofport_request
-        .filter(|request| *request != existing.number)
-    {
-        let holder = bridge.holder(request).and_then(keeps_device);
-        if holder.is_none_or(|holder| holder.ofport_request != Some(request)) {
-            return false;
-        }
-    }
-    let asks_for_mine = |other: &AppliedPort| {
-        other.number != existing.number
-            && keeps_device(other)
-                .is_some_and(|new| !new.local && new.ofport_request == Some(existing.number))
-    };
-    new.ofport_request == Some(existing.number) || !bridge.ports.values().any(asks_for_mine)
-}
-
 fn add_ports(
     name: &str,
     wanted: &Bridge,
-    existing: Option<&AppliedBridge>,
+    existing: Option<&Staying<'_>>,
     earlier: &BTreeMap<String, u16>,
     actions: &mut Vec<Action>,
 ) {
-    let is_missing =
-        |interface: &str| existing.is_none_or(|bridge| !stays(interface, bridge, Some(wanted)));
     let mut missing: Vec<(u8, Option<u16>, &Port)> = Vec::new();
-    for (interface, port) in wanted
-        .ports
-        .iter()
-        .filter(|(interface, _)| is_missing(interface))
-    {
+    for (interface, port) in &wanted.ports {
+        if existing.is_some_and(|staying| staying.interfaces.contains(interface.as_str())) {
+            continue;
+        }
         let before = existing
-            .and_then(|bridge| bridge.ports.get(interface))
+            .and_then(|staying| staying.bridge.ports.get(interface))
             .map(|port| port.number);
         let before = before.or_else(|| earlier.get(interface).copied());
         missing.push(match (port.local, port.ofport_request, before) {
@@ -361,16 +378,21 @@ fn add_ports(
 fn modify_ports(
     name: &str,
     wanted: &Bridge,
-    existing: Option<&AppliedBridge>,
+    existing: Option<&Staying<'_>>,
     actions: &mut Vec<Action>,
 ) {
-    let Some(bridge) = existing else { return };
-    for (interface, port) in &wanted.ports {
-        let differs = bridge
+    let Some(staying) = existing else { return };
+    for (interface, port) in wanted
+        .ports
+        .iter()
+        .filter(|(name, _)| staying.interfaces.contains(name.as_str()))
+    {
+        if staying
+            .bridge
             .ports
             .get(interface)
-            .is_some_and(|applied| applied.port != *port);
-        if differs && stays(interface, bridge, Some(wanted)) {
+            .is_some_and(|applied| applied.port != *port)
+        {
             actions.push(Action::ModifyPort {
                 bridge: name.to_owned(),
                 port: Box::new(port.clone()),
@@ -525,9 +547,8 @@ mod tests {
                 assert_eq!(port.port.local, port.number == ofport::LOCAL);
                 // Who asks for a number has it, unless somebody else who asks for it does.
                 if let Some(request) = port.port.ofport_request.filter(|_| !port.port.local) {
-                    let holder = bridge
-                        .holder(request)
-                        .expect("a number that is asked for is given");
+                    let holder = bridge.ports.values().find(|port| port.number == request);
+                    let holder = holder.expect("a number that is asked for is given");
                     assert_eq!(holder.port.ofport_request, Some(request));
                 }
             }
