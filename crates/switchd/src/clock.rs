@@ -19,6 +19,14 @@ static CHANGED: LazyLock<Notify> = LazyLock::new(Notify::new);
 /// The longest step of one warp, about 24 days: timers add their spans to the time and must not overflow.
 const MAXIMUM_WARP: i64 = i32::MAX as i64;
 
+/// The datapath's clock, which is stopped and warped along with this one.
+static DATAPATH: std::sync::OnceLock<std::sync::Arc<datapath::clock::Clock>> = std::sync::OnceLock::new();
+
+/// Ties the datapath's clock to this one; only the first call counts.
+pub fn attach(clock: &std::sync::Arc<datapath::clock::Clock>) {
+    let _ = DATAPATH.set(std::sync::Arc::clone(clock));
+}
+
 fn real() -> i64 {
     START.elapsed().as_millis() as i64
 }
@@ -45,6 +53,9 @@ pub fn stop() {
     if !STOPPED.load(Ordering::Acquire) {
         OFFSET.fetch_add(real(), Ordering::AcqRel);
         STOPPED.store(true, Ordering::Release);
+        if let Some(clock) = DATAPATH.get() {
+            clock.stop();
+        }
     }
     CHANGED.notify_waiters();
 }
@@ -54,7 +65,11 @@ pub fn warp(milliseconds: i64) {
     let _guard = CHANGE
         .lock()
         .unwrap_or_else(|poisoned| poisoned.into_inner());
-    OFFSET.fetch_add(milliseconds.clamp(0, MAXIMUM_WARP), Ordering::AcqRel);
+    let milliseconds = milliseconds.clamp(0, MAXIMUM_WARP);
+    OFFSET.fetch_add(milliseconds, Ordering::AcqRel);
+    if let Some(clock) = DATAPATH.get() {
+        clock.warp(milliseconds as u64);
+    }
     CHANGED.notify_waiters();
 }
 

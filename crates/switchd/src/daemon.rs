@@ -1,12 +1,89 @@
-//! The switch proper.
-
-use std::rc::Rc;
+//! The switch's life: from the first connection to the database to the last packet.
 
 use crate::Shell;
+use crate::clock;
+use crate::switch::Switch;
+use crate::switch::database::Database;
+use std::os::fd::BorrowedFd;
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::task::JoinHandle;
+
+/// How often rules time out, addresses age and devices are looked at.
+const HOUSEKEEPING: Duration = Duration::from_millis(1000);
+/// Packet-ins fetched in one go, so that a flood of them leaves time for controllers' messages.
+const PACKET_INS: usize = 256;
+
+/// A task that ends with its owner.
+struct Task(JoinHandle<anyhow::Result<()>>);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
 
 /// Runs the switch until it is asked to end. An error ends the daemon with status 1.
 pub async fn run(shell: Rc<Shell>) -> anyhow::Result<()> {
-    shell.ready();
-    shell.exit_requested().await;
-    Ok(())
+    let switch = Switch::new(Rc::clone(&shell));
+    clock::attach(&switch.clock);
+    crate::commands::register(&switch);
+    let (database, events) = Database::connect(&switch, &shell.options.database)?;
+    let mut follow = Task(tokio::task::spawn_local(Rc::clone(&database).follow(events)));
+    let ready = Rc::clone(&shell);
+    let writer = Rc::clone(&database);
+    let _write = Task(tokio::task::spawn_local(async move {
+        writer.write(move || ready.ready()).await;
+        Ok(())
+    }));
+    let _packets = Task(tokio::task::spawn_local(deliver_packet_ins(Rc::clone(&switch))));
+    let mut keep = Task(tokio::task::spawn_local(keep_house(Rc::clone(&switch), Rc::clone(&database))));
+    let result = tokio::select! {
+        _ = shell.exit_requested() => Ok(()),
+        ended = &mut follow.0 => ended.unwrap_or_else(|error| Err(error.into())),
+        ended = &mut keep.0 => ended.unwrap_or_else(|error| Err(error.into())),
+    };
+    drop((follow, keep));
+    switch.shut_down();
+    result
+}
+
+/// Everything that is done about once a second, and statistics when they are due.
+async fn keep_house(switch: Rc<Switch>, database: Rc<Database>) -> anyhow::Result<()> {
+    let mut since_statistics = Duration::ZERO;
+    loop {
+        clock::sleep(HOUSEKEEPING).await;
+        switch.housekeep();
+        database.watch_devices()?;
+        since_statistics += HOUSEKEEPING;
+        if since_statistics >= database.statistics_interval() {
+            since_statistics = Duration::ZERO;
+            database.want_statistics();
+        }
+    }
+}
+
+/// Fetches packets for the controllers from the workers and hands them out.
+async fn deliver_packet_ins(switch: Rc<Switch>) -> anyhow::Result<()> {
+    let descriptor = loop {
+        match switch.with_datapath(|datapath| datapath.packet_in_fd()) {
+            Ok(descriptor) => break descriptor,
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    };
+    // SAFETY: the datapath's descriptor is open, since the datapath exists; a copy of it stays valid whatever becomes of the datapath.
+    let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) }.try_clone_to_owned()?;
+    // SAFETY: the descriptor belongs to `ready` and is closed with it, not before.
+    let ready = unsafe { AsyncFd::register_with_interest(descriptor, Interest::READABLE)? };
+    loop {
+        let mut guard = ready.readable().await?;
+        guard.clear_ready();
+        let Ok(packets) = switch.with_datapath(|datapath| datapath.take_packet_ins(PACKET_INS)) else { return Ok(()) };
+        for packet in packets {
+            switch.deliver(packet);
+        }
+        tokio::task::yield_now().await;
+    }
 }

@@ -5,6 +5,7 @@
 //! The switch proper begins in [`daemon`], which gets a [`Shell`] and runs until it is asked to end.
 
 pub mod clock;
+pub mod commands;
 pub mod config;
 pub mod coverage;
 pub mod daemon;
@@ -15,6 +16,7 @@ pub mod openflow;
 pub mod options;
 pub mod shell;
 pub mod streams;
+pub mod switch;
 pub mod unixctl;
 pub mod vlog;
 

@@ -6,6 +6,7 @@
 //! task; either way each client waits for its own answer only, and everybody else is served meanwhile.
 
 mod framing;
+mod request;
 mod server;
 
 use std::cell::RefCell;
@@ -16,7 +17,8 @@ use std::rc::Rc;
 use tokio::sync::oneshot;
 
 pub use framing::{Framer, FramingError};
-pub use server::{Request, Server, parse_request};
+pub use request::{Request, parse_request};
+pub use server::Server;
 
 type Handler = dyn Fn(Vec<String>, Reply);
 

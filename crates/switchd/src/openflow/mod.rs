@@ -146,6 +146,22 @@ impl OpenFlow {
             .any(|session| (0..6).any(|reason| session.wants(AsyncKind::PacketIn, reason)))
     }
 
+    /// Whether packets that meet no rule go to a controller: when a primary one speaks a version before 1.3 (Open vSwitch's
+    /// `connmgr_wants_packet_in_on_miss`).
+    pub fn wants_misses(&self) -> bool {
+        use openflow::message::Role;
+        self.hub.sessions().iter().any(|session| {
+            session.kind == Kind::Primary && session.version < openflow::Version::V1_3 && session.role.get() != Role::Secondary
+        })
+    }
+
+    /// Ends every connection and stops listening, for good.
+    pub fn close(&self) {
+        self.controllers.borrow_mut().clear();
+        self.sockets.borrow_mut().clear();
+        self.hub.close_all();
+    }
+
     /// Gives a packet to the connections with this controller id (0 unless an action names another) that want it. `packet.format` is ignored: each
     /// connection gets its own. `packet.data` is what the action asked for; of packets that met no rule each connection gets as much as it
     /// has set, so give them whole.

@@ -6,13 +6,13 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::{Framer, Registry};
+use super::{Framer, Registry, Request, parse_request};
 use crate::coverage::Counter;
 use crate::plain_error;
 use crate::streams::unix;
@@ -168,62 +168,6 @@ async fn serve(mut stream: UnixStream, registry: &Registry, number: u64) -> io::
     }
 }
 
-/// A request whose command is not yet known to exist.
-#[derive(Debug, PartialEq)]
-pub struct Request {
-    /// What the answer must repeat.
-    pub id: Value,
-    /// The command's name.
-    pub method: String,
-    /// Its arguments; nothing if one of them is not a string.
-    pub arguments: Option<Vec<String>>,
-}
-
-/// Reads a request; anything else ends the connection, as with Open vSwitch.
-pub fn parse_request(message: &[u8]) -> Result<Request, String> {
-    let bad = |what: &str| format!("received bad JSON-RPC message: {what}");
-    let Ok(Value::Object(mut fields)) = serde_json::from_slice(message) else {
-        return Err(bad("message is not valid JSON"));
-    };
-    if let Some(unknown) = fields
-        .keys()
-        .find(|key| !["id", "method", "params", "result", "error"].contains(&key.as_str()))
-    {
-        return Err(bad(&format!(
-            "message has unexpected member \"{}\"",
-            unknown.escape_default()
-        )));
-    }
-    let mut take = |name: &str| fields.remove(name).filter(|value| !value.is_null());
-    let (id, method, params) = (take("id"), take("method"), take("params"));
-    let answers = take("result").is_some() || take("error").is_some();
-    let method = match method {
-        Some(Value::String(method)) => method,
-        Some(_) => return Err(bad("method is not a JSON string")),
-        None if answers => return Err("received unexpected reply message".into()),
-        None => return Err(bad("message has no \"method\"")),
-    };
-    let Some(Value::Array(params)) = params else {
-        return Err(bad("request must have \"params\""));
-    };
-    if answers {
-        return Err(bad("request must not have \"result\" or \"error\""));
-    }
-    let id = id.ok_or("received unexpected notification message")?;
-    let text = |value| {
-        if let Value::String(text) = value {
-            Some(text)
-        } else {
-            None
-        }
-    };
-    Ok(Request {
-        id,
-        method,
-        arguments: params.into_iter().map(text).collect(),
-    })
-}
-
 /// Runs a request and makes its answer. While the command runs, what the client sends is kept (within the limit of one
 /// message, after which it is left in the socket); nothing is returned if the client goes away.
 async fn answer(
@@ -288,57 +232,6 @@ async fn wait(
                     room = room.saturating_sub(length);
                 }
             }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    #[test]
-    fn requests_and_what_is_none() {
-        let request = parse_request(br#"{"id":{"a":1},"method":"m","params":["x"]}"#).unwrap();
-        assert_eq!(
-            request,
-            Request {
-                id: json!({"a": 1}),
-                method: "m".into(),
-                arguments: Some(vec!["x".into()])
-            }
-        );
-        assert_eq!(
-            parse_request(br#"{"id":0,"method":"m","params":[1]}"#)
-                .unwrap()
-                .arguments,
-            None
-        );
-        let error = |text: &str| parse_request(text.as_bytes()).unwrap_err();
-        assert_eq!(
-            error(r#"{"id":null,"method":"m","params":[]}"#),
-            "received unexpected notification message"
-        );
-        assert_eq!(
-            error(r#"{"id":0,"result":"x","error":null}"#),
-            "received unexpected reply message"
-        );
-        assert!(error(r#"{"id":0,"method":"m"}"#).ends_with("request must have \"params\""));
-        assert!(
-            error(r#"{"id":0,"method":5,"params":[]}"#).ends_with("method is not a JSON string")
-        );
-        assert!(
-            error(r#"{"id":0,"method":"m","params":[],"more":1}"#).contains("unexpected member")
-        );
-        assert!(error("{nonsense}").ends_with("not valid JSON"));
-        let deep = format!("{{\"id\":{}", "[".repeat(100_000));
-        assert!(error(&deep).ends_with("not valid JSON"));
-    }
-
-    proptest! {
-        #[test]
-        fn no_message_panics(bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
-            let _ = parse_request(&bytes);
         }
     }
 }

@@ -1,0 +1,234 @@
+//! A bridge: its ports, its rules and its identity.
+
+use super::Switch;
+use crate::config::Mac;
+use crate::config::address::{self, Candidate};
+use crate::config::desired::Settings;
+use crate::config::mirror::{Mirror, Output};
+use crate::config::ofport::{self, Allocator};
+use crate::config::port::Port as Config;
+use crate::config::vlan::{self, Vlan};
+use crate::openflow::OpenFlow;
+use datapath::vlan::{PriorityTags, VlanConfig, VlanMode, VlanSet};
+use datapath::{BridgeId, PortFlags, PortId, PortSettings};
+use openflow::port as number;
+use pipeline::Pipeline;
+use ports::{PortControl, PortInfo};
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::{Rc, Weak};
+
+/// A port of a bridge.
+pub struct Port {
+    /// What the database says about it.
+    pub config: Config,
+    /// Its OpenFlow number, 16 bits; the local port's is [`ofport::LOCAL`].
+    pub number: u16,
+    /// Its place in the datapath.
+    pub id: PortId,
+    /// Its device; patch ports have none.
+    pub control: Option<Box<dyn PortControl>>,
+    /// How the device was when last looked at.
+    pub info: PortInfo,
+    /// OpenFlow's configuration bits.
+    pub flags: openflow::port::PortConfig,
+    /// When it came, ms of the datapath's clock.
+    pub since_ms: u64,
+}
+
+impl Port {
+    /// Its number in the 32-bit numbering.
+    pub fn openflow_number(&self) -> number::PortNo {
+        number::from_u16(self.number)
+    }
+
+    /// What the datapath is told.
+    pub fn settings(&self, restoring: bool) -> PortSettings {
+        settings_of(&self.config, self.flags, restoring)
+    }
+}
+
+/// What the datapath is told about a port. While rules are restored nothing is received.
+pub fn settings_of(config: &Config, flags: openflow::port::PortConfig, restoring: bool) -> PortSettings {
+    use openflow::port::PortConfig as Bits;
+    PortSettings {
+        vlan: vlan_of(&config.vlan),
+        flags: PortFlags {
+            down: flags.contains(Bits::DOWN),
+            no_recv: restoring || flags.contains(Bits::NO_RECV),
+            no_recv_stp: flags.contains(Bits::NO_RECV_STP),
+            no_flood: flags.contains(Bits::NO_FLOOD),
+            no_fwd: flags.contains(Bits::NO_FWD),
+            no_packet_in: flags.contains(Bits::NO_PACKET_IN),
+        },
+    }
+}
+
+fn vlan_of(vlan: &Vlan) -> VlanConfig {
+    let mode = match vlan.mode {
+        vlan::VlanMode::Access => VlanMode::Access(vlan.tag),
+        vlan::VlanMode::Trunk => VlanMode::Trunk,
+        vlan::VlanMode::NativeTagged => VlanMode::NativeTagged(vlan.tag),
+        vlan::VlanMode::NativeUntagged => VlanMode::NativeUntagged(vlan.tag),
+    };
+    let trunks = vlan.trunks.as_ref().map(|set| set.iter().collect::<VlanSet>());
+    VlanConfig::new(mode, trunks).with_priority_tags(match vlan.priority_tags {
+        vlan::PriorityTags::Never => PriorityTags::Never,
+        vlan::PriorityTags::IfNonzero => PriorityTags::IfNonzero,
+        vlan::PriorityTags::Always => PriorityTags::Always,
+    })
+}
+
+/// A bridge.
+pub struct Bridge {
+    /// Its name.
+    pub name: String,
+    /// Its place in the datapath.
+    pub id: BridgeId,
+    /// The switch it is part of.
+    pub switch: Weak<Switch>,
+    /// Its rules.
+    pub pipeline: RefCell<Pipeline>,
+    /// What the database says about it.
+    pub settings: RefCell<Settings>,
+    /// Its ports by their numbers.
+    pub ports: RefCell<BTreeMap<u16, Port>>,
+    /// Who has which number.
+    pub numbers: RefCell<Allocator>,
+    /// Interfaces to which mirrors send copies.
+    pub mirror_outputs: RefCell<Vec<String>>,
+    /// The local port's address.
+    pub mac: Cell<Mac>,
+    /// The OpenFlow datapath id.
+    pub datapath_id: Cell<u64>,
+    /// Its controllers and management sockets.
+    pub openflow: OnceCell<OpenFlow>,
+    /// What controllers have set about tables, by number.
+    pub table_configs: RefCell<BTreeMap<u8, u32>>,
+    /// What is done with IP fragments.
+    pub fragments: Cell<openflow::message::Fragments>,
+    pub(super) fail: super::fail::Fail,
+}
+
+impl Bridge {
+    /// The switch; always there while a bridge is in use.
+    pub fn switch(&self) -> Rc<Switch> {
+        self.switch.upgrade().expect("bridges end before their switch")
+    }
+
+    /// The number of the port with an interface's name.
+    pub fn number_of(&self, interface: &str) -> Option<u16> {
+        self.ports.borrow().values().find(|port| port.config.interface_name == interface).map(|port| port.number)
+    }
+
+    /// Chooses the address and the datapath id anew, after ports or settings have changed; gives the address to the local port. True when one of them changed.
+    pub fn choose_identity(&self) -> bool {
+        let settings = self.settings.borrow();
+        let outputs = self.mirror_outputs.borrow();
+        let mut ports = self.ports.borrow_mut();
+        let candidates: Vec<Candidate> = ports
+            .values()
+            .filter(|port| port.control.is_some())
+            .map(|port| Candidate {
+                device: Mac(port.info.mac),
+                given: port.config.port_mac,
+                local: port.config.local,
+                mirror_output: outputs.contains(&port.config.interface_name),
+                tag: (port.config.vlan.tag != 0).then_some(port.config.vlan.tag),
+            })
+            .collect();
+        let mac = address::bridge_address(settings.hwaddr, settings.default_mac, candidates);
+        let datapath_id = address::datapath_id(settings.datapath_id, mac);
+        let changed = mac != self.mac.get() || datapath_id != self.datapath_id.get();
+        self.mac.set(mac);
+        self.datapath_id.set(datapath_id);
+        if let Some(local) = ports.get_mut(&ofport::LOCAL)
+            && local.info.mac != mac.0
+            && let Some(control) = &mut local.control
+        {
+            match control.set_mac(mac.0) {
+                Ok(()) => local.info = control.info(),
+                Err(error) => tracing::error!(target: "bridge", "{}: cannot set address: {error}", self.name),
+            }
+        }
+        changed
+    }
+
+    /// Gives internal ports without an MTU of their own the lowest of the other ports'.
+    pub fn choose_mtu(&self) {
+        let mut ports = self.ports.borrow_mut();
+        let is_internal = |port: &Port| port.config.device == "internal";
+        let others = ports.values().filter(|port| !is_internal(port) && port.control.is_some());
+        let mtu = address::internal_mtu(others.map(|port| port.info.mtu).filter(|mtu| *mtu > 0));
+        for port in ports.values_mut().filter(|port| is_internal(port)) {
+            let wanted = port.config.mtu_request.unwrap_or(mtu);
+            if port.info.mtu != wanted
+                && let Some(control) = &mut port.control
+                && control.set_mtu(wanted).is_ok()
+            {
+                port.info = control.info();
+            }
+        }
+    }
+
+    /// Publishes changes of the rules to workers.
+    pub fn publish(&self) {
+        self.pipeline.borrow_mut().commit();
+        self.switch().program.domain.publish();
+    }
+
+    /// Times rules out and frees what is gone; true when rules changed.
+    pub fn housekeep(&self, limit: usize) -> bool {
+        let switch = self.switch();
+        let removed = {
+            let mut pipeline = self.pipeline.borrow_mut();
+            let outcome = pipeline.expire(switch.now());
+            pipeline.commit();
+            outcome
+        };
+        if outcome_changed(&removed) {
+            switch.program.domain.publish();
+        }
+        self.tell_removed(removed.removed);
+        self.fail_step();
+        let unlinked = self.pipeline.borrow_mut().housekeep(limit);
+        removed.changed > 0 || unlinked > 0
+    }
+
+    /// Tells controllers of rules that are gone.
+    pub fn tell_removed(&self, removed: Vec<openflow::flow::FlowRemoved>) {
+        if let Some(openflow) = self.openflow.get() {
+            for rule in removed {
+                openflow.flow_removed(&rule);
+            }
+        }
+    }
+
+    /// Remembers where mirrors send copies.
+    pub fn note_mirrors(&self, mirrors: &[Mirror]) {
+        let outputs = mirrors.iter().filter_map(|mirror| match &mirror.output {
+            Output::Port(interface) => Some(interface.clone()),
+            Output::Vlan(_) => None,
+        });
+        *self.mirror_outputs.borrow_mut() = outputs.collect();
+    }
+
+    /// Ends connections and closes devices.
+    pub fn close(&self) {
+        if let Some(openflow) = self.openflow.get() {
+            openflow.close();
+        }
+        let switch = self.switch();
+        for (_, port) in std::mem::take(&mut *self.ports.borrow_mut()) {
+            let _ = switch.with_datapath(|datapath| datapath.remove_port(port.id));
+            if let Some(control) = port.control {
+                control.close();
+            }
+        }
+        let _ = switch.with_datapath(|datapath| datapath.remove_bridge(self.id));
+    }
+}
+
+fn outcome_changed(outcome: &pipeline::FlowModOutcome) -> bool {
+    outcome.changed > 0
+}

@@ -1,0 +1,237 @@
+//! The loop around the configuration: database in, devices changed, database told.
+//!
+//! Two tasks. One follows the database and applies what it says; the other writes back, one transaction at a time, whatever has changed since the last,
+//! so that a slow database delays only what it is told. Both end when the daemon does.
+
+use super::Switch;
+use super::execute::Failures;
+use crate::config::writeback::Writeback;
+use crate::config::{Abilities, Desired, Problems};
+use ovsdb::client::{Client, Config, Event, Events};
+use ovsdb::stream::Remote;
+use ovsdb::vswitch::{self, Snapshot};
+use std::cell::{Cell, RefCell};
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// How long one transaction may take before the next one is tried.
+const WRITE_LIMIT: Duration = Duration::from_secs(30);
+/// Pause after a transaction that failed.
+const WRITE_PAUSE: Duration = Duration::from_millis(500);
+
+/// What is known of the database's wishes and of what the database knows.
+pub struct Database {
+    switch: Rc<Switch>,
+    client: Client,
+    /// The last configuration that was applied, and what failed in it.
+    current: RefCell<Option<(Desired, Failures)>>,
+    problems: RefCell<Problems>,
+    writeback: RefCell<Writeback>,
+    /// Something is to be written.
+    dirty: Notify,
+    /// Statistics are due.
+    statistics: Cell<bool>,
+    contended: Cell<bool>,
+}
+
+impl Database {
+    /// Connects to the database at `remote`. Must be called within the control thread's runtime.
+    pub fn connect(switch: &Rc<Switch>, remote: &str) -> anyhow::Result<(Rc<Database>, Events)> {
+        let remote = remote.parse::<Remote>()?;
+        let mut config = Config::new(remote, vswitch::DATABASE);
+        config.monitor = vswitch::monitor();
+        config.lock = Some(vswitch::LOCK.to_owned());
+        config.tls = super::tls_of(&switch.shell);
+        let (client, events) = ovsdb::client::connect(config);
+        let database = Rc::new(Database {
+            switch: Rc::clone(switch),
+            client,
+            current: RefCell::new(None),
+            problems: RefCell::default(),
+            writeback: RefCell::default(),
+            dirty: Notify::new(),
+            statistics: Cell::new(false),
+            contended: Cell::new(false),
+        });
+        Ok((database, events))
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities {
+            interface_types: self.switch.interface_types(),
+            datapath_types: self.switch.datapath_types(),
+            cpus: allowed_cpus(),
+            rundir: self.switch.shell.options.directories.in_run(""),
+        }
+    }
+
+    /// Follows the database until the daemon ends.
+    pub async fn follow(self: Rc<Self>, mut events: Events) -> anyhow::Result<()> {
+        while let Some(event) = events.next().await {
+            match event {
+                Event::Connected => {
+                    self.writeback.borrow_mut().forget();
+                    self.reconfigure()?;
+                }
+                Event::Updated => self.reconfigure()?,
+                Event::LockAcquired => {
+                    if self.contended.replace(false) {
+                        tracing::info!(target: "bridge", "the other ovs-vswitchd is gone, taking over");
+                    }
+                    self.reconfigure()?;
+                }
+                Event::LockLost if self.client.is_connected() => self.stand_back()?,
+                Event::LockLost => {}
+                Event::Disconnected => {
+                    let reason = self.client.last_error().unwrap_or_else(|| "connection closed".into());
+                    tracing::warn!(target: "reconnect", "{}: {reason}; forwarding goes on", self.switch.shell.options.database);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Another daemon has the database: nothing is forwarded until it goes.
+    fn stand_back(&self) -> anyhow::Result<()> {
+        if !self.contended.replace(true) {
+            tracing::error!(target: "bridge",
+                "another ovs-vswitchd process is running, disabling this process (pid {}) until it goes away", std::process::id());
+        }
+        let nothing = Desired { global: self.global(), ..Desired::default() };
+        self.switch.apply(&nothing)?;
+        self.current.replace(None);
+        Ok(())
+    }
+
+    fn global(&self) -> crate::config::global::Global {
+        self.switch.applied.borrow().global.clone().unwrap_or_default()
+    }
+
+    /// Reads the configuration and applies it, if this daemon has the lock.
+    fn reconfigure(&self) -> anyhow::Result<()> {
+        if !self.client.has_lock() {
+            return Ok(());
+        }
+        let snapshot = self.client.with_replica(Snapshot::of);
+        let (desired, problems) = Desired::from_snapshot(&snapshot, &self.abilities());
+        for problem in problems.new_since(&self.problems.borrow()) {
+            tracing::warn!(target: "bridge", "{problem}");
+        }
+        self.problems.replace(problems);
+        if desired.root.is_none() {
+            return Ok(());
+        }
+        self.apply(desired)
+    }
+
+    fn apply(&self, desired: Desired) -> anyhow::Result<()> {
+        let failures = self.switch.apply(&desired)?;
+        self.current.replace(Some((desired, failures)));
+        self.dirty.notify_one();
+        Ok(())
+    }
+
+    /// Looks after devices: those that went are taken out, those that came are put in. Called about once a second.
+    pub fn watch_devices(&self) -> anyhow::Result<()> {
+        let bridges: Vec<_> = self.switch.bridges.borrow().values().cloned().collect();
+        let mut changed = false;
+        for bridge in bridges {
+            changed |= bridge.poll_ports();
+        }
+        if changed {
+            self.dirty.notify_one();
+        }
+        let again = {
+            let current = self.current.borrow();
+            let Some((desired, failures)) = &*current else { return Ok(()) };
+            let appeared = desired.ports().any(|(_, port)| {
+                port.device == "system"
+                    && port.interface.is_some_and(|uuid| failures.contains_key(&uuid))
+                    && Path::new("/sys/class/net").join(&port.interface_name).exists()
+            });
+            (appeared || self.switch.drop_vanished()).then(|| desired.clone())
+        };
+        match again {
+            Some(desired) => self.apply(desired),
+            None => Ok(()),
+        }
+    }
+
+    /// Asks for statistics to be written with the next transaction.
+    pub fn want_statistics(&self) {
+        self.statistics.set(true);
+        self.dirty.notify_one();
+    }
+
+    /// How often statistics are written.
+    pub fn statistics_interval(&self) -> Duration {
+        Duration::from_millis(self.global().statistics_interval.into())
+    }
+
+    /// Writes back until the daemon ends. `first` is called when the first configuration has been applied and said so.
+    pub async fn write(self: Rc<Self>, first: impl Fn()) {
+        loop {
+            self.dirty.notified().await;
+            if !self.client.is_connected() || !self.client.has_lock() {
+                continue;
+            }
+            let Some(pending) = self.collect() else {
+                first();
+                continue;
+            };
+            match tokio::time::timeout(WRITE_LIMIT, self.client.transact(&pending.transaction)).await {
+                Ok(Ok(_)) => {
+                    self.writeback.borrow_mut().confirm(pending);
+                    first();
+                }
+                Ok(Err(error)) => {
+                    tracing::warn!(target: "bridge", "cannot write to the database: {error}");
+                    tokio::time::sleep(WRITE_PAUSE).await;
+                    self.dirty.notify_one();
+                }
+                Err(_) => {
+                    tracing::warn!(target: "bridge", "the database has not answered for {} s", WRITE_LIMIT.as_secs());
+                    self.dirty.notify_one();
+                }
+            }
+        }
+    }
+
+    fn collect(&self) -> Option<crate::config::writeback::Pending> {
+        let current = self.current.borrow();
+        let (desired, failures) = current.as_ref()?;
+        let rows = self.client.with_replica(rows_of);
+        self.writeback.borrow_mut().retain(&rows);
+        let writeback = self.writeback.borrow();
+        let mut batch = writeback.begin();
+        self.switch.report(desired, failures, &mut batch);
+        if self.statistics.replace(false) {
+            self.switch.report_statistics(desired, &mut batch);
+        }
+        if let Some(root) = desired.root {
+            batch.applied(root, desired.next_cfg);
+        }
+        batch.finish()
+    }
+}
+
+fn rows_of(replica: &ovsdb::Replica) -> std::collections::BTreeSet<ovsdb::Uuid> {
+    ["Open_vSwitch", "Bridge", "Port", "Interface", "Controller", "Mirror"]
+        .into_iter()
+        .flat_map(|table| replica.rows(table).map(|(uuid, _)| uuid).collect::<Vec<_>>())
+        .collect()
+}
+
+/// The processors that this process may run on.
+fn allowed_cpus() -> Vec<usize> {
+    // SAFETY: an all-zero cpu_set_t is an empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `set` is a valid place for a set of its own size.
+    if unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) } != 0 {
+        return Vec::new();
+    }
+    // SAFETY: indices are below CPU_SETSIZE.
+    (0..libc::CPU_SETSIZE as usize).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) }).collect()
+}

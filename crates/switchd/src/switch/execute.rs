@@ -1,0 +1,462 @@
+//! Carries out the actions that [`crate::config::plan`] lists.
+//!
+//! Each action either happens and is recorded as applied, or fails with a text for `Interface.error` or the log and leaves everything as it was.
+
+use super::bridge::{Bridge, Port, settings_of};
+use super::{NotRunning, Switch};
+use crate::config::controller::Controller;
+use crate::config::desired::Settings;
+use crate::config::mirror::{Mirror, Output};
+use crate::config::port::Port as Config;
+use crate::config::{Action, Desired, Mac, ofport, plan};
+use crate::openflow::{ControllerSettings, OpenFlow};
+use datapath::mirror::{MirrorOutput, MirrorSpec};
+use datapath::{BridgeSettings, PortKind, PortSpec};
+use openflow::port::{PortConfig, PortReason, PortStatus};
+use ovsdb::Uuid;
+use packet::io::TxQueue;
+use pipeline::{Options, Pipeline};
+use ports::{Mbuf, PortControl, PortInfo};
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+
+/// Plans are made anew after each round, since a port that came may free what another one waits for; more rounds than this never help.
+const ROUNDS: usize = 4;
+
+/// What went wrong, by interface.
+pub type Failures = BTreeMap<Uuid, String>;
+
+/// A device's control side, which the datapath also needs when a worker comes and wants a queue.
+#[derive(Clone)]
+struct Shared(Arc<Mutex<Option<Box<dyn PortControl>>>>);
+
+impl Shared {
+    fn with<R>(&self, act: impl FnOnce(&mut dyn PortControl) -> R) -> Option<R> {
+        let mut control = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        control.as_mut().map(|control| act(&mut **control))
+    }
+}
+
+fn gone() -> ports::Error {
+    ports::Error::Option("the port is closed".into())
+}
+
+impl PortControl for Shared {
+    fn tx_queue(&mut self, worker: usize) -> Result<Box<dyn TxQueue<Mbuf>>, ports::Error> {
+        self.with(|control| control.tx_queue(worker)).unwrap_or_else(|| Err(gone()))
+    }
+    fn info(&mut self) -> PortInfo {
+        self.with(|control| control.info()).unwrap_or_default()
+    }
+    fn status(&mut self) -> Vec<(String, String)> {
+        self.with(|control| control.status()).unwrap_or_default()
+    }
+    fn device_stats(&mut self) -> Vec<(String, u64)> {
+        self.with(|control| control.device_stats()).unwrap_or_default()
+    }
+    fn set_mtu(&mut self, mtu: u16) -> Result<(), ports::Error> {
+        self.with(|control| control.set_mtu(mtu)).unwrap_or_else(|| Err(gone()))
+    }
+    fn set_mac(&mut self, mac: ports::Mac) -> Result<(), ports::Error> {
+        self.with(|control| control.set_mac(mac)).unwrap_or_else(|| Err(gone()))
+    }
+    fn set_admin(&mut self, up: bool) -> Result<(), ports::Error> {
+        self.with(|control| control.set_admin(up)).unwrap_or_else(|| Err(gone()))
+    }
+    fn inject(&mut self, frame: &[u8]) -> Result<(), ports::Error> {
+        self.with(|control| control.inject(frame)).unwrap_or_else(|| Err(gone()))
+    }
+    fn close(self: Box<Self>) {
+        let control = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+        if let Some(control) = control {
+            control.close();
+        }
+    }
+}
+
+impl Switch {
+    /// Brings the switch to what is desired, as far as it can be; the failures are by interface.
+    pub fn apply(self: &Rc<Self>, desired: &Desired) -> anyhow::Result<Failures> {
+        self.restoring.set(desired.global.flow_restore_wait);
+        let mut failures = Failures::new();
+        let mut tried: BTreeSet<String> = BTreeSet::new();
+        for _ in 0..ROUNDS {
+            let actions = plan(desired, &self.applied.borrow());
+            let mut progress = false;
+            for action in actions {
+                // What has just failed fails again; other plans may still get further.
+                if !tried.contains(&format!("{action:?}")) {
+                    progress |= self.execute(&action, &mut failures)?;
+                    tried.insert(format!("{action:?}"));
+                }
+            }
+            if !progress {
+                break;
+            }
+        }
+        self.settle();
+        Ok(failures)
+    }
+
+    /// What follows from a changed set of ports.
+    fn settle(&self) {
+        let bridges: Vec<Rc<Bridge>> = self.bridges.borrow().values().cloned().collect();
+        for bridge in bridges {
+            let before = bridge.datapath_id.get();
+            bridge.choose_identity();
+            bridge.choose_mtu();
+            if before != 0 && before != bridge.datapath_id.get() {
+                if let Some(openflow) = bridge.openflow.get() {
+                    openflow.reconnect();
+                }
+            }
+            bridge.apply_controllers();
+        }
+    }
+
+    /// Carries out one action; whether it was done.
+    fn execute(self: &Rc<Self>, action: &Action, failures: &mut Failures) -> anyhow::Result<bool> {
+        let mut number = None;
+        let result = match action {
+            Action::SetGlobal(global) => {
+                self.start(global)?;
+                let workers = match &global.worker_cpus {
+                    Some(cpus) => cpus.iter().map(|cpu| Some(*cpu)).collect(),
+                    None => vec![None],
+                };
+                self.set_restoring();
+                self.with_datapath(|datapath| datapath.set_workers(&workers))?.map_err(|error| error.to_string())
+            }
+            Action::SetSsl(ssl) => {
+                self.set_ssl(ssl.as_ref());
+                Ok(())
+            }
+            Action::RemovePort { bridge, interface } => {
+                self.remove_port(bridge, interface);
+                Ok(())
+            }
+            Action::RemoveBridge(name) => {
+                self.remove_bridge(name);
+                Ok(())
+            }
+            Action::AddBridge { name, settings } => self.add_bridge(name, settings),
+            Action::ModifyBridge { name, settings } => self.modify_bridge(name, settings),
+            Action::AddPort { bridge, port, number: wanted } => {
+                let added = self.add_port(bridge, port, *wanted);
+                if let Some(uuid) = port.interface {
+                    match &added {
+                        Ok(_) => failures.remove(&uuid),
+                        Err(text) => failures.insert(uuid, text.clone()),
+                    };
+                }
+                added.map(|got| number = Some(got))
+            }
+            Action::ModifyPort { bridge, port } => self.modify_port(bridge, port),
+            Action::SetMirrors { bridge, mirrors } => self.set_mirrors(bridge, mirrors),
+            Action::SetControllers { bridge, controllers } => {
+                if let Some(bridge) = self.bridge(bridge) {
+                    bridge.set_controllers(controllers);
+                }
+                Ok(())
+            }
+        };
+        match result {
+            Ok(()) => {
+                self.applied.borrow_mut().record(action, number);
+                Ok(true)
+            }
+            Err(text) => {
+                tracing::warn!(target: "bridge", "{text}");
+                Ok(false)
+            }
+        }
+    }
+
+    /// Tells every port whether packets wait for rules to be restored.
+    fn set_restoring(&self) {
+        for bridge in self.bridges.borrow().values() {
+            for port in bridge.ports.borrow().values() {
+                let settings = port.settings(self.restoring.get());
+                let _ = self.with_datapath(|datapath| datapath.modify_port(port.id, settings));
+            }
+        }
+    }
+
+    fn add_bridge(self: &Rc<Self>, name: &str, settings: &Settings) -> Result<(), String> {
+        let tables = program::table::Bridge::new(Arc::clone(&self.program));
+        let id = self
+            .with_datapath(|datapath| datapath.add_bridge(name, Arc::clone(&tables)))
+            .map_err(|NotRunning| NotRunning.to_string())?
+            .map_err(|error| error.to_string())?;
+        let pipeline = Pipeline::new(Arc::clone(&self.program), tables, Options::default());
+        let bridge = Rc::new(Bridge {
+            name: name.to_owned(),
+            id,
+            switch: Rc::downgrade(self),
+            pipeline: RefCell::new(pipeline),
+            settings: RefCell::new(settings.clone()),
+            ports: RefCell::default(),
+            numbers: RefCell::default(),
+            mirror_outputs: RefCell::default(),
+            mac: Cell::new(settings.default_mac),
+            datapath_id: Cell::new(0),
+            openflow: OnceCell::new(),
+            table_configs: RefCell::default(),
+            fragments: Cell::default(),
+            fail: Default::default(),
+        });
+        self.bridges.borrow_mut().insert(name.to_owned(), Rc::clone(&bridge));
+        self.set_bridge(&bridge, settings)?;
+        let openflow = OpenFlow::new(name, Rc::clone(&bridge) as Rc<dyn crate::openflow::Switch>, Rc::clone(&self.shell.tls), settings.protocols);
+        for error in openflow.open_sockets(&self.shell.options.directories.in_run("")) {
+            tracing::error!(target: "connmgr", "{error}");
+        }
+        let _ = bridge.openflow.set(openflow);
+        bridge.set_controllers(&[]);
+        tracing::info!(target: "bridge", "bridge {name}: using datapath ID {:016x}", bridge.settings.borrow().default_mac.to_number());
+        Ok(())
+    }
+
+    fn modify_bridge(&self, name: &str, settings: &Settings) -> Result<(), String> {
+        let Some(bridge) = self.bridge(name) else { return Ok(()) };
+        *bridge.settings.borrow_mut() = settings.clone();
+        self.set_bridge(&bridge, settings)
+    }
+
+    fn set_ssl(&self, ssl: Option<&ovsdb::vswitch::Ssl>) {
+        let mut files = self.shell.options.tls.clone();
+        if let Some(ssl) = ssl {
+            // As for Open vSwitch, the database's row stands in for what the command line does not say.
+            files.private_key = files.private_key.or_else(|| Some(ssl.private_key.clone().into()));
+            files.certificate = files.certificate.or_else(|| Some(ssl.certificate.clone().into()));
+            files.ca_cert = files.ca_cert.or_else(|| Some(ssl.ca_cert.clone().into()));
+            files.bootstrap |= ssl.bootstrap_ca_cert;
+        }
+        self.shell.tls.set_files(files);
+    }
+
+    fn set_bridge(&self, bridge: &Bridge, settings: &Settings) -> Result<(), String> {
+        if let Some(openflow) = bridge.openflow.get() {
+            openflow.set_versions(settings.protocols);
+        }
+        bridge.fail.changed.set(true);
+        {
+            let mut pipeline = bridge.pipeline.borrow_mut();
+            for (table, configured) in &settings.tables {
+                pipeline.set_table_limit(*table, configured.flow_limit.unwrap_or(u32::MAX));
+            }
+        }
+        let datapath_settings = BridgeSettings {
+            forward_bpdu: settings.forward_bpdu,
+            flood_vlans: settings.flood_vlans.iter().collect(),
+            mac_aging: u32::from(settings.mac_ageing),
+            mac_table_size: settings.mac_table_size as usize,
+        };
+        self.with_datapath(|datapath| datapath.set_bridge(bridge.id, datapath_settings))
+            .map_err(|NotRunning| NotRunning.to_string())?
+            .map_err(|error| format!("bridge {}: {error}", bridge.name))
+    }
+
+    fn remove_bridge(&self, name: &str) {
+        if let Some(bridge) = self.bridges.borrow_mut().remove(name) {
+            bridge.close();
+        }
+    }
+
+    /// Opens a device, or makes a patch port, and puts it into its bridge under the number that it gets.
+    fn add_port(&self, bridge: &str, config: &Config, wanted: Option<u16>) -> Result<u16, String> {
+        let bridge = self.bridge(bridge).ok_or("its bridge could not be made")?;
+        let now = self.clock.now_ms();
+        let (kind, mut control) = match config.device.as_str() {
+            "patch" => (PortKind::Patch { peer: patch_peer(config)? }, None),
+            _ => {
+                let (kind, control) = self.open_device(config)?;
+                (kind, Some(control))
+            }
+        };
+        let number = match wanted {
+            _ if config.local => ofport::LOCAL,
+            wanted => bridge.numbers.borrow_mut().allocate(wanted, now).ok_or("no free OpenFlow port number")?,
+        };
+        let spec = PortSpec {
+            name: config.interface_name.clone(),
+            bridge: bridge.id,
+            number: openflow::port::from_u16(number),
+            settings: settings_of(config, PortConfig::default(), self.restoring.get()),
+            kind,
+        };
+        let added = self.with_datapath(|datapath| datapath.add_port(spec)).map_err(|NotRunning| NotRunning.to_string());
+        let id = match added.and_then(|added| added.map_err(|error| error.to_string())) {
+            Ok(id) => id,
+            Err(text) => {
+                bridge.numbers.borrow_mut().release(number, now);
+                if let Some(control) = control {
+                    control.close();
+                }
+                return Err(text);
+            }
+        };
+        let info = control.as_mut().map_or_else(patch_info, |control| control.info());
+        let port = Port { config: config.clone(), number, id, control, info, flags: PortConfig::default(), since_ms: now };
+        bridge.ports.borrow_mut().insert(number, port);
+        tracing::info!(target: "bridge", "bridge {}: added interface {} on port {number}", bridge.name, config.interface_name);
+        bridge.choose_identity();
+        bridge.tell_port(number, PortReason::Add);
+        Ok(number)
+    }
+
+    fn open_device(&self, config: &Config) -> Result<(PortKind<Mbuf>, Box<dyn PortControl>), String> {
+        let eal = self.eal().ok_or_else(|| NotRunning.to_string())?;
+        let name = &config.interface_name;
+        let rundir = self.sockets_directory();
+        let is_kernel = matches!(config.device.as_str(), "system" | "internal" | "tap");
+        let device = match config.device.as_str() {
+            "dummy-internal" | "dummy-pmd" => "dummy",
+            _ if is_kernel && self.all_dummy() => "dummy",
+            device => device,
+        };
+        let mut spec = ports::PortSpec::from_row(name, device, &config.options, &rundir).map_err(|error| error.to_string())?;
+        spec.mtu = config.mtu_request;
+        spec.mac = config.mac.map(|mac: Mac| mac.0);
+        spec.tx_queues = self.worker_count();
+        let open = ports::open(&eal, &spec).map_err(|error| error.to_string())?;
+        let shared = Shared(Arc::new(Mutex::new(Some(open.control))));
+        let mut for_workers = shared.clone();
+        let tx = Box::new(move |worker| for_workers.tx_queue(worker).map_err(|error| error.to_string()));
+        Ok((PortKind::Device { rx: open.rx, tx }, Box::new(shared)))
+    }
+
+    fn worker_count(&self) -> u16 {
+        self.with_datapath(|datapath| datapath.workers().len()).map_or(1, |count| u16::try_from(count.max(1)).unwrap_or(u16::MAX))
+    }
+
+    /// Where vhost-user sockets are: the run directory, or a directory below it.
+    fn sockets_directory(&self) -> std::path::PathBuf {
+        let run = self.shell.options.directories.in_run("");
+        let applied = self.applied.borrow();
+        match applied.global.as_ref().and_then(|global| global.dpdk.vhost_sock_dir.as_deref()) {
+            Some(below) => run.join(below),
+            None => run,
+        }
+    }
+
+    fn remove_port(&self, bridge: &str, interface: &str) {
+        let Some(bridge) = self.bridge(bridge) else { return };
+        let Some(number) = bridge.number_of(interface) else { return };
+        let description = bridge.describe_port(number);
+        let Some(port) = bridge.ports.borrow_mut().remove(&number) else { return };
+        if let Ok(Err(error)) = self.with_datapath(|datapath| datapath.remove_port(port.id)) {
+            tracing::warn!(target: "bridge", "bridge {}: {error}", bridge.name);
+        }
+        if let Some(control) = port.control {
+            control.close();
+        }
+        bridge.numbers.borrow_mut().release(number, self.clock.now_ms());
+        tracing::info!(target: "bridge", "bridge {}: deleted interface {interface} on port {number}", bridge.name);
+        if let (Some(openflow), Some(description)) = (bridge.openflow.get(), description) {
+            openflow.port_status(&PortStatus { reason: PortReason::Delete, port: description });
+        }
+    }
+
+    /// Takes out a port whose device has gone, so that it is opened anew when the device comes back.
+    pub(super) fn forget_port(&self, bridge: &str, interface: &str) {
+        self.remove_port(bridge, interface);
+        let action = Action::RemovePort { bridge: bridge.to_owned(), interface: interface.to_owned() };
+        self.applied.borrow_mut().record(&action, None);
+    }
+
+    fn modify_port(&self, bridge: &str, config: &Config) -> Result<(), String> {
+        let Some(bridge) = self.bridge(bridge) else { return Ok(()) };
+        let Some(number) = bridge.number_of(&config.interface_name) else { return Ok(()) };
+        let mut ports = bridge.ports.borrow_mut();
+        let Some(port) = ports.get_mut(&number) else { return Ok(()) };
+        let (id, settings) = (port.id, settings_of(config, port.flags, self.restoring.get()));
+        let text = |error: datapath::Error| format!("{}: {error}", config.interface_name);
+        self.with_datapath(|datapath| datapath.modify_port(id, settings))
+            .map_err(|NotRunning| NotRunning.to_string())?
+            .map_err(text)?;
+        if config.device == "patch" && config.options != port.config.options {
+            let peer = patch_peer(config)?;
+            self.with_datapath(|datapath| datapath.set_peer(id, &peer)).map_err(|NotRunning| NotRunning.to_string())?.map_err(text)?;
+        }
+        if let Some(control) = &mut port.control {
+            let mtu = config.mtu_request.filter(|_| config.mtu_request != port.config.mtu_request);
+            let mac = config.mac.filter(|_| config.mac != port.config.mac);
+            let changed = mtu.map_or(Ok(()), |mtu| control.set_mtu(mtu)).and_then(|()| mac.map_or(Ok(()), |mac| control.set_mac(mac.0)));
+            if let Err(error) = changed {
+                tracing::warn!(target: "bridge", "{}: {error}", config.interface_name);
+            }
+            port.info = control.info();
+        }
+        port.config = config.clone();
+        Ok(())
+    }
+
+    fn set_mirrors(&self, bridge: &str, mirrors: &[Mirror]) -> Result<(), String> {
+        let Some(bridge) = self.bridge(bridge) else { return Ok(()) };
+        let specs: Vec<MirrorSpec> = mirrors.iter().filter_map(|mirror| bridge.mirror_spec(mirror)).collect();
+        self.with_datapath(|datapath| datapath.set_mirrors(bridge.id, specs))
+            .map_err(|NotRunning| NotRunning.to_string())?
+            .map_err(|error| format!("bridge {}: {error}", bridge.name))?;
+        bridge.note_mirrors(mirrors);
+        Ok(())
+    }
+}
+
+fn patch_peer(config: &Config) -> Result<String, String> {
+    let name = &config.interface_name;
+    match config.options.get("peer") {
+        None => Err(format!("{name}: patch type requires valid 'peer' argument")),
+        Some(peer) if peer == name => Err(format!("{name}: patch peer must not be self")),
+        Some(peer) => Ok(peer.clone()),
+    }
+}
+
+/// How a patch port looks: up, with a link, and without an address.
+fn patch_info() -> PortInfo {
+    PortInfo { present: true, admin_up: true, link_up: true, ..PortInfo::default() }
+}
+
+impl Bridge {
+    /// A mirror for the datapath; None while its output port is not there.
+    fn mirror_spec(&self, mirror: &Mirror) -> Option<MirrorSpec> {
+        let ports = self.ports.borrow();
+        let find = |interface: &String| ports.values().find(|port| port.config.interface_name == *interface).map(|port| port.id);
+        Some(MirrorSpec {
+            name: mirror.uuid.to_string(),
+            select_all: mirror.all,
+            select_src: mirror.sources.iter().filter_map(find).collect(),
+            select_dst: mirror.destinations.iter().filter_map(find).collect(),
+            select_vlans: mirror.vlans.as_ref().map_or_else(Vec::new, |vlans| vlans.iter().collect()),
+            output: match &mirror.output {
+                Output::Port(interface) => MirrorOutput::Port(find(interface)?),
+                Output::Vlan(vlan) => MirrorOutput::Vlan(*vlan),
+            },
+            snaplen: (mirror.length > 0).then_some(u32::from(mirror.length)),
+        })
+    }
+
+    fn set_controllers(&self, controllers: &[Controller]) {
+        *self.fail.controllers.borrow_mut() = controllers.to_vec();
+        self.fail.changed.set(true);
+    }
+
+    /// Connects to the configured controllers, unless rules are being restored.
+    fn apply_controllers(&self) {
+        if self.switch().restoring.get() || !self.fail.changed.replace(false) {
+            return;
+        }
+        let controllers = self.fail.controllers.borrow();
+        if let Some(openflow) = self.openflow.get() {
+            let settings: Vec<ControllerSettings> = controllers.iter().map(ControllerSettings::from).collect();
+            for error in openflow.set_controllers(&settings) {
+                tracing::error!(target: "connmgr", "{}: {error}", self.name);
+            }
+        }
+        let primaries = controllers.iter().filter(|controller| !controller.service);
+        let probe_ms = primaries.clone().map(|controller| u64::from(controller.inactivity_probe)).max().unwrap_or(0);
+        self.configure_fail(primaries.count(), probe_ms);
+    }
+}

@@ -1,0 +1,136 @@
+//! What a bridge does without a controller.
+//!
+//! A standalone bridge without configured controllers has an ordinary rule of priority 0 that switches everything (NORMAL). With controllers of which none
+//! has answered for three probe intervals it gets the same as a hidden rule above all others, until one comes back (Open vSwitch's `fail-open.c`). A
+//! secure bridge has neither. When the first controller is configured, or the last one taken away, the tables are emptied, as `bridge.c` does.
+
+use super::Bridge;
+use crate::config::controller::Controller;
+use crate::config::desired::FailMode;
+use openflow::Version;
+use openflow::action::{Action, Instruction};
+use openflow::flow::{FlowFlags, FlowMod, FlowModCommand};
+use openflow::port;
+use packet::Match;
+use std::cell::{Cell, RefCell};
+
+/// Priority of the hidden rule, above every other (Open vSwitch's `FAIL_OPEN_PRIORITY`).
+const FAIL_OPEN_PRIORITY: u32 = 0x00f0_f0f0;
+
+/// How a bridge stands with its controllers.
+#[derive(Default)]
+pub(super) struct Fail {
+    /// How many are configured; None before any configuration.
+    configured: Cell<Option<usize>>,
+    /// When the last one went, ms; None while one is connected.
+    lost_ms: Cell<Option<u64>>,
+    /// How long to wait before switching alone, ms.
+    patience_ms: Cell<u64>,
+    open: Cell<bool>,
+    /// The controllers wanted.
+    pub(super) controllers: RefCell<Vec<Controller>>,
+    /// Whether they are yet to be applied.
+    pub(super) changed: Cell<bool>,
+}
+
+fn normal() -> Vec<Instruction> {
+    vec![Instruction::ApplyActions(vec![Action::Output { port: port::NORMAL, max_len: 0 }])]
+}
+
+/// The rule of a standalone bridge without controllers.
+fn switch_everything() -> FlowMod {
+    FlowMod {
+        command: FlowModCommand::Add,
+        table: 0,
+        matching: Match::any(),
+        priority: 0,
+        cookie: 0,
+        cookie_filter: 0,
+        cookie_mask: 0,
+        modify_cookie: false,
+        modify_adds: false,
+        idle_timeout: 0,
+        hard_timeout: 0,
+        importance: 0,
+        flags: FlowFlags::default(),
+        out_port: port::ANY,
+        out_group: u32::MAX,
+        buffer_id: u32::MAX,
+        instructions: normal(),
+    }
+}
+
+impl Bridge {
+    /// Says how many primary controllers are configured and how long their silence is borne. Called with every configuration.
+    pub(super) fn configure_fail(&self, controllers: usize, probe_ms: u64) {
+        let fail = &self.fail;
+        fail.patience_ms.set(probe_ms.max(5000) * 3);
+        let before = fail.configured.replace(Some(controllers));
+        let now_ms = self.switch().clock.now_ms();
+        if before.map(|count| count > 0) != Some(controllers > 0) {
+            if before.is_some() {
+                let outcome = self.pipeline.borrow_mut().flush(self.switch().now());
+                self.tell_removed(outcome.removed);
+            }
+            fail.lost_ms.set((controllers > 0).then_some(now_ms));
+        }
+        let standalone = self.settings.borrow().fail_mode == FailMode::Standalone;
+        if controllers == 0 && standalone {
+            let outcome = self.pipeline.borrow_mut().flow_mod(&switch_everything(), Version::V1_0, self.switch().now());
+            if let Err(error) = outcome {
+                tracing::error!(target: "bridge", "{}: cannot add the rule for NORMAL: {error}", self.name);
+            }
+        }
+        if controllers == 0 || !standalone {
+            self.set_open(false);
+        }
+        self.publish();
+    }
+
+    /// Notes that a controller came, or that the last one went.
+    pub(super) fn note_controllers(&self, connected: bool) {
+        if connected {
+            self.fail.lost_ms.set(None);
+            self.set_open(false);
+            self.publish();
+        } else if self.fail.lost_ms.get().is_none() {
+            self.fail.lost_ms.set(Some(self.switch().clock.now_ms()));
+        }
+    }
+
+    /// Opens when controllers have been silent for too long.
+    pub(super) fn fail_step(&self) {
+        let fail = &self.fail;
+        let Some(lost_ms) = fail.lost_ms.get() else { return };
+        let waited = self.switch().clock.now_ms().saturating_sub(lost_ms);
+        let standalone = self.settings.borrow().fail_mode == FailMode::Standalone;
+        if !fail.open.get()
+            && standalone
+            && fail.configured.get().is_some_and(|count| count > 0)
+            && waited >= fail.patience_ms.get()
+        {
+            tracing::warn!(target: "fail_open",
+                "Could not connect to controller (or switch failed controller's post-connection admission control policy) for {} seconds, failing open",
+                waited / 1000);
+            self.set_open(true);
+            self.publish();
+        }
+    }
+
+    fn set_open(&self, open: bool) {
+        if self.fail.open.replace(open) == open {
+            return;
+        }
+        let mut pipeline = self.pipeline.borrow_mut();
+        if open {
+            let now = self.switch().now();
+            if let Err(error) = pipeline.add_hidden(0, FAIL_OPEN_PRIORITY, &Match::any(), &normal(), now) {
+                tracing::error!(target: "fail_open", "{}: cannot fail open: {error}", self.name);
+                self.fail.open.set(false);
+            }
+        } else {
+            tracing::warn!(target: "fail_open", "No longer in fail-open mode");
+            pipeline.remove_hidden(0, FAIL_OPEN_PRIORITY, &Match::any());
+        }
+    }
+}

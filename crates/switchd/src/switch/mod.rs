@@ -1,0 +1,231 @@
+//! The switch proper: bridges, their ports and their OpenFlow state, on the one control thread.
+//!
+//! * [`Switch`] owns what all bridges share: DPDK's environment, the datapath with its workers, the program's epoch.
+//! * [`execute`] carries out what [`crate::config::plan`] lists; [`database`] is the loop around it.
+//! * [`report`] reads back how things stand, for the database and for people; [`fail`] is what a bridge does without a controller.
+//!
+//! Everything is in `RefCell`s that no call holds across an `await`.
+
+pub mod bridge;
+pub mod database;
+pub mod execute;
+mod fail;
+mod of;
+pub mod report;
+
+pub use bridge::{Bridge, Port};
+
+use crate::Shell;
+use crate::config::Applied;
+use crate::config::global::Global;
+use datapath::clock::Clock;
+use datapath::{Datapath, Options};
+use ports::{Eal, EalOptions, Mbuf, Memory};
+use program::Program;
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Rules unlinked in one turn of housekeeping, so that a turn stays short.
+const HOUSEKEEPING: usize = 20_000;
+
+/// What all bridges share.
+pub struct Switch {
+    /// The process around it.
+    pub shell: Rc<Shell>,
+    /// Epochs and counters.
+    pub program: Arc<Program>,
+    /// The datapath's clock.
+    pub clock: Arc<Clock>,
+    /// What has been done of the configuration.
+    pub applied: RefCell<Applied>,
+    /// The bridges by name.
+    pub bridges: RefCell<BTreeMap<String, Rc<Bridge>>>,
+    running: RefCell<Option<Running>>,
+    /// Whether packets and controllers wait until rules are restored (`flow-restore-wait`).
+    pub restoring: Cell<bool>,
+}
+
+/// What exists once DPDK's environment is up. Fields are dropped in order: workers end before the environment goes.
+struct Running {
+    datapath: Datapath<Mbuf>,
+    eal: Eal,
+}
+
+/// The answer of everything that needs the datapath before the first configuration has been read.
+#[derive(Debug, thiserror::Error, Clone, Copy, PartialEq, Eq)]
+#[error("the datapath is not running yet")]
+pub struct NotRunning;
+
+impl Switch {
+    /// A switch without bridges; nothing of it runs yet.
+    pub fn new(shell: Rc<Shell>) -> Rc<Switch> {
+        Rc::new(Switch {
+            shell,
+            program: Arc::new(Program::new()),
+            clock: Arc::new(Clock::default()),
+            applied: RefCell::default(),
+            bridges: RefCell::default(),
+            running: RefCell::new(None),
+            restoring: Cell::new(false),
+        })
+    }
+
+    /// Starts DPDK's environment and the workers, once.
+    fn start(&self, global: &Global) -> anyhow::Result<()> {
+        if self.running.borrow().is_some() {
+            return Ok(());
+        }
+        let dpdk = &global.dpdk;
+        let options = EalOptions {
+            memory: Memory::Auto,
+            lcore_mask: dpdk.lcore_mask.clone(),
+            socket_mem: dpdk.socket_mem.clone(),
+            socket_limit: dpdk.socket_limit.clone(),
+            hugepage_dir: dpdk.hugepage_dir.clone(),
+            alloc_mem: dpdk.alloc_mem,
+            extra: dpdk.extra.clone().unwrap_or_default(),
+            file_prefix: None,
+        };
+        let eal = ports::eal::init(&options)?;
+        let pool = eal.pool()?;
+        let thread_init = |_: &str| {
+            let registration = ports::eal::register_thread().map_err(|error| error.to_string())?;
+            Ok(Box::new(registration) as Box<dyn Any>)
+        };
+        let datapath = Datapath::new(Options {
+            program: Arc::clone(&self.program),
+            allocate: Box::new(move |bytes| pool.frame(bytes)),
+            thread_init: Some(Arc::new(thread_init)),
+            clock: Arc::clone(&self.clock),
+        })?;
+        *self.running.borrow_mut() = Some(Running { datapath, eal });
+        Ok(())
+    }
+
+    /// The datapath, for a short while.
+    pub fn with_datapath<R>(&self, act: impl FnOnce(&mut Datapath<Mbuf>) -> R) -> Result<R, NotRunning> {
+        match &mut *self.running.borrow_mut() {
+            Some(running) => Ok(act(&mut running.datapath)),
+            None => Err(NotRunning),
+        }
+    }
+
+    /// DPDK's environment.
+    pub fn eal(&self) -> Option<Eal> {
+        self.running.borrow().as_ref().map(|running| running.eal.clone())
+    }
+
+    /// A bridge by name.
+    pub fn bridge(&self, name: &str) -> Option<Rc<Bridge>> {
+        self.bridges.borrow().get(name).cloned()
+    }
+
+    /// The bridge that the datapath knows by `id`.
+    pub fn bridge_by_id(&self, id: datapath::BridgeId) -> Option<Rc<Bridge>> {
+        self.bridges.borrow().values().find(|bridge| bridge.id == id).cloned()
+    }
+
+    /// The time for rules.
+    pub fn now(&self) -> pipeline::Clock {
+        pipeline::Clock::from_ms(self.clock.now_ms())
+    }
+
+    /// What must be done about once a second: rules time out, addresses age, what was replaced is freed.
+    pub fn housekeep(&self) {
+        let bridges: Vec<Rc<Bridge>> = self.bridges.borrow().values().cloned().collect();
+        let mut changed = false;
+        for bridge in bridges {
+            changed |= bridge.housekeep(HOUSEKEEPING);
+        }
+        if changed || self.program.domain.collect() > 0 {
+            // What was unlinked can be freed only once an epoch has passed.
+            self.program.domain.publish();
+        }
+        let _ = self.with_datapath(Datapath::run);
+    }
+
+    /// Hands a packet to the controllers that want it.
+    pub fn deliver(&self, packet: datapath::packet_in::PacketIn) {
+        use openflow::message::{NO_BUFFER, PacketIn, PacketInFormat, PacketInReason};
+        use program::ops::PacketInReason as Reason;
+        let Some(bridge) = self.bridge_by_id(packet.bridge) else { return };
+        let Some(openflow) = bridge.openflow.get() else { return };
+        let message = PacketIn {
+            format: PacketInFormat::default(),
+            buffer_id: NO_BUFFER,
+            total_len: packet.total_len as u32,
+            reason: match packet.reason {
+                Reason::NoMatch => PacketInReason::NoMatch,
+                Reason::Action => PacketInReason::Action,
+                Reason::InvalidTtl => PacketInReason::InvalidTtl,
+                Reason::ActionSet => PacketInReason::ActionSet,
+                Reason::Group => PacketInReason::Group,
+                Reason::PacketOut => PacketInReason::PacketOut,
+            },
+            table: packet.table,
+            cookie: packet.cookie,
+            matching: pipeline_fields(&packet),
+            data: packet.data,
+            userdata: packet.userdata,
+        };
+        openflow.packet_in(&message, packet.controller_id);
+    }
+
+    /// Takes out ports whose device has gone; true when there were some.
+    pub fn drop_vanished(&self) -> bool {
+        let mut gone = Vec::new();
+        for bridge in self.bridges.borrow().values() {
+            for port in bridge.ports.borrow().values() {
+                if port.control.is_some() && !port.info.present {
+                    gone.push((bridge.name.clone(), port.config.interface_name.clone()));
+                }
+            }
+        }
+        for (bridge, interface) in &gone {
+            self.forget_port(bridge, interface);
+        }
+        !gone.is_empty()
+    }
+
+    /// Takes everything down: ports first, then workers, then DPDK.
+    pub fn shut_down(&self) {
+        let bridges = std::mem::take(&mut *self.bridges.borrow_mut());
+        for bridge in bridges.values() {
+            bridge.close();
+        }
+        drop(bridges);
+        if let Some(running) = self.running.borrow_mut().take() {
+            drop(running.datapath);
+            running.eal.cleanup();
+        }
+    }
+}
+
+/// The TLS files of the command line, for the connection to the database.
+fn tls_of(shell: &Shell) -> Option<ovsdb::stream::TlsFiles> {
+    let files = shell.tls.files();
+    Some(ovsdb::stream::TlsFiles { private_key: files.private_key?, certificate: files.certificate?, ca_cert: files.ca_cert?, bootstrap: files.bootstrap })
+}
+
+/// The packet's port, and its pipeline fields that are not zero: metadata, registers, tunnel.
+fn pipeline_fields(packet: &datapath::packet_in::PacketIn) -> packet::Match {
+    use packet::Field;
+    let mut matching = packet::Match::any();
+    matching.set_exact(Field::InPortOxm, u128::from(packet.in_port));
+    for def in packet::fields::FIELDS {
+        let is_port = matches!(def.field, Field::InPort | Field::InPortOxm | Field::InPhyPort | Field::ActsetOutput | Field::PacketType);
+        let overlay = def.name.starts_with("xreg") || def.name.starts_with("xxreg");
+        let filled = def.words().minus(packet.valid).is_empty();
+        if is_port || overlay || !filled || !packet::edit::is_metadata(def.field) {
+            continue;
+        }
+        let bytes = &packet.key.bytes()[def.offset..def.offset + def.bytes];
+        if bytes.iter().any(|byte| *byte != 0) {
+            matching.set(def.field, bytes, &def.place());
+        }
+    }
+    matching
+}

@@ -1,0 +1,461 @@
+//! A bridge as controllers see it: [`crate::openflow::Switch`] over pipeline and datapath.
+
+use super::bridge::{Bridge, Port};
+use crate::config::ofport;
+use crate::openflow::{LocalFuture, Switch};
+use openflow::flow::{FlowMod, FlowStats, FlowStatsRequest};
+use openflow::group::{GroupDescription, GroupMod, GroupStats};
+use openflow::message::{Capabilities, Features, Fragments, PacketOut, QueueRequest};
+use openflow::meter::{MeterConfig, MeterMod, MeterStats};
+use openflow::port::{self, PortConfig, PortDescription, PortFeatures, PortMod, PortNo, PortReason, PortState, PortStats, PortStatus};
+use openflow::stats::{
+    Aggregate, Description, GroupFeatures, MeterFeatures, QueueDescription, QueueStats, TableConfig, TableFeatures, TableStats,
+};
+use openflow::{Error, Message, Version};
+use program::table::Miss;
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+/// Tables that OpenFlow sees: 0 to 253.
+const TABLES: u8 = 254;
+/// OpenFlow 1.0's actions that exist: output, enqueue and the ten that change VLAN, addresses, ToS and ports.
+const ACTIONS_1_0: u32 = 0xfff;
+/// How long a barrier looks again and again before it sleeps between looks.
+const BARRIER_EAGER: Duration = Duration::from_millis(2);
+/// How long workers may take to see a change before a barrier is answered all the same, with a line in the log: a worker that has died must not
+/// take the controllers with it.
+const BARRIER_LIMIT: Duration = Duration::from_secs(10);
+/// Table configuration bits of OpenFlow 1.1 and 1.2: what becomes of packets without a rule.
+const MISS_CONTINUE: u32 = 1;
+const MISS_DROP: u32 = 2;
+
+impl Bridge {
+    /// A port as controllers see it.
+    pub fn describe_port(&self, number: u16) -> Option<PortDescription> {
+        self.ports.borrow().get(&number).map(describe)
+    }
+
+    /// Tells controllers of a port.
+    pub fn tell_port(&self, number: u16, reason: PortReason) {
+        if let (Some(openflow), Some(port)) = (self.openflow.get(), self.describe_port(number)) {
+            openflow.port_status(&PortStatus { reason, port });
+        }
+    }
+
+    /// What becomes of packets without a rule depends on who listens: controllers before 1.3 get them.
+    pub fn choose_miss(&self) {
+        let to_controller = self.openflow.get().is_some_and(crate::openflow::OpenFlow::wants_misses);
+        let wanted = if to_controller { Miss::Controller } else { Miss::Drop };
+        let given = self.table_configs.borrow();
+        let mut pipeline = self.pipeline.borrow_mut();
+        for table in 0..TABLES {
+            let miss = match given.get(&table).copied().unwrap_or(0) & 3 {
+                MISS_CONTINUE => Miss::Next,
+                MISS_DROP => Miss::Drop,
+                _ => wanted,
+            };
+            if pipeline.miss(table) != miss {
+                pipeline.set_miss(table, miss);
+            }
+        }
+    }
+
+    /// Looks at every device again and tells controllers what has changed; true when something has.
+    pub fn poll_ports(&self) -> bool {
+        let mut changed = Vec::new();
+        for port in self.ports.borrow_mut().values_mut() {
+            let Some(control) = &mut port.control else { continue };
+            let before = describe(port_view(port.number, &port.config.interface_name, &port.info, port.flags, &port.config.device));
+            let info = control.info();
+            if info != port.info {
+                port.info = info;
+                let after = describe(port_view(port.number, &port.config.interface_name, &port.info, port.flags, &port.config.device));
+                changed.push((port.number, before != after));
+            }
+        }
+        for (number, _) in changed.iter().filter(|(_, visible)| *visible) {
+            self.tell_port(*number, PortReason::Modify);
+        }
+        !changed.is_empty()
+    }
+
+    /// A port's counters by the names of `Interface.statistics`; the device's own where it has them.
+    pub fn port_counters(&self, port: &mut Port) -> HashMap<String, u64> {
+        let mut counters: HashMap<String, u64> = HashMap::new();
+        if let Ok(Ok(stats)) = self.switch().with_datapath(|datapath| datapath.port_stats(port.id)) {
+            let own = [
+                ("rx_packets", stats.rx_packets),
+                ("rx_bytes", stats.rx_bytes),
+                ("rx_dropped", stats.rx_dropped),
+                ("rx_errors", stats.rx_errors),
+                ("tx_packets", stats.tx_packets),
+                ("tx_bytes", stats.tx_bytes),
+                ("tx_dropped", stats.tx_full + stats.tx_too_long),
+                ("tx_errors", stats.tx_failed),
+            ];
+            counters.extend(own.map(|(name, value)| (name.to_owned(), value)));
+        }
+        if let Some(control) = &mut port.control {
+            counters.extend(control.device_stats());
+        }
+        counters
+    }
+
+    fn stats_of(&self, port: &mut Port) -> PortStats {
+        let counters = self.port_counters(port);
+        let of = |name: &str| counters.get(name).copied().unwrap_or(port::UNKNOWN);
+        PortStats {
+            port: port.openflow_number(),
+            rx_packets: of("rx_packets"),
+            tx_packets: of("tx_packets"),
+            rx_bytes: of("rx_bytes"),
+            tx_bytes: of("tx_bytes"),
+            rx_dropped: of("rx_dropped"),
+            tx_dropped: of("tx_dropped"),
+            rx_errors: of("rx_errors"),
+            tx_errors: of("tx_errors"),
+            rx_frame_errors: of("rx_frame_err"),
+            rx_over_errors: of("rx_over_err"),
+            rx_crc_errors: of("rx_crc_err"),
+            collisions: of("collisions"),
+            duration_ns: self.switch().clock.now_ms().saturating_sub(port.since_ms) * 1_000_000,
+        }
+    }
+
+    fn apply_flow_mod(&self, change: &FlowMod, version: Version) -> Result<(), Error> {
+        let now = self.switch().now();
+        let outcome = self.pipeline.borrow_mut().flow_mod(change, version, now)?;
+        self.tell_removed(outcome.removed);
+        Ok(())
+    }
+
+    fn check_packet_out(&self, packet: &PacketOut, version: Version) -> Result<pipeline::PacketOutProgram, Error> {
+        self.pipeline.borrow().packet_out(packet, version)
+    }
+
+    fn send_packet_out(&self, program: pipeline::PacketOutProgram, data: &[u8]) {
+        let sent = self.switch().with_datapath(|datapath| datapath.packet_out(self.id, program.in_port, data.to_vec(), program.ops));
+        if let Ok(Err(error)) = sent {
+            tracing::warn!(target: "ofproto", "{}: packet-out: {error}", self.name);
+        }
+    }
+}
+
+/// What of a port controllers see.
+struct PortView<'a> {
+    number: u16,
+    name: &'a str,
+    info: &'a ports::PortInfo,
+    flags: PortConfig,
+    device: &'a str,
+}
+
+fn port_view<'a>(number: u16, name: &'a str, info: &'a ports::PortInfo, flags: PortConfig, device: &'a str) -> PortView<'a> {
+    PortView { number, name, info, flags, device }
+}
+
+impl<'a> From<&'a Port> for PortView<'a> {
+    fn from(port: &'a Port) -> PortView<'a> {
+        port_view(port.number, &port.config.interface_name, &port.info, port.flags, &port.config.device)
+    }
+}
+
+fn features_of(info: &ports::PortInfo, device: &str) -> PortFeatures {
+    let half = info.full_duplex == Some(false);
+    let rate = match info.link_speed / 1_000_000 {
+        0 => return PortFeatures::empty(),
+        1..=10 if half => PortFeatures::HALF_10M,
+        1..=10 => PortFeatures::FULL_10M,
+        11..=100 if half => PortFeatures::HALF_100M,
+        11..=100 => PortFeatures::FULL_100M,
+        101..=1000 if half => PortFeatures::HALF_1G,
+        101..=1000 => PortFeatures::FULL_1G,
+        10_000 => PortFeatures::FULL_10G,
+        40_000 => PortFeatures::FULL_40G,
+        100_000 => PortFeatures::FULL_100G,
+        1_000_000 => PortFeatures::FULL_1T,
+        _ => PortFeatures::OTHER,
+    };
+    // The kernel's virtual devices say twisted pair, which Open vSwitch shows.
+    let medium = if matches!(device, "system" | "internal" | "tap") { PortFeatures::COPPER } else { PortFeatures::empty() };
+    rate | medium
+}
+
+fn describe<'a>(port: impl Into<PortView<'a>>) -> PortDescription {
+    let port = port.into();
+    let current = features_of(port.info, port.device);
+    let mut config = port.flags;
+    config.set(PortConfig::DOWN, !port.info.admin_up);
+    let mut state = PortState::empty();
+    state.set(PortState::LINK_DOWN, !port.info.link_up);
+    state.set(PortState::LIVE, port.info.link_up && port.info.admin_up);
+    PortDescription {
+        number: port::from_u16(port.number),
+        hw_addr: port.info.mac,
+        name: port.name.to_owned(),
+        config,
+        state,
+        current,
+        current_speed: current.max_rate_kbps(),
+        ..PortDescription::default()
+    }
+}
+
+impl Switch for Bridge {
+    fn features(&self, with_ports: bool) -> Features {
+        Features {
+            datapath_id: self.datapath_id.get(),
+            buffers: 0,
+            tables: TABLES,
+            auxiliary: 0,
+            capabilities: Capabilities::FLOW_STATS
+                | Capabilities::TABLE_STATS
+                | Capabilities::PORT_STATS
+                | Capabilities::QUEUE_STATS
+                | Capabilities::ARP_MATCH_IP,
+            actions: ACTIONS_1_0,
+            ports: if with_ports { self.ports() } else { Vec::new() },
+        }
+    }
+
+    fn description(&self) -> Description {
+        let settings = self.settings.borrow();
+        Description {
+            manufacturer: "Sluice".into(),
+            hardware: "Open vSwitch".into(),
+            software: crate::options::COMPATIBLE_VERSION.to_string(),
+            serial: settings.serial_number.clone().unwrap_or_else(|| "None".into()),
+            datapath: settings.description.clone().unwrap_or_else(|| self.name.clone()),
+        }
+    }
+
+    fn fragments(&self) -> Fragments {
+        self.fragments.get()
+    }
+
+    fn set_fragments(&self, fragments: Fragments) -> Result<(), Error> {
+        // Fragments are matched as they are; the other ways need state that this switch does not keep.
+        match fragments {
+            Fragments::Normal | Fragments::NxMatch => {
+                self.fragments.set(fragments);
+                Ok(())
+            }
+            Fragments::Drop | Fragments::Reassemble => Err(Error::SwitchConfigBadFlags),
+        }
+    }
+
+    fn flow_mod(&self, change: &FlowMod, version: Version) -> Result<(), Error> {
+        self.apply_flow_mod(change, version)
+    }
+
+    fn packet_out(&self, packet: &PacketOut, version: Version) -> Result<(), Error> {
+        let program = self.check_packet_out(packet, version)?;
+        self.publish();
+        self.send_packet_out(program, &packet.data);
+        Ok(())
+    }
+
+    fn port_mod(&self, change: &PortMod) -> Result<(), Error> {
+        let number = port::to_u16(change.port).ok_or(Error::PortModBadPort)?;
+        let switch = self.switch();
+        {
+            let mut ports = self.ports.borrow_mut();
+            let port = ports.get_mut(&number).ok_or(Error::PortModBadPort)?;
+            if port.info.mac != change.hw_addr && change.hw_addr != [0; 6] {
+                return Err(Error::PortModBadHwAddr);
+            }
+            port.flags = port.flags.difference(change.mask).union(change.config.intersection(change.mask));
+            if change.mask.contains(PortConfig::DOWN)
+                && let Some(control) = &mut port.control
+            {
+                let up = !change.config.contains(PortConfig::DOWN);
+                if let Err(error) = control.set_admin(up) {
+                    tracing::warn!(target: "ofproto", "{}: {error}", port.config.interface_name);
+                }
+                port.info = control.info();
+            }
+            let (id, settings) = (port.id, port.settings(switch.restoring.get()));
+            let _ = switch.with_datapath(|datapath| datapath.modify_port(id, settings));
+        }
+        self.tell_port(number, PortReason::Modify);
+        Ok(())
+    }
+
+    fn table_mod(&self, change: &TableConfig) -> Result<(), Error> {
+        if change.config & 3 == 3 {
+            return Err(Error::TableModBadConfig);
+        }
+        {
+            let mut configs = self.table_configs.borrow_mut();
+            match change.table {
+                u8::MAX => configs.extend((0..TABLES).map(|table| (table, change.config))),
+                table if table < TABLES => {
+                    configs.insert(table, change.config);
+                }
+                _ => return Err(Error::TableModBadTable),
+            }
+        }
+        self.choose_miss();
+        Ok(())
+    }
+
+    fn group_mod(&self, _: &GroupMod, _: Version) -> Result<(), Error> {
+        Err(Error::BadType)
+    }
+
+    fn meter_mod(&self, _: &MeterMod) -> Result<(), Error> {
+        Err(Error::BadType)
+    }
+
+    fn bundle(&self, messages: &[Message], version: Version) -> Result<(), (usize, Error)> {
+        self.pipeline.borrow_mut().begin_batch();
+        let mut packets = Vec::new();
+        let mut removed = Vec::new();
+        let now = self.switch().now();
+        for (index, message) in messages.iter().enumerate() {
+            let done = match message {
+                Message::FlowMod { change, .. } => {
+                    let outcome = self.pipeline.borrow_mut().flow_mod(change, version, now);
+                    outcome.map(|outcome| removed.extend(outcome.removed))
+                }
+                Message::PacketOut(packet) => {
+                    self.check_packet_out(packet, version).map(|program| packets.push((program, packet.data.clone())))
+                }
+                _ => Err(Error::BadType),
+            };
+            if let Err(error) = done {
+                self.pipeline.borrow_mut().roll_back();
+                return Err((index, error));
+            }
+        }
+        self.pipeline.borrow_mut().end_batch();
+        self.publish();
+        self.tell_removed(removed);
+        for (program, data) in packets {
+            self.send_packet_out(program, &data);
+        }
+        Ok(())
+    }
+
+    fn publish(&self) {
+        Bridge::publish(self);
+    }
+
+    fn barrier(&self) -> LocalFuture<()> {
+        let switch = self.switch();
+        let name = self.name.clone();
+        let wanted = switch.with_datapath(|datapath| datapath.barrier());
+        Box::pin(async move {
+            let Ok(wanted) = wanted else { return };
+            let began = Instant::now();
+            while !switch.with_datapath(|datapath| datapath.barrier_passed(wanted)).unwrap_or(true) {
+                if began.elapsed() < BARRIER_EAGER {
+                    tokio::task::yield_now().await;
+                } else if began.elapsed() < BARRIER_LIMIT {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                } else {
+                    tracing::error!(target: "ofproto", "{name}: a worker has not seen a change for {} s", BARRIER_LIMIT.as_secs());
+                    return;
+                }
+            }
+        })
+    }
+
+    fn flows(&self, request: &FlowStatsRequest, take: &mut dyn FnMut(&FlowStats)) -> Result<(), Error> {
+        let now = self.switch().now();
+        self.pipeline.borrow().each_flow(request, now, |stats| take(&stats));
+        Ok(())
+    }
+
+    fn aggregate(&self, request: &FlowStatsRequest) -> Result<Aggregate, Error> {
+        Ok(self.pipeline.borrow().aggregate(request))
+    }
+
+    fn table_stats(&self) -> Vec<TableStats> {
+        let settings = self.settings.borrow();
+        let mut tables = self.pipeline.borrow().table_stats();
+        for table in &mut tables {
+            if let Some(name) = settings.tables.get(&table.table).and_then(|table| table.name.clone()) {
+                table.name = name;
+            } else if table.table == 0 {
+                table.name = "classifier".into();
+            }
+        }
+        tables
+    }
+
+    fn table_features(&self) -> Vec<TableFeatures> {
+        let settings = self.settings.borrow();
+        let mut tables = self.pipeline.borrow().table_features();
+        for table in &mut tables {
+            if let Some(name) = settings.tables.get(&table.table).and_then(|table| table.name.clone()) {
+                table.name = name;
+            }
+        }
+        tables
+    }
+
+    fn table_configs(&self) -> Vec<TableConfig> {
+        let given = self.table_configs.borrow();
+        (0..TABLES).map(|table| TableConfig { table, config: given.get(&table).copied().unwrap_or(0) }).collect()
+    }
+
+    fn ports(&self) -> Vec<PortDescription> {
+        // As Open vSwitch lists them: by number, the local port last.
+        self.ports.borrow().values().map(describe).collect()
+    }
+
+    fn port_stats(&self, wanted: PortNo) -> Result<Vec<PortStats>, Error> {
+        let mut ports = self.ports.borrow_mut();
+        if wanted == port::ANY {
+            return Ok(ports.values_mut().map(|port| self.stats_of(port)).collect());
+        }
+        let number = port::to_u16(wanted).ok_or(Error::BadRequestPort)?;
+        let port = ports.get_mut(&number).ok_or(Error::BadRequestPort)?;
+        Ok(vec![self.stats_of(port)])
+    }
+
+    fn queue_stats(&self, request: QueueRequest) -> Result<Vec<QueueStats>, Error> {
+        self.queues(request).map(|_| Vec::new())
+    }
+
+    fn queues(&self, request: QueueRequest) -> Result<Vec<QueueDescription>, Error> {
+        if request.port != port::ANY {
+            let number = port::to_u16(request.port).ok_or(Error::QueueBadPort)?;
+            if number != ofport::LOCAL && !self.ports.borrow().contains_key(&number) {
+                return Err(Error::QueueBadPort);
+            }
+        }
+        // No queues can be configured yet, so every single one that is named is unknown.
+        if request.queue == u32::MAX { Ok(Vec::new()) } else { Err(Error::QueueBadQueue) }
+    }
+
+    fn group_stats(&self, _: u32) -> Result<Vec<GroupStats>, Error> {
+        Ok(Vec::new())
+    }
+
+    fn groups(&self, _: u32) -> Result<Vec<GroupDescription>, Error> {
+        Ok(Vec::new())
+    }
+
+    fn group_features(&self) -> GroupFeatures {
+        GroupFeatures::default()
+    }
+
+    fn meter_stats(&self, meter: u32) -> Result<Vec<MeterStats>, Error> {
+        self.meters(meter).map(|_| Vec::new())
+    }
+
+    fn meters(&self, meter: u32) -> Result<Vec<MeterConfig>, Error> {
+        if meter == openflow::meter::ALL { Ok(Vec::new()) } else { Err(Error::UnknownMeter) }
+    }
+
+    fn meter_features(&self) -> MeterFeatures {
+        MeterFeatures::default()
+    }
+
+    fn controllers_connected(&self, connected: bool) {
+        self.note_controllers(connected);
+        self.choose_miss();
+    }
+}

@@ -1,0 +1,148 @@
+//! How things stand, for the database.
+
+use super::bridge::Bridge;
+use super::execute::Failures;
+use super::Switch;
+use crate::config::writeback::{Batch, Capabilities, ControllerState, InterfaceState, Role};
+use crate::config::{Desired, Mac};
+use crate::options::DummyLevel;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What Open vSwitch writes where a datapath is part of the daemon.
+const DATAPATH_VERSION: &str = "<built-in>";
+
+impl Switch {
+    /// The interface types that can be opened.
+    pub fn interface_types(&self) -> BTreeSet<String> {
+        let mut types = vec!["system", "internal", "tap", "patch", "dpdk", "dpdkvhostuser", "dpdkvhostuserclient", "afxdp"];
+        if self.shell.options.dummy.is_some() {
+            types.extend(["dummy", "dummy-internal", "dummy-pmd"]);
+        }
+        types.into_iter().map(str::to_owned).collect()
+    }
+
+    /// The datapath types that bridges can have.
+    pub fn datapath_types(&self) -> BTreeSet<String> {
+        let mut types = vec!["netdev"];
+        if !self.shell.options.disable_system {
+            types.push("system");
+        }
+        if self.shell.options.dummy.is_some() {
+            types.push("dummy");
+        }
+        types.into_iter().map(str::to_owned).collect()
+    }
+
+    /// Whether kernel devices are replaced by dummies (`--enable-dummy=system` or `override`).
+    pub fn all_dummy(&self) -> bool {
+        matches!(self.shell.options.dummy, Some(DummyLevel::Override | DummyLevel::System))
+    }
+
+    /// Everything that the database is told after a configuration: the same batch carries `cur_cfg`.
+    pub fn report(&self, desired: &Desired, failures: &Failures, batch: &mut Batch<'_>) {
+        for (name, wanted) in &desired.bridges {
+            match self.bridge(name) {
+                Some(bridge) => batch.bridge(wanted.settings.uuid, bridge.datapath_id.get(), DATAPATH_VERSION),
+                None => batch.failed_bridge(wanted.settings.uuid),
+            }
+        }
+        for (uuid, text) in &desired.refused {
+            batch.interface(*uuid, &InterfaceState::failed(text.clone()));
+        }
+        self.report_interfaces(desired, failures, batch);
+        self.report_controllers(desired, batch);
+        if let Some(root) = desired.root {
+            let initialized = desired.global.dpdk.init != crate::config::global::DpdkInit::No && self.eal().is_some();
+            let capabilities = Capabilities {
+                interface_types: self.interface_types(),
+                datapath_types: self.datapath_types(),
+                dpdk_initialized: initialized,
+                dpdk_version: Some(ports::eal::version()),
+            };
+            batch.capabilities(root, &capabilities);
+        }
+    }
+
+    /// Interfaces: numbers, errors, and what their devices say.
+    pub fn report_interfaces(&self, desired: &Desired, failures: &Failures, batch: &mut Batch<'_>) {
+        for (name, port) in desired.ports() {
+            let Some(uuid) = port.interface else { continue };
+            let state = self
+                .bridge(name)
+                .and_then(|bridge| bridge.interface_state(&port.interface_name))
+                .unwrap_or_else(|| InterfaceState::failed(failures.get(&uuid).cloned().unwrap_or_default()));
+            batch.interface(uuid, &state);
+        }
+    }
+
+    /// Controllers.
+    pub fn report_controllers(&self, desired: &Desired, batch: &mut Batch<'_>) {
+        for (name, wanted) in &desired.bridges {
+            let Some(bridge) = self.bridge(name) else { continue };
+            let Some(openflow) = bridge.openflow.get() else { continue };
+            let states = openflow.controller_status();
+            for controller in &wanted.controllers {
+                let Some(status) = states.iter().find(|status| status.target == controller.target) else { continue };
+                let state = ControllerState {
+                    connected: status.is_connected,
+                    role: status.role.map(|role| match role {
+                        "master" => Role::Master,
+                        "slave" => Role::Slave,
+                        _ => Role::Other,
+                    }),
+                    status: status.status.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect(),
+                };
+                batch.controller(controller.uuid, &state);
+            }
+        }
+    }
+
+    /// Counters of interfaces and mirrors.
+    pub fn report_statistics(&self, desired: &Desired, batch: &mut Batch<'_>) {
+        for (name, wanted) in &desired.bridges {
+            let Some(bridge) = self.bridge(name) else { continue };
+            for port in bridge.ports.borrow_mut().values_mut() {
+                let Some(uuid) = port.config.interface else { continue };
+                let counters: BTreeMap<String, u64> = bridge.port_counters(port).into_iter().collect();
+                batch.interface_statistics(uuid, counters.iter().map(|(name, value)| (name.as_str(), *value)));
+            }
+            for mirror in &wanted.mirrors {
+                let stats = self.with_datapath(|datapath| datapath.mirror_stats(bridge.id, &mirror.uuid.to_string()));
+                if let Ok(Some(stats)) = stats {
+                    batch.mirror_statistics(mirror.uuid, [("tx_packets", stats.tx_packets), ("tx_bytes", stats.tx_bytes)]);
+                }
+            }
+        }
+    }
+}
+
+impl Bridge {
+    fn interface_state(&self, interface: &str) -> Option<InterfaceState> {
+        let mut ports = self.ports.borrow_mut();
+        let port = ports.values_mut().find(|port| port.config.interface_name == interface)?;
+        let Some(control) = &mut port.control else {
+            return Some(InterfaceState {
+                ofport: Some(port.number),
+                mac_in_use: None,
+                admin_up: Some(true),
+                link_up: Some(true),
+                link_resets: Some(0),
+                ..InterfaceState::default()
+            });
+        };
+        let info = &port.info;
+        Some(InterfaceState {
+            ofport: Some(port.number),
+            error: None,
+            mac_in_use: Some(Mac(info.mac)),
+            ifindex: Some(info.ifindex),
+            mtu: (info.mtu > 0).then_some(info.mtu),
+            admin_up: Some(info.admin_up),
+            link_up: Some(info.link_up),
+            link_resets: Some(info.link_resets),
+            link_speed: (info.link_speed > 0).then_some(info.link_speed),
+            full_duplex: info.full_duplex,
+            status: control.status().into_iter().collect(),
+        })
+    }
+}
