@@ -26,6 +26,8 @@ pub const SIZE_MAX: usize = 1 << 20;
 const NONE: u32 = u32::MAX;
 /// How often a reader looks again before it takes the lock.
 const RETRIES: usize = 8;
+/// Entries removed under one lock.
+const AT_A_TIME: usize = 64;
 /// A bit that every key has, so that no key is zero.
 const VALID: u64 = 1 << 60;
 
@@ -350,17 +352,15 @@ impl MacTable {
 
     /// Removes addresses not seen for `aging` seconds; returns how many.
     pub fn expire(&self, second: u32, aging: u32) -> usize {
-        let mut inner = self.lock();
-        let ports: Vec<u32> = inner.ports.keys().copied().collect();
+        let ports: Vec<u32> = self.lock().ports.keys().copied().collect();
         let mut gone = 0;
         for port in ports {
-            while let Some(oldest) = inner.ports.get(&port).map(|list| list.oldest) {
-                let seen = Seen::unpack(self.nodes[oldest as usize].seen.load(Ordering::Relaxed));
-                if second.saturating_sub(seen.second) < aging {
+            loop {
+                let removed = self.expire_some(port, second, aging);
+                gone += removed;
+                if removed < AT_A_TIME {
                     break;
                 }
-                self.remove(&mut inner, oldest);
-                gone += 1;
             }
         }
         self.counts
@@ -369,17 +369,32 @@ impl MacTable {
         gone
     }
 
+    /// As many of one port's as are removed under one lock, so that workers do not wait long for it.
+    fn expire_some(&self, port: u32, second: u32, aging: u32) -> usize {
+        let mut inner = self.lock();
+        for removed in 0..AT_A_TIME {
+            let Some(oldest) = inner.ports.get(&port).map(|list| list.oldest) else {
+                return removed;
+            };
+            let seen = Seen::unpack(self.nodes[oldest as usize].seen.load(Ordering::Relaxed));
+            if second.saturating_sub(seen.second) < aging {
+                return removed;
+            }
+            self.remove(&mut inner, oldest);
+        }
+        AT_A_TIME
+    }
+
     /// Removes all learned addresses, of one port or of all; static ones stay unless `fixed`.
     pub fn flush(&self, port: Option<u32>, fixed: bool) {
-        let mut inner = self.lock();
-        for at in 0..self.nodes.len() as u32 {
-            let node = &self.nodes[at as usize];
-            if node.key.load(Ordering::Relaxed) == 0 {
-                continue;
-            }
-            let seen = Seen::unpack(node.seen.load(Ordering::Relaxed));
-            if port.is_none_or(|port| port == seen.port) && (fixed || !seen.fixed) {
-                self.remove(&mut inner, at);
+        for (chunk, nodes) in self.nodes.chunks(AT_A_TIME).enumerate() {
+            let mut inner = self.lock();
+            for (index, node) in nodes.iter().enumerate() {
+                let seen = Seen::unpack(node.seen.load(Ordering::Relaxed));
+                let used = node.key.load(Ordering::Relaxed) != 0;
+                if used && port.is_none_or(|port| port == seen.port) && (fixed || !seen.fixed) {
+                    self.remove(&mut inner, (chunk * AT_A_TIME + index) as u32);
+                }
             }
         }
     }
@@ -412,33 +427,35 @@ impl MacTable {
         true
     }
 
-    /// All entries, the longest silent first, static ones before them.
+    /// All entries, the longest silent first, static ones before them. Takes no lock: what changes meanwhile is there or not.
     pub fn entries(&self, second: u32) -> Vec<MacEntry> {
-        let _inner = self.lock();
         let mut all: Vec<MacEntry> = self
-            .nodes
-            .iter()
-            .filter_map(|node| {
-                let key = node.key.load(Ordering::Relaxed);
-                let seen = Seen::unpack(node.seen.load(Ordering::Relaxed));
+            .known()
+            .map(|(key, seen)| {
                 let (mac, vlan) = parts_of(key);
                 let age = (!seen.fixed).then(|| second.saturating_sub(seen.second));
-                (key != 0).then_some(MacEntry {
+                MacEntry {
                     port: seen.port,
                     vlan,
                     mac,
                     age,
-                })
+                }
             })
             .collect();
         all.sort_by_key(|entry| {
-            (
-                std::cmp::Reverse(entry.age.unwrap_or(u32::MAX)),
-                entry.vlan,
-                entry.mac,
-            )
+            let age = entry.age.unwrap_or(u32::MAX);
+            (std::cmp::Reverse(age), entry.vlan, entry.mac)
         });
         all
+    }
+
+    /// Every node that is in use, read without a lock: a node that changed hands while it was read is left out.
+    fn known(&self) -> impl Iterator<Item = (u64, Seen)> {
+        self.nodes.iter().filter_map(|node| {
+            let key = node.key.load(Ordering::Acquire);
+            let seen = Seen::unpack(node.seen.load(Ordering::Acquire));
+            (key != 0 && node.key.load(Ordering::Relaxed) == key).then_some((key, seen))
+        })
     }
 
     /// Counts.
@@ -486,18 +503,7 @@ impl MacTable {
         ] {
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
         }
-        let _old = self.lock();
-        let mut all: Vec<(u64, Seen)> = self
-            .nodes
-            .iter()
-            .map(|node| {
-                (
-                    node.key.load(Ordering::Relaxed),
-                    Seen::unpack(node.seen.load(Ordering::Relaxed)),
-                )
-            })
-            .filter(|(key, _)| *key != 0)
-            .collect();
+        let mut all: Vec<(u64, Seen)> = self.known().collect();
         // Static ones first, so that they stay; then from the longest silent to the latest, so that lists are in order.
         all.sort_by_key(|(_, seen)| (!seen.fixed, seen.second));
         let room = new.nodes.len();

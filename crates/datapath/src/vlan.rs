@@ -271,11 +271,9 @@ pub fn ethernet<F: Frame>(frame: &mut F) -> Result<Ethernet, Malformed> {
     let Some((front, rest)) = head.split_first_chunk::<14>() else {
         return Err(Malformed::Runt);
     };
-    let (dst, src) = (
-        [0, 1, 2, 3, 4, 5].map(|at| front[at]),
-        [6, 7, 8, 9, 10, 11].map(|at| front[at]),
-    );
-    let tpid = u16::from_be_bytes([front[12], front[13]]);
+    let [a, b, c, d, e, f, g, h, i, j, k, l, m, n] = *front;
+    let (dst, src) = ([a, b, c, d, e, f], [g, h, i, j, k, l]);
+    let tpid = u16::from_be_bytes([m, n]);
     let tag = if is_tag(tpid) {
         let Some(rest) = rest.first_chunk::<4>() else {
             return Err(Malformed::TruncatedTag);
