@@ -98,9 +98,10 @@ pub enum Event {
     Connected,
     /// Something in the replica changed besides quiet columns.
     Updated,
-    /// This client holds the lock now.
+    /// This client holds the lock now. After a new connection this follows [`Event::Connected`].
     LockAcquired,
-    /// This client does not hold the lock: another does, another stole it, or the connection is gone.
+    /// This client does not hold the lock: another has it ([`LockState::Contended`]), or the connection is gone
+    /// ([`LockState::Unknown`]). Ask [`Client::lock`] which, and how it stands by the time the event is read.
     LockLost,
     /// The connection is gone. The replica stays as it was.
     Disconnected,
@@ -388,15 +389,18 @@ impl Task {
     }
 
     fn forget_connection(&mut self, reason: &str) -> bool {
-        let mut was_connected = false;
-        self.shared.state().error = Some(reason.to_owned());
-        self.shared.tell(|state| {
-            (std::mem::take(&mut state.lock) == LockState::Held).then_some(Event::LockLost)
-        });
-        self.shared.tell(|state| {
-            was_connected = std::mem::take(&mut state.connected);
-            was_connected.then_some(Event::Disconnected)
-        });
+        let mut state = self.shared.state();
+        state.error = Some(reason.to_owned());
+        let had_lock = std::mem::take(&mut state.lock) == LockState::Held;
+        let was_connected = std::mem::take(&mut state.connected);
+        if had_lock {
+            enqueue(&mut state, Event::LockLost);
+        }
+        if was_connected {
+            enqueue(&mut state, Event::Disconnected);
+        }
+        drop(state);
+        self.shared.wake.notify_one();
         was_connected
     }
 
@@ -458,6 +462,7 @@ struct Session<'t> {
     schema: Arc<Schema>,
     heard: Instant,
     probed: bool,
+    locked: Option<bool>,
 }
 
 impl<'t> Session<'t> {
@@ -475,6 +480,7 @@ impl<'t> Session<'t> {
             schema: Arc::default(),
             heard: Instant::now(),
             probed: false,
+            locked: None,
         }
     }
 
@@ -662,7 +668,7 @@ impl<'t> Session<'t> {
                 self.schema =
                     Arc::new(Schema::from_json(answer).map_err(|e| End::Failed(e.to_string()))?);
                 self.phase = Phase::Monitor;
-                // The lock first: whoever waits for the contents then knows at once whether it may act on them.
+                // The lock first: when the contents are there it is known who may act on them.
                 if let Some(lock) = self.task.config.lock.clone() {
                     self.ask("lock", vec![json!(lock)], Waiting::Lock);
                 }
@@ -686,6 +692,7 @@ impl<'t> Session<'t> {
                     state.error = None;
                     Some(Event::Connected)
                 });
+                self.tell_lock();
             }
             Phase::Running => return Err(End::Failed("an answer out of order".into())),
         }
@@ -712,7 +719,17 @@ impl<'t> Session<'t> {
         failure.map_or(Ok(()), Err)
     }
 
+    /// Takes note of the lock's state. It is told after [`Event::Connected`]: whoever gets the lock may act at once, and
+    /// that needs the database's present contents.
     fn set_lock(&mut self, locked: bool) {
+        self.locked = Some(locked);
+        if self.phase == Phase::Running {
+            self.tell_lock();
+        }
+    }
+
+    fn tell_lock(&mut self) {
+        let Some(locked) = self.locked else { return };
         self.task.shared.tell(|state| {
             // A connection that does not get the lock says so once, so that the caller can tell waiting from working.
             let (lock, event) = match locked {
@@ -787,6 +804,9 @@ mod tests {
         }
         assert_eq!(state.events.len(), MAX_EVENTS);
         enqueue(&mut state, Event::Updated);
-        assert_eq!(state.events, [Event::Disconnected, Event::Connected, Event::LockAcquired]);
+        assert_eq!(
+            state.events,
+            [Event::Disconnected, Event::Connected, Event::LockAcquired]
+        );
     }
 }

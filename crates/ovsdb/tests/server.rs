@@ -381,8 +381,8 @@ async fn one_client_at_a_time_has_the_lock() {
     let (first, mut first_events) = ovsdb::client::connect(config.clone());
     expect(&mut first_events, Event::LockAcquired).await;
     let (second, mut second_events) = ovsdb::client::connect(config);
-    expect(&mut second_events, Event::LockLost).await;
     expect(&mut second_events, Event::Connected).await;
+    expect(&mut second_events, Event::LockLost).await;
     assert!(first.has_lock() && !second.has_lock());
 
     let mut transaction = Transaction::new();

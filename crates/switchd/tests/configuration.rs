@@ -320,7 +320,7 @@ async fn the_daemon_that_has_the_lock_configures_and_the_next_keeps_its_numbers(
         .await;
     server.vsctl(&["add-port", "br0", "a"]).await;
     let mut second = Daemon::new(&server);
-    let contended = async { while second.events.next().await != Some(Event::Connected) {} };
+    let contended = async { while second.events.next().await != Some(Event::LockLost) {} };
     timeout(LIMIT, contended).await.expect("no connection");
     assert_eq!(second.client.lock(), LockState::Contended);
 
