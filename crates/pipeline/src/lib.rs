@@ -31,7 +31,7 @@ use openflow::flow::{FlowRemoved, FlowRemovedReason};
 use program::Program;
 use program::counters::CounterId;
 use program::table::{Bridge, BridgeWriter, Miss};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use store::{Rule, RuleId, Store};
 use timers::Timers;
 
@@ -109,12 +109,15 @@ impl Pipeline {
 
     /// Gives back the counters of rules that went, once no worker can count on them.
     fn release_counters(&mut self) {
-        struct Release(Arc<Program>, Vec<CounterId>);
+        // Weak: what is retired lies inside the program.
+        struct Release(Weak<Program>, Vec<CounterId>);
         impl Drop for Release {
             fn drop(&mut self) {
-                self.1
-                    .iter()
-                    .for_each(|counter| self.0.counters.free(*counter));
+                if let Some(program) = self.0.upgrade() {
+                    self.1
+                        .iter()
+                        .for_each(|counter| program.counters.free(*counter));
+                }
             }
         }
         // A worker counts only for rules that hold in its epoch, and these end with the one to be published.
@@ -122,7 +125,7 @@ impl Pipeline {
             let dead = std::mem::take(&mut self.dead_counters);
             self.program
                 .domain
-                .retire(Box::new(Release(Arc::clone(&self.program), dead)));
+                .retire(Box::new(Release(Arc::downgrade(&self.program), dead)));
         }
     }
 
