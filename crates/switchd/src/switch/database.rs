@@ -7,7 +7,7 @@ use super::Switch;
 use super::execute::Failures;
 use crate::config::writeback::Writeback;
 use crate::config::{Abilities, Desired, Problems};
-use ovsdb::client::{Client, Config, Event, Events};
+use ovsdb::client::{Client, Config, Event, Events, LockState};
 use ovsdb::stream::Remote;
 use ovsdb::vswitch::{self, Snapshot};
 use std::cell::{Cell, RefCell};
@@ -82,7 +82,8 @@ impl Database {
                     }
                     self.reconfigure()?;
                 }
-                Event::LockLost if self.client.is_connected() => self.stand_back()?,
+                // Losing the connection loses the lock too, but then forwarding goes on.
+                Event::LockLost if self.client.lock() == LockState::Contended => self.stand_back()?,
                 Event::LockLost => {}
                 Event::Disconnected => {
                     let reason = self.client.last_error().unwrap_or_else(|| "connection closed".into());

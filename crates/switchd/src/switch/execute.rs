@@ -81,15 +81,20 @@ impl Switch {
     pub fn apply(self: &Rc<Self>, desired: &Desired) -> anyhow::Result<Failures> {
         self.restoring.set(desired.global.flow_restore_wait);
         let mut failures = Failures::new();
-        let mut tried: BTreeSet<String> = BTreeSet::new();
+        let mut failed: BTreeSet<String> = BTreeSet::new();
         for _ in 0..ROUNDS {
             let actions = plan(desired, &self.applied.borrow());
             let mut progress = false;
             for action in actions {
                 // What has just failed fails again; other plans may still get further.
-                if !tried.contains(&format!("{action:?}")) {
-                    progress |= self.execute(&action, &mut failures)?;
-                    tried.insert(format!("{action:?}"));
+                let name = format!("{action:?}");
+                if failed.contains(&name) {
+                    continue;
+                }
+                if self.execute(&action, &mut failures)? {
+                    progress = true;
+                } else {
+                    failed.insert(name);
                 }
             }
             if !progress {
