@@ -6,9 +6,8 @@
 use crate::action::{Action, Subfield};
 use crate::error::NICIRA;
 use crate::oxm;
-use crate::port;
 use crate::wire::Put;
-use packet::key::at;
+use crate::{place, port};
 use packet::{Field, Match, Value};
 
 /// What is known of the packets that the actions meet; a few old actions depend on it when later versions say them.
@@ -21,9 +20,10 @@ pub(crate) struct Context {
 impl Context {
     /// Packets that a rule matches.
     pub(crate) fn of(matching: &Match) -> Context {
+        let number = |field| place::of(field).map_or(0, |place| place.get(matching).0);
         Context {
-            vlan_present: matching.bytes(at::VLAN_TCI, 2).0[0] & 0x10 != 0,
-            ip_proto: matching.bytes(at::IP_PROTO, 1).0[0],
+            vlan_present: number(Field::VlanTci) & 0x1000 != 0,
+            ip_proto: number(Field::IpProto) as u8,
         }
     }
 }

@@ -6,18 +6,17 @@
 
 use crate::action::{Action, Instruction, Subfield};
 use crate::error::Error;
-use crate::port;
+use crate::{place, port};
 use packet::fields::Prerequisite;
-use packet::key::at;
 use packet::{Field, Match};
 
 /// What the actions are checked against.
 #[derive(Clone, Debug)]
-struct Packets {
+struct Packets<'a> {
     eth_type: u16,
     ip_proto: u8,
     vlan_present: bool,
-    matching: Match,
+    matching: &'a Match,
     /// Whether missing headers are errors (1.1).
     strict: bool,
 }
@@ -56,14 +55,14 @@ pub fn check_actions(actions: &[Action], packet: &Match) -> Result<(), Error> {
     Packets::new(packet, false).check(actions)
 }
 
-impl Packets {
-    fn new(matching: &Match, strict: bool) -> Packets {
-        let number = |offset, bytes| matching.bytes(offset, bytes).0.to_u64();
+impl<'a> Packets<'a> {
+    fn new(matching: &'a Match, strict: bool) -> Packets<'a> {
+        let number = |field| place::of(field).map_or(0, |place| place.get(matching).0);
         Packets {
-            eth_type: number(at::ETH_TYPE, 2) as u16,
-            ip_proto: number(at::IP_PROTO, 1) as u8,
-            vlan_present: number(at::VLAN_TCI, 2) & 0x1000 != 0,
-            matching: matching.clone(),
+            eth_type: number(Field::EthType) as u16,
+            ip_proto: number(Field::IpProto) as u8,
+            vlan_present: number(Field::VlanTci) & 0x1000 != 0,
+            matching,
             strict,
         }
     }
@@ -123,7 +122,7 @@ impl Packets {
                 self.eth_type = *below;
                 Ok(())
             }
-            Action::PushMpls(kind) => {
+            Action::PushMpls(kind) | Action::PushPbb(kind) => {
                 (self.eth_type, self.ip_proto) = (*kind, 0);
                 Ok(())
             }
@@ -177,7 +176,7 @@ impl Packets {
             Prerequisite::Icmpv4 => self.eth_type == 0x0800 && self.ip_proto == 1,
             Prerequisite::Icmpv6 => self.eth_type == 0x86dd && self.ip_proto == 58,
             Prerequisite::Pbb => self.eth_type == 0x88e7,
-            other => other.met_by(&self.matching),
+            other => other.met_by(self.matching),
         };
         holds.then_some(()).ok_or(Error::ActionMatchInconsistent)
     }

@@ -24,6 +24,7 @@ pub mod multipart;
 mod oxm;
 mod oxs;
 mod packet_codec;
+mod place;
 pub mod port;
 mod port_codec;
 pub mod stats;

@@ -6,6 +6,7 @@
 
 use crate::error::Error;
 use crate::wire::{Put, Reader};
+use crate::{place, port};
 use packet::fields::{FIELDS, FieldDef, Maskable};
 use packet::{Field, Match, Value};
 
@@ -185,20 +186,55 @@ fn add_field(
             if def.maskable == Maskable::No && !nothing {
                 return Err(Error::BadMatchMask);
             }
-            Some(
-                def.mask_from_wire(mask)
-                    .expect("the header gave the field's length"),
-            )
+            Some(mask)
         }
     };
-    let value = def.from_wire(entry.value).ok_or(Error::BadMatchValue)?;
-    if strictness == Strictness::Rule && !def.prerequisite.met_by(matching) {
+    let Some(place) = place::of(def.field) else {
+        return add_wide_field(matching, def, entry.value, mask, strictness);
+    };
+    let wire = number(entry.value);
+    let value = wire >> def.wire_shift;
+    if value & !place.ones != 0 || value << def.wire_shift != wire {
+        return Err(Error::BadMatchValue);
+    }
+    if def.field == Field::InPortOxm && port::to_u16(value as u32).is_none() {
+        return Err(Error::BadMatchValue);
+    }
+    let mask = mask.map_or(place.ones, |mask| {
+        number(mask) >> def.wire_shift & place.ones
+    });
+    if strictness == Strictness::Rule && !place::met(def.prerequisite, matching) {
+        return Err(Error::BadPrerequisite);
+    }
+    if place.get(matching).1 != 0 {
+        return Err(Error::DuplicateField);
+    }
+    place.set(matching, value, mask);
+    Ok(())
+}
+
+/// The same for fields wider than a word, and `in_port`.
+fn add_wide_field(
+    matching: &mut Match,
+    def: &FieldDef,
+    value: &[u8],
+    mask: Option<&[u8]>,
+    strictness: Strictness,
+) -> Result<(), Error> {
+    let value = def.from_wire(value).ok_or(Error::BadMatchValue)?;
+    let mask = match mask {
+        Some(mask) => def
+            .mask_from_wire(mask)
+            .expect("the header gave the field's length"),
+        None => def.place(),
+    };
+    if strictness == Strictness::Rule && !place::met(def.prerequisite, matching) {
         return Err(Error::BadPrerequisite);
     }
     if !matching.get(def.field).1.is_zero() {
         return Err(Error::DuplicateField);
     }
-    matching.set(def.field, &value, &mask.unwrap_or_else(|| def.place()));
+    matching.set(def.field, &value, &mask);
     Ok(())
 }
 
@@ -358,14 +394,44 @@ pub(crate) fn put_fields(out: &mut Vec<u8>, matching: &Match, version: u8) {
         if words.intersect(def.words()).is_empty() || !is_spoken(*field, version) {
             continue;
         }
-        let (value, mask) = matching.get(*field);
-        if mask.is_zero() || !def.prerequisite.met_by(matching) {
+        let Some(place) = place::of(*field) else {
+            put_wide_field(out, def, matching, version);
+            continue;
+        };
+        let (value, mask) = place.get(matching);
+        if mask == 0 || !place::met(def.prerequisite, matching) {
             continue;
         }
-        let place = def.place();
-        let mask = (mask != place).then_some(&mask);
+        let masked = mask != place.ones;
+        if !put_entry_header(out, def, masked, version) {
+            continue;
+        }
+        let skipped = 8 - def.wire_bytes;
+        out.put(&(value << def.wire_shift).to_be_bytes()[skipped..]);
+        if masked {
+            out.put(&(mask << def.wire_shift).to_be_bytes()[skipped..]);
+        }
+    }
+}
+
+fn put_wide_field(out: &mut Vec<u8>, def: &FieldDef, matching: &Match, version: u8) {
+    let (value, mask) = matching.get(def.field);
+    if !mask.is_zero() && place::met(def.prerequisite, matching) {
+        let mask = (mask != def.place()).then_some(&mask);
         put_entry(out, def, &value, mask, version);
     }
+}
+
+/// Writes a field's header; false when it has no number.
+fn put_entry_header(out: &mut Vec<u8>, def: &FieldDef, masked: bool, version: u8) -> bool {
+    let Some((header, experimenter)) = def.header(version) else {
+        return false;
+    };
+    out.put_u32(header + u32::from(masked) * (MASK_BIT + def.wire_bytes as u32));
+    if experimenter != 0 {
+        out.put_u32(experimenter);
+    }
+    true
 }
 
 /// Writes one field, its value and mask given as they lie in the key. Nothing for fields that have no number.
@@ -376,13 +442,8 @@ pub(crate) fn put_entry(
     mask: Option<&Value>,
     version: u8,
 ) {
-    let Some((header, experimenter)) = def.header(version) else {
+    if !put_entry_header(out, def, mask.is_some(), version) {
         return;
-    };
-    let masked = u32::from(mask.is_some());
-    out.put_u32(header + masked * (MASK_BIT + def.wire_bytes as u32));
-    if experimenter != 0 {
-        out.put_u32(experimenter);
     }
     out.put(&def.to_wire(value));
     if let Some(mask) = mask {
@@ -480,12 +541,5 @@ pub(crate) fn take_id(reader: &mut Reader<'_>) -> Result<Option<(Field, bool)>, 
 
 /// Writes a field's header for a list of ids.
 pub(crate) fn put_id(out: &mut Vec<u8>, field: Field, masked: bool, version: u8) {
-    let def = field.def();
-    let Some((header, experimenter)) = def.header(version) else {
-        return;
-    };
-    out.put_u32(header + u32::from(masked) * (MASK_BIT + def.wire_bytes as u32));
-    if experimenter != 0 {
-        out.put_u32(experimenter);
-    }
+    put_entry_header(out, field.def(), masked, version);
 }

@@ -704,7 +704,7 @@ fn description(version: Version) -> impl Strategy<Value = PortDescription> {
     (1_u32..0xff00, any::<[u8; 6]>(), text(16), any::<[u32; 8]>()).prop_map(
         move |(number, hw_addr, name, bits)| {
             let old = version == Version::V1_0;
-            let known = if old { 0xf87f | 0 } else { 0xffff };
+            let known = if old { 0xf87f } else { 0xffff };
             let features = |bits: u32| PortFeatures::from_bits_truncate(bits & known);
             let (current, supported) = (features(bits[2]), features(bits[4]));
             PortDescription {

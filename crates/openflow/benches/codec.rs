@@ -1,0 +1,86 @@
+//! Nanoseconds to decode and to encode a typical flow mod (six fields, one output): `cargo bench -p sluice-openflow`.
+//!
+//! The least of many short runs is printed, since anything else on the machine only adds.
+
+use openflow::action::{Action, Instruction};
+use openflow::flow::{FlowFlags, FlowMod, FlowModCommand};
+use openflow::message::{FlowFormat, FlowModForm, Message, NO_BUFFER};
+use openflow::{DecodeOptions, Version, decode, encode, group, port};
+use packet::{Field, Match};
+use std::hint::black_box;
+use std::time::Instant;
+
+const RUNS: usize = 200;
+const ROUNDS: u32 = 1000;
+
+fn flow_mod() -> FlowMod {
+    let mut matching = Match::any();
+    for (field, value) in [
+        (Field::InPortOxm, 3),
+        (Field::EthType, 0x0800),
+        (Field::IpProto, 6),
+        (Field::Ipv4Src, 0x0a00_0001),
+        (Field::Ipv4Dst, 0x0a00_0002),
+        (Field::TcpDst, 80),
+    ] {
+        matching.set_exact(field, value);
+    }
+    FlowMod {
+        command: FlowModCommand::Add,
+        table: 0,
+        matching,
+        priority: 5,
+        cookie: 1,
+        cookie_filter: 0,
+        cookie_mask: 0,
+        modify_cookie: false,
+        modify_adds: false,
+        idle_timeout: 0,
+        hard_timeout: 0,
+        importance: 0,
+        flags: FlowFlags::default(),
+        out_port: port::ANY,
+        out_group: group::ANY,
+        buffer_id: NO_BUFFER,
+        instructions: vec![Instruction::ApplyActions(vec![Action::Output {
+            port: 2,
+            max_len: 0,
+        }])],
+    }
+}
+
+/// Nanoseconds for one call, the least of many runs.
+fn least(mut call: impl FnMut()) -> u128 {
+    let run = |call: &mut dyn FnMut()| {
+        let start = Instant::now();
+        (0..ROUNDS).for_each(|_| call());
+        start.elapsed().as_nanos() / u128::from(ROUNDS)
+    };
+    (0..RUNS).map(|_| run(&mut call)).min().unwrap_or_default()
+}
+
+fn main() {
+    let nicira = FlowModForm {
+        format: FlowFormat::Nicira,
+        table_in_command: false,
+    };
+    for (name, version, form) in [
+        ("1.0", Version::V1_0, FlowModForm::default()),
+        ("1.0 NXM", Version::V1_0, nicira),
+        ("1.3", Version::V1_3, FlowModForm::default()),
+    ] {
+        let message = Message::FlowMod {
+            change: flow_mod(),
+            form,
+        };
+        let bytes = encode(version, 1, &message);
+        let options = DecodeOptions::default();
+        let decoding = least(|| {
+            let _ = black_box(decode(black_box(&bytes), &options));
+        });
+        let encoding = least(|| {
+            black_box(encode(version, 1, black_box(&message)));
+        });
+        println!("flow mod of {name:8} decode {decoding:5} ns  encode {encoding:5} ns");
+    }
+}
