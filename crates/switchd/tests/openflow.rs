@@ -1,17 +1,21 @@
 //! OpenFlow connections from outside: `ovs-ofctl` and raw controllers against a bridge whose switch is a list of rules.
 
 use openflow::error::Error;
-use openflow::flow::{FlowMod, FlowModCommand, FlowRemoved, FlowRemovedReason, FlowStats, FlowStatsRequest, TABLE_ALL};
+use openflow::flow::{
+    FlowMod, FlowModCommand, FlowRemoved, FlowRemovedReason, FlowStats, FlowStatsRequest, TABLE_ALL,
+};
 use openflow::group::{GroupDescription, GroupMod, GroupStats};
 use openflow::message::{
-    Features, Fragments, Hello, Message, NO_BUFFER, PacketIn, PacketInFormat, PacketInReason, PacketOut, QueueRequest,
-    Role, RoleMessage,
+    Features, Fragments, Hello, Message, NO_BUFFER, PacketIn, PacketInFormat, PacketInReason,
+    PacketOut, QueueRequest, Role, RoleMessage,
 };
 use openflow::meter::{MeterConfig, MeterMod, MeterStats};
-use openflow::port::{self, PortConfig, PortDescription, PortMod, PortReason, PortStats, PortStatus};
+use openflow::port::{
+    self, PortConfig, PortDescription, PortMod, PortReason, PortStats, PortStatus,
+};
 use openflow::stats::{
-    Aggregate, Description, GroupFeatures, MeterFeatures, QueueDescription, QueueStats, TableConfig, TableFeatures,
-    TableStats,
+    Aggregate, Description, GroupFeatures, MeterFeatures, QueueDescription, QueueStats,
+    TableConfig, TableFeatures, TableStats,
 };
 use openflow::version::ALL_VERSIONS;
 use openflow::{DecodeOptions, Version, decode, encode, frame_length};
@@ -50,8 +54,16 @@ fn ports(down: bool) -> Vec<PortDescription> {
         .map(|number| PortDescription {
             number,
             hw_addr: [2, 0, 0, 0, 0, number as u8],
-            name: if number == 1 { "p1".into() } else { "br0".into() },
-            config: if down && number == 1 { PortConfig::DOWN } else { PortConfig::empty() },
+            name: if number == 1 {
+                "p1".into()
+            } else {
+                "br0".into()
+            },
+            config: if down && number == 1 {
+                PortConfig::DOWN
+            } else {
+                PortConfig::empty()
+            },
             ..PortDescription::default()
         })
         .to_vec()
@@ -70,12 +82,19 @@ impl Switch for Rules {
         Features {
             datapath_id: 0x1234,
             tables: 254,
-            ports: if with_ports { ports(self.down.get()) } else { Vec::new() },
+            ports: if with_ports {
+                ports(self.down.get())
+            } else {
+                Vec::new()
+            },
             ..Features::default()
         }
     }
     fn description(&self) -> Description {
-        Description { manufacturer: "Test".into(), ..Description::default() }
+        Description {
+            manufacturer: "Test".into(),
+            ..Description::default()
+        }
     }
     fn fragments(&self) -> Fragments {
         self.fragments.get()
@@ -90,24 +109,26 @@ impl Switch for Rules {
             return Err(Error::TableFull);
         }
         match change.command {
-            FlowModCommand::Add | FlowModCommand::Modify | FlowModCommand::ModifyStrict => rules.push(FlowStats {
-                table: change.table,
-                matching: change.matching.clone(),
-                priority: change.priority,
-                cookie: change.cookie,
-                duration_ns: 1_000_000_000,
-                idle_timeout: change.idle_timeout,
-                hard_timeout: change.hard_timeout,
-                idle_age: 1,
-                hard_age: 1,
-                flags: change.flags,
-                importance: change.importance,
-                packets: 3,
-                bytes: 180,
-                instructions: change.instructions.clone().into(),
-            }),
+            FlowModCommand::Add | FlowModCommand::Modify | FlowModCommand::ModifyStrict => rules
+                .push(FlowStats {
+                    table: change.table,
+                    matching: change.matching.clone(),
+                    priority: change.priority,
+                    cookie: change.cookie,
+                    duration_ns: 1_000_000_000,
+                    idle_timeout: change.idle_timeout,
+                    hard_timeout: change.hard_timeout,
+                    idle_age: 1,
+                    hard_age: 1,
+                    flags: change.flags,
+                    importance: change.importance,
+                    packets: 3,
+                    bytes: 180,
+                    instructions: change.instructions.clone().into(),
+                }),
             FlowModCommand::Delete | FlowModCommand::DeleteStrict => rules.retain(|rule| {
-                change.table != TABLE_ALL && change.table != rule.table || !rule.matching.is_within(&change.matching)
+                change.table != TABLE_ALL && change.table != rule.table
+                    || !rule.matching.is_within(&change.matching)
             }),
         }
         Ok(())
@@ -141,7 +162,9 @@ impl Switch for Rules {
     fn bundle(&self, messages: &[Message], version: Version) -> Result<(), (usize, Error)> {
         let before = self.rules.borrow().clone();
         for (index, message) in messages.iter().enumerate() {
-            let Message::FlowMod { change, .. } = message else { return Err((index, Error::BundleMessageUnsupported)) };
+            let Message::FlowMod { change, .. } = message else {
+                return Err((index, Error::BundleMessageUnsupported));
+            };
             if let Err(error) = self.flow_mod(change, version) {
                 *self.rules.borrow_mut() = before;
                 return Err((index, error));
@@ -160,8 +183,16 @@ impl Switch for Rules {
             }
         })
     }
-    fn flows(&self, request: &FlowStatsRequest, take: &mut dyn FnMut(&FlowStats)) -> Result<(), Error> {
-        self.rules.borrow().iter().filter(|rule| Rules::meant(request, rule)).for_each(take);
+    fn flows(
+        &self,
+        request: &FlowStatsRequest,
+        take: &mut dyn FnMut(&FlowStats),
+    ) -> Result<(), Error> {
+        self.rules
+            .borrow()
+            .iter()
+            .filter(|rule| Rules::meant(request, rule))
+            .for_each(take);
         Ok(())
     }
     fn aggregate(&self, request: &FlowStatsRequest) -> Result<Aggregate, Error> {
@@ -174,7 +205,13 @@ impl Switch for Rules {
         Ok(sums)
     }
     fn table_stats(&self) -> Vec<TableStats> {
-        (0..254).map(|table| TableStats { table, active: u32::from(table), ..TableStats::default() }).collect()
+        (0..254)
+            .map(|table| TableStats {
+                table,
+                active: u32::from(table),
+                ..TableStats::default()
+            })
+            .collect()
     }
     fn table_features(&self) -> Vec<TableFeatures> {
         (0..254)
@@ -188,15 +225,29 @@ impl Switch for Rules {
             .collect()
     }
     fn table_configs(&self) -> Vec<TableConfig> {
-        vec![TableConfig { table: 0, config: 0 }]
+        vec![TableConfig {
+            table: 0,
+            config: 0,
+        }]
     }
     fn ports(&self) -> Vec<PortDescription> {
         ports(self.down.get())
     }
     fn port_stats(&self, wanted: u32) -> Result<Vec<PortStats>, Error> {
-        let all = [1, port::LOCAL].map(|port| PortStats { port, rx_packets: 5, ..PortStats::default() });
-        let some: Vec<_> = all.into_iter().filter(|stats| [port::ANY, stats.port].contains(&wanted)).collect();
-        if some.is_empty() { Err(Error::BadRequestPort) } else { Ok(some) }
+        let all = [1, port::LOCAL].map(|port| PortStats {
+            port,
+            rx_packets: 5,
+            ..PortStats::default()
+        });
+        let some: Vec<_> = all
+            .into_iter()
+            .filter(|stats| [port::ANY, stats.port].contains(&wanted))
+            .collect();
+        if some.is_empty() {
+            Err(Error::BadRequestPort)
+        } else {
+            Ok(some)
+        }
     }
     fn queue_stats(&self, _request: QueueRequest) -> Result<Vec<QueueStats>, Error> {
         Ok(Vec::new())
@@ -243,7 +294,10 @@ impl Bridge {
         let rundir = directory.path().to_owned();
         let (ready, started) = mpsc::channel();
         let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
             tokio::task::LocalSet::new().block_on(&runtime, async {
                 let rules = Rc::new(Rules::default());
                 let tls = Rc::new(Tls::new(TlsFiles::default()));
@@ -256,7 +310,11 @@ impl Bridge {
             });
         });
         started.recv_timeout(LIMIT).unwrap();
-        Bridge { directory, jobs, thread: Some(thread) }
+        Bridge {
+            directory,
+            jobs,
+            thread: Some(thread),
+        }
     }
 
     fn socket(&self, suffix: &str) -> PathBuf {
@@ -264,16 +322,25 @@ impl Bridge {
     }
 
     /// Does something on the bridge's thread and gives what it returns.
-    fn with<T: Send + 'static>(&self, job: impl FnOnce(&Rules, &OpenFlow) -> T + Send + 'static) -> T {
+    fn with<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&Rules, &OpenFlow) -> T + Send + 'static,
+    ) -> T {
         let (answer, result) = mpsc::channel();
         self.jobs
-            .send(Box::new(move |rules, openflow| answer.send(job(rules, openflow)).unwrap()))
+            .send(Box::new(move |rules, openflow| {
+                answer.send(job(rules, openflow)).unwrap()
+            }))
             .unwrap_or_else(|_| panic!("the bridge's thread has ended"));
         result.recv_timeout(LIMIT).unwrap()
     }
 
     /// Waits until something holds.
-    fn wait(&self, what: &str, mut holds: impl FnMut(&Rules, &OpenFlow) -> bool + Send + Clone + 'static) {
+    fn wait(
+        &self,
+        what: &str,
+        mut holds: impl FnMut(&Rules, &OpenFlow) -> bool + Send + Clone + 'static,
+    ) {
         let end = std::time::Instant::now() + LIMIT;
         loop {
             let mut check = holds.clone();
@@ -289,9 +356,21 @@ impl Bridge {
     /// Runs `ovs-ofctl` on the bridge; None where it is not installed.
     fn ofctl(&self, arguments: &[&str]) -> Option<(bool, String)> {
         let target = format!("unix:{}", self.socket("mgmt").display());
-        let arguments: Vec<&str> =
-            arguments.iter().map(|argument| if *argument == "br0" { target.as_str() } else { argument }).collect();
-        let output = match Command::new("ovs-ofctl").arg("--timeout=15").args(&arguments).output() {
+        let arguments: Vec<&str> = arguments
+            .iter()
+            .map(|argument| {
+                if *argument == "br0" {
+                    target.as_str()
+                } else {
+                    argument
+                }
+            })
+            .collect();
+        let output = match Command::new("ovs-ofctl")
+            .arg("--timeout=15")
+            .args(&arguments)
+            .output()
+        {
             Ok(output) => output,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 eprintln!("skipped: ovs-ofctl is not installed");
@@ -299,16 +378,22 @@ impl Bridge {
             }
             Err(error) => panic!("ovs-ofctl: {error}"),
         };
-        let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned()
+            + &String::from_utf8_lossy(&output.stderr);
         Some((output.status.success(), text))
     }
 
     /// Runs `ovs-ofctl`, which must succeed and print all of `expected`.
     fn prints(&self, arguments: &[&str], expected: &[&str]) {
-        let Some((success, text)) = self.ofctl(arguments) else { return };
+        let Some((success, text)) = self.ofctl(arguments) else {
+            return;
+        };
         assert!(success, "{arguments:?}: {text}");
         for part in expected {
-            assert!(text.contains(part), "{arguments:?}: expected {part:?} in\n{text}");
+            assert!(
+                text.contains(part),
+                "{arguments:?}: expected {part:?} in\n{text}"
+            );
         }
     }
 }
@@ -322,7 +407,14 @@ impl Drop for Bridge {
     }
 }
 
-const VERSIONS: [&str; 6] = ["OpenFlow10", "OpenFlow11", "OpenFlow12", "OpenFlow13", "OpenFlow14", "OpenFlow15"];
+const VERSIONS: [&str; 6] = [
+    "OpenFlow10",
+    "OpenFlow11",
+    "OpenFlow12",
+    "OpenFlow13",
+    "OpenFlow14",
+    "OpenFlow15",
+];
 
 #[test]
 fn ofctl_in_every_version() {
@@ -331,24 +423,65 @@ fn ofctl_in_every_version() {
         let run = |arguments: &[&str], expected: &[&str]| {
             bridge.prints(&[&["-O", version], arguments].concat(), expected);
         };
-        run(&["show", "br0"], &["dpid:0000000000001234", "1(p1)", "LOCAL(br0)", "n_tables:254"]);
-        run(&["add-flow", "br0", "priority=9,tcp,in_port=1,tp_dst=80,actions=output:2"], &[]);
-        run(&["add-flow", "br0", "priority=10,ip,nw_src=10.0.0.0/8,actions=drop"], &[]);
+        run(
+            &["show", "br0"],
+            &[
+                "dpid:0000000000001234",
+                "1(p1)",
+                "LOCAL(br0)",
+                "n_tables:254",
+            ],
+        );
+        run(
+            &[
+                "add-flow",
+                "br0",
+                "priority=9,tcp,in_port=1,tp_dst=80,actions=output:2",
+            ],
+            &[],
+        );
+        run(
+            &[
+                "add-flow",
+                "br0",
+                "priority=10,ip,nw_src=10.0.0.0/8,actions=drop",
+            ],
+            &[],
+        );
         run(
             &["dump-flows", "br0"],
-            &["priority=9,tcp,in_port=1,tp_dst=80 actions=output:2", "priority=10,ip,nw_src=10.0.0.0/8 actions=drop"],
+            &[
+                "priority=9,tcp,in_port=1,tp_dst=80 actions=output:2",
+                "priority=10,ip,nw_src=10.0.0.0/8 actions=drop",
+            ],
         );
-        run(&["dump-aggregate", "br0"], &["packet_count=6 byte_count=360 flow_count=2"]);
+        run(
+            &["dump-aggregate", "br0"],
+            &["packet_count=6 byte_count=360 flow_count=2"],
+        );
         run(&["del-flows", "br0", "tcp"], &[]);
         assert_eq!(bridge.with(|rules, _| rules.rules.borrow().len()), 1);
         run(&["dump-ports", "br0"], &["port  1: rx pkts=5"]);
         run(&["dump-ports", "br0", "1"], &["1 ports"]);
-        run(&["dump-ports-desc", "br0"], &["1(p1): addr:02:00:00:00:00:01"]);
+        run(
+            &["dump-ports-desc", "br0"],
+            &["1(p1): addr:02:00:00:00:00:01"],
+        );
         run(&["dump-tables", "br0"], &["active=2"]);
         run(&["mod-port", "br0", "p1", "down"], &[]);
         assert!(bridge.with(|rules, _| rules.down.get()));
-        run(&["packet-out", "br0", "in_port=1 packet=ffffffffffff02000000000108004500 actions=output:2"], &[]);
-        assert_eq!(bridge.with(|rules, _| rules.sent.borrow().clone()), [(2, 16)]);
+        run(
+            &[
+                "packet-out",
+                "br0",
+                "in_port=1 packet=ffffffffffff02000000000108004500 actions=output:2",
+            ],
+            &[],
+        );
+        assert_eq!(
+            bridge.with(|rules, _| rules.sent.borrow().clone()),
+            [(2, 16)]
+        );
         run(&["queue-stats", "br0"], &["0 queues"]);
         run(&["get-frags", "br0"], &["normal"]);
         run(&["set-frags", "br0", "nx-match"], &[]);
@@ -359,11 +492,17 @@ fn ofctl_in_every_version() {
         }
         if version >= "OpenFlow13" {
             run(&["meter-features", "br0"], &["max_meter:0"]);
-            run(&["dump-table-features", "br0"], &["table 253 (\"table253\")"]);
+            run(
+                &["dump-table-features", "br0"],
+                &["table 253 (\"table253\")"],
+            );
         }
         if version >= "OpenFlow14" {
             run(&["dump-table-desc", "br0"], &[]);
-            run(&["--bundle", "add-flow", "br0", "priority=7,arp,actions=drop"], &[]);
+            run(
+                &["--bundle", "add-flow", "br0", "priority=7,arp,actions=drop"],
+                &[],
+            );
             assert_eq!(bridge.with(|rules, _| rules.rules.borrow().len()), 2);
         }
         run(&["probe", "br0"], &[]);
@@ -375,33 +514,94 @@ fn ofctl_in_every_version() {
 fn errors_reach_the_client() {
     let bridge = Bridge::start();
     let failing = |arguments: &[&str], expected: &str| {
-        let Some((success, text)) = bridge.ofctl(arguments) else { return };
+        let Some((success, text)) = bridge.ofctl(arguments) else {
+            return;
+        };
         assert!(!success, "{arguments:?} should fail");
-        assert!(text.contains(expected), "{arguments:?}: expected {expected} in\n{text}");
+        assert!(
+            text.contains(expected),
+            "{arguments:?}: expected {expected} in\n{text}"
+        );
     };
-    failing(&["add-flow", "br0", "priority=666,actions=drop"], "OFPFMFC_TABLE_FULL");
-    failing(&["-O", "OpenFlow13", "add-group", "br0", "group_id=1,type=all,bucket=output:1"], "OFPGMFC_OUT_OF_GROUPS");
-    failing(&["-O", "OpenFlow13", "add-meter", "br0", "meter=1,kbps,band=type=drop,rate=10"], "OFPMMFC_OUT_OF_METERS");
     failing(
-        &["-O", "OpenFlow14", "--bundle", "replace-flows", "br0", "/dev/stdin/none"],
+        &["add-flow", "br0", "priority=666,actions=drop"],
+        "OFPFMFC_TABLE_FULL",
+    );
+    failing(
+        &[
+            "-O",
+            "OpenFlow13",
+            "add-group",
+            "br0",
+            "group_id=1,type=all,bucket=output:1",
+        ],
+        "OFPGMFC_OUT_OF_GROUPS",
+    );
+    failing(
+        &[
+            "-O",
+            "OpenFlow13",
+            "add-meter",
+            "br0",
+            "meter=1,kbps,band=type=drop,rate=10",
+        ],
+        "OFPMMFC_OUT_OF_METERS",
+    );
+    failing(
+        &[
+            "-O",
+            "OpenFlow14",
+            "--bundle",
+            "replace-flows",
+            "br0",
+            "/dev/stdin/none",
+        ],
         "/dev/stdin/none",
     );
     let flows = bridge.directory.path().join("flows");
-    std::fs::write(&flows, "priority=1,actions=drop\npriority=666,actions=drop\n").unwrap();
-    failing(&["-O", "OpenFlow14", "--bundle", "add-flows", "br0", flows.to_str().unwrap()], "OFPFMFC_TABLE_FULL");
-    assert_eq!(bridge.with(|rules, _| rules.rules.borrow().len()), 0, "a bundle is done whole or not at all");
+    std::fs::write(
+        &flows,
+        "priority=1,actions=drop\npriority=666,actions=drop\n",
+    )
+    .unwrap();
+    failing(
+        &[
+            "-O",
+            "OpenFlow14",
+            "--bundle",
+            "add-flows",
+            "br0",
+            flows.to_str().unwrap(),
+        ],
+        "OFPFMFC_TABLE_FULL",
+    );
+    assert_eq!(
+        bridge.with(|rules, _| rules.rules.borrow().len()),
+        0,
+        "a bundle is done whole or not at all"
+    );
 }
 
 #[test]
 fn many_rules_come_back_whole() {
     let bridge = Bridge::start();
     let flows = bridge.directory.path().join("flows");
-    let text: String = (0..5000).map(|n| format!("udp,udp_dst={n},actions=output:1,output:2\n")).collect();
+    let text: String = (0..5000)
+        .map(|n| format!("udp,udp_dst={n},actions=output:1,output:2\n"))
+        .collect();
     std::fs::write(&flows, text).unwrap();
     for version in ["OpenFlow10", "OpenFlow13"] {
-        bridge.prints(&["-O", version, "add-flows", "br0", flows.to_str().unwrap()], &[]);
-        let Some((_, text)) = bridge.ofctl(&["-O", version, "dump-flows", "br0"]) else { return };
-        assert_eq!(text.lines().filter(|line| line.contains("tp_dst=")).count(), 5000);
+        bridge.prints(
+            &["-O", version, "add-flows", "br0", flows.to_str().unwrap()],
+            &[],
+        );
+        let Some((_, text)) = bridge.ofctl(&["-O", version, "dump-flows", "br0"]) else {
+            return;
+        };
+        assert_eq!(
+            text.lines().filter(|line| line.contains("tp_dst=")).count(),
+            5000
+        );
         bridge.prints(&["-O", version, "del-flows", "br0"], &[]);
     }
 }
@@ -415,15 +615,23 @@ struct Controller<S> {
 
 impl<S: Read + Write> Controller<S> {
     fn hello(stream: S, version: Version) -> Controller<S> {
-        let mut controller = Controller { stream, version, xid: 100 };
-        controller.send(&Message::Hello(Hello { versions: version.bit() }));
+        let mut controller = Controller {
+            stream,
+            version,
+            xid: 100,
+        };
+        controller.send(&Message::Hello(Hello {
+            versions: version.bit(),
+        }));
         assert!(matches!(controller.receive(), Message::Hello(_)));
         controller
     }
 
     fn send(&mut self, message: &Message) -> u32 {
         self.xid += 1;
-        self.stream.write_all(&encode(self.version, self.xid, message)).unwrap();
+        self.stream
+            .write_all(&encode(self.version, self.xid, message))
+            .unwrap();
         self.xid
     }
 
@@ -469,7 +677,9 @@ impl Bridge {
     fn primary(&self, version: Version) -> (Controller<TcpStream>, TcpListener) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let settings = settings(&format!("tcp:{}", listener.local_addr().unwrap()));
-        self.with(move |_, openflow| assert_eq!(openflow.set_controllers(&[settings]), Vec::<String>::new()));
+        self.with(move |_, openflow| {
+            assert_eq!(openflow.set_controllers(&[settings]), Vec::<String>::new())
+        });
         let stream = listener.accept().unwrap().0;
         stream.set_read_timeout(Some(LIMIT)).unwrap();
         (Controller::hello(stream, version), listener)
@@ -539,22 +749,36 @@ fn nothing_behind_a_barrier_is_done_before_it_is_answered() {
     bridge.wait("the first rule", |rules, _| rules.rules.borrow().len() == 1);
     // Another connection is served meanwhile.
     let mut other = bridge.manage(Version::V1_0);
-    assert!(matches!(other.ask(&Message::FeaturesRequest), Message::FeaturesReply(_)));
-    assert_eq!(bridge.with(|rules, _| (rules.rules.borrow().len(), rules.published.get() > 0)), (1, true));
+    assert!(matches!(
+        other.ask(&Message::FeaturesRequest),
+        Message::FeaturesReply(_)
+    ));
+    assert_eq!(
+        bridge.with(|rules, _| (rules.rules.borrow().len(), rules.published.get() > 0)),
+        (1, true)
+    );
     bridge.with(|rules, _| rules.held.set(false));
     let answer = slow.bytes();
     assert_eq!(answer[4..8], barrier.to_be_bytes());
-    bridge.wait("the second rule", |rules, _| rules.rules.borrow().len() == 2);
+    bridge.wait("the second rule", |rules, _| {
+        rules.rules.borrow().len() == 2
+    });
 }
 
 #[test]
 fn what_is_read_together_is_published_together() {
     let bridge = Bridge::start();
     let mut controller = bridge.manage(Version::V1_3);
-    let many: Vec<u8> = (0..500).flat_map(|n| encode(Version::V1_3, n, &add(n as u16 % 600))).collect();
+    let many: Vec<u8> = (0..500)
+        .flat_map(|n| encode(Version::V1_3, n, &add(n as u16 % 600)))
+        .collect();
     controller.stream.write_all(&many).unwrap();
-    assert!(matches!(controller.ask(&Message::BarrierRequest), Message::BarrierReply));
-    let (rules, published) = bridge.with(|rules, _| (rules.rules.borrow().len(), rules.published.get()));
+    assert!(matches!(
+        controller.ask(&Message::BarrierRequest),
+        Message::BarrierReply
+    ));
+    let (rules, published) =
+        bridge.with(|rules, _| (rules.rules.borrow().len(), rules.published.get()));
     assert_eq!(rules, 500);
     assert!(published < 50, "published {published} times");
 }
@@ -564,9 +788,18 @@ fn malformed_messages_are_answered_and_the_connection_goes_on() {
     let bridge = Bridge::start();
     let mut controller = bridge.manage(Version::V1_3);
     // An unknown type, a flow mod that is too short, a hello in the middle, an unknown multipart.
-    controller.stream.write_all(&[4, 99, 0, 8, 0, 0, 0, 1]).unwrap();
-    controller.stream.write_all(&[4, 14, 0, 16, 0, 0, 0, 2, 1, 2, 3, 4, 5, 6, 7, 8]).unwrap();
-    controller.stream.write_all(&[4, 18, 0, 16, 0, 0, 0, 3, 0x12, 0x34, 0, 0, 0, 0, 0, 0]).unwrap();
+    controller
+        .stream
+        .write_all(&[4, 99, 0, 8, 0, 0, 0, 1])
+        .unwrap();
+    controller
+        .stream
+        .write_all(&[4, 14, 0, 16, 0, 0, 0, 2, 1, 2, 3, 4, 5, 6, 7, 8])
+        .unwrap();
+    controller
+        .stream
+        .write_all(&[4, 18, 0, 16, 0, 0, 0, 3, 0x12, 0x34, 0, 0, 0, 0, 0, 0])
+        .unwrap();
     let kinds: Vec<_> = (0..3)
         .map(|_| match controller.receive() {
             Message::Error(error) => (error.kind, error.data[4..8].to_vec()),
@@ -582,9 +815,15 @@ fn malformed_messages_are_answered_and_the_connection_goes_on() {
             (Known(Error::BadMultipart), vec![0, 0, 0, 3]),
         ]
     );
-    assert!(matches!(controller.ask(&Message::BarrierRequest), Message::BarrierReply));
+    assert!(matches!(
+        controller.ask(&Message::BarrierRequest),
+        Message::BarrierReply
+    ));
     // A length that cannot be ends the connection, with an error first.
-    controller.stream.write_all(&[4, 2, 0, 3, 0, 0, 0, 9]).unwrap();
+    controller
+        .stream
+        .write_all(&[4, 2, 0, 3, 0, 0, 0, 9])
+        .unwrap();
     assert!(matches!(controller.receive(), Message::Error(_)));
     assert_eq!(controller.stream.read(&mut [0; 8]).unwrap(), 0);
 }
@@ -595,16 +834,27 @@ fn versions_that_do_not_meet_are_refused() {
     bridge.with(|_, openflow| openflow.set_versions(Version::V1_3.bit() | Version::V1_0.bit()));
     let mut stream = UnixStream::connect(bridge.socket("mgmt")).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
-    let only_14 = Message::Hello(Hello { versions: Version::V1_4.bit() });
-    stream.write_all(&encode(Version::V1_4, 1, &only_14)).unwrap();
-    let mut controller = Controller { stream, version: Version::V1_4, xid: 0 };
+    let only_14 = Message::Hello(Hello {
+        versions: Version::V1_4.bit(),
+    });
+    stream
+        .write_all(&encode(Version::V1_4, 1, &only_14))
+        .unwrap();
+    let mut controller = Controller {
+        stream,
+        version: Version::V1_4,
+        xid: 0,
+    };
     match controller.receive() {
         Message::Hello(hello) => assert_eq!(hello.versions, 0b1_0010),
         other => panic!("{other:?}"),
     }
     match controller.receive() {
         Message::Error(error) => {
-            assert_eq!(error.kind, openflow::message::ErrorKind::Known(Error::HelloIncompatible));
+            assert_eq!(
+                error.kind,
+                openflow::message::ErrorKind::Known(Error::HelloIncompatible)
+            );
         }
         other => panic!("{other:?}"),
     }
@@ -612,9 +862,16 @@ fn versions_that_do_not_meet_are_refused() {
     let mut stream = UnixStream::connect(bridge.socket("mgmt")).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
     stream.write_all(&[9, 0, 0, 8, 0, 0, 0, 1]).unwrap();
-    let mut controller = Controller { stream, version: Version::V1_3, xid: 0 };
+    let mut controller = Controller {
+        stream,
+        version: Version::V1_3,
+        xid: 0,
+    };
     assert!(matches!(controller.receive(), Message::Hello(_)));
-    assert!(matches!(controller.ask(&Message::FeaturesRequest), Message::FeaturesReply(_)));
+    assert!(matches!(
+        controller.ask(&Message::FeaturesRequest),
+        Message::FeaturesReply(_)
+    ));
 }
 
 #[test]
@@ -628,7 +885,10 @@ fn tools_hear_nothing_unasked_and_primaries_do() {
         openflow.packet_in(&packet_in(PacketInReason::Action), 0);
         openflow.packet_in(&packet_in(PacketInReason::InvalidTtl), 0);
         openflow.packet_in(&packet_in(PacketInReason::Action), 5);
-        openflow.port_status(&PortStatus { reason: PortReason::Modify, port: ports(false).remove(0) });
+        openflow.port_status(&PortStatus {
+            reason: PortReason::Modify,
+            port: ports(false).remove(0),
+        });
         let stats = FlowStats {
             table: 1,
             matching: Match::any(),
@@ -645,7 +905,10 @@ fn tools_hear_nothing_unasked_and_primaries_do() {
             bytes: 0,
             instructions: [].into(),
         };
-        openflow.flow_removed(&FlowRemoved { reason: FlowRemovedReason::Delete, stats });
+        openflow.flow_removed(&FlowRemoved {
+            reason: FlowRemovedReason::Delete,
+            stats,
+        });
     };
     bridge.with(tell);
     let heard: Vec<_> = primary
@@ -676,7 +939,13 @@ fn tools_hear_nothing_unasked_and_primaries_do() {
 fn only_one_is_primary() {
     let bridge = Bridge::start();
     let (mut first, mut second) = (bridge.manage(Version::V1_3), bridge.manage(Version::V1_4));
-    let role = |role, generation| Message::RoleRequest(RoleMessage { role, generation, nicira: false });
+    let role = |role, generation| {
+        Message::RoleRequest(RoleMessage {
+            role,
+            generation,
+            nicira: false,
+        })
+    };
     let is = |message: Message, expected| match message {
         Message::RoleReply(reply) => assert_eq!(reply.role, expected),
         other => panic!("{other:?}"),
@@ -691,7 +960,10 @@ fn only_one_is_primary() {
     };
     use openflow::message::ErrorKind::Known;
     assert_eq!(error(first.ask(&add(1))), Known(Error::IsSlave));
-    assert_eq!(error(first.ask(&role(Role::Primary, Some(10)))), Known(Error::RoleStale));
+    assert_eq!(
+        error(first.ask(&role(Role::Primary, Some(10)))),
+        Known(Error::RoleStale)
+    );
     is(first.ask(&role(Role::Primary, Some(11))), Role::Primary);
     is(second.ask(&role(Role::NoChange, None)), Role::Secondary);
 }
@@ -712,7 +984,12 @@ fn a_controller_that_goes_is_looked_for_again() {
     let _again = Controller::hello(stream, Version::V1_0);
     bridge.wait("its return", |rules, _| rules.connected.get());
     let status = bridge.with(|_, openflow| openflow.controller_status().remove(0));
-    assert!(status.status.contains(&("last_error", "connection closed by peer".into())), "{status:?}");
+    assert!(
+        status
+            .status
+            .contains(&("last_error", "connection closed by peer".into())),
+        "{status:?}"
+    );
     bridge.with(|_, openflow| openflow.set_controllers(&[]));
     bridge.wait("its end", |rules, _| !rules.connected.get());
 }
@@ -727,9 +1004,14 @@ fn a_silent_controller_is_given_up() {
     let stream = listener.accept().unwrap().0;
     stream.set_read_timeout(Some(LIMIT)).unwrap();
     let mut controller = Controller::hello(stream, Version::V1_3);
-    let Message::EchoRequest(data) = controller.receive() else { panic!("no probe") };
+    let Message::EchoRequest(data) = controller.receive() else {
+        panic!("no probe")
+    };
     controller.send(&Message::EchoReply(data));
-    assert!(matches!(controller.receive(), Message::EchoRequest(_)), "an answered probe is followed by the next");
+    assert!(
+        matches!(controller.receive(), Message::EchoRequest(_)),
+        "an answered probe is followed by the next"
+    );
     // Not answered: the connection ends.
     assert_eq!(controller.stream.read(&mut [0; 8]).unwrap(), 0);
 }
@@ -746,7 +1028,10 @@ fn a_controller_that_does_not_read_loses_packets_only() {
         assert!(openflow.packet_ins_dropped() >= 19_000);
     });
     let mut other = bridge.manage(Version::V1_3);
-    assert!(matches!(other.ask(&Message::BarrierRequest), Message::BarrierReply));
+    assert!(matches!(
+        other.ask(&Message::BarrierRequest),
+        Message::BarrierReply
+    ));
     assert!(slow.receive_all().len() <= 1000);
 }
 
@@ -761,7 +1046,10 @@ fn snoopers_get_copies() {
     // The snooper may be taken up a moment after its hello was answered.
     let mut heard = Vec::new();
     let end = std::time::Instant::now() + LIMIT;
-    snooper.stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    snooper
+        .stream
+        .set_read_timeout(Some(Duration::from_millis(50)))
+        .unwrap();
     while heard.len() < 2 && std::time::Instant::now() < end {
         primary.ask(&Message::GetConfigRequest);
         let mut header = [0; 8];
