@@ -333,6 +333,11 @@ fn plan(options: &EalOptions, free_huge: u64, cpus: &[usize]) -> Result<Plan, Er
     if !given(&["--telemetry", "--no-telemetry"]) {
         add(&["--no-telemetry"]);
     }
+    if !given(&["-a", "-b", "--allow", "--block", "--no-pci"]) {
+        // An allow-list of a device that does not exist: DPDK would otherwise take every PCI device that it has a driver for, such as the virtio NIC
+        // that this machine is reached by. Ports name theirs, and plugging a device in adds it to the list.
+        add(&["-a", "0000:00:00.0"]);
+    }
     arguments.extend(extra);
     Ok(Plan {
         arguments,
@@ -510,11 +515,11 @@ mod tests {
         let options = EalOptions::default();
         assert_eq!(
             arguments(&options, 4096),
-            "sluiced --lcores 0@(0,1) --in-memory --file-prefix p --no-telemetry"
+            "sluiced --lcores 0@(0,1) --in-memory --file-prefix p --no-telemetry -a 0000:00:00.0"
         );
         assert_eq!(
             arguments(&options, 10),
-            "sluiced --lcores 0@(0,1) --no-huge --no-shconf -m 1024 --file-prefix p --no-telemetry"
+            "sluiced --lcores 0@(0,1) --no-huge --no-shconf -m 1024 --file-prefix p --no-telemetry -a 0000:00:00.0"
         );
     }
 
@@ -528,7 +533,7 @@ mod tests {
         };
         assert_eq!(
             arguments(&options, 4096),
-            "sluiced -c 0x1 --no-shconf --file-prefix p --no-telemetry --no-huge -m 64"
+            "sluiced -c 0x1 --no-shconf --file-prefix p --no-telemetry -a 0000:00:00.0 --no-huge -m 64"
         );
     }
 
@@ -540,7 +545,7 @@ mod tests {
         };
         assert_eq!(
             arguments(&options, 4096),
-            "sluiced --in-memory --file-prefix=x -l 0 --telemetry"
+            "sluiced -a 0000:00:00.0 --in-memory --file-prefix=x -l 0 --telemetry"
         );
     }
 
