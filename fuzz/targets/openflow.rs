@@ -1,0 +1,42 @@
+//! What a controller, or a switch that is taken for one, may send, in every version: decoded without a panic; what is understood survives
+//! being encoded and decoded again; and a stream is cut where its messages end.
+//!
+//! Input: one byte of options, the rest is the message.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use openflow::check::check_instructions;
+use openflow::{DecodeOptions, Error, Message, Version, decode, encode, encode_error, frame_length};
+
+fuzz_target!(|data: &[u8]| {
+    let Some((flags, bytes)) = data.split_first() else { return };
+    let version = bytes.first().and_then(|version| Version::from_wire(*version));
+    let options = DecodeOptions { version: if flags & 1 == 1 { version } else { None }, table_in_command: flags & 2 == 2 };
+    let _ = frame_length(bytes);
+    let (header, message) = match decode(bytes, &options) {
+        Ok(decoded) => decoded,
+        Err(error) => return refuse(error.error, bytes),
+    };
+    let Some(version) = Version::from_wire(header.version) else { return };
+    if let Message::FlowMod { change, .. } = &message {
+        let _ = check_instructions(&change.instructions, &change.matching, change.table, header.version);
+    }
+    if matches!(message, Message::MultipartReply { .. }) {
+        return; // may be cut into several messages
+    }
+    let again = encode(version, header.xid, &message);
+    if again.is_empty() || again.len() > usize::from(u16::MAX) {
+        return; // a message that this version has no form for
+    }
+    match decode(&again, &options) {
+        Ok((second, decoded)) => assert_eq!((second.xid, decoded), (header.xid, message)),
+        Err(error) => panic!("{message:?} was encoded as {again:02x?}, which is refused: {error}"),
+    }
+});
+
+/// Every refusal can be told to the peer.
+fn refuse(error: Error, bytes: &[u8]) {
+    let answer = encode_error(Version::V1_3, bytes, error);
+    assert_eq!(frame_length(&answer), Ok(answer.len()));
+    assert!(matches!(decode(&answer, &DecodeOptions::default()), Ok((_, Message::Error(_)))), "{error:?} was told as {answer:02x?}");
+}

@@ -1,0 +1,415 @@
+//! Rules put into tables and taken out again, and frames walked through them. What must hold beyond not panicking:
+//!
+//! * a frame is accounted for: it leaves, goes to the controllers, or a drop is counted;
+//! * what becomes of a frame does not depend on the others of its burst;
+//! * a lookup finds a rule of the highest precedence among those that match and hold, in the list that a slow twin keeps;
+//! * rules count as many packets as there were lookups that found one.
+//!
+//! Input: commands one after the other (see [`Session::command`]); what is not there reads as zero.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use packet::fields::FIELDS;
+use packet::parse::{Malformed, parse_frame, set_vlan_limit};
+use packet::{Field, FlowKey, Frame, HeapFrame, Match, Value};
+use program::Program;
+use program::counters::CounterId;
+use program::epoch::{Epoch, NEVER, Reader};
+use program::host::{Context, Drop as DropReason, Host};
+use program::ops::{Bits, Op, OpList, PacketInReason, PortNo, ToController};
+use program::rule::RuleSpec;
+use program::table::{Bridge, BridgeWriter, Miss, RuleRef};
+use program::walk::Engine;
+use std::cell::RefCell;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+mod input;
+use input::Input;
+
+/// Tables that rules lie in.
+const TABLES: u8 = 5;
+const MAX_COMMANDS: usize = 96;
+const MAX_FRAMES: usize = 24;
+
+/// Fields that matches read: each layer, metadata, and more than one in a word.
+const MATCHED: [Field; 16] = [
+    Field::InPortOxm,
+    Field::EthDst,
+    Field::EthType,
+    Field::VlanTci,
+    Field::Ipv4Src,
+    Field::Ipv4Dst,
+    Field::IpProto,
+    Field::IpDscp,
+    Field::IpFrag,
+    Field::TcpDst,
+    Field::TcpFlags,
+    Field::Ipv6Dst,
+    Field::ArpTha,
+    Field::NdTarget,
+    Field::Reg0,
+    Field::Metadata,
+];
+
+/// What a host is told about a frame.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Event {
+    /// Port, whether back out of the ingress port, queue, table, and a hash of the bytes and the key's registers.
+    Output(PortNo, bool, Option<u32>, u8, u64),
+    All(bool, u64),
+    Normal(u64),
+    Controller(u8, u16, u64),
+    Malformed(u8),
+    Dropped(&'static str),
+}
+
+impl Event {
+    /// Whether it says where the frame, or a copy of it, has gone.
+    fn accounts(&self) -> bool {
+        match self {
+            Event::Malformed(reason) => [Malformed::Ethernet as u8, Malformed::Split as u8].contains(reason),
+            _ => true,
+        }
+    }
+}
+
+#[derive(Default)]
+struct Events(Vec<Event>);
+
+fn digest(context: &Context<'_>, frame: &HeapFrame) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    frame.to_vec().hash(&mut hasher);
+    for word in context.valid.iter() {
+        context.key.words[word].hash(&mut hasher);
+    }
+    (context.in_port, context.cookie).hash(&mut hasher);
+    hasher.finish()
+}
+
+impl Host<HeapFrame> for Events {
+    fn output(&mut self, context: Context<'_>, port: PortNo, frame: HeapFrame, to_in_port: bool) {
+        *context.sent = true;
+        self.0.push(Event::Output(port, to_in_port, context.queue, context.table, digest(&context, &frame)));
+    }
+    fn output_all(&mut self, context: Context<'_>, frame: HeapFrame, flood: bool) {
+        *context.sent = true;
+        self.0.push(Event::All(flood, digest(&context, &frame)));
+    }
+    fn normal(&mut self, context: Context<'_>, frame: HeapFrame) {
+        *context.sent = true;
+        self.0.push(Event::Normal(digest(&context, &frame)));
+    }
+    fn controller(&mut self, context: Context<'_>, to: &ToController, frame: &HeapFrame) {
+        self.0.push(Event::Controller(to.reason as u8, to.controller_id, digest(&context, frame)));
+    }
+    fn malformed(&mut self, reason: Malformed) {
+        self.0.push(Event::Malformed(reason as u8));
+    }
+    fn dropped(&mut self, reason: DropReason) {
+        self.0.push(Event::Dropped(DropReason::NAMES[reason as usize]));
+    }
+}
+
+/// A rule as the twin knows it.
+struct Known {
+    rule: RuleRef,
+    table: u8,
+    matching: Match,
+    priority: u32,
+    counter: CounterId,
+    added: Epoch,
+    removed: Epoch,
+}
+
+/// What outlives an input: making it costs more than most inputs do.
+struct Ground {
+    program: Arc<Program>,
+    reader: Reader,
+}
+
+thread_local! {
+    static GROUND: RefCell<Ground> = RefCell::new({
+        let program = Arc::new(Program::new());
+        let reader = program.domain.reader().expect("the first reader");
+        program.counters.add_worker(reader.index());
+        Ground { program, reader }
+    });
+}
+
+struct Session<'g> {
+    program: Arc<Program>,
+    reader: &'g mut Reader,
+    writer: BridgeWriter,
+    bridge: Arc<Bridge>,
+    engine: Engine<HeapFrame>,
+    rules: Vec<Known>,
+    frames: usize,
+}
+
+impl<'g> Session<'g> {
+    fn new(ground: &'g mut Ground) -> Session<'g> {
+        let bridge = Bridge::new(Arc::clone(&ground.program));
+        Session {
+            program: Arc::clone(&ground.program),
+            reader: &mut ground.reader,
+            writer: BridgeWriter::new(Arc::clone(&bridge)),
+            bridge,
+            engine: Engine::new(),
+            rules: Vec::new(),
+            frames: 0,
+        }
+    }
+
+    fn command(&mut self, input: &mut Input<'_>) {
+        match input.u8() % 16 {
+            0..=6 => self.insert(input),
+            7 => self.remove(input),
+            8 | 9 => {
+                self.writer.commit();
+                self.program.domain.publish();
+            }
+            10 => {
+                self.writer.housekeep(input.u8().into());
+                self.program.domain.collect();
+            }
+            11 => self.writer.set_miss(input.u8() % TABLES, [Miss::Drop, Miss::Controller, Miss::Next][usize::from(input.u8() % 3)]),
+            12 => self.packet_out(input),
+            _ => self.burst(input),
+        }
+    }
+
+    fn insert(&mut self, input: &mut Input<'_>) {
+        let (table, priority) = (input.u8() % TABLES, u32::from(input.u8() & 15));
+        let matching = matching(input);
+        let ops = Arc::new(OpList::new(rule_ops(input, table)));
+        let Some(counter) = self.program.counters.allocate() else { return };
+        // One rule of a match and a precedence at a time: a switch replaces, it does not stack.
+        let same = |known: &Known| known.removed == NEVER && (known.table, known.priority, &known.matching) == (table, priority, &matching);
+        if let Some(old) = self.rules.iter().position(same) {
+            self.end(old);
+        }
+        let added = self.program.domain.next();
+        let spec = RuleSpec { matching: matching.clone(), priority, ops, counter, cookie: self.rules.len() as u64 };
+        let rule = self.writer.insert(table, spec);
+        self.rules.push(Known { rule, table, matching, priority, counter, added, removed: NEVER });
+    }
+
+    fn remove(&mut self, input: &mut Input<'_>) {
+        let live: Vec<usize> = (0..self.rules.len()).filter(|index| self.rules[*index].removed == NEVER).collect();
+        if !live.is_empty() {
+            self.end(live[usize::from(input.u8()) % live.len()]);
+        }
+    }
+
+    fn end(&mut self, index: usize) {
+        let known = &mut self.rules[index];
+        known.removed = self.program.domain.next();
+        self.writer.remove(known.table, known.rule);
+    }
+
+    fn frame(&mut self, input: &mut Input<'_>) -> HeapFrame {
+        self.frames += 1;
+        let (len, split) = (usize::from(input.u8()), usize::from(input.u8()));
+        let (first, second) = input.take(len).split_at_checked(split).unwrap_or((&[], &[]));
+        HeapFrame::with_segments(&[first, second])
+    }
+
+    fn packet_out(&mut self, input: &mut Input<'_>) {
+        let in_port = [1, 0xffff_fffd, 0xffff_ffff][usize::from(input.u8() % 3)];
+        let list = OpList::new(ops(input, 0, true));
+        let frame = self.frame(input);
+        let mut events = Events::default();
+        let guard = self.reader.begin();
+        self.engine.run_ops(&self.bridge, &guard, in_port, frame, &list, 0, &mut events);
+        assert!(events.0.iter().any(Event::accounts), "a packet-out is lost: {list:?}");
+    }
+
+    /// Walks frames one by one and together.
+    fn burst(&mut self, input: &mut Input<'_>) {
+        let in_port = PortNo::from(input.u8() % 4);
+        let mut frames: Vec<HeapFrame> = Vec::new();
+        for _ in 0..1 + input.u8() % 8 {
+            frames.push(self.frame(input));
+        }
+        frames.iter().for_each(|frame| self.look_up(frame.clone(), in_port));
+        let guard = self.reader.begin();
+        let counted = |table| (self.bridge.table_counters(table).1, counted(&self.program, &self.rules, table));
+        let before: Vec<(u64, u64)> = (0..TABLES).map(counted).collect();
+        let mut alone = Vec::new();
+        for frame in &frames {
+            let mut events = Events::default();
+            self.engine.burst(&self.bridge, &guard, in_port, &mut vec![frame.clone()], 0, 0, &mut events);
+            assert!(events.0.iter().any(Event::accounts), "a frame is lost: {:02x?}, told {:?}", frame.to_vec(), events.0);
+            alone.append(&mut events.0);
+        }
+        for (table, before) in (0..TABLES).zip(before) {
+            let after = counted(table);
+            assert_eq!(after.0 - before.0, after.1 - before.1, "rules of table {table} count other packets than the table");
+        }
+        let mut together = Events::default();
+        let mut other = Engine::new();
+        other.burst(&self.bridge, &guard, in_port, &mut frames, 0, 0, &mut together);
+        assert!(frames.is_empty());
+        alone.sort();
+        together.0.sort();
+        assert_eq!(alone, together.0, "what becomes of a frame depends on the others");
+    }
+
+    fn look_up(&mut self, mut frame: HeapFrame, in_port: PortNo) {
+        let mut key = FlowKey::ZERO;
+        parse_frame(&mut frame, in_port, self.bridge.needed(), &mut key);
+        let guard = self.reader.begin();
+        let epoch = guard.epoch();
+        for table in 0..TABLES {
+            let holding = |known: &&Known| known.table == table && known.added <= epoch && epoch < known.removed;
+            let best = self.rules.iter().filter(holding).filter(|known| known.matching.matches(&key)).map(|known| known.priority).max();
+            let found = self.bridge.lookup(table, &key, &guard);
+            assert_eq!(found.map(|rule| rule.spec.priority), best, "table {table}");
+            if let Some(rule) = found {
+                let known = &self.rules[rule.spec.cookie as usize];
+                assert!(holding(&known) && known.matching.matches(&key), "a rule that does not match, or does not hold");
+            }
+        }
+    }
+
+    /// Leaves the ground as it was, with all that the input made freed.
+    fn finish(self) {
+        for known in &self.rules {
+            self.writer.release_counter(known.counter);
+        }
+        let Session { program, reader, writer, bridge, engine, .. } = self;
+        drop((writer, bridge, engine));
+        reader.offline();
+        // What is retired may retire more.
+        for _ in 0..4 {
+            program.domain.publish();
+            program.domain.collect();
+        }
+        assert_eq!(program.domain.collect(), 0, "something stays for ever");
+    }
+}
+
+/// Packets that the rules of a table have counted.
+fn counted(program: &Program, rules: &[Known], table: u8) -> u64 {
+    let rules = rules.iter().filter(|known| known.table == table);
+    rules.map(|known| program.counters.read(known.counter).packets).sum()
+}
+
+/// Up to three fields, each whole, by prefix, or by any bits.
+fn matching(input: &mut Input<'_>) -> Match {
+    let mut matching = Match::any();
+    let shape = input.u8();
+    for _ in 0..shape & 3 {
+        let which = input.u8();
+        let field = MATCHED[usize::from(which) % MATCHED.len()];
+        let def = field.def();
+        let mask = match which >> 4 & 3 {
+            0 | 1 => def.place(),
+            2 => Value::ones_at(usize::from(input.u8()) % (def.bytes * 8), def.bytes * 8, def.bytes),
+            _ => Value::from_bytes(&input.bytes(def.bytes)),
+        };
+        matching.set(field, &input.bytes(def.bytes), &mask);
+    }
+    matching
+}
+
+/// A rule's steps: applied ones, then the action set, then a jump, as the compiler puts them.
+fn rule_ops(input: &mut Input<'_>, table: u8) -> Vec<Op> {
+    let mut list = ops(input, 0, true);
+    let tail = input.u8();
+    if tail & 1 != 0 {
+        list.push(Op::ClearActions);
+    }
+    if tail & 2 != 0 {
+        list.push(Op::WriteActions(ops(input, 2, false).into()));
+    }
+    if tail & 4 != 0 && table + 1 < TABLES {
+        list.push(Op::Goto(table + 1 + (tail >> 4) % (TABLES - table - 1)));
+    }
+    list
+}
+
+/// Up to five steps. `resubmits`: whether they may look up.
+fn ops(input: &mut Input<'_>, depth: u8, resubmits: bool) -> Vec<Op> {
+    (0..input.u8() % 6).filter_map(|_| op(input, depth, resubmits)).collect()
+}
+
+fn op(input: &mut Input<'_>, depth: u8, resubmits: bool) -> Option<Op> {
+    Some(match input.u8() % 26 {
+        0 | 1 => Op::Output(PortNo::from(input.u8() & 7)),
+        2 => Op::InPort,
+        3 => Op::All { flood: input.u8() & 1 == 1 },
+        4 => Op::Normal,
+        5 => Op::OutputReg(bits(input, 128)),
+        6 => Op::OutputTruncated { port: port(input), max_len: input.u8().into() },
+        7 => Op::Enqueue { port: port(input), queue: input.u8().into() },
+        8 => Op::Controller(Box::new(ToController {
+            max_len: input.u16(),
+            reason: PacketInReason::Action,
+            controller_id: input.u8().into(),
+            userdata: Vec::new(),
+        })),
+        9 | 10 => {
+            let def = writable(input);
+            let mask = if input.u8() & 1 == 0 { def.place() } else { Value::from_bytes(&input.bytes(def.bytes)) };
+            Op::SetField { field: def.field, value: Value::from_bytes(&input.bytes(def.bytes)), mask }
+        }
+        11 => {
+            let (src, mut dst) = (bits(input, 128), bits(input, 128));
+            dst.bits = dst.bits.min(src.bits);
+            Op::Move { src: Bits { bits: dst.bits, ..src }, dst }
+        }
+        12 => Op::PushVlan(0x8100),
+        13 => Op::PushVlan(0x88a8),
+        14 => Op::PopVlan,
+        15 => Op::SetVlanVid { vid: input.u16() & 0xfff, push: input.u8() & 1 == 1 },
+        16 => Op::SetVlanPcp { pcp: input.u8() & 7, push: input.u8() & 1 == 1 },
+        17 => Op::DecTtl((0..input.u8() % 3).map(u16::from).collect()),
+        18 => Op::SetQueue(Some(u32::from(input.u8())).filter(|queue| *queue < 200)),
+        19 | 20 if resubmits => {
+            let flags = input.u8();
+            let table = (flags & 1 == 1).then(|| input.u8() % TABLES);
+            Op::Resubmit { in_port: (flags & 6 == 6).then(|| u32::from(flags >> 3)), table }
+        }
+        21 => Op::StackPush(bits(input, 128)),
+        22 => Op::StackPop(bits(input, 128)),
+        23 if depth < 2 => Op::Clone(Arc::new(OpList::new(ops(input, depth + 1, resubmits)))),
+        24 if resubmits => Op::Exit,
+        _ => return None,
+    })
+}
+
+/// A port number, reserved ones too.
+fn port(input: &mut Input<'_>) -> PortNo {
+    let byte = input.u8();
+    if byte & 0x80 == 0 { PortNo::from(byte & 7) } else { 0xffff_ff00 | PortNo::from(byte) }
+}
+
+fn writable(input: &mut Input<'_>) -> &'static packet::fields::FieldDef {
+    let def = &FIELDS[usize::from(input.u8()) % FIELDS.len()];
+    if def.writable { def } else { Field::Reg1.def() }
+}
+
+/// Part of a field that may be written.
+fn bits(input: &mut Input<'_>, most: usize) -> Bits {
+    let def = writable(input);
+    let start = usize::from(input.u8()) % def.action_bits;
+    let bits = 1 + usize::from(input.u8()) % (def.action_bits - start).min(most);
+    Bits { field: def.field, start: start as u16, bits: bits as u16 }
+}
+
+fuzz_target!(|data: &[u8]| {
+    let mut input = Input(data);
+    set_vlan_limit(1 + (input.u8() & 1));
+    GROUND.with_borrow_mut(|ground| {
+        let mut session = Session::new(ground);
+        for _ in 0..MAX_COMMANDS {
+            if input.is_empty() || session.frames >= MAX_FRAMES {
+                break;
+            }
+            session.command(&mut input);
+        }
+        session.finish();
+    });
+});
