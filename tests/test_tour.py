@@ -4,7 +4,7 @@ import re
 import shutil
 import subprocess
 
-from harness import ROOT, Skip, check, run, test
+from harness import ROOT, Skip, check, run, test, wait_for
 
 
 def blocks(path):
@@ -32,8 +32,10 @@ def readme(lab):
     try:
         tour(lab, "README.md")
         check(not os.path.exists("/tmp/sluice-tour"), "the tour left /tmp/sluice-tour")
-        left = subprocess.run(["ps", "-eo", "comm"], capture_output=True, text=True, check=True).stdout
-        check(not re.search(r"sluiced|ovsdb-server|qemu", left), "the tour left processes:\n" + left)
+
+        def left():
+            return subprocess.run(["ps", "-eo", "comm"], capture_output=True, text=True, check=True).stdout
+        wait_for("what the tour started has ended", lambda: not re.search(r"sluiced|vswitchd|ovsdb-server|qemu", left()))
     finally:
         shutil.rmtree("/tmp/sluice-tour", ignore_errors=True)
 
