@@ -41,18 +41,18 @@ pub(crate) fn instructions(
         }
         seen |= bit;
         match instruction {
-            Instruction::Meter(_) => return Err(Error::UnknownMeter),
+            Instruction::Meter(_) => situation.note(Error::UnknownMeter),
             Instruction::ApplyActions(actions) => situation.actions(actions, 0)?,
             Instruction::WriteActions(actions) => situation.set(actions)?,
             Instruction::ClearActions | Instruction::WriteMetadata { .. } => {}
             // Open vSwitch lets 254 and 255 pass; there is no such table (1.3.5 section 5.9.5).
             Instruction::GotoTable(next) if *next <= table || *next > LAST_TABLE => {
-                return Err(Error::BadInstructionTableId);
+                situation.note(Error::BadInstructionTableId);
             }
             Instruction::GotoTable(_) => {}
         }
     }
-    Ok(())
+    situation.verdict()
 }
 
 /// Checks the actions of a packet-out whose packet this match describes.
@@ -61,31 +61,68 @@ pub(crate) fn packet_out(
     matching: &Match,
     version: Version,
 ) -> Result<(), Error> {
-    Situation::new(matching, version).actions(actions, 0)
+    let mut situation = Situation::new(matching, version);
+    situation.actions(actions, 0)?;
+    situation.verdict()
+}
+
+/// When an error is found. Where there are several, a peer hears of the earliest, as from Open vSwitch, which decodes a whole message before it
+/// holds it against the match, and looks for groups and meters last.
+fn stage(error: Error) -> u8 {
+    match error {
+        Error::ActionMatchInconsistent
+        | Error::BadOutPort
+        | Error::BadTag
+        | Error::BadInstructionTableId => 1,
+        Error::BadOutGroup | Error::UnknownMeter => 2,
+        _ => 0,
+    }
 }
 
 /// What is known of the packets that come to an action.
 struct Situation<'m> {
     matching: Cow<'m, Match>,
-    version: Version,
+    /// Whether actions may stand that leave alone the packets they do not fit.
+    lenient: bool,
+    /// The error of the earliest stage so far.
+    found: Option<Error>,
 }
 
 impl<'m> Situation<'m> {
     fn new(matching: &'m Match, version: Version) -> Situation<'m> {
         Situation {
             matching: Cow::Borrowed(matching),
-            version,
+            lenient: version == Version::V1_0,
+            found: None,
         }
     }
 
+    fn note(&mut self, error: Error) {
+        if self.found.is_none_or(|found| stage(error) < stage(found)) {
+            self.found = Some(error);
+        }
+    }
+
+    fn verdict(self) -> Result<(), Error> {
+        self.found.map_or(Ok(()), Err)
+    }
+
+    /// Checks a list. Fails at once only with an error of the first stage; others are noted.
     fn actions(&mut self, actions: &[Action], depth: usize) -> Result<(), Error> {
-        actions
-            .iter()
-            .try_for_each(|action| self.action(action, depth))
+        for action in actions {
+            match self.action(action, depth) {
+                Err(error) if stage(error) == 0 => return Err(error),
+                Err(error) => self.note(error),
+                Ok(()) => {}
+            }
+        }
+        Ok(())
     }
 
     /// Checks actions for the action set, where only some may stand (1.3.5 section 5.10).
     fn set(&mut self, actions: &[Action]) -> Result<(), Error> {
+        // What tables further on do to the packet before the set runs cannot be known here.
+        self.lenient = true;
         for action in actions {
             let forbidden = matches!(
                 action,
@@ -105,9 +142,8 @@ impl<'m> Situation<'m> {
             if forbidden {
                 return Err(Error::BadActionType);
             }
-            self.action(action, 0)?;
         }
-        Ok(())
+        self.actions(actions, 0)
     }
 
     fn action(&mut self, action: &Action, depth: usize) -> Result<(), Error> {
@@ -145,11 +181,10 @@ impl<'m> Situation<'m> {
             } => Err(Error::BadActionExperimenterType),
             Action::Clone(_) if depth == NESTING => Err(Error::TooManyActions),
             Action::Clone(actions) => {
-                let mut inner = Situation {
-                    matching: self.matching.clone(),
-                    version: self.version,
-                };
-                inner.actions(actions, depth + 1)
+                let before = self.matching.clone();
+                let result = self.actions(actions, depth + 1);
+                self.matching = before;
+                result
             }
             Action::Group(_) => Err(Error::BadOutGroup),
             Action::Meter(_) => Err(Error::UnknownMeter),
@@ -174,7 +209,7 @@ impl<'m> Situation<'m> {
 
     /// An action of a kind that 1.0 lets stand in any rule, where it leaves other packets alone; later versions want a match that fits.
     fn wants(&self, prerequisite: Prerequisite) -> Result<(), Error> {
-        if self.version == Version::V1_0 || prerequisite.met_by(&self.matching) {
+        if self.lenient || prerequisite.met_by(&self.matching) {
             Ok(())
         } else {
             Err(Error::ActionMatchInconsistent)
@@ -241,10 +276,11 @@ impl<'m> Situation<'m> {
 
     /// Unlike a match, which says by the field itself that there is a tag, an action needs one that is there already (1.3.5 section 7.2.5).
     fn tagged_for(&self, field: Field) -> Result<(), Error> {
-        if field != Field::VlanVid || Prerequisite::VlanPresent.met_by(&self.matching) {
-            Ok(())
-        } else {
-            Err(Error::ActionMatchInconsistent)
+        match field {
+            Field::VlanVid if !Prerequisite::VlanPresent.met_by(&self.matching) => {
+                Err(Error::ActionMatchInconsistent)
+            }
+            _ => Ok(()),
         }
     }
 

@@ -400,14 +400,22 @@ impl<'p> Machine<'p> {
                     self.write(to, value);
                 }
             }
-            Action::Clone(actions) => {
-                let before = (self.packet.clone(), self.key, self.queue);
-                self.list(actions, at);
-                (self.packet, self.key, self.queue) = before;
-            }
+            Action::Clone(actions) => self.clone_of_packet(actions, at),
             edit => self.edit(edit),
         }
         Flow::On
+    }
+
+    /// Runs a list and then the action set on a copy; nothing comes back, the action set included.
+    fn clone_of_packet(&mut self, actions: &[Action], at: At) {
+        let before = (self.packet.clone(), self.key, self.queue);
+        let (set, stack, last) = (self.set.clone(), self.stack.clone(), self.last);
+        self.list(actions, at);
+        if !self.is_over() {
+            self.run_set();
+        }
+        (self.packet, self.key, self.queue) = before;
+        (self.set, self.stack, self.last) = (set, stack, last);
     }
 
     /// Actions of which each changes one header.

@@ -139,7 +139,7 @@ pub enum Op {
     StackPush(Bits),
     /// Pop bits off the walk's stack; an empty stack leaves the destination as it is.
     StackPop(Bits),
-    /// Run a list on a copy; changes to packet and metadata do not come back.
+    /// Run a list on a copy, and then what the action set holds by then; no change to packet, metadata, stack or action set comes back.
     Clone(Arc<OpList>),
     /// End the whole walk, except that the action set is still run (ovs-actions(7), "exit").
     Exit,

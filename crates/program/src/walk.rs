@@ -71,6 +71,10 @@ struct Saved<F> {
     key: FlowKey,
     layers: Layers,
     queue: Option<u32>,
+    set: ActionSet,
+    values: Vec<(u128, u16)>,
+    /// The clone's own action set once its list has ended, while it is run.
+    running_set: Option<Box<[Op]>>,
 }
 
 /// Where a walk goes on.
@@ -336,7 +340,15 @@ impl<F: Frame> Walk<F> {
     /// Leaves the current list for the one that called it; false when there is none.
     #[inline(always)]
     fn go_back<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H) -> bool {
-        if self.at.saved.is_some() {
+        if let Some(saved) = &mut self.at.saved {
+            // A clone runs what the action set holds by then, and the walk does so again at its end, as Open vSwitch 3.1.
+            if saved.running_set.is_none()
+                && let Some(ops) = self.set.take()
+            {
+                self.at.steps = Steps::of(saved.running_set.insert(ops));
+                self.at.next = 0;
+                return true;
+            }
             self.flush(burst, host);
         }
         if let Some(saved) = self.at.saved.take() {
@@ -344,6 +356,8 @@ impl<F: Frame> Walk<F> {
             self.key = saved.key;
             self.layers = saved.layers;
             self.queue = saved.queue;
+            self.set = saved.set;
+            self.values = saved.values;
         }
         if let Some(position) = self.stack.pop() {
             self.at = position;
@@ -549,6 +563,9 @@ impl<F: Frame> Walk<F> {
                     key: self.key,
                     layers: self.layers,
                     queue: self.queue,
+                    set: self.set.clone(),
+                    values: self.values.clone(),
+                    running_set: None,
                 };
                 let (table, cookie) = (self.at.table, self.at.cookie);
                 self.enter(Steps::of(&list.ops), table, cookie);
@@ -575,6 +592,7 @@ impl<F: Frame> Walk<F> {
         self.at.next = self.at.steps.get().len();
         while !self.stack.is_empty() {
             self.go_back(burst, host);
+            self.set.clear();
             self.at.next = self.at.steps.get().len();
         }
     }
