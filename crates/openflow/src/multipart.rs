@@ -506,7 +506,7 @@ fn put_items(w: &mut MultipartWriter, reply: &MultipartReply, version: u8) {
         GroupFeatures(features) => w.push(|out| put_group_features(out, features)),
         Meter(items) => each(w, items, group_codec::put_meter_stats),
         MeterConfig(items) => each(w, items, group_codec::put_meter_config),
-        // 1.5 appended eight bytes that Open vSwitch's client refuses; without them everybody reads it.
+        // 1.5.1 appended eight bytes, which os-ken demands and Open vSwitch's client refuses; Sluice says what Open vSwitch says.
         MeterFeatures(features) => w.push(|out| put_meter_features(out, features)),
         TableFeatures(items) => each(w, items, |o, i| table_codec::put_features(o, i, version)),
         PortDescription(items) => {

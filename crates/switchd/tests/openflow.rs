@@ -1062,3 +1062,64 @@ fn snoopers_get_copies() {
     // A request and its reply, by their types.
     assert_eq!(heard, [7, 8]);
 }
+
+/// os-ken's parsers, which share nothing with ours or with Open vSwitch's, build the requests and understand the answers. Skipped where os-ken is
+/// not installed: in the virtual environment that `scripts/setup` makes, or the one that `VENV` names.
+#[test]
+fn os_ken_understands_the_answers() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let environment = std::env::var("VENV").unwrap_or_else(|_| format!("{root}/.build/venv"));
+    let python = format!("{environment}/bin/python");
+    let has_os_ken = Command::new(&python)
+        .args(["-c", "import os_ken.ofproto"])
+        .output()
+        .is_ok_and(|output| output.status.success());
+    if !has_os_ken {
+        eprintln!("skipped: os-ken is not in {environment}");
+        return;
+    }
+    for version in [1, 3, 4, 5, 6] {
+        let bridge = Bridge::start();
+        let socket = bridge.socket("mgmt");
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/osken_client.py");
+        let output = Command::new("timeout")
+            .args([
+                "60",
+                &python,
+                "-W",
+                "ignore",
+                script,
+                socket.to_str().unwrap(),
+                &version.to_string(),
+            ])
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        let all = format!(
+            "version {version}\n{text}{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        assert!(output.status.success() && text.ends_with("done\n"), "{all}");
+        let mut expected = vec![
+            "0x1234 254",
+            "EchoReply hello",
+            "OFPBarrierReply",
+            "Test",
+            "[(1, 5), (",
+        ];
+        match version {
+            1 => expected.extend(["7 9 167838211 80 [2]", "OFPErrorMsg 3 0"]),
+            _ => {
+                expected.push("('ipv4_src', ('10.1.0.0', '255.255.0.0'))");
+                expected.push("['OFPActionSetField', 'OFPActionOutput'] 3");
+                expected.push("OFPErrorMsg 5 1");
+            }
+        }
+        if version >= 4 {
+            expected.extend(["(1, b'p1')", "OFPRoleReply 2 3"]);
+        }
+        for part in expected {
+            assert!(text.contains(part), "expected {part:?} in {all}");
+        }
+    }
+}
