@@ -20,6 +20,7 @@ pub mod eal;
 mod egress;
 mod error;
 mod ethdev;
+mod fault;
 mod gate;
 mod kernel;
 mod link;

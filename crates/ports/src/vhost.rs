@@ -20,7 +20,7 @@ use crate::mbuf::{self, Mbuf};
 use crate::pool::Pool;
 use crate::raw::{self, VhostOps, flag};
 use crate::spec::PortSpec;
-use crate::{Eal, Mac, OpenPort, PortControl, PortInfo, eal};
+use crate::{Eal, Mac, OpenPort, PortControl, PortInfo, eal, fault};
 use libc::c_int;
 use packet::frame::{Frame, Gso, Offload};
 use packet::io::{BURST, QueueDrops, RxQueue, TxOutcome, TxQueue};
@@ -229,6 +229,7 @@ pub(crate) fn open(
     }
     let mtu = spec.mtu.unwrap_or(1500);
     check_mtu(&spec.name, mtu)?;
+    fault::install();
     let pool = eal.pool()?;
     let wake = (0..rx_queues.max(1))
         .map(|_| event())
@@ -265,6 +266,7 @@ pub(crate) fn open(
             mtu,
             admin_up: true,
             rx_queues: rx_queues.max(1),
+            replaced: fault::replaced(),
         }),
         rx,
     })
@@ -705,6 +707,8 @@ struct VhostControl {
     mtu: u16,
     admin_up: bool,
     rx_queues: u16,
+    /// As many replaced mappings as have been told.
+    replaced: u64,
 }
 
 impl PortControl for VhostControl {
@@ -772,6 +776,13 @@ impl PortControl for VhostControl {
     }
 
     fn device_stats(&mut self) -> Vec<(String, u64)> {
+        let replaced = fault::replaced();
+        if replaced > self.replaced {
+            self.replaced = replaced;
+            tracing::warn!(
+                "a vhost-user peer took back memory in use; {replaced} mappings were replaced so far"
+            );
+        }
         Vec::new()
     }
 

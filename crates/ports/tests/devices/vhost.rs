@@ -4,6 +4,7 @@ use crate::support::{bytes, eal, open, send, udp};
 use packet::frame::{Frame, Offload};
 use packet::io::{RxQueue, TxQueue};
 use ports::{Error, Kind, Mbuf, OpenPort, PortSpec};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -327,4 +328,58 @@ fn a_peer_that_talks_nonsense_loses_only_its_connection() {
     let mut tx = port.control.tx_queue(0).unwrap();
     assert_eq!(echo(&mut *tx, &mut *port.rx[0], &udp(4)).to_vec(), udp(4));
     drop(guest);
+}
+
+#[test]
+fn a_peer_that_takes_its_memory_away_does_not_end_the_process() {
+    let path = socket("shrink");
+    let mut port = open(&PortSpec::new(
+        "guest",
+        Kind::VhostServer {
+            path: path.clone(),
+            rx_queues: 1,
+        },
+    ));
+    // The guest's process inherits descriptors of this process's own memory, which stays as it is.
+    let memory_of = |process: &str| -> std::collections::BTreeMap<u64, PathBuf> {
+        std::fs::read_dir(format!("/proc/{process}/fd"))
+            .unwrap()
+            .flatten()
+            .map(|entry| entry.path())
+            .filter(|path| {
+                let target = std::fs::read_link(path).unwrap_or_default();
+                target.to_string_lossy().contains("memfd:")
+            })
+            .map(|path| (std::fs::metadata(&path).unwrap().ino(), path))
+            .collect()
+    };
+    let ours = memory_of("self");
+    let guest = Guest::start(&path, false);
+    wait_for_link(&mut port, true);
+    let mut tx = port.control.tx_queue(0).unwrap();
+    let mut rx = port.rx.remove(0);
+    echo(&mut *tx, &mut *rx, &udp(4));
+    let pid = guest.process.id() as i32;
+    // SAFETY: our own child; stopped, it cannot notice what happens to it.
+    unsafe { libc::kill(pid, libc::SIGSTOP) };
+    let mut shortened = 0;
+    for (inode, path) in memory_of(&pid.to_string()) {
+        if !ours.contains_key(&inode) {
+            let file = std::fs::File::options().write(true).open(path).unwrap();
+            file.set_len(0).unwrap();
+            shortened += 1;
+        }
+    }
+    assert!(shortened > 0, "the guest's memory is a memfd");
+    let mut got = Vec::new();
+    for _ in 0..100 {
+        rx.receive(&mut got);
+        send(&mut *tx, &[&udp(6)]);
+    }
+    drop(guest);
+    wait_for_link(&mut port, false);
+    let _guest = Guest::start(&path, false);
+    wait_for_link(&mut port, true);
+    drain(&mut *rx);
+    assert_eq!(echo(&mut *tx, &mut *rx, &udp(9)).to_vec(), udp(9));
 }
