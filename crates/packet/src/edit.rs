@@ -11,7 +11,7 @@ mod fields;
 mod tests;
 mod vlan;
 
-use crate::checksum::Delta;
+use crate::checksum::{self, Delta};
 use crate::fields::Field;
 use crate::frame::Frame;
 use crate::key::{FlowKey, WordSet, at};
@@ -341,6 +341,20 @@ fn fix_transport<F: Frame>(
         }
     };
     field.copy_from_slice(&new.to_be_bytes());
+    if new == 0 && offset == 2 {
+        mend_zero(frame, layers, from);
+    }
+}
+
+/// A difference cannot tell the two zeroes of one's complement apart. Where a pseudo header is part of the sum it is never zero; but an ICMP
+/// message of zeroes has the checksum 0xffff, and receivers refuse it with 0.
+#[cold]
+fn mend_zero<F: Frame>(frame: &mut F, layers: &Layers, field: usize) {
+    if checksum::frame_sum(frame, layers.l4.into(), layers.end as usize) == 0
+        && let Some(field) = frame.head_mut().get_mut(field..field + 2)
+    {
+        field.fill(0xff);
+    }
 }
 
 /// The first bytes of a sound IP header, and whether it is IPv4's.

@@ -349,6 +349,22 @@ fn a_udp_packet_without_checksum_stays_without() {
 }
 
 #[test]
+fn an_icmp_message_of_zeroes_gets_the_other_zero() {
+    let mut frame = HeapFrame::new(
+        &Builder::ethernet([2; 6], [4; 6])
+            .ipv4(1, 2)
+            .icmp(8, 0, 0)
+            .payload(&[0; 5])
+            .bytes(),
+    );
+    set(&mut frame, Field::Icmpv4Type, 0);
+    let mut key = FlowKey::ZERO;
+    let layers = parse::parse_frame(&mut frame, 1, PACKET_WORDS, &mut key);
+    assert_eq!(verify(&frame, &layers, &key), Verdict::Good);
+    assert_eq!(frame.head()[36..38], [0xff, 0xff]);
+}
+
+#[test]
 fn later_fragments_keep_their_bytes() {
     let later = Builder::ethernet([1; 6], [2; 6])
         .ipv4(1, 2)
