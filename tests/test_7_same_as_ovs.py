@@ -46,6 +46,8 @@ def scenario(lab, name, command=None):
         return re.sub(r"(duration|age)=[\d.]+s?", "", str(before)) == re.sub(r"(duration|age)=[\d.]+s?", "", str(after))
     wait_for("the counters stand still", settled)
     wait_for("the database has the statistics", lambda: switch.get("Interface", "p1", "statistics").get("rx_packets") == 8, 15)
+    # Only Open vSwitch is given this setting (see harness.py).
+    switch.vsctl("--if-exists", "remove", "Open_vSwitch", ".", "other_config", "userspace-tso-enable")
     texts = {"add-port nodev": normal("add-port", missing.stderr, switch)}
     for words in (["ovs-vsctl", f"--db={switch.db}", "show"], ["ovs-vsctl", f"--db={switch.db}", "list", "Bridge"], ["ovs-vsctl", f"--db={switch.db}", "list", "Port"],
                   ["ovs-vsctl", f"--db={switch.db}", "list", "Interface"],
@@ -90,7 +92,7 @@ def normal(shown, text, switch):
     text = re.sub(r"duration (\w+)=", r"\1=", text)
     text = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z\|\d+\|", "", text)
     text = re.sub(r"\b(?!02:(?:00|aa|bb))[0-9a-f]{2}(?::[0-9a-f]{2}){5}\b", "MAC", text)  # drawn at random
-    if shown == "ovs-vsctl show":
+    if shown == "ovs-vsctl show" or "dump-ports" in shown or " show br" in shown:
         text = in_order(text.splitlines())
     if "fdb/show" in shown:
         text = re.sub(r"^(.*\S)\s+\d+$", r"\1 AGE", text, flags=re.M)
@@ -155,6 +157,6 @@ def outputs_differ_only_as_explained(lab):
         with open(os.path.join(lab.directory, re.sub(r"\W+", "-", shown) + ".txt"), "w", encoding="utf-8") as file:
             file.write(f"# Open vSwitch\n{wanted[shown]}\n# this daemon\n{text}")
     lab.note(f"{differing} lines differ, {len(entries)} explanations")
-    check(not unexplained, f"{len(unexplained)} lines differ without an explanation (- Open vSwitch, + this daemon):\n" + "\n".join(unexplained[:100]))
+    check(not unexplained, f"{len(unexplained)} lines differ without an explanation (- Open vSwitch, + this daemon):\n" + "\n".join(unexplained[:200]))
     stale = [f"line {number}" for number, *_ in entries if number not in used]
     check(lab.is_ovs or not stale, f"{EXPLAINED} explains what no longer differs: {', '.join(stale)}")
