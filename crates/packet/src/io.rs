@@ -20,6 +20,11 @@ pub trait RxQueue<F: Frame>: Send {
         None
     }
 
+    /// Whether looking for frames in vain costs a system call, so that a worker that is busy with other queues looks less often.
+    fn is_costly(&self) -> bool {
+        self.wait_fd().is_some()
+    }
+
     /// Called before the worker waits on `wait_fd`: asks for a wake-up (guest notifications on a vring). True when frames arrived
     /// meanwhile, so that the worker must not sleep.
     fn arm(&mut self) -> bool {

@@ -575,6 +575,10 @@ impl RxQueue<Mbuf> for VhostRx {
         self.take(out)
     }
 
+    fn is_costly(&self) -> bool {
+        false // a look at shared memory
+    }
+
     fn wait_fd(&self) -> Option<RawFd> {
         let ring = &self.shared.rings[usize::from(self.ring)];
         let polled = self.shared.connected()
