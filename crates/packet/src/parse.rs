@@ -50,7 +50,7 @@ pub enum Malformed {
     Ipv6Extension,
     /// A first fragment or whole packet that ends inside its transport header.
     Transport,
-    /// Headers reach beyond the first segment or beyond [`HEADERS_LIMIT`].
+    /// Headers reach beyond the first segment.
     Split,
 }
 
@@ -203,7 +203,13 @@ fn common(head: &[u8], total_len: usize, in_port: u32, key: &mut FlowKey) -> Opt
     let protocol = packet[9];
     let (transport_len, tcp_flags) = match protocol {
         17 => (8, 0),
-        6 => (20, u16::from_le_bytes(load(packet, 32)) & 0xff0f),
+        6 => {
+            let data = usize::from(packet[32] >> 4) * 4;
+            if data < 20 || data + 20 > length {
+                return None;
+            }
+            (20, u16::from_le_bytes(load(packet, 32)) & 0xff0f)
+        }
         _ => return None,
     };
     // A negative difference wraps to a large one. More than 64 KiB behind the packet is no padding (see `general`).

@@ -37,7 +37,7 @@ struct Reader<'a> {
 
 /// Why bytes could not be had.
 enum Missing {
-    /// The enclosing layer ends before.
+    /// The enclosing layer, or what is read of a frame at all, ends before.
     Short,
     /// They lie beyond the bytes at hand.
     Split,
@@ -61,7 +61,7 @@ impl<'a> Reader<'a> {
     /// The next `n` bytes, without going on.
     #[inline(always)]
     fn peek(&self, n: usize) -> Result<&'a [u8], Missing> {
-        if n > self.left() {
+        if n > self.left() || self.at + n > HEADERS_LIMIT {
             return Err(Missing::Short);
         }
         self.head.get(self.at..self.at + n).ok_or(Missing::Split)
@@ -321,6 +321,13 @@ impl Packet<'_> {
         let header = reader
             .take(length)
             .map_err(|missing| missing.reason(Malformed::Transport))?;
+        if protocol == 6 {
+            // A data offset inside the header, or past the segment, makes the whole void, as in Open vSwitch.
+            let options = (usize::from(header[12] >> 4) * 4).checked_sub(length);
+            if options.is_none_or(|options| options > reader.left()) {
+                return Err(Malformed::Transport);
+            }
+        }
         self.layers.transport = true;
         match protocol {
             1 | 2 | 58 => {
@@ -351,7 +358,11 @@ impl Packet<'_> {
         let mut options_type = 0;
         let mut sound = true;
         while reader.left() >= 8 {
-            let option = reader.peek(8).map_err(|_| Malformed::Split)?;
+            let option = match reader.peek(8) {
+                Ok(option) => option,
+                Err(Missing::Short) => break, // farther than headers are read
+                Err(Missing::Split) => return Err(Malformed::Split),
+            };
             let length = usize::from(option[1]) * 8;
             if length == 0 || length > reader.left() {
                 break;
@@ -367,7 +378,11 @@ impl Packet<'_> {
                     options_type = option[0];
                 }
             }
-            reader.take(length).map_err(|_| Malformed::Split)?;
+            match reader.take(length) {
+                Ok(_) => {}
+                Err(Missing::Short) => break,
+                Err(Missing::Split) => return Err(Malformed::Split),
+            }
         }
         self.key.set_u8(at::ND_OPTIONS_TYPE, options_type);
         if sound {

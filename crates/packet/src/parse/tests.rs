@@ -238,6 +238,9 @@ fn twin_transport(
     if bytes.len() < shortest {
         return Err(Malformed::Transport);
     }
+    if protocol == 6 && !(20..=bytes.len()).contains(&(usize::from(bytes[12] >> 4) * 4)) {
+        return Err(Malformed::Transport);
+    }
     layers.transport = true;
     if let (6, Ok(tcp)) = (protocol, Tcp::new_checked(bytes)) {
         key.set_u16(at::TCP_FLAGS, tcp.flags());
@@ -531,10 +534,36 @@ fn headers_beyond_the_limit_are_not_reached() {
         builder = builder.extension(60, &[0; 7]);
     }
     let bytes = builder.udp(1, 2).bytes();
-    assert_eq!(parsed(&bytes).1.malformed, Some(Malformed::Split));
+    assert_eq!(parsed(&bytes).1.malformed, Some(Malformed::Ipv6Extension));
     let mut frame = HeapFrame::with_segments(&[&bytes[..100], &bytes[100..]]);
     let layers = parse_frame(&mut frame, 1, PACKET_WORDS, &mut FlowKey::ZERO.clone());
-    assert_eq!(layers.malformed, Some(Malformed::Split));
+    assert_eq!(layers.malformed, Some(Malformed::Ipv6Extension));
+}
+
+#[test]
+fn payload_that_looks_like_a_long_neighbour_option_is_no_reason_to_drop() {
+    // An option of 255 * 8 bytes reaches beyond what is read of headers, though not beyond the packet.
+    let mut payload = vec![0; 4000];
+    payload[..2].copy_from_slice(&[9, 255]);
+    let bytes = Builder::ethernet([1; 6], [2; 6])
+        .ipv6([1; 16], [2; 16])
+        .neighbour(135, [7; 16], &[])
+        .payload(&payload)
+        .bytes();
+    let (key, layers) = parsed(&bytes);
+    assert_eq!(layers.malformed, None);
+    assert_eq!(key.bytes()[at::ND_TARGET..at::ND_TARGET + 16], [7; 16]);
+}
+
+#[test]
+fn a_tcp_data_offset_that_lies_leaves_no_transport_fields() {
+    for (offset, sound) in [(0x40, false), (0x50, true), (0x60, false)] {
+        let mut bytes = Builder::ethernet([1; 6], [2; 6]).ipv4(1, 2).tcp(3, 4, 2).bytes();
+        bytes[14 + 20 + 12] = offset;
+        let (key, layers) = parsed(&bytes);
+        assert_eq!(layers.transport, sound, "{offset:#x}");
+        assert_eq!(key.u16(at::TP_DST) == 4, sound);
+    }
 }
 
 #[test]
