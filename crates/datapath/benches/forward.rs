@@ -165,7 +165,10 @@ fn in_port(number: u128) -> Match {
     matching
 }
 
-fn switch(program: &Arc<Program>, rules: &[(Match, Vec<Op>)]) -> (Datapath<Small>, BridgeId) {
+fn switch(
+    program: &Arc<Program>,
+    rules: &[(Match, Vec<Op>)],
+) -> (Datapath<Small>, BridgeId, BridgeWriter) {
     let mut datapath = Datapath::new(Options {
         program: Arc::clone(program),
         allocate: Box::new(|_| None),
@@ -195,12 +198,12 @@ fn switch(program: &Arc<Program>, rules: &[(Match, Vec<Op>)]) -> (Datapath<Small
     writer.commit();
     program.domain.publish();
     datapath.set_workers(&[None]).expect("a worker");
-    (datapath, bridge)
+    (datapath, bridge, writer)
 }
 
 fn measure(name: &str, rules: &[(Match, Vec<Op>)]) {
     let program = Arc::new(Program::new());
-    let (mut datapath, bridge) = switch(&program, rules);
+    let (mut datapath, bridge, _writer) = switch(&program, rules);
     port(&mut datapath, bridge, 2, Vec::new());
     port(
         &mut datapath,
@@ -253,7 +256,7 @@ impl TxQueue<Small> for Count {
 /// How long the first frame after a pause takes, and how much of a processor a worker uses meanwhile.
 fn waking() {
     let program = Arc::new(Program::new());
-    let (mut datapath, bridge) = switch(&program, &[(in_port(1), vec![Op::Output(2)])]);
+    let (mut datapath, bridge, _writer) = switch(&program, &[(in_port(1), vec![Op::Output(2)])]);
     // SAFETY: takes no pointers; the descriptor is new, and nobody else has it.
     let bell = Arc::new(unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_NONBLOCK)) });
     let sent = Arc::new(AtomicU64::new(0));
@@ -285,6 +288,10 @@ fn waking() {
         // SAFETY: eight readable bytes.
         unsafe { libc::write(bell.as_raw_fd(), one.as_ptr().cast(), 8) };
         while sent.load(Ordering::SeqCst) < number {
+            assert!(
+                start.elapsed() < Duration::from_secs(5),
+                "no frame came through"
+            );
             std::hint::spin_loop();
         }
         times.push(start.elapsed());

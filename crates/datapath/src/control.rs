@@ -1,7 +1,8 @@
 //! The control thread's side: bridges, ports, settings, and what is published to workers.
 //!
-//! A change is made in the records here, drawn into a new picture, and published. A port's transmit queues are with the workers before the picture shows the port; its receive
-//! queues follow. A port that goes is first taken out of the picture, then asked back from every worker; only when all have answered is its place free again.
+//! A change is made in the records here, drawn into a new picture, and published; when a method returns, every worker goes by it. A port's transmit queues are
+//! with the workers before the picture shows the port; its receive queues follow. A port that goes is first taken out of the picture, then asked back
+//! from every worker; only when all have answered is its place free again.
 
 mod workers;
 
@@ -234,7 +235,7 @@ impl<F: Frame + 'static> Datapath<F> {
             mirror_counters: HashMap::new(),
         });
         self.redraw(id);
-        self.publish();
+        self.apply_or_warn("adding a bridge");
         Ok(id)
     }
 
@@ -286,8 +287,7 @@ impl<F: Frame + 'static> Datapath<F> {
         }
         bridge.settings = settings;
         self.redraw(id);
-        self.publish();
-        Ok(())
+        self.apply("changing a bridge")
     }
 
     /// Sets a bridge's mirrors, in place of those it had. Mirrors of the same name keep their counts.
@@ -336,8 +336,7 @@ impl<F: Frame + 'static> Datapath<F> {
         }
         bridge.mirrors = mirrors;
         self.redraw(id);
-        self.publish();
-        Ok(())
+        self.apply("changing mirrors")
     }
 
     /// What a mirror has sent; None when there is no such mirror.
@@ -491,7 +490,7 @@ impl<F: Frame + 'static> Datapath<F> {
             histories: rx.iter().map(|_| History::default()).collect(),
         });
         self.redraw_with_peers(id);
-        self.publish();
+        self.apply_or_warn("adding a port");
         rx.into_iter().try_for_each(|port| self.serve(port))?;
         Ok(id)
     }
@@ -533,13 +532,11 @@ impl<F: Frame + 'static> Datapath<F> {
         port.settings = settings;
         let bridge = port.bridge;
         self.redraw(bridge);
-        let epoch = self.publish();
+        let applied = self.apply("changing a port");
         if flush {
-            let passed = self.wait_passed(epoch, "changing VLANs");
             self.bridge(bridge)?.macs.flush(Some(id.slot()), false);
-            passed?;
         }
-        Ok(())
+        applied
     }
 
     /// Gives a port another OpenFlow number.
@@ -549,8 +546,7 @@ impl<F: Frame + 'static> Datapath<F> {
         self.check_number(bridge, number, &port.name)?;
         self.port_mut(id)?.number = number;
         self.redraw(bridge);
-        self.publish();
-        Ok(())
+        self.apply("changing a port number")
     }
 
     /// Gives a patch port another peer.
@@ -565,8 +561,7 @@ impl<F: Frame + 'static> Datapath<F> {
             self.redraw(bridge);
         }
         self.redraw_with_peers(id);
-        self.publish();
-        Ok(())
+        self.apply("changing a patch port")
     }
 
     /// The port of a name.
@@ -707,6 +702,19 @@ impl<F: Frame + 'static> Datapath<F> {
 
     fn publish(&mut self) -> Epoch {
         self.shared.published.replace(self.picture.clone())
+    }
+
+    /// Publishes the picture and waits until every worker goes by it, so that a frame that arrives later meets the change.
+    fn apply(&mut self, what: &str) -> Result<(), Error> {
+        let epoch = self.publish();
+        self.wait_passed(epoch, what)
+    }
+
+    /// The same for what is added: it is there, also when a worker takes its time to see it and drops what is for it meanwhile.
+    fn apply_or_warn(&mut self, what: &str) {
+        if let Err(error) = self.apply(what) {
+            tracing::warn!(target: "dpif_netdev", "{error}");
+        }
     }
 
     fn wait_passed(&self, epoch: Epoch, what: &str) -> Result<(), Error> {
@@ -934,5 +942,7 @@ impl<F: Frame> Drop for Datapath<F> {
         for worker in &mut self.workers {
             worker.join(deadline);
         }
+        // Devices' queues are closed here, on the thread that opened them.
+        drop(self.shared.returns.take(Instant::now()));
     }
 }

@@ -21,6 +21,9 @@ pub const MAX_PATCHES: u32 = 64;
 /// Walks that one received frame may cause behind patch ports, on average over its burst: copies flooded around a loop of bridges end here.
 const WALKS_PER_FRAME: usize = 256;
 
+/// How many batches are looked at for one that a frame can join.
+const PEERS_LOOKED_AT: usize = 8;
+
 /// One port's way out of a worker.
 pub(crate) struct EgressPort<F: Frame> {
     pub tx: Box<dyn TxQueue<F>>,
@@ -158,9 +161,14 @@ impl<F: Frame> Patches<F> {
             return Err(DropReason::TooManyPatches);
         }
         self.budget -= 1;
-        match self.waiting.back_mut() {
-            Some((slot, at, frames)) if *slot == peer && *at == depth => frames.push(frame),
-            _ => {
+        // Frames flooded to a few peers in turn still make bursts. The latest batch of a peer is the one to add to, so its frames stay in order.
+        let latest = self.waiting.iter_mut().rev().take(PEERS_LOOKED_AT);
+        match latest
+            .into_iter()
+            .find(|(slot, at, _)| (*slot, *at) == (peer, depth))
+        {
+            Some((_, _, frames)) => frames.push(frame),
+            None => {
                 let mut frames = self.spare.pop().unwrap_or_default();
                 frames.push(frame);
                 self.waiting.push_back((peer, depth, frames));

@@ -165,7 +165,7 @@ fn a_packet_sent_after_a_barrier_obeys_the_rules_before_it() {
         let mut rule = None;
         for round in 0..300_u64 {
             let target = 2 + (round % 2) as u32;
-            let new = switch.rule(bridge, 0, 1, in_port(1), vec![Op::Output(target)]);
+            let new = switch.publish_rule(bridge, 0, 1, in_port(1), vec![Op::Output(target)]);
             if let Some(old) = rule.replace(new) {
                 switch.remove_rule(bridge, 0, old);
             }

@@ -68,10 +68,10 @@ fn ageing_flushing_and_static_entries() {
     wait_until("sent", || ports[1].1.sent() == 1);
     let count = |switch: &Switch| switch.datapath.mac_stats(bridge).unwrap();
     assert_eq!((count(&switch).current, count(&switch).fixed), (2, 1));
-    switch.datapath.clock().warp(9_000);
+    switch.datapath.clock().warp(8_000);
     switch.datapath.run();
     assert_eq!(count(&switch).current, 2);
-    switch.datapath.clock().warp(2_000);
+    switch.datapath.clock().warp(3_000);
     switch.datapath.run();
     assert_eq!((count(&switch).current, count(&switch).expired), (1, 1));
     ports[0].1.put(frame(mac(7), mac(1), 2));
@@ -395,6 +395,10 @@ fn a_loop_of_patch_ports_ends() {
     wait_until("the storm ends", || {
         switch.dropped("too_many_patches") > 0 && wire.waiting() == 0
     });
+    // The turn in which it was has ended when the next has begun.
+    switch.program.domain.publish();
+    let barrier = switch.datapath.barrier();
+    wait_until("a turn later", || switch.datapath.barrier_passed(barrier));
     let after = wire.sent();
     std::thread::sleep(std::time::Duration::from_millis(50));
     assert_eq!(wire.sent(), after, "nothing goes round any more");

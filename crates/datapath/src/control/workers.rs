@@ -145,7 +145,11 @@ impl<F: Frame + 'static> Datapath<F> {
         };
         match started.recv_timeout(PATIENCE) {
             Ok(Ok(())) => {}
-            Ok(Err(reason)) => return Err(failed(reason)),
+            Ok(Err(reason)) => {
+                // It is ending; what it shares with others must be gone when this returns.
+                let _ = thread.join();
+                return Err(failed(reason));
+            }
             Err(_) => return Err(failed("its thread did not start".to_owned())),
         }
         self.packet_ins.push(packet_ins);

@@ -216,8 +216,23 @@ impl Switch {
         id
     }
 
-    /// Adds a rule and publishes it.
+    /// Adds a rule, publishes it, and waits until workers obey it.
     pub fn rule(
+        &mut self,
+        bridge: BridgeId,
+        table: u8,
+        priority: u32,
+        matching: Match,
+        ops: Vec<Op>,
+    ) -> RuleRef {
+        let rule = self.publish_rule(bridge, table, priority, matching, ops);
+        let barrier = self.datapath.barrier();
+        wait_until("rule obeyed", || self.datapath.barrier_passed(barrier));
+        rule
+    }
+
+    /// Adds a rule and publishes it.
+    pub fn publish_rule(
         &mut self,
         bridge: BridgeId,
         table: u8,
