@@ -86,6 +86,8 @@ struct Situation<'m> {
     lenient: bool,
     /// The error of the earliest stage so far.
     found: Option<Error>,
+    /// Whether an action does not fit the match that an older version would let stand: found between the stages 1 and 2.
+    inconsistent: bool,
 }
 
 impl<'m> Situation<'m> {
@@ -94,6 +96,7 @@ impl<'m> Situation<'m> {
             matching: Cow::Borrowed(matching),
             lenient: version == Version::V1_0,
             found: None,
+            inconsistent: false,
         }
     }
 
@@ -104,7 +107,12 @@ impl<'m> Situation<'m> {
     }
 
     fn verdict(self) -> Result<(), Error> {
-        self.found.map_or(Ok(()), Err)
+        match self.found {
+            Some(error) if stage(error) == 1 => Err(error),
+            _ if self.inconsistent => Err(Error::ActionMatchInconsistent),
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
     }
 
     /// Checks a list. Fails at once only with an error of the first stage; others are noted.
@@ -208,20 +216,16 @@ impl<'m> Situation<'m> {
     }
 
     /// An action of a kind that 1.0 lets stand in any rule, where it leaves other packets alone; later versions want a match that fits.
-    fn wants(&self, prerequisite: Prerequisite) -> Result<(), Error> {
-        if self.lenient || prerequisite.met_by(&self.matching) {
-            Ok(())
-        } else {
-            Err(Error::ActionMatchInconsistent)
-        }
+    fn wants(&mut self, prerequisite: Prerequisite) -> Result<(), Error> {
+        self.inconsistent |= !self.lenient && !prerequisite.met_by(&self.matching);
+        Ok(())
     }
 
-    fn wants_ports(&self) -> Result<(), Error> {
-        let met = [Prerequisite::Tcp, Prerequisite::Udp, Prerequisite::Sctp];
-        met.iter()
-            .map(|prerequisite| self.wants(*prerequisite))
-            .find(Result::is_ok)
-            .unwrap_or(Err(Error::ActionMatchInconsistent))
+    fn wants_ports(&mut self) -> Result<(), Error> {
+        let fits = [Prerequisite::Tcp, Prerequisite::Udp, Prerequisite::Sctp];
+        let met = fits.iter().any(|fit| fit.met_by(&self.matching));
+        self.inconsistent |= !self.lenient && !met;
+        Ok(())
     }
 
     /// Whether the match says what the field needs. In every version, for set-field, load and move come from versions and extensions that have
@@ -240,15 +244,11 @@ impl<'m> Situation<'m> {
     }
 
     fn destination(&self, part: &Subfield) -> Result<(), Error> {
-        self.source(part)?;
-        if writable(part.field) {
-            Ok(())
-        } else {
-            Err(Error::BadActionArgument)
-        }
+        written(part)?;
+        self.has(part.field)
     }
 
-    fn set_field(&self, field: Field, value: &[u8], mask: &[u8]) -> Result<(), Error> {
+    fn set_field(&mut self, field: Field, value: &[u8], mask: &[u8]) -> Result<(), Error> {
         let def = field.def();
         if !writable(field) {
             return Err(Error::BadSetArgument);
@@ -266,12 +266,16 @@ impl<'m> Situation<'m> {
                 .all(|(value, place)| value & !place == 0);
         // OFPVID_PRESENT must be set in the value (1.3.5 section 7.2.3.7).
         let absent =
-            field == Field::VlanVid && *mask == *place && value[0] & (PRESENT >> 8) as u8 == 0;
-        if !fits || absent {
+            || field == Field::VlanVid && *mask == *place && value[0] & (PRESENT >> 8) as u8 == 0;
+        if !fits || absent() {
             return Err(Error::BadSetArgument);
         }
         self.tagged_for(field)?;
-        self.has(field)
+        self.has(field)?;
+        if field == Field::VlanTci {
+            self.write_tag(at::VLAN_TCI, u16::from_be_bytes([value[0], value[1]]));
+        }
+        Ok(())
     }
 
     /// Unlike a match, which says by the field itself that there is a tag, an action needs one that is there already (1.3.5 section 7.2.5).
@@ -284,7 +288,7 @@ impl<'m> Situation<'m> {
         }
     }
 
-    fn load(&self, dst: &Subfield, value: u64) -> Result<(), Error> {
+    fn load(&mut self, dst: &Subfield, value: u64) -> Result<(), Error> {
         within(dst)?;
         if !writable(dst.field) {
             return Err(Error::BadSetArgument);
@@ -293,15 +297,22 @@ impl<'m> Situation<'m> {
             return Err(Error::BadActionArgument);
         }
         self.tagged_for(dst.field)?;
-        self.has(dst.field)
+        self.has(dst.field)?;
+        if dst.field == Field::VlanTci {
+            // Whether there is a tag afterwards is told by these bits alone, also where others stay (Open vSwitch).
+            self.write_tag(at::VLAN_TCI, (value << dst.start) as u16);
+        }
+        Ok(())
     }
 
     fn copy(&self, src: &Subfield, dst: &Subfield) -> Result<(), Error> {
         if src.bits != dst.bits {
             return Err(Error::BadActionArgument);
         }
-        self.source(src)?;
-        self.destination(dst)
+        within(src)?;
+        written(dst)?;
+        self.has(src.field)?;
+        self.has(dst.field)
     }
 
     fn tag(&self, offset: usize) -> u16 {
@@ -368,6 +379,16 @@ fn within(part: &Subfield) -> Result<(), Error> {
         return Err(Error::BadActionArgument);
     }
     Ok(())
+}
+
+/// What a move or a pop may write.
+fn written(part: &Subfield) -> Result<(), Error> {
+    within(part)?;
+    if writable(part.field) {
+        Ok(())
+    } else {
+        Err(Error::BadActionArgument)
+    }
 }
 
 /// A port with a device behind it, or that may have one some day.

@@ -518,3 +518,27 @@ fn bad_actions_are_refused_before_anything_is_looked_for() {
         assert_eq!(switch.mod13(change), Err(Error::BadOutPort), "{command:?}");
     }
 }
+
+/// A value whose length or bits are not the field's never reaches a worker, whoever made it.
+#[test]
+fn values_that_do_not_fit_are_refused() {
+    let send = |field: Field, value: &[u8], mask: &[u8]| {
+        let action = Action::SetField {
+            field,
+            value: Value::from_bytes(value),
+            mask: Value::from_bytes(mask),
+        };
+        let matching = fields(&[(Field::VlanVid, 0x1005)]);
+        let change = with(add(matching, 1), |change| {
+            change.instructions = apply(&[action]);
+        });
+        Switch::new().mod13(change).map(|_| ())
+    };
+    let refused = Err(Error::BadSetArgument);
+    assert_eq!(send(Field::VlanVid, &[], &[0x1f, 0xff]), refused);
+    assert_eq!(send(Field::VlanVid, &[0x10, 7], &[0x1f]), refused);
+    assert_eq!(send(Field::VlanVid, &[0x30, 7], &[0x1f, 0xff]), refused);
+    assert_eq!(send(Field::VlanVid, &[0x10, 7], &[0x3f, 0xff]), refused);
+    assert_eq!(send(Field::Reg0, &[0; 8], &[0xff; 8]), refused);
+    assert_eq!(send(Field::Reg0, &[0; 4], &[0xff; 4]), Ok(()));
+}
