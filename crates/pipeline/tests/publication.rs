@@ -62,7 +62,7 @@ fn move_to(switch: &mut Switch, generation: u32, filler: u32) {
     // Other rules come and go, so that lookups change their shape meanwhile.
     for number in 0..filler {
         let at = 50_000 + (generation + number) % 40;
-        let command = if generation % 3 == 0 {
+        let command = if generation.is_multiple_of(3) {
             FlowModCommand::DeleteStrict
         } else {
             FlowModCommand::Add
@@ -125,10 +125,10 @@ fn a_publication_is_seen_whole() {
         move_to(&mut switch, generation, generation % 5);
         switch.pipeline.commit();
         let epoch = switch.program.domain.publish();
-        while generation % 2 == 0 && !switch.program.domain.passed(epoch) {
+        while generation.is_multiple_of(2) && !switch.program.domain.passed(epoch) {
             std::thread::yield_now();
         }
-        if generation % 2 == 0 {
+        if generation.is_multiple_of(2) {
             passed.store(generation.into(), Ordering::SeqCst);
         }
         switch.pipeline.housekeep(64);
