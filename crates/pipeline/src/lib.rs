@@ -135,6 +135,11 @@ impl Pipeline {
         self.writer.housekeep(limit)
     }
 
+    /// The readers' side of its tables.
+    pub fn tables(&self) -> &Arc<Bridge> {
+        self.writer.bridge()
+    }
+
     /// Says what becomes of packets that a table has no rule for. Tables drop them at first. Tables are numbered 0 to 253; others are ignored.
     pub fn set_miss(&mut self, table: u8, miss: Miss) {
         if let Some(place) = self.misses.get_mut(usize::from(table)) {

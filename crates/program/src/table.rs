@@ -21,7 +21,7 @@ use smallvec::SmallVec;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// Number of tables of a bridge. 254 is for internal use, 255 does not exist on the wire.
 pub const TABLES: usize = 255;
@@ -98,6 +98,8 @@ pub struct Bridge {
     program: Arc<Program>,
     slots: Box<[Slot]>,
     needed: AtomicU64,
+    /// Whether a first fragment's ports are matched as they are.
+    fragment_ports: AtomicBool,
 }
 
 impl Bridge {
@@ -114,12 +116,25 @@ impl Bridge {
             program,
             slots,
             needed: AtomicU64::new(WordSet::HOT.0),
+            fragment_ports: AtomicBool::new(true),
         })
     }
 
     /// The program it belongs to.
     pub fn program(&self) -> &Arc<Program> {
         &self.program
+    }
+
+    /// Whether lookups see the transport ports of first fragments (`OFPC_FRAG_NX_MATCH`), as they do at first, or zero, as for later ones
+    /// (`OFPC_FRAG_NORMAL`: all fragments of a packet meet the same rules). Holds from the next burst on.
+    pub fn match_fragment_ports(&self, visible: bool) {
+        self.fragment_ports.store(visible, Ordering::Relaxed);
+    }
+
+    /// What [`Bridge::match_fragment_ports`] has set.
+    #[inline(always)]
+    pub(crate) fn matches_fragment_ports(&self) -> bool {
+        self.fragment_ports.load(Ordering::Relaxed)
     }
 
     /// The words of the key that rules match or actions read.

@@ -462,8 +462,17 @@ impl<F: Frame> Walk<F> {
         }
     }
 
+    /// Before a lookup: where fragments' ports are not to be matched, the key of a fragment does not show them, whatever steps have written there.
+    #[inline(always)]
+    fn hide_fragment_ports(&mut self, burst: &Burst<'_, '_>) {
+        if self.key.u8(at::IP_FRAG) != 0 && !burst.bridge.matches_fragment_ports() {
+            self.key.set_u32(at::TP_SRC, 0);
+        }
+    }
+
     /// Looks up with another ingress port, which holds for the lookup only.
     fn resubmit_from(&mut self, burst: &Burst<'_, '_>, port: PortNo, table: u8) {
+        self.hide_fragment_ports(burst);
         let own = self.key.u32(at::IN_PORT);
         self.key.set_u32(at::IN_PORT, port);
         let found = burst.bridge.lookup(table, &self.key, burst.guard);
@@ -748,6 +757,7 @@ impl<F: Frame> Engine<F> {
         host: &mut H,
     ) {
         let mut found = [None; LOOKUP_MAX];
+        self.walks[..frames.len()].iter_mut().for_each(|walk| walk.hide_fragment_ports(burst));
         let walks = &self.walks;
         burst.bridge.lookup_burst(
             0,
@@ -858,6 +868,7 @@ impl<F: Frame> Engine<F> {
                 }
                 !now
             });
+            group.iter().for_each(|index| self.walks[usize::from(*index)].hide_fragment_ports(burst));
             let walks = &self.walks;
             burst.bridge.lookup_burst(
                 table,

@@ -14,9 +14,9 @@ use datapath::{BridgeId, PortFlags, PortId, PortSettings};
 use openflow::port as number;
 use pipeline::Pipeline;
 use ports::{PortControl, PortInfo};
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 
 /// A port of a bridge.
 pub struct Port {
@@ -79,14 +79,34 @@ fn vlan_of(vlan: &Vlan) -> VlanConfig {
     })
 }
 
+/// A bridge's OpenFlow connections, which know the bridge as the bridge knows them until it is closed.
+#[derive(Default)]
+pub struct Connections(RefCell<Option<Rc<OpenFlow>>>);
+
+impl Connections {
+    /// The connections; None before they are set up and after the bridge has been closed.
+    pub fn get(&self) -> Option<Rc<OpenFlow>> {
+        self.0.borrow().clone()
+    }
+
+    /// Sets them up.
+    pub(super) fn set(&self, openflow: OpenFlow) {
+        *self.0.borrow_mut() = Some(Rc::new(openflow));
+    }
+
+    fn take(&self) -> Option<Rc<OpenFlow>> {
+        self.0.borrow_mut().take()
+    }
+}
+
 /// A bridge.
 pub struct Bridge {
     /// Its name.
     pub name: String,
     /// Its place in the datapath.
     pub id: BridgeId,
-    /// The switch it is part of.
-    pub switch: Weak<Switch>,
+    /// The switch it is part of; [`Bridge::close`] and the end of the switch undo the circle.
+    pub switch: Rc<Switch>,
     /// Its rules.
     pub pipeline: RefCell<Pipeline>,
     /// What the database says about it.
@@ -102,7 +122,7 @@ pub struct Bridge {
     /// The OpenFlow datapath id.
     pub datapath_id: Cell<u64>,
     /// Its controllers and management sockets.
-    pub openflow: OnceCell<OpenFlow>,
+    pub openflow: Connections,
     /// What controllers have set about tables, by number.
     pub table_configs: RefCell<BTreeMap<u8, u32>>,
     /// What is done with IP fragments.
@@ -111,9 +131,9 @@ pub struct Bridge {
 }
 
 impl Bridge {
-    /// The switch; always there while a bridge is in use.
+    /// The switch.
     pub fn switch(&self) -> Rc<Switch> {
-        self.switch.upgrade().expect("bridges end before their switch")
+        Rc::clone(&self.switch)
     }
 
     /// The number of the port with an interface's name.
@@ -215,7 +235,7 @@ impl Bridge {
 
     /// Ends connections and closes devices.
     pub fn close(&self) {
-        if let Some(openflow) = self.openflow.get() {
+        if let Some(openflow) = self.openflow.take() {
             openflow.close();
         }
         let switch = self.switch();

@@ -63,7 +63,7 @@ impl Database {
             interface_types: self.switch.interface_types(),
             datapath_types: self.switch.datapath_types(),
             cpus: allowed_cpus(),
-            rundir: self.switch.shell.options.directories.in_run(""),
+            rundir: self.switch.shell.options.directories.run.clone(),
         }
     }
 

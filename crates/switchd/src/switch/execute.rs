@@ -17,7 +17,7 @@ use ovsdb::Uuid;
 use packet::io::TxQueue;
 use pipeline::{Options, Pipeline};
 use ports::{Mbuf, PortControl, PortInfo};
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
@@ -191,6 +191,7 @@ impl Switch {
 
     fn add_bridge(self: &Rc<Self>, name: &str, settings: &Settings) -> Result<(), String> {
         let tables = program::table::Bridge::new(Arc::clone(&self.program));
+        tables.match_fragment_ports(false);
         let id = self
             .with_datapath(|datapath| datapath.add_bridge(name, Arc::clone(&tables)))
             .map_err(|NotRunning| NotRunning.to_string())?
@@ -199,7 +200,7 @@ impl Switch {
         let bridge = Rc::new(Bridge {
             name: name.to_owned(),
             id,
-            switch: Rc::downgrade(self),
+            switch: Rc::clone(self),
             pipeline: RefCell::new(pipeline),
             settings: RefCell::new(settings.clone()),
             ports: RefCell::default(),
@@ -207,7 +208,7 @@ impl Switch {
             mirror_outputs: RefCell::default(),
             mac: Cell::new(settings.default_mac),
             datapath_id: Cell::new(0),
-            openflow: OnceCell::new(),
+            openflow: Default::default(),
             table_configs: RefCell::default(),
             fragments: Cell::default(),
             fail: Default::default(),
@@ -215,10 +216,10 @@ impl Switch {
         self.bridges.borrow_mut().insert(name.to_owned(), Rc::clone(&bridge));
         self.set_bridge(&bridge, settings)?;
         let openflow = OpenFlow::new(name, Rc::clone(&bridge) as Rc<dyn crate::openflow::Switch>, Rc::clone(&self.shell.tls), settings.protocols);
-        for error in openflow.open_sockets(&self.shell.options.directories.in_run("")) {
+        for error in openflow.open_sockets(&self.shell.options.directories.run) {
             tracing::error!(target: "connmgr", "{error}");
         }
-        let _ = bridge.openflow.set(openflow);
+        bridge.openflow.set(openflow);
         bridge.set_controllers(&[]);
         tracing::info!(target: "bridge", "bridge {name}: using datapath ID {:016x}", bridge.settings.borrow().default_mac.to_number());
         Ok(())
@@ -339,7 +340,7 @@ impl Switch {
 
     /// Where vhost-user sockets are: the run directory, or a directory below it.
     fn sockets_directory(&self) -> std::path::PathBuf {
-        let run = self.shell.options.directories.in_run("");
+        let run = self.shell.options.directories.run;
         let applied = self.applied.borrow();
         match applied.global.as_ref().and_then(|global| global.dpdk.vhost_sock_dir.as_deref()) {
             Some(below) => run.join(below),

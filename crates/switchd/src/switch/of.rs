@@ -44,7 +44,7 @@ impl Bridge {
 
     /// What becomes of packets without a rule depends on who listens: controllers before 1.3 get them.
     pub fn choose_miss(&self) {
-        let to_controller = self.openflow.get().is_some_and(crate::openflow::OpenFlow::wants_misses);
+        let to_controller = self.openflow.get().is_some_and(|openflow| openflow.wants_misses());
         let wanted = if to_controller { Miss::Controller } else { Miss::Drop };
         let given = self.table_configs.borrow();
         let mut pipeline = self.pipeline.borrow_mut();
@@ -237,6 +237,7 @@ impl Switch for Bridge {
         // Fragments are matched as they are; the other ways need state that this switch does not keep.
         match fragments {
             Fragments::Normal | Fragments::NxMatch => {
+                self.pipeline.borrow().tables().match_fragment_ports(fragments == Fragments::NxMatch);
                 self.fragments.set(fragments);
                 Ok(())
             }
