@@ -4,32 +4,33 @@
 //! with the workers before the picture shows the port; its receive queues follow. A port that goes is first taken out of the picture, then asked back
 //! from every worker; only when all have answered is its place free again.
 
+mod bridges;
+mod reports;
 mod workers;
 
 use crate::clock::Clock;
 use crate::counters::{Cells, PortCounters, PortStats, QueueCounters};
 use crate::error::Error;
-use crate::history::{History, INTERVAL_SECONDS};
-use crate::mac_table::{self, Mac, MacEntry, MacStats, MacTable};
-use crate::mirror::{self, MAX_MIRRORS, MirrorCounters, MirrorOutput, MirrorSpec, MirrorStats};
-use crate::packet_in::{PacketIn, PacketInRing, PacketInWake};
+use crate::history::History;
+use crate::mac_table::{self, MacTable};
+use crate::mirror::{self, MirrorCounters, MirrorOutput, MirrorSpec};
+use crate::packet_in::{PacketInRing, PacketInWake};
 use crate::port::{BridgeId, LOCAL, MAX_PORTS, MakeTx, PortId, PortKind, PortSettings, PortSpec};
-use crate::report::{PortInfo, WorkerInfo};
+use crate::report::PortInfo;
 use crate::snapshot::{Behind, BridgeParts, BridgeState, PortState, Published, Snapshot};
 use crate::vlan::VlanSet;
 use crate::wake::Wake;
-use crate::worker::{Command, PacketOut, Returns, RxPort, Shared};
+use crate::worker::{Command, Returns, RxPort, Shared};
 use packet::Frame;
 use packet::io::QueueDrops;
 use program::Program;
 use program::epoch::Epoch;
-use program::ops::{OpList, PortNo};
+use program::ops::PortNo;
 use program::table::Bridge;
 use std::any::Any;
 use std::collections::HashMap;
-use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 use workers::{Handle, Leaving};
 
@@ -197,207 +198,6 @@ impl<F: Frame + 'static> Datapath<F> {
             interval_began,
         })
     }
-
-    // ---- Bridges.
-
-    /// Adds a bridge that runs `program`, the readers' side of its tables.
-    pub fn add_bridge(&mut self, name: &str, program: Arc<Bridge>) -> Result<BridgeId, Error> {
-        if self
-            .bridges
-            .iter()
-            .flatten()
-            .any(|bridge| bridge.name == name)
-        {
-            return Err(Error::NameInUse(name.to_owned()));
-        }
-        let slot = self
-            .bridges
-            .iter()
-            .position(Option::is_none)
-            .unwrap_or(self.bridges.len());
-        if slot >= MAX_PORTS {
-            return Err(Error::TooManyBridges(name.to_owned()));
-        }
-        if slot == self.bridges.len() {
-            self.bridges.push(None);
-            self.bridge_generations.push(0);
-        }
-        self.bridge_generations[slot] = self.bridge_generations[slot].wrapping_add(1);
-        let id = BridgeId((self.bridge_generations[slot] & 0xffff) << 16 | slot as u32);
-        let settings = BridgeSettings::default();
-        self.bridges[slot] = Some(BridgeRecord {
-            id,
-            name: name.to_owned(),
-            program,
-            macs: Arc::new(MacTable::new(settings.mac_table_size)),
-            settings,
-            mirrors: Vec::new(),
-            mirror_counters: HashMap::new(),
-        });
-        self.redraw(id);
-        self.apply_or_warn("adding a bridge");
-        Ok(id)
-    }
-
-    /// Removes a bridge that has no ports any more; returns when no worker runs its program.
-    pub fn remove_bridge(&mut self, id: BridgeId) -> Result<(), Error> {
-        let bridge = self.bridge(id)?;
-        if self.ports.iter().flatten().any(|port| port.bridge == id) {
-            return Err(Error::BridgeInUse(bridge.name.clone()));
-        }
-        let what = format!("removing bridge {}", bridge.name);
-        let slot = id.slot() as usize;
-        self.bridges[slot] = None;
-        self.picture.bridges[slot] = None;
-        let epoch = self.publish();
-        self.wait_passed(epoch, &what)
-    }
-
-    fn bridge(&self, id: BridgeId) -> Result<&BridgeRecord, Error> {
-        let found = self
-            .bridges
-            .get(id.slot() as usize)
-            .and_then(Option::as_ref);
-        found
-            .filter(|bridge| bridge.id == id)
-            .ok_or(Error::NoSuchBridge)
-    }
-
-    fn bridge_mut(&mut self, id: BridgeId) -> Result<&mut BridgeRecord, Error> {
-        let found = self
-            .bridges
-            .get_mut(id.slot() as usize)
-            .and_then(Option::as_mut);
-        found
-            .filter(|bridge| bridge.id == id)
-            .ok_or(Error::NoSuchBridge)
-    }
-
-    /// Changes a bridge's switching settings. A new table size keeps the entries that fit, the latest first.
-    pub fn set_bridge(&mut self, id: BridgeId, settings: BridgeSettings) -> Result<(), Error> {
-        let bridge = self.bridge_mut(id)?;
-        if bridge.settings == settings {
-            return Ok(());
-        }
-        let size = settings
-            .mac_table_size
-            .clamp(mac_table::SIZE_MIN, mac_table::SIZE_MAX);
-        if size != bridge.macs.stats().maximum {
-            bridge.macs = Arc::new(bridge.macs.resized(size));
-        }
-        bridge.settings = settings;
-        self.redraw(id);
-        self.apply("changing a bridge")
-    }
-
-    /// Sets a bridge's mirrors, in place of those it had. Mirrors of the same name keep their counts.
-    pub fn set_mirrors(&mut self, id: BridgeId, mirrors: Vec<MirrorSpec>) -> Result<(), Error> {
-        let bridge = self.bridge(id)?;
-        if bridge.mirrors == mirrors {
-            return Ok(());
-        }
-        let bad = |name: &str, reason: &str| {
-            Err(Error::Mirror {
-                name: name.to_owned(),
-                reason: reason.to_owned(),
-            })
-        };
-        for (index, mirror) in mirrors.iter().enumerate() {
-            if index >= MAX_MIRRORS {
-                return bad(&mirror.name, "a bridge can have 32 mirrors");
-            }
-            if mirrors[..index]
-                .iter()
-                .any(|other| other.name == mirror.name)
-            {
-                return bad(&mirror.name, "another mirror has the name");
-            }
-            match mirror.output {
-                MirrorOutput::Vlan(vid) if vid > 4095 => {
-                    return bad(&mirror.name, "output VLAN is not within 0 and 4095");
-                }
-                MirrorOutput::Port(port)
-                    if !self.port(port).is_ok_and(|port| port.bridge == id) =>
-                {
-                    return bad(&mirror.name, "output port is not a port of the bridge");
-                }
-                MirrorOutput::Vlan(_) | MirrorOutput::Port(_) => {}
-            }
-        }
-        let bridge = self.bridge_mut(id)?;
-        bridge
-            .mirror_counters
-            .retain(|name, _| mirrors.iter().any(|mirror| mirror.name == *name));
-        for mirror in &mirrors {
-            bridge
-                .mirror_counters
-                .entry(mirror.name.clone())
-                .or_default();
-        }
-        bridge.mirrors = mirrors;
-        self.redraw(id);
-        self.apply("changing mirrors")
-    }
-
-    /// What a mirror has sent; None when there is no such mirror.
-    pub fn mirror_stats(&self, id: BridgeId, name: &str) -> Option<MirrorStats> {
-        Some(self.bridge(id).ok()?.mirror_counters.get(name)?.read())
-    }
-
-    // ---- Learned addresses.
-
-    /// A bridge's learned addresses, the longest silent first.
-    pub fn macs(&self, id: BridgeId) -> Result<Vec<(PortId, MacEntry)>, Error> {
-        let entries = self.bridge(id)?.macs.entries(self.second());
-        let port = |entry: &MacEntry| Some(self.ports.get(entry.port as usize)?.as_ref()?.id);
-        Ok(entries
-            .into_iter()
-            .filter_map(|entry| Some((port(&entry)?, entry)))
-            .collect())
-    }
-
-    /// Counts of a bridge's learning table.
-    pub fn mac_stats(&self, id: BridgeId) -> Result<MacStats, Error> {
-        Ok(self.bridge(id)?.macs.stats())
-    }
-
-    /// Sets those counts to zero.
-    pub fn clear_mac_stats(&mut self, id: BridgeId) -> Result<(), Error> {
-        self.bridge(id)?.macs.clear_stats();
-        Ok(())
-    }
-
-    /// Forgets learned addresses of a bridge, or of one of its ports.
-    pub fn flush_macs(&mut self, id: BridgeId, port: Option<PortId>) -> Result<(), Error> {
-        self.bridge(id)?.macs.flush(port.map(PortId::slot), false);
-        Ok(())
-    }
-
-    /// Adds a static entry, which neither ages nor moves.
-    pub fn add_static_mac(
-        &mut self,
-        id: BridgeId,
-        port: PortId,
-        vlan: u16,
-        mac: Mac,
-    ) -> Result<(), Error> {
-        if self.port(port)?.bridge != id {
-            return Err(Error::NoSuchPort);
-        }
-        let done = self.bridge(id)?.macs.add_static(mac, vlan, port.slot());
-        done.then_some(()).ok_or(Error::TableFull)
-    }
-
-    /// Removes an entry, static or learned; false when there is none.
-    pub fn remove_mac(&mut self, id: BridgeId, vlan: u16, mac: Mac) -> Result<bool, Error> {
-        Ok(self.bridge(id)?.macs.delete(mac, vlan))
-    }
-
-    fn second(&self) -> u32 {
-        (self.shared.clock.now_ms() / 1000) as u32
-    }
-
-    // ---- Ports.
 
     fn port(&self, id: PortId) -> Result<&PortRecord<F>, Error> {
         let found = self.ports.get(id.slot() as usize).and_then(Option::as_ref);
@@ -619,8 +419,6 @@ impl<F: Frame + 'static> Datapath<F> {
         matches!(&other.kind, Kind::Patch { peer } if *peer == port.name).then_some(slot)
     }
 
-    // ---- The picture.
-
     /// Draws a bridge and its ports anew.
     fn redraw(&mut self, id: BridgeId) {
         let Ok(bridge) = self.bridge(id) else { return };
@@ -730,204 +528,6 @@ impl<F: Frame + 'static> Datapath<F> {
             std::thread::sleep(Duration::from_micros(20));
         }
         Ok(())
-    }
-
-    // ---- Packets from and to control.
-
-    /// Sends a packet by steps of its own, as if it had come in by `in_port` (a port of the bridge, or a reserved number). It is carried out on a worker, in the order of
-    /// calls. Refused and counted when the queue is full or there is no worker.
-    pub fn packet_out(
-        &mut self,
-        bridge: BridgeId,
-        in_port: PortNo,
-        data: Vec<u8>,
-        ops: Arc<OpList>,
-    ) -> Result<(), Error> {
-        self.bridge(bridge)?;
-        let refused = match self.workers.first() {
-            None => Error::NoWorker,
-            Some(worker) => match worker.mailbox.packet_outs.push(PacketOut {
-                bridge,
-                in_port,
-                data,
-                ops,
-            }) {
-                Ok(()) => {
-                    self.packet_outs += 1;
-                    worker.mailbox.nudge();
-                    return Ok(());
-                }
-                Err(_) => Error::QueueFull("packet-out"),
-            },
-        };
-        self.packet_outs_refused += 1;
-        Err(refused)
-    }
-
-    /// A descriptor that is readable when packet-ins wait.
-    pub fn packet_in_fd(&self) -> RawFd {
-        self.packet_in_wake.wake.as_raw_fd()
-    }
-
-    /// Fetches up to `limit` packet-ins, taking turns between workers. Where more are left the descriptor stays readable.
-    pub fn take_packet_ins(&mut self, limit: usize) -> Vec<PacketIn> {
-        self.packet_in_wake.clear();
-        let mut packets = Vec::new();
-        let mut empty = 0;
-        for ring in self.packet_ins.iter().cycle() {
-            if packets.len() >= limit {
-                self.packet_in_wake.raise();
-                break;
-            }
-            match ring.pop() {
-                Some(packet) => {
-                    packets.push(packet);
-                    empty = 0;
-                }
-                None => empty += 1,
-            }
-            if empty >= self.packet_ins.len() {
-                break;
-            }
-        }
-        packets
-    }
-
-    /// What has been published and sent so far, for [`Datapath::barrier_passed`].
-    pub fn barrier(&self) -> Barrier {
-        Barrier {
-            epoch: self.shared.program.domain.current(),
-            packet_outs: self.packet_outs,
-        }
-    }
-
-    /// Whether every worker obeys what had been published when `barrier` was made, and earlier packet-outs have been carried out.
-    pub fn barrier_passed(&self, barrier: Barrier) -> bool {
-        self.shared.packet_outs_done.load(Ordering::Acquire) >= barrier.packet_outs
-            && self.epoch_passed(barrier.epoch)
-    }
-
-    /// Whether every worker works in `epoch` or later, or is asleep.
-    pub fn epoch_passed(&self, epoch: Epoch) -> bool {
-        self.shared.program.domain.passed(epoch)
-    }
-
-    // ---- Housekeeping and reports.
-
-    /// What must be done now and then, about once a second: forgets silent addresses, frees what was replaced, takes back what workers gave back late.
-    pub fn run(&mut self) {
-        let second = self.second();
-        for bridge in self.bridges.iter().flatten() {
-            bridge.macs.expire(second, bridge.settings.mac_aging.max(1));
-        }
-        self.take_late_returns();
-        self.shared.program.domain.collect();
-        let now = self.shared.clock.now_ms();
-        if now.saturating_sub(self.interval_began) >= INTERVAL_SECONDS * 1000 {
-            self.interval_began = now;
-            self.note_interval();
-        }
-    }
-
-    fn note_interval(&mut self) {
-        for port in self.ports.iter_mut().flatten() {
-            let Kind::Device { queues, .. } = &port.kind else {
-                continue;
-            };
-            for (history, queue) in port.histories.iter_mut().zip(queues) {
-                history.note(queue.cycles.get());
-            }
-        }
-        for worker in &mut self.workers {
-            let cycles = worker.all_cycles();
-            worker.history.note(cycles);
-        }
-    }
-
-    /// Workers, with their queues.
-    pub fn workers(&self) -> Vec<WorkerInfo> {
-        self.workers
-            .iter()
-            .map(|worker| self.describe_worker(worker))
-            .collect()
-    }
-
-    /// Sets what workers have done with their time to zero (`pmd-stats-clear`).
-    pub fn clear_worker_stats(&mut self) {
-        for worker in &mut self.workers {
-            worker.cleared = worker.mailbox.counters.read();
-        }
-    }
-
-    /// Frames dropped, by reason, over all workers.
-    pub fn drops(&self) -> Vec<(&'static str, u64)> {
-        self.shared.cells.drops()
-    }
-
-    /// Packets whose headers lied, by kind. Only `malformed_ethernet` and `malformed_split` ones were dropped (and are among [`Datapath::drops`] too).
-    pub fn malformed(&self) -> Vec<(&'static str, u64)> {
-        self.shared.cells.malformed()
-    }
-
-    /// Counters for `coverage/show`: drops as `drop_REASON`, lying packets, and what else is worth counting.
-    pub fn coverage(&self) -> Vec<(String, u64)> {
-        let cells = &self.shared.cells;
-        let drops = self
-            .drops()
-            .into_iter()
-            .map(|(name, count)| (format!("drop_{name}"), count));
-        let malformed = self
-            .malformed()
-            .into_iter()
-            .map(|(name, count)| (name.to_owned(), count));
-        let others = [
-            ("patch_frames", cells.sum(|cell| &cell.patched)),
-            ("mirror_frames", cells.sum(|cell| &cell.mirrored)),
-            ("packet_in_queued", cells.sum(|cell| &cell.packet_ins)),
-            ("packet_out_done", cells.sum(|cell| &cell.packet_outs)),
-            ("packet_out_refused", self.packet_outs_refused),
-            (
-                "worker_failures",
-                self.workers
-                    .iter()
-                    .map(|worker| worker.mailbox.counters.failures.get())
-                    .sum(),
-            ),
-        ];
-        drops
-            .chain(malformed)
-            .chain(others.map(|(name, count)| (name.to_owned(), count)))
-            .collect()
-    }
-
-    /// What is in memory, for `memory/show`.
-    pub fn memory(&self) -> Vec<(&'static str, u64)> {
-        let macs = self
-            .bridges
-            .iter()
-            .flatten()
-            .map(|bridge| bridge.macs.stats().current as u64)
-            .sum();
-        let sum = |of: fn(&PacketInRing) -> usize| {
-            self.packet_ins.iter().map(|ring| of(ring) as u64).sum()
-        };
-        vec![
-            ("macs", macs),
-            ("packet-ins", sum(PacketInRing::len)),
-            ("packet-in-bytes", sum(PacketInRing::bytes)),
-            ("ports", self.names.len() as u64),
-            ("workers", self.workers.len() as u64),
-        ]
-    }
-
-    /// The clock.
-    pub fn clock(&self) -> &Arc<Clock> {
-        &self.shared.clock
-    }
-
-    /// The program.
-    pub fn program(&self) -> &Arc<Program> {
-        &self.shared.program
     }
 }
 

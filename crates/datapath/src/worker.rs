@@ -11,26 +11,26 @@
 //! A queue whose descriptor is readable and yields nothing, time after time, is not waited on for a while (up to [`MUTE_LIMIT`]), so a peer that keeps signalling for nothing
 //! costs itself latency and nobody else anything. A queue that makes the worker fail is left alone likewise.
 
-use crate::clock::{Clock, cycles, cycles_per_second};
-use crate::control::Allocate;
-use crate::counters::{Cell, Cells, DropReason, PortCounters, QueueCounters, WorkerCounters};
-use crate::forward::{Egress, Forward, Patches};
-use crate::packet_in::PacketInRing;
+mod mailbox;
+mod turn;
+
+pub(crate) use mailbox::{Command, Mailbox, PacketOut, Returned, Returns, Shared};
+
+use crate::clock::{cycles, cycles_per_second};
+use crate::counters::{Cell, DropReason, QueueCounters, WorkerCounters};
+use crate::forward::{Egress, Patches};
 use crate::port::PortId;
-use crate::snapshot::{PortState, Published, Snapshot};
-use crate::wake::{Wake, readable, wait};
-use crossbeam_queue::ArrayQueue;
+use crate::wake::{readable, wait};
 use packet::Frame;
-use packet::io::{BURST, RxQueue, TxQueue};
-use program::Program;
-use program::epoch::{Guard, Reader};
-use program::ops::{OpList, PortNo};
+use packet::io::{BURST, RxQueue};
+use program::epoch::Reader;
 use program::walk::Engine;
 use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Condvar, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
+use turn::Turn;
 
 /// How long a worker polls on after its last frame.
 pub(crate) const SPIN: Duration = Duration::from_micros(50);
@@ -48,8 +48,6 @@ const PATIENCE: u32 = 8;
 const LOOK_INTERVAL: Duration = Duration::from_micros(10);
 /// How often queues are asked what they have lost.
 const DROPS_INTERVAL: Duration = Duration::from_millis(100);
-/// Packet-outs carried out per turn.
-const PACKET_OUTS: usize = BURST;
 
 /// A receive queue in a worker's hands.
 pub(crate) struct RxPort<F: Frame> {
@@ -116,141 +114,6 @@ fn to_time(cycles: u64) -> Duration {
     Duration::from_nanos(
         (u128::from(cycles) * 1_000_000_000 / u128::from(cycles_per_second())) as u64,
     )
-}
-
-/// What control asks of a worker.
-pub(crate) enum Command<F: Frame> {
-    /// Serve this queue.
-    AddRx(Box<RxPort<F>>),
-    /// Send by this queue.
-    SetTx {
-        slot: u32,
-        tx: Box<dyn TxQueue<F>>,
-        counters: Arc<PortCounters>,
-    },
-    /// Give all queues of a port back.
-    Remove { slot: u32, ticket: u64 },
-    /// Give one receive queue back.
-    TakeRx {
-        id: PortId,
-        index: usize,
-        ticket: u64,
-    },
-    /// Give everything back and end.
-    Stop { ticket: u64 },
-}
-
-/// Queues on their way back to control.
-pub(crate) struct Returned<F: Frame> {
-    pub ticket: u64,
-    pub rx: Vec<RxPort<F>>,
-    /// Held until control drops them: a device's queue is to be closed on the thread that opened it.
-    #[allow(dead_code)]
-    pub tx: Vec<Box<dyn TxQueue<F>>>,
-}
-
-/// Where workers put them.
-pub(crate) struct Returns<F: Frame> {
-    items: Mutex<Vec<Returned<F>>>,
-    more: Condvar,
-}
-
-impl<F: Frame> Returns<F> {
-    pub fn new() -> Returns<F> {
-        Returns {
-            items: Mutex::new(Vec::new()),
-            more: Condvar::new(),
-        }
-    }
-
-    fn push(&self, returned: Returned<F>) {
-        self.items
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
-            .push(returned);
-        self.more.notify_all();
-    }
-
-    /// Takes all there is, after waiting until `deadline` for something.
-    pub fn take(&self, deadline: Instant) -> Vec<Returned<F>> {
-        let mut items = self
-            .items
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner());
-        while items.is_empty() {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
-            }
-            items = match self.more.wait_timeout(items, left) {
-                Ok((items, _)) => items,
-                Err(poisoned) => poisoned.into_inner().0,
-            };
-        }
-        std::mem::take(&mut *items)
-    }
-}
-
-/// A packet to be sent by steps of its own.
-pub(crate) struct PacketOut {
-    pub bridge: crate::port::BridgeId,
-    pub in_port: PortNo,
-    pub data: Vec<u8>,
-    pub ops: Arc<OpList>,
-}
-
-/// What all workers and control share.
-pub(crate) struct Shared<F: Frame> {
-    pub program: Arc<Program>,
-    pub published: Published,
-    pub cells: Cells,
-    pub clock: Arc<Clock>,
-    pub returns: Returns<F>,
-    /// Makes frames for packet-outs.
-    pub allocate: Allocate<F>,
-    pub packet_outs_done: AtomicU64,
-}
-
-/// What one worker and control share.
-pub(crate) struct Mailbox<F: Frame> {
-    pub name: String,
-    pub commands: ArrayQueue<Command<F>>,
-    pub packet_outs: ArrayQueue<PacketOut>,
-    sleeping: AtomicBool,
-    wake: Wake,
-    pub counters: Arc<WorkerCounters>,
-    pub packet_ins: Arc<PacketInRing>,
-    /// The thread has ended.
-    pub ended: AtomicBool,
-}
-
-/// Commands that wait at most.
-const COMMANDS: usize = 1024;
-/// Packet-outs that wait at most.
-pub(crate) const PACKET_OUT_QUEUE: usize = 1024;
-
-impl<F: Frame> Mailbox<F> {
-    pub fn new(name: String, wake: Wake, packet_ins: Arc<PacketInRing>) -> Mailbox<F> {
-        Mailbox {
-            name,
-            commands: ArrayQueue::new(COMMANDS),
-            packet_outs: ArrayQueue::new(PACKET_OUT_QUEUE),
-            sleeping: AtomicBool::new(false),
-            wake,
-            counters: Arc::default(),
-            packet_ins,
-            ended: AtomicBool::new(false),
-        }
-    }
-
-    /// Wakes the worker if it sleeps; call it after putting something into a queue.
-    pub fn nudge(&self) {
-        // Pairs with the fence in `Worker::sleep`: either the worker sees what was put, or this sees that it sleeps.
-        fence(Ordering::SeqCst);
-        if self.sleeping.load(Ordering::Relaxed) {
-            self.wake.raise();
-        }
-    }
 }
 
 /// A worker, on its own thread.
@@ -582,229 +445,6 @@ fn obey<F: Frame>(
         }
         Command::Stop { ticket } => *stop = Some(ticket),
     }
-}
-
-/// What one turn works with.
-struct Turn<'a, F: Frame> {
-    snapshot: &'a Snapshot,
-    guard: &'a Guard<'a>,
-    shared: &'a Shared<F>,
-    mailbox: &'a Mailbox<F>,
-    cell: &'a Cell,
-    engine: &'a mut Engine<F>,
-    egress: &'a mut Egress<F>,
-    patches: &'a mut Patches<F>,
-    /// The clock, read at the turn's first frame; 0 before.
-    now_ms: u64,
-}
-
-impl<'a, F: Frame> Turn<'a, F> {
-    /// A received burst, to its end: walks, patch ports, transmit batches.
-    #[inline]
-    fn burst(&mut self, port: &'a PortState, frames: &mut Vec<F>) {
-        self.begin(frames.len());
-        self.arrive(port, 0, frames);
-        self.follow_patches();
-        self.egress.flush(self.cell);
-    }
-
-    fn begin(&mut self, frames: usize) {
-        self.patches.begin(frames);
-        if self.now_ms == 0 {
-            self.now_ms = self.shared.clock.now_ms();
-        }
-    }
-
-    fn follow_patches(&mut self) {
-        while let Some((slot, depth, mut frames)) = self.patches.pop() {
-            self.mailbox.counters.patched.add(frames.len() as u64);
-            match self.snapshot.port(slot) {
-                Some(port) => self.arrive(port, depth, &mut frames),
-                None => self.cell.drop(DropReason::NoPatchPeer, frames.len() as u64),
-            }
-            frames.clear();
-            self.patches.recycle(frames);
-        }
-    }
-
-    /// Frames come in by a port. Leaves `frames` empty.
-    #[inline]
-    fn arrive(&mut self, port: &'a PortState, depth: u32, frames: &mut Vec<F>) {
-        let counters = port.counters.of(self.guard.index());
-        counters.rx_packets.add(frames.len() as u64);
-        counters
-            .rx_bytes
-            .add(frames.iter().map(|frame| frame.len() as u64).sum());
-        if port.flags.down || port.flags.no_recv || port.flags.no_recv_stp {
-            self.refuse(port, frames);
-        }
-        let Some(bridge) = self.snapshot.bridge(port.bridge) else {
-            self.cell.drop(DropReason::PortGone, frames.len() as u64);
-            return frames.clear();
-        };
-        if port.mirror_in == 0 {
-            let (engine, mut host) = self.host(bridge, depth);
-            engine.burst(
-                &bridge.program,
-                host.guard,
-                port.number,
-                frames,
-                0,
-                host.now_ms,
-                &mut host.forward,
-            );
-        } else {
-            self.arrive_mirrored(port, bridge, depth, frames);
-        }
-    }
-
-    /// Throws out what the port's state refuses.
-    #[cold]
-    fn refuse(&mut self, port: &PortState, frames: &mut Vec<F>) {
-        const STP: [u8; 6] = [0x01, 0x80, 0xc2, 0, 0, 0];
-        let before = frames.len();
-        frames.retain(|frame| {
-            let mut dst = [0; 6];
-            let refused = if frame.read_at(0, &mut dst) && dst == STP {
-                port.flags.no_recv_stp
-            } else {
-                port.flags.no_recv
-            };
-            !port.flags.down && !refused
-        });
-        let refused = (before - frames.len()) as u64;
-        port.counters.of(self.guard.index()).rx_refused.add(refused);
-        self.cell.drop(
-            if port.flags.down {
-                DropReason::PortDown
-            } else {
-                DropReason::NoReceive
-            },
-            refused,
-        );
-    }
-
-    /// Frames come in by a port that mirrors select: those that have gone to the same mirrors are walked together.
-    #[cold]
-    fn arrive_mirrored(
-        &mut self,
-        port: &'a PortState,
-        bridge: &'a crate::snapshot::BridgeState,
-        depth: u32,
-        frames: &mut Vec<F>,
-    ) {
-        let (engine, mut host) = self.host(bridge, depth);
-        let mut group = Vec::with_capacity(frames.len());
-        let mut group_mirrored = 0;
-        for mut frame in frames.drain(..) {
-            let mut mirrored = 0;
-            host.forward
-                .mirror(&mut mirrored, port, port.mirror_in, &mut frame);
-            if mirrored != group_mirrored && !group.is_empty() {
-                let program = &bridge.program;
-                engine.burst(
-                    program,
-                    host.guard,
-                    port.number,
-                    &mut group,
-                    group_mirrored,
-                    host.now_ms,
-                    &mut host.forward,
-                );
-            }
-            group_mirrored = mirrored;
-            group.push(frame);
-        }
-        engine.burst(
-            &bridge.program,
-            host.guard,
-            port.number,
-            &mut group,
-            group_mirrored,
-            host.now_ms,
-            &mut host.forward,
-        );
-    }
-
-    fn host(
-        &mut self,
-        bridge: &'a crate::snapshot::BridgeState,
-        depth: u32,
-    ) -> (&mut Engine<F>, TurnHost<'_, F>) {
-        let forward = Forward {
-            snapshot: self.snapshot,
-            bridge,
-            egress: self.egress,
-            patches: self.patches,
-            cell: self.cell,
-            worker: self.guard.index(),
-            packet_ins: &self.mailbox.packet_ins,
-            second: (self.now_ms / 1000) as u32,
-            depth,
-        };
-        (
-            self.engine,
-            TurnHost {
-                forward,
-                guard: self.guard,
-                now_ms: self.now_ms,
-            },
-        )
-    }
-
-    fn packet_outs(&mut self) {
-        let mut done = Done(&self.shared.packet_outs_done, 0);
-        for _ in 0..PACKET_OUTS {
-            let Some(out) = self.mailbox.packet_outs.pop() else {
-                break;
-            };
-            done.1 += 1;
-            self.begin(1);
-            self.packet_out(&out);
-            self.follow_patches();
-        }
-        self.egress.flush(self.cell);
-    }
-
-    fn packet_out(&mut self, out: &PacketOut) {
-        let Some(bridge) = self
-            .snapshot
-            .bridge(out.bridge.slot())
-            .filter(|bridge| bridge.id == out.bridge)
-        else {
-            return self.cell.drop(DropReason::BridgeGone, 1);
-        };
-        let Some(frame) = (self.shared.allocate)(&out.data) else {
-            return self.cell.drop(DropReason::NoBuffer, 1);
-        };
-        self.cell.packet_outs.add(1);
-        let (engine, mut host) = self.host(bridge, 0);
-        engine.run_ops(
-            &bridge.program,
-            host.guard,
-            out.in_port,
-            frame,
-            &out.ops,
-            host.now_ms,
-            &mut host.forward,
-        );
-    }
-}
-
-/// Counts packet-outs as done when it goes, also when carrying them out failed.
-struct Done<'a>(&'a AtomicU64, u64);
-
-impl Drop for Done<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_add(self.1, Ordering::Release);
-    }
-}
-
-/// A host, and what its walk needs beside it.
-struct TurnHost<'a, F: Frame> {
-    forward: Forward<'a, F>,
-    guard: &'a Guard<'a>,
-    now_ms: u64,
 }
 
 /// Pins the calling thread to a processor.

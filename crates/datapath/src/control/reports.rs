@@ -1,0 +1,213 @@
+//! Packets from and to control, barriers, housekeeping, and what the datapath says about itself.
+
+use super::{Barrier, Datapath, Kind};
+use crate::clock::Clock;
+use crate::error::Error;
+use crate::history::INTERVAL_SECONDS;
+use crate::packet_in::{PacketIn, PacketInRing};
+use crate::port::BridgeId;
+use crate::report::WorkerInfo;
+use crate::worker::PacketOut;
+use packet::Frame;
+use program::Program;
+use program::epoch::Epoch;
+use program::ops::{OpList, PortNo};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl<F: Frame + 'static> Datapath<F> {
+    /// Sends a packet by steps of its own, as if it had come in by `in_port` (a port of the bridge, or a reserved number). It is carried out on a worker, in the order of
+    /// calls. Refused and counted when the queue is full or there is no worker.
+    pub fn packet_out(
+        &mut self,
+        bridge: BridgeId,
+        in_port: PortNo,
+        data: Vec<u8>,
+        ops: Arc<OpList>,
+    ) -> Result<(), Error> {
+        self.bridge(bridge)?;
+        let refused = match self.workers.first() {
+            None => Error::NoWorker,
+            Some(worker) => match worker.mailbox.packet_outs.push(PacketOut {
+                bridge,
+                in_port,
+                data,
+                ops,
+            }) {
+                Ok(()) => {
+                    self.packet_outs += 1;
+                    worker.mailbox.nudge();
+                    return Ok(());
+                }
+                Err(_) => Error::QueueFull("packet-out"),
+            },
+        };
+        self.packet_outs_refused += 1;
+        Err(refused)
+    }
+
+    /// A descriptor that is readable when packet-ins wait.
+    pub fn packet_in_fd(&self) -> RawFd {
+        self.packet_in_wake.wake.as_raw_fd()
+    }
+
+    /// Fetches up to `limit` packet-ins, taking turns between workers. Where more are left the descriptor stays readable.
+    pub fn take_packet_ins(&mut self, limit: usize) -> Vec<PacketIn> {
+        self.packet_in_wake.clear();
+        let mut packets = Vec::new();
+        let mut empty = 0;
+        for ring in self.packet_ins.iter().cycle() {
+            if packets.len() >= limit {
+                self.packet_in_wake.raise();
+                break;
+            }
+            match ring.pop() {
+                Some(packet) => {
+                    packets.push(packet);
+                    empty = 0;
+                }
+                None => empty += 1,
+            }
+            if empty >= self.packet_ins.len() {
+                break;
+            }
+        }
+        packets
+    }
+
+    /// What has been published and sent so far, for [`Datapath::barrier_passed`].
+    pub fn barrier(&self) -> Barrier {
+        Barrier {
+            epoch: self.shared.program.domain.current(),
+            packet_outs: self.packet_outs,
+        }
+    }
+
+    /// Whether every worker obeys what had been published when `barrier` was made, and earlier packet-outs have been carried out.
+    pub fn barrier_passed(&self, barrier: Barrier) -> bool {
+        self.shared.packet_outs_done.load(Ordering::Acquire) >= barrier.packet_outs
+            && self.epoch_passed(barrier.epoch)
+    }
+
+    /// Whether every worker works in `epoch` or later, or is asleep.
+    pub fn epoch_passed(&self, epoch: Epoch) -> bool {
+        self.shared.program.domain.passed(epoch)
+    }
+
+    /// What must be done now and then, about once a second: forgets silent addresses, frees what was replaced, takes back what workers gave back late.
+    pub fn run(&mut self) {
+        let second = self.second();
+        for bridge in self.bridges.iter().flatten() {
+            bridge.macs.expire(second, bridge.settings.mac_aging.max(1));
+        }
+        self.take_late_returns();
+        self.shared.program.domain.collect();
+        let now = self.shared.clock.now_ms();
+        if now.saturating_sub(self.interval_began) >= INTERVAL_SECONDS * 1000 {
+            self.interval_began = now;
+            self.note_interval();
+        }
+    }
+
+    fn note_interval(&mut self) {
+        for port in self.ports.iter_mut().flatten() {
+            let Kind::Device { queues, .. } = &port.kind else {
+                continue;
+            };
+            for (history, queue) in port.histories.iter_mut().zip(queues) {
+                history.note(queue.cycles.get());
+            }
+        }
+        for worker in &mut self.workers {
+            let cycles = worker.all_cycles();
+            worker.history.note(cycles);
+        }
+    }
+
+    /// Workers, with their queues.
+    pub fn workers(&self) -> Vec<WorkerInfo> {
+        self.workers
+            .iter()
+            .map(|worker| self.describe_worker(worker))
+            .collect()
+    }
+
+    /// Sets what workers have done with their time to zero (`pmd-stats-clear`).
+    pub fn clear_worker_stats(&mut self) {
+        for worker in &mut self.workers {
+            worker.cleared = worker.mailbox.counters.read();
+        }
+    }
+
+    /// Frames dropped, by reason, over all workers.
+    pub fn drops(&self) -> Vec<(&'static str, u64)> {
+        self.shared.cells.drops()
+    }
+
+    /// Packets whose headers lied, by kind. Only `malformed_ethernet` and `malformed_split` ones were dropped (and are among [`Datapath::drops`] too).
+    pub fn malformed(&self) -> Vec<(&'static str, u64)> {
+        self.shared.cells.malformed()
+    }
+
+    /// Counters for `coverage/show`: drops as `drop_REASON`, lying packets, and what else is worth counting.
+    pub fn coverage(&self) -> Vec<(String, u64)> {
+        let cells = &self.shared.cells;
+        let drops = self
+            .drops()
+            .into_iter()
+            .map(|(name, count)| (format!("drop_{name}"), count));
+        let malformed = self
+            .malformed()
+            .into_iter()
+            .map(|(name, count)| (name.to_owned(), count));
+        let others = [
+            ("patch_frames", cells.sum(|cell| &cell.patched)),
+            ("mirror_frames", cells.sum(|cell| &cell.mirrored)),
+            ("packet_in_queued", cells.sum(|cell| &cell.packet_ins)),
+            ("packet_out_done", cells.sum(|cell| &cell.packet_outs)),
+            ("packet_out_refused", self.packet_outs_refused),
+            (
+                "worker_failures",
+                self.workers
+                    .iter()
+                    .map(|worker| worker.mailbox.counters.failures.get())
+                    .sum(),
+            ),
+        ];
+        drops
+            .chain(malformed)
+            .chain(others.map(|(name, count)| (name.to_owned(), count)))
+            .collect()
+    }
+
+    /// What is in memory, for `memory/show`.
+    pub fn memory(&self) -> Vec<(&'static str, u64)> {
+        let macs = self
+            .bridges
+            .iter()
+            .flatten()
+            .map(|bridge| bridge.macs.stats().current as u64)
+            .sum();
+        let sum = |of: fn(&PacketInRing) -> usize| {
+            self.packet_ins.iter().map(|ring| of(ring) as u64).sum()
+        };
+        vec![
+            ("macs", macs),
+            ("packet-ins", sum(PacketInRing::len)),
+            ("packet-in-bytes", sum(PacketInRing::bytes)),
+            ("ports", self.names.len() as u64),
+            ("workers", self.workers.len() as u64),
+        ]
+    }
+
+    /// The clock.
+    pub fn clock(&self) -> &Arc<Clock> {
+        &self.shared.clock
+    }
+
+    /// The program.
+    pub fn program(&self) -> &Arc<Program> {
+        &self.shared.program
+    }
+}

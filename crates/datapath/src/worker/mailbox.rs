@@ -1,0 +1,153 @@
+//! What control and workers say to each other: commands and packet-outs one way, queues back the other.
+
+use super::RxPort;
+use crate::clock::Clock;
+use crate::control::Allocate;
+use crate::counters::{Cells, PortCounters, WorkerCounters};
+use crate::packet_in::PacketInRing;
+use crate::port::PortId;
+use crate::snapshot::Published;
+use crate::wake::Wake;
+use crossbeam_queue::ArrayQueue;
+use packet::Frame;
+use packet::io::TxQueue;
+use program::Program;
+use program::ops::{OpList, PortNo};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Instant;
+
+/// What control asks of a worker.
+pub(crate) enum Command<F: Frame> {
+    /// Serve this queue.
+    AddRx(Box<RxPort<F>>),
+    /// Send by this queue.
+    SetTx {
+        slot: u32,
+        tx: Box<dyn TxQueue<F>>,
+        counters: Arc<PortCounters>,
+    },
+    /// Give all queues of a port back.
+    Remove { slot: u32, ticket: u64 },
+    /// Give one receive queue back.
+    TakeRx {
+        id: PortId,
+        index: usize,
+        ticket: u64,
+    },
+    /// Give everything back and end.
+    Stop { ticket: u64 },
+}
+
+/// Queues on their way back to control.
+pub(crate) struct Returned<F: Frame> {
+    pub ticket: u64,
+    pub rx: Vec<RxPort<F>>,
+    /// Held until control drops them: a device's queue is to be closed on the thread that opened it.
+    #[allow(dead_code)]
+    pub tx: Vec<Box<dyn TxQueue<F>>>,
+}
+
+/// Where workers put them.
+pub(crate) struct Returns<F: Frame> {
+    items: Mutex<Vec<Returned<F>>>,
+    more: Condvar,
+}
+
+impl<F: Frame> Returns<F> {
+    pub fn new() -> Returns<F> {
+        Returns {
+            items: Mutex::new(Vec::new()),
+            more: Condvar::new(),
+        }
+    }
+
+    pub(super) fn push(&self, returned: Returned<F>) {
+        self.items
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+            .push(returned);
+        self.more.notify_all();
+    }
+
+    /// Takes all there is, after waiting until `deadline` for something.
+    pub fn take(&self, deadline: Instant) -> Vec<Returned<F>> {
+        let mut items = self
+            .items
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        while items.is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            items = match self.more.wait_timeout(items, left) {
+                Ok((items, _)) => items,
+                Err(poisoned) => poisoned.into_inner().0,
+            };
+        }
+        std::mem::take(&mut *items)
+    }
+}
+
+/// A packet to be sent by steps of its own.
+pub(crate) struct PacketOut {
+    pub bridge: crate::port::BridgeId,
+    pub in_port: PortNo,
+    pub data: Vec<u8>,
+    pub ops: Arc<OpList>,
+}
+
+/// What all workers and control share.
+pub(crate) struct Shared<F: Frame> {
+    pub program: Arc<Program>,
+    pub published: Published,
+    pub cells: Cells,
+    pub clock: Arc<Clock>,
+    pub returns: Returns<F>,
+    /// Makes frames for packet-outs.
+    pub allocate: Allocate<F>,
+    pub packet_outs_done: AtomicU64,
+}
+
+/// What one worker and control share.
+pub(crate) struct Mailbox<F: Frame> {
+    pub name: String,
+    pub commands: ArrayQueue<Command<F>>,
+    pub packet_outs: ArrayQueue<PacketOut>,
+    pub(super) sleeping: AtomicBool,
+    pub(super) wake: Wake,
+    pub counters: Arc<WorkerCounters>,
+    pub packet_ins: Arc<PacketInRing>,
+    /// The thread has ended.
+    pub ended: AtomicBool,
+}
+
+/// Commands that wait at most.
+const COMMANDS: usize = 1024;
+/// Packet-outs that wait at most.
+pub(crate) const PACKET_OUT_QUEUE: usize = 1024;
+
+impl<F: Frame> Mailbox<F> {
+    pub fn new(name: String, wake: Wake, packet_ins: Arc<PacketInRing>) -> Mailbox<F> {
+        Mailbox {
+            name,
+            commands: ArrayQueue::new(COMMANDS),
+            packet_outs: ArrayQueue::new(PACKET_OUT_QUEUE),
+            sleeping: AtomicBool::new(false),
+            wake,
+            counters: Arc::default(),
+            packet_ins,
+            ended: AtomicBool::new(false),
+        }
+    }
+
+    /// Wakes the worker if it sleeps; call it after putting something into a queue.
+    pub fn nudge(&self) {
+        // Pairs with the fence in `Worker::sleep`: either the worker sees what was put, or this sees that it sleeps.
+        fence(Ordering::SeqCst);
+        if self.sleeping.load(Ordering::Relaxed) {
+            self.wake.raise();
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! What a worker does with frames within one turn.
+
+use super::mailbox::{Mailbox, PacketOut, Shared};
+use crate::counters::{Cell, DropReason};
+use crate::forward::{Egress, Forward, Patches};
+use crate::snapshot::{BridgeState, PortState, Snapshot};
+use packet::Frame;
+use packet::io::BURST;
+use program::epoch::Guard;
+use program::walk::Engine;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Packet-outs carried out per turn.
+const PACKET_OUTS: usize = BURST;
+
+/// What one turn works with.
+pub(super) struct Turn<'a, F: Frame> {
+    pub(super) snapshot: &'a Snapshot,
+    pub(super) guard: &'a Guard<'a>,
+    pub(super) shared: &'a Shared<F>,
+    pub(super) mailbox: &'a Mailbox<F>,
+    pub(super) cell: &'a Cell,
+    pub(super) engine: &'a mut Engine<F>,
+    pub(super) egress: &'a mut Egress<F>,
+    pub(super) patches: &'a mut Patches<F>,
+    /// The clock, read at the turn's first frame; 0 before.
+    pub(super) now_ms: u64,
+}
+
+impl<'a, F: Frame> Turn<'a, F> {
+    /// A received burst, to its end: walks, patch ports, transmit batches.
+    #[inline]
+    pub(super) fn burst(&mut self, port: &'a PortState, frames: &mut Vec<F>) {
+        self.begin(frames.len());
+        self.arrive(port, 0, frames);
+        self.follow_patches();
+        self.egress.flush(self.cell);
+    }
+
+    fn begin(&mut self, frames: usize) {
+        self.patches.begin(frames);
+        if self.now_ms == 0 {
+            self.now_ms = self.shared.clock.now_ms();
+        }
+    }
+
+    fn follow_patches(&mut self) {
+        while let Some((slot, depth, mut frames)) = self.patches.pop() {
+            self.mailbox.counters.patched.add(frames.len() as u64);
+            match self.snapshot.port(slot) {
+                Some(port) => self.arrive(port, depth, &mut frames),
+                None => self.cell.drop(DropReason::NoPatchPeer, frames.len() as u64),
+            }
+            frames.clear();
+            self.patches.recycle(frames);
+        }
+    }
+
+    /// Frames come in by a port. Leaves `frames` empty.
+    #[inline]
+    fn arrive(&mut self, port: &'a PortState, depth: u32, frames: &mut Vec<F>) {
+        let counters = port.counters.of(self.guard.index());
+        counters.rx_packets.add(frames.len() as u64);
+        counters
+            .rx_bytes
+            .add(frames.iter().map(|frame| frame.len() as u64).sum());
+        if port.flags.down || port.flags.no_recv || port.flags.no_recv_stp {
+            self.refuse(port, frames);
+        }
+        let Some(bridge) = self.snapshot.bridge(port.bridge) else {
+            self.cell.drop(DropReason::PortGone, frames.len() as u64);
+            return frames.clear();
+        };
+        if port.mirror_in == 0 {
+            let (engine, mut host) = self.host(bridge, depth);
+            engine.burst(
+                &bridge.program,
+                host.guard,
+                port.number,
+                frames,
+                0,
+                host.now_ms,
+                &mut host.forward,
+            );
+        } else {
+            self.arrive_mirrored(port, bridge, depth, frames);
+        }
+    }
+
+    /// Throws out what the port's state refuses.
+    #[cold]
+    fn refuse(&mut self, port: &PortState, frames: &mut Vec<F>) {
+        const STP: [u8; 6] = [0x01, 0x80, 0xc2, 0, 0, 0];
+        let before = frames.len();
+        frames.retain(|frame| {
+            let mut dst = [0; 6];
+            let refused = if frame.read_at(0, &mut dst) && dst == STP {
+                port.flags.no_recv_stp
+            } else {
+                port.flags.no_recv
+            };
+            !port.flags.down && !refused
+        });
+        let refused = (before - frames.len()) as u64;
+        port.counters.of(self.guard.index()).rx_refused.add(refused);
+        self.cell.drop(
+            if port.flags.down {
+                DropReason::PortDown
+            } else {
+                DropReason::NoReceive
+            },
+            refused,
+        );
+    }
+
+    /// Frames come in by a port that mirrors select: those that have gone to the same mirrors are walked together.
+    #[cold]
+    fn arrive_mirrored(
+        &mut self,
+        port: &'a PortState,
+        bridge: &'a BridgeState,
+        depth: u32,
+        frames: &mut Vec<F>,
+    ) {
+        let (engine, mut host) = self.host(bridge, depth);
+        let mut group = Vec::with_capacity(frames.len());
+        let mut group_mirrored = 0;
+        for mut frame in frames.drain(..) {
+            let mut mirrored = 0;
+            host.forward
+                .mirror(&mut mirrored, port, port.mirror_in, &mut frame);
+            if mirrored != group_mirrored && !group.is_empty() {
+                let program = &bridge.program;
+                engine.burst(
+                    program,
+                    host.guard,
+                    port.number,
+                    &mut group,
+                    group_mirrored,
+                    host.now_ms,
+                    &mut host.forward,
+                );
+            }
+            group_mirrored = mirrored;
+            group.push(frame);
+        }
+        engine.burst(
+            &bridge.program,
+            host.guard,
+            port.number,
+            &mut group,
+            group_mirrored,
+            host.now_ms,
+            &mut host.forward,
+        );
+    }
+
+    fn host(&mut self, bridge: &'a BridgeState, depth: u32) -> (&mut Engine<F>, TurnHost<'_, F>) {
+        let forward = Forward {
+            snapshot: self.snapshot,
+            bridge,
+            egress: self.egress,
+            patches: self.patches,
+            cell: self.cell,
+            worker: self.guard.index(),
+            packet_ins: &self.mailbox.packet_ins,
+            second: (self.now_ms / 1000) as u32,
+            depth,
+        };
+        (
+            self.engine,
+            TurnHost {
+                forward,
+                guard: self.guard,
+                now_ms: self.now_ms,
+            },
+        )
+    }
+
+    pub(super) fn packet_outs(&mut self) {
+        let mut done = Done(&self.shared.packet_outs_done, 0);
+        for _ in 0..PACKET_OUTS {
+            let Some(out) = self.mailbox.packet_outs.pop() else {
+                break;
+            };
+            done.1 += 1;
+            self.begin(1);
+            self.packet_out(&out);
+            self.follow_patches();
+        }
+        self.egress.flush(self.cell);
+    }
+
+    fn packet_out(&mut self, out: &PacketOut) {
+        let Some(bridge) = self
+            .snapshot
+            .bridge(out.bridge.slot())
+            .filter(|bridge| bridge.id == out.bridge)
+        else {
+            return self.cell.drop(DropReason::BridgeGone, 1);
+        };
+        let Some(frame) = (self.shared.allocate)(&out.data) else {
+            return self.cell.drop(DropReason::NoBuffer, 1);
+        };
+        self.cell.packet_outs.add(1);
+        let (engine, mut host) = self.host(bridge, 0);
+        engine.run_ops(
+            &bridge.program,
+            host.guard,
+            out.in_port,
+            frame,
+            &out.ops,
+            host.now_ms,
+            &mut host.forward,
+        );
+    }
+}
+
+/// Counts packet-outs as done when it goes, also when carrying them out failed.
+struct Done<'a>(&'a AtomicU64, u64);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_add(self.1, Ordering::Release);
+    }
+}
+
+/// A host, and what its walk needs beside it.
+struct TurnHost<'a, F: Frame> {
+    forward: Forward<'a, F>,
+    guard: &'a Guard<'a>,
+    now_ms: u64,
+}
