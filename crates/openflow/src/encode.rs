@@ -87,8 +87,11 @@ fn put_body(out: &mut Vec<u8>, version: Version, message: &Message) -> Option<u8
             standard(kind::PORT_MOD)
         }
         Message::GroupMod(change) => {
+            if wire == 1 {
+                nicira(out, 31);
+            }
             group_codec::put_group_mod(out, change, wire);
-            standard(kind::GROUP_MOD)
+            standard(kind::GROUP_MOD).or(Some(kind::EXPERIMENTER))
         }
         Message::MeterMod(change) => {
             group_codec::put_meter_mod(out, change);

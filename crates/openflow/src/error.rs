@@ -136,7 +136,7 @@ errors! {
     BadOutGroup "OFPBAC_BAD_OUT_GROUP": of(2, 6, 2, 9);
     ActionMatchInconsistent "OFPBAC_MATCH_INCONSISTENT": nx(1, 1, 1, 522), of(2, 6, 2, 10);
     FlowModUnsupported "OFPFMFC_UNSUPPORTED": of(1, 1, 3, 5);
-    UnsupportedOrder "OFPBAC_UNSUPPORTED_ORDER": of(1, 1, 3, 5), of(2, 6, 2, 11);
+    UnsupportedOrder "OFPBAC_UNSUPPORTED_ORDER": of(2, 6, 2, 11);
     BadTag "OFPBAC_BAD_TAG": of(2, 6, 2, 12);
     BadSetType "OFPBAC_BAD_SET_TYPE": nx(1, 2, 1, 523), of(3, 6, 2, 13);
     BadSetLength "OFPBAC_BAD_SET_LEN": nx(1, 2, 1, 524), of(3, 6, 2, 14);
@@ -268,8 +268,9 @@ impl std::fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Bytes of a failed message that go into an error: what the specification demands at least (OpenFlow 1.3.5 section 7.5.4), as Open vSwitch.
-const QUOTED: usize = 64;
+/// Bytes of a failed message that go into an error at most. The specification demands 64 at least (OpenFlow 1.3.5 section 7.5.4); Open vSwitch quotes
+/// the message whole, so that clients can print what was wrong. An error's own header needs 20 bytes.
+const QUOTED: usize = u16::MAX as usize - 20;
 
 impl Error {
     /// Its numbers in a version, or None when the version has none.

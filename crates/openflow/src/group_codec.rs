@@ -18,20 +18,25 @@ fn kind(number: u8) -> Result<GroupKind, Error> {
     })
 }
 
+/// The version whose layout group messages have in a version: 1.0 has none of its own, and Nicira's are those of 1.5 with 1.0's actions.
+pub(crate) fn layout(version: u8) -> u8 {
+    if version == 1 { 6 } else { version }
+}
+
 /// Reads a change of the groups.
 pub(crate) fn take_group_mod(r: &mut Reader<'_>, version: u8) -> Result<GroupMod, Error> {
     let command = match r.u16()? {
         0 => GroupCommand::Add,
         1 => GroupCommand::Modify,
         2 => GroupCommand::Delete,
-        3 if version >= 6 => GroupCommand::InsertBucket,
-        5 if version >= 6 => GroupCommand::RemoveBucket,
+        3 if layout(version) >= 6 => GroupCommand::InsertBucket,
+        5 if layout(version) >= 6 => GroupCommand::RemoveBucket,
         _ => return Err(Error::BadGroupCommand),
     };
     let kind = kind(r.u8()?)?;
     r.skip(1)?;
     let group = r.u32()?;
-    let (length, command_bucket) = if version >= 6 {
+    let (length, command_bucket) = if layout(version) >= 6 {
         let length = usize::from(r.u16()?);
         r.skip(2)?;
         (length, r.u32()?)
@@ -62,13 +67,13 @@ pub(crate) fn put_group_mod(out: &mut Vec<u8>, change: &GroupMod, version: u8) {
     out.pad(1);
     out.put_u32(change.group);
     let at = out.len();
-    if version >= 6 {
+    if layout(version) >= 6 {
         out.pad(4);
         out.put_u32(change.command_bucket);
     }
     let start = out.len();
     put_buckets(out, &change.buckets, version);
-    if version >= 6 {
+    if layout(version) >= 6 {
         out.set_length(at, start);
     }
 }
@@ -80,8 +85,8 @@ fn take_buckets(list: &mut Reader<'_>, version: u8) -> Result<Vec<Bucket>, Error
         let rest = length.checked_sub(2).ok_or(Error::BadBucket)?;
         let mut r = list.part(rest, Error::BadBucket)?;
         let place = buckets.len() as u32;
-        buckets.push(if version >= 6 {
-            take_bucket15(&mut r)?
+        buckets.push(if layout(version) >= 6 {
+            take_bucket15(&mut r, version)?
         } else {
             take_bucket11(&mut r, version, place)?
         });
@@ -103,7 +108,7 @@ fn take_bucket11(r: &mut Reader<'_>, version: u8, place: u32) -> Result<Bucket, 
     })
 }
 
-fn take_bucket15(r: &mut Reader<'_>) -> Result<Bucket, Error> {
+fn take_bucket15(r: &mut Reader<'_>, version: u8) -> Result<Bucket, Error> {
     let actions_length = usize::from(r.u16()?);
     let id = r.u32()?;
     let list = r.part(actions_length, Error::BadActionLength)?;
@@ -112,7 +117,7 @@ fn take_bucket15(r: &mut Reader<'_>) -> Result<Bucket, Error> {
         weight: 0,
         watch_port: port::ANY,
         watch_group: group::ANY,
-        actions: take_actions(list, 6)?.actions,
+        actions: take_actions(list, version)?.actions,
     };
     while !r.is_empty() {
         let (kind, mut content) = r.property(Error::BadPropertyLength)?;
@@ -131,7 +136,7 @@ fn put_buckets(out: &mut Vec<u8>, buckets: &[Bucket], version: u8) {
     for bucket in buckets {
         let start = out.len();
         out.put_u16(0);
-        if version >= 6 {
+        if layout(version) >= 6 {
             out.put_u16(0);
             out.put_u32(bucket.id);
             let actions = out.len();
@@ -172,7 +177,7 @@ pub(crate) fn take_description(
     let kind = kind(r.u8()?)?;
     r.skip(1)?;
     let group = r.u32()?;
-    let length = if version >= 6 {
+    let length = if layout(version) >= 6 {
         let length = usize::from(r.u16()?);
         r.skip(6)?;
         length
@@ -195,12 +200,12 @@ pub(crate) fn put_description(out: &mut Vec<u8>, description: &GroupDescription,
     out.pad(1);
     out.put_u32(description.group);
     let at = out.len();
-    if version >= 6 {
+    if layout(version) >= 6 {
         out.pad(8);
     }
     let buckets = out.len();
     put_buckets(out, &description.buckets, version);
-    if version >= 6 {
+    if layout(version) >= 6 {
         out.set_length(at, buckets);
     }
     out.set_length(start, start);
@@ -215,7 +220,7 @@ pub(crate) fn take_stats(reader: &mut Reader<'_>, version: u8) -> Result<GroupSt
     let (group, references) = (r.u32()?, r.u32()?);
     r.skip(4)?;
     let (packets, bytes) = (r.u64()?, r.u64()?);
-    let duration_ns = if version >= 4 {
+    let duration_ns = if layout(version) >= 4 {
         r.duration()?
     } else {
         port::UNKNOWN
@@ -243,7 +248,7 @@ pub(crate) fn put_stats(out: &mut Vec<u8>, stats: &GroupStats, version: u8) {
     out.pad(4);
     out.put_u64(stats.packets);
     out.put_u64(stats.bytes);
-    if version >= 4 {
+    if layout(version) >= 4 {
         out.put_duration(stats.duration_ns);
     }
     for (packets, bytes) in &stats.buckets {

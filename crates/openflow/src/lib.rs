@@ -12,6 +12,7 @@ pub mod encode;
 pub mod error;
 pub mod flow;
 mod flow_codec;
+pub mod format;
 pub mod group;
 mod group_codec;
 pub mod header;

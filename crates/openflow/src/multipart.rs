@@ -3,7 +3,7 @@
 //! A reply may be longer than one message; [`MultipartWriter`] splits it over as many as it needs, each shorter than 64 KiB, all but the last with
 //! the flag that says that more follow (OpenFlow 1.3.5 section 7.3.5).
 
-use crate::error::{Error, NICIRA};
+use crate::error::{self, Error};
 use crate::flow::FlowStats;
 use crate::message::{FlowFormat, MultipartReply, MultipartRequest};
 use crate::stats::{Aggregate, Description, GroupFeatures, MeterFeatures};
@@ -32,9 +32,24 @@ mod kind {
     pub const EXPERIMENTER: u16 = 0xffff;
 }
 
-/// `NXST_*`: Nicira's numbers, as what they stand for.
-const NICIRA_FLOW: u32 = 0;
-const NICIRA_AGGREGATE: u32 = 1;
+/// `NXST_*`: Nicira's numbers, and what they stand for. Groups in 1.0 are Open vSwitch's.
+const NICIRA: [(u32, u16); 5] = [
+    (0, kind::FLOW),
+    (1, kind::AGGREGATE),
+    (7, kind::GROUP),
+    (8, kind::GROUP_DESCRIPTION),
+    (9, kind::GROUP_FEATURES),
+];
+
+/// Whether a kind has no number of its own in a version, but one of Nicira's.
+fn is_nicira_only(kind: u16, version: u8) -> bool {
+    let since = match kind {
+        kind::GROUP | kind::GROUP_DESCRIPTION => 2,
+        kind::GROUP_FEATURES => 3,
+        _ => 1,
+    };
+    version < since
+}
 
 /// `OFPMPF_*_MORE`.
 const MORE: u16 = 1;
@@ -42,8 +57,6 @@ const MORE: u16 = 1;
 /// The first version that has a kind of message. Open vSwitch answers port descriptions in every version.
 fn since(kind: u16) -> u8 {
     match kind {
-        kind::GROUP | kind::GROUP_DESCRIPTION => 2,
-        kind::GROUP_FEATURES => 3,
         kind::METER..=kind::TABLE_FEATURES => 4,
         kind::TABLE_DESCRIPTION | kind::QUEUE_DESCRIPTION => 5,
         _ => 1,
@@ -64,7 +77,8 @@ fn take_head(r: &mut Reader<'_>, version: u8) -> Result<Head, Error> {
     }
     let more = flags & MORE != 0;
     if kind != kind::EXPERIMENTER {
-        if kind > kind::QUEUE_DESCRIPTION || version < since(kind) {
+        let known = kind <= kind::QUEUE_DESCRIPTION && version >= since(kind);
+        if !known || is_nicira_only(kind, version) {
             return Err(Error::BadMultipart);
         }
         return Ok(Head {
@@ -73,20 +87,21 @@ fn take_head(r: &mut Reader<'_>, version: u8) -> Result<Head, Error> {
             more,
         });
     }
-    if r.u32()? != NICIRA {
+    if r.u32()? != error::NICIRA {
         return Err(Error::BadExperimenter);
     }
     let subtype = r.u32()?;
-    // 1.0 pads its shorter header; Nicira's statistics exist in 1.0 only, as in Open vSwitch.
-    if version > 1 {
+    let (_, kind) = *NICIRA
+        .iter()
+        .find(|(number, _)| *number == subtype)
+        .ok_or(Error::BadExperimenterType)?;
+    // Flow statistics have Nicira's form in 1.0 only, as in Open vSwitch.
+    if version > 1 && !is_nicira_only(kind, version) {
         return Err(Error::BadExperimenterType);
     }
-    r.skip(4)?;
-    let kind = match subtype {
-        NICIRA_FLOW => kind::FLOW,
-        NICIRA_AGGREGATE => kind::AGGREGATE,
-        _ => return Err(Error::BadExperimenterType),
-    };
+    if version == 1 {
+        r.skip(4)?;
+    }
     Ok(Head {
         kind,
         format: FlowFormat::Nicira,
@@ -95,20 +110,18 @@ fn take_head(r: &mut Reader<'_>, version: u8) -> Result<Head, Error> {
 }
 
 fn put_head(out: &mut Vec<u8>, version: u8, kind: u16, format: FlowFormat, more: bool) {
-    let nicira = version == 1 && format == FlowFormat::Nicira;
+    let nicira = version == 1 && format == FlowFormat::Nicira || is_nicira_only(kind, version);
     out.put_u16(if nicira { kind::EXPERIMENTER } else { kind });
     out.put_u16(if more { MORE } else { 0 });
     if version > 1 {
         out.pad(4);
     }
-    if nicira {
-        out.put_u32(NICIRA);
-        out.put_u32(if kind == kind::FLOW {
-            NICIRA_FLOW
-        } else {
-            NICIRA_AGGREGATE
-        });
-        out.pad(4);
+    if nicira && let Some((subtype, _)) = NICIRA.iter().find(|(_, other)| *other == kind) {
+        out.put_u32(error::NICIRA);
+        out.put_u32(*subtype);
+        if version == 1 {
+            out.pad(4);
+        }
     }
 }
 
@@ -133,8 +146,8 @@ pub(crate) fn take_request(
         kind::PORT => MultipartRequest::Port(port_codec::take_request(r, version)?),
         kind::QUEUE => MultipartRequest::Queue(port_codec::take_queue_request(r, version)?),
         kind::GROUP => MultipartRequest::Group(padded_u32(r)?),
-        // 1.5 asks for one group, older versions for all.
-        kind::GROUP_DESCRIPTION if version >= 6 => {
+        // 1.5 and Nicira's form ask for one group, other versions for all.
+        kind::GROUP_DESCRIPTION if group_codec::layout(version) >= 6 => {
             MultipartRequest::GroupDescription(padded_u32(r)?)
         }
         kind::GROUP_DESCRIPTION => MultipartRequest::GroupDescription(group::ALL),
@@ -213,7 +226,7 @@ pub(crate) fn put_request(
         Queue(request) | QueueDescription(request) => {
             port_codec::put_queue_request(out, *request, version);
         }
-        GroupDescription(_) if version < 6 => {}
+        GroupDescription(_) if group_codec::layout(version) < 6 => {}
         Group(number) | GroupDescription(number) | Meter(number) | MeterConfig(number) => {
             out.put_u32(*number);
             out.pad(4);

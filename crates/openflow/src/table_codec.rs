@@ -8,7 +8,7 @@ use crate::stats::{
 };
 use crate::wire::{Put, Reader};
 use packet::Field;
-use packet::fields::Maskable;
+use packet::fields::{FIELDS, FieldDef, Maskable};
 
 /// Every field of 1.0's match (`OFPFW_ALL`).
 const WILDCARDS_10: u32 = (1 << 22) - 1;
@@ -59,8 +59,9 @@ pub(crate) fn put_stats(out: &mut Vec<u8>, stats: &TableStats, version: u8) {
         2 => {
             out.pad(7);
             out.put_text(&stats.name, 32);
-            // Wildcards and match: every bit of ofp_match; instructions 1 to 5; actions 0 to 24 in both places; no configuration.
-            for word in [0x3ff, 0x3ff, 0x3e, 0x1ff_ffff, 0x1ff_ffff, 0] {
+            // Wildcards and match: every field of OFPFMF11_*, the type not being one; instructions 1 to 5; actions 0 to 24 in both places.
+            let fields = 0xfbff;
+            for word in [fields, fields, 0x3e, 0x1ff_ffff, 0x1ff_ffff, 0] {
                 out.put_u32(word);
             }
             out.put_u32(stats.max_entries);
@@ -68,14 +69,12 @@ pub(crate) fn put_stats(out: &mut Vec<u8>, stats: &TableStats, version: u8) {
         3 => {
             out.pad(7);
             out.put_text(&stats.name, 32);
-            // Fields 0 to 35 of OXM class 0x8000, then actions 0 to 25 and metadata.
-            let fields = (1 << 36) - 1;
-            out.put_u64(fields);
-            out.put_u64(fields);
+            out.put_u64(fields_12(|_| true));
+            out.put_u64(fields_12(|_| true));
             out.put_u32(0x3ff_ffff);
             out.put_u32(0x3ff_ffff);
-            out.put_u64(fields);
-            out.put_u64(fields);
+            out.put_u64(fields_12(|def| def.writable));
+            out.put_u64(fields_12(|def| def.writable));
             out.put_u64(u64::MAX);
             out.put_u64(u64::MAX);
             out.put_u32(0x3e);
@@ -87,6 +86,14 @@ pub(crate) fn put_stats(out: &mut Vec<u8>, stats: &TableStats, version: u8) {
     out.put_u32(stats.active);
     out.put_u64(stats.lookups);
     out.put_u64(stats.matched);
+}
+
+/// Bit n for field n of OXM's basic class in 1.2, where `which` says so.
+fn fields_12(which: fn(&FieldDef) -> bool) -> u64 {
+    FIELDS
+        .iter()
+        .filter(|def| def.oxm >> 16 == 0x8000 && def.since <= 3 && which(def))
+        .fold(0, |bits, def| bits | 1 << (def.oxm >> 9 & 0x7f))
 }
 
 /// Reads a table's configuration: of a table mod, or (1.4) of a description, which is preceded by its length.

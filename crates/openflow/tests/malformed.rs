@@ -14,7 +14,7 @@ fn message(version: u8, kind: u8, body: &str) -> Vec<u8> {
         .chunks(2)
         .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
         .collect();
-    let length = (body.len() + 8) as u16;
+    let length = u16::try_from(body.len() + 8).unwrap();
     let mut bytes = vec![version, kind, (length >> 8) as u8, length as u8, 0, 0, 0, 1];
     bytes.extend(body);
     bytes
@@ -606,13 +606,17 @@ fn numbers() {
     }
 }
 
-/// 7.5.4: an error quotes at least 64 bytes of the message, or all of a shorter one, in its version and with its transaction id.
+/// 7.5.4: an error quotes at least 64 bytes of the message, here all that fit, in its version and with its transaction id.
 #[test]
 fn errors_quote_the_message() {
     let request = message(4, 14, &"00".repeat(200));
     let answer = encode_error(Version::V1_0, &request, Error::BadLength);
-    assert_eq!(answer[..12], [4, 1, 0, 12 + 64, 0, 0, 0, 1, 0, 1, 0, 6]);
-    assert_eq!(answer[12..], request[..64]);
+    assert_eq!(answer[..12], [4, 1, 0, 220, 0, 0, 0, 1, 0, 1, 0, 6]);
+    assert_eq!(answer[12..], request[..]);
+    let request = message(4, 14, &"00".repeat(65_527));
+    let answer = encode_error(Version::V1_0, &request, Error::BadPrerequisite);
+    assert!(answer[12..] == request[..65_515]);
+    assert_eq!(answer[2..4], (answer.len() as u16).to_be_bytes());
     let request = message(1, 99, "");
     let answer = encode_error(Version::V1_3, &request, Error::BadType);
     assert_eq!(answer[..12], [1, 1, 0, 20, 0, 0, 0, 1, 0, 1, 0, 1]);

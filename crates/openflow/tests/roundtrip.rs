@@ -1067,6 +1067,10 @@ fn plain(version: Version) -> BoxedStrategy<Message> {
         request(MultipartRequest::Description),
         request(MultipartRequest::Table),
         request(MultipartRequest::Port(5)),
+        request(MultipartRequest::Group(openflow::group::ALL)),
+        request(MultipartRequest::GroupDescription(openflow::group::ALL)),
+        request(MultipartRequest::GroupFeatures),
+        reply(MultipartReply::GroupFeatures(Default::default())),
         request(MultipartRequest::Port(port::ANY)),
         request(MultipartRequest::Queue(QueueRequest {
             port: port::ANY,
