@@ -281,7 +281,7 @@ mod tests {
                             "began in {epoch}, but {floor} had been declared passed"
                         );
                         turns += 1;
-                        if turns % 7 == 0 {
+                        if turns.is_multiple_of(7) {
                             reader.offline();
                         }
                     }

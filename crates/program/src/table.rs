@@ -301,10 +301,10 @@ fn lookup_tuples<'k, 'g>(
         }
         for index in &pending {
             let at = usize::from(*index);
-            if let Some(rule) = tuple.find(hashes[at], key(at), epoch) {
-                if out[at].is_none_or(|best| best.spec.priority < rule.spec.priority) {
-                    out[at] = Some(rule);
-                }
+            if let Some(rule) = tuple.find(hashes[at], key(at), epoch)
+                && out[at].is_none_or(|best| best.spec.priority < rule.spec.priority)
+            {
+                out[at] = Some(rule);
             }
         }
     }
@@ -562,10 +562,10 @@ impl BridgeWriter {
 
     fn ensure_counter(&self, table: u8) {
         let slot = &self.bridge.slots[usize::from(table)];
-        if slot.counter.load(Ordering::Relaxed) == NO_COUNTER {
-            if let Some(counter) = self.bridge.program.counters.allocate() {
-                slot.counter.store(counter.0, Ordering::Release);
-            }
+        if slot.counter.load(Ordering::Relaxed) == NO_COUNTER
+            && let Some(counter) = self.bridge.program.counters.allocate()
+        {
+            slot.counter.store(counter.0, Ordering::Release);
         }
     }
 

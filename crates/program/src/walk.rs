@@ -34,7 +34,10 @@ pub const NO_COOKIE: u64 = u64::MAX;
 const READ_BY_OUTPUTS: WordSet = WordSet::of_bytes(at::IN_PORT, 4)
     .union(WordSet::of_bytes(at::TUN_ID, 8))
     .union(WordSet::of_bytes(at::PKT_MARK, 4))
-    .union(WordSet::of_bytes(at::TUN_SRC, at::TUN_TTL + 1 - at::TUN_SRC));
+    .union(WordSet::of_bytes(
+        at::TUN_SRC,
+        at::TUN_TTL + 1 - at::TUN_SRC,
+    ));
 
 /// Reserved port numbers that a register may name.
 mod reserved {
@@ -256,7 +259,7 @@ impl<F: Frame> Walk<F> {
         Next::Done
     }
 
-    fn to_controller<H: Host<F>>(
+    fn send_to_controller<H: Host<F>>(
         &mut self,
         burst: &Burst<'_, '_>,
         host: &mut H,
@@ -327,7 +330,7 @@ impl<F: Frame> Walk<F> {
                     controller_id: 0,
                     userdata: Vec::new(),
                 };
-                return self.to_controller(burst, host, &to);
+                return self.send_to_controller(burst, host, &to);
             }
             port => PendingKind::Port(port),
         };
@@ -511,7 +514,7 @@ impl<F: Frame> Walk<F> {
                 self.output_number(burst, host, *port);
                 self.queue = own;
             }
-            Op::Controller(to) => self.to_controller(burst, host, to),
+            Op::Controller(to) => self.send_to_controller(burst, host, to),
             Op::Move { src, dst } => {
                 let value = bits::read(&self.key, *src);
                 self.write_bits(burst, host, *dst, value);
@@ -658,7 +661,7 @@ impl<F: Frame> Walk<F> {
                 controller_id: *id,
                 userdata: Vec::new(),
             };
-            self.to_controller(burst, host, &to);
+            self.send_to_controller(burst, host, &to);
         }
         if controllers.is_empty() {
             host.dropped(DropReason::TtlExpired);
@@ -757,7 +760,9 @@ impl<F: Frame> Engine<F> {
         host: &mut H,
     ) {
         let mut found = [None; LOOKUP_MAX];
-        self.walks[..frames.len()].iter_mut().for_each(|walk| walk.hide_fragment_ports(burst));
+        self.walks[..frames.len()]
+            .iter_mut()
+            .for_each(|walk| walk.hide_fragment_ports(burst));
         let walks = &self.walks;
         burst.bridge.lookup_burst(
             0,
@@ -868,7 +873,9 @@ impl<F: Frame> Engine<F> {
                 }
                 !now
             });
-            group.iter().for_each(|index| self.walks[usize::from(*index)].hide_fragment_ports(burst));
+            group
+                .iter()
+                .for_each(|index| self.walks[usize::from(*index)].hide_fragment_ports(burst));
             let walks = &self.walks;
             burst.bridge.lookup_burst(
                 table,
@@ -945,7 +952,7 @@ impl<F: Frame> Engine<F> {
                     controller_id: 0,
                     userdata: Vec::new(),
                 };
-                walk.to_controller(burst, host, &to);
+                walk.send_to_controller(burst, host, &to);
                 walk.run(burst, host)
             }
             Miss::Drop | Miss::Next => {

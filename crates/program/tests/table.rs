@@ -168,7 +168,7 @@ fn readers_see_whole_generations_while_a_writer_replaces_everything() {
                         "{generations:?}"
                     );
                     bursts += 1;
-                    if bursts % 50 == 0 {
+                    if bursts.is_multiple_of(50) {
                         drop(guard);
                         reader.offline();
                     }
