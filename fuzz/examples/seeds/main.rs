@@ -1,0 +1,58 @@
+//! Makes the seeds of the fuzz targets, small inputs that lead far into what is fuzzed: `cargo run --example seeds` in `fuzz/`.
+//!
+//! What programs of Open vSwitch send is recorded from them (`ovs-ofctl`, `ovsdb-server`, `ovs-appctl`, each with a socket of its own in a
+//! temporary directory), the rest is put together here. Seeds are named, so that a crash found in one tells where it is; what was made
+//! before under the same name is replaced, everything else stays.
+
+use std::path::{Path, PathBuf};
+
+mod frames;
+mod openflow_messages;
+mod json;
+mod rules;
+
+/// The directory of a target's seeds.
+pub struct Corpus(PathBuf);
+
+impl Corpus {
+    fn of(target: &str) -> std::io::Result<Corpus> {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
+        std::fs::create_dir_all(&path)?;
+        Ok(Corpus(path))
+    }
+
+    /// Writes a seed of some parts.
+    pub fn add(&self, name: &str, parts: &[&[u8]]) -> std::io::Result<()> {
+        std::fs::write(self.0.join(name), parts.concat())
+    }
+}
+
+/// A directory for sockets, gone at the end.
+pub struct Place(PathBuf);
+
+impl Place {
+    pub fn new() -> std::io::Result<Place> {
+        let path = std::env::temp_dir().join(format!("sluice-seeds-{}", std::process::id()));
+        std::fs::create_dir_all(&path)?;
+        Ok(Place(path))
+    }
+
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn main() -> std::io::Result<()> {
+    let place = Place::new()?;
+    frames::write(&Corpus::of("packet")?)?;
+    rules::write(&Corpus::of("walk")?)?;
+    openflow_messages::write(&Corpus::of("openflow")?, &place)?;
+    json::write_ovsdb(&Corpus::of("ovsdb")?, &place)?;
+    json::write_unixctl(&Corpus::of("unixctl")?, &place)
+}
