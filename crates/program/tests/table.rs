@@ -169,7 +169,6 @@ fn readers_see_whole_generations_while_a_writer_replaces_everything() {
                     );
                     bursts += 1;
                     if bursts.is_multiple_of(50) {
-                        drop(guard);
                         reader.offline();
                     }
                 }
