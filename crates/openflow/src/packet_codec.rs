@@ -216,7 +216,9 @@ pub(crate) fn put_nxt2(out: &mut Vec<u8>, packet: &PacketIn, version: u8) {
             out.put_u64(packet.cookie);
         });
     }
-    property(out, nxt2::REASON, |out| out.put_u8(packet.reason as u8));
+    property(out, nxt2::REASON, |out| {
+        out.put_u8(reason_number(packet.reason, version));
+    });
     property(out, nxt2::METADATA, |out| {
         oxm::put_fields(out, &packet.matching, version);
     });
