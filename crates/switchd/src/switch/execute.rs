@@ -304,7 +304,7 @@ impl Switch {
                 return Err(text);
             }
         };
-        let info = control.as_mut().map_or_else(patch_info, |control| control.info());
+        let info = control.as_mut().map_or_else(|| patch_info(config), |control| control.info());
         let port = Port { config: config.clone(), number, id, control, info, flags: PortConfig::default(), since_ms: now };
         bridge.ports.borrow_mut().insert(number, port);
         tracing::info!(target: "bridge", "bridge {}: added interface {} on port {number}", bridge.name, config.interface_name);
@@ -340,7 +340,7 @@ impl Switch {
 
     /// Where vhost-user sockets are: the run directory, or a directory below it.
     fn sockets_directory(&self) -> std::path::PathBuf {
-        let run = self.shell.options.directories.run;
+        let run = self.shell.options.directories.run.clone();
         let applied = self.applied.borrow();
         match applied.global.as_ref().and_then(|global| global.dpdk.vhost_sock_dir.as_deref()) {
             Some(below) => run.join(below),
@@ -420,9 +420,10 @@ fn patch_peer(config: &Config) -> Result<String, String> {
     }
 }
 
-/// How a patch port looks: up, with a link, and without an address.
-fn patch_info() -> PortInfo {
-    PortInfo { present: true, admin_up: true, link_up: true, ..PortInfo::default() }
+/// How a patch port looks: up, with a link, and with an address made up from its row, since Open vSwitch shows one too.
+fn patch_info(config: &Config) -> PortInfo {
+    let mac = config.interface.map_or(Mac::default(), Mac::from_uuid);
+    PortInfo { present: true, mac: mac.0, admin_up: true, link_up: true, ..PortInfo::default() }
 }
 
 impl Bridge {
