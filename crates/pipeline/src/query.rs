@@ -92,6 +92,18 @@ impl Pipeline {
         self.store.len() - self.rule_count()
     }
 
+    /// How a table is looked up: the template's name, and its size (rules for `linear`, tuples for `tuples`).
+    pub fn template(&self, table: u8) -> (&'static str, usize) {
+        match self.program.domain.reader() {
+            Some(mut reader) => {
+                let template = self.writer.bridge().describe(table, &reader.begin());
+                reader.offline();
+                template
+            }
+            None => ("busy", 0),
+        }
+    }
+
     /// Number of different lists of actions.
     pub fn behaviour_count(&self) -> usize {
         self.behaviours.len()

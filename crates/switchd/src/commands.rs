@@ -1,9 +1,106 @@
-//! The switch's commands on the control socket.
+//! The switch's commands on the control socket, in the words and forms of Open vSwitch 3.1, so that scripts and people find what they know.
+//!
+//! Each file holds the commands of one topic and a `register` that adds them. What Open vSwitch tells about machinery that does not exist here (a cache of
+//! flows, upcalls, revalidators) is told as it is here: nothing is cached, so nothing missed and nothing is listed.
 
-use crate::switch::Switch;
-use std::rc::Rc;
+mod addresses;
+mod bridges;
+mod compose;
+mod counters;
+mod datapaths;
+mod dummies;
+mod empty;
+mod figures;
+mod odp;
+mod workers;
+
+use crate::switch::{Bridge, Port, Switch};
+use crate::unixctl::Reply;
+use std::rc::{Rc, Weak};
 
 /// Adds them to the registry.
 pub fn register(switch: &Rc<Switch>) {
-    let _ = switch;
+    let commands = Commands { switch: Rc::downgrade(switch), numbers: Rc::default() };
+    addresses::register(&commands);
+    bridges::register(&commands);
+    counters::register(&commands);
+    datapaths::register(&commands);
+    dummies::register(&commands);
+    empty::register(&commands);
+    figures::register(&commands);
+    workers::register(&commands);
+}
+
+/// What a command answers.
+type Answer = Result<String, String>;
+
+/// What commands share. They hold the switch weakly, since it holds the registry that holds them.
+#[derive(Clone)]
+struct Commands {
+    switch: Weak<Switch>,
+    numbers: Rc<datapaths::Numbers>,
+}
+
+impl Commands {
+    fn switch(&self) -> Result<Rc<Switch>, String> {
+        self.switch.upgrade().ok_or_else(|| "the switch is being shut down".to_owned())
+    }
+
+    /// Registers a command that answers at once.
+    fn answer(&self, name: &str, usage: &str, arguments: (usize, usize), answer: impl Fn(&Switch, &[String]) -> Answer + 'static) {
+        let commands = self.clone();
+        self.later(name, usage, arguments, move |_, words, reply| reply.send(commands.switch().and_then(|switch| answer(&switch, &words))));
+    }
+
+    /// Registers a command that may answer later.
+    fn later(
+        &self,
+        name: &str,
+        usage: &str,
+        (minimum, maximum): (usize, usize),
+        act: impl Fn(Rc<Switch>, Vec<String>, Reply) + 'static,
+    ) {
+        let Ok(switch) = self.switch() else { return };
+        let commands = self.clone();
+        switch.shell.commands.register(name, usage, minimum, maximum, move |words, reply| match commands.switch() {
+            Ok(switch) => act(switch, words, reply),
+            Err(error) => reply.error(error),
+        });
+    }
+}
+
+/// A bridge by name, or Open vSwitch's error.
+fn bridge(switch: &Switch, name: &str) -> Result<Rc<Bridge>, String> {
+    switch.bridge(name).ok_or_else(|| "no such bridge".to_owned())
+}
+
+/// The bridges in the order of their names.
+fn bridges(switch: &Switch) -> Vec<Rc<Bridge>> {
+    switch.bridges.borrow().values().cloned().collect()
+}
+
+/// The bridge named by the first argument, or all of them.
+fn one_or_all(switch: &Switch, arguments: &[String]) -> Result<Vec<Rc<Bridge>>, String> {
+    match arguments.first() {
+        Some(name) => Ok(vec![bridge(switch, name)?]),
+        None => Ok(bridges(switch)),
+    }
+}
+
+/// Whether there is an interface of this name.
+fn has_interface(switch: &Switch, name: &str) -> bool {
+    bridges(switch).iter().any(|bridge| bridge.number_of(name).is_some())
+}
+
+/// The type of a port's device in Open vSwitch's words.
+fn device_type<'a>(switch: &Switch, bridge: &Bridge, port: &'a Port) -> &'a str {
+    let device = port.config.device.as_str();
+    match device {
+        "system" | "internal" | "tap" if switch.all_dummy() => {
+            if device == "internal" { "dummy-internal" } else { "dummy" }
+        }
+        // Open vSwitch makes internal ports of its userspace datapath as TAP devices, and says so.
+        "internal" if bridge.settings.borrow().datapath_type == "netdev" => "tap",
+        device => device,
+    }
 }

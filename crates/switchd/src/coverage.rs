@@ -2,6 +2,8 @@
 //! the code that counts, costs one relaxed addition, and shows up in `coverage/show` with its rates over the last
 //! five seconds, minute and hour. It is also where a drop outside the datapath gets its name.
 
+use std::borrow::Cow;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Mutex;
@@ -57,15 +59,74 @@ struct History {
     minutes: [u64; MINUTES],
 }
 
+/// Where a total comes from.
+enum Total {
+    Counter(&'static Counter),
+    /// Counted elsewhere; what a source said last.
+    Told(u64),
+}
+
 struct Entry {
-    counter: &'static Counter,
+    total: Total,
     history: History,
+}
+
+impl Entry {
+    fn new(total: Total) -> Entry {
+        let history = History {
+            last: 0,
+            seconds: [0; PER_MINUTE],
+            minutes: [0; MINUTES],
+        };
+        Entry { total, history }
+    }
+
+    fn total(&self) -> u64 {
+        match self.total {
+            Total::Counter(counter) => counter.total(),
+            Total::Told(total) => total,
+        }
+    }
 }
 
 #[derive(Default)]
 struct Registry {
-    entries: BTreeMap<&'static str, Entry>,
+    entries: BTreeMap<Cow<'static, str>, Entry>,
     ticks: usize,
+}
+
+/// Tells counters by calling back with names and totals.
+type Source = Box<dyn Fn(&mut dyn FnMut(&str, u64))>;
+
+thread_local! {
+    static SOURCES: RefCell<Vec<Source>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Adds somebody who counts for himself and is asked whenever counters are looked at. For the control thread, where they are looked at.
+pub fn add_source(source: impl Fn(&mut dyn FnMut(&str, u64)) + 'static) {
+    SOURCES.with_borrow_mut(|sources| sources.push(Box::new(source)));
+}
+
+/// Asks the sources.
+fn refresh() {
+    let mut told = Vec::new();
+    SOURCES.with_borrow(|sources| {
+        for source in sources {
+            source(&mut |name, total| told.push((name.to_owned(), total)));
+        }
+    });
+    with(|registry| {
+        for (name, total) in told {
+            match registry.entries.get_mut(name.as_str()) {
+                Some(entry) => {
+                    if let Total::Told(last) = &mut entry.total {
+                        *last = total;
+                    }
+                }
+                None => drop(registry.entries.insert(Cow::Owned(name), Entry::new(Total::Told(total)))),
+            }
+        }
+    });
 }
 
 static REGISTRY: Mutex<Option<Registry>> = Mutex::new(None);
@@ -84,25 +145,19 @@ pub fn register(counter: &'static Counter) {
     with(|registry| {
         registry
             .entries
-            .entry(counter.name)
-            .or_insert_with(|| Entry {
-                counter,
-                history: History {
-                    last: 0,
-                    seconds: [0; PER_MINUTE],
-                    minutes: [0; MINUTES],
-                },
-            });
+            .entry(Cow::Borrowed(counter.name))
+            .or_insert_with(|| Entry::new(Total::Counter(counter)));
     });
 }
 
 /// Takes the rates on by one [`INTERVAL`].
 pub fn tick() {
+    refresh();
     with(|registry| {
         let slot = registry.ticks % PER_MINUTE;
         let minute = (registry.ticks / PER_MINUTE) % MINUTES;
         for entry in registry.entries.values_mut() {
-            let total = entry.counter.total();
+            let total = entry.total();
             let events = total.saturating_sub(entry.history.last);
             entry.history.last = total;
             entry.history.seconds[slot] = events;
@@ -117,22 +172,24 @@ pub fn tick() {
 
 /// The total of the counter called `name`.
 pub fn read(name: &str) -> Option<u64> {
+    refresh();
     with(|registry| {
         registry
             .entries
             .get(name)
-            .map(|entry| entry.counter.total())
+            .map(|entry| entry.total())
     })
 }
 
 /// The text of `coverage/show`.
 pub fn show() -> String {
+    refresh();
     with(|registry| {
         let newest = (registry.ticks + PER_MINUTE - 1) % PER_MINUTE;
         let mut lines = String::new();
         let mut silent = 0;
         for (name, entry) in &registry.entries {
-            let total = entry.counter.total();
+            let total = entry.total();
             if total == 0 {
                 silent += 1;
                 continue;
@@ -158,9 +215,9 @@ pub fn show() -> String {
 fn hash(registry: &Registry) -> u32 {
     let hit = registry
         .entries
-        .values()
-        .filter(|entry| entry.counter.total() > 0);
-    hit.flat_map(|entry| entry.counter.name.bytes())
+        .iter()
+        .filter(|(_, entry)| entry.total() > 0);
+    hit.flat_map(|(name, _)| name.bytes())
         .fold(0x811c_9dc5, |hash: u32, byte| {
             (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
         })
@@ -169,6 +226,16 @@ fn hash(registry: &Registry) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sources_are_asked_when_somebody_looks() {
+        let total = std::rc::Rc::new(std::cell::Cell::new(3));
+        let shared = total.clone();
+        add_source(move |take| take("test_told", shared.get()));
+        assert_eq!(read("test_told"), Some(3));
+        total.set(7);
+        assert!(show().lines().any(|line| line.starts_with("test_told ") && line.ends_with("total: 7")));
+    }
 
     #[test]
     fn rates_follow_the_ticks() {

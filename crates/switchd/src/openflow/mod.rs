@@ -132,6 +132,11 @@ impl OpenFlow {
             .collect()
     }
 
+    /// Connections that are up.
+    pub fn connection_count(&self) -> usize {
+        self.hub.sessions().len()
+    }
+
     /// Ends every connection; those that the switch makes come back (`bridge/reconnect`).
     pub fn reconnect(&self) {
         self.hub.close_all();

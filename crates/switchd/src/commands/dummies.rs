@@ -1,0 +1,147 @@
+//! `netdev-dummy/...`: ports without a device, for tests (`--enable-dummy`).
+
+use super::bridges::wait_for_workers;
+use super::{Answer, Commands, bridges, compose, device_type, odp};
+use crate::switch::{Bridge, Port, Switch};
+use crate::unixctl::Reply;
+use datapath::PortId;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+/// The longest frame that can be put in.
+const LONGEST: usize = 65_535;
+/// The shortest: an Ethernet header.
+const SHORTEST: usize = 14;
+/// How long a worker may take to fetch what was put in before the command answers all the same.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+pub(super) fn register(commands: &Commands) {
+    let Ok(switch) = commands.switch() else { return };
+    if switch.shell.options.dummy.is_none() {
+        return;
+    }
+    commands.later(
+        "netdev-dummy/receive",
+        "name [--qid queue_id] packet|flow [--len packet_len]",
+        (2, usize::MAX),
+        |switch, arguments, reply| receive(switch, &arguments, reply),
+    );
+    commands.answer("netdev-dummy/set-admin-state", "[netdev] up|down", (1, 2), set_admin_state);
+    commands.answer("netdev-dummy/conn-state", "[netdev]", (0, 1), |_, arguments| {
+        // Dummies are not connected to anything outside.
+        Ok(arguments.first().map_or(String::new(), |name| format!("{name}: unknown\n")))
+    });
+}
+
+fn is_dummy(switch: &Switch, bridge: &Bridge, port: &Port) -> bool {
+    device_type(switch, bridge, port).starts_with("dummy")
+}
+
+/// The bridge and the number of the dummy port called `name`.
+fn find(switch: &Switch, name: &str) -> Option<(Rc<Bridge>, u16)> {
+    bridges(switch).into_iter().find_map(|bridge| {
+        let number = bridge.number_of(name)?;
+        let dummy = bridge.ports.borrow().get(&number).is_some_and(|port| is_dummy(switch, &bridge, port));
+        dummy.then_some((bridge, number))
+    })
+}
+
+/// A frame from its bytes in hexadecimal.
+fn from_hex(text: &str) -> Option<Vec<u8>> {
+    let digits: Vec<u8> = text.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
+    if !digits.len().is_multiple_of(2) || digits.len() / 2 < SHORTEST {
+        return None;
+    }
+    let byte = |pair: &[u8]| std::str::from_utf8(pair).ok().filter(|pair| !pair.starts_with('+')).and_then(|pair| u8::from_str_radix(pair, 16).ok());
+    digits.chunks(2).map(byte).collect()
+}
+
+/// The frames that the arguments behind the port's name describe.
+fn frames(arguments: &[String]) -> Result<Vec<Vec<u8>>, String> {
+    let mut words = arguments.iter().peekable();
+    if words.next_if(|word| *word == "--qid").is_some() {
+        // Dummies have one queue.
+        words.next().and_then(|number| odp::number(number)).ok_or("Invalid queue id.")?;
+    }
+    let mut frames = Vec::new();
+    while let Some(word) = words.next() {
+        if let Some(frame) = from_hex(word) {
+            frames.push(frame);
+            continue;
+        }
+        let mut length = None;
+        if words.next_if(|word| *word == "--len").is_some() {
+            let text = words.next().map_or("", |word| word);
+            let valid = odp::number(text).filter(|length| (1..=LONGEST as u64).contains(length));
+            length = Some(valid.ok_or("Invalid packet length.")? as usize);
+        }
+        frames.push(compose::compose(&odp::Flow::parse(word)?, length)?);
+    }
+    if let Some(long) = frames.iter().find(|frame| frame.len() > LONGEST) {
+        return Err(format!("a frame of {} bytes is too long", long.len()));
+    }
+    Ok(frames)
+}
+
+/// Puts frames in and answers when a worker has dealt with them, so that what is asked next shows their effect.
+fn receive(switch: Rc<Switch>, arguments: &[String], reply: Reply) {
+    let Some((bridge, number)) = find(&switch, &arguments[0]) else {
+        return reply.error("no such dummy netdev");
+    };
+    let frames = match frames(&arguments[1..]) {
+        Ok(frames) => frames,
+        Err(error) => return reply.error(error),
+    };
+    let (port, before) = {
+        let mut ports = bridge.ports.borrow_mut();
+        let Some(port) = ports.get_mut(&number) else { return reply.error("no such dummy netdev") };
+        let before = received(&switch, port.id);
+        for frame in &frames {
+            // As in Open vSwitch what is put into a port that is down is lost.
+            if !port.info.admin_up {
+                continue;
+            }
+            if let Some(Err(error)) = port.control.as_mut().map(|control| control.inject(frame)) {
+                return reply.error(error.to_string());
+            }
+        }
+        (port.id, before + if port.info.admin_up { frames.len() as u64 } else { 0 })
+    };
+    tokio::task::spawn_local(async move {
+        let began = Instant::now();
+        while received(&switch, port) < before && began.elapsed() < PATIENCE {
+            tokio::time::sleep(Duration::from_micros(200)).await;
+        }
+        wait_for_workers(vec![bridge], reply, String::new()).await;
+    });
+}
+
+/// Frames that the port has taken in or lost.
+fn received(switch: &Switch, port: PortId) -> u64 {
+    match switch.with_datapath(|datapath| datapath.port_stats(port)) {
+        Ok(Ok(stats)) => stats.rx_packets + stats.rx_dropped + stats.rx_errors,
+        _ => u64::MAX,
+    }
+}
+
+fn set_admin_state(switch: &Switch, arguments: &[String]) -> Answer {
+    let up = match arguments.last().map(|word| word.to_ascii_lowercase()).as_deref() {
+        Some("up") => true,
+        Some("down") => false,
+        _ => return Err("Invalid Admin State".into()),
+    };
+    let named = arguments.len() == 2;
+    if named && find(switch, &arguments[0]).is_none() {
+        return Err("Unknown Dummy Interface".into());
+    }
+    for bridge in bridges(switch) {
+        for port in bridge.ports.borrow_mut().values_mut() {
+            let chosen = if named { port.config.interface_name == arguments[0] } else { is_dummy(switch, &bridge, port) };
+            if let Some(control) = port.control.as_mut().filter(|_| chosen) {
+                control.set_admin(up).map_err(|error| error.to_string())?;
+            }
+        }
+        bridge.poll_ports();
+    }
+    Ok("OK".into())
+}

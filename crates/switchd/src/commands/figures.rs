@@ -1,0 +1,117 @@
+//! `sluice/stats` for `sluice top` and other programs, `sluice/tables` for people.
+
+use super::{Answer, Commands, bridges, one_or_all};
+use crate::switch::{Bridge, Switch};
+use serde_json::{Value, json};
+use std::fmt::Write;
+use std::sync::LazyLock;
+use std::time::Instant;
+
+/// What `time_us` counts from.
+static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+pub(super) fn register(commands: &Commands) {
+    LazyLock::force(&START);
+    commands.answer("sluice/stats", "", (0, 0), |switch, _| Ok(stats(switch).to_string()));
+    commands.answer("sluice/tables", "[bridge]", (0, 1), tables);
+}
+
+/// One reading of every counter, as `sluice top` reads it.
+fn stats(switch: &Switch) -> Value {
+    let bridges = bridges(switch);
+    json!({
+        "time_us": START.elapsed().as_micros() as u64,
+        "tsc_hz": datapath::clock::cycles_per_second(),
+        "ports": bridges.iter().flat_map(|bridge| ports(bridge)).collect::<Vec<_>>(),
+        "workers": workers(switch),
+        "tables": bridges.iter().flat_map(|bridge| table_counters(bridge)).collect::<Vec<_>>(),
+        "drops": super::counters::drops(switch),
+    })
+}
+
+fn ports(bridge: &Bridge) -> Vec<Value> {
+    let mut ports = bridge.ports.borrow_mut();
+    let describe = |port: &mut crate::switch::Port| {
+        let counters = bridge.port_counters(port);
+        let of = |name: &str| counters.get(name).copied().unwrap_or(0);
+        json!({
+            "bridge": bridge.name,
+            "name": port.config.interface_name,
+            "ofport": port.number,
+            "type": port.config.kind,
+            "rx_packets": of("rx_packets"),
+            "rx_bytes": of("rx_bytes"),
+            "tx_packets": of("tx_packets"),
+            "tx_bytes": of("tx_bytes"),
+            "rx_dropped": of("rx_dropped"),
+            "tx_dropped": of("tx_dropped"),
+        })
+    };
+    ports.values_mut().map(describe).collect()
+}
+
+fn workers(switch: &Switch) -> Vec<Value> {
+    let workers = switch.with_datapath(|datapath| datapath.workers()).unwrap_or_default();
+    let describe = |worker: &datapath::WorkerInfo| {
+        json!({
+            "name": worker.name,
+            "cpu": worker.cpu,
+            "busy_cycles": worker.stats.busy_cycles,
+            "idle_cycles": worker.stats.idle_cycles,
+            "packets": worker.stats.packets,
+            "batches": worker.stats.batches,
+            "sleeps": worker.stats.sleeps,
+        })
+    };
+    workers.iter().map(describe).collect()
+}
+
+/// A table with what it looks rules up by.
+struct Table {
+    stats: openflow::stats::TableStats,
+    template: &'static str,
+    size: usize,
+}
+
+/// Tables that hold rules, or have been asked.
+fn tables_in_use(bridge: &Bridge) -> Vec<Table> {
+    let pipeline = bridge.pipeline.borrow();
+    let used = pipeline.table_stats().into_iter().filter(|table| table.active > 0 || table.lookups > 0);
+    used.map(|stats| {
+        let (template, size) = pipeline.template(stats.table);
+        Table { stats, template, size }
+    })
+    .collect()
+}
+
+fn table_counters(bridge: &Bridge) -> Vec<Value> {
+    let describe = |table: Table| {
+        json!({
+            "bridge": bridge.name,
+            "id": table.stats.table,
+            "rules": table.stats.active,
+            "lookups": table.stats.lookups,
+            "matches": table.stats.matched,
+            "template": table.template,
+        })
+    };
+    tables_in_use(bridge).into_iter().map(describe).collect()
+}
+
+fn tables(switch: &Switch, arguments: &[String]) -> Answer {
+    let mut text = format!(
+        "{:<16} {:>5} {:>10}  {:<8} {:>10} {:>20} {:>20}\n",
+        "bridge", "table", "rules", "template", "size", "lookups", "matches"
+    );
+    for bridge in one_or_all(switch, arguments)? {
+        for table in tables_in_use(&bridge) {
+            let stats = &table.stats;
+            let _ = writeln!(
+                text,
+                "{:<16} {:>5} {:>10}  {:<8} {:>10} {:>20} {:>20}",
+                bridge.name, stats.table, stats.active, table.template, table.size, stats.lookups, stats.matched
+            );
+        }
+    }
+    Ok(text)
+}
