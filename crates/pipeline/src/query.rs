@@ -109,14 +109,14 @@ impl Pipeline {
         self.behaviours.len()
     }
 
-    /// Counters of tables 0 to 253.
+    /// Counters of tables 0 to 253, which have no names of their own.
     pub fn table_stats(&self) -> Vec<TableStats> {
         (0..INTERNAL)
             .map(|table| {
                 let (lookups, matched) = self.writer.bridge().table_counters(table);
                 TableStats {
                     table,
-                    name: format!("table{table}"),
+                    name: String::new(),
                     max_entries: self.max_entries(table),
                     active: self.store.table_len(table).0,
                     lookups,
@@ -126,7 +126,7 @@ impl Pipeline {
             .collect()
     }
 
-    /// What tables 0 to 253 can do.
+    /// What tables 0 to 253 can do; they have no names of their own.
     pub fn table_features(&self) -> Vec<TableFeatures> {
         (0..INTERNAL)
             .map(|table| table_features(table, self.max_entries(table)))
@@ -187,7 +187,7 @@ pub fn table_features(table: u8, max_entries: u32) -> TableFeatures {
     };
     TableFeatures {
         table,
-        name: format!("table{table}"),
+        name: String::new(),
         metadata_match: u64::MAX,
         metadata_write: u64::MAX,
         config: 0,

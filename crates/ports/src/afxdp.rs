@@ -6,7 +6,7 @@
 
 use crate::error::Error;
 use crate::kernel::{change, change_mac, info_of, status_of};
-use crate::link::Links;
+use crate::link::{LinkWatch, Links};
 use crate::mbuf::Mbuf;
 use crate::spec::{Dpdk, Kind, PortSpec, Xdp};
 use crate::{Eal, Mac, OpenPort, PortControl, PortInfo, ethdev};
@@ -64,7 +64,7 @@ pub(crate) fn open(
         control: Box::new(XdpControl {
             name: spec.name.clone(),
             ifindex: link.ifindex,
-            first_changes: link.carrier_changes,
+            watch: LinkWatch::new(&link),
             links,
             device: control,
         }),
@@ -76,7 +76,7 @@ pub(crate) fn open(
 struct XdpControl {
     name: String,
     ifindex: u32,
-    first_changes: u32,
+    watch: LinkWatch,
     links: Links,
     device: Box<dyn PortControl>,
 }
@@ -88,7 +88,7 @@ impl PortControl for XdpControl {
 
     fn info(&mut self) -> PortInfo {
         match self.links.by_index(self.ifindex) {
-            Ok(link) => info_of(&self.links, &self.name, &link, self.first_changes),
+            Ok(link) => info_of(&self.links, &self.name, &link, &mut self.watch),
             Err(_) => PortInfo::default(),
         }
     }

@@ -24,6 +24,14 @@ pub enum Error {
         /// The system's error number, positive.
         errno: i32,
     },
+    /// A device was opened but cannot be a port; as Open vSwitch words it.
+    #[error("could not add network device {name} to ofproto ({})", describe(*.errno))]
+    Add {
+        /// The device.
+        name: String,
+        /// The system's error number, positive.
+        errno: i32,
+    },
     /// DPDK does not take the device arguments.
     #[error("Error attaching device '{devargs}' to DPDK")]
     Attach {

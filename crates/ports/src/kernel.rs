@@ -9,7 +9,7 @@
 use crate::descriptor::Descriptor;
 use crate::egress;
 use crate::error::{Error, last_errno};
-use crate::link::{LinkState, Links, set_option};
+use crate::link::{LinkState, LinkWatch, Links, set_option};
 use crate::mbuf::{self, Mbuf};
 use crate::pool::Pool;
 use crate::spec::PortSpec;
@@ -72,7 +72,14 @@ pub(crate) fn open(eal: &Eal, spec: &PortSpec) -> Result<OpenPort, Error> {
     };
     let mut links = Links::new().map_err(failed)?;
     let link = links.by_name(&spec.name).map_err(failed)?;
-    if !matches!(link.hardware, libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK) {
+    // What is sent to a loopback device comes back at once.
+    if link.flags & libc::IFF_LOOPBACK as u32 != 0 {
+        return Err(Error::Add {
+            name: spec.name.clone(),
+            errno: libc::EINVAL,
+        });
+    }
+    if link.hardware != libc::ARPHRD_ETHER {
         return Err(Error::Unsupported {
             name: spec.name.clone(),
             what: "an interface that is not Ethernet".into(),
@@ -83,7 +90,7 @@ pub(crate) fn open(eal: &Eal, spec: &PortSpec) -> Result<OpenPort, Error> {
     let mut control = Box::new(KernelControl {
         name: spec.name.clone(),
         ifindex: link.ifindex,
-        first_changes: link.carrier_changes,
+        watch: LinkWatch::new(&link),
         links,
         socket,
     });
@@ -449,13 +456,18 @@ impl TxQueue<Mbuf> for KernelTx {
 struct KernelControl {
     name: String,
     ifindex: u32,
-    first_changes: u32,
+    watch: LinkWatch,
     links: Links,
     socket: Arc<Descriptor>,
 }
 
 /// What is known of a kernel interface, for any port that has one.
-pub(crate) fn info_of(links: &Links, name: &str, link: &LinkState, first_changes: u32) -> PortInfo {
+pub(crate) fn info_of(
+    links: &Links,
+    name: &str,
+    link: &LinkState,
+    watch: &mut LinkWatch,
+) -> PortInfo {
     let (link_speed, full_duplex) = links.speed(name);
     PortInfo {
         present: true,
@@ -463,10 +475,10 @@ pub(crate) fn info_of(links: &Links, name: &str, link: &LinkState, first_changes
         mtu: link.mtu.min(u32::from(u16::MAX)) as u16,
         ifindex: link.ifindex,
         admin_up: link.is_up(),
-        link_up: link.carrier,
+        link_up: link.has_link(),
         link_speed,
         full_duplex,
-        link_resets: u64::from(link.carrier_changes.wrapping_sub(first_changes)),
+        link_resets: watch.look(link),
     }
 }
 
@@ -539,7 +551,7 @@ impl PortControl for KernelControl {
 
     fn info(&mut self) -> PortInfo {
         match self.links.by_index(self.ifindex) {
-            Ok(link) => info_of(&self.links, &self.name, &link, self.first_changes),
+            Ok(link) => info_of(&self.links, &self.name, &link, &mut self.watch),
             Err(_) => PortInfo::default(),
         }
     }

@@ -34,10 +34,15 @@ impl LinkState {
         self.flags & libc::IFF_UP as u32 != 0
     }
 
+    /// Whether frames get through: a device that is down carries nothing, although a TAP keeps its carrier then.
+    pub(crate) fn has_link(&self) -> bool {
+        self.carrier && self.is_up()
+    }
+
     /// The counters by the names of `Interface.statistics`; `reversed` for devices whose kernel side is the other end.
     pub(crate) fn statistics(&self, reversed: bool) -> Vec<(String, u64)> {
-        // Order of `struct rtnl_link_stats64`.
-        const NAMES: [(&str, &str); 14] = [
+        // Order of `struct rtnl_link_stats64`. What a reversed device's other end cannot have is zero, as Open vSwitch shows it.
+        const NAMES: [(&str, &str); 16] = [
             ("rx_packets", "tx_packets"),
             ("tx_packets", "rx_packets"),
             ("rx_bytes", "tx_bytes"),
@@ -46,21 +51,56 @@ impl LinkState {
             ("tx_errors", "rx_errors"),
             ("rx_dropped", "tx_dropped"),
             ("tx_dropped", "rx_dropped"),
-            ("multicast", ""),
+            ("rx_multicast_packets", "rx_multicast_packets"),
             ("collisions", "collisions"),
             ("", ""),
             ("rx_over_err", ""),
             ("rx_crc_err", ""),
             ("rx_frame_err", ""),
+            ("", ""),
+            ("rx_missed_errors", ""),
         ];
         NAMES
             .iter()
             .zip(&self.counters)
-            .filter_map(|((name, other), value)| {
-                let name = if reversed { other } else { name };
-                (!name.is_empty()).then(|| (name.to_string(), *value))
+            .filter(|((name, _), _)| !name.is_empty())
+            .map(|((name, other), value)| match (reversed, other.is_empty()) {
+                (false, _) => (name.to_string(), *value),
+                (true, false) => (other.to_string(), *value),
+                (true, true) => (name.to_string(), 0),
             })
             .collect()
+    }
+}
+
+/// Counts how often an interface's link came or went.
+///
+/// The kernel counts changes of the carrier, also those between two looks, but a TAP keeps its carrier while it is set down
+/// and up; so what was seen counts where the kernel has counted less.
+#[derive(Debug)]
+pub(crate) struct LinkWatch {
+    changes: u32,
+    up: bool,
+    resets: u64,
+}
+
+impl LinkWatch {
+    pub(crate) fn new(link: &LinkState) -> LinkWatch {
+        LinkWatch {
+            changes: link.carrier_changes,
+            up: link.has_link(),
+            resets: 0,
+        }
+    }
+
+    /// How many changes there were, now that the interface is as `link` says.
+    pub(crate) fn look(&mut self, link: &LinkState) -> u64 {
+        let counted = link.carrier_changes.wrapping_sub(self.changes);
+        let seen = u32::from(self.up != link.has_link());
+        self.resets += u64::from(counted.max(seen));
+        self.changes = link.carrier_changes;
+        self.up = link.has_link();
+        self.resets
     }
 }
 
@@ -373,6 +413,45 @@ mod tests {
             libc::ENODEV
         );
         assert_eq!(links.by_index(999_999).unwrap_err(), libc::ENODEV);
+    }
+
+    #[test]
+    fn a_link_that_is_down_has_no_link_and_its_changes_count() {
+        let state = |up: bool, carrier, carrier_changes| LinkState {
+            flags: if up { libc::IFF_UP as u32 } else { 0 },
+            carrier,
+            carrier_changes,
+            ..LinkState::default()
+        };
+        assert!(!state(false, true, 0).has_link() && !state(true, false, 0).has_link());
+        let mut watch = LinkWatch::new(&state(false, true, 3));
+        assert_eq!(watch.look(&state(false, true, 3)), 0);
+        // A TAP that is set up.
+        assert_eq!(watch.look(&state(true, true, 3)), 1);
+        // A veth that went and came between two looks, and then went.
+        assert_eq!(watch.look(&state(true, true, 5)), 3);
+        assert_eq!(watch.look(&state(false, false, 6)), 4);
+    }
+
+    #[test]
+    fn counters_have_open_vswitchs_names() {
+        let link = LinkState {
+            counters: (100..124).collect(),
+            ..LinkState::default()
+        };
+        let value = |reversed: bool, wanted: &str| {
+            let all = link.statistics(reversed);
+            assert_eq!(all.len(), 14);
+            all.into_iter()
+                .find(|(name, _)| name == wanted)
+                .map(|(_, value)| value)
+        };
+        assert_eq!(value(false, "rx_packets"), Some(100));
+        assert_eq!(value(true, "tx_packets"), Some(100));
+        assert_eq!(value(false, "rx_frame_err"), Some(113));
+        assert_eq!(value(true, "rx_frame_err"), Some(0));
+        assert_eq!(value(false, "rx_missed_errors"), Some(115));
+        assert_eq!(value(true, "rx_multicast_packets"), Some(108));
     }
 
     #[test]

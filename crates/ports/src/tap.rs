@@ -7,7 +7,7 @@ use crate::descriptor::Descriptor;
 use crate::egress;
 use crate::error::{Error, last_errno};
 use crate::kernel::{change, change_mac, change_mtu, info_of, status_of};
-use crate::link::{self, Links};
+use crate::link::{self, LinkWatch, Links};
 use crate::mbuf::{self, Mbuf};
 use crate::pool::Pool;
 use crate::spec::PortSpec;
@@ -39,7 +39,7 @@ pub(crate) fn open(eal: &Eal, spec: &PortSpec) -> Result<OpenPort, Error> {
     let mut control = Box::new(TapControl {
         name: spec.name.clone(),
         ifindex: link.ifindex,
-        first_changes: link.carrier_changes,
+        watch: LinkWatch::new(&link),
         links,
         tap,
     });
@@ -208,7 +208,7 @@ impl TxQueue<Mbuf> for TapTx {
 struct TapControl {
     name: String,
     ifindex: u32,
-    first_changes: u32,
+    watch: LinkWatch,
     links: Links,
     tap: Arc<Descriptor>,
 }
@@ -224,7 +224,7 @@ impl PortControl for TapControl {
 
     fn info(&mut self) -> PortInfo {
         match self.links.by_index(self.ifindex) {
-            Ok(link) => info_of(&self.links, &self.name, &link, self.first_changes),
+            Ok(link) => info_of(&self.links, &self.name, &link, &mut self.watch),
             Err(_) => PortInfo::default(),
         }
     }

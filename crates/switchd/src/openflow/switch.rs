@@ -87,7 +87,7 @@ pub trait Switch {
     /// Every port, ascending by number.
     fn ports(&self) -> Vec<PortDescription>;
 
-    /// Counters of a port, or of all for [`openflow::port::ANY`]. A port that is not there: [`Error::BadRequestPort`].
+    /// Counters of a port, or of all for [`openflow::port::ANY`]. None for a port that is not there.
     fn port_stats(&self, port: PortNo) -> Result<Vec<PortStats>, Error>;
 
     /// Counters of queues.

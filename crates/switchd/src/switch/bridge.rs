@@ -174,12 +174,12 @@ impl Bridge {
         changed
     }
 
-    /// Gives internal ports without an MTU of their own the lowest of the other ports'.
+    /// Gives internal ports without an MTU of their own the lowest of the other ports', among which are those internal ones that have.
     pub fn choose_mtu(&self) {
         let mut ports = self.ports.borrow_mut();
         let is_internal = |port: &Port| port.config.device == "internal";
-        let others = ports.values().filter(|port| !is_internal(port) && port.control.is_some());
-        let mtu = address::internal_mtu(others.map(|port| port.info.mtu).filter(|mtu| *mtu > 0));
+        let counts = |port: &&Port| port.control.is_some() && (!is_internal(port) || port.config.mtu_request.is_some());
+        let mtu = address::internal_mtu(ports.values().filter(counts).map(|port| port.info.mtu).filter(|mtu| *mtu > 0));
         for port in ports.values_mut().filter(|port| is_internal(port)) {
             let wanted = port.config.mtu_request.unwrap_or(mtu);
             if port.info.mtu != wanted

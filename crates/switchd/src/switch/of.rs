@@ -79,21 +79,22 @@ impl Bridge {
         !changed.is_empty()
     }
 
-    /// A port's counters by the names of `Interface.statistics`; the device's own where it has them.
+    /// A port's counters by the names of `Interface.statistics`; the device's own where it has them. As with Open vSwitch, a patch port counts only what crosses it.
     pub fn port_counters(&self, port: &mut Port) -> HashMap<String, u64> {
         let mut counters: HashMap<String, u64> = HashMap::new();
         if let Ok(Ok(stats)) = self.switch().with_datapath(|datapath| datapath.port_stats(port.id)) {
             let own = [
                 ("rx_packets", stats.rx_packets),
                 ("rx_bytes", stats.rx_bytes),
-                ("rx_dropped", stats.rx_dropped),
-                ("rx_errors", stats.rx_errors),
                 ("tx_packets", stats.tx_packets),
                 ("tx_bytes", stats.tx_bytes),
+                ("rx_dropped", stats.rx_dropped),
+                ("rx_errors", stats.rx_errors),
                 ("tx_dropped", stats.tx_full + stats.tx_too_long),
                 ("tx_errors", stats.tx_failed),
             ];
-            counters.extend(own.map(|(name, value)| (name.to_owned(), value)));
+            let kept = if port.control.is_some() { &own[..] } else { &own[..4] };
+            counters.extend(kept.iter().map(|(name, value)| ((*name).to_owned(), *value)));
         }
         if let Some(control) = &mut port.control {
             counters.extend(control.device_stats());
@@ -225,7 +226,7 @@ impl Switch for Bridge {
             hardware: "Open vSwitch".into(),
             software: crate::options::COMPATIBLE_VERSION.to_string(),
             serial: settings.serial_number.clone().unwrap_or_else(|| "None".into()),
-            datapath: settings.description.clone().unwrap_or_else(|| self.name.clone()),
+            datapath: settings.description.clone().unwrap_or_else(|| "None".into()),
         }
     }
 
@@ -378,8 +379,6 @@ impl Switch for Bridge {
         for table in &mut tables {
             if let Some(name) = settings.tables.get(&table.table).and_then(|table| table.name.clone()) {
                 table.name = name;
-            } else if table.table == 0 {
-                table.name = "classifier".into();
             }
         }
         tables
@@ -411,9 +410,9 @@ impl Switch for Bridge {
         if wanted == port::ANY {
             return Ok(ports.values_mut().map(|port| self.stats_of(port)).collect());
         }
-        let number = port::to_u16(wanted).ok_or(Error::BadRequestPort)?;
-        let port = ports.get_mut(&number).ok_or(Error::BadRequestPort)?;
-        Ok(vec![self.stats_of(port)])
+        // A port that is not there has no counters; Open vSwitch answers so, not with an error.
+        let port = port::to_u16(wanted).and_then(|number| ports.get_mut(&number));
+        Ok(port.map(|port| self.stats_of(port)).into_iter().collect())
     }
 
     fn queue_stats(&self, request: QueueRequest) -> Result<Vec<QueueStats>, Error> {

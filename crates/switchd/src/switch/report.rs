@@ -3,6 +3,7 @@
 use super::bridge::Bridge;
 use super::execute::Failures;
 use super::Switch;
+use crate::config::port::Port;
 use crate::config::writeback::{Batch, Capabilities, ControllerState, InterfaceState, Role};
 use crate::config::{Desired, Mac};
 use crate::options::DummyLevel;
@@ -67,12 +68,23 @@ impl Switch {
     pub fn report_interfaces(&self, desired: &Desired, failures: &Failures, batch: &mut Batch<'_>) {
         for (name, port) in desired.ports() {
             let Some(uuid) = port.interface else { continue };
-            let state = self
+            let mut state = self
                 .bridge(name)
                 .and_then(|bridge| bridge.interface_state(&port.interface_name))
                 .unwrap_or_else(|| InterfaceState::failed(failures.get(&uuid).cloned().unwrap_or_default()));
+            state.error = state.error.or_else(|| self.patch_problem(name, port));
             batch.interface(uuid, &state);
         }
+    }
+
+    /// Why a patch port that is there carries nothing, in Open vSwitch's words: its peer is not there or has another peer.
+    fn patch_problem(&self, bridge: &str, port: &Port) -> Option<String> {
+        let peer = port.options.get("peer").filter(|_| port.device == "patch")?;
+        let is_peer = |other: &Port| other.device == "patch" && other.interface_name == *peer && other.options.get("peer") == Some(&port.interface_name);
+        let found = self.bridges.borrow().values().any(|bridge| bridge.ports.borrow().values().any(|other| is_peer(&other.config)));
+        let datapath = self.bridge(bridge).map(|bridge| bridge.settings.borrow().datapath_type.clone()).unwrap_or_default();
+        let datapath = if datapath.is_empty() { "system" } else { &datapath };
+        (!found).then(|| format!("No usable peer '{peer}' exists in '{datapath}' datapath."))
     }
 
     /// Controllers.
@@ -123,7 +135,8 @@ impl Bridge {
         let Some(control) = &mut port.control else {
             return Some(InterfaceState {
                 ofport: Some(port.number),
-                mac_in_use: None,
+                mac_in_use: Some(Mac(port.info.mac)),
+                ifindex: Some(0),
                 admin_up: Some(true),
                 link_up: Some(true),
                 link_resets: Some(0),
