@@ -488,7 +488,10 @@ fn ofctl_in_every_version() {
         }
         if version >= "OpenFlow13" {
             run(&["meter-features", "br0"], &["max_meter:0"]);
-            run(&["dump-table-features", "br0"], &["table 253:"]);
+            run(
+                &["dump-table-features", "br0"],
+                &["table 253 (\"table253\")"],
+            );
         }
         if version >= "OpenFlow14" {
             run(&["dump-table-desc", "br0"], &[]);
@@ -687,6 +690,8 @@ fn settings(target: &str) -> ControllerSettings {
         inactivity_probe: 0,
         asynchronous: true,
         queue_size: 100,
+        rate_limit: 0,
+        burst_limit: 0,
     }
 }
 
@@ -1007,6 +1012,48 @@ fn a_silent_controller_is_given_up() {
     );
     // Not answered: the connection ends.
     assert_eq!(controller.stream.read(&mut [0; 8]).unwrap(), 0);
+}
+
+#[test]
+fn timers_and_limits_change_without_a_new_connection() {
+    let bridge = Bridge::start();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let wanted = settings(&format!("tcp:{}", listener.local_addr().unwrap()));
+    let first = wanted.clone();
+    bridge.with(move |_, openflow| openflow.set_controllers(&[first]));
+    let stream = listener.accept().unwrap().0;
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    let mut controller = Controller::hello(stream, Version::V1_3);
+    bridge.wait("the primary", |rules, _| rules.connected.get());
+    let send = |_: &Rules, openflow: &OpenFlow| {
+        for _ in 0..50 {
+            openflow.packet_in(&packet_in(PacketInReason::Action), 0);
+        }
+    };
+    bridge.with(send);
+    assert_eq!(controller.receive_all().len(), 50);
+    let limited = ControllerSettings {
+        inactivity_probe: 1,
+        rate_limit: 1,
+        burst_limit: 10,
+        ..wanted
+    };
+    bridge.with(move |_, openflow| openflow.set_controllers(&[limited]));
+    bridge.with(send);
+    // The burst, and what a slow machine's seconds add; a probe may be among them.
+    let heard = controller.receive_all();
+    let packets = heard
+        .iter()
+        .filter(|message| matches!(message, Message::PacketIn(_)))
+        .count();
+    assert!((10..40).contains(&packets), "{packets}");
+    // A second of silence, and the probe that was not wanted before.
+    if !heard
+        .iter()
+        .any(|message| matches!(message, Message::EchoRequest(_)))
+    {
+        assert!(matches!(controller.receive(), Message::EchoRequest(_)));
+    }
 }
 
 #[test]

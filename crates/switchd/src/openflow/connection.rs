@@ -1,7 +1,7 @@
 //! One connection: hello, then reading, writing and probing side by side.
 
 use super::hub::Hub;
-use super::session::{Kind, Next, Session};
+use super::session::{Kind, Live, Next, Session};
 use crate::clock;
 use openflow::decode::{DecodeOptions, negotiate};
 use openflow::message::{ErrorKind, ErrorMessage, Hello, Message};
@@ -16,16 +16,17 @@ const HELLO_LIMIT: Duration = Duration::from_secs(10);
 /// Bytes read at a time; what is read together is published together.
 const READ_SIZE: usize = 64 << 10;
 
+/// Copied pieces that may wait for a snooper.
+const SNOOP_QUEUE: usize = 1024;
+
 /// What a connection is run with.
 #[derive(Clone, Debug)]
 pub(super) struct Terms {
     pub(super) kind: Kind,
     /// Whether asynchronous messages are sent unasked.
     pub(super) asynchronous: bool,
-    /// Packet-ins that may wait.
-    pub(super) packet_in_limit: usize,
-    /// Silence before a probe, and again before the connection is given up; zero for never.
-    pub(super) probe: Duration,
+    /// What may change meanwhile.
+    pub(super) live: Rc<Live>,
 }
 
 /// What others want to know of a connection while it runs.
@@ -90,7 +91,7 @@ pub(super) async fn run(
         version,
         peer,
         terms.asynchronous,
-        terms.packet_in_limit,
+        terms.live.clone(),
     ));
     if !hub.add(&session) {
         return "too many connections".into();
@@ -104,7 +105,7 @@ pub(super) async fn run(
     tokio::select! {
         reason = read(hub, &session, &mut reader, &mut inbox, &last_heard) => reason,
         reason = write(hub, &session, &mut writer) => reason,
-        reason = probe(&session, terms.probe, &last_heard, observer) => reason,
+        reason = probe(&session, &last_heard, observer) => reason,
         () = session.closing.notified() => "disconnecting".into(),
     }
 }
@@ -267,19 +268,19 @@ async fn write(hub: &Hub, session: &Session, writer: &mut (impl AsyncWrite + Unp
 }
 
 /// Asks a silent peer whether it is there, and gives it up when it stays silent.
-async fn probe(
-    session: &Session,
-    interval: Duration,
-    last_heard: &Cell<i64>,
-    observer: &dyn Observer,
-) -> String {
-    if interval.is_zero() {
-        return std::future::pending().await;
-    }
-    let interval = i64::try_from(interval.as_millis()).unwrap_or(i64::MAX);
+async fn probe(session: &Session, last_heard: &Cell<i64>, observer: &dyn Observer) -> String {
+    let live = &session.live;
     loop {
+        let interval = i64::try_from(live.probe.get().as_millis()).unwrap_or(i64::MAX);
+        if interval == 0 {
+            live.changed.notified().await;
+            continue;
+        }
         let heard = last_heard.get();
-        clock::sleep_until(heard.saturating_add(interval)).await;
+        tokio::select! {
+            () = clock::sleep_until(heard.saturating_add(interval)) => {}
+            () = live.changed.notified() => continue,
+        }
         if last_heard.get() != heard {
             continue;
         }
@@ -312,7 +313,8 @@ pub(super) async fn run_snooper(hub: &Rc<Hub>, stream: impl AsyncRead + AsyncWri
     let Ok(Ok(version)) = agreed.await else {
         return;
     };
-    let session = Rc::new(Session::new(Kind::Service, version, peer, false, 1024));
+    let live = Rc::new(Live::new(Duration::ZERO, SNOOP_QUEUE));
+    let session = Rc::new(Session::new(Kind::Service, version, peer, false, live));
     if !hub.add_snooper(&session) {
         return;
     }

@@ -2,7 +2,7 @@
 
 use super::connection::{self, Observer, Terms};
 use super::hub::Hub;
-use super::session::{Kind, Session};
+use super::session::{Kind, Live, Session};
 use crate::clock;
 use crate::streams::{Active, Listener, Passive, Stream, Tls, connect};
 use openflow::message::Role;
@@ -32,6 +32,10 @@ pub struct ControllerSettings {
     pub asynchronous: bool,
     /// Packet-ins that may wait to be sent.
     pub queue_size: u16,
+    /// Packet-ins per second; 0 for no limit. More are dropped and counted.
+    pub rate_limit: u32,
+    /// Packet-ins that may exceed the rate at once; 0 for a quarter of a second's.
+    pub burst_limit: u32,
 }
 
 impl From<&crate::config::controller::Controller> for ControllerSettings {
@@ -43,12 +47,16 @@ impl From<&crate::config::controller::Controller> for ControllerSettings {
             inactivity_probe: row.inactivity_probe,
             asynchronous: row.asynchronous,
             queue_size: row.queue_size,
+            rate_limit: row.rate_limit,
+            burst_limit: row.burst_limit,
         }
     }
 }
 
 impl ControllerSettings {
     fn terms(&self) -> Terms {
+        let live = Rc::new(Live::new(Duration::ZERO, 1));
+        self.apply(&live);
         Terms {
             kind: if self.service {
                 Kind::Service
@@ -56,9 +64,25 @@ impl ControllerSettings {
                 Kind::Primary
             },
             asynchronous: self.asynchronous,
-            packet_in_limit: self.queue_size.max(1).into(),
-            probe: Duration::from_secs(self.inactivity_probe.into()),
+            live,
         }
+    }
+
+    /// Whether other settings can be applied without a new connection.
+    fn is_same_connection(&self, other: &ControllerSettings) -> bool {
+        (&self.target, self.service, self.asynchronous)
+            == (&other.target, other.service, other.asynchronous)
+    }
+
+    /// Makes the settings hold that may change while a connection is up.
+    fn apply(&self, live: &Live) {
+        live.probe
+            .set(Duration::from_secs(self.inactivity_probe.into()));
+        live.max_backoff.set(self.max_backoff);
+        live.packet_in_limit.set(self.queue_size.max(1).into());
+        live.rate.set(self.rate_limit);
+        live.burst.set(self.burst_limit);
+        live.changed.notify_waiters();
     }
 }
 
@@ -183,6 +207,7 @@ impl Record {
 pub(super) struct Controller {
     pub(super) settings: ControllerSettings,
     pub(super) record: Rc<Record>,
+    live: Rc<Live>,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -200,6 +225,8 @@ impl Controller {
         settings: ControllerSettings,
     ) -> Result<Controller, String> {
         let record = Rc::new(Record::default());
+        let terms = settings.terms();
+        let live = terms.live.clone();
         let default_port = crate::streams::OPENFLOW_PORT;
         let task = if Passive::is_name(&settings.target) {
             let passive = Passive::parse(&settings.target, default_port)
@@ -215,7 +242,7 @@ impl Controller {
                 hub.clone(),
                 tls.clone(),
                 listener,
-                Purpose::Control(settings.terms(), record.clone()),
+                Purpose::Control(terms, record.clone()),
             ))
         } else {
             let active =
@@ -224,15 +251,28 @@ impl Controller {
                 hub.clone(),
                 tls.clone(),
                 active,
-                settings.clone(),
+                terms,
                 record.clone(),
             ))
         };
         Ok(Controller {
             settings,
             record,
+            live,
             task,
         })
+    }
+
+    /// Takes other settings over if that needs no new connection.
+    pub(super) fn adopt(&mut self, settings: &ControllerSettings) -> bool {
+        if !self.settings.is_same_connection(settings) {
+            return false;
+        }
+        if self.settings != *settings {
+            self.settings = settings.clone();
+            settings.apply(&self.live);
+        }
+        true
     }
 
     /// What the database is told.
@@ -299,11 +339,10 @@ async fn keep_connected(
     hub: Rc<Hub>,
     tls: Rc<Tls>,
     active: Active,
-    settings: ControllerSettings,
+    terms: Terms,
     record: Rc<Record>,
 ) {
-    let peer = format!("{}<->{}", hub.bridge, settings.target);
-    let longest = settings.max_backoff.max(1);
+    let peer = format!("{}<->{active}", hub.bridge);
     let mut backoff = 0;
     loop {
         record.state.set(State::Connecting);
@@ -313,8 +352,7 @@ async fn keep_connected(
             Ok(stream) => {
                 let connected = clock::now();
                 tracing::info!(target: "rconn", "{peer}: connected");
-                let reason =
-                    connection::run(&hub, stream, &peer, &settings.terms(), &*record).await;
+                let reason = connection::run(&hub, stream, &peer, &terms, &*record).await;
                 tracing::info!(target: "rconn", "{peer}: {reason}");
                 record.ended(&reason);
                 if clock::now() - connected >= i64::from(backoff) * 1000 {
@@ -326,6 +364,7 @@ async fn keep_connected(
                 *record.last_error.borrow_mut() = Some(error.to_string());
             }
         }
+        let longest = terms.live.max_backoff.get().max(1);
         backoff = if backoff == 0 {
             FIRST_BACKOFF.min(longest)
         } else {

@@ -31,8 +31,8 @@ pub(super) struct Hub {
     snoopers: RefCell<Vec<Rc<Session>>>,
     /// Generation of the last election of a primary.
     generation: Cell<Option<u64>>,
-    /// Whether a primary controller is connected.
-    connected: Cell<bool>,
+    /// Whether a primary controller is connected, and whether one wants packets that meet no rule.
+    told: Cell<(bool, bool)>,
 }
 
 impl Hub {
@@ -44,7 +44,7 @@ impl Hub {
             sessions: RefCell::default(),
             snoopers: RefCell::default(),
             generation: Cell::new(None),
-            connected: Cell::new(false),
+            told: Cell::new((false, false)),
         }
     }
 
@@ -75,13 +75,24 @@ impl Hub {
         self.sessions.borrow().len() + self.snoopers.borrow().len() >= MAX_SESSIONS
     }
 
+    /// Whether packets that meet no rule go to a controller: when a primary one speaks a version before 1.3 (Open vSwitch's
+    /// `connmgr_wants_packet_in_on_miss`).
+    pub(super) fn wants_misses(&self) -> bool {
+        self.sessions.borrow().iter().any(|session| {
+            session.kind == Kind::Primary
+                && session.version < Version::V1_3
+                && session.role.get() != Role::Secondary
+        })
+    }
+
     fn tell_connected(&self) {
         let connected = self
             .sessions
             .borrow()
             .iter()
             .any(|session| session.kind == Kind::Primary);
-        if self.connected.replace(connected) != connected {
+        let now = (connected, self.wants_misses());
+        if self.told.replace(now) != now {
             self.switch.controllers_connected(connected);
         }
     }
@@ -111,7 +122,7 @@ impl Hub {
         for snooper in self.snoopers.borrow().iter() {
             snooper
                 .outbox
-                .send_packet_in(bytes.to_vec(), snooper.packet_in_limit);
+                .send_packet_in(bytes.to_vec(), snooper.live.packet_in_limit.get());
         }
     }
 
@@ -165,6 +176,7 @@ impl Hub {
             }
         }
         session.role.set(role);
+        self.tell_connected();
     }
 
     fn send_role_status(&self, session: &Session) {

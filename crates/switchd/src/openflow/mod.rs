@@ -16,6 +16,7 @@ pub mod switch;
 
 pub use controller::{ControllerSettings, ControllerStatus};
 pub use session::Kind;
+use session::Live;
 pub use switch::{LocalFuture, Switch};
 
 use crate::streams::{Listener, Passive, Tls};
@@ -69,8 +70,7 @@ impl OpenFlow {
         let terms = Terms {
             kind: Kind::Service,
             asynchronous: true,
-            packet_in_limit: MANAGEMENT_QUEUE,
-            probe: MANAGEMENT_PROBE,
+            live: Rc::new(Live::new(MANAGEMENT_PROBE, MANAGEMENT_QUEUE)),
         };
         let mut errors = Vec::new();
         for (suffix, purpose) in [
@@ -102,11 +102,12 @@ impl OpenFlow {
         }
     }
 
-    /// Says which controllers there are. Those that are there already with the same settings are left alone, others begin anew or end. Errors say
+    /// Says which controllers there are. Those that are there already keep their connections and take new timers and limits over; others begin or end. Errors say
     /// which target cannot be used and why. Call it inside the control thread's `LocalSet`.
     pub fn set_controllers(&self, wanted: &[ControllerSettings]) -> Vec<String> {
         let mut controllers = self.controllers.borrow_mut();
-        controllers.retain(|controller| wanted.contains(&controller.settings));
+        controllers
+            .retain_mut(|controller| wanted.iter().any(|settings| controller.adopt(settings)));
         let mut errors = Vec::new();
         for settings in wanted {
             let known = controllers
@@ -154,10 +155,7 @@ impl OpenFlow {
     /// Whether packets that meet no rule go to a controller: when a primary one speaks a version before 1.3 (Open vSwitch's
     /// `connmgr_wants_packet_in_on_miss`).
     pub fn wants_misses(&self) -> bool {
-        use openflow::message::Role;
-        self.hub.sessions().iter().any(|session| {
-            session.kind == Kind::Primary && session.version < openflow::Version::V1_3 && session.role.get() != Role::Secondary
-        })
+        self.hub.wants_misses()
     }
 
     /// Ends every connection and stops listening, for good.

@@ -5,6 +5,8 @@
 
 use super::hub::Hub;
 use super::outbox::Outbox;
+use crate::clock;
+use crate::coverage::Counter;
 use openflow::decode::DecodeOptions;
 use openflow::message::{
     AsyncConfig, AsyncKind, BundleAdd, BundleCommand, BundleControl, FlowFormat, Message,
@@ -17,6 +19,7 @@ use openflow::{
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::time::Duration;
 
 /// Bytes of a packet that met no rule that a primary controller gets unless it says otherwise (`OFP_DEFAULT_MISS_SEND_LEN`).
 const DEFAULT_MISS_SEND_LEN: u16 = 128;
@@ -24,6 +27,8 @@ const DEFAULT_MISS_SEND_LEN: u16 = 128;
 const MAX_BUNDLES: usize = 64;
 /// Messages that wait in the bundles of one connection.
 const MAX_BUNDLED: usize = 1 << 20;
+
+static RATE_LIMITED: Counter = Counter::new("openflow_packet_in_rate_limited");
 
 /// What kind of controller is on the other side.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,6 +49,63 @@ pub(super) enum Next {
     Barrier(u32),
     /// Ends the connection.
     Close(&'static str),
+}
+
+/// What may change while a connection is up, by its controller's row.
+#[derive(Debug)]
+pub(super) struct Live {
+    /// Silence before a probe, and again before the connection is given up; zero for never.
+    pub(super) probe: Cell<Duration>,
+    /// Longest pause between attempts to connect, seconds.
+    pub(super) max_backoff: Cell<u32>,
+    /// Packet-ins that may wait.
+    pub(super) packet_in_limit: Cell<usize>,
+    /// Packet-ins per second; 0 for no limit.
+    pub(super) rate: Cell<u32>,
+    /// Packet-ins that may come at once although they exceed the rate; 0 for a quarter of a second's.
+    pub(super) burst: Cell<u32>,
+    /// Told when something changed.
+    pub(super) changed: tokio::sync::Notify,
+}
+
+impl Live {
+    pub(super) fn new(probe: Duration, packet_in_limit: usize) -> Live {
+        Live {
+            probe: Cell::new(probe),
+            max_backoff: Cell::new(8),
+            packet_in_limit: Cell::new(packet_in_limit),
+            rate: Cell::new(0),
+            burst: Cell::new(0),
+            changed: tokio::sync::Notify::new(),
+        }
+    }
+}
+
+/// A token bucket for packet-ins, in thousandths of a packet.
+#[derive(Debug)]
+struct Bucket {
+    level: Cell<u64>,
+    filled_at: Cell<i64>,
+}
+
+impl Bucket {
+    /// Takes a packet's worth; false when there is none. `now` in milliseconds.
+    fn take(&self, rate: u32, burst: u32, now: i64) -> bool {
+        if rate == 0 {
+            return true;
+        }
+        let burst = if burst == 0 { rate / 4 } else { burst };
+        let depth = u64::from(burst.max(1)) * 1000;
+        let passed = u64::try_from(now.saturating_sub(self.filled_at.replace(now))).unwrap_or(0);
+        let level = self
+            .level
+            .get()
+            .saturating_add(passed.saturating_mul(rate.into()))
+            .min(depth);
+        let enough = level >= 1000;
+        self.level.set(level - if enough { 1000 } else { 0 });
+        enough
+    }
 }
 
 /// A bundle that is being put together.
@@ -68,8 +130,8 @@ pub(super) struct Session {
     pub(super) asynchronous: RefCell<AsyncConfig>,
     pub(super) miss_send_len: Cell<u16>,
     pub(super) controller_id: Cell<u16>,
-    /// Packet-ins that may wait.
-    pub(super) packet_in_limit: usize,
+    pub(super) live: Rc<Live>,
+    bucket: Bucket,
     invalid_ttl: Cell<bool>,
     packet_in_format: Cell<PacketInFormat>,
     flow_format: Cell<FlowFormat>,
@@ -102,7 +164,7 @@ impl Session {
         version: Version,
         peer: &str,
         asynchronous: bool,
-        packet_in_limit: usize,
+        live: Rc<Live>,
     ) -> Session {
         Session {
             kind,
@@ -120,7 +182,12 @@ impl Session {
                 Kind::Service => 0,
             }),
             controller_id: Cell::new(0),
-            packet_in_limit,
+            live,
+            // Full at first: the burst is there from the beginning.
+            bucket: Bucket {
+                level: Cell::new(u64::MAX),
+                filled_at: Cell::new(clock::now()),
+            },
             invalid_ttl: Cell::new(false),
             packet_in_format: Cell::new(PacketInFormat::Standard),
             flow_format: Cell::new(FlowFormat::Standard),
@@ -161,6 +228,11 @@ impl Session {
         if !asked && !self.wants(AsyncKind::PacketIn, reason as u8) {
             return;
         }
+        let (rate, burst) = (self.live.rate.get(), self.live.burst.get());
+        if !self.bucket.take(rate, burst, clock::now()) {
+            RATE_LIMITED.increment();
+            return;
+        }
         let length = if packet.reason == PacketInReason::NoMatch {
             packet.data.len().min(self.miss_send_len.get().into())
         } else {
@@ -174,7 +246,8 @@ impl Session {
             ..*packet
         };
         let bytes = encode(self.version, 0, &Message::PacketIn(packet));
-        self.outbox.send_packet_in(bytes, self.packet_in_limit);
+        let limit = self.live.packet_in_limit.get();
+        self.outbox.send_packet_in(bytes, limit);
     }
 
     /// The form in which flow-removed messages go to this peer.
@@ -528,5 +601,32 @@ impl Bundle {
             quotes: Vec::new(),
             failed: false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_gives_its_burst_and_then_its_rate() {
+        let bucket = Bucket {
+            level: Cell::new(u64::MAX),
+            filled_at: Cell::new(0),
+        };
+        let taken = |count: usize, now| (0..count).filter(|_| bucket.take(100, 10, now)).count();
+        assert_eq!(taken(50, 0), 10);
+        assert_eq!(taken(50, 50), 5);
+        assert_eq!(taken(50, 51), 0);
+        // Parts of a packet are kept, and a clock that stands or goes back gives nothing.
+        assert_eq!(taken(50, 60), 1);
+        assert_eq!(taken(50, 60), 0);
+        assert_eq!(taken(50, 10_000), 10);
+        // No rate, no limit; a rate without a burst lets a quarter of a second's through.
+        assert!((0..1000).all(|_| bucket.take(0, 0, 10_000)));
+        assert_eq!(
+            (0..1000).filter(|_| bucket.take(100, 0, 20_000)).count(),
+            25
+        );
     }
 }

@@ -114,6 +114,7 @@ pub trait Switch {
     /// What meters are possible.
     fn meter_features(&self) -> MeterFeatures;
 
-    /// A primary controller came or the last one went: `fail_mode` depends on it. Called on every change of whether one is connected.
+    /// A primary controller came or the last one went: `fail_mode` depends on it. Called on every change of whether one is connected, and of whether one
+    /// wants packets that meet no rule (`OpenFlow::wants_misses`).
     fn controllers_connected(&self, connected: bool);
 }
