@@ -152,7 +152,8 @@ impl FieldDef {
             let reserved = if number >= 0xff00 { 0xffff_0000 } else { 0 };
             return Some(Value::from_u128(number | reserved, self.bytes));
         }
-        if self.field == Field::InPortOxm && (0xff00..0xffff_ff00).contains(&number) {
+        let port = matches!(self.field, Field::InPortOxm | Field::InPhyPort);
+        if port && (0xff00..0xffff_ff00).contains(&number) {
             return None;
         }
         let width = if self.bits >= 128 {

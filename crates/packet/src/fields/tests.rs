@@ -186,9 +186,11 @@ fn port_numbers() {
         [0xff, 0xff, 0xff, 0xfe]
     );
     assert_eq!(&narrow.to_wire(&[0xff, 0xff, 0xff, 0xfe])[..], [0xff, 0xfe]);
-    let wide = Field::InPortOxm.def();
-    assert_eq!(wide.from_wire(&[0, 0, 0xff, 0]), None);
-    assert!(wide.from_wire(&[0xff, 0xff, 0xff, 0]).is_some());
+    for field in [Field::InPortOxm, Field::InPhyPort] {
+        let wide = field.def();
+        assert_eq!(wide.from_wire(&[0, 0, 0xff, 0]), None);
+        assert!(wide.from_wire(&[0xff, 0xff, 0xff, 0]).is_some());
+    }
 }
 
 #[test]
