@@ -113,17 +113,15 @@ fn set(matching: &mut Match, field: Field, value: u32) -> Result<(), Error> {
 
 fn add_vlan(matching: &mut Match, vlan: u16, pcp: Option<u8>) -> Result<(), Error> {
     let (mut tci, mut mask) = match vlan {
-        VLAN_NONE => (0, VLAN_PRESENT | 0xfff),
+        VLAN_NONE => (0, 0xffff),
         VLAN_ANY => (VLAN_PRESENT, VLAN_PRESENT),
         0..=0xfff => (VLAN_PRESENT | vlan, VLAN_PRESENT | 0xfff),
         _ => return Err(Error::BadMatchValue),
     };
-    if let Some(pcp) = pcp {
-        if vlan == VLAN_NONE {
-            // A priority beside "no tag" contradicts it; as in 1.0 it means a TCI of zero.
-            matching.set_bytes(at::VLAN_TCI, &[0; 2], &[0xff; 2]);
-            return Ok(());
-        }
+    // A priority beside "no tag" contradicts it; it is ignored, as in 1.0.
+    if let Some(pcp) = pcp
+        && vlan != VLAN_NONE
+    {
         if pcp > 7 {
             return Err(Error::BadMatchValue);
         }
@@ -215,8 +213,7 @@ fn vlan_of(matching: &Match) -> (u16, u8, u32) {
         return (0, 0, DL_VLAN | DL_VLAN_PCP);
     }
     if mask & VLAN_PRESENT != 0 && tci & VLAN_PRESENT == 0 {
-        let priority = if mask & 0xe000 == 0 { DL_VLAN_PCP } else { 0 };
-        return (VLAN_NONE, 0, priority);
+        return (VLAN_NONE, 0, DL_VLAN_PCP);
     }
     let vid = if mask & 0xfff == 0 {
         VLAN_ANY

@@ -655,3 +655,112 @@ fn errors() {
         }
     }
 }
+
+/// Groups, in the layouts of 1.0 (Nicira's), 1.1 to 1.4 and 1.5.
+#[test]
+fn groups() {
+    use openflow::group::{
+        Bucket, GroupCommand, GroupDescription, GroupKind, GroupMod, GroupStats,
+    };
+    let bucket = |id, weight, port| Bucket {
+        id,
+        weight,
+        watch_port: port::ANY,
+        watch_group: openflow::group::ANY,
+        actions: vec![Action::Output { port, max_len: 0 }],
+    };
+    let buckets = vec![bucket(0, 5, 1), bucket(1, 6, 2)];
+    let reply = |reply| Message::MultipartReply { reply, more: false };
+    for version in Version::ALL {
+        let description = GroupDescription {
+            kind: GroupKind::Select,
+            group: 9,
+            buckets: buckets.clone(),
+        };
+        let ids = matches!(version, Version::V1_0 | Version::V1_5);
+        let text = if ids {
+            "group_id=9,type=select,bucket=bucket_id:0,weight:5,actions=output:1,bucket=bucket_id:1,weight:6,actions=output:2"
+        } else {
+            "group_id=9,type=select,bucket=weight:5,actions=output:1,bucket=weight:6,actions=output:2"
+        };
+        prints(
+            version,
+            &reply(MultipartReply::GroupDescription(vec![description])),
+            text,
+        );
+        let change = GroupMod {
+            command: GroupCommand::Add,
+            kind: GroupKind::Select,
+            group: 9,
+            command_bucket: u32::MAX,
+            buckets: buckets.clone(),
+        };
+        prints(version, &Message::GroupMod(change), &format!("ADD {text}"));
+        let counters = GroupStats {
+            group: 9,
+            references: 2,
+            packets: 30,
+            bytes: 400,
+            duration_ns: 5_000_000_000,
+            buckets: vec![(10, 100), (20, 300)],
+        };
+        prints(
+            version,
+            &reply(MultipartReply::Group(vec![counters])),
+            "ref_count=2,packet_count=30,byte_count=400,bucket0:packet_count=10,byte_count=100,bucket1:packet_count=20,byte_count=300",
+        );
+    }
+}
+
+#[test]
+fn meters() {
+    use openflow::meter::{
+        Band, BandKind, MeterCommand, MeterConfig, MeterFlags, MeterMod, MeterStats,
+    };
+    let config = MeterConfig {
+        meter: 3,
+        flags: MeterFlags::KBPS | MeterFlags::BURST | MeterFlags::STATS,
+        bands: vec![
+            Band {
+                kind: BandKind::Drop,
+                rate: 1000,
+                burst: 50,
+            },
+            Band {
+                kind: BandKind::DscpRemark(2),
+                rate: 500,
+                burst: 20,
+            },
+        ],
+    };
+    let reply = |reply| Message::MultipartReply { reply, more: false };
+    for version in [Version::V1_3, Version::V1_4, Version::V1_5] {
+        let change = MeterMod {
+            command: MeterCommand::Add,
+            config: config.clone(),
+        };
+        prints(
+            version,
+            &Message::MeterMod(change),
+            "ADD meter=3 kbps burst stats bands=\ntype=drop rate=1000 burst_size=50\ntype=dscp_remark rate=500 burst_size=20 prec_level=2",
+        );
+        prints(
+            version,
+            &reply(MultipartReply::MeterConfig(vec![config.clone()])),
+            "meter=3 kbps burst stats bands=\ntype=drop rate=1000 burst_size=50",
+        );
+        let counters = MeterStats {
+            meter: 3,
+            flows: 1,
+            packets: 20,
+            bytes: 300,
+            duration_ns: 5_000_000_000,
+            bands: vec![(4, 50)],
+        };
+        prints(
+            version,
+            &reply(MultipartReply::Meter(vec![counters])),
+            "meter:3 flow_count:1 packet_in_count:20 byte_in_count:300 duration:5s bands:\n0: packet_count:4 byte_count:50",
+        );
+    }
+}

@@ -3,7 +3,7 @@
 use super::session::{Kind, Session};
 use super::switch::Switch;
 use crate::coverage::Counter;
-use openflow::flow::FlowRemoved;
+use openflow::flow::{FlowRemoved, FlowRemovedReason};
 use openflow::message::{AsyncKind, Message, PacketIn, Role, RoleReason, RoleStatus};
 use openflow::port::PortStatus;
 use openflow::{Error, Version, encode};
@@ -216,7 +216,15 @@ impl Hub {
     /// Tells of a rule that went.
     pub(super) fn flow_removed(&self, removed: &FlowRemoved) {
         for session in self.sessions.borrow().iter() {
-            if session.wants(AsyncKind::FlowRemoved, removed.reason as u8) {
+            // Before 1.4 what a meter or an eviction removed was deleted.
+            let known = session.version >= Version::V1_4
+                || (removed.reason as u8) < FlowRemovedReason::MeterDelete as u8;
+            let reason = if known {
+                removed.reason
+            } else {
+                FlowRemovedReason::Delete
+            };
+            if session.wants(AsyncKind::FlowRemoved, reason as u8) {
                 let message = Message::FlowRemoved {
                     removed: removed.clone(),
                     format: session.flow_format(),
