@@ -115,18 +115,22 @@ pub struct Bridge {
     pub ports: RefCell<BTreeMap<u16, Port>>,
     /// Who has which number.
     pub numbers: RefCell<Allocator>,
-    /// Interfaces to which mirrors send copies.
-    pub mirror_outputs: RefCell<Vec<String>>,
+    /// Its mirrors.
+    pub mirrors: RefCell<Vec<Mirror>>,
     /// The local port's address.
     pub mac: Cell<Mac>,
     /// The OpenFlow datapath id.
     pub datapath_id: Cell<u64>,
+    /// The datapath id that controllers have been able to see; None before the first configuration has been applied.
+    pub(super) announced_id: Cell<Option<u64>>,
     /// Its controllers and management sockets.
     pub openflow: Connections,
     /// What controllers have set about tables, by number.
     pub table_configs: RefCell<BTreeMap<u8, u32>>,
     /// What is done with IP fragments.
     pub fragments: Cell<openflow::message::Fragments>,
+    /// The numbers of wanted ports whose devices have gone, by interface, for their return.
+    pub(super) vanished: RefCell<BTreeMap<String, u16>>,
     pub(super) fail: super::fail::Fail,
 }
 
@@ -144,7 +148,8 @@ impl Bridge {
     /// Chooses the address and the datapath id anew, after ports or settings have changed; gives the address to the local port. True when one of them changed.
     pub fn choose_identity(&self) -> bool {
         let settings = self.settings.borrow();
-        let outputs = self.mirror_outputs.borrow();
+        let mirrors = self.mirrors.borrow();
+        let is_output = |name: &str| mirrors.iter().any(|mirror| matches!(&mirror.output, Output::Port(output) if output == name));
         let mut ports = self.ports.borrow_mut();
         let candidates: Vec<Candidate> = ports
             .values()
@@ -153,7 +158,7 @@ impl Bridge {
                 device: Mac(port.info.mac),
                 given: port.config.port_mac,
                 local: port.config.local,
-                mirror_output: outputs.contains(&port.config.interface_name),
+                mirror_output: is_output(&port.config.interface_name),
                 tag: (port.config.vlan.tag != 0).then_some(port.config.vlan.tag),
             })
             .collect();
@@ -174,10 +179,10 @@ impl Bridge {
         changed
     }
 
-    /// Gives internal ports without an MTU of their own the lowest of the other ports', among which are those internal ones that have.
+    /// Gives internal ports and TAPs, which are the same to Open vSwitch, the lowest MTU of the other ports, unless they have one of their own, which counts too.
     pub fn choose_mtu(&self) {
         let mut ports = self.ports.borrow_mut();
-        let is_internal = |port: &Port| port.config.device == "internal";
+        let is_internal = |port: &Port| matches!(port.config.device.as_str(), "internal" | "tap");
         let counts = |port: &&Port| port.control.is_some() && (!is_internal(port) || port.config.mtu_request.is_some());
         let mtu = address::internal_mtu(ports.values().filter(counts).map(|port| port.info.mtu).filter(|mtu| *mtu > 0));
         for port in ports.values_mut().filter(|port| is_internal(port)) {
@@ -187,6 +192,20 @@ impl Bridge {
                 && control.set_mtu(wanted).is_ok()
             {
                 port.info = control.info();
+            }
+        }
+    }
+
+    /// Lets packets pass again through ports that OpenFlow has switched off and somebody else has switched on (`ip link set up`): the device's state
+    /// is the one that counts, and the one that controllers see.
+    pub fn follow_admin_states(&self) {
+        let switch = self.switch();
+        for port in self.ports.borrow_mut().values_mut() {
+            let kernel = matches!(port.config.device.as_str(), "system" | "internal" | "tap" | "afxdp");
+            if kernel && port.control.is_some() && port.info.admin_up && port.flags.contains(openflow::port::PortConfig::DOWN) {
+                port.flags.set(openflow::port::PortConfig::DOWN, false);
+                let settings = port.settings(switch.restoring.get());
+                let _ = switch.with_datapath(|datapath| datapath.modify_port(port.id, settings));
             }
         }
     }
@@ -222,15 +241,6 @@ impl Bridge {
                 openflow.flow_removed(&rule);
             }
         }
-    }
-
-    /// Remembers where mirrors send copies.
-    pub fn note_mirrors(&self, mirrors: &[Mirror]) {
-        let outputs = mirrors.iter().filter_map(|mirror| match &mirror.output {
-            Output::Port(interface) => Some(interface.clone()),
-            Output::Vlan(_) => None,
-        });
-        *self.mirror_outputs.borrow_mut() = outputs.collect();
     }
 
     /// Ends connections and closes devices.

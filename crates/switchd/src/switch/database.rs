@@ -11,7 +11,8 @@ use ovsdb::client::{Client, Config, Event, Events, LockState};
 use ovsdb::stream::Remote;
 use ovsdb::vswitch::{self, Snapshot};
 use std::cell::{Cell, RefCell};
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::ffi::CString;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -34,6 +35,8 @@ pub struct Database {
     /// Statistics are due.
     statistics: Cell<bool>,
     contended: Cell<bool>,
+    /// Kernel interfaces that could not be opened, with the index that each had when last looked at; 0 where there was none.
+    failed_devices: RefCell<BTreeMap<String, u32>>,
 }
 
 impl Database {
@@ -54,6 +57,7 @@ impl Database {
             dirty: Notify::new(),
             statistics: Cell::new(false),
             contended: Cell::new(false),
+            failed_devices: RefCell::default(),
         });
         Ok((database, events))
     }
@@ -86,8 +90,7 @@ impl Database {
                 Event::LockLost if self.client.lock() == LockState::Contended => self.stand_back()?,
                 Event::LockLost => {}
                 Event::Disconnected => {
-                    let reason = self.client.last_error().unwrap_or_else(|| "connection closed".into());
-                    tracing::warn!(target: "reconnect", "{}: {reason}; forwarding goes on", self.switch.shell.options.database);
+                    tracing::warn!(target: "bridge", "{}: the database is gone; forwarding goes on", self.switch.shell.options.database);
                 }
             }
         }
@@ -100,8 +103,11 @@ impl Database {
             tracing::error!(target: "bridge",
                 "another ovs-vswitchd process is running, disabling this process (pid {}) until it goes away", std::process::id());
         }
-        let nothing = Desired { global: self.global(), ..Desired::default() };
-        self.switch.apply(&nothing)?;
+        // A daemon that has had no configuration yet has nothing to take down, and must not start DPDK without the database's options for it.
+        let global = self.switch.applied.borrow().global.clone();
+        if let Some(global) = global {
+            self.switch.apply(&Desired { global, ..Desired::default() })?;
+        }
         self.current.replace(None);
         Ok(())
     }
@@ -140,6 +146,7 @@ impl Database {
         let mut changed = false;
         for bridge in bridges {
             changed |= bridge.poll_ports();
+            bridge.follow_admin_states();
         }
         if changed {
             self.dirty.notify_one();
@@ -147,17 +154,24 @@ impl Database {
         let again = {
             let current = self.current.borrow();
             let Some((desired, failures)) = &*current else { return Ok(()) };
-            let appeared = desired.ports().any(|(_, port)| {
-                port.device == "system"
-                    && port.interface.is_some_and(|uuid| failures.contains_key(&uuid))
-                    && Path::new("/sys/class/net").join(&port.interface_name).exists()
-            });
+            let appeared = self.look_for_failed(desired, failures);
             (appeared || self.switch.drop_vanished()).then(|| desired.clone())
         };
         match again {
             Some(desired) => self.apply(desired),
             None => Ok(()),
         }
+    }
+
+    /// Whether a kernel interface that could not be opened is there now, or is another one. One that stays is not tried again until the configuration
+    /// changes: it would fail again, once a second.
+    fn look_for_failed(&self, desired: &Desired, failures: &Failures) -> bool {
+        let failed = desired.ports().map(|(_, port)| port).filter(|port| {
+            port.device == "system" && port.interface.is_some_and(|uuid| failures.contains_key(&uuid))
+        });
+        let now: BTreeMap<String, u32> = failed.map(|port| (port.interface_name.clone(), interface_index(&port.interface_name))).collect();
+        let before = self.failed_devices.replace(now.clone());
+        now.iter().any(|(name, index)| *index != 0 && before.get(name) != Some(index))
     }
 
     /// Asks for statistics to be written with the next transaction.
@@ -223,6 +237,13 @@ fn rows_of(replica: &ovsdb::Replica) -> std::collections::BTreeSet<ovsdb::Uuid> 
         .into_iter()
         .flat_map(|table| replica.rows(table).map(|(uuid, _)| uuid).collect::<Vec<_>>())
         .collect()
+}
+
+/// The kernel's index of an interface; 0 when it has none of that name.
+fn interface_index(name: &str) -> u32 {
+    let Ok(name) = CString::new(name) else { return 0 };
+    // SAFETY: `name` is a string that ends with a zero byte.
+    unsafe { libc::if_nametoindex(name.as_ptr()) }
 }
 
 /// The processors that this process may run on.

@@ -101,6 +101,10 @@ impl Switch {
                 break;
             }
         }
+        for (name, bridge) in self.bridges.borrow().iter() {
+            let wanted = desired.bridges.get(name);
+            bridge.vanished.borrow_mut().retain(|interface, _| wanted.is_some_and(|wanted| wanted.ports.contains_key(interface)));
+        }
         self.settle();
         Ok(failures)
     }
@@ -109,16 +113,38 @@ impl Switch {
     fn settle(&self) {
         let bridges: Vec<Rc<Bridge>> = self.bridges.borrow().values().cloned().collect();
         for bridge in bridges {
-            let before = bridge.datapath_id.get();
-            bridge.choose_identity();
-            bridge.choose_mtu();
-            if before != 0 && before != bridge.datapath_id.get() {
-                if let Some(openflow) = bridge.openflow.get() {
-                    openflow.reconnect();
-                }
+            if let Err(text) = self.refresh_mirrors(&bridge) {
+                tracing::warn!(target: "bridge", "{text}");
             }
+            if bridge.choose_identity() {
+                bridge.tell_port(ofport::LOCAL, PortReason::Modify);
+            }
+            bridge.choose_mtu();
+            self.announce_identity(&bridge);
             bridge.apply_controllers();
         }
+    }
+
+    /// Says which datapath id a bridge has. Controllers learn of another one only by connecting anew.
+    fn announce_identity(&self, bridge: &Bridge) {
+        let now = bridge.datapath_id.get();
+        let before = bridge.announced_id.replace(Some(now));
+        if before == Some(now) {
+            return;
+        }
+        tracing::info!(target: "bridge", "bridge {}: using datapath ID {now:016x}", bridge.name);
+        if let (Some(_), Some(openflow)) = (before, bridge.openflow.get()) {
+            openflow.reconnect();
+        }
+    }
+
+    /// Makes mirrors mean the ports that are there now: a port that comes again is another one to the datapath, which ignores what has not changed.
+    fn refresh_mirrors(&self, bridge: &Bridge) -> Result<(), String> {
+        let mirrors = bridge.mirrors.borrow();
+        let specs: Vec<MirrorSpec> = mirrors.iter().filter_map(|mirror| bridge.mirror_spec(mirror)).collect();
+        self.with_datapath(|datapath| datapath.set_mirrors(bridge.id, specs))
+            .map_err(|NotRunning| NotRunning.to_string())?
+            .map_err(|error| format!("bridge {}: {error}", bridge.name))
     }
 
     /// Carries out one action; whether it was done.
@@ -205,7 +231,9 @@ impl Switch {
             settings: RefCell::new(settings.clone()),
             ports: RefCell::default(),
             numbers: RefCell::default(),
-            mirror_outputs: RefCell::default(),
+            mirrors: RefCell::default(),
+            announced_id: Cell::new(None),
+            vanished: RefCell::default(),
             mac: Cell::new(settings.default_mac),
             datapath_id: Cell::new(0),
             openflow: Default::default(),
@@ -221,13 +249,18 @@ impl Switch {
         }
         bridge.openflow.set(openflow);
         bridge.set_controllers(&[]);
-        tracing::info!(target: "bridge", "bridge {name}: using datapath ID {:016x}", bridge.settings.borrow().default_mac.to_number());
         Ok(())
     }
 
     fn modify_bridge(&self, name: &str, settings: &Settings) -> Result<(), String> {
         let Some(bridge) = self.bridge(name) else { return Ok(()) };
-        *bridge.settings.borrow_mut() = settings.clone();
+        let before = bridge.settings.replace(settings.clone());
+        {
+            let mut pipeline = bridge.pipeline.borrow_mut();
+            for table in before.tables.keys().filter(|table| !settings.tables.contains_key(table)) {
+                pipeline.set_table_limit(*table, u32::MAX);
+            }
+        }
         self.set_bridge(&bridge, settings)
     }
 
@@ -282,7 +315,8 @@ impl Switch {
                 (kind, Some(control))
             }
         };
-        let number = match wanted {
+        let before = bridge.vanished.borrow_mut().remove(&config.interface_name);
+        let number = match config.ofport_request.or(before).or(wanted) {
             _ if config.local => ofport::LOCAL,
             wanted => bridge.numbers.borrow_mut().allocate(wanted, now).ok_or("no free OpenFlow port number")?,
         };
@@ -308,7 +342,6 @@ impl Switch {
         let port = Port { config: config.clone(), number, id, control, info, flags: PortConfig::default(), since_ms: now };
         bridge.ports.borrow_mut().insert(number, port);
         tracing::info!(target: "bridge", "bridge {}: added interface {} on port {number}", bridge.name, config.interface_name);
-        bridge.choose_identity();
         bridge.tell_port(number, PortReason::Add);
         Ok(number)
     }
@@ -366,8 +399,13 @@ impl Switch {
         }
     }
 
-    /// Takes out a port whose device has gone, so that it is opened anew when the device comes back.
+    /// Takes out a port whose device has gone, so that it is opened anew when the device comes back, with the number that it had.
     pub(super) fn forget_port(&self, bridge: &str, interface: &str) {
+        if let Some(bridge) = self.bridge(bridge)
+            && let Some(number) = bridge.number_of(interface)
+        {
+            bridge.vanished.borrow_mut().insert(interface.to_owned(), number);
+        }
         self.remove_port(bridge, interface);
         let action = Action::RemovePort { bridge: bridge.to_owned(), interface: interface.to_owned() };
         self.applied.borrow_mut().record(&action, None);
@@ -402,11 +440,11 @@ impl Switch {
 
     fn set_mirrors(&self, bridge: &str, mirrors: &[Mirror]) -> Result<(), String> {
         let Some(bridge) = self.bridge(bridge) else { return Ok(()) };
-        let specs: Vec<MirrorSpec> = mirrors.iter().filter_map(|mirror| bridge.mirror_spec(mirror)).collect();
-        self.with_datapath(|datapath| datapath.set_mirrors(bridge.id, specs))
-            .map_err(|NotRunning| NotRunning.to_string())?
-            .map_err(|error| format!("bridge {}: {error}", bridge.name))?;
-        bridge.note_mirrors(mirrors);
+        let before = bridge.mirrors.replace(mirrors.to_vec());
+        if let Err(text) = self.refresh_mirrors(&bridge) {
+            bridge.mirrors.replace(before);
+            return Err(text);
+        }
         Ok(())
     }
 }
