@@ -341,6 +341,11 @@ impl Default for TableWriter {
     }
 }
 
+/// Whether a reader may still follow the chains of rules that have been a list since the epoch `since`.
+fn chains_in_use(program: &Program, since: Option<Epoch>) -> bool {
+    since.is_none_or(|epoch| epoch > program.domain.current() || !program.domain.passed(epoch))
+}
+
 fn mask_of(rule: &Rule) -> Box<[(u8, u64)]> {
     rule.spec
         .matching
@@ -362,10 +367,7 @@ impl TableWriter {
     fn link(&mut self, program: &Program, rule: RuleRef) -> bool {
         match self {
             TableWriter::Linear { rules, since }
-                if rules.len() < LINEAR_MAX
-                    || since.is_none_or(|epoch| {
-                        epoch > program.domain.current() || !program.domain.passed(epoch)
-                    }) =>
+                if rules.len() < LINEAR_MAX || chains_in_use(program, *since) =>
             {
                 let priority = rule.rule().spec.priority;
                 let at = rules.partition_point(|other| other.rule().spec.priority >= priority);
@@ -373,15 +375,8 @@ impl TableWriter {
                 true
             }
             TableWriter::Linear { rules, .. } => {
-                let mut all = std::mem::take(rules);
-                all.push(rule);
-                *self = TableWriter::Tuples {
-                    tuples: HashMap::new(),
-                    rules: 0,
-                };
-                for rule in all {
-                    self.link(program, rule);
-                }
+                rules.push(rule);
+                self.turn_into_tuples(program);
                 true
             }
             TableWriter::Tuples { tuples, rules } => {
@@ -403,6 +398,27 @@ impl TableWriter {
                 before.is_none_or(|before| before < rule.rule().spec.priority)
             }
         }
+    }
+
+    fn turn_into_tuples(&mut self, program: &Program) {
+        let all = self.rules();
+        *self = TableWriter::Tuples {
+            tuples: HashMap::new(),
+            rules: 0,
+        };
+        for rule in all {
+            self.link(program, rule);
+        }
+    }
+
+    /// Turns a list that grew too long while its rules' chains were in use into tuples, once they are not; true when it did.
+    fn grow(&mut self, program: &Program) -> bool {
+        let due = matches!(self, TableWriter::Linear { rules, since }
+            if rules.len() > LINEAR_MAX && !chains_in_use(program, *since));
+        if due {
+            self.turn_into_tuples(program);
+        }
+        due
     }
 
     /// Unlinks a rule; true when the published shape must be made anew.
@@ -641,7 +657,8 @@ impl BridgeWriter {
         }
     }
 
-    /// Unlinks and frees what no worker can see any more, up to `limit` rules; returns how many it unlinked. Commits.
+    /// Unlinks and frees what no worker can see any more, up to `limit` rules; returns how many it unlinked. Gives tables the shape that they had
+    /// to wait for. Commits.
     pub fn housekeep(&mut self, limit: usize) -> usize {
         let program = Arc::clone(&self.bridge.program);
         let mut unlinked = 0;
@@ -673,9 +690,12 @@ impl BridgeWriter {
                 .retire(unsafe { Box::from_raw(rule.0.as_ptr()) });
             unlinked += 1;
         }
-        if unlinked > 0 {
-            self.commit();
+        for (table, writer) in &mut self.tables {
+            if writer.grow(&program) {
+                self.dirty.insert(*table);
+            }
         }
+        self.commit();
         unlinked
     }
 

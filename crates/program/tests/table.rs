@@ -235,3 +235,43 @@ fn removed_rules_are_unlinked_and_their_counters_come_back() {
         program.counters.in_use()
     );
 }
+
+#[test]
+fn a_table_filled_right_after_it_was_emptied_does_not_stay_a_list() {
+    let program = Arc::new(Program::new());
+    let bridge = Bridge::new(Arc::clone(&program));
+    let mut writer = BridgeWriter::new(Arc::clone(&bridge));
+    let mut reader = program.domain.reader().unwrap();
+    let exact = |value: u64| {
+        let mut matching = Match::any();
+        matching.set_word(6, value, u64::MAX);
+        matching
+    };
+    let old: Vec<RuleRef> = (0..50)
+        .map(|value| writer.insert(0, spec(&program, exact(value), 1, value)))
+        .collect();
+    writer.commit();
+    program.domain.publish();
+    for rule in old {
+        writer.remove(0, rule);
+    }
+    program.domain.publish();
+    reader.begin();
+    // The old rules go, and a reader may still come to their chains while many new ones are added in one batch.
+    writer.housekeep(49);
+    for value in 0..500 {
+        writer.insert(0, spec(&program, exact(value), 1, 1000 + value));
+    }
+    writer.commit();
+    program.domain.publish();
+    reader.begin();
+    writer.housekeep(usize::MAX);
+    let guard = reader.begin();
+    assert_eq!(bridge.describe(0, &guard), ("tuples", 1));
+    let mut key = FlowKey::ZERO;
+    for value in 0..500 {
+        key.words[6] = value;
+        let rule = bridge.lookup(0, &key, &guard).unwrap();
+        assert_eq!(rule.spec.cookie, 1000 + value);
+    }
+}
