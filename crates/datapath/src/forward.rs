@@ -441,7 +441,7 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
             return self.cell.drop(DropReason::NoPacketIn, 1);
         }
         let len = frame.len().min(usize::from(to.max_len));
-        if !self.packet_ins.has_room(len) {
+        if !self.packet_ins.has_room(len + to.userdata.len()) {
             return self.cell.drop(DropReason::PacketInQueueFull, 1);
         }
         let mut key = Box::new(FlowKey::ZERO);

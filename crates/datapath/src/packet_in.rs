@@ -42,6 +42,13 @@ pub struct PacketIn {
     pub valid: WordSet,
 }
 
+impl PacketIn {
+    /// What it counts for in a ring that is bounded in bytes: all of it whose length a packet or a rule decides.
+    fn weight(&self) -> usize {
+        self.data.len() + self.userdata.len()
+    }
+}
+
 /// One worker's ring.
 pub(crate) struct PacketInRing {
     ring: ArrayQueue<PacketIn>,
@@ -72,8 +79,8 @@ impl PacketInWake {
     /// Call it before fetching: a packet queued after this raises again.
     pub fn clear(&self) {
         self.wake.clear();
-        self.pending.store(false, Ordering::Release);
-        std::sync::atomic::fence(Ordering::SeqCst);
+        // A swap, so that whoever found it set has queued its packet before what follows.
+        self.pending.swap(false, Ordering::AcqRel);
     }
 }
 
@@ -86,14 +93,14 @@ impl PacketInRing {
         }
     }
 
-    /// Whether a packet of `len` bytes may be queued; asked before it is copied.
+    /// Whether a packet-in of `len` bytes (packet and user data) may be queued; asked before it is copied.
     pub fn has_room(&self, len: usize) -> bool {
         !self.ring.is_full() && self.bytes.load(Ordering::Relaxed) + len <= PACKET_IN_BYTES
     }
 
     /// False when the ring is full.
     pub fn push(&self, packet: PacketIn) -> bool {
-        let len = packet.data.len();
+        let len = packet.weight();
         self.bytes.fetch_add(len, Ordering::Relaxed);
         let done = self.ring.push(packet).is_ok();
         if done {
@@ -106,7 +113,7 @@ impl PacketInRing {
 
     pub fn pop(&self) -> Option<PacketIn> {
         let packet = self.ring.pop()?;
-        self.bytes.fetch_sub(packet.data.len(), Ordering::Relaxed);
+        self.bytes.fetch_sub(packet.weight(), Ordering::Relaxed);
         Some(packet)
     }
 
@@ -116,5 +123,37 @@ impl PacketInRing {
 
     pub fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::port::BridgeId;
+
+    #[test]
+    fn user_data_counts_too() {
+        let wake = Arc::new(PacketInWake::new(Wake::new().unwrap()));
+        let ring = PacketInRing::new(wake);
+        let packet = PacketIn {
+            bridge: BridgeId(0),
+            in_port: 1,
+            table: 0,
+            cookie: 0,
+            reason: PacketInReason::Action,
+            controller_id: 0,
+            userdata: vec![0; 60_000],
+            total_len: 60,
+            data: vec![0; 60],
+            key: Box::new(FlowKey::ZERO),
+            valid: WordSet::EMPTY,
+        };
+        let mut queued = 0;
+        while ring.has_room(packet.weight()) && ring.push(packet.clone()) {
+            queued += 1;
+        }
+        assert_eq!(queued, PACKET_IN_BYTES / packet.weight());
+        while ring.pop().is_some() {}
+        assert_eq!(ring.bytes(), 0);
     }
 }

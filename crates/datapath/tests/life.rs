@@ -2,11 +2,13 @@
 
 mod support;
 
-use datapath::{Error, PortKind, PortSettings, PortSpec};
+use datapath::clock::Clock;
+use datapath::{Datapath, Error, Options, PortKind, PortSettings, PortSpec};
 use packet::HeapFrame;
+use program::Program;
 use program::ops::Op;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use support::*;
 
@@ -361,4 +363,35 @@ fn bad_ports_are_refused_and_leave_nothing_behind() {
     );
     drop(switch);
     assert_eq!(other.queues_alive.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn a_worker_that_starts_after_it_was_given_up_ends() {
+    struct Alive(Arc<AtomicUsize>);
+    impl Drop for Alive {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+    let ended = Arc::new(AtomicUsize::new(0));
+    let (go, wait) = std::sync::mpsc::channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    let witness = Arc::clone(&ended);
+    let init = move |_: &str| -> Result<Box<dyn std::any::Any>, String> {
+        let _ = wait.lock().unwrap().recv();
+        Ok(Box::new(Alive(Arc::clone(&witness))))
+    };
+    let mut datapath = Datapath::<HeapFrame>::new(Options {
+        program: Arc::new(Program::new()),
+        allocate: Box::new(|bytes| Some(HeapFrame::new(bytes))),
+        thread_init: Some(Arc::new(init)),
+        clock: Arc::new(Clock::default()),
+    })
+    .unwrap();
+    assert!(datapath.set_workers(&[None]).is_err());
+    assert!(datapath.workers().is_empty());
+    go.send(()).unwrap();
+    wait_until("the worker ends, for nobody can stop it", || {
+        ended.load(Ordering::SeqCst) == 1
+    });
 }

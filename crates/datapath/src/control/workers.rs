@@ -116,7 +116,8 @@ impl<F: Frame + 'static> Datapath<F> {
         let wake = Wake::new().map_err(|error| failed(error.to_string()))?;
         let packet_ins = Arc::new(PacketInRing::new(Arc::clone(&self.packet_in_wake)));
         let mailbox = Arc::new(Mailbox::new(name.clone(), wake, Arc::clone(&packet_ins)));
-        let (ready, started) = mpsc::sync_channel(1);
+        // Without room: either this takes the answer, or the thread sees that nobody waits any more and ends.
+        let (ready, started) = mpsc::sync_channel(0);
         let thread = {
             let (shared, mailbox, init) = (
                 Arc::clone(&self.shared),
@@ -131,8 +132,9 @@ impl<F: Frame + 'static> Datapath<F> {
                 match begun {
                     Err(reason) => drop(ready.send(Err(reason))),
                     Ok(kept) => {
-                        let _ = ready.send(Ok(()));
-                        Worker::new(shared, Arc::clone(&mailbox), reader).run();
+                        if ready.send(Ok(())).is_ok() {
+                            Worker::new(shared, Arc::clone(&mailbox), reader).run();
+                        }
                         drop(kept);
                     }
                 }
