@@ -28,6 +28,9 @@ def scenario(lab, name, command=None):
                  "add-port", "br1", "pa1", "--", "set", "Interface", "pa1", "type=patch", "options:peer=pa0", "ofport_request=1")
     missing = switch.vsctl("add-port", "br0", "nodev", "--", "set", "Interface", "nodev", "ofport_request=12", ok=False)
     switch.vsctl("add-port", "br0", "strange", "--", "set", "Interface", "strange", "type=strange", ok=False)
+    switch.vsctl("add-port", "br0", "lo", ok=False)
+    switch.vsctl("add-port", "br0", "ta0", "--", "set", "Interface", "ta0", "type=tap", "ofport_request=13")
+    switch.vsctl("add-port", "br0", "pa2", "--", "set", "Interface", "pa2", "type=patch", "ofport_request=15", ok=False)
     switch.vsctl("set", "Bridge", "br0", "flood_vlans=30")
     switch.flows("table=0,priority=10,cookie=0x10,in_port=1,ip,nw_dst=10.0.0.0/8,actions=mod_nw_tos:32,resubmit(,2)",
                  "table=0,priority=10,cookie=0x11,in_port=3,dl_vlan=20,actions=strip_vlan,output:4",
@@ -48,6 +51,9 @@ def scenario(lab, name, command=None):
     wait_for("the database has the statistics", lambda: switch.get("Interface", "p1", "statistics").get("rx_packets") == 8, 15)
     # Only Open vSwitch is given this setting (see harness.py).
     switch.vsctl("--if-exists", "remove", "Open_vSwitch", ".", "other_config", "userspace-tso-enable")
+    # A link that comes.
+    switch.namespace.quiet().run("ip link set ta0 up")
+    wait_for("a link has come", lambda: switch.get("Interface", "ta0", "link_state") == "up", 15)
     texts = {"add-port nodev": normal("add-port", missing.stderr, switch)}
     for words in (["ovs-vsctl", f"--db={switch.db}", "show"], ["ovs-vsctl", f"--db={switch.db}", "list", "Bridge"], ["ovs-vsctl", f"--db={switch.db}", "list", "Port"],
                   ["ovs-vsctl", f"--db={switch.db}", "list", "Interface"],
@@ -59,7 +65,7 @@ def scenario(lab, name, command=None):
                   ["ovs-appctl", "fdb/show", "nobridge"], ["ovs-appctl", "nocommand"], ["ovs-appctl", "vlog/list"], ["ovs-appctl", "fdb/show"],
                   ["ovs-vsctl", f"--db={switch.db}", "add-br", "br0"], ["ovs-vsctl", f"--db={switch.db}", "list-ports", "br0"],
                   ["ovs-ofctl", "add-flow", "br0", "table=255,actions=drop"], ["ovs-ofctl", "add-flow", "br0", "actions=output:99"], ["ovs-ofctl", "-O", "OpenFlow13", "add-flow", "br0", "check_overlap,priority=0,actions=drop"],
-                  ["ovs-ofctl", "mod-port", "br0", "99", "up"], ["ovs-ofctl", "dump-ports", "br0", "99"], ["ovs-ofctl", "-O", "OpenFlow13", "queue-stats", "br0"]):
+                  ["ovs-ofctl", "mod-port", "br0", "99", "up"], ["ovs-ofctl", "dump-ports", "br0", "99"], ["ovs-ofctl", "-O", "OpenFlow13", "dump-ports", "br0", "99"], ["ovs-ofctl", "-O", "OpenFlow13", "dump-ports-desc", "br0"], ["ovs-ofctl", "-O", "OpenFlow13", "queue-stats", "br0"]):
         done = switch.tool(*words, ok=False)
         shown = " ".join(word for word in words if not word.startswith("--db="))
         texts[shown] = normal(shown, done.stdout + done.stderr + (f"ended with {done.returncode}\n" if done.returncode else ""), switch)

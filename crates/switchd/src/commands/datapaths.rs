@@ -92,11 +92,11 @@ pub(super) fn register(commands: &Commands) {
     commands.answer("upcall/show", "", (0, 0), |switch, _| Ok(upcall_show(switch)));
 }
 
-/// Packets received by the ports of a datapath type. Every one is looked up where it is received, so none misses.
+/// Packets received by the devices of a datapath type. Every one is looked up where it is received, so none misses.
 fn received(switch: &Switch, datapath_type: &str) -> u64 {
     let mut packets = 0;
     for bridge in bridges_of(switch, datapath_type) {
-        for port in bridge.ports.borrow().values() {
+        for port in bridge.ports.borrow().values().filter(|port| port.control.is_some()) {
             if let Ok(Ok(stats)) = switch.with_datapath(|datapath| datapath.port_stats(port.id)) {
                 packets += stats.rx_packets;
             }
@@ -188,7 +188,10 @@ fn dpctl_show_one(switch: &Switch, numbers: &Numbers, datapath_type: &str, stati
     for bridge in bridges_of(switch, datapath_type) {
         for port in bridge.ports.borrow_mut().values_mut() {
             let Some(number) = numbers.of(port) else { continue };
-            let mut line = format!("  port {number}: {} {}\n", port.config.interface_name, kind(switch, &bridge, port));
+            let kind = kind(switch, &bridge, port);
+            // Open vSwitch leaves the usual type out here.
+            let kind = if kind == "(system)" { String::new() } else { format!(" {kind}") };
+            let mut line = format!("  port {number}: {}{kind}\n", port.config.interface_name);
             if statistics {
                 line += &port_statistics(&bridge, port);
             }
