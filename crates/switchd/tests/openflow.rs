@@ -45,6 +45,8 @@ struct Rules {
     sent: RefCell<Vec<(u32, usize)>>,
     published: Cell<usize>,
     connected: Cell<bool>,
+    /// How often the switch was told of controllers.
+    told: Cell<usize>,
     /// While set, barriers are not answered.
     held: Rc<Cell<bool>>,
 }
@@ -271,6 +273,7 @@ impl Switch for Rules {
     }
     fn controllers_connected(&self, connected: bool) {
         self.connected.set(connected);
+        self.told.set(self.told.get() + 1);
     }
 }
 
@@ -990,6 +993,32 @@ fn a_controller_that_goes_is_looked_for_again() {
     );
     bridge.with(|_, openflow| openflow.set_controllers(&[]));
     bridge.wait("its end", |rules, _| !rules.connected.get());
+}
+
+#[test]
+fn an_old_controller_beside_a_new_one_gets_what_meets_no_rule() {
+    let bridge = Bridge::start();
+    let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let wanted = listeners
+        .each_ref()
+        .map(|listener| settings(&format!("tcp:{}", listener.local_addr().unwrap())));
+    bridge.with(move |_, openflow| openflow.set_controllers(&wanted));
+    let accept = |listener: &TcpListener, version| {
+        let stream = listener.accept().unwrap().0;
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        Controller::hello(stream, version)
+    };
+    let _new = accept(&listeners[0], Version::V1_3);
+    bridge.wait("the new one", |rules, _| rules.told.get() == 1);
+    assert!(!bridge.with(|_, openflow| openflow.wants_misses()));
+    let old = accept(&listeners[1], Version::V1_0);
+    bridge.wait("the old one", |rules, openflow| {
+        rules.told.get() == 2 && openflow.wants_misses()
+    });
+    drop(old);
+    bridge.wait("its end", |rules, openflow| {
+        rules.told.get() == 3 && rules.connected.get() && !openflow.wants_misses()
+    });
 }
 
 #[test]

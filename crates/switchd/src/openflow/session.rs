@@ -27,6 +27,8 @@ const DEFAULT_MISS_SEND_LEN: u16 = 128;
 const MAX_BUNDLES: usize = 64;
 /// Messages that wait in the bundles of one connection.
 const MAX_BUNDLED: usize = 1 << 20;
+/// Their bytes altogether, so that long ones do not take the memory that short ones leave.
+const MAX_BUNDLED_BYTES: usize = 256 << 20;
 
 static RATE_LIMITED: Counter = Counter::new("openflow_packet_in_rate_limited");
 
@@ -113,6 +115,8 @@ struct Bundle {
     flags: u16,
     closed: bool,
     messages: Vec<Message>,
+    /// The messages' size on the wire.
+    bytes: usize,
     /// For each message, its bytes' beginning, which an error quotes.
     quotes: Vec<Vec<u8>>,
     /// Whether a message was refused, so that the bundle cannot be committed.
@@ -563,6 +567,7 @@ impl Session {
         self.may_write()?;
         let mut bundles = self.bundles.borrow_mut();
         let bundled: usize = bundles.values().map(|bundle| bundle.messages.len()).sum();
+        let bundled_bytes: usize = bundles.values().map(|bundle| bundle.bytes).sum();
         let room = bundles.len() < MAX_BUNDLES || bundles.contains_key(&add.bundle);
         if !room {
             return Err(Error::OutOfBundles);
@@ -577,7 +582,7 @@ impl Session {
             Some(Error::BundleBadFlags)
         } else if add.xid != xid {
             Some(Error::BundleMessageBadXid)
-        } else if bundled >= MAX_BUNDLED {
+        } else if bundled >= MAX_BUNDLED || bundled_bytes + bytes.len() > MAX_BUNDLED_BYTES {
             Some(Error::BundleTooManyMessages)
         } else {
             None
@@ -586,6 +591,7 @@ impl Session {
             bundle.failed = true;
             return Err(error);
         }
+        bundle.bytes += bytes.len();
         bundle.messages.push(*add.message);
         bundle.quotes.push(bytes[..bytes.len().min(64)].to_vec());
         Ok(())
@@ -598,6 +604,7 @@ impl Bundle {
             flags,
             closed: false,
             messages: Vec::new(),
+            bytes: 0,
             quotes: Vec::new(),
             failed: false,
         }
