@@ -362,10 +362,15 @@ impl KernelTx {
             let header = &headers[index];
             index += 1;
             match vector::push_parts(header, frame, parts) {
-                Some(count) => counts.push(count),
-                None => outcome.failed += 1,
+                Some(count) => {
+                    counts.push(count);
+                    true
+                }
+                None => {
+                    outcome.failed += 1;
+                    false
+                }
             }
-            counts.len() + outcome.failed as usize == index
         });
         // The addresses of `parts` are final only now.
         let mut first = self.parts.as_mut_ptr();

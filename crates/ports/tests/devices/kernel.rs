@@ -103,6 +103,21 @@ fn frames_pass_a_veth_with_their_tags() {
 }
 
 #[test]
+fn a_frame_of_too_many_buffers_costs_no_other() {
+    own_namespace();
+    veth("va", "vb", 1500);
+    let (mut a, mut b) = (system("va"), system("vb"));
+    let mut tx = sender(&mut a);
+    // More buffers than the kernel takes in one list (1024), as a guest can make them.
+    let endless = vec![0; 1100 * 2048];
+    let outcome = send(&mut *tx, &[&udp(100), &endless, &udp(200)]);
+    assert_eq!(outcome.packets, 2, "{outcome:?}");
+    assert_eq!(outcome.failed, 1, "{outcome:?}");
+    let got = receive(&mut *b.rx[0], 2);
+    assert_eq!(bytes(&got), [udp(100), udp(200)]);
+}
+
+#[test]
 fn frames_of_odd_lengths_are_sent_or_counted() {
     own_namespace();
     veth("va", "vb", 1500);
