@@ -78,6 +78,8 @@ struct Ring {
 struct Shared {
     /// The library's number for the device, -1 when there is none.
     vid: AtomicI32,
+    /// The device whose rings are meant below, ready or not; -1 when there is none.
+    owner: AtomicI32,
     /// Grows with every change that the workers should look into.
     generation: AtomicU32,
     features: AtomicU64,
@@ -90,6 +92,24 @@ struct Shared {
 }
 
 impl Shared {
+    fn new(wake: Box<[OwnedFd]>, longest: u32) -> Shared {
+        Shared {
+            vid: AtomicI32::new(-1),
+            owner: AtomicI32::new(-1),
+            generation: AtomicU32::new(0),
+            features: AtomicU64::new(0),
+            rings: (0..MAX_PAIRS * 2)
+                .map(|_| Ring {
+                    gate: Gate::closed(),
+                    enabled: AtomicBool::new(false),
+                })
+                .collect(),
+            wake,
+            resets: AtomicU64::new(0),
+            longest: AtomicU32::new(longest),
+        }
+    }
+
     fn changed(&self) {
         self.generation.fetch_add(1, Ordering::SeqCst);
         for event in &self.wake {
@@ -132,40 +152,107 @@ fn guarded(act: impl FnOnce()) {
 
 extern "C" fn new_device(vid: c_int) -> c_int {
     guarded(|| {
-        let Some(port) = port_of(vid) else {
-            return;
-        };
-        let mut features = 0;
-        // SAFETY: the number is that of a device that is just being announced, and the place is writable.
-        unsafe { raw::rte_vhost_get_negotiated_features(vid, &mut features) };
-        port.features.store(features, Ordering::Relaxed);
-        port.vid.store(vid, Ordering::SeqCst);
-        for ring in &port.rings {
-            ring.gate.reopen();
+        if let Some(port) = port_of(vid) {
+            let mut features = 0;
+            // SAFETY: the number is that of a device that is just being announced, and the place is writable.
+            unsafe { raw::rte_vhost_get_negotiated_features(vid, &mut features) };
+            port.arrive(vid, features);
         }
-        port.resets.fetch_add(1, Ordering::Relaxed);
-        port.changed();
     });
     0
 }
 
 extern "C" fn destroy_device(vid: c_int) {
     guarded(|| {
-        let Some(port) = port_of(vid) else {
-            return;
-        };
-        port.leave(vid);
+        if let Some(port) = port_of(vid) {
+            port.leave(vid);
+        }
     });
 }
 
+extern "C" fn vring_state_changed(vid: c_int, queue: u16, enable: c_int) -> c_int {
+    guarded(|| {
+        if let Some(port) = port_of(vid) {
+            port.ring_changed(vid, queue, enable != 0);
+        }
+    });
+    0
+}
+
+extern "C" fn new_connection(vid: c_int) -> c_int {
+    guarded(|| {
+        if let Some(port) = port_of(vid) {
+            // Numbers are used again.
+            port.disconnect(vid);
+        }
+    });
+    0
+}
+
+extern "C" fn destroy_connection(vid: c_int) {
+    guarded(|| {
+        if let Some(port) = port_of(vid) {
+            port.disconnect(vid);
+        }
+    });
+}
+
+/// What the callbacks tell. A socket takes any number of connections, and each is a device to the library; the port serves the one that spoke
+/// last, and what is told of others changes nothing. Before another is served, no worker is inside the device that was.
 impl Shared {
-    /// Lets go of device `vid`; no worker uses it after this.
+    /// Makes `vid` the device that the port serves, if another was.
+    fn turn_to(&self, vid: c_int) {
+        let before = self.owner.swap(vid, Ordering::SeqCst);
+        if before != vid {
+            self.let_go();
+            self.disable_rings();
+        }
+    }
+
+    /// Device `vid` is ready.
+    fn arrive(&self, vid: c_int, features: u64) {
+        self.turn_to(vid);
+        self.features.store(features, Ordering::Relaxed);
+        self.vid.store(vid, Ordering::SeqCst);
+        for ring in &self.rings {
+            ring.gate.reopen();
+        }
+        self.resets.fetch_add(1, Ordering::Relaxed);
+        self.changed();
+    }
+
+    /// A ring of device `vid` comes or goes. The library holds the ring's lock, but none of the device that was served before.
+    fn ring_changed(&self, vid: c_int, queue: u16, enabled: bool) {
+        if enabled {
+            self.turn_to(vid);
+        } else if self.owner.load(Ordering::SeqCst) != vid {
+            return;
+        }
+        if let Some(ring) = self.rings.get(usize::from(queue)) {
+            ring.enabled.store(enabled, Ordering::SeqCst);
+            self.changed();
+        }
+    }
+
+    /// Lets go of device `vid`, if it is the one; no worker uses it after this.
     fn leave(&self, vid: c_int) {
-        if self
-            .vid
-            .compare_exchange(vid, -1, Ordering::SeqCst, Ordering::SeqCst)
-            .is_err()
-        {
+        if self.owner.load(Ordering::SeqCst) == vid {
+            self.let_go();
+        }
+    }
+
+    /// Lets go of the connection behind device `vid`, if it is the one.
+    fn disconnect(&self, vid: c_int) {
+        if self.owner.load(Ordering::SeqCst) == vid {
+            self.let_go();
+            self.disable_rings();
+            self.owner.store(-1, Ordering::SeqCst);
+        }
+    }
+
+    /// Waits until no worker uses the device, whichever it is; none will before the next arrives.
+    fn let_go(&self) {
+        if self.vid.swap(-1, Ordering::SeqCst) < 0 {
             return;
         }
         for ring in &self.rings {
@@ -174,39 +261,12 @@ impl Shared {
         self.resets.fetch_add(1, Ordering::Relaxed);
         self.changed();
     }
-}
 
-extern "C" fn vring_state_changed(vid: c_int, queue: u16, enable: c_int) -> c_int {
-    guarded(|| {
-        let Some(port) = port_of(vid) else {
-            return;
-        };
-        if let Some(ring) = port.rings.get(usize::from(queue)) {
-            ring.enabled.store(enable != 0, Ordering::SeqCst);
-            port.changed();
+    fn disable_rings(&self) {
+        for ring in &self.rings {
+            ring.enabled.store(false, Ordering::SeqCst);
         }
-    });
-    0
-}
-
-extern "C" fn new_connection(vid: c_int) -> c_int {
-    forget_rings(vid);
-    0
-}
-
-extern "C" fn destroy_connection(vid: c_int) {
-    forget_rings(vid);
-}
-
-fn forget_rings(vid: c_int) {
-    guarded(|| {
-        if let Some(port) = port_of(vid) {
-            port.leave(vid);
-            for ring in &port.rings {
-                ring.enabled.store(false, Ordering::SeqCst);
-            }
-        }
-    });
+    }
 }
 
 pub(crate) fn open(
@@ -235,20 +295,7 @@ pub(crate) fn open(
         .map(|_| event())
         .collect::<Result<_, _>>()
         .map_err(failed)?;
-    let shared = Arc::new(Shared {
-        vid: AtomicI32::new(-1),
-        generation: AtomicU32::new(0),
-        features: AtomicU64::new(0),
-        rings: (0..MAX_PAIRS * 2)
-            .map(|_| Ring {
-                gate: Gate::closed(),
-                enabled: AtomicBool::new(false),
-            })
-            .collect(),
-        wake,
-        resets: AtomicU64::new(0),
-        longest: AtomicU32::new(u32::from(mtu) + OVERHEAD),
-    });
+    let shared = Arc::new(Shared::new(wake, u32::from(mtu) + OVERHEAD));
     let rx = (0..rx_queues.max(1))
         .map(|pair| {
             Ok(Box::new(VhostRx::new(shared.clone(), pair, pool)?) as Box<dyn RxQueue<Mbuf>>)
@@ -348,7 +395,7 @@ impl Drop for Registered {
         unsafe { raw::rte_vhost_driver_unregister(self.path.as_ptr()) };
         let path = self.path.to_string_lossy();
         if let Some(port) = ports().remove(&*path) {
-            port.leave(port.vid.load(Ordering::SeqCst));
+            port.let_go();
         }
         if self.server {
             remove_stale(&path);
@@ -810,4 +857,57 @@ impl PortControl for VhostControl {
     }
 
     fn close(self: Box<Self>) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn served(port: &Shared) -> Option<c_int> {
+        let vid = port.vid.load(Ordering::SeqCst);
+        let enabled = port.rings[1].enabled.load(Ordering::SeqCst);
+        (enabled && port.rings[1].gate.try_enter().is_some()).then_some(vid)
+    }
+
+    fn guest(port: &Shared, vid: c_int) {
+        port.ring_changed(vid, 1, true);
+        port.arrive(vid, 0);
+    }
+
+    #[test]
+    fn a_connection_that_says_nothing_disturbs_nobody() {
+        let port = Shared::new(Box::new([]), 1518);
+        guest(&port, 0);
+        assert_eq!(served(&port), Some(0));
+        port.disconnect(1); // comes
+        port.ring_changed(1, 1, false);
+        port.leave(1);
+        port.disconnect(1); // goes
+        assert_eq!(served(&port), Some(0));
+        port.disconnect(0);
+        assert_eq!(served(&port), None);
+    }
+
+    #[test]
+    fn the_device_that_spoke_last_is_served_and_the_other_left_alone() {
+        let port = Shared::new(Box::new([]), 1518);
+        guest(&port, 0);
+        std::thread::scope(|scope| {
+            let inside = port.rings[1].gate.try_enter().expect("open");
+            let other = scope.spawn(|| guest(&port, 1));
+            while port.vid.load(Ordering::SeqCst) == 0 {
+                std::thread::yield_now();
+            }
+            // A worker is inside device 0, so the port cannot have turned to device 1.
+            assert_eq!(port.vid.load(Ordering::SeqCst), -1);
+            drop(inside);
+            assert!(other.join().is_ok());
+        });
+        assert_eq!(served(&port), Some(1));
+        port.leave(0);
+        port.disconnect(0);
+        assert_eq!(served(&port), Some(1));
+        port.leave(1);
+        assert_eq!(served(&port), None);
+    }
 }
