@@ -103,12 +103,16 @@ impl Database {
             tracing::error!(target: "bridge",
                 "another ovs-vswitchd process is running, disabling this process (pid {}) until it goes away", std::process::id());
         }
-        // A daemon that has had no configuration yet has nothing to take down, and must not start DPDK without the database's options for it.
+        self.take_down()
+    }
+
+    /// Removes all bridges. A daemon that has had no configuration yet has none, and must not start DPDK without the database's options for it.
+    fn take_down(&self) -> anyhow::Result<()> {
+        self.current.replace(None);
         let global = self.switch.applied.borrow().global.clone();
         if let Some(global) = global {
             self.switch.apply(&Desired { global, ..Desired::default() })?;
         }
-        self.current.replace(None);
         Ok(())
     }
 
@@ -127,10 +131,12 @@ impl Database {
             tracing::warn!(target: "bridge", "{problem}");
         }
         self.problems.replace(problems);
-        if desired.root.is_none() {
-            return Ok(());
+        if desired.root.is_some() {
+            return self.apply(desired);
         }
-        self.apply(desired)
+        // A database without its one row asks for no bridges, and has been heard.
+        self.dirty.notify_one();
+        self.take_down()
     }
 
     fn apply(&self, desired: Desired) -> anyhow::Result<()> {

@@ -242,7 +242,10 @@ impl Switch {
             fail: Default::default(),
         });
         self.bridges.borrow_mut().insert(name.to_owned(), Rc::clone(&bridge));
-        self.set_bridge(&bridge, settings)?;
+        if let Err(text) = self.set_bridge(&bridge, settings) {
+            self.remove_bridge(name);
+            return Err(text);
+        }
         let openflow = OpenFlow::new(name, Rc::clone(&bridge) as Rc<dyn crate::openflow::Switch>, Rc::clone(&self.shell.tls), settings.protocols);
         for error in openflow.open_sockets(&self.shell.options.directories.run) {
             tracing::error!(target: "connmgr", "{error}");
@@ -317,8 +320,14 @@ impl Switch {
         };
         let before = bridge.vanished.borrow_mut().remove(&config.interface_name);
         let number = match config.ofport_request.or(before).or(wanted) {
-            _ if config.local => ofport::LOCAL,
-            wanted => bridge.numbers.borrow_mut().allocate(wanted, now).ok_or("no free OpenFlow port number")?,
+            _ if config.local => Some(ofport::LOCAL),
+            wanted => bridge.numbers.borrow_mut().allocate(wanted, now),
+        };
+        let Some(number) = number else {
+            if let Some(control) = control {
+                control.close();
+            }
+            return Err("no free OpenFlow port number".into());
         };
         let spec = PortSpec {
             name: config.interface_name.clone(),
