@@ -415,6 +415,10 @@ fn remove_stale(path: &str) {
     }
 }
 
+/// The longest frame taken from a guest, in bytes: 64 KiB of IP, Ethernet and tags. A ring may describe one of many megabytes, which would hold every
+/// buffer that other ports need.
+const LONGEST: u32 = 65_536 + 256;
+
 /// What the guest sends on one queue pair.
 struct VhostRx {
     shared: Arc<Shared>,
@@ -520,12 +524,31 @@ impl VhostRx {
             usize::from(count)
         };
         drop(_inside);
+        let mut too_long = false;
         for frame in &mut out[len..] {
             if frame.raw().flags & (flag::RX_L4_CKSUM_NONE | flag::RX_LRO) != 0 {
                 read_flags(frame);
             }
+            too_long |= frame.raw().packet_len > LONGEST;
+        }
+        if too_long {
+            return self.sift(out, len);
         }
         count
+    }
+
+    /// Throws away the frames after the first `len` that are longer than any honest one; how many are left.
+    #[cold]
+    fn sift(&mut self, out: &mut Vec<Mbuf>, len: usize) -> usize {
+        let taken = out.split_off(len);
+        for frame in taken {
+            if frame.raw().packet_len > LONGEST {
+                self.drops.malformed += 1;
+            } else {
+                out.push(frame);
+            }
+        }
+        out.len() - len
     }
 
     fn notifications(&self, wanted: bool) {

@@ -234,8 +234,10 @@ impl<F: Frame> Walk<F> {
             if !self.pending.is_empty() {
                 self.flush(burst, host);
             }
-            if let Some(frame) = self.frame.take() {
-                self.deliver(burst, host, last, frame);
+            match self.frame.take() {
+                Some(frame) => self.deliver(burst, host, last, frame),
+                // A clone found no memory to keep the packet.
+                None => host.dropped(DropReason::NoBuffer),
             }
         } else if !self.sent {
             host.dropped(DropReason::Action);
