@@ -173,7 +173,8 @@ pub fn port(out: &mut String, number: PortNo) {
         port::CONTROLLER => "CONTROLLER",
         port::LOCAL => "LOCAL",
         port::ANY => "ANY",
-        number => return add(out, format_args!("{number}")),
+        // Reserved numbers without a name are written with 16 bits.
+        number => return add(out, format_args!("{}", port::to_u16(number).map_or(number, u32::from))),
     };
     out.push_str(name);
 }

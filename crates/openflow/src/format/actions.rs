@@ -252,7 +252,9 @@ fn one(out: &mut String, action: &Action) {
             add(out, format_args!("->{}", field.def().name));
         }
         Action::Load { dst, value } => {
-            add(out, format_args!("load:0x{value:x}->"));
+            out.push_str("load:");
+            hexadecimal(out, (*value).into());
+            out.push_str("->");
             subfield(out, dst);
         }
         Action::Move { src, dst } => {

@@ -132,9 +132,10 @@ impl Writer<'_> {
         self.out.push(',');
     }
 
-    /// Flags by their names: `a|b` when all are matched, `+a-b` when some are.
+    /// Flags by their names: `a|b` when all are matched, `+a-b` when some are. Bits without a name are left out.
     fn flags(&mut self, name: &str, field: Field, names: &[&str]) {
         let (value, mask) = self.get(field);
+        let mask = mask & ones(names.len());
         if mask == 0 {
             return;
         }
