@@ -64,11 +64,13 @@ impl LinkState {
             .iter()
             .zip(&self.counters)
             .filter(|((name, _), _)| !name.is_empty())
-            .map(|((name, other), value)| match (reversed, other.is_empty()) {
-                (false, _) => (name.to_string(), *value),
-                (true, false) => (other.to_string(), *value),
-                (true, true) => (name.to_string(), 0),
-            })
+            .map(
+                |((name, other), value)| match (reversed, other.is_empty()) {
+                    (false, _) => (name.to_string(), *value),
+                    (true, false) => (other.to_string(), *value),
+                    (true, true) => (name.to_string(), 0),
+                },
+            )
             .collect()
     }
 }
