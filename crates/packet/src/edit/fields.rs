@@ -223,22 +223,29 @@ fn neighbour(field: Field, head: &[u8], layers: &Layers) -> Option<(usize, Cover
     if !wanted || code != 0 || message.len() < 24 {
         return None;
     }
-    if field == Field::NdTarget {
-        return Some((l4 + 8, Covered::Transport));
-    }
-    let option = if field == Field::NdSll { 1 } else { 2 };
+    // Where the link-layer addresses lie, source and target.
+    let mut addresses = [None; 2];
     let mut from = 24;
     while let Some(header) = message.get(from..from + 8) {
         let length = usize::from(header[1]) * 8;
         if length == 0 {
-            return None;
+            break;
         }
-        if header[0] == option && length == 8 {
-            return Some((l4 + from + 2, Covered::Transport));
+        if matches!(header[0], 1 | 2) && length == 8 {
+            let place = &mut addresses[usize::from(header[0] - 1)];
+            // A second address of one kind makes the whole void for the parser, so there are no fields to write.
+            if place.replace(l4 + from + 2).is_some() {
+                return None;
+            }
         }
         from += length;
     }
-    None
+    let place = match field {
+        Field::NdSll => addresses[0],
+        Field::NdTll => addresses[1],
+        _ => Some(l4 + 8),
+    };
+    place.map(|place| (place, Covered::Transport))
 }
 
 /// Whether a routing header says that the destination address is not the last one: then it is not the one in the pseudo header

@@ -411,6 +411,21 @@ fn neighbour_discovery_fields() {
 }
 
 #[test]
+fn two_addresses_of_one_kind_leave_no_discovery_fields() {
+    let mut frame = Builder::ethernet([1; 6], [2; 6])
+        .ipv6([1; 16], [2; 16])
+        .neighbour(136, [5; 16], &[(2, [8; 6]), (2, [9; 6])])
+        .frame();
+    let before = frame.clone();
+    for field in [Field::NdTarget, Field::NdTll] {
+        let key = set(&mut frame, field, 1);
+        assert_eq!(frame, before);
+        assert_eq!(key.bytes()[at::ND_TARGET..at::ND_TARGET + 16], [0; 16]);
+        assert_eq!(key.bytes()[at::ARP_THA..at::ARP_THA + 6], [0; 6]);
+    }
+}
+
+#[test]
 fn no_room_for_a_tag_changes_nothing() {
     let mut frame = Builder::ethernet([1; 6], [2; 6])
         .ipv4(1, 2)
