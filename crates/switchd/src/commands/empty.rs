@@ -1,14 +1,22 @@
-//! Commands about what a switch may have and this one has none of: bonds, LACP, QoS. They answer as Open vSwitch does where none is configured.
+//! Commands about what a switch may have and this one has none of: bonds, LACP, QoS, spanning trees, fault monitors. They answer as Open vSwitch does where
+//! none is configured.
 
 use super::{Commands, has_interface};
 
+/// Command, its argument, and what is said of one that is named.
+const EMPTY: [(&str, &str, &str); 7] = [
+    ("bfd/show", "[interface]", "no such bfd object"),
+    ("bond/show", "[port]", "no such bond"),
+    ("cfm/show", "[interface]", "no such CFM object"),
+    ("lacp/show", "[port]", "no such lacp object"),
+    ("lacp/show-stats", "[port]", "no such lacp object"),
+    ("rstp/show", "[bridge]", "No such RSTP object"),
+    ("stp/show", "[bridge]", "no such stp object"),
+];
+
 pub(super) fn register(commands: &Commands) {
-    for (name, missing) in [
-        ("bond/show", "no such bond"),
-        ("lacp/show", "no such lacp object"),
-        ("lacp/show-stats", "no such lacp object"),
-    ] {
-        commands.answer(name, "[port]", (0, 1), move |_, arguments| match arguments.first() {
+    for (name, usage, missing) in EMPTY {
+        commands.answer(name, usage, (0, 1), move |_, arguments| match arguments.first() {
             Some(_) => Err(missing.to_owned()),
             None => Ok(String::new()),
         });

@@ -181,12 +181,17 @@ fn narrow(number: u64) -> Option<u16> {
 struct Pairs<'t>(Vec<(&'t str, &'t str)>);
 
 impl<'t> Pairs<'t> {
-    /// None when a name is not among those known.
+    /// None when a name is not among those known, or given twice.
     fn of(text: &'t str, known: &[&str]) -> Option<Pairs<'t>> {
-        let pair = |word: &'t str| word.trim().split_once('=').map(|(name, value)| (name, unmasked(value)));
-        let words = text.split(',').filter(|word| !word.trim().is_empty());
-        let pairs: Option<Vec<_>> = words.map(pair).collect();
-        pairs.filter(|pairs| pairs.iter().all(|(name, _)| known.contains(name))).map(Pairs)
+        let mut pairs = Pairs(Vec::new());
+        for word in text.split(',').filter(|word| !word.trim().is_empty()) {
+            let (name, value) = word.trim().split_once('=')?;
+            if !known.contains(&name) || pairs.0.iter().any(|(given, _)| *given == name) {
+                return None;
+            }
+            pairs.0.push((name, unmasked(value)));
+        }
+        Some(pairs)
     }
 
     /// The value of a name, read by `read`; `absent` when it is not given.
@@ -319,6 +324,7 @@ mod tests {
         assert_eq!(error("eth_type(0x0800"), "syntax error at eth_type(0x0800");
         assert_eq!(error("ipv4(src=1.2.3)"), "syntax error at ipv4(src=1.2.3)");
         assert_eq!(error("mpls(label=1048576)"), "syntax error at mpls(label=1048576)");
+        assert_eq!(error("mpls(label=1,label=2)"), "syntax error at mpls(label=1,label=2)");
         let deep = "encap(".repeat(10_000) + &")".repeat(10_000);
         assert!(Flow::parse(&deep).is_err());
     }
