@@ -4,9 +4,9 @@ use super::bridge::{Bridge, Port};
 use crate::config::ofport;
 use crate::openflow::{LocalFuture, Switch};
 use openflow::flow::{FlowMod, FlowStats, FlowStatsRequest};
-use openflow::group::{GroupDescription, GroupMod, GroupStats};
+use openflow::group::{GroupCommand, GroupDescription, GroupMod, GroupStats};
 use openflow::message::{Capabilities, Features, Fragments, PacketOut, QueueRequest};
-use openflow::meter::{MeterConfig, MeterMod, MeterStats};
+use openflow::meter::{MeterCommand, MeterConfig, MeterMod, MeterStats};
 use openflow::port::{self, PortConfig, PortDescription, PortFeatures, PortMod, PortNo, PortReason, PortState, PortStats, PortStatus};
 use openflow::stats::{
     Aggregate, Description, GroupFeatures, MeterFeatures, QueueDescription, QueueStats, TableConfig, TableFeatures, TableStats,
@@ -301,12 +301,18 @@ impl Switch for Bridge {
         Ok(())
     }
 
-    fn group_mod(&self, _: &GroupMod, _: Version) -> Result<(), Error> {
-        Err(Error::BadType)
+    fn group_mod(&self, change: &GroupMod, _: Version) -> Result<(), Error> {
+        // There are no groups, so deleting some or all of them is done already; controllers begin with that.
+        if change.command == GroupCommand::Delete { Ok(()) } else { Err(Error::BadType) }
     }
 
-    fn meter_mod(&self, _: &MeterMod) -> Result<(), Error> {
-        Err(Error::BadType)
+    fn meter_mod(&self, change: &MeterMod) -> Result<(), Error> {
+        // As for groups.
+        match change.command {
+            MeterCommand::Delete if change.config.meter == openflow::meter::ALL => Ok(()),
+            MeterCommand::Delete => Err(Error::UnknownMeter),
+            _ => Err(Error::BadType),
+        }
     }
 
     fn bundle(&self, messages: &[Message], version: Version) -> Result<(), (usize, Error)> {
