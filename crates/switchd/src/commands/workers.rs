@@ -274,11 +274,12 @@ fn queues_show(switch: &Switch, arguments: &[String]) -> Answer {
     Ok(text)
 }
 
-/// Whether a port's device has a link; queues of one that has none (a guest that has gone) receive nothing.
+/// Whether a queue can receive: not while the guest of a vhost port is away.
 fn is_up(switch: &Switch, port: datapath::PortId) -> bool {
     let find = |bridge: &std::rc::Rc<crate::switch::Bridge>| {
         let ports = bridge.ports.borrow();
-        ports.values().find(|candidate| candidate.id == port).map(|port| port.info.link_up)
+        let port = ports.values().find(|candidate| candidate.id == port)?;
+        Some(port.info.link_up || !port.config.device.starts_with("dpdkvhostuser"))
     };
     bridges(switch).iter().find_map(find).unwrap_or(true)
 }
