@@ -1,5 +1,6 @@
 //! Frames with any bytes in any segments: parsed, edited and segmented without a panic. What must hold beyond that:
 //!
+//! * the fast parser reads what the obvious one does;
 //! * how a frame is cut into segments, and which words are asked for, changes nothing about what is read;
 //! * the key that edits keep is what a fresh parse reads;
 //! * checksums that were right stay right, and wrong ones wrong;
@@ -13,7 +14,8 @@ use packet::checksum::{Verdict, finish_partial, verify};
 use packet::fields::FIELDS;
 use packet::frame::Gso;
 use packet::key::{WORDS, at};
-use packet::parse::{PACKET_WORDS, parse_frame, set_vlan_limit};
+use packet::parse::twin::twin;
+use packet::parse::{HEADERS_LIMIT, PACKET_WORDS, parse_frame, set_vlan_limit, vlan_limit};
 use packet::{Field, FlowKey, Frame, HeapFrame, Layers, Offload, Value, WordSet, edit, segment};
 
 const ALL: WordSet = WordSet(u64::MAX >> (64 - WORDS));
@@ -161,6 +163,10 @@ fn read(bytes: &[u8], split: usize) -> Packet {
     assert_eq!(whole.layers, cut.layers, "layers depend on where the frame is cut");
     assert_eq!(whole.key, cut.key, "the key depends on where the frame is cut");
     assert_eq!(cut.frame.to_vec(), bytes, "parsing changed the bytes");
+    if bytes.len() <= HEADERS_LIMIT {
+        let (key, layers) = twin(bytes, 1, vlan_limit());
+        assert_eq!((whole.key, whole.layers), (key, layers), "the fast parser and the obvious one differ");
+    }
     let hot = Packet::parse(HeapFrame::new(bytes), WordSet::HOT);
     for word in WordSet::HOT.iter() {
         assert_eq!(whole.key.words[word], hot.key.words[word], "word {word} depends on what is asked for");

@@ -10,6 +10,8 @@
 mod general;
 #[cfg(test)]
 pub(crate) mod tests;
+#[cfg(any(test, feature = "twin"))]
+pub mod twin;
 
 use crate::frame::Frame;
 use crate::key::{FlowKey, WordSet};
