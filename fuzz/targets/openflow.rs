@@ -7,34 +7,63 @@
 use libfuzzer_sys::fuzz_target;
 use openflow::check::check_instructions;
 use openflow::message::MultipartRequest;
-use openflow::{DecodeOptions, Error, Message, Version, decode, encode, encode_error, frame_length};
+use openflow::{
+    DecodeOptions, Error, Message, Version, decode, encode, encode_error, frame_length,
+};
 
 fuzz_target!(|data: &[u8]| {
-    let Some((flags, bytes)) = data.split_first() else { return };
-    let version = bytes.first().and_then(|version| Version::from_wire(*version));
-    let options = DecodeOptions { version: if flags & 1 == 1 { version } else { None }, table_in_command: flags & 2 == 2 };
+    let Some((flags, bytes)) = data.split_first() else {
+        return;
+    };
+    let version = bytes
+        .first()
+        .and_then(|version| Version::from_wire(*version));
+    let options = DecodeOptions {
+        version: if flags & 1 == 1 { version } else { None },
+        table_in_command: flags & 2 == 2,
+    };
     let _ = frame_length(bytes);
     let (header, message) = match decode(bytes, &options) {
         Ok(decoded) => decoded,
         Err(error) => return refuse(error.error, bytes),
     };
-    let Some(version) = Version::from_wire(header.version) else { return };
+    let Some(version) = Version::from_wire(header.version) else {
+        return;
+    };
     if let Message::FlowMod { change, .. } = &message {
-        let _ = check_instructions(&change.instructions, &change.matching, change.table, header.version);
+        let _ = check_instructions(
+            &change.instructions,
+            &change.matching,
+            change.table,
+            header.version,
+        );
     }
-    let Some(again) = again(version, header.xid, &message, &options) else { return };
+    let Some(again) = again(version, header.xid, &message, &options) else {
+        return;
+    };
     // 1.1 reads extended matches, and writes its own, which says less.
-    let told_otherwise = version == Version::V1_1 || has_no_text(&message) || has_replaced_action(version, &message) || has_impossible_tag(&message);
+    let told_otherwise = version == Version::V1_1
+        || has_no_text(&message)
+        || has_replaced_action(version, &message)
+        || has_impossible_tag(&message);
     if again != message && from_controller(&message) && !told_otherwise {
         assert_eq!(again, message);
     } else {
         // What a version has no word for is told in another; that one stays.
-        assert_eq!(self::again(version, header.xid, &again, &options), Some(again));
+        assert_eq!(
+            self::again(version, header.xid, &again, &options),
+            Some(again)
+        );
     }
 });
 
 /// The message encoded and decoded; None when the version has no form for it.
-fn again(version: Version, xid: u32, message: &Message, options: &DecodeOptions) -> Option<Message> {
+fn again(
+    version: Version,
+    xid: u32,
+    message: &Message,
+    options: &DecodeOptions,
+) -> Option<Message> {
     let bytes = encode(version, xid, message);
     if bytes.is_empty() || bytes.len() > usize::from(u16::MAX) {
         return None;
@@ -45,7 +74,12 @@ fn again(version: Version, xid: u32, message: &Message, options: &DecodeOptions)
             Some(message)
         }
         // A set-field needs what the action that it replaces does without.
-        Err(error) if error.error == Error::ActionMatchInconsistent && has_replaced_action(version, message) => None,
+        Err(error)
+            if error.error == Error::ActionMatchInconsistent
+                && has_replaced_action(version, message) =>
+        {
+            None
+        }
         Err(error) => panic!("{message:?} was encoded as {bytes:02x?}, which is refused: {error}"),
     }
 }
@@ -71,7 +105,18 @@ fn from_controller(message: &Message) -> bool {
 
 /// Whether there is an action in it that set-field has replaced: understood in all versions, and told as set-field from 1.2 on.
 fn has_replaced_action(version: Version, message: &Message) -> bool {
-    const REPLACED: [&str; 10] = ["Load {", "SetTunnel", "SetEthSrc(", "SetEthDst(", "SetIpv4", "SetIpTos(", "SetIpEcn(", "SetL4", "SetVlan", "SetMpls"];
+    const REPLACED: [&str; 10] = [
+        "Load {",
+        "SetTunnel",
+        "SetEthSrc(",
+        "SetEthDst(",
+        "SetIpv4",
+        "SetIpTos(",
+        "SetIpEcn(",
+        "SetL4",
+        "SetVlan",
+        "SetMpls",
+    ];
     let text = format!("{message:?}");
     version >= Version::V1_2 && REPLACED.iter().any(|name| text.contains(name))
 }
@@ -86,7 +131,11 @@ fn has_impossible_tag(message: &Message) -> bool {
     let matching = match message {
         Message::FlowMod { change, .. } => &change.matching,
         Message::PacketOut(out) => &out.matching,
-        Message::MultipartRequest { request: MultipartRequest::Flow { request, .. } | MultipartRequest::Aggregate { request, .. }, .. } => &request.matching,
+        Message::MultipartRequest {
+            request:
+                MultipartRequest::Flow { request, .. } | MultipartRequest::Aggregate { request, .. },
+            ..
+        } => &request.matching,
         Message::BundleAdd(add) => return has_impossible_tag(&add.message),
         _ => return false,
     };
@@ -98,5 +147,11 @@ fn has_impossible_tag(message: &Message) -> bool {
 fn refuse(error: Error, bytes: &[u8]) {
     let answer = encode_error(Version::V1_3, bytes, error);
     assert_eq!(frame_length(&answer), Ok(answer.len()));
-    assert!(matches!(decode(&answer, &DecodeOptions::default()), Ok((_, Message::Error(_)))), "{error:?} was told as {answer:02x?}");
+    assert!(
+        matches!(
+            decode(&answer, &DecodeOptions::default()),
+            Ok((_, Message::Error(_)))
+        ),
+        "{error:?} was told as {answer:02x?}"
+    );
 }

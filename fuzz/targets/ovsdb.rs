@@ -7,10 +7,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use ovsdb::Replica;
 use ovsdb::schema::Schema;
 use ovsdb::vswitch::Snapshot;
 use ovsdb::wire::{Framer, Message, decode};
-use ovsdb::Replica;
 use serde_json::Value;
 use std::cell::LazyCell;
 use std::sync::Arc;
@@ -60,34 +60,62 @@ fn apply(replica: &mut Replica, update: &Value) {
     let before = replica.tables.clone();
     let generation = replica.generation;
     if replica.apply(update).is_err() {
-        assert_eq!((&before, generation), (&replica.tables, replica.generation), "a refused update changed something");
+        assert_eq!(
+            (&before, generation),
+            (&replica.tables, replica.generation),
+            "a refused update changed something"
+        );
         return;
     }
     let _ = Snapshot::of(replica);
     let after = replica.tables.clone();
-    replica.apply(update).expect("what was good once is good again");
-    assert_eq!(after, replica.tables, "the second time the update did something else");
+    replica
+        .apply(update)
+        .expect("what was good once is good again");
+    assert_eq!(
+        after, replica.tables,
+        "the second time the update did something else"
+    );
 }
 
 fuzz_target!(|data: &[u8]| {
-    let Some((piece, bytes)) = data.split_first() else { return };
+    let Some((piece, bytes)) = data.split_first() else {
+        return;
+    };
     let _ = decode(bytes);
     let (frames, broken) = cut(bytes, usize::from(*piece) + 1);
     let (whole, whole_broken) = cut(bytes, bytes.len().max(1));
-    assert_eq!((&frames, broken), (&whole, whole_broken), "messages depend on how the bytes arrive");
+    assert_eq!(
+        (&frames, broken),
+        (&whole, whole_broken),
+        "messages depend on how the bytes arrive"
+    );
     let mut replica = Replica::new(REAL.with(|schema| Arc::clone(schema)));
     for frame in &frames {
         let Ok(message) = decode(frame) else { continue };
         let values: Vec<&Value> = match &message {
-            Message::Request { params, .. } | Message::Notification { params, .. } => params.iter().collect(),
-            Message::Response { result: Ok(value), .. } | Message::Response { result: Err(value), .. } => vec![value],
+            Message::Request { params, .. } | Message::Notification { params, .. } => {
+                params.iter().collect()
+            }
+            Message::Response {
+                result: Ok(value), ..
+            }
+            | Message::Response {
+                result: Err(value), ..
+            } => vec![value],
         };
         for value in values.iter().filter(|value| value.is_object()) {
             let _ = Schema::from_json(value);
             apply(&mut replica, value);
         }
-        if !values.into_iter().any(has_real) && !matches!(&message, Message::Request { id, .. } | Message::Response { id, .. } if has_real(id)) {
-            assert_eq!(decode(&message.encode()), Ok(message), "what was sent is not what was meant");
+        if !values.into_iter().any(has_real)
+            && !matches!(&message, Message::Request { id, .. } | Message::Response { id, .. } if has_real(id))
+        {
+            assert_eq!(
+                decode(&message.encode()),
+                Ok(message),
+                "what was sent is not what was meant"
+            );
         }
     }
 });

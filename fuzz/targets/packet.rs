@@ -37,7 +37,25 @@ struct Plan {
 
 impl Plan {
     fn new(bytes: &[u8; PLAN]) -> Plan {
-        let [split, more, options, gso, size @ .., _, _, _, _, _, _, _, _, _, _, _, _] = *bytes;
+        let [
+            split,
+            more,
+            options,
+            gso,
+            size @ ..,
+            _,
+            _,
+            _,
+            _,
+            _,
+            _,
+            _,
+            _,
+            _,
+            _,
+            _,
+            _,
+        ] = *bytes;
         let mut steps = [[0; 2]; 6];
         for (step, bytes) in steps.iter_mut().zip(bytes[6..].chunks_exact(2)) {
             step.copy_from_slice(bytes);
@@ -75,12 +93,18 @@ impl Packet {
     fn tags(&self) -> usize {
         let bytes = self.frame.to_vec();
         let types = bytes.get(12..).unwrap_or_default().chunks_exact(4);
-        types.take_while(|tag| matches!(tag, [0x81, 0, ..] | [0x88, 0xa8, ..])).count()
+        types
+            .take_while(|tag| matches!(tag, [0x81, 0, ..] | [0x88, 0xa8, ..]))
+            .count()
     }
 
     /// Makes the checksums right that there are.
     fn right(&mut self) {
-        let (l3, l4, end) = (usize::from(self.layers.l3), usize::from(self.layers.l4), self.layers.end as usize);
+        let (l3, l4, end) = (
+            usize::from(self.layers.l3),
+            usize::from(self.layers.l4),
+            self.layers.end as usize,
+        );
         if l4 == 0 {
             return;
         }
@@ -110,12 +134,17 @@ impl Packet {
         }
         let mut sum = packet::checksum::Sum::new();
         if protocol != 1 && protocol != 2 {
-            let (from, to) = if ipv4 { (l3 + 12, l3 + 20) } else { (l3 + 8, l3 + 40) };
+            let (from, to) = if ipv4 {
+                (l3 + 12, l3 + 20)
+            } else {
+                (l3 + 8, l3 + 40)
+            };
             let addresses = self.frame.head()[from..to].to_vec();
             let (src, dst) = addresses.split_at(addresses.len() / 2);
             sum.add_pseudo_header(src, dst, protocol, (end - l4) as u32);
         }
-        self.frame.head_mut()[l4 + place..l4 + place + 2].copy_from_slice(&sum.fold().to_be_bytes());
+        self.frame.head_mut()[l4 + place..l4 + place + 2]
+            .copy_from_slice(&sum.fold().to_be_bytes());
         // Padding is not part of what the checksum is over.
         self.frame.truncate(end);
         self.frame.set_offload(Offload {
@@ -124,7 +153,10 @@ impl Packet {
             csum_offset: place as u16,
             ..Offload::default()
         });
-        assert!(finish_partial(&mut self.frame), "the field lies in the frame");
+        assert!(
+            finish_partial(&mut self.frame),
+            "the field lies in the frame"
+        );
     }
 
     fn verdict(&self) -> Verdict {
@@ -134,16 +166,37 @@ impl Packet {
     fn edit(&mut self, [kind, operand]: [u8; 2]) {
         let (frame, layers, key) = (&mut self.frame, &mut self.layers, &mut self.key);
         match kind {
-            0 => drop(edit::push_vlan(frame, layers, key, [0x8100, 0x88a8][usize::from(operand & 1)])),
+            0 => drop(edit::push_vlan(
+                frame,
+                layers,
+                key,
+                [0x8100, 0x88a8][usize::from(operand & 1)],
+            )),
             1 => edit::pop_vlan(frame, layers, key),
             2 => drop(edit::dec_ttl(frame, layers, key)),
-            3 => drop(edit::set_vlan_vid(frame, layers, key, u16::from(operand) << 4, operand & 1 == 1)),
-            4 => drop(edit::set_vlan_pcp(frame, layers, key, operand, operand & 8 == 8)),
+            3 => drop(edit::set_vlan_vid(
+                frame,
+                layers,
+                key,
+                u16::from(operand) << 4,
+                operand & 1 == 1,
+            )),
+            4 => drop(edit::set_vlan_pcp(
+                frame,
+                layers,
+                key,
+                operand,
+                operand & 8 == 8,
+            )),
             _ => {
                 let field = field(kind);
                 let def = field.def();
                 let bytes = |byte: u8| Value::from_bytes(&vec![byte; def.bytes]);
-                let mask = if kind & 0x80 == 0 { def.place() } else { bytes(0x3c) };
+                let mask = if kind & 0x80 == 0 {
+                    def.place()
+                } else {
+                    bytes(0x3c)
+                };
                 edit::set_field(frame, layers, key, field, &bytes(operand), &mask);
             }
         }
@@ -160,16 +213,29 @@ fn read(bytes: &[u8], split: usize) -> Packet {
     let (first, second) = bytes.split_at(split.min(bytes.len()));
     let mut whole = Packet::parse(HeapFrame::new(bytes), ALL);
     let cut = Packet::parse(HeapFrame::with_segments(&[first, second]), ALL);
-    assert_eq!(whole.layers, cut.layers, "layers depend on where the frame is cut");
-    assert_eq!(whole.key, cut.key, "the key depends on where the frame is cut");
+    assert_eq!(
+        whole.layers, cut.layers,
+        "layers depend on where the frame is cut"
+    );
+    assert_eq!(
+        whole.key, cut.key,
+        "the key depends on where the frame is cut"
+    );
     assert_eq!(cut.frame.to_vec(), bytes, "parsing changed the bytes");
     if bytes.len() <= HEADERS_LIMIT {
         let (key, layers) = twin(bytes, 1, vlan_limit());
-        assert_eq!((whole.key, whole.layers), (key, layers), "the fast parser and the obvious one differ");
+        assert_eq!(
+            (whole.key, whole.layers),
+            (key, layers),
+            "the fast parser and the obvious one differ"
+        );
     }
     let hot = Packet::parse(HeapFrame::new(bytes), WordSet::HOT);
     for word in WordSet::HOT.iter() {
-        assert_eq!(whole.key.words[word], hot.key.words[word], "word {word} depends on what is asked for");
+        assert_eq!(
+            whole.key.words[word], hot.key.words[word],
+            "word {word} depends on what is asked for"
+        );
     }
     whole.frame = cut.frame;
     whole
@@ -188,21 +254,38 @@ fn edit_all(packet: &mut Packet, plan: &Plan) {
         let pushes = step[0] == 0;
         known &= !pushes || packet.tags() < limit;
         // An ICMPv6 type that is written makes a packet neighbour discovery, or no longer; the key does not follow.
-        discovery &= step[0] < 5 || !matches!(field(step[0]), Field::Icmpv6Type | Field::Icmpv6Code);
+        discovery &=
+            step[0] < 5 || !matches!(field(step[0]), Field::Icmpv6Type | Field::Icmpv6Code);
         packet.edit(step);
     }
     if !known || packet.layers.malformed.is_some() {
         return;
     }
     let fresh = Packet::parse_from(packet.frame.clone(), packet.key.u32(at::IN_PORT), ALL);
-    let doubtful = if discovery { WordSet::EMPTY } else { Field::NdTarget.def().words().union(Field::NdSll.def().words()).union(Field::NdTll.def().words()) };
+    let doubtful = if discovery {
+        WordSet::EMPTY
+    } else {
+        Field::NdTarget
+            .def()
+            .words()
+            .union(Field::NdSll.def().words())
+            .union(Field::NdTll.def().words())
+    };
     for word in PACKET_WORDS.minus(doubtful).iter() {
-        assert_eq!(packet.key.words[word].to_be(), fresh.key.words[word].to_be(), "word {word} of the kept key differs from a fresh parse");
+        assert_eq!(
+            packet.key.words[word].to_be(),
+            fresh.key.words[word].to_be(),
+            "word {word} of the kept key differs from a fresh parse"
+        );
     }
     // A sum of zeroes alone, as ICMP may have, does not tell a wrong zero from a right one.
     let ambiguous = matches!(packet.key.u8(at::IP_PROTO), 1 | 2) && before != Verdict::Good;
     if !routed && !ambiguous {
-        assert_eq!(packet.verdict(), before, "edits changed whether the checksums are right");
+        assert_eq!(
+            packet.verdict(),
+            before,
+            "edits changed whether the checksums are right"
+        );
     }
 }
 
@@ -231,7 +314,9 @@ fn cut(packet: Packet, plan: &Plan) {
 }
 
 fuzz_target!(|data: &[u8]| {
-    let Some((plan, bytes)) = data.split_first_chunk() else { return };
+    let Some((plan, bytes)) = data.split_first_chunk() else {
+        return;
+    };
     let plan = Plan::new(plan);
     set_vlan_limit(plan.vlan_limit);
     let mut packet = read(bytes, plan.split);

@@ -33,13 +33,22 @@ fn cut(bytes: &[u8], piece: usize) -> (Vec<Vec<u8>>, Option<FramingError>) {
 }
 
 fuzz_target!(|data: &[u8]| {
-    let Some((piece, bytes)) = data.split_first() else { return };
+    let Some((piece, bytes)) = data.split_first() else {
+        return;
+    };
     let cut_small = cut(bytes, usize::from(*piece) + 1);
-    assert_eq!(cut_small, cut(bytes, bytes.len().max(1)), "messages depend on how the bytes arrive");
+    assert_eq!(
+        cut_small,
+        cut(bytes, bytes.len().max(1)),
+        "messages depend on how the bytes arrive"
+    );
     for message in &cut_small.0 {
         assert!(message.len() <= MAXIMUM_MESSAGE);
         if let Ok(request) = parse_request(message) {
-            assert!(!request.id.is_null(), "an answer to this could not be told from a notification");
+            assert!(
+                !request.id.is_null(),
+                "an answer to this could not be told from a notification"
+            );
         }
     }
 });

@@ -68,7 +68,9 @@ impl Event {
     /// Whether it says where the frame, or a copy of it, has gone.
     fn accounts(&self) -> bool {
         match self {
-            Event::Malformed(reason) => [Malformed::Ethernet as u8, Malformed::Split as u8].contains(reason),
+            Event::Malformed(reason) => {
+                [Malformed::Ethernet as u8, Malformed::Split as u8].contains(reason)
+            }
             _ => true,
         }
     }
@@ -90,7 +92,13 @@ fn digest(context: &Context<'_>, frame: &HeapFrame) -> u64 {
 impl Host<HeapFrame> for Events {
     fn output(&mut self, context: Context<'_>, port: PortNo, frame: HeapFrame, to_in_port: bool) {
         *context.sent = true;
-        self.0.push(Event::Output(port, to_in_port, context.queue, context.table, digest(&context, &frame)));
+        self.0.push(Event::Output(
+            port,
+            to_in_port,
+            context.queue,
+            context.table,
+            digest(&context, &frame),
+        ));
     }
     fn output_all(&mut self, context: Context<'_>, frame: HeapFrame, flood: bool) {
         *context.sent = true;
@@ -101,13 +109,18 @@ impl Host<HeapFrame> for Events {
         self.0.push(Event::Normal(digest(&context, &frame)));
     }
     fn controller(&mut self, context: Context<'_>, to: &ToController, frame: &HeapFrame) {
-        self.0.push(Event::Controller(to.reason as u8, to.controller_id, digest(&context, frame)));
+        self.0.push(Event::Controller(
+            to.reason as u8,
+            to.controller_id,
+            digest(&context, frame),
+        ));
     }
     fn malformed(&mut self, reason: Malformed) {
         self.0.push(Event::Malformed(reason as u8));
     }
     fn dropped(&mut self, reason: DropReason) {
-        self.0.push(Event::Dropped(DropReason::NAMES[reason as usize]));
+        self.0
+            .push(Event::Dropped(DropReason::NAMES[reason as usize]));
     }
 }
 
@@ -173,7 +186,10 @@ impl<'g> Session<'g> {
                 self.writer.housekeep(input.u8().into());
                 self.program.domain.collect();
             }
-            11 => self.writer.set_miss(input.u8() % TABLES, [Miss::Drop, Miss::Controller, Miss::Next][usize::from(input.u8() % 3)]),
+            11 => self.writer.set_miss(
+                input.u8() % TABLES,
+                [Miss::Drop, Miss::Controller, Miss::Next][usize::from(input.u8() % 3)],
+            ),
             12 => self.packet_out(input),
             _ => self.burst(input),
         }
@@ -183,20 +199,41 @@ impl<'g> Session<'g> {
         let (table, priority) = (input.u8() % TABLES, u32::from(input.u8() & 15));
         let matching = matching(input);
         let ops = Arc::new(OpList::new(rule_ops(input, table)));
-        let Some(counter) = self.program.counters.allocate() else { return };
+        let Some(counter) = self.program.counters.allocate() else {
+            return;
+        };
         // One rule of a match and a precedence at a time: a switch replaces, it does not stack.
-        let same = |known: &Known| known.removed == NEVER && (known.table, known.priority, &known.matching) == (table, priority, &matching);
+        let same = |known: &Known| {
+            known.removed == NEVER
+                && (known.table, known.priority, &known.matching) == (table, priority, &matching)
+        };
         if let Some(old) = self.rules.iter().position(same) {
             self.end(old);
         }
         let added = self.program.domain.next();
-        let spec = RuleSpec { matching: matching.clone(), priority, ops, counter, cookie: self.rules.len() as u64 };
+        let spec = RuleSpec {
+            matching: matching.clone(),
+            priority,
+            ops,
+            counter,
+            cookie: self.rules.len() as u64,
+        };
         let rule = self.writer.insert(table, spec);
-        self.rules.push(Known { rule, table, matching, priority, counter, added, removed: NEVER });
+        self.rules.push(Known {
+            rule,
+            table,
+            matching,
+            priority,
+            counter,
+            added,
+            removed: NEVER,
+        });
     }
 
     fn remove(&mut self, input: &mut Input<'_>) {
-        let live: Vec<usize> = (0..self.rules.len()).filter(|index| self.rules[*index].removed == NEVER).collect();
+        let live: Vec<usize> = (0..self.rules.len())
+            .filter(|index| self.rules[*index].removed == NEVER)
+            .collect();
         if !live.is_empty() {
             self.end(live[usize::from(input.u8()) % live.len()]);
         }
@@ -211,7 +248,10 @@ impl<'g> Session<'g> {
     fn frame(&mut self, input: &mut Input<'_>) -> HeapFrame {
         self.frames += 1;
         let (len, split) = (usize::from(input.u8()), usize::from(input.u8()));
-        let (first, second) = input.take(len).split_at_checked(split).unwrap_or((&[], &[]));
+        let (first, second) = input
+            .take(len)
+            .split_at_checked(split)
+            .unwrap_or((&[], &[]));
         HeapFrame::with_segments(&[first, second])
     }
 
@@ -221,8 +261,12 @@ impl<'g> Session<'g> {
         let frame = self.frame(input);
         let mut events = Events::default();
         let guard = self.reader.begin();
-        self.engine.run_ops(&self.bridge, &guard, in_port, frame, &list, 0, &mut events);
-        assert!(events.0.iter().any(Event::accounts), "a packet-out is lost: {list:?}");
+        self.engine
+            .run_ops(&self.bridge, &guard, in_port, frame, &list, 0, &mut events);
+        assert!(
+            events.0.iter().any(Event::accounts),
+            "a packet-out is lost: {list:?}"
+        );
     }
 
     /// Walks frames one by one and together.
@@ -232,28 +276,63 @@ impl<'g> Session<'g> {
         for _ in 0..1 + input.u8() % 8 {
             frames.push(self.frame(input));
         }
-        frames.iter().for_each(|frame| self.look_up(frame.clone(), in_port));
+        frames
+            .iter()
+            .for_each(|frame| self.look_up(frame.clone(), in_port));
         let guard = self.reader.begin();
-        let counted = |table| (self.bridge.table_counters(table).1, counted(&self.program, &self.rules, table));
+        let counted = |table| {
+            (
+                self.bridge.table_counters(table).1,
+                counted(&self.program, &self.rules, table),
+            )
+        };
         let before: Vec<(u64, u64)> = (0..TABLES).map(counted).collect();
         let mut alone = Vec::new();
         for frame in &frames {
             let mut events = Events::default();
-            self.engine.burst(&self.bridge, &guard, in_port, &mut vec![frame.clone()], 0, 0, &mut events);
-            assert!(events.0.iter().any(Event::accounts), "a frame is lost: {:02x?}, told {:?}", frame.to_vec(), events.0);
+            self.engine.burst(
+                &self.bridge,
+                &guard,
+                in_port,
+                &mut vec![frame.clone()],
+                0,
+                0,
+                &mut events,
+            );
+            assert!(
+                events.0.iter().any(Event::accounts),
+                "a frame is lost: {:02x?}, told {:?}",
+                frame.to_vec(),
+                events.0
+            );
             alone.append(&mut events.0);
         }
         for (table, before) in (0..TABLES).zip(before) {
             let after = counted(table);
-            assert_eq!(after.0 - before.0, after.1 - before.1, "rules of table {table} count other packets than the table");
+            assert_eq!(
+                after.0 - before.0,
+                after.1 - before.1,
+                "rules of table {table} count other packets than the table"
+            );
         }
         let mut together = Events::default();
         let mut other = Engine::new();
-        other.burst(&self.bridge, &guard, in_port, &mut frames, 0, 0, &mut together);
+        other.burst(
+            &self.bridge,
+            &guard,
+            in_port,
+            &mut frames,
+            0,
+            0,
+            &mut together,
+        );
         assert!(frames.is_empty());
         alone.sort();
         together.0.sort();
-        assert_eq!(alone, together.0, "what becomes of a frame depends on the others");
+        assert_eq!(
+            alone, together.0,
+            "what becomes of a frame depends on the others"
+        );
     }
 
     fn look_up(&mut self, mut frame: HeapFrame, in_port: PortNo) {
@@ -262,13 +341,24 @@ impl<'g> Session<'g> {
         let guard = self.reader.begin();
         let epoch = guard.epoch();
         for table in 0..TABLES {
-            let holding = |known: &&Known| known.table == table && known.added <= epoch && epoch < known.removed;
-            let best = self.rules.iter().filter(holding).filter(|known| known.matching.matches(&key)).map(|known| known.priority).max();
+            let holding = |known: &&Known| {
+                known.table == table && known.added <= epoch && epoch < known.removed
+            };
+            let best = self
+                .rules
+                .iter()
+                .filter(holding)
+                .filter(|known| known.matching.matches(&key))
+                .map(|known| known.priority)
+                .max();
             let found = self.bridge.lookup(table, &key, &guard);
             assert_eq!(found.map(|rule| rule.spec.priority), best, "table {table}");
             if let Some(rule) = found {
                 let known = &self.rules[rule.spec.cookie as usize];
-                assert!(holding(&known) && known.matching.matches(&key), "a rule that does not match, or does not hold");
+                assert!(
+                    holding(&known) && known.matching.matches(&key),
+                    "a rule that does not match, or does not hold"
+                );
             }
         }
     }
@@ -278,7 +368,14 @@ impl<'g> Session<'g> {
         for known in &self.rules {
             self.writer.release_counter(known.counter);
         }
-        let Session { program, reader, writer, bridge, engine, .. } = self;
+        let Session {
+            program,
+            reader,
+            writer,
+            bridge,
+            engine,
+            ..
+        } = self;
         drop((writer, bridge, engine));
         reader.offline();
         // What is retired may retire more.
@@ -293,7 +390,9 @@ impl<'g> Session<'g> {
 /// Packets that the rules of a table have counted.
 fn counted(program: &Program, rules: &[Known], table: u8) -> u64 {
     let rules = rules.iter().filter(|known| known.table == table);
-    rules.map(|known| program.counters.read(known.counter).packets).sum()
+    rules
+        .map(|known| program.counters.read(known.counter).packets)
+        .sum()
 }
 
 /// Up to three fields, each whole, by prefix, or by any bits.
@@ -306,7 +405,11 @@ fn matching(input: &mut Input<'_>) -> Match {
         let def = field.def();
         let mask = match which >> 4 & 3 {
             0 | 1 => def.place(),
-            2 => Value::ones_at(usize::from(input.u8()) % (def.bytes * 8), def.bytes * 8, def.bytes),
+            2 => Value::ones_at(
+                usize::from(input.u8()) % (def.bytes * 8),
+                def.bytes * 8,
+                def.bytes,
+            ),
             _ => Value::from_bytes(&input.bytes(def.bytes)),
         };
         matching.set(field, &input.bytes(def.bytes), &mask);
@@ -332,18 +435,28 @@ fn rule_ops(input: &mut Input<'_>, table: u8) -> Vec<Op> {
 
 /// Up to five steps. `resubmits`: whether they may look up.
 fn ops(input: &mut Input<'_>, depth: u8, resubmits: bool) -> Vec<Op> {
-    (0..input.u8() % 6).filter_map(|_| op(input, depth, resubmits)).collect()
+    (0..input.u8() % 6)
+        .filter_map(|_| op(input, depth, resubmits))
+        .collect()
 }
 
 fn op(input: &mut Input<'_>, depth: u8, resubmits: bool) -> Option<Op> {
     Some(match input.u8() % 26 {
         0 | 1 => Op::Output(PortNo::from(input.u8() & 7)),
         2 => Op::InPort,
-        3 => Op::All { flood: input.u8() & 1 == 1 },
+        3 => Op::All {
+            flood: input.u8() & 1 == 1,
+        },
         4 => Op::Normal,
         5 => Op::OutputReg(bits(input, 128)),
-        6 => Op::OutputTruncated { port: port(input), max_len: input.u8().into() },
-        7 => Op::Enqueue { port: port(input), queue: input.u8().into() },
+        6 => Op::OutputTruncated {
+            port: port(input),
+            max_len: input.u8().into(),
+        },
+        7 => Op::Enqueue {
+            port: port(input),
+            queue: input.u8().into(),
+        },
         8 => Op::Controller(Box::new(ToController {
             max_len: input.u16(),
             reason: PacketInReason::Action,
@@ -352,25 +465,48 @@ fn op(input: &mut Input<'_>, depth: u8, resubmits: bool) -> Option<Op> {
         })),
         9 | 10 => {
             let def = writable(input);
-            let mask = if input.u8() & 1 == 0 { def.place() } else { Value::from_bytes(&input.bytes(def.bytes)) };
-            Op::SetField { field: def.field, value: Value::from_bytes(&input.bytes(def.bytes)), mask }
+            let mask = if input.u8() & 1 == 0 {
+                def.place()
+            } else {
+                Value::from_bytes(&input.bytes(def.bytes))
+            };
+            Op::SetField {
+                field: def.field,
+                value: Value::from_bytes(&input.bytes(def.bytes)),
+                mask,
+            }
         }
         11 => {
             let (src, mut dst) = (bits(input, 128), bits(input, 128));
             dst.bits = dst.bits.min(src.bits);
-            Op::Move { src: Bits { bits: dst.bits, ..src }, dst }
+            Op::Move {
+                src: Bits {
+                    bits: dst.bits,
+                    ..src
+                },
+                dst,
+            }
         }
         12 => Op::PushVlan(0x8100),
         13 => Op::PushVlan(0x88a8),
         14 => Op::PopVlan,
-        15 => Op::SetVlanVid { vid: input.u16() & 0xfff, push: input.u8() & 1 == 1 },
-        16 => Op::SetVlanPcp { pcp: input.u8() & 7, push: input.u8() & 1 == 1 },
+        15 => Op::SetVlanVid {
+            vid: input.u16() & 0xfff,
+            push: input.u8() & 1 == 1,
+        },
+        16 => Op::SetVlanPcp {
+            pcp: input.u8() & 7,
+            push: input.u8() & 1 == 1,
+        },
         17 => Op::DecTtl((0..input.u8() % 3).map(u16::from).collect()),
         18 => Op::SetQueue(Some(u32::from(input.u8())).filter(|queue| *queue < 200)),
         19 | 20 if resubmits => {
             let flags = input.u8();
             let table = (flags & 1 == 1).then(|| input.u8() % TABLES);
-            Op::Resubmit { in_port: (flags & 6 == 6).then(|| u32::from(flags >> 3)), table }
+            Op::Resubmit {
+                in_port: (flags & 6 == 6).then(|| u32::from(flags >> 3)),
+                table,
+            }
         }
         21 => Op::StackPush(bits(input, 128)),
         22 => Op::StackPop(bits(input, 128)),
@@ -383,7 +519,11 @@ fn op(input: &mut Input<'_>, depth: u8, resubmits: bool) -> Option<Op> {
 /// A port number, reserved ones too.
 fn port(input: &mut Input<'_>) -> PortNo {
     let byte = input.u8();
-    if byte & 0x80 == 0 { PortNo::from(byte & 7) } else { 0xffff_ff00 | PortNo::from(byte) }
+    if byte & 0x80 == 0 {
+        PortNo::from(byte & 7)
+    } else {
+        0xffff_ff00 | PortNo::from(byte)
+    }
 }
 
 fn writable(input: &mut Input<'_>) -> &'static packet::fields::FieldDef {
@@ -396,7 +536,11 @@ fn bits(input: &mut Input<'_>, most: usize) -> Bits {
     let def = writable(input);
     let start = usize::from(input.u8()) % def.action_bits;
     let bits = 1 + usize::from(input.u8()) % (def.action_bits - start).min(most);
-    Bits { field: def.field, start: start as u16, bits: bits as u16 }
+    Bits {
+        field: def.field,
+        start: start as u16,
+        bits: bits as u16,
+    }
 }
 
 fuzz_target!(|data: &[u8]| {

@@ -7,8 +7,8 @@
 use std::path::{Path, PathBuf};
 
 mod frames;
-mod openflow_messages;
 mod json;
+mod openflow_messages;
 mod rules;
 
 /// The directory of a target's seeds.
@@ -16,7 +16,9 @@ pub struct Corpus(PathBuf);
 
 impl Corpus {
     fn of(target: &str) -> std::io::Result<Corpus> {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
+        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("corpus")
+            .join(target);
         std::fs::create_dir_all(&path)?;
         Ok(Corpus(path))
     }

@@ -42,7 +42,10 @@ impl Commands {
 
     /// `matching` and `ops` in the target's bytes, each with its count in front; `tail` says what follows the ops.
     fn insert(self, table: u8, priority: u8, matching: &[u8], ops: &[u8], tail: &[u8]) -> Commands {
-        self.put(&[0, table, priority]).put(matching).put(ops).put(tail)
+        self.put(&[0, table, priority])
+            .put(matching)
+            .put(ops)
+            .put(tail)
     }
 
     fn publish(self) -> Commands {
@@ -53,7 +56,10 @@ impl Commands {
         let known = frames::sound();
         let mut commands = self.put(&[13, in_port, names.len() as u8 - 1]);
         for name in names {
-            let (_, bytes) = known.iter().find(|(known, _)| known == name).expect("a known frame");
+            let (_, bytes) = known
+                .iter()
+                .find(|(known, _)| known == name)
+                .expect("a known frame");
             commands = commands.put(&[bytes.len() as u8, 20]).put(bytes);
         }
         commands
@@ -69,27 +75,72 @@ fn many_masks() -> Commands {
     let mut commands = Commands::new(2);
     for number in 0..15_u8 {
         // Prefixes of the destination, and exact ports every third time.
-        let matching: Vec<u8> = if number % 3 == 0 { vec![1, 9, 0, number] } else { vec![1, 0x25, number * 2, 10, 0, 0, number & 3] };
+        let matching: Vec<u8> = if number % 3 == 0 {
+            vec![1, 9, 0, number]
+        } else {
+            vec![1, 0x25, number * 2, 10, 0, 0, number & 3]
+        };
         commands = commands.insert(0, number, &matching, &[1, OUTPUT, number & 7], END);
     }
-    commands = commands.publish().burst(1, &["udp", "tcp", "arp", "ipv6-udp"]);
+    commands = commands
+        .publish()
+        .burst(1, &["udp", "tcp", "arp", "ipv6-udp"]);
     for number in 0..10_u8 {
         commands = commands.put(&[7, number]);
     }
-    commands.publish().put(&[10, 255]).publish().put(&[10, 255]).burst(1, &["udp", "vlan", "icmp"])
+    commands
+        .publish()
+        .put(&[10, 255])
+        .publish()
+        .put(&[10, 255])
+        .burst(1, &["udp", "vlan", "icmp"])
 }
 
 pub fn write(corpus: &Corpus) -> std::io::Result<()> {
     use packet::Field::*;
     let seeds = [
-        ("learning", Commands::new(1).insert(0, 0, ANY, &[1, NORMAL], END).publish().burst(1, &["udp", "arp", "vlan", "solicitation"])),
-        ("misses", Commands::new(1).put(&[11, 0, 2, 11, 1, 1]).publish().burst(2, &["tcp", "ethernet", "llc"])),
+        (
+            "learning",
+            Commands::new(1)
+                .insert(0, 0, ANY, &[1, NORMAL], END)
+                .publish()
+                .burst(1, &["udp", "arp", "vlan", "solicitation"]),
+        ),
+        (
+            "misses",
+            Commands::new(1)
+                .put(&[11, 0, 2, 11, 1, 1])
+                .publish()
+                .burst(2, &["tcp", "ethernet", "llc"]),
+        ),
         ("many-masks", many_masks()),
         (
             "pipeline",
             Commands::new(2)
-                .insert(0, 1, &[1, 2, 8, 0], &[2, SET_FIELD, field(Reg0), 0, 0, 0, 0, 3, DEC_TTL, 1], &[4])
-                .insert(1, 1, &[1, 14, 0, 0, 0, 3], &[2, STACK_PUSH, field(Reg0), 0, 31, STACK_POP, field(Reg1), 0, 31], &[6, 1, OUTPUT_REG, field(Reg1), 0, 31])
+                .insert(
+                    0,
+                    1,
+                    &[1, 2, 8, 0],
+                    &[2, SET_FIELD, field(Reg0), 0, 0, 0, 0, 3, DEC_TTL, 1],
+                    &[4],
+                )
+                .insert(
+                    1,
+                    1,
+                    &[1, 14, 0, 0, 0, 3],
+                    &[
+                        2,
+                        STACK_PUSH,
+                        field(Reg0),
+                        0,
+                        31,
+                        STACK_POP,
+                        field(Reg1),
+                        0,
+                        31,
+                    ],
+                    &[6, 1, OUTPUT_REG, field(Reg1), 0, 31],
+                )
                 .insert(2, 0, ANY, &[2, RESUBMIT, 1, 3, OUTPUT, 4], END)
                 .insert(3, 0, ANY, &[1, CONTROLLER, 0, 64, 5], END)
                 .publish()
@@ -98,15 +149,54 @@ pub fn write(corpus: &Corpus) -> std::io::Result<()> {
         (
             "tags",
             Commands::new(2)
-                .insert(0, 2, &[1, 3, 0x10, 7], &[3, POP_VLAN, OUTPUT, 1, OUTPUT, 2], END)
-                .insert(0, 1, ANY, &[4, PUSH_VLAN, SET_VID, 0, 9, 0, OUTPUT, 3, TRUNCATED, 4, 20], END)
+                .insert(
+                    0,
+                    2,
+                    &[1, 3, 0x10, 7],
+                    &[3, POP_VLAN, OUTPUT, 1, OUTPUT, 2],
+                    END,
+                )
+                .insert(
+                    0,
+                    1,
+                    ANY,
+                    &[4, PUSH_VLAN, SET_VID, 0, 9, 0, OUTPUT, 3, TRUNCATED, 4, 20],
+                    END,
+                )
                 .publish()
                 .burst(3, &["vlan", "service-tag", "three-tags", "udp", "vlan-arp"]),
         ),
         (
             "copies",
             Commands::new(1)
-                .insert(0, 1, ANY, &[4, CLONE, 2, SET_FIELD, field(EthDst), 0, 2, 2, 2, 2, 2, 2, OUTPUT, 2, ALL, 1, ENQUEUE, 3, 9, IN_PORT], &[3, 2, SET_QUEUE, 4, OUTPUT, 5])
+                .insert(
+                    0,
+                    1,
+                    ANY,
+                    &[
+                        4,
+                        CLONE,
+                        2,
+                        SET_FIELD,
+                        field(EthDst),
+                        0,
+                        2,
+                        2,
+                        2,
+                        2,
+                        2,
+                        2,
+                        OUTPUT,
+                        2,
+                        ALL,
+                        1,
+                        ENQUEUE,
+                        3,
+                        9,
+                        IN_PORT,
+                    ],
+                    &[3, 2, SET_QUEUE, 4, OUTPUT, 5],
+                )
                 .publish()
                 .burst(1, &["arp", "sctp"]),
         ),
@@ -114,7 +204,25 @@ pub fn write(corpus: &Corpus) -> std::io::Result<()> {
             "resubmits",
             Commands::new(1)
                 .insert(0, 1, ANY, &[2, RESUBMIT, 1, 1, RESUBMIT, 0x2f, 2], END)
-                .insert(1, 1, ANY, &[2, MOVE, field(EthSrc), 0, 47, field(Xreg0), 0, 47, RESUBMIT, 1, 1], END)
+                .insert(
+                    1,
+                    1,
+                    ANY,
+                    &[
+                        2,
+                        MOVE,
+                        field(EthSrc),
+                        0,
+                        47,
+                        field(Xreg0),
+                        0,
+                        47,
+                        RESUBMIT,
+                        1,
+                        1,
+                    ],
+                    END,
+                )
                 .insert(2, 1, ANY, &[2, OUTPUT, 6, EXIT], END)
                 .publish()
                 .burst(1, &["udp", "rarp"]),
