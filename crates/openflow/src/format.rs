@@ -174,7 +174,12 @@ pub fn port(out: &mut String, number: PortNo) {
         port::LOCAL => "LOCAL",
         port::ANY => "ANY",
         // Reserved numbers without a name are written with 16 bits.
-        number => return add(out, format_args!("{}", port::to_u16(number).map_or(number, u32::from))),
+        number => {
+            return add(
+                out,
+                format_args!("{}", port::to_u16(number).map_or(number, u32::from)),
+            );
+        }
     };
     out.push_str(name);
 }

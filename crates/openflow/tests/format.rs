@@ -40,18 +40,32 @@ fn rule(matching: Match, priority: u16, instructions: Vec<Instruction>) -> FlowS
 fn ours(rule: &FlowStats) -> String {
     let mut text = String::new();
     format::matching(&mut text, &rule.matching, rule.priority.into());
-    text.push_str(if text.is_empty() { "actions=" } else { " actions=" });
+    text.push_str(if text.is_empty() {
+        "actions="
+    } else {
+        " actions="
+    });
     format::instructions(&mut text, &rule.instructions);
     text
 }
 
 /// How `ovs-ofctl` prints rules; None where it is not installed.
 fn theirs(version: Version, rules: &[FlowStats]) -> Option<Vec<String>> {
-    let format = if version == Version::V1_0 { FlowFormat::Nicira } else { FlowFormat::Standard };
-    let reply = MultipartReply::Flow { flows: rules.to_vec(), format };
+    let format = if version == Version::V1_0 {
+        FlowFormat::Nicira
+    } else {
+        FlowFormat::Standard
+    };
+    let reply = MultipartReply::Flow {
+        flows: rules.to_vec(),
+        format,
+    };
     let bytes = encode(version, 1, &Message::MultipartReply { reply, more: false });
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    let output = match Command::new("ovs-ofctl").args(["ofp-print", &hex, "2"]).output() {
+    let output = match Command::new("ovs-ofctl")
+        .args(["ofp-print", &hex, "2"])
+        .output()
+    {
         Ok(output) => output,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             eprintln!("skipped: ovs-ofctl is not installed");
@@ -63,16 +77,25 @@ fn theirs(version: Version, rules: &[FlowStats]) -> Option<Vec<String>> {
     if !output.status.success() || text.contains("decode error") {
         assert!(rules.len() > 1, "{rules:?}\n{text}");
         // One by one, to say which.
-        return rules.iter().map(|rule| Some(theirs(version, std::slice::from_ref(rule))?.remove(0))).collect();
+        return rules
+            .iter()
+            .map(|rule| Some(theirs(version, std::slice::from_ref(rule))?.remove(0)))
+            .collect();
     }
     // What stands behind the counters, which have spaces behind their commas.
     let lines = text.lines().filter(|line| line.contains("actions="));
-    Some(lines.map(|line| line.rsplit(", ").next().unwrap().to_owned()).collect())
+    Some(
+        lines
+            .map(|line| line.rsplit(", ").next().unwrap().to_owned())
+            .collect(),
+    )
 }
 
 fn same(version: Version, rules: &[FlowStats]) {
     for rules in rules.chunks(AT_A_TIME) {
-        let Some(theirs) = theirs(version, rules) else { return };
+        let Some(theirs) = theirs(version, rules) else {
+            return;
+        };
         assert_eq!(rules.iter().map(ours).collect::<Vec<_>>(), theirs);
     }
 }
@@ -83,26 +106,64 @@ fn random_field(field: Field, value: u128, mask: Option<u128>) -> (Value, Value)
     let mut mask_bytes = def.place();
     if let Some(mask) = mask.filter(|_| def.maskable == Maskable::Bitwise) {
         let random = Value::from_u128(mask, def.bytes);
-        mask_bytes.iter_mut().zip(random.iter()).for_each(|(byte, random)| *byte &= random);
+        mask_bytes
+            .iter_mut()
+            .zip(random.iter())
+            .for_each(|(byte, random)| *byte &= random);
     }
     let mut bytes = Value::from_u128(value, def.bytes);
-    bytes.iter_mut().zip(mask_bytes.iter()).for_each(|(byte, mask)| *byte &= mask);
+    bytes
+        .iter_mut()
+        .zip(mask_bytes.iter())
+        .for_each(|(byte, mask)| *byte &= mask);
     (bytes, mask_bytes)
 }
 
 /// Fields of any packet, then by what the packet is: Ethertype, IP protocol, fields.
 const ANYWHERE: &[Field] = &[
-    Field::EthSrc, Field::EthDst, Field::Metadata, Field::TunId, Field::TunSrc, Field::TunDst, Field::PktMark, Field::Reg0, Field::Reg3,
-    Field::Reg15, Field::CtState, Field::CtMark, Field::CtLabel, Field::CtZone, Field::ConjId, Field::TunIpv6Src, Field::TunGbpId,
+    Field::EthSrc,
+    Field::EthDst,
+    Field::Metadata,
+    Field::TunId,
+    Field::TunSrc,
+    Field::TunDst,
+    Field::PktMark,
+    Field::Reg0,
+    Field::Reg3,
+    Field::Reg15,
+    Field::CtState,
+    Field::CtMark,
+    Field::CtLabel,
+    Field::CtZone,
+    Field::ConjId,
+    Field::TunIpv6Src,
+    Field::TunGbpId,
 ];
-const IPV4: &[Field] = &[Field::Ipv4Src, Field::Ipv4Dst, Field::IpDscpShifted, Field::IpEcn, Field::IpTtl];
-const IPV6: &[Field] = &[Field::Ipv6Src, Field::Ipv6Dst, Field::Ipv6Label, Field::IpDscpShifted, Field::IpEcn];
+const IPV4: &[Field] = &[
+    Field::Ipv4Src,
+    Field::Ipv4Dst,
+    Field::IpDscpShifted,
+    Field::IpEcn,
+    Field::IpTtl,
+];
+const IPV6: &[Field] = &[
+    Field::Ipv6Src,
+    Field::Ipv6Dst,
+    Field::Ipv6Label,
+    Field::IpDscpShifted,
+    Field::IpEcn,
+];
 const KINDS: &[(u16, u8, &[Field], &[Field])] = &[
     (0, 0, &[], &[]),
     (0x88cc, 0, &[], &[]),
     (0x0800, 0, IPV4, &[Field::IpFrag]),
     (0x0800, 1, IPV4, &[Field::Icmpv4Type, Field::Icmpv4Code]),
-    (0x0800, 6, IPV4, &[Field::TcpSrc, Field::TcpDst, Field::TcpFlags]),
+    (
+        0x0800,
+        6,
+        IPV4,
+        &[Field::TcpSrc, Field::TcpDst, Field::TcpFlags],
+    ),
     (0x0800, 17, IPV4, &[Field::UdpSrc, Field::UdpDst]),
     (0x0800, 132, IPV4, &[Field::SctpSrc, Field::SctpDst]),
     (0x0800, 89, IPV4, &[]),
@@ -112,49 +173,93 @@ const KINDS: &[(u16, u8, &[Field], &[Field])] = &[
     (0x86dd, 58, IPV6, &[Field::Icmpv6Type, Field::Icmpv6Code]),
     (0x86dd, 132, IPV6, &[Field::SctpDst]),
     (0x86dd, 51, IPV6, &[]),
-    (0x0806, 0, &[Field::ArpOp, Field::ArpSpa, Field::ArpTpa], &[Field::ArpSha, Field::ArpTha]),
+    (
+        0x0806,
+        0,
+        &[Field::ArpOp, Field::ArpSpa, Field::ArpTpa],
+        &[Field::ArpSha, Field::ArpTha],
+    ),
     (0x8035, 0, &[Field::ArpOp, Field::ArpSpa], &[Field::ArpTha]),
-    (0x8847, 0, &[Field::MplsLabel, Field::MplsTc], &[Field::MplsBos, Field::MplsTtl]),
+    (
+        0x8847,
+        0,
+        &[Field::MplsLabel, Field::MplsTc],
+        &[Field::MplsBos, Field::MplsTtl],
+    ),
     (0x8848, 0, &[Field::MplsLabel], &[]),
 ];
 
 /// VLAN: TCI and mask.
-const VLANS: &[(u16, u16)] = &[(0, 0), (0, 0xffff), (0x1009, 0x1fff), (0xb000, 0xf000), (0x3007, 0xffff), (0x1003, 0x1003), (0x7009, 0xefff)];
+const VLANS: &[(u16, u16)] = &[
+    (0, 0),
+    (0, 0xffff),
+    (0x1009, 0x1fff),
+    (0xb000, 0xf000),
+    (0x3007, 0xffff),
+    (0x1003, 0x1003),
+    (0x7009, 0xefff),
+];
 
 fn matching() -> impl Strategy<Value = Match> {
     let some = |fields: &'static [Field]| subsequence(fields, 0..=fields.len());
     let number = (any::<u128>(), any::<Option<u128>>());
     let numbers = proptest::collection::vec(number, 32);
     let kind = select(KINDS).prop_flat_map(move |kind| (Just(kind), some(kind.2), some(kind.3)));
-    let in_ports = [1, 0xfe00, port::LOCAL, port::CONTROLLER, port::ANY, port::IN_PORT, port::NORMAL];
-    (kind, some(ANYWHERE), select(VLANS), proptest::option::of(select(in_ports.to_vec())), numbers).prop_map(
-        |((kind, network, transport), anywhere, (tci, tci_mask), in_port, numbers)| {
-            let mut matching = Match::any();
-            if let Some(number) = in_port {
-                matching.set_exact(Field::InPortOxm, number.into());
-            }
-            matching.set_bytes(at::VLAN_TCI, &tci.to_be_bytes(), &tci_mask.to_be_bytes());
-            if kind.0 != 0 {
-                matching.set_exact(Field::EthType, kind.0.into());
-            }
-            if kind.1 != 0 {
-                matching.set_exact(Field::IpProto, kind.1.into());
-            }
-            for (field, (value, mask)) in anywhere.into_iter().chain(network).chain(transport).zip(numbers) {
-                // Eight connection states are known, and others refused.
-                let value = if field == Field::CtState { value & 0xff } else { value };
-                let (value, mask) = random_field(field, value, mask);
-                matching.set(field, &value, &mask);
-            }
-            matching
-        },
+    let in_ports = [
+        1,
+        0xfe00,
+        port::LOCAL,
+        port::CONTROLLER,
+        port::ANY,
+        port::IN_PORT,
+        port::NORMAL,
+    ];
+    (
+        kind,
+        some(ANYWHERE),
+        select(VLANS),
+        proptest::option::of(select(in_ports.to_vec())),
+        numbers,
     )
+        .prop_map(
+            |((kind, network, transport), anywhere, (tci, tci_mask), in_port, numbers)| {
+                let mut matching = Match::any();
+                if let Some(number) = in_port {
+                    matching.set_exact(Field::InPortOxm, number.into());
+                }
+                matching.set_bytes(at::VLAN_TCI, &tci.to_be_bytes(), &tci_mask.to_be_bytes());
+                if kind.0 != 0 {
+                    matching.set_exact(Field::EthType, kind.0.into());
+                }
+                if kind.1 != 0 {
+                    matching.set_exact(Field::IpProto, kind.1.into());
+                }
+                for (field, (value, mask)) in anywhere
+                    .into_iter()
+                    .chain(network)
+                    .chain(transport)
+                    .zip(numbers)
+                {
+                    // Eight connection states are known, and others refused.
+                    let value = if field == Field::CtState {
+                        value & 0xff
+                    } else {
+                        value
+                    };
+                    let (value, mask) = random_field(field, value, mask);
+                    matching.set(field, &value, &mask);
+                }
+                matching
+            },
+        )
 }
 
 /// As many values as wanted, the same in each run.
 fn generated<T: std::fmt::Debug>(strategy: impl Strategy<Value = T>, count: usize) -> Vec<T> {
     let mut runner = TestRunner::deterministic();
-    (0..count).map(|_| strategy.new_tree(&mut runner).unwrap().current()).collect()
+    (0..count)
+        .map(|_| strategy.new_tree(&mut runner).unwrap().current())
+        .collect()
 }
 
 #[test]
@@ -175,17 +280,34 @@ fn matches() {
 }
 
 fn apply(actions: Vec<Action>) -> FlowStats {
-    rule(Match::any(), 32768, vec![Instruction::ApplyActions(actions)])
+    rule(
+        Match::any(),
+        32768,
+        vec![Instruction::ApplyActions(actions)],
+    )
 }
 
 fn whole(field: Field) -> Subfield {
-    Subfield { field, start: 0, bits: field.def().action_bits as u16 }
+    Subfield {
+        field,
+        start: 0,
+        bits: field.def().action_bits as u16,
+    }
 }
 
 /// Fields that `ovs-ofctl` knows and that have a number of their own.
 fn fields() -> impl Iterator<Item = Field> {
-    let unknown = [Field::InPhyPort, Field::PbbIsid, Field::PbbUca, Field::Ipv6Ext];
-    FIELDS.iter().filter(|def| def.header(4).is_some()).map(|def| def.field).filter(move |field| !unknown.contains(field))
+    let unknown = [
+        Field::InPhyPort,
+        Field::PbbIsid,
+        Field::PbbUca,
+        Field::Ipv6Ext,
+    ];
+    FIELDS
+        .iter()
+        .filter(|def| def.header(4).is_some())
+        .map(|def| def.field)
+        .filter(move |field| !unknown.contains(field))
 }
 
 #[test]
@@ -193,8 +315,16 @@ fn names_of_fields() {
     let rules: Vec<FlowStats> = fields()
         .map(|field| {
             let part = whole(field);
-            let bit = Subfield { start: part.bits - 1, bits: 1, ..part };
-            let few = Subfield { start: 0, bits: part.bits.div_ceil(2), ..part };
+            let bit = Subfield {
+                start: part.bits - 1,
+                bits: 1,
+                ..part
+            };
+            let few = Subfield {
+                start: 0,
+                bits: part.bits.div_ceil(2),
+                ..part
+            };
             apply([part, bit, few].map(Action::StackPush).to_vec())
         })
         .collect();
@@ -204,7 +334,8 @@ fn names_of_fields() {
 #[test]
 fn values_of_fields() {
     // The port that a packet came in by can be loaded, but not set.
-    let settable = |field: &Field| field.def().writable && field.def().oxm != 0 && *field != Field::InPortOxm;
+    let settable =
+        |field: &Field| field.def().writable && field.def().oxm != 0 && *field != Field::InPortOxm;
     let numbers = generated(any::<u128>(), fields().count());
     let rules: Vec<FlowStats> = fields()
         .filter(settable)
@@ -213,7 +344,11 @@ fn values_of_fields() {
             let set = |value| {
                 let (value, mask) = random_field(field, value, None);
                 // A VLAN id is written with the bit that says present.
-                let value = if field == Field::VlanVid { Value::from_u128(0x1000 | value.to_u128(), 2) } else { value };
+                let value = if field == Field::VlanVid {
+                    Value::from_u128(0x1000 | value.to_u128(), 2)
+                } else {
+                    value
+                };
                 apply(vec![Action::SetField { field, value, mask }])
             };
             [set(*number), set(0)]
@@ -224,28 +359,64 @@ fn values_of_fields() {
 
 #[test]
 fn actions() {
-    let reg = |start, bits| Subfield { field: Field::Reg1, start, bits };
-    let controller = |reason, userdata: &[u8], pause, meter_id, max_len, controller_id| Action::Controller {
-        max_len,
-        controller_id,
-        reason,
-        userdata: userdata.to_vec(),
-        pause,
-        meter_id,
+    let reg = |start, bits| Subfield {
+        field: Field::Reg1,
+        start,
+        bits,
     };
-    let all = [port::IN_PORT, port::NORMAL, port::FLOOD, port::ALL, port::CONTROLLER, port::LOCAL, 1, 65000];
-    let mut list: Vec<Action> = all.into_iter().map(|port| Action::Output { port, max_len: 77 }).collect();
+    let controller =
+        |reason, userdata: &[u8], pause, meter_id, max_len, controller_id| Action::Controller {
+            max_len,
+            controller_id,
+            reason,
+            userdata: userdata.to_vec(),
+            pause,
+            meter_id,
+        };
+    let all = [
+        port::IN_PORT,
+        port::NORMAL,
+        port::FLOOD,
+        port::ALL,
+        port::CONTROLLER,
+        port::LOCAL,
+        1,
+        65000,
+    ];
+    let mut list: Vec<Action> = all
+        .into_iter()
+        .map(|port| Action::Output { port, max_len: 77 })
+        .collect();
     list.extend([
-        Action::OutputReg { source: reg(0, 16), max_len: 0xffff },
-        Action::OutputTrunc { port: port::LOCAL, max_len: 64 },
+        Action::OutputReg {
+            source: reg(0, 16),
+            max_len: 0xffff,
+        },
+        Action::OutputTrunc {
+            port: port::LOCAL,
+            max_len: 64,
+        },
         controller(1, &[], false, None, 0xffff, 0),
         controller(0, &[1, 2], true, None, 0xffff, 3),
         controller(2, &[], false, Some(5), 128, 0),
         Action::SetQueue(3),
         Action::PopQueue,
-        Action::Load { dst: reg(4, 4), value: 9 },
-        Action::Load { dst: reg(0, 1), value: 0 },
-        Action::Move { src: reg(0, 8), dst: Subfield { field: Field::Metadata, start: 8, bits: 8 } },
+        Action::Load {
+            dst: reg(4, 4),
+            value: 9,
+        },
+        Action::Load {
+            dst: reg(0, 1),
+            value: 0,
+        },
+        Action::Move {
+            src: reg(0, 8),
+            dst: Subfield {
+                field: Field::Metadata,
+                start: 8,
+                bits: 8,
+            },
+        },
         Action::PopVlan,
         Action::PushVlan(0x8100),
         Action::DecTtl(vec![0]),
@@ -255,16 +426,45 @@ fn actions() {
         Action::SetMplsTtl(4),
         Action::DecMplsTtl,
         Action::Group(7),
-        Action::Resubmit { in_port: None, table: Some(4), with_ct_orig: false },
-        Action::Resubmit { in_port: Some(3), table: None, with_ct_orig: false },
-        Action::Resubmit { in_port: Some(3), table: Some(2), with_ct_orig: false },
-        Action::Resubmit { in_port: None, table: Some(2), with_ct_orig: true },
+        Action::Resubmit {
+            in_port: None,
+            table: Some(4),
+            with_ct_orig: false,
+        },
+        Action::Resubmit {
+            in_port: Some(3),
+            table: None,
+            with_ct_orig: false,
+        },
+        Action::Resubmit {
+            in_port: Some(3),
+            table: Some(2),
+            with_ct_orig: false,
+        },
+        Action::Resubmit {
+            in_port: None,
+            table: Some(2),
+            with_ct_orig: true,
+        },
         Action::Note(vec![1, 2, 3, 4, 5, 6]),
         Action::StackPush(reg(0, 32)),
         Action::StackPop(reg(3, 1)),
-        Action::Clone(vec![Action::Output { port: 2, max_len: 0 }, Action::Exit]),
-        Action::Conjunction { id: 4, clause: 1, clauses: 3 },
-        Action::SetTunnel { id: 0x1_0000_0000, wide: true },
+        Action::Clone(vec![
+            Action::Output {
+                port: 2,
+                max_len: 0,
+            },
+            Action::Exit,
+        ]),
+        Action::Conjunction {
+            id: 4,
+            clause: 1,
+            clauses: 3,
+        },
+        Action::SetTunnel {
+            id: 0x1_0000_0000,
+            wide: true,
+        },
         Action::SetIpTtl(5),
         Action::SetIpTos(0x20),
         Action::Exit,
@@ -286,29 +486,65 @@ fn actions() {
     ];
     same(Version::V1_0, &old.map(|action| apply(vec![action])));
     // OpenFlow 1.3 says pop_vlan and has set-field in place of some; the others are the same in both.
-    let changed = |action: &Action| matches!(action, Action::PopVlan | Action::SetTunnel { .. } | Action::SetIpTos(_));
-    let rules: Vec<FlowStats> = list.iter().filter(|action| !changed(action)).map(|action| apply(vec![action.clone()])).collect();
+    let changed = |action: &Action| {
+        matches!(
+            action,
+            Action::PopVlan | Action::SetTunnel { .. } | Action::SetIpTos(_)
+        )
+    };
+    let rules: Vec<FlowStats> = list
+        .iter()
+        .filter(|action| !changed(action))
+        .map(|action| apply(vec![action.clone()]))
+        .collect();
     same(Version::V1_3, &rules);
-    same(Version::V1_3, &[apply(list[..20].iter().filter(|action| !changed(action)).cloned().collect())]);
+    same(
+        Version::V1_3,
+        &[apply(
+            list[..20]
+                .iter()
+                .filter(|action| !changed(action))
+                .cloned()
+                .collect(),
+        )],
+    );
 }
 
 #[test]
 fn instructions() {
-    let write = Instruction::WriteActions(vec![Action::Output { port: 1, max_len: 0 }, Action::Group(2)]);
+    let write = Instruction::WriteActions(vec![
+        Action::Output {
+            port: 1,
+            max_len: 0,
+        },
+        Action::Group(2),
+    ]);
     let rules = [
         vec![],
         vec![Instruction::GotoTable(4)],
         vec![Instruction::ClearActions],
         vec![write.clone()],
-        vec![Instruction::WriteMetadata { value: 5, mask: u64::MAX }],
+        vec![Instruction::WriteMetadata {
+            value: 5,
+            mask: u64::MAX,
+        }],
         vec![
             Instruction::Meter(3),
-            Instruction::ApplyActions(vec![Action::Output { port: 9, max_len: 0 }]),
+            Instruction::ApplyActions(vec![Action::Output {
+                port: 9,
+                max_len: 0,
+            }]),
             Instruction::ClearActions,
             write,
-            Instruction::WriteMetadata { value: 0, mask: 0xff00 },
+            Instruction::WriteMetadata {
+                value: 0,
+                mask: 0xff00,
+            },
             Instruction::GotoTable(9),
         ],
     ];
-    same(Version::V1_3, &rules.map(|instructions| rule(Match::any(), 32768, instructions)));
+    same(
+        Version::V1_3,
+        &rules.map(|instructions| rule(Match::any(), 32768, instructions)),
+    );
 }

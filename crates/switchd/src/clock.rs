@@ -20,7 +20,8 @@ static CHANGED: LazyLock<Notify> = LazyLock::new(Notify::new);
 const MAXIMUM_WARP: i64 = i32::MAX as i64;
 
 /// The datapath's clock, which is stopped and warped along with this one.
-static DATAPATH: std::sync::OnceLock<std::sync::Arc<datapath::clock::Clock>> = std::sync::OnceLock::new();
+static DATAPATH: std::sync::OnceLock<std::sync::Arc<datapath::clock::Clock>> =
+    std::sync::OnceLock::new();
 
 /// Ties the datapath's clock to this one; only the first call counts.
 pub fn attach(clock: &std::sync::Arc<datapath::clock::Clock>) {

@@ -20,7 +20,10 @@ use std::rc::{Rc, Weak};
 
 /// Adds them to the registry.
 pub fn register(switch: &Rc<Switch>) {
-    let commands = Commands { switch: Rc::downgrade(switch), numbers: Rc::default() };
+    let commands = Commands {
+        switch: Rc::downgrade(switch),
+        numbers: Rc::default(),
+    };
     addresses::register(&commands);
     bridges::register(&commands);
     counters::register(&commands);
@@ -43,13 +46,23 @@ struct Commands {
 
 impl Commands {
     fn switch(&self) -> Result<Rc<Switch>, String> {
-        self.switch.upgrade().ok_or_else(|| "the switch is being shut down".to_owned())
+        self.switch
+            .upgrade()
+            .ok_or_else(|| "the switch is being shut down".to_owned())
     }
 
     /// Registers a command that answers at once.
-    fn answer(&self, name: &str, usage: &str, arguments: (usize, usize), answer: impl Fn(&Switch, &[String]) -> Answer + 'static) {
+    fn answer(
+        &self,
+        name: &str,
+        usage: &str,
+        arguments: (usize, usize),
+        answer: impl Fn(&Switch, &[String]) -> Answer + 'static,
+    ) {
         let commands = self.clone();
-        self.later(name, usage, arguments, move |_, words, reply| reply.send(commands.switch().and_then(|switch| answer(&switch, &words))));
+        self.later(name, usage, arguments, move |_, words, reply| {
+            reply.send(commands.switch().and_then(|switch| answer(&switch, &words)))
+        });
     }
 
     /// Registers a command that may answer later.
@@ -62,16 +75,27 @@ impl Commands {
     ) {
         let Ok(switch) = self.switch() else { return };
         let commands = self.clone();
-        switch.shell.commands.register(name, usage, minimum, maximum, move |words, reply| match commands.switch() {
-            Ok(switch) => act(switch, words, reply),
-            Err(error) => reply.error(error),
-        });
+        switch
+            .shell
+            .commands
+            .register(
+                name,
+                usage,
+                minimum,
+                maximum,
+                move |words, reply| match commands.switch() {
+                    Ok(switch) => act(switch, words, reply),
+                    Err(error) => reply.error(error),
+                },
+            );
     }
 }
 
 /// A bridge by name, or Open vSwitch's error.
 fn bridge(switch: &Switch, name: &str) -> Result<Rc<Bridge>, String> {
-    switch.bridge(name).ok_or_else(|| "no such bridge".to_owned())
+    switch
+        .bridge(name)
+        .ok_or_else(|| "no such bridge".to_owned())
 }
 
 /// The bridges in the order of their names.
@@ -89,7 +113,9 @@ fn one_or_all(switch: &Switch, arguments: &[String]) -> Result<Vec<Rc<Bridge>>, 
 
 /// Whether there is an interface of this name.
 fn has_interface(switch: &Switch, name: &str) -> bool {
-    bridges(switch).iter().any(|bridge| bridge.number_of(name).is_some())
+    bridges(switch)
+        .iter()
+        .any(|bridge| bridge.number_of(name).is_some())
 }
 
 /// The type of a port's device in Open vSwitch's words.
@@ -97,7 +123,11 @@ fn device_type<'a>(switch: &Switch, bridge: &Bridge, port: &'a Port) -> &'a str 
     let device = port.config.device.as_str();
     match device {
         "system" | "internal" | "tap" if switch.all_dummy() => {
-            if device == "internal" { "dummy-internal" } else { "dummy" }
+            if device == "internal" {
+                "dummy-internal"
+            } else {
+                "dummy"
+            }
         }
         // Open vSwitch makes internal ports of its userspace datapath as TAP devices, and says so.
         "internal" if bridge.settings.borrow().datapath_type == "netdev" => "tap",

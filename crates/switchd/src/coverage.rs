@@ -123,7 +123,11 @@ fn refresh() {
                         *last = total;
                     }
                 }
-                None => drop(registry.entries.insert(Cow::Owned(name), Entry::new(Total::Told(total)))),
+                None => drop(
+                    registry
+                        .entries
+                        .insert(Cow::Owned(name), Entry::new(Total::Told(total))),
+                ),
             }
         }
     });
@@ -173,12 +177,7 @@ pub fn tick() {
 /// The total of the counter called `name`.
 pub fn read(name: &str) -> Option<u64> {
     refresh();
-    with(|registry| {
-        registry
-            .entries
-            .get(name)
-            .map(|entry| entry.total())
-    })
+    with(|registry| registry.entries.get(name).map(|entry| entry.total()))
 }
 
 /// The text of `coverage/show`.
@@ -234,7 +233,11 @@ mod tests {
         add_source(move |take| take("test_told", shared.get()));
         assert_eq!(read("test_told"), Some(3));
         total.set(7);
-        assert!(show().lines().any(|line| line.starts_with("test_told ") && line.ends_with("total: 7")));
+        assert!(
+            show()
+                .lines()
+                .any(|line| line.starts_with("test_told ") && line.ends_with("total: 7"))
+        );
     }
 
     #[test]

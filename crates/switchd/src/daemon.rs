@@ -31,15 +31,22 @@ pub async fn run(shell: Rc<Shell>) -> anyhow::Result<()> {
     clock::attach(&switch.clock);
     crate::commands::register(&switch);
     let (database, events) = Database::connect(&switch, &shell.options.database)?;
-    let mut follow = Task(tokio::task::spawn_local(Rc::clone(&database).follow(events)));
+    let mut follow = Task(tokio::task::spawn_local(
+        Rc::clone(&database).follow(events),
+    ));
     let ready = Rc::clone(&shell);
     let writer = Rc::clone(&database);
     let _write = Task(tokio::task::spawn_local(async move {
         writer.write(move || ready.ready()).await;
         Ok(())
     }));
-    let _packets = Task(tokio::task::spawn_local(deliver_packet_ins(Rc::clone(&switch))));
-    let mut keep = Task(tokio::task::spawn_local(keep_house(Rc::clone(&switch), Rc::clone(&database))));
+    let _packets = Task(tokio::task::spawn_local(deliver_packet_ins(Rc::clone(
+        &switch,
+    ))));
+    let mut keep = Task(tokio::task::spawn_local(keep_house(
+        Rc::clone(&switch),
+        Rc::clone(&database),
+    )));
     let result = tokio::select! {
         _ = shell.exit_requested() => Ok(()),
         ended = &mut follow.0 => ended.unwrap_or_else(|error| Err(error.into())),
@@ -80,7 +87,10 @@ async fn deliver_packet_ins(switch: Rc<Switch>) -> anyhow::Result<()> {
     loop {
         let mut guard = ready.readable().await?;
         guard.clear_ready();
-        let Ok(packets) = switch.with_datapath(|datapath| datapath.take_packet_ins(PACKET_INS)) else { return Ok(()) };
+        let Ok(packets) = switch.with_datapath(|datapath| datapath.take_packet_ins(PACKET_INS))
+        else {
+            return Ok(());
+        };
         for packet in packets {
             switch.deliver(packet);
         }

@@ -42,7 +42,13 @@ pub(crate) fn name_process(program: &str) {
 mod tests {
     #[test]
     fn errors_read_like_strerror() {
-        assert_eq!(super::plain_error(&std::io::Error::from_raw_os_error(2)), "No such file or directory");
-        assert_eq!(super::plain_error(&std::io::Error::other("x (os error y")), "x (os error y");
+        assert_eq!(
+            super::plain_error(&std::io::Error::from_raw_os_error(2)),
+            "No such file or directory"
+        );
+        assert_eq!(
+            super::plain_error(&std::io::Error::other("x (os error y")),
+            "x (os error y"
+        );
     }
 }

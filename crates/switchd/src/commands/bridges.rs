@@ -9,9 +9,19 @@ use std::fmt::Write;
 use std::rc::Rc;
 
 pub(super) fn register(commands: &Commands) {
-    commands.answer("bridge/dump-flows", "[--offload-stats] bridge", (1, 2), dump_flows);
+    commands.answer(
+        "bridge/dump-flows",
+        "[--offload-stats] bridge",
+        (1, 2),
+        dump_flows,
+    );
     commands.answer("bridge/reconnect", "[bridge]", (0, 1), reconnect);
-    commands.answer("ofproto/list", "", (0, 0), |switch, _| Ok(bridges(switch).iter().map(|bridge| format!("{}\n", bridge.name)).collect()));
+    commands.answer("ofproto/list", "", (0, 0), |switch, _| {
+        Ok(bridges(switch)
+            .iter()
+            .map(|bridge| format!("{}\n", bridge.name))
+            .collect())
+    });
     commands.answer("ofproto/list-tunnels", "", (0, 0), |_, _| Ok(String::new()));
     // There is nothing to revalidate; what scripts wait for is that packets meet the rules they have set.
     commands.later("revalidator/wait", "", (0, 0), |switch, _, reply| {
@@ -56,7 +66,11 @@ fn dump_flows(switch: &Switch, arguments: &[String]) -> Answer {
             let _ = write!(text, "table_id={}, ", stats.table);
         }
         let seconds = stats.duration_ns / 1_000_000_000;
-        let _ = write!(text, "duration={seconds}s, n_packets={}, n_bytes={}, ", stats.packets, stats.bytes);
+        let _ = write!(
+            text,
+            "duration={seconds}s, n_packets={}, n_bytes={}, ",
+            stats.packets, stats.bytes
+        );
         if offload {
             // Nothing is handed over to hardware.
             text.push_str("n_offload_packets=0, n_offload_bytes=0, ");

@@ -18,11 +18,18 @@ pub(super) fn compose(flow: &Flow, length: Option<usize>) -> Result<Vec<u8>, Str
         Some(length) if length < headers.len() => Err("too small packet len".into()),
         Some(length) => {
             let missing = vec![0; length - headers.len()];
-            let mut frame = if carries { frame(flow, &missing) } else { headers };
+            let mut frame = if carries {
+                frame(flow, &missing)
+            } else {
+                headers
+            };
             frame.resize(length, 0);
             Ok(frame)
         }
-        None if carries => Ok(frame(flow, &(0..PAYLOAD).map(|byte| byte as u8).collect::<Vec<_>>())),
+        None if carries => Ok(frame(
+            flow,
+            &(0..PAYLOAD).map(|byte| byte as u8).collect::<Vec<_>>(),
+        )),
         None => Ok(headers),
     }
 }
@@ -30,7 +37,12 @@ pub(super) fn compose(flow: &Flow, length: Option<usize>) -> Result<Vec<u8>, Str
 /// The protocol and the kind of fragment of an IP packet.
 fn ip(flow: &Flow) -> Option<(u8, Fragment)> {
     match flow.network {
-        Network::Ipv4 { protocol, fragment, .. } | Network::Ipv6 { protocol, fragment, .. } => Some((protocol, fragment)),
+        Network::Ipv4 {
+            protocol, fragment, ..
+        }
+        | Network::Ipv6 {
+            protocol, fragment, ..
+        } => Some((protocol, fragment)),
         _ => None,
     }
 }
@@ -64,7 +76,11 @@ fn frame(flow: &Flow, payload: &[u8]) -> Vec<u8> {
         0x86dd => bytes.extend(ipv6(flow, payload)),
         0x0806 | 0x8035 => bytes.extend(arp(flow)),
         0x8847 | 0x8848 => {
-            let entry = if let Network::Mpls(entry) = flow.network { entry } else { 0 };
+            let entry = if let Network::Mpls(entry) = flow.network {
+                entry
+            } else {
+                0
+            };
             bytes.extend(entry.to_be_bytes());
         }
         _ => {}
@@ -74,7 +90,14 @@ fn frame(flow: &Flow, payload: &[u8]) -> Vec<u8> {
 
 fn ipv4(flow: &Flow, payload: &[u8]) -> Vec<u8> {
     let (src, dst, protocol, tos, ttl, fragment) = match flow.network {
-        Network::Ipv4 { src, dst, protocol, tos, ttl, fragment } => (src.octets(), dst.octets(), protocol, tos, ttl, fragment),
+        Network::Ipv4 {
+            src,
+            dst,
+            protocol,
+            tos,
+            ttl,
+            fragment,
+        } => (src.octets(), dst.octets(), protocol, tos, ttl, fragment),
         _ => ([0; 4], [0; 4], 0, 0, 0, Fragment::No),
     };
     let inner = transport(flow, protocol, fragment, &src, &dst, payload);
@@ -99,9 +122,23 @@ fn ipv4(flow: &Flow, payload: &[u8]) -> Vec<u8> {
 
 fn ipv6(flow: &Flow, payload: &[u8]) -> Vec<u8> {
     let (src, dst, label, protocol, class, hop_limit, fragment) = match flow.network {
-        Network::Ipv6 { src, dst, label, protocol, class, hop_limit, fragment } => {
-            (src.octets(), dst.octets(), label, protocol, class, hop_limit, fragment)
-        }
+        Network::Ipv6 {
+            src,
+            dst,
+            label,
+            protocol,
+            class,
+            hop_limit,
+            fragment,
+        } => (
+            src.octets(),
+            dst.octets(),
+            label,
+            protocol,
+            class,
+            hop_limit,
+            fragment,
+        ),
         _ => ([0; 16], [0; 16], 0, 0, 0, 0, Fragment::No),
     };
     let mut inner = transport(flow, protocol, fragment, &src, &dst, payload);
@@ -109,13 +146,19 @@ fn ipv6(flow: &Flow, payload: &[u8]) -> Vec<u8> {
     let next = match fragment {
         Fragment::No => protocol,
         Fragment::First | Fragment::Later => {
-            let place: u16 = if fragment == Fragment::First { 1 } else { 100 << 3 | 1 };
+            let place: u16 = if fragment == Fragment::First {
+                1
+            } else {
+                100 << 3 | 1
+            };
             let [high, low] = place.to_be_bytes();
             inner.splice(0..0, [protocol, 0, high, low, 0, 0, 0, 0]);
             44
         }
     };
-    let mut header = (6 << 28 | u32::from(class) << 20 | label).to_be_bytes().to_vec();
+    let mut header = (6 << 28 | u32::from(class) << 20 | label)
+        .to_be_bytes()
+        .to_vec();
     header.extend((inner.len() as u16).to_be_bytes());
     header.extend([next, hop_limit]);
     header.extend(src);
@@ -126,7 +169,14 @@ fn ipv6(flow: &Flow, payload: &[u8]) -> Vec<u8> {
 
 fn arp(flow: &Flow) -> Vec<u8> {
     let mut bytes = vec![0, 1, 8, 0, 6, 4];
-    if let Network::Arp { spa, tpa, operation, sha, tha } = flow.network {
+    if let Network::Arp {
+        spa,
+        tpa,
+        operation,
+        sha,
+        tha,
+    } = flow.network
+    {
         bytes.extend(operation.to_be_bytes());
         bytes.extend(sha);
         bytes.extend(spa.octets());
@@ -138,11 +188,22 @@ fn arp(flow: &Flow) -> Vec<u8> {
 }
 
 /// The transport header with its payload and checksum; nothing for protocols without one and for later fragments.
-fn transport(flow: &Flow, protocol: u8, fragment: Fragment, src: &[u8], dst: &[u8], payload: &[u8]) -> Vec<u8> {
+fn transport(
+    flow: &Flow,
+    protocol: u8,
+    fragment: Fragment,
+    src: &[u8],
+    dst: &[u8],
+    payload: &[u8],
+) -> Vec<u8> {
     if fragment == Fragment::Later {
         return Vec::new();
     }
-    let ports = [flow.transport.src.to_be_bytes(), flow.transport.dst.to_be_bytes()].concat();
+    let ports = [
+        flow.transport.src.to_be_bytes(),
+        flow.transport.dst.to_be_bytes(),
+    ]
+    .concat();
     let kind = [flow.transport.src as u8, flow.transport.dst as u8];
     let v6 = src.len() == 16;
     let (mut bytes, place) = match protocol {
@@ -179,7 +240,9 @@ fn neighbour(flow: &Flow) -> Vec<u8> {
     if !NEIGHBOUR.contains(&(flow.transport.src as u8)) || flow.transport.dst != 0 {
         return Vec::new();
     }
-    let Some(neighbour) = flow.neighbour else { return vec![0; 16] };
+    let Some(neighbour) = flow.neighbour else {
+        return vec![0; 16];
+    };
     let mut bytes = neighbour.target.octets().to_vec();
     for (option, address) in [(1, neighbour.sll), (2, neighbour.tll)] {
         if address != [0; 6] {
@@ -205,7 +268,11 @@ mod tests {
     /// What Open vSwitch 3.1.0 put into its dummy port for the same flow.
     fn same(flow: &str, expected: &str) {
         let expected = format!("{ETHERNET}{}", expected.replace(' ', ""));
-        assert_eq!(hex(&format!("{ADDRESSES},{flow}"), None), Ok(expected), "{flow}");
+        assert_eq!(
+            hex(&format!("{ADDRESSES},{flow}"), None),
+            Ok(expected),
+            "{flow}"
+        );
     }
 
     #[test]
@@ -218,7 +285,9 @@ mod tests {
         );
         same(
             "eth_type(0x0800),ipv4(src=10.0.0.1,dst=10.0.0.2,proto=6,tos=0,ttl=64,frag=no),tcp(src=1,dst=2),tcp_flags(ack)",
-            &with("0800 45000068000000004006668e0a0000010a000002 0001000200000000000000005010 0000b78b0000"),
+            &with(
+                "0800 45000068000000004006668e0a0000010a000002 0001000200000000000000005010 0000b78b0000",
+            ),
         );
         same(
             "eth_type(0x0800),ipv4(src=10.0.0.1,dst=10.0.0.2,proto=1,tos=0,ttl=64,frag=no),icmp(type=8,code=0)",
@@ -247,14 +316,22 @@ mod tests {
             "86dd 6000000000140640 fe800000000000000000000000000001 fe800000000000000000000000000002 \
              00010002000000000000000050120000b2cb0000",
         );
-        same("eth_type(0x8100),vlan(vid=10,pcp=3),encap(eth_type(0x88cc))", "8100600a88cc");
-        same("eth_type(0x8847),mpls(label=5,tc=1,ttl=64,bos=1)", "884700005340");
+        same(
+            "eth_type(0x8100),vlan(vid=10,pcp=3),encap(eth_type(0x88cc))",
+            "8100600a88cc",
+        );
+        same(
+            "eth_type(0x8847),mpls(label=5,tc=1,ttl=64,bos=1)",
+            "884700005340",
+        );
         same("", "000e");
     }
 
     #[test]
     fn a_length_is_kept_and_one_that_is_too_short_refused() {
-        let flow = format!("{ADDRESSES},eth_type(0x0800),ipv4(src=10.0.0.1,dst=10.0.0.2,proto=17,ttl=64),udp(src=1,dst=2)");
+        let flow = format!(
+            "{ADDRESSES},eth_type(0x0800),ipv4(src=10.0.0.1,dst=10.0.0.2,proto=17,ttl=64),udp(src=1,dst=2)"
+        );
         let long = hex(&flow, Some(200)).unwrap();
         assert_eq!(long.len(), 400);
         assert_eq!(&long[32..36], "00ba", "IPv4 total length");

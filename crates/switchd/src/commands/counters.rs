@@ -1,13 +1,15 @@
 //! `memory/show` and `coverage/show` of the datapath, and `sluice/drops`.
 
 use super::{Commands, bridges};
-use crate::{coverage, memory};
 use crate::switch::Switch;
+use crate::{coverage, memory};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
 pub(super) fn register(commands: &Commands) {
-    let Ok(switch) = commands.switch() else { return };
+    let Ok(switch) = commands.switch() else {
+        return;
+    };
     let shared = commands.clone();
     switch.shell.memory.register(move |usage| {
         if let Ok(switch) = shared.switch() {
@@ -16,7 +18,10 @@ pub(super) fn register(commands: &Commands) {
     });
     let shared = commands.clone();
     coverage::add_source(move |take| {
-        let counters = shared.switch().ok().and_then(|switch| switch.with_datapath(|datapath| datapath.coverage()).ok());
+        let counters = shared
+            .switch()
+            .ok()
+            .and_then(|switch| switch.with_datapath(|datapath| datapath.coverage()).ok());
         for (name, total) in counters.unwrap_or_default() {
             take(&name, total);
         }
@@ -33,22 +38,36 @@ pub(super) fn register(commands: &Commands) {
 fn report_memory(switch: &Switch, usage: &mut memory::Usage) {
     for bridge in bridges(switch) {
         let pipeline = bridge.pipeline.borrow();
-        usage.add("rules", (pipeline.rule_count() + pipeline.hidden_count()) as u64);
+        usage.add(
+            "rules",
+            (pipeline.rule_count() + pipeline.hidden_count()) as u64,
+        );
         usage.add("behaviours", pipeline.behaviour_count() as u64);
         if let Some(openflow) = bridge.openflow.get() {
             usage.add("ofconns", openflow.connection_count() as u64);
         }
     }
-    for (name, amount) in switch.with_datapath(|datapath| datapath.memory()).unwrap_or_default() {
+    for (name, amount) in switch
+        .with_datapath(|datapath| datapath.memory())
+        .unwrap_or_default()
+    {
         usage.add(name, amount);
     }
 }
 
 /// Everything dropped so far, by reason: by workers, and packets for controllers that did not read.
 pub(super) fn drops(switch: &Switch) -> BTreeMap<String, u64> {
-    let drops = switch.with_datapath(|datapath| datapath.drops()).unwrap_or_default();
-    let mut drops: BTreeMap<String, u64> = drops.into_iter().map(|(reason, packets)| (reason.to_owned(), packets)).collect();
-    let unread = bridges(switch).iter().filter_map(|bridge| Some(bridge.openflow.get()?.packet_ins_dropped())).sum();
+    let drops = switch
+        .with_datapath(|datapath| datapath.drops())
+        .unwrap_or_default();
+    let mut drops: BTreeMap<String, u64> = drops
+        .into_iter()
+        .map(|(reason, packets)| (reason.to_owned(), packets))
+        .collect();
+    let unread = bridges(switch)
+        .iter()
+        .filter_map(|bridge| Some(bridge.openflow.get()?.packet_ins_dropped()))
+        .sum();
     drops.insert("packet_in_unread".into(), unread);
     drops
 }

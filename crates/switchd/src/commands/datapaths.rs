@@ -20,12 +20,23 @@ pub(super) struct Numbers {
 /// The number that Open vSwitch's userspace datapath gives to a new port, where `taken` are in use: in the dummy datapath the number in its name (from
 /// 100 for names in `br`), if that is free; else the lowest free one.
 fn choose_number(datapath_type: &str, name: &str, taken: &BTreeSet<u32>) -> u32 {
-    let digits: String = name.chars().skip_while(|letter| !letter.is_ascii_digit()).take_while(char::is_ascii_digit).collect();
+    let digits: String = name
+        .chars()
+        .skip_while(|letter| !letter.is_ascii_digit())
+        .take_while(char::is_ascii_digit)
+        .collect();
     let base = if name.starts_with("br") { 100 } else { 0 };
-    let named = digits.parse::<u32>().ok().and_then(|number| number.checked_add(base));
+    let named = digits
+        .parse::<u32>()
+        .ok()
+        .and_then(|number| number.checked_add(base));
     match named {
-        Some(number) if datapath_type == "dummy" && number > 0 && !taken.contains(&number) => number,
-        _ => (1..).find(|number| !taken.contains(number)).unwrap_or(u32::MAX),
+        Some(number) if datapath_type == "dummy" && number > 0 && !taken.contains(&number) => {
+            number
+        }
+        _ => (1..)
+            .find(|number| !taken.contains(number))
+            .unwrap_or(u32::MAX),
     }
 }
 
@@ -36,8 +47,19 @@ impl Numbers {
         let mut given = self.given.borrow_mut();
         let mut present = BTreeMap::new();
         for bridge in &bridges {
-            for port in bridge.ports.borrow().values().filter(|port| port.control.is_some()) {
-                present.insert(port.id, (bridge.settings.borrow().datapath_type.clone(), port.config.interface_name.clone()));
+            for port in bridge
+                .ports
+                .borrow()
+                .values()
+                .filter(|port| port.control.is_some())
+            {
+                present.insert(
+                    port.id,
+                    (
+                        bridge.settings.borrow().datapath_type.clone(),
+                        port.config.interface_name.clone(),
+                    ),
+                );
             }
         }
         given.retain(|id, _| present.contains_key(id));
@@ -63,40 +85,76 @@ impl Numbers {
 
 /// The datapath types in use.
 pub(super) fn types(switch: &Switch) -> BTreeSet<String> {
-    bridges(switch).iter().map(|bridge| bridge.settings.borrow().datapath_type.clone()).collect()
+    bridges(switch)
+        .iter()
+        .map(|bridge| bridge.settings.borrow().datapath_type.clone())
+        .collect()
 }
 
 fn bridges_of(switch: &Switch, datapath_type: &str) -> Vec<Rc<Bridge>> {
-    bridges(switch).into_iter().filter(|bridge| bridge.settings.borrow().datapath_type == datapath_type).collect()
+    bridges(switch)
+        .into_iter()
+        .filter(|bridge| bridge.settings.borrow().datapath_type == datapath_type)
+        .collect()
 }
 
 pub(super) fn register(commands: &Commands) {
     let numbers = Rc::clone(&commands.numbers);
-    commands.answer("dpif/show", "", (0, 0), move |switch, _| Ok(show(switch, &numbers)));
+    commands.answer("dpif/show", "", (0, 0), move |switch, _| {
+        Ok(show(switch, &numbers))
+    });
     commands.answer("dpif/dump-dps", "", (0, 0), |switch, _| {
         let name = |datapath_type: String| {
             let bridges = bridges_of(switch, &datapath_type);
-            bridges.iter().map(|bridge| format!("{datapath_type}@{}\n", bridge.name)).collect::<String>()
+            bridges
+                .iter()
+                .map(|bridge| format!("{datapath_type}@{}\n", bridge.name))
+                .collect::<String>()
         };
         Ok(types(switch).into_iter().map(name).collect())
     });
-    commands.answer("dpif/dump-flows", "[-m] [--names | --no-names] bridge", (1, 3), |switch, arguments| {
-        bridge(switch, arguments.last().map_or("", |name| name)).map(|_| String::new())
-    });
+    commands.answer(
+        "dpif/dump-flows",
+        "[-m] [--names | --no-names] bridge",
+        (1, 3),
+        |switch, arguments| {
+            bridge(switch, arguments.last().map_or("", |name| name)).map(|_| String::new())
+        },
+    );
     let numbers = Rc::clone(&commands.numbers);
-    commands.answer("dpctl/show", "[-s] [dp...]", (0, usize::MAX), move |switch, arguments| dpctl_show(switch, &numbers, arguments));
+    commands.answer(
+        "dpctl/show",
+        "[-s] [dp...]",
+        (0, usize::MAX),
+        move |switch, arguments| dpctl_show(switch, &numbers, arguments),
+    );
     commands.answer("dpctl/dump-dps", "", (0, 0), |switch, _| {
-        Ok(types(switch).iter().map(|datapath_type| format!("{datapath_type}@ovs-{datapath_type}\n")).collect())
+        Ok(types(switch)
+            .iter()
+            .map(|datapath_type| format!("{datapath_type}@ovs-{datapath_type}\n"))
+            .collect())
     });
-    commands.answer("dpctl/dump-flows", "[-m] [--names] [dp] [filter=..] [type=..] [pmd=..]", (0, usize::MAX), dpctl_dump_flows);
-    commands.answer("upcall/show", "", (0, 0), |switch, _| Ok(upcall_show(switch)));
+    commands.answer(
+        "dpctl/dump-flows",
+        "[-m] [--names] [dp] [filter=..] [type=..] [pmd=..]",
+        (0, usize::MAX),
+        dpctl_dump_flows,
+    );
+    commands.answer("upcall/show", "", (0, 0), |switch, _| {
+        Ok(upcall_show(switch))
+    });
 }
 
 /// Packets received by the devices of a datapath type. Every one is looked up where it is received, so none misses.
 fn received(switch: &Switch, datapath_type: &str) -> u64 {
     let mut packets = 0;
     for bridge in bridges_of(switch, datapath_type) {
-        for port in bridge.ports.borrow().values().filter(|port| port.control.is_some()) {
+        for port in bridge
+            .ports
+            .borrow()
+            .values()
+            .filter(|port| port.control.is_some())
+        {
             if let Ok(Ok(stats)) = switch.with_datapath(|datapath| datapath.port_stats(port.id)) {
                 packets += stats.rx_packets;
             }
@@ -110,13 +168,28 @@ fn configuration(switch: &Switch, port: &Port) -> BTreeMap<&'static str, String>
     let mut shown = BTreeMap::new();
     match port.config.device.as_str() {
         "patch" => {
-            shown.insert("peer", port.config.options.get("peer").cloned().unwrap_or_default());
+            shown.insert(
+                "peer",
+                port.config.options.get("peer").cloned().unwrap_or_default(),
+            );
         }
         "dpdk" | "dpdkvhostuser" | "dpdkvhostuserclient" | "dummy-pmd" | "afxdp" => {
-            let ports = switch.with_datapath(|datapath| datapath.ports()).unwrap_or_default();
-            let queues = ports.iter().find(|info| info.id == port.id).map_or(0, |info| info.queues);
-            let workers = switch.with_datapath(|datapath| datapath.workers().len()).unwrap_or(0);
-            let wanted = port.config.options.get("n_rxq").cloned().unwrap_or_else(|| queues.to_string());
+            let ports = switch
+                .with_datapath(|datapath| datapath.ports())
+                .unwrap_or_default();
+            let queues = ports
+                .iter()
+                .find(|info| info.id == port.id)
+                .map_or(0, |info| info.queues);
+            let workers = switch
+                .with_datapath(|datapath| datapath.workers().len())
+                .unwrap_or(0);
+            let wanted = port
+                .config
+                .options
+                .get("n_rxq")
+                .cloned()
+                .unwrap_or_else(|| queues.to_string());
             shown.insert("configured_rx_queues", queues.to_string());
             shown.insert("requested_rx_queues", wanted);
             shown.insert("configured_tx_queues", workers.to_string());
@@ -133,24 +206,43 @@ fn configuration(switch: &Switch, port: &Port) -> BTreeMap<&'static str, String>
 /// `TYPE` or `TYPE: key=value, ...`, in brackets.
 fn kind(switch: &Switch, bridge: &Bridge, port: &Port) -> String {
     let shown = configuration(switch, port);
-    let pairs: Vec<String> = shown.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let pairs: Vec<String> = shown
+        .iter()
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect();
     let colon = if pairs.is_empty() { "" } else { ": " };
-    format!("({}{colon}{})", device_type(switch, bridge, port), pairs.join(", "))
+    format!(
+        "({}{colon}{})",
+        device_type(switch, bridge, port),
+        pairs.join(", ")
+    )
 }
 
 fn show(switch: &Switch, numbers: &Numbers) -> String {
     numbers.refresh(switch);
     let mut text = String::new();
     for datapath_type in types(switch) {
-        let _ = writeln!(text, "{datapath_type}@ovs-{datapath_type}: hit:{} missed:0", received(switch, &datapath_type));
+        let _ = writeln!(
+            text,
+            "{datapath_type}@ovs-{datapath_type}: hit:{} missed:0",
+            received(switch, &datapath_type)
+        );
         for bridge in bridges_of(switch, &datapath_type) {
             let _ = writeln!(text, "  {}:", bridge.name);
             let ports = bridge.ports.borrow();
             let mut sorted: Vec<&Port> = ports.values().collect();
             sorted.sort_by_key(|port| &port.config.interface_name);
             for port in sorted {
-                let number = numbers.of(port).map_or("none".into(), |number| number.to_string());
-                let _ = writeln!(text, "    {} {}/{number}: {}", port.config.interface_name, port.number, kind(switch, &bridge, port));
+                let number = numbers
+                    .of(port)
+                    .map_or("none".into(), |number| number.to_string());
+                let _ = writeln!(
+                    text,
+                    "    {} {}/{number}: {}",
+                    port.config.interface_name,
+                    port.number,
+                    kind(switch, &bridge, port)
+                );
             }
         }
     }
@@ -160,26 +252,42 @@ fn show(switch: &Switch, numbers: &Numbers) -> String {
 /// The datapath type that a name means: `netdev@ovs-netdev`, or `ovs-netdev` alone.
 fn find(switch: &Switch, name: &str) -> Option<String> {
     types(switch).into_iter().find(|datapath_type| {
-        name == format!("ovs-{datapath_type}") || name == format!("{datapath_type}@ovs-{datapath_type}")
+        name == format!("ovs-{datapath_type}")
+            || name == format!("{datapath_type}@ovs-{datapath_type}")
     })
 }
 
 fn dpctl_show(switch: &Switch, numbers: &Numbers, arguments: &[String]) -> Answer {
     numbers.refresh(switch);
-    let statistics = arguments.iter().any(|word| word == "-s" || word == "--statistics");
-    let names: Vec<&String> = arguments.iter().filter(|word| !word.starts_with('-')).collect();
+    let statistics = arguments
+        .iter()
+        .any(|word| word == "-s" || word == "--statistics");
+    let names: Vec<&String> = arguments
+        .iter()
+        .filter(|word| !word.starts_with('-'))
+        .collect();
     let mut chosen = Vec::new();
     for name in &names {
         let program = &switch.shell.options.program;
-        chosen.push(find(switch, name).ok_or_else(|| format!("{program}: opening datapath {name} failed (No such device)"))?);
+        chosen.push(find(switch, name).ok_or_else(|| {
+            format!("{program}: opening datapath {name} failed (No such device)")
+        })?);
     }
     if names.is_empty() {
         chosen.extend(types(switch));
     }
-    Ok(chosen.iter().map(|datapath_type| dpctl_show_one(switch, numbers, datapath_type, statistics)).collect())
+    Ok(chosen
+        .iter()
+        .map(|datapath_type| dpctl_show_one(switch, numbers, datapath_type, statistics))
+        .collect())
 }
 
-fn dpctl_show_one(switch: &Switch, numbers: &Numbers, datapath_type: &str, statistics: bool) -> String {
+fn dpctl_show_one(
+    switch: &Switch,
+    numbers: &Numbers,
+    datapath_type: &str,
+    statistics: bool,
+) -> String {
     let mut text = format!(
         "{datapath_type}@ovs-{datapath_type}:\n  lookups: hit:{} missed:0 lost:0\n  flows: 0\n",
         received(switch, datapath_type)
@@ -187,10 +295,16 @@ fn dpctl_show_one(switch: &Switch, numbers: &Numbers, datapath_type: &str, stati
     let mut lines = BTreeMap::new();
     for bridge in bridges_of(switch, datapath_type) {
         for port in bridge.ports.borrow_mut().values_mut() {
-            let Some(number) = numbers.of(port) else { continue };
+            let Some(number) = numbers.of(port) else {
+                continue;
+            };
             let kind = kind(switch, &bridge, port);
             // Open vSwitch leaves the usual type out here.
-            let kind = if kind == "(system)" { String::new() } else { format!(" {kind}") };
+            let kind = if kind == "(system)" {
+                String::new()
+            } else {
+                format!(" {kind}")
+            };
             let mut line = format!("  port {number}: {}{kind}\n", port.config.interface_name);
             if statistics {
                 line += &port_statistics(&bridge, port);
@@ -208,16 +322,35 @@ fn port_statistics(bridge: &Bridge, port: &mut Port) -> String {
     format!(
         "    RX packets:{} errors:{} dropped:{} overruns:{} frame:{}\n    \
              TX packets:{} errors:{} dropped:{} aborted:{} carrier:{}\n    collisions:{}\n    RX bytes:{}{}  TX bytes:{}{}\n",
-        of("rx_packets"), of("rx_errors"), of("rx_dropped"), of("rx_over_err"), of("rx_frame_err"),
-        of("tx_packets"), of("tx_errors"), of("tx_dropped"), of("tx_aborted_errors"), of("tx_carrier_errors"), of("collisions"),
-        of("rx_bytes"), scaled(counters.get("rx_bytes")), of("tx_bytes"), scaled(counters.get("tx_bytes"))
+        of("rx_packets"),
+        of("rx_errors"),
+        of("rx_dropped"),
+        of("rx_over_err"),
+        of("rx_frame_err"),
+        of("tx_packets"),
+        of("tx_errors"),
+        of("tx_dropped"),
+        of("tx_aborted_errors"),
+        of("tx_carrier_errors"),
+        of("collisions"),
+        of("rx_bytes"),
+        scaled(counters.get("rx_bytes")),
+        of("tx_bytes"),
+        scaled(counters.get("tx_bytes"))
     )
 }
 
 /// ` (1.5 KiB)` behind a number of bytes of 1 KiB or more.
 fn scaled(bytes: Option<&u64>) -> String {
-    const UNITS: [(u64, &str); 4] = [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
-    let Some(bytes) = bytes else { return String::new() };
+    const UNITS: [(u64, &str); 4] = [
+        (1 << 40, "TiB"),
+        (1 << 30, "GiB"),
+        (1 << 20, "MiB"),
+        (1 << 10, "KiB"),
+    ];
+    let Some(bytes) = bytes else {
+        return String::new();
+    };
     match UNITS.iter().find(|(unit, _)| bytes >= unit) {
         Some((unit, name)) => format!(" ({:.1} {name})", *bytes as f64 / *unit as f64),
         None => String::new(),
@@ -227,22 +360,31 @@ fn scaled(bytes: Option<&u64>) -> String {
 /// No flow is cached, so none is listed; what is wrong with the arguments is told all the same.
 fn dpctl_dump_flows(switch: &Switch, arguments: &[String]) -> Answer {
     let program = &switch.shell.options.program;
-    let name = arguments.iter().find(|word| !word.starts_with('-') && !word.contains('='));
+    let name = arguments
+        .iter()
+        .find(|word| !word.starts_with('-') && !word.contains('='));
     let types = types(switch);
     match name {
-        Some(name) if find(switch, name).is_none() => Err(format!("{program}: datapath not found (Invalid argument)")),
-        None if types.len() > 1 => {
-            Err(format!("{program}: multiple datapaths, specify one\n{program}: datapath not found (Invalid argument)"))
+        Some(name) if find(switch, name).is_none() => {
+            Err(format!("{program}: datapath not found (Invalid argument)"))
         }
-        None if types.is_empty() => {
-            Err(format!("{program}: no datapaths exist\n{program}: datapath not found (Invalid argument)"))
-        }
+        None if types.len() > 1 => Err(format!(
+            "{program}: multiple datapaths, specify one\n{program}: datapath not found (Invalid argument)"
+        )),
+        None if types.is_empty() => Err(format!(
+            "{program}: no datapaths exist\n{program}: datapath not found (Invalid argument)"
+        )),
         _ => Ok(String::new()),
     }
 }
 
 fn upcall_show(switch: &Switch) -> String {
-    let limit = switch.applied.borrow().global.as_ref().map_or(0, |global| global.flow_limit);
+    let limit = switch
+        .applied
+        .borrow()
+        .global
+        .as_ref()
+        .map_or(0, |global| global.flow_limit);
     let mut text = String::new();
     for datapath_type in types(switch) {
         let _ = writeln!(

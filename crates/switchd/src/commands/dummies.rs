@@ -16,7 +16,9 @@ const SHORTEST: usize = 14;
 const PATIENCE: Duration = Duration::from_millis(500);
 
 pub(super) fn register(commands: &Commands) {
-    let Ok(switch) = commands.switch() else { return };
+    let Ok(switch) = commands.switch() else {
+        return;
+    };
     if switch.shell.options.dummy.is_none() {
         return;
     }
@@ -26,11 +28,23 @@ pub(super) fn register(commands: &Commands) {
         (2, usize::MAX),
         |switch, arguments, reply| receive(switch, &arguments, reply),
     );
-    commands.answer("netdev-dummy/set-admin-state", "[netdev] up|down", (1, 2), set_admin_state);
-    commands.answer("netdev-dummy/conn-state", "[netdev]", (0, 1), |_, arguments| {
-        // Dummies are not connected to anything outside.
-        Ok(arguments.first().map_or(String::new(), |name| format!("{name}: unknown\n")))
-    });
+    commands.answer(
+        "netdev-dummy/set-admin-state",
+        "[netdev] up|down",
+        (1, 2),
+        set_admin_state,
+    );
+    commands.answer(
+        "netdev-dummy/conn-state",
+        "[netdev]",
+        (0, 1),
+        |_, arguments| {
+            // Dummies are not connected to anything outside.
+            Ok(arguments
+                .first()
+                .map_or(String::new(), |name| format!("{name}: unknown\n")))
+        },
+    );
 }
 
 fn is_dummy(switch: &Switch, bridge: &Bridge, port: &Port) -> bool {
@@ -41,18 +55,30 @@ fn is_dummy(switch: &Switch, bridge: &Bridge, port: &Port) -> bool {
 fn find(switch: &Switch, name: &str) -> Option<(Rc<Bridge>, u16)> {
     bridges(switch).into_iter().find_map(|bridge| {
         let number = bridge.number_of(name)?;
-        let dummy = bridge.ports.borrow().get(&number).is_some_and(|port| is_dummy(switch, &bridge, port));
+        let dummy = bridge
+            .ports
+            .borrow()
+            .get(&number)
+            .is_some_and(|port| is_dummy(switch, &bridge, port));
         dummy.then_some((bridge, number))
     })
 }
 
 /// A frame from its bytes in hexadecimal.
 fn from_hex(text: &str) -> Option<Vec<u8>> {
-    let digits: Vec<u8> = text.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
+    let digits: Vec<u8> = text
+        .bytes()
+        .filter(|byte| !byte.is_ascii_whitespace())
+        .collect();
     if !digits.len().is_multiple_of(2) || digits.len() / 2 < SHORTEST {
         return None;
     }
-    let byte = |pair: &[u8]| std::str::from_utf8(pair).ok().filter(|pair| !pair.starts_with('+')).and_then(|pair| u8::from_str_radix(pair, 16).ok());
+    let byte = |pair: &[u8]| {
+        std::str::from_utf8(pair)
+            .ok()
+            .filter(|pair| !pair.starts_with('+'))
+            .and_then(|pair| u8::from_str_radix(pair, 16).ok())
+    };
     digits.chunks(2).map(byte).collect()
 }
 
@@ -61,7 +87,10 @@ fn frames(arguments: &[String]) -> Result<Vec<Vec<u8>>, String> {
     let mut words = arguments.iter().peekable();
     if words.next_if(|word| *word == "--qid").is_some() {
         // Dummies have one queue.
-        words.next().and_then(|number| odp::number(number)).ok_or("Invalid queue id.")?;
+        words
+            .next()
+            .and_then(|number| odp::number(number))
+            .ok_or("Invalid queue id.")?;
     }
     let mut frames = Vec::new();
     while let Some(word) = words.next() {
@@ -94,7 +123,9 @@ fn receive(switch: Rc<Switch>, arguments: &[String], reply: Reply) {
     };
     let (port, before) = {
         let mut ports = bridge.ports.borrow_mut();
-        let Some(port) = ports.get_mut(&number) else { return reply.error("no such dummy netdev") };
+        let Some(port) = ports.get_mut(&number) else {
+            return reply.error("no such dummy netdev");
+        };
         let before = received(&switch, port.id);
         for frame in &frames {
             // As in Open vSwitch what is put into a port that is down is lost.
@@ -105,7 +136,15 @@ fn receive(switch: Rc<Switch>, arguments: &[String], reply: Reply) {
                 return reply.error(error.to_string());
             }
         }
-        (port.id, before + if port.info.admin_up { frames.len() as u64 } else { 0 })
+        (
+            port.id,
+            before
+                + if port.info.admin_up {
+                    frames.len() as u64
+                } else {
+                    0
+                },
+        )
     };
     tokio::task::spawn_local(async move {
         let began = Instant::now();
@@ -125,7 +164,11 @@ fn received(switch: &Switch, port: PortId) -> u64 {
 }
 
 fn set_admin_state(switch: &Switch, arguments: &[String]) -> Answer {
-    let up = match arguments.last().map(|word| word.to_ascii_lowercase()).as_deref() {
+    let up = match arguments
+        .last()
+        .map(|word| word.to_ascii_lowercase())
+        .as_deref()
+    {
         Some("up") => true,
         Some("down") => false,
         _ => return Err("Invalid Admin State".into()),
@@ -136,7 +179,11 @@ fn set_admin_state(switch: &Switch, arguments: &[String]) -> Answer {
     }
     for bridge in bridges(switch) {
         for port in bridge.ports.borrow_mut().values_mut() {
-            let chosen = if named { port.config.interface_name == arguments[0] } else { is_dummy(switch, &bridge, port) };
+            let chosen = if named {
+                port.config.interface_name == arguments[0]
+            } else {
+                is_dummy(switch, &bridge, port)
+            };
             if let Some(control) = port.control.as_mut().filter(|_| chosen) {
                 control.set_admin(up).map_err(|error| error.to_string())?;
             }

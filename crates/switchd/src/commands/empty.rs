@@ -16,16 +16,28 @@ const EMPTY: [(&str, &str, &str); 7] = [
 
 pub(super) fn register(commands: &Commands) {
     for (name, usage, missing) in EMPTY {
-        commands.answer(name, usage, (0, 1), move |_, arguments| match arguments.first() {
-            Some(_) => Err(missing.to_owned()),
-            None => Ok(String::new()),
+        commands.answer(name, usage, (0, 1), move |_, arguments| {
+            match arguments.first() {
+                Some(_) => Err(missing.to_owned()),
+                None => Ok(String::new()),
+            }
         });
     }
-    commands.answer("bond/list", "", (0, 0), |_, _| Ok("bond\ttype\trecircID\tmembers\n".into()));
-    for (name, text) in [("qos/show", "QoS not configured on"), ("qos/show-types", "No QoS types supported for interface:")] {
-        commands.answer(name, "interface", (1, 1), move |switch, arguments| match has_interface(switch, &arguments[0]) {
-            true => Ok(format!("{text} {}\n", arguments[0])),
-            false => Err("no such interface".into()),
-        });
+    commands.answer("bond/list", "", (0, 0), |_, _| {
+        Ok("bond\ttype\trecircID\tmembers\n".into())
+    });
+    for (name, text) in [
+        ("qos/show", "QoS not configured on"),
+        ("qos/show-types", "No QoS types supported for interface:"),
+    ] {
+        commands.answer(
+            name,
+            "interface",
+            (1, 1),
+            move |switch, arguments| match has_interface(switch, &arguments[0]) {
+                true => Ok(format!("{text} {}\n", arguments[0])),
+                false => Err("no such interface".into()),
+            },
+        );
     }
 }

@@ -12,7 +12,9 @@ static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 pub(super) fn register(commands: &Commands) {
     LazyLock::force(&START);
-    commands.answer("sluice/stats", "", (0, 0), |switch, _| Ok(stats(switch).to_string()));
+    commands.answer("sluice/stats", "", (0, 0), |switch, _| {
+        Ok(stats(switch).to_string())
+    });
     commands.answer("sluice/tables", "[bridge]", (0, 1), tables);
 }
 
@@ -51,7 +53,9 @@ fn ports(bridge: &Bridge) -> Vec<Value> {
 }
 
 fn workers(switch: &Switch) -> Vec<Value> {
-    let workers = switch.with_datapath(|datapath| datapath.workers()).unwrap_or_default();
+    let workers = switch
+        .with_datapath(|datapath| datapath.workers())
+        .unwrap_or_default();
     let describe = |worker: &datapath::WorkerInfo| {
         json!({
             "name": worker.name,
@@ -76,10 +80,17 @@ struct Table {
 /// Tables that hold rules, or have been asked.
 fn tables_in_use(bridge: &Bridge) -> Vec<Table> {
     let pipeline = bridge.pipeline.borrow();
-    let used = pipeline.table_stats().into_iter().filter(|table| table.active > 0 || table.lookups > 0);
+    let used = pipeline
+        .table_stats()
+        .into_iter()
+        .filter(|table| table.active > 0 || table.lookups > 0);
     used.map(|stats| {
         let (template, size) = pipeline.template(stats.table);
-        Table { stats, template, size }
+        Table {
+            stats,
+            template,
+            size,
+        }
     })
     .collect()
 }
@@ -109,7 +120,13 @@ fn tables(switch: &Switch, arguments: &[String]) -> Answer {
             let _ = writeln!(
                 text,
                 "{:<16} {:>5} {:>10}  {:<8} {:>10} {:>20} {:>20}",
-                bridge.name, stats.table, stats.active, table.template, table.size, stats.lookups, stats.matched
+                bridge.name,
+                stats.table,
+                stats.active,
+                table.template,
+                table.size,
+                stats.lookups,
+                stats.matched
             );
         }
     }

@@ -11,7 +11,17 @@ const VLAN: u16 = 0x8100;
 const DEPTH: usize = 3;
 /// Metadata, which a received packet does not have.
 const METADATA: [&str; 11] = [
-    "in_port", "recirc_id", "skb_priority", "skb_mark", "ct_state", "ct_zone", "ct_mark", "ct_label", "dp_hash", "packet_type", "tunnel",
+    "in_port",
+    "recirc_id",
+    "skb_priority",
+    "skb_mark",
+    "ct_state",
+    "ct_zone",
+    "ct_mark",
+    "ct_label",
+    "dp_hash",
+    "packet_type",
+    "tunnel",
 ];
 
 /// A packet to be made.
@@ -35,9 +45,30 @@ pub(super) struct Flow {
 pub(super) enum Network {
     #[default]
     None,
-    Ipv4 { src: Ipv4Addr, dst: Ipv4Addr, protocol: u8, tos: u8, ttl: u8, fragment: Fragment },
-    Ipv6 { src: Ipv6Addr, dst: Ipv6Addr, label: u32, protocol: u8, class: u8, hop_limit: u8, fragment: Fragment },
-    Arp { spa: Ipv4Addr, tpa: Ipv4Addr, operation: u16, sha: [u8; 6], tha: [u8; 6] },
+    Ipv4 {
+        src: Ipv4Addr,
+        dst: Ipv4Addr,
+        protocol: u8,
+        tos: u8,
+        ttl: u8,
+        fragment: Fragment,
+    },
+    Ipv6 {
+        src: Ipv6Addr,
+        dst: Ipv6Addr,
+        label: u32,
+        protocol: u8,
+        class: u8,
+        hop_limit: u8,
+        fragment: Fragment,
+    },
+    Arp {
+        spa: Ipv4Addr,
+        tpa: Ipv4Addr,
+        operation: u16,
+        sha: [u8; 6],
+        tha: [u8; 6],
+    },
     /// A label stack entry.
     Mpls(u32),
 }
@@ -71,7 +102,9 @@ pub(super) fn mac(text: &str) -> Option<[u8; 6]> {
     let mut bytes = [0; 6];
     let mut parts = text.split(':');
     for byte in &mut bytes {
-        let part = parts.next().filter(|part| (1..=2).contains(&part.len()) && !part.starts_with('+'))?;
+        let part = parts
+            .next()
+            .filter(|part| (1..=2).contains(&part.len()) && !part.starts_with('+'))?;
         *byte = u8::from_str_radix(part, 16).ok()?;
     }
     parts.next().is_none().then_some(bytes)
@@ -90,7 +123,8 @@ impl Flow {
     /// Reads a flow. The error is what Open vSwitch says, with the attribute that is not understood.
     pub fn parse(text: &str) -> Result<Flow, String> {
         let mut flow = Flow::default();
-        flow.read(text, 0).map_err(|rest| format!("syntax error at {rest}"))?;
+        flow.read(text, 0)
+            .map_err(|rest| format!("syntax error at {rest}"))?;
         Ok(flow)
     }
 
@@ -126,22 +160,35 @@ impl Flow {
             "vlan" => {
                 let pairs = Pairs::of(inside, &["vid", "pcp", "cfi", "tci"])?;
                 let (vid, pcp) = (pairs.number("vid")? & 0xfff, pairs.number("pcp")? & 7);
-                self.tags.push((self.eth_type.take().unwrap_or(VLAN), (pcp << 13 | vid) as u16));
+                self.tags.push((
+                    self.eth_type.take().unwrap_or(VLAN),
+                    (pcp << 13 | vid) as u16,
+                ));
             }
             "ipv4" | "ipv6" | "arp" | "mpls" => self.network = network(name, inside)?,
             "tcp" | "udp" | "sctp" => {
                 let pairs = Pairs::of(inside, &["src", "dst"])?;
-                self.transport = Transport { src: narrow(pairs.number("src")?)?, dst: narrow(pairs.number("dst")?)? };
+                self.transport = Transport {
+                    src: narrow(pairs.number("src")?)?,
+                    dst: narrow(pairs.number("dst")?)?,
+                };
             }
             "icmp" | "icmpv6" => {
                 let pairs = Pairs::of(inside, &["type", "code"])?;
                 let byte = |name| u8::try_from(pairs.number(name)?).ok().map(u16::from);
-                self.transport = Transport { src: byte("type")?, dst: byte("code")? };
+                self.transport = Transport {
+                    src: byte("type")?,
+                    dst: byte("code")?,
+                };
             }
             "tcp_flags" => self.tcp_flags = tcp_flags(inside)?,
             "nd" => {
                 let pairs = Pairs::of(inside, &["target", "sll", "tll"])?;
-                self.neighbour = Some(Neighbour { target: pairs.ipv6("target")?, sll: pairs.mac("sll")?, tll: pairs.mac("tll")? });
+                self.neighbour = Some(Neighbour {
+                    target: pairs.ipv6("target")?,
+                    sll: pairs.mac("sll")?,
+                    tll: pairs.mac("tll")?,
+                });
             }
             name if METADATA.contains(&name) => {}
             _ => return None,
@@ -154,7 +201,11 @@ impl Flow {
 fn attribute(text: &str) -> Option<(&str, &str, &str)> {
     let open = text.find('(')?;
     let name = &text[..open];
-    if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_') {
+    if name.is_empty()
+        || !name
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
+    {
         return None;
     }
     let mut depth = 0;
@@ -246,11 +297,16 @@ fn network(name: &str, inside: &str) -> Option<Network> {
             }
         }
         "ipv6" => {
-            let pairs = Pairs::of(inside, &["src", "dst", "label", "proto", "tclass", "hlimit", "frag"])?;
+            let pairs = Pairs::of(
+                inside,
+                &["src", "dst", "label", "proto", "tclass", "hlimit", "frag"],
+            )?;
             Network::Ipv6 {
                 src: pairs.ipv6("src")?,
                 dst: pairs.ipv6("dst")?,
-                label: u32::try_from(pairs.number("label")?).ok().filter(|label| *label < 1 << 20)?,
+                label: u32::try_from(pairs.number("label")?)
+                    .ok()
+                    .filter(|label| *label < 1 << 20)?,
                 protocol: pairs.byte("proto")?,
                 class: pairs.byte("tclass")?,
                 hop_limit: pairs.byte("hlimit")?,
@@ -272,7 +328,10 @@ fn network(name: &str, inside: &str) -> Option<Network> {
             let label = pairs.number("label")?;
             let (class, bottom) = (pairs.number("tc")?, pairs.number("bos")?);
             let fits = label < 1 << 20 && class < 8 && bottom < 2;
-            let entry = (label as u32) << 12 | (class as u32) << 9 | (bottom as u32) << 8 | u32::from(pairs.byte("ttl")?);
+            let entry = (label as u32) << 12
+                | (class as u32) << 9
+                | (bottom as u32) << 8
+                | u32::from(pairs.byte("ttl")?);
             return fits.then_some(Network::Mpls(entry));
         }
     })
@@ -308,23 +367,37 @@ mod tests {
 
     #[test]
     fn tags_take_the_type_in_front_of_them() {
-        let flow = Flow::parse("eth(src=0:1:2:3:4:5,dst=6:7:8:9:a:b),eth_type(0x88a8),vlan(vid=10,pcp=3),encap(eth_type(0x8100),vlan(vid=11,pcp=0),encap(eth_type(0x88cc)))");
+        let flow = Flow::parse(
+            "eth(src=0:1:2:3:4:5,dst=6:7:8:9:a:b),eth_type(0x88a8),vlan(vid=10,pcp=3),encap(eth_type(0x8100),vlan(vid=11,pcp=0),encap(eth_type(0x88cc)))",
+        );
         let flow = flow.unwrap();
         assert_eq!(flow.tags, [(0x88a8, 0x600a), (0x8100, 11)]);
         assert_eq!(flow.eth_type, Some(0x88cc));
-        assert_eq!((flow.src, flow.dst), ([0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]));
+        assert_eq!(
+            (flow.src, flow.dst),
+            ([0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11])
+        );
     }
 
     #[test]
     fn what_is_wrong_is_shown_from_where_it_is() {
         let error = |text| Flow::parse(text).unwrap_err();
         assert_eq!(error("zz"), "syntax error at zz");
-        assert_eq!(error("in_port(1),udp(src=1,dst=x)"), "syntax error at udp(src=1,dst=x)");
+        assert_eq!(
+            error("in_port(1),udp(src=1,dst=x)"),
+            "syntax error at udp(src=1,dst=x)"
+        );
         assert_eq!(error("eth(),foo(3)"), "syntax error at foo(3)");
         assert_eq!(error("eth_type(0x0800"), "syntax error at eth_type(0x0800");
         assert_eq!(error("ipv4(src=1.2.3)"), "syntax error at ipv4(src=1.2.3)");
-        assert_eq!(error("mpls(label=1048576)"), "syntax error at mpls(label=1048576)");
-        assert_eq!(error("mpls(label=1,label=2)"), "syntax error at mpls(label=1,label=2)");
+        assert_eq!(
+            error("mpls(label=1048576)"),
+            "syntax error at mpls(label=1048576)"
+        );
+        assert_eq!(
+            error("mpls(label=1,label=2)"),
+            "syntax error at mpls(label=1,label=2)"
+        );
         let deep = "encap(".repeat(10_000) + &")".repeat(10_000);
         assert!(Flow::parse(&deep).is_err());
     }

@@ -13,25 +13,49 @@ use std::fmt::Write;
 const PERIOD: u32 = 60;
 
 pub(super) fn register(commands: &Commands) {
-    commands.answer("dpif-netdev/pmd-stats-show", "[-pmd core] [dp]", (0, 3), stats_show);
-    commands.answer("dpif-netdev/pmd-stats-clear", "[-pmd core] [dp]", (0, 3), |switch, arguments| {
-        Selection::read(switch, arguments)?;
-        switch.with_datapath(|datapath| datapath.clear_worker_stats()).map_err(|error| error.to_string())?;
-        Ok(String::new())
-    });
+    commands.answer(
+        "dpif-netdev/pmd-stats-show",
+        "[-pmd core] [dp]",
+        (0, 3),
+        stats_show,
+    );
+    commands.answer(
+        "dpif-netdev/pmd-stats-clear",
+        "[-pmd core] [dp]",
+        (0, 3),
+        |switch, arguments| {
+            Selection::read(switch, arguments)?;
+            switch
+                .with_datapath(|datapath| datapath.clear_worker_stats())
+                .map_err(|error| error.to_string())?;
+            Ok(String::new())
+        },
+    );
     commands.answer(
         "dpif-netdev/pmd-perf-show",
         "[-nh] [-it iter-history-len] [-ms ms-history-len] [-pmd core] [dp]",
         (0, 8),
         perf_show,
     );
-    commands.answer("dpif-netdev/pmd-rxq-show", "[-pmd core] [-secs secs] [dp]", (0, 5), queues_show);
-    commands.answer("dpif-netdev/pmd-rxq-rebalance", "[dp]", (0, 1), |switch, arguments| {
-        Selection::read(switch, arguments)?;
-        let spread = switch.with_datapath(|datapath| datapath.rebalance()).map_err(|error| error.to_string())?;
-        spread.map_err(|error| error.to_string())?;
-        Ok("pmd rxq rebalance requested.\n".into())
-    });
+    commands.answer(
+        "dpif-netdev/pmd-rxq-show",
+        "[-pmd core] [-secs secs] [dp]",
+        (0, 5),
+        queues_show,
+    );
+    commands.answer(
+        "dpif-netdev/pmd-rxq-rebalance",
+        "[dp]",
+        (0, 1),
+        |switch, arguments| {
+            Selection::read(switch, arguments)?;
+            let spread = switch
+                .with_datapath(|datapath| datapath.rebalance())
+                .map_err(|error| error.to_string())?;
+            spread.map_err(|error| error.to_string())?;
+            Ok("pmd rxq rebalance requested.\n".into())
+        },
+    );
 }
 
 /// Which workers a command is about.
@@ -54,7 +78,11 @@ impl Selection {
             }
         }
         let types = datapaths::types(switch);
-        let known = name.is_some_and(|name| types.iter().any(|datapath_type| name.rsplit('@').next() == Some(&format!("ovs-{datapath_type}"))));
+        let known = name.is_some_and(|name| {
+            types.iter().any(|datapath_type| {
+                name.rsplit('@').next() == Some(&format!("ovs-{datapath_type}"))
+            })
+        });
         if types.is_empty() || !known && (name.is_some() && types.len() > 1) {
             return Err("please specify an existing datapath".into());
         }
@@ -63,9 +91,16 @@ impl Selection {
 
     /// The workers with their core numbers, in the order of these. A worker that is not pinned goes by its place among workers.
     fn workers(&self, switch: &Switch) -> Vec<(usize, WorkerInfo)> {
-        let workers = switch.with_datapath(|datapath| datapath.workers()).unwrap_or_default();
-        let numbered = workers.into_iter().enumerate().map(|(place, worker)| (worker.cpu.unwrap_or(place), worker));
-        let mut chosen: Vec<_> = numbered.filter(|(core, _)| self.core.is_none_or(|wanted| wanted == *core)).collect();
+        let workers = switch
+            .with_datapath(|datapath| datapath.workers())
+            .unwrap_or_default();
+        let numbered = workers
+            .into_iter()
+            .enumerate()
+            .map(|(place, worker)| (worker.cpu.unwrap_or(place), worker));
+        let mut chosen: Vec<_> = numbered
+            .filter(|(core, _)| self.core.is_none_or(|wanted| wanted == *core))
+            .collect();
         chosen.sort_by_key(|(core, _)| *core);
         chosen
     }
@@ -73,17 +108,35 @@ impl Selection {
 
 /// The NUMA node of a processor, 0 where there is only one.
 fn numa_node(core: usize) -> usize {
-    let entries = std::fs::read_dir(format!("/sys/devices/system/cpu/cpu{core}")).into_iter().flatten().flatten();
-    let node = |entry: std::fs::DirEntry| entry.file_name().to_str()?.strip_prefix("node")?.parse().ok();
+    let entries = std::fs::read_dir(format!("/sys/devices/system/cpu/cpu{core}"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let node = |entry: std::fs::DirEntry| {
+        entry
+            .file_name()
+            .to_str()?
+            .strip_prefix("node")?
+            .parse()
+            .ok()
+    };
     entries.filter_map(node).next().unwrap_or(0)
 }
 
 fn heading(text: &mut String, core: usize) {
-    let _ = writeln!(text, "pmd thread numa_id {} core_id {core}:", numa_node(core));
+    let _ = writeln!(
+        text,
+        "pmd thread numa_id {} core_id {core}:",
+        numa_node(core)
+    );
 }
 
 fn ratio(part: u64, whole: u64) -> f64 {
-    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+    if whole == 0 {
+        0.0
+    } else {
+        part as f64 / whole as f64
+    }
 }
 
 fn percent(part: u64, whole: u64) -> f64 {
@@ -94,9 +147,17 @@ fn percent(part: u64, whole: u64) -> f64 {
 fn lookups_per_pass(switch: &Switch) -> f64 {
     let mut lookups = 0;
     for bridge in bridges(switch) {
-        lookups += bridge.pipeline.borrow().table_stats().iter().map(|table| table.lookups).sum::<u64>();
+        lookups += bridge
+            .pipeline
+            .borrow()
+            .table_stats()
+            .iter()
+            .map(|table| table.lookups)
+            .sum::<u64>();
     }
-    let coverage = switch.with_datapath(|datapath| datapath.ports()).unwrap_or_default();
+    let coverage = switch
+        .with_datapath(|datapath| datapath.ports())
+        .unwrap_or_default();
     let mut passes = 0;
     for port in coverage {
         if let Ok(Ok(stats)) = switch.with_datapath(|datapath| datapath.port_stats(port.id)) {
@@ -164,9 +225,17 @@ fn stats_show(switch: &Switch, arguments: &[String]) -> Answer {
 
 /// The time of day with milliseconds, UTC.
 fn time_of_day() -> String {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap_or_default();
     let seconds = now.as_secs() % 86_400;
-    format!("{:02}:{:02}:{:02}.{:03}", seconds / 3600, seconds / 60 % 60, seconds % 60, now.subsec_millis())
+    format!(
+        "{:02}:{:02}:{:02}.{:03}",
+        seconds / 3600,
+        seconds / 60 % 60,
+        seconds % 60,
+        now.subsec_millis()
+    )
 }
 
 fn perf_show(switch: &Switch, arguments: &[String]) -> Answer {
@@ -184,7 +253,11 @@ fn perf_block(text: &mut String, core: usize, stats: &WorkerStats, lookups: f64)
     let used = stats.busy_cycles + stats.idle_cycles;
     let seconds = (used + stats.sleep_cycles) as f64 / rate;
     let turns = stats.busy_turns + stats.idle_turns;
-    let _ = write!(text, "\nTime: {}\nMeasurement duration: {seconds:.3} s\n\n", time_of_day());
+    let _ = write!(
+        text,
+        "\nTime: {}\nMeasurement duration: {seconds:.3} s\n\n",
+        time_of_day()
+    );
     heading(text, core);
     let microseconds = |cycles: u64| cycles as f64 / rate * 1e6;
     let _ = write!(
@@ -210,7 +283,13 @@ fn perf_block(text: &mut String, core: usize, stats: &WorkerStats, lookups: f64)
 }
 
 fn perf_packets(text: &mut String, stats: &WorkerStats, lookups: f64, seconds: f64) {
-    let thousands = |packets: u64| if seconds > 0.0 { packets as f64 / seconds / 1000.0 } else { 0.0 };
+    let thousands = |packets: u64| {
+        if seconds > 0.0 {
+            packets as f64 / seconds / 1000.0
+        } else {
+            0.0
+        }
+    };
     let hits = passes(stats);
     if stats.packets > 0 {
         let _ = write!(
@@ -221,7 +300,13 @@ fn perf_packets(text: &mut String, stats: &WorkerStats, lookups: f64, seconds: f
             ratio(stats.busy_cycles, stats.packets),
             ratio(hits, stats.packets),
         );
-        for name in ["PHWOL hits:", "MFEX Opt hits:", "Simple Match hits:", "EMC hits:", "SMC hits:"] {
+        for name in [
+            "PHWOL hits:",
+            "MFEX Opt hits:",
+            "Simple Match hits:",
+            "EMC hits:",
+            "SMC hits:",
+        ] {
             let _ = writeln!(text, "  - {name:<18}{:12}  ({:5.1} %)", 0, 0.0);
         }
         let _ = write!(
@@ -256,15 +341,25 @@ fn queues_show(switch: &Switch, arguments: &[String]) -> Answer {
     for (core, mut worker) in selection.workers(switch) {
         heading(&mut text, core);
         text.push_str("  isolated : false\n");
-        worker.queues.sort_by(|one, other| (&one.name, one.index).cmp(&(&other.name, other.index)));
+        worker
+            .queues
+            .sort_by(|one, other| (&one.name, one.index).cmp(&(&other.name, other.index)));
         let usage = |cycles: u64| match worker.recent_cycles {
             0 => "NOT AVAIL".to_owned(),
             all => format!("{:2} %", cycles.saturating_mul(100) / all),
         };
         for queue in &worker.queues {
-            let state = if is_up(switch, queue.port) { "(enabled) " } else { "(disabled)" };
+            let state = if is_up(switch, queue.port) {
+                "(enabled) "
+            } else {
+                "(disabled)"
+            };
             let usage = usage(queue.recent_cycles);
-            let _ = writeln!(text, "  port: {:<16}  queue-id: {:2} {state}  pmd usage: {usage}", queue.name, queue.index);
+            let _ = writeln!(
+                text,
+                "  port: {:<16}  queue-id: {:2} {state}  pmd usage: {usage}",
+                queue.name, queue.index
+            );
         }
         if !worker.queues.is_empty() {
             // What no queue is charged with (mailboxes, timers, packet-outs) is not told apart from looking for frames in vain.

@@ -49,7 +49,11 @@ impl Port {
 }
 
 /// What the datapath is told about a port. While rules are restored nothing is received.
-pub fn settings_of(config: &Config, flags: openflow::port::PortConfig, restoring: bool) -> PortSettings {
+pub fn settings_of(
+    config: &Config,
+    flags: openflow::port::PortConfig,
+    restoring: bool,
+) -> PortSettings {
     use openflow::port::PortConfig as Bits;
     PortSettings {
         vlan: vlan_of(&config.vlan),
@@ -71,7 +75,10 @@ fn vlan_of(vlan: &Vlan) -> VlanConfig {
         vlan::VlanMode::NativeTagged => VlanMode::NativeTagged(vlan.tag),
         vlan::VlanMode::NativeUntagged => VlanMode::NativeUntagged(vlan.tag),
     };
-    let trunks = vlan.trunks.as_ref().map(|set| set.iter().collect::<VlanSet>());
+    let trunks = vlan
+        .trunks
+        .as_ref()
+        .map(|set| set.iter().collect::<VlanSet>());
     VlanConfig::new(mode, trunks).with_priority_tags(match vlan.priority_tags {
         vlan::PriorityTags::Never => PriorityTags::Never,
         vlan::PriorityTags::IfNonzero => PriorityTags::IfNonzero,
@@ -142,14 +149,22 @@ impl Bridge {
 
     /// The number of the port with an interface's name.
     pub fn number_of(&self, interface: &str) -> Option<u16> {
-        self.ports.borrow().values().find(|port| port.config.interface_name == interface).map(|port| port.number)
+        self.ports
+            .borrow()
+            .values()
+            .find(|port| port.config.interface_name == interface)
+            .map(|port| port.number)
     }
 
     /// Chooses the address and the datapath id anew, after ports or settings have changed; gives the address to the local port. True when one of them changed.
     pub fn choose_identity(&self) -> bool {
         let settings = self.settings.borrow();
         let mirrors = self.mirrors.borrow();
-        let is_output = |name: &str| mirrors.iter().any(|mirror| matches!(&mirror.output, Output::Port(output) if output == name));
+        let is_output = |name: &str| {
+            mirrors
+                .iter()
+                .any(|mirror| matches!(&mirror.output, Output::Port(output) if output == name))
+        };
         let mut ports = self.ports.borrow_mut();
         let candidates: Vec<Candidate> = ports
             .values()
@@ -173,7 +188,9 @@ impl Bridge {
         {
             match control.set_mac(mac.0) {
                 Ok(()) => local.info = control.info(),
-                Err(error) => tracing::error!(target: "bridge", "{}: cannot set address: {error}", self.name),
+                Err(error) => {
+                    tracing::error!(target: "bridge", "{}: cannot set address: {error}", self.name)
+                }
             }
         }
         changed
@@ -183,8 +200,16 @@ impl Bridge {
     pub fn choose_mtu(&self) {
         let mut ports = self.ports.borrow_mut();
         let is_internal = |port: &Port| matches!(port.config.device.as_str(), "internal" | "tap");
-        let counts = |port: &&Port| port.control.is_some() && (!is_internal(port) || port.config.mtu_request.is_some());
-        let mtu = address::internal_mtu(ports.values().filter(counts).map(|port| port.info.mtu).filter(|mtu| *mtu > 0));
+        let counts = |port: &&Port| {
+            port.control.is_some() && (!is_internal(port) || port.config.mtu_request.is_some())
+        };
+        let mtu = address::internal_mtu(
+            ports
+                .values()
+                .filter(counts)
+                .map(|port| port.info.mtu)
+                .filter(|mtu| *mtu > 0),
+        );
         for port in ports.values_mut().filter(|port| is_internal(port)) {
             let wanted = port.config.mtu_request.unwrap_or(mtu);
             if port.info.mtu != wanted
@@ -201,8 +226,15 @@ impl Bridge {
     pub fn follow_admin_states(&self) {
         let switch = self.switch();
         for port in self.ports.borrow_mut().values_mut() {
-            let kernel = matches!(port.config.device.as_str(), "system" | "internal" | "tap" | "afxdp");
-            if kernel && port.control.is_some() && port.info.admin_up && port.flags.contains(openflow::port::PortConfig::DOWN) {
+            let kernel = matches!(
+                port.config.device.as_str(),
+                "system" | "internal" | "tap" | "afxdp"
+            );
+            if kernel
+                && port.control.is_some()
+                && port.info.admin_up
+                && port.flags.contains(openflow::port::PortConfig::DOWN)
+            {
                 port.flags.set(openflow::port::PortConfig::DOWN, false);
                 let settings = port.settings(switch.restoring.get());
                 let _ = switch.with_datapath(|datapath| datapath.modify_port(port.id, settings));

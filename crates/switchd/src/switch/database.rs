@@ -87,7 +87,9 @@ impl Database {
                     self.reconfigure()?;
                 }
                 // Losing the connection loses the lock too, but then forwarding goes on.
-                Event::LockLost if self.client.lock() == LockState::Contended => self.stand_back()?,
+                Event::LockLost if self.client.lock() == LockState::Contended => {
+                    self.stand_back()?
+                }
                 Event::LockLost => {}
                 Event::Disconnected => {
                     tracing::warn!(target: "bridge", "{}: the database is gone; forwarding goes on", self.switch.shell.options.database);
@@ -111,13 +113,21 @@ impl Database {
         self.current.replace(None);
         let global = self.switch.applied.borrow().global.clone();
         if let Some(global) = global {
-            self.switch.apply(&Desired { global, ..Desired::default() })?;
+            self.switch.apply(&Desired {
+                global,
+                ..Desired::default()
+            })?;
         }
         Ok(())
     }
 
     fn global(&self) -> crate::config::global::Global {
-        self.switch.applied.borrow().global.clone().unwrap_or_default()
+        self.switch
+            .applied
+            .borrow()
+            .global
+            .clone()
+            .unwrap_or_default()
     }
 
     /// Reads the configuration and applies it, if this daemon has the lock.
@@ -159,7 +169,9 @@ impl Database {
         }
         let again = {
             let current = self.current.borrow();
-            let Some((desired, failures)) = &*current else { return Ok(()) };
+            let Some((desired, failures)) = &*current else {
+                return Ok(());
+            };
             let appeared = self.look_for_failed(desired, failures);
             (appeared || self.switch.drop_vanished()).then(|| desired.clone())
         };
@@ -173,11 +185,22 @@ impl Database {
     /// changes: it would fail again, once a second.
     fn look_for_failed(&self, desired: &Desired, failures: &Failures) -> bool {
         let failed = desired.ports().map(|(_, port)| port).filter(|port| {
-            port.device == "system" && port.interface.is_some_and(|uuid| failures.contains_key(&uuid))
+            port.device == "system"
+                && port
+                    .interface
+                    .is_some_and(|uuid| failures.contains_key(&uuid))
         });
-        let now: BTreeMap<String, u32> = failed.map(|port| (port.interface_name.clone(), interface_index(&port.interface_name))).collect();
+        let now: BTreeMap<String, u32> = failed
+            .map(|port| {
+                (
+                    port.interface_name.clone(),
+                    interface_index(&port.interface_name),
+                )
+            })
+            .collect();
         let before = self.failed_devices.replace(now.clone());
-        now.iter().any(|(name, index)| *index != 0 && before.get(name) != Some(index))
+        now.iter()
+            .any(|(name, index)| *index != 0 && before.get(name) != Some(index))
     }
 
     /// Asks for statistics to be written with the next transaction.
@@ -202,7 +225,9 @@ impl Database {
                 first();
                 continue;
             };
-            match tokio::time::timeout(WRITE_LIMIT, self.client.transact(&pending.transaction)).await {
+            match tokio::time::timeout(WRITE_LIMIT, self.client.transact(&pending.transaction))
+                .await
+            {
                 Ok(Ok(_)) => {
                     self.writeback.borrow_mut().confirm(pending);
                     first();
@@ -239,15 +264,29 @@ impl Database {
 }
 
 fn rows_of(replica: &ovsdb::Replica) -> std::collections::BTreeSet<ovsdb::Uuid> {
-    ["Open_vSwitch", "Bridge", "Port", "Interface", "Controller", "Mirror"]
-        .into_iter()
-        .flat_map(|table| replica.rows(table).map(|(uuid, _)| uuid).collect::<Vec<_>>())
-        .collect()
+    [
+        "Open_vSwitch",
+        "Bridge",
+        "Port",
+        "Interface",
+        "Controller",
+        "Mirror",
+    ]
+    .into_iter()
+    .flat_map(|table| {
+        replica
+            .rows(table)
+            .map(|(uuid, _)| uuid)
+            .collect::<Vec<_>>()
+    })
+    .collect()
 }
 
 /// The kernel's index of an interface; 0 when it has none of that name.
 fn interface_index(name: &str) -> u32 {
-    let Ok(name) = CString::new(name) else { return 0 };
+    let Ok(name) = CString::new(name) else {
+        return 0;
+    };
     // SAFETY: `name` is a string that ends with a zero byte.
     unsafe { libc::if_nametoindex(name.as_ptr()) }
 }
@@ -261,5 +300,7 @@ fn allowed_cpus() -> Vec<usize> {
         return Vec::new();
     }
     // SAFETY: indices are below CPU_SETSIZE.
-    (0..libc::CPU_SETSIZE as usize).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) }).collect()
+    (0..libc::CPU_SETSIZE as usize)
+        .filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) })
+        .collect()
 }

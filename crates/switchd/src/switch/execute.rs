@@ -34,7 +34,10 @@ struct Shared(Arc<Mutex<Option<Box<dyn PortControl>>>>);
 
 impl Shared {
     fn with<R>(&self, act: impl FnOnce(&mut dyn PortControl) -> R) -> Option<R> {
-        let mut control = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut control = self
+            .0
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
         control.as_mut().map(|control| act(&mut **control))
     }
 }
@@ -45,7 +48,8 @@ fn gone() -> ports::Error {
 
 impl PortControl for Shared {
     fn tx_queue(&mut self, worker: usize) -> Result<Box<dyn TxQueue<Mbuf>>, ports::Error> {
-        self.with(|control| control.tx_queue(worker)).unwrap_or_else(|| Err(gone()))
+        self.with(|control| control.tx_queue(worker))
+            .unwrap_or_else(|| Err(gone()))
     }
     fn info(&mut self) -> PortInfo {
         self.with(|control| control.info()).unwrap_or_default()
@@ -54,22 +58,31 @@ impl PortControl for Shared {
         self.with(|control| control.status()).unwrap_or_default()
     }
     fn device_stats(&mut self) -> Vec<(String, u64)> {
-        self.with(|control| control.device_stats()).unwrap_or_default()
+        self.with(|control| control.device_stats())
+            .unwrap_or_default()
     }
     fn set_mtu(&mut self, mtu: u16) -> Result<(), ports::Error> {
-        self.with(|control| control.set_mtu(mtu)).unwrap_or_else(|| Err(gone()))
+        self.with(|control| control.set_mtu(mtu))
+            .unwrap_or_else(|| Err(gone()))
     }
     fn set_mac(&mut self, mac: ports::Mac) -> Result<(), ports::Error> {
-        self.with(|control| control.set_mac(mac)).unwrap_or_else(|| Err(gone()))
+        self.with(|control| control.set_mac(mac))
+            .unwrap_or_else(|| Err(gone()))
     }
     fn set_admin(&mut self, up: bool) -> Result<(), ports::Error> {
-        self.with(|control| control.set_admin(up)).unwrap_or_else(|| Err(gone()))
+        self.with(|control| control.set_admin(up))
+            .unwrap_or_else(|| Err(gone()))
     }
     fn inject(&mut self, frame: &[u8]) -> Result<(), ports::Error> {
-        self.with(|control| control.inject(frame)).unwrap_or_else(|| Err(gone()))
+        self.with(|control| control.inject(frame))
+            .unwrap_or_else(|| Err(gone()))
     }
     fn close(self: Box<Self>) {
-        let control = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+        let control = self
+            .0
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+            .take();
         if let Some(control) = control {
             control.close();
         }
@@ -103,7 +116,9 @@ impl Switch {
         }
         for (name, bridge) in self.bridges.borrow().iter() {
             let wanted = desired.bridges.get(name);
-            bridge.vanished.borrow_mut().retain(|interface, _| wanted.is_some_and(|wanted| wanted.ports.contains_key(interface)));
+            bridge.vanished.borrow_mut().retain(|interface, _| {
+                wanted.is_some_and(|wanted| wanted.ports.contains_key(interface))
+            });
         }
         self.settle();
         Ok(failures)
@@ -141,7 +156,10 @@ impl Switch {
     /// Makes mirrors mean the ports that are there now: a port that comes again is another one to the datapath, which ignores what has not changed.
     fn refresh_mirrors(&self, bridge: &Bridge) -> Result<(), String> {
         let mirrors = bridge.mirrors.borrow();
-        let specs: Vec<MirrorSpec> = mirrors.iter().filter_map(|mirror| bridge.mirror_spec(mirror)).collect();
+        let specs: Vec<MirrorSpec> = mirrors
+            .iter()
+            .filter_map(|mirror| bridge.mirror_spec(mirror))
+            .collect();
         self.with_datapath(|datapath| datapath.set_mirrors(bridge.id, specs))
             .map_err(|NotRunning| NotRunning.to_string())?
             .map_err(|error| format!("bridge {}: {error}", bridge.name))
@@ -158,7 +176,8 @@ impl Switch {
                     None => vec![None],
                 };
                 self.set_restoring();
-                self.with_datapath(|datapath| datapath.set_workers(&workers))?.map_err(|error| error.to_string())
+                self.with_datapath(|datapath| datapath.set_workers(&workers))?
+                    .map_err(|error| error.to_string())
             }
             Action::SetSsl(ssl) => {
                 self.set_ssl(ssl.as_ref());
@@ -174,7 +193,11 @@ impl Switch {
             }
             Action::AddBridge { name, settings } => self.add_bridge(name, settings),
             Action::ModifyBridge { name, settings } => self.modify_bridge(name, settings),
-            Action::AddPort { bridge, port, number: wanted } => {
+            Action::AddPort {
+                bridge,
+                port,
+                number: wanted,
+            } => {
                 let added = self.add_port(bridge, port, *wanted);
                 if let Some(uuid) = port.interface {
                     match &added {
@@ -186,7 +209,10 @@ impl Switch {
             }
             Action::ModifyPort { bridge, port } => self.modify_port(bridge, port),
             Action::SetMirrors { bridge, mirrors } => self.set_mirrors(bridge, mirrors),
-            Action::SetControllers { bridge, controllers } => {
+            Action::SetControllers {
+                bridge,
+                controllers,
+            } => {
                 if let Some(bridge) = self.bridge(bridge) {
                     bridge.set_controllers(controllers);
                 }
@@ -241,12 +267,19 @@ impl Switch {
             fragments: Cell::default(),
             fail: Default::default(),
         });
-        self.bridges.borrow_mut().insert(name.to_owned(), Rc::clone(&bridge));
+        self.bridges
+            .borrow_mut()
+            .insert(name.to_owned(), Rc::clone(&bridge));
         if let Err(text) = self.set_bridge(&bridge, settings) {
             self.remove_bridge(name);
             return Err(text);
         }
-        let openflow = OpenFlow::new(name, Rc::clone(&bridge) as Rc<dyn crate::openflow::Switch>, Rc::clone(&self.shell.tls), settings.protocols);
+        let openflow = OpenFlow::new(
+            name,
+            Rc::clone(&bridge) as Rc<dyn crate::openflow::Switch>,
+            Rc::clone(&self.shell.tls),
+            settings.protocols,
+        );
         for error in openflow.open_sockets(&self.shell.options.directories.run) {
             tracing::error!(target: "connmgr", "{error}");
         }
@@ -256,11 +289,17 @@ impl Switch {
     }
 
     fn modify_bridge(&self, name: &str, settings: &Settings) -> Result<(), String> {
-        let Some(bridge) = self.bridge(name) else { return Ok(()) };
+        let Some(bridge) = self.bridge(name) else {
+            return Ok(());
+        };
         let before = bridge.settings.replace(settings.clone());
         {
             let mut pipeline = bridge.pipeline.borrow_mut();
-            for table in before.tables.keys().filter(|table| !settings.tables.contains_key(table)) {
+            for table in before
+                .tables
+                .keys()
+                .filter(|table| !settings.tables.contains_key(table))
+            {
                 pipeline.set_table_limit(*table, u32::MAX);
             }
         }
@@ -271,8 +310,12 @@ impl Switch {
         let mut files = self.shell.options.tls.clone();
         if let Some(ssl) = ssl {
             // As for Open vSwitch, the database's row stands in for what the command line does not say.
-            files.private_key = files.private_key.or_else(|| Some(ssl.private_key.clone().into()));
-            files.certificate = files.certificate.or_else(|| Some(ssl.certificate.clone().into()));
+            files.private_key = files
+                .private_key
+                .or_else(|| Some(ssl.private_key.clone().into()));
+            files.certificate = files
+                .certificate
+                .or_else(|| Some(ssl.certificate.clone().into()));
             files.ca_cert = files.ca_cert.or_else(|| Some(ssl.ca_cert.clone().into()));
             files.bootstrap |= ssl.bootstrap_ca_cert;
         }
@@ -312,7 +355,12 @@ impl Switch {
         let bridge = self.bridge(bridge).ok_or("its bridge could not be made")?;
         let now = self.clock.now_ms();
         let (kind, mut control) = match config.device.as_str() {
-            "patch" => (PortKind::Patch { peer: patch_peer(config)? }, None),
+            "patch" => (
+                PortKind::Patch {
+                    peer: patch_peer(config)?,
+                },
+                None,
+            ),
             _ => {
                 let (kind, control) = self.open_device(config)?;
                 (kind, Some(control))
@@ -336,7 +384,9 @@ impl Switch {
             settings: settings_of(config, PortConfig::default(), self.restoring.get()),
             kind,
         };
-        let added = self.with_datapath(|datapath| datapath.add_port(spec)).map_err(|NotRunning| NotRunning.to_string());
+        let added = self
+            .with_datapath(|datapath| datapath.add_port(spec))
+            .map_err(|NotRunning| NotRunning.to_string());
         let id = match added.and_then(|added| added.map_err(|error| error.to_string())) {
             Ok(id) => id,
             Err(text) => {
@@ -347,15 +397,28 @@ impl Switch {
                 return Err(text);
             }
         };
-        let info = control.as_mut().map_or_else(|| patch_info(config), |control| control.info());
-        let port = Port { config: config.clone(), number, id, control, info, flags: PortConfig::default(), since_ms: now };
+        let info = control
+            .as_mut()
+            .map_or_else(|| patch_info(config), |control| control.info());
+        let port = Port {
+            config: config.clone(),
+            number,
+            id,
+            control,
+            info,
+            flags: PortConfig::default(),
+            since_ms: now,
+        };
         bridge.ports.borrow_mut().insert(number, port);
         tracing::info!(target: "bridge", "bridge {}: added interface {} on port {number}", bridge.name, config.interface_name);
         bridge.tell_port(number, PortReason::Add);
         Ok(number)
     }
 
-    fn open_device(&self, config: &Config) -> Result<(PortKind<Mbuf>, Box<dyn PortControl>), String> {
+    fn open_device(
+        &self,
+        config: &Config,
+    ) -> Result<(PortKind<Mbuf>, Box<dyn PortControl>), String> {
         let eal = self.eal().ok_or_else(|| NotRunning.to_string())?;
         let name = &config.interface_name;
         let rundir = self.sockets_directory();
@@ -365,46 +428,68 @@ impl Switch {
             _ if is_kernel && self.all_dummy() => "dummy",
             device => device,
         };
-        let mut spec = ports::PortSpec::from_row(name, device, &config.options, &rundir).map_err(|error| error.to_string())?;
+        let mut spec = ports::PortSpec::from_row(name, device, &config.options, &rundir)
+            .map_err(|error| error.to_string())?;
         spec.mtu = config.mtu_request;
         spec.mac = config.mac.map(|mac: Mac| mac.0);
         spec.tx_queues = self.worker_count();
         let open = ports::open(&eal, &spec).map_err(|error| error.to_string())?;
         let shared = Shared(Arc::new(Mutex::new(Some(open.control))));
         let mut for_workers = shared.clone();
-        let tx = Box::new(move |worker| for_workers.tx_queue(worker).map_err(|error| error.to_string()));
+        let tx = Box::new(move |worker| {
+            for_workers
+                .tx_queue(worker)
+                .map_err(|error| error.to_string())
+        });
         Ok((PortKind::Device { rx: open.rx, tx }, Box::new(shared)))
     }
 
     fn worker_count(&self) -> u16 {
-        self.with_datapath(|datapath| datapath.workers().len()).map_or(1, |count| u16::try_from(count.max(1)).unwrap_or(u16::MAX))
+        self.with_datapath(|datapath| datapath.workers().len())
+            .map_or(1, |count| u16::try_from(count.max(1)).unwrap_or(u16::MAX))
     }
 
     /// Where vhost-user sockets are: the run directory, or a directory below it.
     fn sockets_directory(&self) -> std::path::PathBuf {
         let run = self.shell.options.directories.run.clone();
         let applied = self.applied.borrow();
-        match applied.global.as_ref().and_then(|global| global.dpdk.vhost_sock_dir.as_deref()) {
+        match applied
+            .global
+            .as_ref()
+            .and_then(|global| global.dpdk.vhost_sock_dir.as_deref())
+        {
             Some(below) => run.join(below),
             None => run,
         }
     }
 
     fn remove_port(&self, bridge: &str, interface: &str) {
-        let Some(bridge) = self.bridge(bridge) else { return };
-        let Some(number) = bridge.number_of(interface) else { return };
+        let Some(bridge) = self.bridge(bridge) else {
+            return;
+        };
+        let Some(number) = bridge.number_of(interface) else {
+            return;
+        };
         let description = bridge.describe_port(number);
-        let Some(port) = bridge.ports.borrow_mut().remove(&number) else { return };
+        let Some(port) = bridge.ports.borrow_mut().remove(&number) else {
+            return;
+        };
         if let Ok(Err(error)) = self.with_datapath(|datapath| datapath.remove_port(port.id)) {
             tracing::warn!(target: "bridge", "bridge {}: {error}", bridge.name);
         }
         if let Some(control) = port.control {
             control.close();
         }
-        bridge.numbers.borrow_mut().release(number, self.clock.now_ms());
+        bridge
+            .numbers
+            .borrow_mut()
+            .release(number, self.clock.now_ms());
         tracing::info!(target: "bridge", "bridge {}: deleted interface {interface} on port {number}", bridge.name);
         if let (Some(openflow), Some(description)) = (bridge.openflow.get(), description) {
-            openflow.port_status(&PortStatus { reason: PortReason::Delete, port: description });
+            openflow.port_status(&PortStatus {
+                reason: PortReason::Delete,
+                port: description,
+            });
         }
     }
 
@@ -413,31 +498,52 @@ impl Switch {
         if let Some(bridge) = self.bridge(bridge)
             && let Some(number) = bridge.number_of(interface)
         {
-            bridge.vanished.borrow_mut().insert(interface.to_owned(), number);
+            bridge
+                .vanished
+                .borrow_mut()
+                .insert(interface.to_owned(), number);
         }
         self.remove_port(bridge, interface);
-        let action = Action::RemovePort { bridge: bridge.to_owned(), interface: interface.to_owned() };
+        let action = Action::RemovePort {
+            bridge: bridge.to_owned(),
+            interface: interface.to_owned(),
+        };
         self.applied.borrow_mut().record(&action, None);
     }
 
     fn modify_port(&self, bridge: &str, config: &Config) -> Result<(), String> {
-        let Some(bridge) = self.bridge(bridge) else { return Ok(()) };
-        let Some(number) = bridge.number_of(&config.interface_name) else { return Ok(()) };
+        let Some(bridge) = self.bridge(bridge) else {
+            return Ok(());
+        };
+        let Some(number) = bridge.number_of(&config.interface_name) else {
+            return Ok(());
+        };
         let mut ports = bridge.ports.borrow_mut();
-        let Some(port) = ports.get_mut(&number) else { return Ok(()) };
-        let (id, settings) = (port.id, settings_of(config, port.flags, self.restoring.get()));
+        let Some(port) = ports.get_mut(&number) else {
+            return Ok(());
+        };
+        let (id, settings) = (
+            port.id,
+            settings_of(config, port.flags, self.restoring.get()),
+        );
         let text = |error: datapath::Error| format!("{}: {error}", config.interface_name);
         self.with_datapath(|datapath| datapath.modify_port(id, settings))
             .map_err(|NotRunning| NotRunning.to_string())?
             .map_err(text)?;
         if config.device == "patch" && config.options != port.config.options {
             let peer = patch_peer(config)?;
-            self.with_datapath(|datapath| datapath.set_peer(id, &peer)).map_err(|NotRunning| NotRunning.to_string())?.map_err(text)?;
+            self.with_datapath(|datapath| datapath.set_peer(id, &peer))
+                .map_err(|NotRunning| NotRunning.to_string())?
+                .map_err(text)?;
         }
         if let Some(control) = &mut port.control {
-            let mtu = config.mtu_request.filter(|_| config.mtu_request != port.config.mtu_request);
+            let mtu = config
+                .mtu_request
+                .filter(|_| config.mtu_request != port.config.mtu_request);
             let mac = config.mac.filter(|_| config.mac != port.config.mac);
-            let changed = mtu.map_or(Ok(()), |mtu| control.set_mtu(mtu)).and_then(|()| mac.map_or(Ok(()), |mac| control.set_mac(mac.0)));
+            let changed = mtu
+                .map_or(Ok(()), |mtu| control.set_mtu(mtu))
+                .and_then(|()| mac.map_or(Ok(()), |mac| control.set_mac(mac.0)));
             if let Err(error) = changed {
                 tracing::warn!(target: "bridge", "{}: {error}", config.interface_name);
             }
@@ -448,7 +554,9 @@ impl Switch {
     }
 
     fn set_mirrors(&self, bridge: &str, mirrors: &[Mirror]) -> Result<(), String> {
-        let Some(bridge) = self.bridge(bridge) else { return Ok(()) };
+        let Some(bridge) = self.bridge(bridge) else {
+            return Ok(());
+        };
         let before = bridge.mirrors.replace(mirrors.to_vec());
         if let Err(text) = self.refresh_mirrors(&bridge) {
             bridge.mirrors.replace(before);
@@ -470,20 +578,34 @@ fn patch_peer(config: &Config) -> Result<String, String> {
 /// How a patch port looks: up, with a link, and with an address made up from its row, since Open vSwitch shows one too.
 fn patch_info(config: &Config) -> PortInfo {
     let mac = config.interface.map_or(Mac::default(), Mac::from_uuid);
-    PortInfo { present: true, mac: mac.0, admin_up: true, link_up: true, ..PortInfo::default() }
+    PortInfo {
+        present: true,
+        mac: mac.0,
+        admin_up: true,
+        link_up: true,
+        ..PortInfo::default()
+    }
 }
 
 impl Bridge {
     /// A mirror for the datapath; None while its output port is not there.
     fn mirror_spec(&self, mirror: &Mirror) -> Option<MirrorSpec> {
         let ports = self.ports.borrow();
-        let find = |interface: &String| ports.values().find(|port| port.config.interface_name == *interface).map(|port| port.id);
+        let find = |interface: &String| {
+            ports
+                .values()
+                .find(|port| port.config.interface_name == *interface)
+                .map(|port| port.id)
+        };
         Some(MirrorSpec {
             name: mirror.uuid.to_string(),
             select_all: mirror.all,
             select_src: mirror.sources.iter().filter_map(find).collect(),
             select_dst: mirror.destinations.iter().filter_map(find).collect(),
-            select_vlans: mirror.vlans.as_ref().map_or_else(Vec::new, |vlans| vlans.iter().collect()),
+            select_vlans: mirror
+                .vlans
+                .as_ref()
+                .map_or_else(Vec::new, |vlans| vlans.iter().collect()),
             output: match &mirror.output {
                 Output::Port(interface) => MirrorOutput::Port(find(interface)?),
                 Output::Vlan(vlan) => MirrorOutput::Vlan(*vlan),
@@ -504,13 +626,18 @@ impl Bridge {
         }
         let controllers = self.fail.controllers.borrow();
         if let Some(openflow) = self.openflow.get() {
-            let settings: Vec<ControllerSettings> = controllers.iter().map(ControllerSettings::from).collect();
+            let settings: Vec<ControllerSettings> =
+                controllers.iter().map(ControllerSettings::from).collect();
             for error in openflow.set_controllers(&settings) {
                 tracing::error!(target: "connmgr", "{}: {error}", self.name);
             }
         }
         let primaries = controllers.iter().filter(|controller| !controller.service);
-        let probe_ms = primaries.clone().map(|controller| u64::from(controller.inactivity_probe)).max().unwrap_or(0);
+        let probe_ms = primaries
+            .clone()
+            .map(|controller| u64::from(controller.inactivity_probe))
+            .max()
+            .unwrap_or(0);
         self.configure_fail(primaries.count(), probe_ms);
     }
 }

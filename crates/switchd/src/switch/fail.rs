@@ -34,7 +34,10 @@ pub(super) struct Fail {
 }
 
 fn normal() -> Vec<Instruction> {
-    vec![Instruction::ApplyActions(vec![Action::Output { port: port::NORMAL, max_len: 0 }])]
+    vec![Instruction::ApplyActions(vec![Action::Output {
+        port: port::NORMAL,
+        max_len: 0,
+    }])]
 }
 
 /// The rule of a standalone bridge without controllers.
@@ -76,7 +79,11 @@ impl Bridge {
         }
         let standalone = self.settings.borrow().fail_mode == FailMode::Standalone;
         if controllers == 0 && standalone {
-            let outcome = self.pipeline.borrow_mut().flow_mod(&switch_everything(), Version::V1_0, self.switch().now());
+            let outcome = self.pipeline.borrow_mut().flow_mod(
+                &switch_everything(),
+                Version::V1_0,
+                self.switch().now(),
+            );
             if let Err(error) = outcome {
                 tracing::error!(target: "bridge", "{}: cannot add the rule for NORMAL: {error}", self.name);
             }
@@ -101,7 +108,9 @@ impl Bridge {
     /// Opens when controllers have been silent for too long.
     pub(super) fn fail_step(&self) {
         let fail = &self.fail;
-        let Some(lost_ms) = fail.lost_ms.get() else { return };
+        let Some(lost_ms) = fail.lost_ms.get() else {
+            return;
+        };
         let waited = self.switch().clock.now_ms().saturating_sub(lost_ms);
         let standalone = self.settings.borrow().fail_mode == FailMode::Standalone;
         if !fail.open.get()
@@ -124,7 +133,9 @@ impl Bridge {
         let mut pipeline = self.pipeline.borrow_mut();
         if open {
             let now = self.switch().now();
-            if let Err(error) = pipeline.add_hidden(0, FAIL_OPEN_PRIORITY, &Match::any(), &normal(), now) {
+            if let Err(error) =
+                pipeline.add_hidden(0, FAIL_OPEN_PRIORITY, &Match::any(), &normal(), now)
+            {
                 tracing::error!(target: "fail_open", "{}: cannot fail open: {error}", self.name);
                 self.fail.open.set(false);
             }

@@ -106,7 +106,10 @@ impl Switch {
     }
 
     /// The datapath, for a short while.
-    pub fn with_datapath<R>(&self, act: impl FnOnce(&mut Datapath<Mbuf>) -> R) -> Result<R, NotRunning> {
+    pub fn with_datapath<R>(
+        &self,
+        act: impl FnOnce(&mut Datapath<Mbuf>) -> R,
+    ) -> Result<R, NotRunning> {
         match &mut *self.running.borrow_mut() {
             Some(running) => Ok(act(&mut running.datapath)),
             None => Err(NotRunning),
@@ -115,7 +118,10 @@ impl Switch {
 
     /// DPDK's environment.
     pub fn eal(&self) -> Option<Eal> {
-        self.running.borrow().as_ref().map(|running| running.eal.clone())
+        self.running
+            .borrow()
+            .as_ref()
+            .map(|running| running.eal.clone())
     }
 
     /// A bridge by name.
@@ -125,7 +131,11 @@ impl Switch {
 
     /// The bridge that the datapath knows by `id`.
     pub fn bridge_by_id(&self, id: datapath::BridgeId) -> Option<Rc<Bridge>> {
-        self.bridges.borrow().values().find(|bridge| bridge.id == id).cloned()
+        self.bridges
+            .borrow()
+            .values()
+            .find(|bridge| bridge.id == id)
+            .cloned()
     }
 
     /// The time for rules.
@@ -151,8 +161,12 @@ impl Switch {
     pub fn deliver(&self, packet: datapath::packet_in::PacketIn) {
         use openflow::message::{NO_BUFFER, PacketIn, PacketInFormat, PacketInReason};
         use program::ops::PacketInReason as Reason;
-        let Some(bridge) = self.bridge_by_id(packet.bridge) else { return };
-        let Some(openflow) = bridge.openflow.get() else { return };
+        let Some(bridge) = self.bridge_by_id(packet.bridge) else {
+            return;
+        };
+        let Some(openflow) = bridge.openflow.get() else {
+            return;
+        };
         let message = PacketIn {
             format: PacketInFormat::default(),
             buffer_id: NO_BUFFER,
@@ -207,7 +221,12 @@ impl Switch {
 /// The TLS files of the command line, for the connection to the database.
 fn tls_of(shell: &Shell) -> Option<ovsdb::stream::TlsFiles> {
     let files = shell.tls.files();
-    Some(ovsdb::stream::TlsFiles { private_key: files.private_key?, certificate: files.certificate?, ca_cert: files.ca_cert?, bootstrap: files.bootstrap })
+    Some(ovsdb::stream::TlsFiles {
+        private_key: files.private_key?,
+        certificate: files.certificate?,
+        ca_cert: files.ca_cert?,
+        bootstrap: files.bootstrap,
+    })
 }
 
 /// The packet's port, and its pipeline fields that are not zero: metadata, registers, tunnel.
@@ -216,7 +235,14 @@ fn pipeline_fields(packet: &datapath::packet_in::PacketIn) -> packet::Match {
     let mut matching = packet::Match::any();
     matching.set_exact(Field::InPortOxm, u128::from(packet.in_port));
     for def in packet::fields::FIELDS {
-        let is_port = matches!(def.field, Field::InPort | Field::InPortOxm | Field::InPhyPort | Field::ActsetOutput | Field::PacketType);
+        let is_port = matches!(
+            def.field,
+            Field::InPort
+                | Field::InPortOxm
+                | Field::InPhyPort
+                | Field::ActsetOutput
+                | Field::PacketType
+        );
         let overlay = def.name.starts_with("xreg") || def.name.starts_with("xxreg");
         let filled = def.words().minus(packet.valid).is_empty();
         if is_port || overlay || !filled || !packet::edit::is_metadata(def.field) {

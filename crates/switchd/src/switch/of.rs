@@ -7,9 +7,13 @@ use openflow::flow::{FlowMod, FlowStats, FlowStatsRequest};
 use openflow::group::{GroupCommand, GroupDescription, GroupMod, GroupStats};
 use openflow::message::{Capabilities, Features, Fragments, PacketOut, QueueRequest};
 use openflow::meter::{MeterCommand, MeterConfig, MeterMod, MeterStats};
-use openflow::port::{self, PortConfig, PortDescription, PortFeatures, PortMod, PortNo, PortReason, PortState, PortStats, PortStatus};
+use openflow::port::{
+    self, PortConfig, PortDescription, PortFeatures, PortMod, PortNo, PortReason, PortState,
+    PortStats, PortStatus,
+};
 use openflow::stats::{
-    Aggregate, Description, GroupFeatures, MeterFeatures, QueueDescription, QueueStats, TableConfig, TableFeatures, TableStats,
+    Aggregate, Description, GroupFeatures, MeterFeatures, QueueDescription, QueueStats,
+    TableConfig, TableFeatures, TableStats,
 };
 use openflow::{Error, Message, Version};
 use program::table::Miss;
@@ -44,8 +48,15 @@ impl Bridge {
 
     /// What becomes of packets without a rule depends on who listens: controllers before 1.3 get them.
     pub fn choose_miss(&self) {
-        let to_controller = self.openflow.get().is_some_and(|openflow| openflow.wants_misses());
-        let wanted = if to_controller { Miss::Controller } else { Miss::Drop };
+        let to_controller = self
+            .openflow
+            .get()
+            .is_some_and(|openflow| openflow.wants_misses());
+        let wanted = if to_controller {
+            Miss::Controller
+        } else {
+            Miss::Drop
+        };
         let given = self.table_configs.borrow();
         let mut pipeline = self.pipeline.borrow_mut();
         for table in 0..TABLES {
@@ -64,12 +75,26 @@ impl Bridge {
     pub fn poll_ports(&self) -> bool {
         let mut changed = Vec::new();
         for port in self.ports.borrow_mut().values_mut() {
-            let Some(control) = &mut port.control else { continue };
-            let before = describe(port_view(port.number, &port.config.interface_name, &port.info, port.flags, &port.config.device));
+            let Some(control) = &mut port.control else {
+                continue;
+            };
+            let before = describe(port_view(
+                port.number,
+                &port.config.interface_name,
+                &port.info,
+                port.flags,
+                &port.config.device,
+            ));
             let info = control.info();
             if info != port.info {
                 port.info = info;
-                let after = describe(port_view(port.number, &port.config.interface_name, &port.info, port.flags, &port.config.device));
+                let after = describe(port_view(
+                    port.number,
+                    &port.config.interface_name,
+                    &port.info,
+                    port.flags,
+                    &port.config.device,
+                ));
                 changed.push((port.number, before != after));
             }
         }
@@ -82,7 +107,10 @@ impl Bridge {
     /// A port's counters by the names of `Interface.statistics`; the device's own where it has them. As with Open vSwitch, a patch port counts only what crosses it.
     pub fn port_counters(&self, port: &mut Port) -> HashMap<String, u64> {
         let mut counters: HashMap<String, u64> = HashMap::new();
-        if let Ok(Ok(stats)) = self.switch().with_datapath(|datapath| datapath.port_stats(port.id)) {
+        if let Ok(Ok(stats)) = self
+            .switch()
+            .with_datapath(|datapath| datapath.port_stats(port.id))
+        {
             let own = [
                 ("rx_packets", stats.rx_packets),
                 ("rx_bytes", stats.rx_bytes),
@@ -93,8 +121,15 @@ impl Bridge {
                 ("tx_dropped", stats.tx_full + stats.tx_too_long),
                 ("tx_errors", stats.tx_failed),
             ];
-            let kept = if port.control.is_some() { &own[..] } else { &own[..4] };
-            counters.extend(kept.iter().map(|(name, value)| ((*name).to_owned(), *value)));
+            let kept = if port.control.is_some() {
+                &own[..]
+            } else {
+                &own[..4]
+            };
+            counters.extend(
+                kept.iter()
+                    .map(|(name, value)| ((*name).to_owned(), *value)),
+            );
         }
         if let Some(control) = &mut port.control {
             counters.extend(control.device_stats());
@@ -130,12 +165,18 @@ impl Bridge {
         Ok(())
     }
 
-    fn check_packet_out(&self, packet: &PacketOut, version: Version) -> Result<pipeline::PacketOutProgram, Error> {
+    fn check_packet_out(
+        &self,
+        packet: &PacketOut,
+        version: Version,
+    ) -> Result<pipeline::PacketOutProgram, Error> {
         self.pipeline.borrow().packet_out(packet, version)
     }
 
     fn send_packet_out(&self, program: pipeline::PacketOutProgram, data: &[u8]) {
-        let sent = self.switch().with_datapath(|datapath| datapath.packet_out(self.id, program.in_port, data.to_vec(), program.ops));
+        let sent = self.switch().with_datapath(|datapath| {
+            datapath.packet_out(self.id, program.in_port, data.to_vec(), program.ops)
+        });
         if let Ok(Err(error)) = sent {
             tracing::warn!(target: "ofproto", "{}: packet-out: {error}", self.name);
         }
@@ -151,13 +192,31 @@ struct PortView<'a> {
     device: &'a str,
 }
 
-fn port_view<'a>(number: u16, name: &'a str, info: &'a ports::PortInfo, flags: PortConfig, device: &'a str) -> PortView<'a> {
-    PortView { number, name, info, flags, device }
+fn port_view<'a>(
+    number: u16,
+    name: &'a str,
+    info: &'a ports::PortInfo,
+    flags: PortConfig,
+    device: &'a str,
+) -> PortView<'a> {
+    PortView {
+        number,
+        name,
+        info,
+        flags,
+        device,
+    }
 }
 
 impl<'a> From<&'a Port> for PortView<'a> {
     fn from(port: &'a Port) -> PortView<'a> {
-        port_view(port.number, &port.config.interface_name, &port.info, port.flags, &port.config.device)
+        port_view(
+            port.number,
+            &port.config.interface_name,
+            &port.info,
+            port.flags,
+            &port.config.device,
+        )
     }
 }
 
@@ -178,7 +237,11 @@ fn features_of(info: &ports::PortInfo, device: &str) -> PortFeatures {
         _ => PortFeatures::OTHER,
     };
     // The kernel's virtual devices say twisted pair, which Open vSwitch shows.
-    let medium = if matches!(device, "system" | "internal" | "tap") { PortFeatures::COPPER } else { PortFeatures::empty() };
+    let medium = if matches!(device, "system" | "internal" | "tap") {
+        PortFeatures::COPPER
+    } else {
+        PortFeatures::empty()
+    };
     rate | medium
 }
 
@@ -225,8 +288,14 @@ impl Switch for Bridge {
             manufacturer: "Sluice".into(),
             hardware: "Open vSwitch".into(),
             software: crate::options::COMPATIBLE_VERSION.to_string(),
-            serial: settings.serial_number.clone().unwrap_or_else(|| "None".into()),
-            datapath: settings.description.clone().unwrap_or_else(|| "None".into()),
+            serial: settings
+                .serial_number
+                .clone()
+                .unwrap_or_else(|| "None".into()),
+            datapath: settings
+                .description
+                .clone()
+                .unwrap_or_else(|| "None".into()),
         }
     }
 
@@ -238,7 +307,10 @@ impl Switch for Bridge {
         // Fragments are matched as they are; the other ways need state that this switch does not keep.
         match fragments {
             Fragments::Normal | Fragments::NxMatch => {
-                self.pipeline.borrow().tables().match_fragment_ports(fragments == Fragments::NxMatch);
+                self.pipeline
+                    .borrow()
+                    .tables()
+                    .match_fragment_ports(fragments == Fragments::NxMatch);
                 self.fragments.set(fragments);
                 Ok(())
             }
@@ -266,7 +338,10 @@ impl Switch for Bridge {
             if port.info.mac != change.hw_addr && change.hw_addr != [0; 6] {
                 return Err(Error::PortModBadHwAddr);
             }
-            port.flags = port.flags.difference(change.mask).union(change.config.intersection(change.mask));
+            port.flags = port
+                .flags
+                .difference(change.mask)
+                .union(change.config.intersection(change.mask));
             if change.mask.contains(PortConfig::DOWN)
                 && let Some(control) = &mut port.control
             {
@@ -303,7 +378,11 @@ impl Switch for Bridge {
 
     fn group_mod(&self, change: &GroupMod, _: Version) -> Result<(), Error> {
         // There are no groups, so deleting some or all of them is done already; controllers begin with that.
-        if change.command == GroupCommand::Delete { Ok(()) } else { Err(Error::BadType) }
+        if change.command == GroupCommand::Delete {
+            Ok(())
+        } else {
+            Err(Error::BadType)
+        }
     }
 
     fn meter_mod(&self, change: &MeterMod) -> Result<(), Error> {
@@ -326,9 +405,9 @@ impl Switch for Bridge {
                     let outcome = self.pipeline.borrow_mut().flow_mod(change, version, now);
                     outcome.map(|outcome| removed.extend(outcome.removed))
                 }
-                Message::PacketOut(packet) => {
-                    self.check_packet_out(packet, version).map(|program| packets.push((program, packet.data.clone())))
-                }
+                Message::PacketOut(packet) => self
+                    .check_packet_out(packet, version)
+                    .map(|program| packets.push((program, packet.data.clone()))),
                 _ => Err(Error::BadType),
             };
             if let Err(error) = done {
@@ -356,7 +435,10 @@ impl Switch for Bridge {
         Box::pin(async move {
             let Ok(wanted) = wanted else { return };
             let began = Instant::now();
-            while !switch.with_datapath(|datapath| datapath.barrier_passed(wanted)).unwrap_or(true) {
+            while !switch
+                .with_datapath(|datapath| datapath.barrier_passed(wanted))
+                .unwrap_or(true)
+            {
                 if began.elapsed() < BARRIER_EAGER {
                     tokio::task::yield_now().await;
                 } else if began.elapsed() < BARRIER_LIMIT {
@@ -369,9 +451,15 @@ impl Switch for Bridge {
         })
     }
 
-    fn flows(&self, request: &FlowStatsRequest, take: &mut dyn FnMut(&FlowStats)) -> Result<(), Error> {
+    fn flows(
+        &self,
+        request: &FlowStatsRequest,
+        take: &mut dyn FnMut(&FlowStats),
+    ) -> Result<(), Error> {
         let now = self.switch().now();
-        self.pipeline.borrow().each_flow(request, now, |stats| take(&stats));
+        self.pipeline
+            .borrow()
+            .each_flow(request, now, |stats| take(&stats));
         Ok(())
     }
 
@@ -383,7 +471,11 @@ impl Switch for Bridge {
         let settings = self.settings.borrow();
         let mut tables = self.pipeline.borrow().table_stats();
         for table in &mut tables {
-            if let Some(name) = settings.tables.get(&table.table).and_then(|table| table.name.clone()) {
+            if let Some(name) = settings
+                .tables
+                .get(&table.table)
+                .and_then(|table| table.name.clone())
+            {
                 table.name = name;
             }
         }
@@ -394,7 +486,11 @@ impl Switch for Bridge {
         let settings = self.settings.borrow();
         let mut tables = self.pipeline.borrow().table_features();
         for table in &mut tables {
-            if let Some(name) = settings.tables.get(&table.table).and_then(|table| table.name.clone()) {
+            if let Some(name) = settings
+                .tables
+                .get(&table.table)
+                .and_then(|table| table.name.clone())
+            {
                 table.name = name;
             }
         }
@@ -403,7 +499,12 @@ impl Switch for Bridge {
 
     fn table_configs(&self) -> Vec<TableConfig> {
         let given = self.table_configs.borrow();
-        (0..TABLES).map(|table| TableConfig { table, config: given.get(&table).copied().unwrap_or(0) }).collect()
+        (0..TABLES)
+            .map(|table| TableConfig {
+                table,
+                config: given.get(&table).copied().unwrap_or(0),
+            })
+            .collect()
     }
 
     fn ports(&self) -> Vec<PortDescription> {
@@ -433,7 +534,11 @@ impl Switch for Bridge {
             }
         }
         // No queues can be configured yet, so every single one that is named is unknown.
-        if request.queue == u32::MAX { Ok(Vec::new()) } else { Err(Error::QueueBadQueue) }
+        if request.queue == u32::MAX {
+            Ok(Vec::new())
+        } else {
+            Err(Error::QueueBadQueue)
+        }
     }
 
     fn group_stats(&self, _: u32) -> Result<Vec<GroupStats>, Error> {
@@ -453,7 +558,11 @@ impl Switch for Bridge {
     }
 
     fn meters(&self, meter: u32) -> Result<Vec<MeterConfig>, Error> {
-        if meter == openflow::meter::ALL { Ok(Vec::new()) } else { Err(Error::UnknownMeter) }
+        if meter == openflow::meter::ALL {
+            Ok(Vec::new())
+        } else {
+            Err(Error::UnknownMeter)
+        }
     }
 
     fn meter_features(&self) -> MeterFeatures {

@@ -1,8 +1,8 @@
 //! How things stand, for the database.
 
+use super::Switch;
 use super::bridge::Bridge;
 use super::execute::Failures;
-use super::Switch;
 use crate::config::port::Port;
 use crate::config::writeback::{Batch, Capabilities, ControllerState, InterfaceState, Role};
 use crate::config::{Desired, Mac};
@@ -15,7 +15,16 @@ const DATAPATH_VERSION: &str = "<built-in>";
 impl Switch {
     /// The interface types that can be opened.
     pub fn interface_types(&self) -> BTreeSet<String> {
-        let mut types = vec!["system", "internal", "tap", "patch", "dpdk", "dpdkvhostuser", "dpdkvhostuserclient", "afxdp"];
+        let mut types = vec![
+            "system",
+            "internal",
+            "tap",
+            "patch",
+            "dpdk",
+            "dpdkvhostuser",
+            "dpdkvhostuserclient",
+            "afxdp",
+        ];
         if self.shell.options.dummy.is_some() {
             types.extend(["dummy", "dummy-internal", "dummy-pmd"]);
         }
@@ -36,14 +45,21 @@ impl Switch {
 
     /// Whether kernel devices are replaced by dummies (`--enable-dummy=system` or `override`).
     pub fn all_dummy(&self) -> bool {
-        matches!(self.shell.options.dummy, Some(DummyLevel::Override | DummyLevel::System))
+        matches!(
+            self.shell.options.dummy,
+            Some(DummyLevel::Override | DummyLevel::System)
+        )
     }
 
     /// Everything that the database is told after a configuration: the same batch carries `cur_cfg`.
     pub fn report(&self, desired: &Desired, failures: &Failures, batch: &mut Batch<'_>) {
         for (name, wanted) in &desired.bridges {
             match self.bridge(name) {
-                Some(bridge) => batch.bridge(wanted.settings.uuid, bridge.datapath_id.get(), DATAPATH_VERSION),
+                Some(bridge) => batch.bridge(
+                    wanted.settings.uuid,
+                    bridge.datapath_id.get(),
+                    DATAPATH_VERSION,
+                ),
                 None => batch.failed_bridge(wanted.settings.uuid),
             }
         }
@@ -53,7 +69,8 @@ impl Switch {
         self.report_interfaces(desired, failures, batch);
         self.report_controllers(desired, batch);
         if let Some(root) = desired.root {
-            let initialized = desired.global.dpdk.init != crate::config::global::DpdkInit::No && self.eal().is_some();
+            let initialized = desired.global.dpdk.init != crate::config::global::DpdkInit::No
+                && self.eal().is_some();
             let capabilities = Capabilities {
                 interface_types: self.interface_types(),
                 datapath_types: self.datapath_types(),
@@ -71,7 +88,9 @@ impl Switch {
             let mut state = self
                 .bridge(name)
                 .and_then(|bridge| bridge.interface_state(&port.interface_name))
-                .unwrap_or_else(|| InterfaceState::failed(failures.get(&uuid).cloned().unwrap_or_default()));
+                .unwrap_or_else(|| {
+                    InterfaceState::failed(failures.get(&uuid).cloned().unwrap_or_default())
+                });
             state.error = state.error.or_else(|| self.patch_problem(name, port));
             batch.interface(uuid, &state);
         }
@@ -79,22 +98,51 @@ impl Switch {
 
     /// Why a patch port that is there carries nothing, in Open vSwitch's words: its peer is not there or has another peer.
     fn patch_problem(&self, bridge: &str, port: &Port) -> Option<String> {
-        let peer = port.options.get("peer").filter(|_| port.device == "patch")?;
-        let is_peer = |other: &Port| other.device == "patch" && other.interface_name == *peer && other.options.get("peer") == Some(&port.interface_name);
-        let found = self.bridges.borrow().values().any(|bridge| bridge.ports.borrow().values().any(|other| is_peer(&other.config)));
-        let datapath = self.bridge(bridge).map(|bridge| bridge.settings.borrow().datapath_type.clone()).unwrap_or_default();
-        let datapath = if datapath.is_empty() { "system" } else { &datapath };
+        let peer = port
+            .options
+            .get("peer")
+            .filter(|_| port.device == "patch")?;
+        let is_peer = |other: &Port| {
+            other.device == "patch"
+                && other.interface_name == *peer
+                && other.options.get("peer") == Some(&port.interface_name)
+        };
+        let found = self.bridges.borrow().values().any(|bridge| {
+            bridge
+                .ports
+                .borrow()
+                .values()
+                .any(|other| is_peer(&other.config))
+        });
+        let datapath = self
+            .bridge(bridge)
+            .map(|bridge| bridge.settings.borrow().datapath_type.clone())
+            .unwrap_or_default();
+        let datapath = if datapath.is_empty() {
+            "system"
+        } else {
+            &datapath
+        };
         (!found).then(|| format!("No usable peer '{peer}' exists in '{datapath}' datapath."))
     }
 
     /// Controllers.
     pub fn report_controllers(&self, desired: &Desired, batch: &mut Batch<'_>) {
         for (name, wanted) in &desired.bridges {
-            let Some(bridge) = self.bridge(name) else { continue };
-            let Some(openflow) = bridge.openflow.get() else { continue };
+            let Some(bridge) = self.bridge(name) else {
+                continue;
+            };
+            let Some(openflow) = bridge.openflow.get() else {
+                continue;
+            };
             let states = openflow.controller_status();
             for controller in &wanted.controllers {
-                let Some(status) = states.iter().find(|status| status.target == controller.target) else { continue };
+                let Some(status) = states
+                    .iter()
+                    .find(|status| status.target == controller.target)
+                else {
+                    continue;
+                };
                 let state = ControllerState {
                     connected: status.is_connected,
                     role: status.role.map(|role| match role {
@@ -102,7 +150,11 @@ impl Switch {
                         "slave" => Role::Slave,
                         _ => Role::Other,
                     }),
-                    status: status.status.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect(),
+                    status: status
+                        .status
+                        .iter()
+                        .map(|(key, value)| ((*key).to_owned(), value.clone()))
+                        .collect(),
                 };
                 batch.controller(controller.uuid, &state);
             }
@@ -112,16 +164,32 @@ impl Switch {
     /// Counters of interfaces and mirrors.
     pub fn report_statistics(&self, desired: &Desired, batch: &mut Batch<'_>) {
         for (name, wanted) in &desired.bridges {
-            let Some(bridge) = self.bridge(name) else { continue };
+            let Some(bridge) = self.bridge(name) else {
+                continue;
+            };
             for port in bridge.ports.borrow_mut().values_mut() {
-                let Some(uuid) = port.config.interface else { continue };
-                let counters: BTreeMap<String, u64> = bridge.port_counters(port).into_iter().collect();
-                batch.interface_statistics(uuid, counters.iter().map(|(name, value)| (name.as_str(), *value)));
+                let Some(uuid) = port.config.interface else {
+                    continue;
+                };
+                let counters: BTreeMap<String, u64> =
+                    bridge.port_counters(port).into_iter().collect();
+                batch.interface_statistics(
+                    uuid,
+                    counters.iter().map(|(name, value)| (name.as_str(), *value)),
+                );
             }
             for mirror in &wanted.mirrors {
-                let stats = self.with_datapath(|datapath| datapath.mirror_stats(bridge.id, &mirror.uuid.to_string()));
+                let stats = self.with_datapath(|datapath| {
+                    datapath.mirror_stats(bridge.id, &mirror.uuid.to_string())
+                });
                 if let Ok(Some(stats)) = stats {
-                    batch.mirror_statistics(mirror.uuid, [("tx_packets", stats.tx_packets), ("tx_bytes", stats.tx_bytes)]);
+                    batch.mirror_statistics(
+                        mirror.uuid,
+                        [
+                            ("tx_packets", stats.tx_packets),
+                            ("tx_bytes", stats.tx_bytes),
+                        ],
+                    );
                 }
             }
         }
@@ -131,7 +199,9 @@ impl Switch {
 impl Bridge {
     fn interface_state(&self, interface: &str) -> Option<InterfaceState> {
         let mut ports = self.ports.borrow_mut();
-        let port = ports.values_mut().find(|port| port.config.interface_name == interface)?;
+        let port = ports
+            .values_mut()
+            .find(|port| port.config.interface_name == interface)?;
         let Some(control) = &mut port.control else {
             return Some(InterfaceState {
                 ofport: Some(port.number),
