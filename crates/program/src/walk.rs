@@ -275,7 +275,7 @@ impl<F: Frame> Walk<F> {
         }
     }
 
-    /// Writes bits of a field, in the key and, for a header field, in the packet.
+    /// Writes bits of a field, in the key and, for a header field, in the packet. False when there is no room for a tag that it takes.
     fn set<H: Host<F>>(
         &mut self,
         burst: &Burst<'_, '_>,
@@ -283,12 +283,11 @@ impl<F: Frame> Walk<F> {
         field: Field,
         value: &Value,
         mask: &Value,
-    ) {
+    ) -> bool {
         if !edit::is_metadata(field) {
-            self.flush(burst, host);
-            if let Some(frame) = &mut self.frame {
-                edit::set_field(frame, &mut self.layers, &mut self.key, field, value, mask);
-            }
+            self.edit(burst, host, |frame, layers, key| {
+                edit::set_field(frame, layers, key, field, value, mask)
+            })
         } else {
             if !field.def().words().intersect(READ_BY_OUTPUTS).is_empty() {
                 self.flush(burst, host);
@@ -300,6 +299,7 @@ impl<F: Frame> Walk<F> {
             {
                 *byte = *byte & !mask | value & mask;
             }
+            true
         }
     }
 
@@ -437,7 +437,11 @@ impl<F: Frame> Walk<F> {
                     kind: PendingKind::Normal,
                     queue: self.queue,
                 }),
-                Op::SetField { field, value, mask } => self.set(burst, host, *field, value, mask),
+                Op::SetField { field, value, mask } => {
+                    if !self.set(burst, host, *field, value, mask) {
+                        return self.fail(host, DropReason::ActionFailed);
+                    }
+                }
                 Op::Goto(table) => {
                     // Nothing comes after a goto in its list, so there is nothing to come back to.
                     self.at.next = ops.len();
@@ -519,7 +523,9 @@ impl<F: Frame> Walk<F> {
             Op::Controller(to) => self.send_to_controller(burst, host, to),
             Op::Move { src, dst } => {
                 let value = bits::read(&self.key, *src);
-                self.write_bits(burst, host, *dst, value);
+                if !self.write_bits(burst, host, *dst, value) {
+                    return Some(self.fail(host, DropReason::ActionFailed));
+                }
             }
             Op::PushVlan(tpid) => {
                 let tpid = *tpid;
@@ -537,15 +543,19 @@ impl<F: Frame> Walk<F> {
             }
             Op::SetVlanVid { vid, push } => {
                 let (vid, push) = (*vid, *push);
-                self.edit(burst, host, |frame, layers, key| {
+                if !self.edit(burst, host, |frame, layers, key| {
                     edit::set_vlan_vid(frame, layers, key, vid, push)
-                });
+                }) {
+                    return Some(self.fail(host, DropReason::ActionFailed));
+                }
             }
             Op::SetVlanPcp { pcp, push } => {
                 let (pcp, push) = (*pcp, *push);
-                self.edit(burst, host, |frame, layers, key| {
+                if !self.edit(burst, host, |frame, layers, key| {
                     edit::set_vlan_pcp(frame, layers, key, pcp, push)
-                });
+                }) {
+                    return Some(self.fail(host, DropReason::ActionFailed));
+                }
             }
             Op::DecTtl(controllers) => return self.dec_ttl(burst, host, controllers),
             Op::SetQueue(queue) => {
@@ -566,8 +576,10 @@ impl<F: Frame> Walk<F> {
                     .push((bits::read(&self.key, *source), source.bits));
             }
             Op::StackPop(to) => {
-                if let Some((value, _)) = self.values.pop() {
-                    self.write_bits(burst, host, *to, value);
+                if let Some((value, _)) = self.values.pop()
+                    && !self.write_bits(burst, host, *to, value)
+                {
+                    return Some(self.fail(host, DropReason::ActionFailed));
                 }
             }
             Op::Clone(list) => {
@@ -617,9 +629,9 @@ impl<F: Frame> Walk<F> {
         host: &mut H,
         to: Bits,
         value: u128,
-    ) {
+    ) -> bool {
         let (value, mask) = bits::write(to, value);
-        self.set(burst, host, to.field, &value, &mask);
+        self.set(burst, host, to.field, &value, &mask)
     }
 
     fn output_truncated<H: Host<F>>(

@@ -1,0 +1,87 @@
+//! What becomes of packets on which a step cannot be carried out.
+
+use packet::key::at;
+use packet::{Field, Frame, HeapFrame, Value};
+use program::Program;
+use program::host::{Context, Drop, Host};
+use program::ops::{Op, OpList, ToController};
+use program::table::Bridge;
+use program::walk::Engine;
+use std::sync::Arc;
+
+/// Counts what leaves and what is dropped.
+#[derive(Default)]
+struct Sink {
+    sent: Vec<Vec<u8>>,
+    dropped: Vec<Drop>,
+}
+
+impl Host<HeapFrame> for Sink {
+    fn output(&mut self, context: Context<'_>, _: u32, frame: HeapFrame, _: bool) {
+        *context.sent = true;
+        self.sent.push(frame.to_vec());
+    }
+    fn output_all(&mut self, _: Context<'_>, _: HeapFrame, _: bool) {
+        unreachable!("no rule floods");
+    }
+    fn normal(&mut self, _: Context<'_>, _: HeapFrame) {
+        unreachable!("no rule switches");
+    }
+    fn controller(&mut self, _: Context<'_>, _: &ToController, _: &HeapFrame) {
+        unreachable!("no rule asks");
+    }
+    fn malformed(&mut self, _: packet::parse::Malformed) {
+        unreachable!("the frame is sound");
+    }
+    fn dropped(&mut self, reason: Drop) {
+        self.dropped.push(reason);
+    }
+}
+
+/// An untagged frame, with room in front or without.
+fn frame(room: bool) -> HeapFrame {
+    let bytes = [[2; 12].as_slice(), &[0x88, 0xcc], &[7; 46]].concat();
+    let mut frame = HeapFrame::new(&bytes);
+    if !room {
+        let headroom = frame.headroom();
+        assert!(frame.push_front(headroom));
+        frame.head_mut()[..bytes.len()].copy_from_slice(&bytes);
+    }
+    frame
+}
+
+#[test]
+fn a_packet_without_room_for_its_tag_is_dropped_and_counted() {
+    let program = Arc::new(Program::new());
+    let bridge = Bridge::new(Arc::clone(&program));
+    let mut reader = program.domain.reader().unwrap();
+    program.counters.add_worker(reader.index());
+    let tci = Field::VlanTci.def();
+    assert_eq!(tci.offset, at::VLAN_TCI);
+    let tags = [
+        Op::PushVlan(0x8100),
+        Op::SetVlanVid { vid: 5, push: true },
+        Op::SetVlanPcp { pcp: 5, push: true },
+        Op::SetField {
+            field: Field::VlanTci,
+            value: Value::from_u128(0x1005, tci.bytes),
+            mask: tci.place(),
+        },
+    ];
+    for tag in tags {
+        let list = OpList::new(vec![tag, Op::Output(2)]);
+        let mut walk = |room| {
+            let mut sink = Sink::default();
+            let mut engine = Engine::new();
+            let guard = reader.begin();
+            engine.run_ops(&bridge, &guard, 1, frame(room), &list, 0, &mut sink);
+            sink
+        };
+        let with = walk(true);
+        assert_eq!((with.sent.len(), with.dropped.len()), (1, 0), "{list:?}");
+        assert_eq!(with.sent[0][12..14], [0x81, 0], "{list:?}");
+        let without = walk(false);
+        assert_eq!(without.sent.len(), 0, "{list:?}");
+        assert_eq!(without.dropped, [Drop::ActionFailed], "{list:?}");
+    }
+}
