@@ -12,15 +12,38 @@ use std::time::{Duration, Instant};
 /// How long anything may take before the test says that it does not happen.
 const LIMIT: Duration = Duration::from_secs(30);
 
+/// What the database keeps in the directory.
+const DATABASE_FILES: [&str; 4] = ["conf.db", "db.ctl", ".conf.db.~lock~", "db.sock"];
+
+/// A run directory with a database of its own: a daemon has detached once it has applied what that says.
 struct Place {
     directory: tempfile::TempDir,
+    database: Child,
 }
 
 impl Place {
     fn new() -> Self {
-        Place {
-            directory: tempfile::tempdir().unwrap(),
-        }
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name).display().to_string();
+        let made = Command::new("ovsdb-tool")
+            .args(["create", &path("conf.db")])
+            .arg("/usr/share/openvswitch/vswitch.ovsschema")
+            .status();
+        assert!(made.unwrap().success());
+        let database = Command::new("ovsdb-server")
+            .arg(path("conf.db"))
+            .arg(format!("--remote=punix:{}", path("db.sock")))
+            .arg(format!("--unixctl={}", path("db.ctl")))
+            .args(["--no-chdir", "-vconsole:off", "-vsyslog:off", "-vfile:off"])
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        let place = Place {
+            directory,
+            database,
+        };
+        eventually("the database serves", || place.path("db.sock").exists());
+        place
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -95,6 +118,8 @@ impl Drop for Place {
         if let Ok(pid) = pidfile.trim().parse::<i32>() {
             kill(pid, libc::SIGKILL);
         }
+        let _ = self.database.kill();
+        let _ = self.database.wait();
     }
 }
 
@@ -285,10 +310,22 @@ fn one_daemon_for_one_pidfile() {
         assert!(text(&output).ends_with(&expected), "{}", text(&output));
     }
     assert_eq!(place.pid(), pid);
-    let second = place.detach(&["--overwrite-pidfile"]);
-    assert_ne!(second, pid);
+    // It has the pidfile at once, and is ready once it has the database's lock too.
+    let arguments = [
+        "--detach",
+        "--pidfile",
+        "--overwrite-pidfile",
+        "--syslog-method=null",
+    ];
+    let mut waiting = place
+        .command(env!("CARGO_BIN_EXE_sluiced"), &arguments)
+        .spawn()
+        .unwrap();
+    eventually("the second daemon has the pidfile", || place.pid() != pid);
+    let second = place.pid();
     kill(pid, libc::SIGTERM);
     eventually("the first daemon ends", || !runs(pid));
+    assert!(waiting.wait().unwrap().success());
     assert_eq!(
         place.pid(),
         second,
@@ -364,6 +401,7 @@ fn signals_end_a_foreground_daemon() {
         let left: Vec<_> = fs::read_dir(place.directory.path())
             .unwrap()
             .map(|entry| entry.unwrap().file_name())
+            .filter(|name| !DATABASE_FILES.iter().any(|file| name == file))
             .collect();
         assert!(left.is_empty(), "{left:?}");
     }
