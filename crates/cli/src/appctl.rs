@@ -114,7 +114,8 @@ mod tests {
             // In two pieces, to see them put together.
             let (a, b) = reply.split_at(reply.len() / 2);
             stream.write_all(a.as_bytes()).unwrap();
-            stream.write_all(b.as_bytes()).unwrap();
+            // A client that has seen enough of rubbish may be gone by now.
+            let _ = stream.write_all(b.as_bytes());
         });
         let result = Appctl::connect(&socket)?.call("version", &[]);
         server.join().unwrap();
