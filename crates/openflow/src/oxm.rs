@@ -197,7 +197,8 @@ fn add_field(
     if value & !place.ones != 0 || value << def.wire_shift != wire {
         return Err(Error::BadMatchValue);
     }
-    if def.field == Field::InPortOxm && port::to_u16(value as u32).is_none() {
+    let is_port = matches!(def.field, Field::InPortOxm | Field::InPhyPort);
+    if is_port && port::to_u16(value as u32).is_none() {
         return Err(Error::BadMatchValue);
     }
     let mask = mask.map_or(place.ones, |mask| {

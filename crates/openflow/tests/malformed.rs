@@ -139,6 +139,16 @@ fn matches() {
         ),
         ("value out of range", "80000c02 ffff", Error::BadMatchValue),
         (
+            "port out of range",
+            "80000004 00400010",
+            Error::BadMatchValue,
+        ),
+        (
+            "physical port out of range",
+            "80000204 00400010",
+            Error::BadMatchValue,
+        ),
+        (
             "mask on a field without",
             "80000b04 0800 0ff0",
             Error::BadMatchMask,
