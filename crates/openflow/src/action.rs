@@ -187,6 +187,176 @@ pub enum Action {
         /// Number of clauses.
         clauses: u8,
     },
+    /// Nicira `learn(...)`.
+    Learn(Box<Learn>),
+    /// Nicira `multipath(...)`.
+    Multipath(Box<Multipath>),
+    /// Nicira `bundle(...)` and `bundle_load(...)`.
+    Bundle(Box<Bundle>),
+    /// Nicira `check_pkt_larger(max_len)->dst`: writes 1 where the packet is longer, else 0.
+    CheckPktLarger {
+        /// Bytes, Ethernet header included.
+        max_len: u16,
+        /// One bit.
+        dst: Subfield,
+    },
+    /// Nicira `sample(...)`.
+    Sample(Sample),
+    /// Nicira `fin_timeout(...)`: shorter timeouts for the rule once a TCP connection ends.
+    FinTimeout {
+        /// Seconds, 0 for no change.
+        idle: u16,
+        /// Seconds, 0 for no change.
+        hard: u16,
+    },
+    /// Nicira `delete_field:tun_metadataN`.
+    DeleteField(Field),
+}
+
+/// `NXAST_LEARN`, `NXAST_LEARN2`: the rule that a packet is to create.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Learn {
+    /// Seconds without a packet, 0 for never.
+    pub idle_timeout: u16,
+    /// Seconds, 0 for never.
+    pub hard_timeout: u16,
+    /// Precedence.
+    pub priority: u16,
+    /// Cookie.
+    pub cookie: u64,
+    /// Tell when the rule goes.
+    pub send_flow_rem: bool,
+    /// Delete rules with this table and cookie when the learning rule goes.
+    pub delete_learned: bool,
+    /// Table of the new rule, 0 to 253.
+    pub table: u8,
+    /// Idle timeout after FIN or RST, 0 for no change.
+    pub fin_idle_timeout: u16,
+    /// Hard timeout after FIN or RST, 0 for no change.
+    pub fin_hard_timeout: u16,
+    /// Most rules with this table and cookie, 0 for no limit (`NXAST_LEARN2`).
+    pub limit: u32,
+    /// One bit that tells whether the rule could be added (`NXAST_LEARN2`).
+    pub result: Option<Subfield>,
+    /// What it matches and does, in order.
+    pub specs: Vec<LearnSpec>,
+}
+
+/// One element of a [`Learn`].
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct LearnSpec {
+    /// Where the bits come from.
+    pub source: LearnSource,
+    /// What they are for.
+    pub target: LearnTarget,
+}
+
+/// Where bits of a learned rule come from.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum LearnSource {
+    /// The packet.
+    Field(Subfield),
+    /// The action: a number, right-aligned, and its width in bits (1 to 128).
+    Immediate {
+        /// The number.
+        value: u128,
+        /// Its width.
+        bits: u16,
+    },
+}
+
+/// What bits of a learned rule are for.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum LearnTarget {
+    /// The rule matches them.
+    Match(Subfield),
+    /// The rule loads them.
+    Load(Subfield),
+    /// The rule outputs to the port of this number.
+    Output,
+}
+
+/// Which fields choose among ways (`enum nx_hash_fields`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u16)]
+pub enum HashFields {
+    /// Ethernet source.
+    EthSrc = 0,
+    /// Both directions of a connection alike: Ethernet, VLAN, Ethertype, IP, ports.
+    SymmetricL4 = 1,
+    /// Likewise, of IP and TCP or SCTP only.
+    SymmetricL3L4 = 2,
+    /// Likewise, and UDP.
+    SymmetricL3L4Udp = 3,
+    /// IP source.
+    NwSrc = 4,
+    /// IP destination.
+    NwDst = 5,
+    /// IP addresses, both directions alike.
+    SymmetricL3 = 6,
+}
+
+/// How a way is chosen by `multipath` (`enum nx_mp_algorithm`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u16)]
+pub enum MultipathAlgorithm {
+    /// Hash modulo the number of ways.
+    ModuloN = 0,
+    /// A contiguous part of the hash's range for each.
+    HashThreshold = 1,
+    /// Highest random weight.
+    Hrw = 2,
+    /// The hash, halved until it fits.
+    IterHash = 3,
+}
+
+/// `NXAST_MULTIPATH`.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Multipath {
+    /// What is hashed.
+    pub fields: HashFields,
+    /// Universal hash parameter.
+    pub basis: u16,
+    /// How a way is chosen.
+    pub algorithm: MultipathAlgorithm,
+    /// Number of ways less 1.
+    pub max_link: u16,
+    /// Argument of the algorithm.
+    pub arg: u32,
+    /// Where the way's number goes.
+    pub dst: Subfield,
+}
+
+/// `NXAST_BUNDLE`, `NXAST_BUNDLE_LOAD`.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Bundle {
+    /// What is hashed.
+    pub fields: HashFields,
+    /// Universal hash parameter.
+    pub basis: u16,
+    /// Whether the first live port is taken (`active_backup`), else one by highest random weight (`hrw`).
+    pub active_backup: bool,
+    /// The ports.
+    pub members: Vec<PortNo>,
+    /// Where the port's number goes (`bundle_load`); None to output there.
+    pub dst: Option<Subfield>,
+}
+
+/// `NXAST_SAMPLE`, 2 and 3.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Sample {
+    /// Of 65535 packets, how many are sampled; at least 1.
+    pub probability: u16,
+    /// `Flow_Sample_Collector_Set` id.
+    pub collector_set: u32,
+    /// IPFIX observation domain.
+    pub domain: u32,
+    /// IPFIX observation point.
+    pub point: u32,
+    /// The port that is reported, [`crate::port::ANY`] for none.
+    pub port: PortNo,
+    /// 0 not said, 1 ingress, 2 egress.
+    pub direction: u8,
 }
 
 /// An instruction. In 1.0, and for Nicira's actions, a rule has only [`Instruction::ApplyActions`].

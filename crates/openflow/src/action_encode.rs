@@ -133,7 +133,14 @@ fn put_action(out: &mut Vec<u8>, action: &Action, version: u8, context: Context)
         }
         Action::Group(group) => nicira_or_standard(out, version, 40, 22, Argument::Word(*group)),
         Action::Meter(meter) if version >= 6 => standard(out, 29, |out| out.put_u32(*meter)),
-        Action::Meter(_) => {}
+        Action::Meter(_)
+        | Action::Learn(_)
+        | Action::Multipath(_)
+        | Action::Bundle(_)
+        | Action::CheckPktLarger { .. }
+        | Action::Sample(_)
+        | Action::FinTimeout { .. }
+        | Action::DeleteField(_) => {}
         Action::SetField { field, value, mask } => set_field(out, version, *field, value, mask),
         Action::Load { dst, value } => load(out, version, *dst, *value),
         Action::Move { src, dst } => copy(out, version, *src, *dst),

@@ -196,7 +196,14 @@ impl<'m> Situation<'m> {
             }
             Action::Group(_) => Err(Error::BadOutGroup),
             Action::Meter(_) => Err(Error::UnknownMeter),
-            Action::Conjunction { .. } => Err(Error::BadActionExperimenterType),
+            Action::Conjunction { .. }
+            | Action::Learn(_)
+            | Action::Multipath(_)
+            | Action::Bundle(_)
+            | Action::CheckPktLarger { .. }
+            | Action::Sample(_)
+            | Action::FinTimeout { .. }
+            | Action::DeleteField(_) => Err(Error::BadActionExperimenterType),
             Action::CopyTtlIn
             | Action::CopyTtlOut
             | Action::PushMpls(_)
