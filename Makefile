@@ -5,6 +5,7 @@
 #   make demo       two namespaces and a guest on a switch, with real traffic; cleans up after itself
 #   make test       format, lints, licences, unit and property tests, fuzz targets, end-to-end tests
 #   make e2e        the end-to-end tests alone; TESTS="3_vhost 4_pcap" selects, SWITCHD=ovs runs them on Open vSwitch
+#   make conformance  all of os-ken's switch certification tests (about 50 minutes; VERSIONS="1_0" selects); make test runs a sample
 #   make bench      cycles per packet of parsing, classifying and acting
 #   make install    DESTDIR= PREFIX=/usr/local
 
@@ -16,7 +17,7 @@ TESTS ?=
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: all build demo test e2e bench install uninstall clean
+.PHONY: all build demo test e2e conformance bench install uninstall clean
 
 all: build
 
@@ -36,6 +37,11 @@ e2e:
 	@scripts/setup
 	@scripts/step build cargo build --release --locked
 	@SWITCHD="$(or $(SWITCHD),$(TARGET)/release/sluiced)" tests/run $(TESTS)
+
+conformance:
+	@scripts/setup
+	@scripts/step build cargo build --release --locked
+	@SWITCHD="$(or $(SWITCHD),$(TARGET)/release/sluiced)" tests/run $(addprefix a_conformance.whole_,$(or $(VERSIONS),1_0 1_3 1_4))
 
 bench:
 	@scripts/setup build
