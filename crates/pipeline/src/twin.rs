@@ -3,8 +3,12 @@
 //! It shares nothing with the compiled form: it searches the pipeline's own rules one after the other, reads actions in OpenFlow's words, edits a vector
 //! of bytes and parses it anew after each change. Tests hold the program's walk against it; tracing can tell a story from it.
 //! Where the specification leaves room it does as Open vSwitch 3.1 does.
+//!
+//! [`trace`] tells what happened on the way. Whoever adds to the machine says what a reader of the story wants to know with `say`, `open` and `close`:
+//! see the head of [`story`].
 
 mod headers;
+pub mod story;
 
 use crate::Pipeline;
 use crate::store::Rule;
@@ -16,6 +20,7 @@ use packet::{Field, FlowKey, Match, Value, WordSet, parse};
 use program::ops::PacketInReason;
 use program::table::Miss;
 use program::walk::{MAX_DEPTH, MAX_RESUBMITS, NO_COOKIE};
+use story::{Story, Teller, What};
 
 /// Something that leaves the tables.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -96,7 +101,7 @@ pub struct Outcome {
 
 /// What becomes of a packet that a port received.
 pub fn evaluate(pipeline: &Pipeline, in_port: PortNo, frame: &[u8]) -> Outcome {
-    let mut machine = Machine::new(pipeline, in_port, frame);
+    let mut machine = Machine::new(pipeline, &key_of(in_port), frame);
     machine.look_up(0, in_port, true, 0);
     machine.finish()
 }
@@ -108,17 +113,53 @@ pub fn evaluate_actions(
     frame: &[u8],
     actions: &[Action],
 ) -> Outcome {
-    let mut machine = Machine::new(pipeline, in_port, frame);
-    let at = At {
-        table: 0,
-        cookie: NO_COOKIE,
-        depth: 0,
-        apply: PacketInReason::PacketOut,
-        table_is_lookup: true,
-    };
-    machine.list(actions, at);
+    let mut machine = Machine::new(pipeline, &key_of(in_port), frame);
+    machine.list(actions, PACKET_OUT);
     machine.finish()
 }
+
+/// What becomes of a packet that a port received, or of a packet-out if there are `actions`, and how it came to it. The packet comes with the
+/// metadata of `key` (ingress port, registers, tunnel and so on); where that has an Ethertype of zero, which no frame can have, so has the packet.
+pub fn trace(
+    pipeline: &Pipeline,
+    key: &FlowKey,
+    frame: &[u8],
+    actions: Option<&[Action]>,
+) -> (Outcome, Story) {
+    let mut machine = Machine::new(pipeline, key, frame);
+    machine.no_type = key.u16(at::ETH_TYPE) == 0;
+    machine.parse_again();
+    let before = machine.key;
+    machine.teller = Some(Teller::new());
+    match actions {
+        Some(actions) => {
+            machine.list(actions, PACKET_OUT);
+        }
+        None => machine.look_up(0, key.u32(at::IN_PORT), true, 0),
+    }
+    let cut_short = machine.outcome.cut_short;
+    if !machine.stopped && !cut_short {
+        machine.run_set();
+    }
+    let story = machine.story(before);
+    machine.stopped = true; // the action set has run
+    (machine.finish(), story)
+}
+
+fn key_of(in_port: PortNo) -> FlowKey {
+    let mut key = FlowKey::ZERO;
+    key.set_u32(at::IN_PORT, in_port);
+    key
+}
+
+/// Where the actions of a packet-out stand.
+const PACKET_OUT: At = At {
+    table: 0,
+    cookie: NO_COOKIE,
+    depth: 0,
+    apply: PacketInReason::PacketOut,
+    table_is_lookup: true,
+};
 
 /// Where an action stands.
 #[derive(Clone, Copy)]
@@ -151,14 +192,18 @@ struct Machine<'p> {
     stopped: bool,
     last: (u8, u64),
     outcome: Outcome,
+    /// Who listens.
+    teller: Option<Teller>,
+    /// The packet's Ethertype is zero as long as the frame says 802.2.
+    no_type: bool,
 }
 
 impl<'p> Machine<'p> {
-    fn new(pipeline: &'p Pipeline, in_port: PortNo, frame: &[u8]) -> Machine<'p> {
+    fn new(pipeline: &'p Pipeline, key: &FlowKey, frame: &[u8]) -> Machine<'p> {
         let mut machine = Machine {
             pipeline,
             packet: Packet::new(frame),
-            key: FlowKey::ZERO,
+            key: *key,
             set: Vec::new(),
             stack: Vec::new(),
             queue: None,
@@ -166,8 +211,9 @@ impl<'p> Machine<'p> {
             stopped: false,
             last: (0, NO_COOKIE),
             outcome: Outcome::default(),
+            teller: None,
+            no_type: false,
         };
-        machine.key.set_u32(at::IN_PORT, in_port);
         machine.parse_again();
         machine
     }
@@ -186,6 +232,9 @@ impl<'p> Machine<'p> {
         let [outer, inner] = self.packet.tcis();
         fresh.set_u16(at::VLAN_TCI, outer);
         fresh.set_u16(at::VLAN_TCI2, inner);
+        if self.no_type && fresh.u16(at::ETH_TYPE) == story::NO_ETHERTYPE {
+            fresh.set_u16(at::ETH_TYPE, 0);
+        }
         for word in parse::PACKET_WORDS.iter() {
             self.key.words[word] = fresh.words[word];
         }
@@ -201,20 +250,24 @@ impl<'p> Machine<'p> {
         self.outcome
     }
 
-    fn best(&self, table: u8) -> Option<&'p Rule> {
-        let matching = self
-            .pipeline
-            .store
-            .table(table)
-            .map(|(_, rule)| rule)
-            .filter(|rule| rule.matching.matches(&self.key));
-        matching.reduce(|best, rule| {
+    fn best(&mut self, table: u8) -> Option<&'p Rule> {
+        let rules = || self.pipeline.store.table(table).map(|(_, rule)| rule);
+        let matching = rules().filter(|rule| rule.matching.matches(&self.key));
+        let best = matching.reduce(|best, rule| {
             if rule.priority > best.priority {
                 rule
             } else {
                 best
             }
-        })
+        });
+        if self.teller.is_some() {
+            let least = best.map_or(0, |rule| rule.priority);
+            let compared = rules().filter(|rule| rule.priority > least || best.is_none());
+            compared
+                .chain(best)
+                .for_each(|rule| self.look_at_rule(&rule.matching));
+        }
+        best
     }
 
     /// Looks up in a table, matching `in_port` as the ingress port, and does what the rule found says.
@@ -224,6 +277,14 @@ impl<'p> Machine<'p> {
         let found = self.best(table);
         self.key.set_u32(at::IN_PORT, own);
         let Some(rule) = found else {
+            let miss = self.pipeline.miss(table);
+            if !honour_miss || miss != Miss::Next {
+                let to_controller = honour_miss && miss == Miss::Controller;
+                self.say(|| What::Missed {
+                    table,
+                    to_controller,
+                });
+            }
             if honour_miss {
                 self.missed(table, in_port, depth);
             }
@@ -249,7 +310,14 @@ impl<'p> Machine<'p> {
             table_is_lookup: false,
         };
         self.last = (table, rule.cookie);
+        self.open(|| What::Rule {
+            table,
+            priority: rule.priority,
+            cookie: rule.cookie,
+            matching: rule.matching.clone(),
+        });
         self.rule(&rule.behaviour.instructions, at);
+        self.close();
     }
 
     fn missed(&mut self, table: u8, in_port: PortNo, depth: u32) {
@@ -283,9 +351,14 @@ impl<'p> Machine<'p> {
             return;
         }
         if instructions.contains(&Instruction::ClearActions) {
+            self.say(|| What::Instruction(Instruction::ClearActions));
             self.set.clear();
         }
         for instruction in instructions {
+            use Instruction::*;
+            if matches!(instruction, WriteActions(_) | WriteMetadata { .. }) {
+                self.say(|| What::Instruction(instruction.clone()));
+            }
             match instruction {
                 Instruction::WriteActions(actions) => self.set.extend(actions.iter().cloned()),
                 Instruction::WriteMetadata { value, mask } => {
@@ -297,7 +370,9 @@ impl<'p> Machine<'p> {
         }
         for instruction in instructions {
             if let Instruction::GotoTable(table) = instruction {
+                self.open(|| What::Instruction(instruction.clone()));
                 self.look_up(*table, self.key.u32(at::IN_PORT), true, at.depth);
+                self.close();
             }
         }
     }
@@ -312,7 +387,10 @@ impl<'p> Machine<'p> {
                 return Flow::On;
             }
             let last = index + 1 == actions.len();
-            if self.action(action, last, at) == Flow::EndOfList {
+            self.open(|| What::Action(action.clone()));
+            let flow = self.action(action, last, at);
+            self.close();
+            if flow == Flow::EndOfList {
                 return Flow::EndOfList;
             }
         }
@@ -401,6 +479,7 @@ impl<'p> Machine<'p> {
                 }
             }
             Action::Clone(actions) => self.clone_of_packet(actions, at),
+            Action::Note(_) => {}
             edit => self.edit(edit),
         }
         Flow::On
@@ -410,10 +489,12 @@ impl<'p> Machine<'p> {
     fn clone_of_packet(&mut self, actions: &[Action], at: At) {
         let before = (self.packet.clone(), self.key, self.queue);
         let (set, stack, last) = (self.set.clone(), self.stack.clone(), self.last);
+        self.open(|| What::Copy);
         self.list(actions, at);
         if !self.is_over() {
             self.run_set();
         }
+        self.close();
         (self.packet, self.key, self.queue) = before;
         (self.set, self.stack, self.last) = (set, stack, last);
     }
@@ -449,6 +530,7 @@ impl<'p> Machine<'p> {
             }
             _ => return, // a note, or one that no flow mod gets in with
         }
+        self.look_at_headers(action);
         self.parse_again();
     }
 
@@ -487,13 +569,23 @@ impl<'p> Machine<'p> {
             apply: PacketInReason::ActionSet,
             table_is_lookup: false,
         };
+        self.open(|| What::ActionSet);
         self.list(&ordered, at);
+        self.close();
     }
 
     fn resubmit(&mut self, in_port: PortNo, table: u8, at: At) {
         self.resubmits += 1;
         if self.resubmits > MAX_RESUBMITS || at.depth >= MAX_DEPTH {
             self.outcome.cut_short = true;
+            let depth = at.depth >= MAX_DEPTH;
+            self.say(|| {
+                What::Error(if depth {
+                    format!("over max translation depth {MAX_DEPTH}")
+                } else {
+                    format!("over {MAX_RESUBMITS} resubmit actions")
+                })
+            });
             return;
         }
         let last = self.last;
@@ -562,6 +654,7 @@ impl<'p> Machine<'p> {
     }
 
     fn dec_ttl(&mut self, controllers: &[u16], at: At) -> Flow {
+        self.look_at(Field::IpTtl);
         let ip =
             [0x0800, 0x86dd].contains(&self.key.u16(at::ETH_TYPE)) && self.packet.ttl().is_some();
         match self.packet.ttl() {
@@ -592,7 +685,8 @@ impl<'p> Machine<'p> {
         (bytes.to_u128() >> def.shift & width) << def.wire_shift
     }
 
-    fn read(&self, part: &Subfield) -> u128 {
+    fn read(&mut self, part: &Subfield) -> u128 {
+        self.look_at(part.field);
         self.field(part.field) >> part.start & ones(part.bits)
     }
 
@@ -614,6 +708,7 @@ impl<'p> Machine<'p> {
 
     /// Writes a whole field, in the packet if it is a header's.
     fn whole(&mut self, field: Field, number: u128) {
+        self.look_at(field);
         let def = field.def();
         let in_packet = !matches!(field, Field::InPort | Field::InPortOxm)
             && def.words().intersect(parse::PACKET_WORDS) != WordSet::EMPTY;

@@ -1,0 +1,269 @@
+//! What a walk did, told as a tree: under each step lie the steps that it led to.
+//!
+//! The machine tells of rules, actions, instructions and everything that leaves the tables by itself. What else is worth a line is said where it happens:
+//!
+//! * `self.say(|| What::Detail("...".into()))`, `What::Warning`, `What::Error`: one line below the action that is being done;
+//! * `self.open(|| What::...)`, the work, `self.close()`: a step with steps of its own, such as a bucket;
+//! * `self.look_at(Field::...)`: the outcome depends on a field of the packet other than through a match or a subfield that an action reads.
+//!
+//! All of them do nothing unless somebody listens. Effects need no telling: whatever is pushed to `outcome.effects` is taken up by the next `open` or `close`.
+
+use super::{Effect, Machine};
+use openflow::action::{Action, Instruction};
+use packet::key::at;
+use packet::{Field, FlowKey, Match};
+
+/// Steps that are told at most; a walk can do millions of actions.
+pub const MAX_STEPS: usize = 20_000;
+
+/// The Ethertype of frames that have none: 802.2.
+pub(super) const NO_ETHERTYPE: u16 = 0x05ff;
+
+/// One thing that happened.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum What {
+    /// A table was searched and this rule found.
+    Rule {
+        /// The table.
+        table: u8,
+        /// The rule's precedence.
+        priority: u32,
+        /// Its cookie.
+        cookie: u64,
+        /// Its match.
+        matching: Match,
+    },
+    /// A table was searched in vain.
+    Missed {
+        /// The table.
+        table: u8,
+        /// Whether the packet goes to the controllers for it.
+        to_controller: bool,
+    },
+    /// An action.
+    Action(Action),
+    /// An instruction other than `apply_actions`, whose actions are told one by one.
+    Instruction(Instruction),
+    /// The action set, at the end.
+    ActionSet,
+    /// Actions on a copy of the packet: nothing of what they change comes back. Opened below [`What::Action`] of a clone.
+    Copy,
+    /// A bucket of a group, with the words that describe the choice (`bucket 2: using bucket`).
+    Bucket(String),
+    /// Something left the tables, the rest of the key as it was then.
+    Effect(Box<(Effect, FlowKey)>),
+    /// A line that explains.
+    Detail(String),
+    /// A line about something that is odd.
+    Warning(String),
+    /// A line about what ended the walk.
+    Error(String),
+}
+
+/// A step and what it led to, in order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Step {
+    /// What was done.
+    pub what: What,
+    /// What it led to.
+    pub steps: Vec<Step>,
+}
+
+/// All that happened to a packet.
+#[derive(Clone, Debug)]
+pub struct Story {
+    /// In order.
+    pub steps: Vec<Step>,
+    /// The key's bits on which the outcome depended: those of the rules that were compared with the packet, as far as it took to tell, and those that
+    /// actions read or wrote.
+    pub looked_at: Box<FlowKey>,
+    /// What was known about the packet at the beginning.
+    pub before: Box<FlowKey>,
+    /// And at the end.
+    pub after: Box<FlowKey>,
+    /// The packet at the end.
+    pub bytes: Vec<u8>,
+}
+
+/// The layer of a byte of the key: what is not the packet's, link, network, transport.
+fn layer(byte: usize) -> u8 {
+    match byte {
+        at::IN_PORT..at::ETH_TYPE => 0,
+        at::ETH_TYPE..at::IPV4_SRC => 1,
+        at::TP_SRC..at::IP_PROTO => 3,
+        at::IPV4_SRC..at::ETH_DST => 2,
+        at::TCP_FLAGS..at::ETH_SRC => 3,
+        at::ETH_DST..at::METADATA => 1,
+        at::IPV6_SRC..at::ND_TARGET => 2,
+        at::MPLS_DEPTH => 1,
+        at::ND_TARGET..at::IPV6_EXT => 3,
+        at::IPV6_EXT..at::MPLS_LSE => 2,
+        at::MPLS_LSE..at::PKT_MARK => 1,
+        _ => 0,
+    }
+}
+
+/// Writes a story while it happens.
+pub(super) struct Teller {
+    /// The steps that are open, the outermost first; the first holds all.
+    path: Vec<Step>,
+    looked_at: Box<FlowKey>,
+    steps: usize,
+    /// Effects that are told.
+    effects: usize,
+}
+
+impl Teller {
+    pub fn new() -> Teller {
+        Teller {
+            path: vec![Step {
+                what: What::ActionSet,
+                steps: Vec::new(),
+            }],
+            looked_at: Box::new(FlowKey::ZERO),
+            steps: 0,
+            effects: 0,
+        }
+    }
+
+    fn put(&mut self, step: Step) {
+        if let Some(parent) = self.path.last_mut() {
+            parent.steps.push(step);
+        }
+    }
+
+    fn say(&mut self, what: What) {
+        self.steps += 1;
+        if self.steps == MAX_STEPS {
+            self.put(Step {
+                what: What::Error("the story is too long to be told in full".into()),
+                steps: Vec::new(),
+            });
+        }
+        if self.steps < MAX_STEPS {
+            self.put(Step {
+                what,
+                steps: Vec::new(),
+            });
+        }
+    }
+
+    fn tell_effects(&mut self, effects: &[Effect], key: &FlowKey) {
+        for effect in effects.get(self.effects..).unwrap_or_default() {
+            self.say(What::Effect(Box::new((effect.clone(), *key))));
+        }
+        self.effects = effects.len();
+    }
+
+    fn looked_at(&mut self, word: usize, mask: u64) {
+        self.looked_at.words[word] |= mask;
+    }
+}
+
+impl Machine<'_> {
+    /// Begins a step.
+    pub(super) fn open(&mut self, what: impl FnOnce() -> What) {
+        let Some(teller) = &mut self.teller else {
+            return;
+        };
+        teller.tell_effects(&self.outcome.effects, &self.key);
+        teller.steps += 1;
+        teller.path.push(Step {
+            what: what(),
+            steps: Vec::new(),
+        });
+    }
+
+    /// Ends the step that was begun last.
+    pub(super) fn close(&mut self) {
+        let Some(teller) = &mut self.teller else {
+            return;
+        };
+        teller.tell_effects(&self.outcome.effects, &self.key);
+        if let Some(step) = teller.path.pop()
+            && (teller.steps < MAX_STEPS || !step.steps.is_empty())
+        {
+            teller.put(step);
+        }
+    }
+
+    /// Tells a step that has none of its own.
+    pub(super) fn say(&mut self, what: impl FnOnce() -> What) {
+        if let Some(teller) = &mut self.teller {
+            teller.tell_effects(&self.outcome.effects, &self.key);
+            teller.say(what());
+        }
+    }
+
+    /// Notes that the outcome depends on a field.
+    pub(super) fn look_at(&mut self, field: Field) {
+        if let Some(teller) = &mut self.teller {
+            let def = field.def();
+            let mut bits = Match::any();
+            bits.set(field, &def.place(), &def.place());
+            for word in bits.words() {
+                teller.looked_at(word.word.into(), word.mask);
+            }
+        }
+    }
+
+    /// Notes the headers that an action without a [`Field`] writes.
+    pub(super) fn look_at_headers(&mut self, action: &Action) {
+        use Action::*;
+        let fields: &[Field] = match action {
+            PushVlan(_) | PopVlan | SetVlanVid { .. } | SetVlanPcp { .. } => &[Field::VlanTci],
+            SetEthSrc(_) => &[Field::EthSrc],
+            SetEthDst(_) => &[Field::EthDst],
+            SetIpv4Src(_) => &[Field::Ipv4Src],
+            SetIpv4Dst(_) => &[Field::Ipv4Dst],
+            SetIpTos(_) => &[Field::IpDscp],
+            SetIpEcn(_) => &[Field::IpEcn],
+            SetIpTtl(_) => &[Field::IpTtl],
+            SetL4Src(_) => &[Field::TcpSrc],
+            SetL4Dst(_) => &[Field::TcpDst],
+            _ => &[],
+        };
+        fields.iter().for_each(|field| self.look_at(*field));
+    }
+
+    /// Notes what it took to tell whether a rule matches: its bits, layer by layer, up to the layer in which the packet differs.
+    pub(super) fn look_at_rule(&mut self, matching: &Match) {
+        let Some(teller) = &mut self.teller else {
+            return;
+        };
+        for wanted in 0..4 {
+            let mut differs = false;
+            for word in matching.words() {
+                let index = usize::from(word.word);
+                let mut mask = word.mask.to_ne_bytes();
+                for (byte, bits) in mask.iter_mut().enumerate() {
+                    *bits *= u8::from(layer(index * 8 + byte) == wanted);
+                }
+                let mask = u64::from_ne_bytes(mask);
+                teller.looked_at(index, mask);
+                differs |= (self.key.words[index] ^ word.value) & mask != 0;
+            }
+            if differs {
+                return;
+            }
+        }
+    }
+
+    /// The story, at the end.
+    pub(super) fn story(&mut self, before: FlowKey) -> Story {
+        let mut steps = Vec::new();
+        let mut looked_at = Box::new(FlowKey::ZERO);
+        if let Some(mut teller) = self.teller.take() {
+            teller.tell_effects(&self.outcome.effects, &self.key);
+            looked_at = teller.looked_at;
+            steps = teller.path.swap_remove(0).steps;
+        }
+        Story {
+            steps,
+            looked_at,
+            before: Box::new(before),
+            after: Box::new(self.key),
+            bytes: self.packet.bytes().to_vec(),
+        }
+    }
+}
