@@ -51,16 +51,20 @@ pub fn set_field<F: Frame>(
 }
 
 /// A set made ready to run.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum CompiledSet {
     /// The whole Ethernet destination.
     EthDst([u8; 6]),
     /// The whole Ethernet source.
     EthSrc([u8; 6]),
+    /// Both whole Ethernet addresses, destination first.
+    EthAddresses([u8; 12]),
     /// The whole IPv4 source.
     Ipv4Src(u32),
     /// The whole IPv4 destination.
     Ipv4Dst(u32),
+    /// Both whole IPv4 addresses, source first.
+    Ipv4Addresses(u32, u32),
     /// A whole source port of this IP protocol (6, 17).
     SourcePort(u8, u16),
     /// A whole destination port of this IP protocol (6, 17).
@@ -158,13 +162,69 @@ impl CompiledSet {
         })
     }
 
+    /// One set that does what `self` and then `next` do, where there is one.
+    pub fn and_then(&self, next: &CompiledSet) -> Option<CompiledSet> {
+        use CompiledSet::*;
+        let pair = |dst: &[u8; 6], src: &[u8; 6]| {
+            let mut both = [0; 12];
+            both[..6].copy_from_slice(dst);
+            both[6..].copy_from_slice(src);
+            EthAddresses(both)
+        };
+        Some(match (self, next) {
+            (EthDst(_), EthDst(_) | EthAddresses(_))
+            | (EthSrc(_), EthSrc(_) | EthAddresses(_))
+            | (EthAddresses(_), EthAddresses(_))
+            | (Ipv4Src(_), Ipv4Src(_) | Ipv4Addresses(..))
+            | (Ipv4Dst(_), Ipv4Dst(_) | Ipv4Addresses(..))
+            | (Ipv4Addresses(..), Ipv4Addresses(..))
+            | (IpTtl(_), IpTtl(_))
+            | (Nothing, _) => next.clone(),
+            (_, Nothing) => self.clone(),
+            (EthDst(dst), EthSrc(src)) | (EthSrc(src), EthDst(dst)) => pair(dst, src),
+            (EthAddresses(both), EthSrc(src)) => pair(both[..6].try_into().ok()?, src),
+            (EthAddresses(both), EthDst(dst)) => pair(dst, both[6..].try_into().ok()?),
+            (Ipv4Src(src), Ipv4Dst(dst))
+            | (Ipv4Dst(dst), Ipv4Src(src))
+            | (Ipv4Addresses(src, _), Ipv4Dst(dst))
+            | (Ipv4Addresses(_, dst), Ipv4Src(src)) => Ipv4Addresses(*src, *dst),
+            (IpTos { value, mask }, IpTos { value: v, mask: m }) => IpTos {
+                value: value & !m | v,
+                mask: mask | m,
+            },
+            (VlanTci { value, mask }, VlanTci { value: v, mask: m }) => VlanTci {
+                value: value & !m | v,
+                mask: mask | m,
+            },
+            (
+                Metadata { word, value, mask },
+                Metadata {
+                    word: same,
+                    value: v,
+                    mask: m,
+                },
+            ) if word == same => Metadata {
+                word: *word,
+                value: value & !m | v,
+                mask: mask | m,
+            },
+            _ => return None,
+        })
+    }
+
     /// The words of the key that it may change, apart from the tags of a VLAN TCI set.
     pub fn words(&self) -> WordSet {
         match self {
             CompiledSet::EthDst(_) => Field::EthDst.def().words(),
             CompiledSet::EthSrc(_) => Field::EthSrc.def().words(),
+            CompiledSet::EthAddresses(_) => Field::EthDst
+                .def()
+                .words()
+                .union(Field::EthSrc.def().words()),
             CompiledSet::Ipv4Src(_) => Field::Ipv4Src.def().words(),
-            CompiledSet::Ipv4Dst(_) => Field::Ipv4Dst.def().words(),
+            CompiledSet::Ipv4Dst(_) | CompiledSet::Ipv4Addresses(..) => {
+                Field::Ipv4Dst.def().words()
+            }
             CompiledSet::SourcePort(..) | CompiledSet::DestinationPort(..) => {
                 Field::TcpSrc.def().words()
             }
@@ -182,8 +242,20 @@ impl CompiledSet {
         match self {
             CompiledSet::EthDst(to) => set_ethernet(frame, key, 0, at::ETH_DST, *to),
             CompiledSet::EthSrc(to) => set_ethernet(frame, key, 6, at::ETH_SRC, *to),
+            CompiledSet::EthAddresses(to) => {
+                let head = frame.head_mut();
+                if head.len() >= 14 {
+                    head[..12].copy_from_slice(to);
+                    let key = key.bytes_mut();
+                    key[at::ETH_DST..at::ETH_DST + 6].copy_from_slice(&to[..6]);
+                    key[at::ETH_SRC..at::ETH_SRC + 6].copy_from_slice(&to[6..]);
+                }
+            }
             CompiledSet::Ipv4Src(to) => set_ipv4(frame, layers, key, 12, at::IPV4_SRC, *to),
             CompiledSet::Ipv4Dst(to) => set_ipv4(frame, layers, key, 16, at::IPV4_DST, *to),
+            CompiledSet::Ipv4Addresses(src, dst) => {
+                set_ipv4_pair(frame, layers, key, *src, *dst);
+            }
             CompiledSet::SourcePort(protocol, to) => {
                 set_port(frame, layers, key, *protocol, 0, at::TP_SRC, *to)
             }
@@ -262,6 +334,29 @@ fn set_ipv4<F: Frame>(
     let checksum = u16::from_be_bytes([header[10], header[11]]);
     header[10..12].copy_from_slice(&delta.applied_to(checksum).to_be_bytes());
     key.set_u32(place, to);
+    fix_transport(frame, layers, key, delta, Changed::Addresses);
+}
+
+/// Both addresses with one update of each checksum.
+#[inline(always)]
+fn set_ipv4_pair<F: Frame>(frame: &mut F, layers: &Layers, key: &mut FlowKey, src: u32, dst: u32) {
+    if key.u16(at::ETH_TYPE) != IPV4 || layers.l4 == 0 {
+        return;
+    }
+    let l3 = usize::from(layers.l3);
+    let Some(header) = frame.head_mut().get_mut(l3..l3 + 20) else {
+        return;
+    };
+    let mut delta = Delta::new();
+    for (offset, to) in [(12, src), (16, dst)] {
+        let old = u32::from_be_bytes(header[offset..offset + 4].try_into().unwrap());
+        delta.words(old, to);
+        header[offset..offset + 4].copy_from_slice(&to.to_be_bytes());
+    }
+    let checksum = u16::from_be_bytes([header[10], header[11]]);
+    header[10..12].copy_from_slice(&delta.applied_to(checksum).to_be_bytes());
+    key.set_u32(at::IPV4_SRC, src);
+    key.set_u32(at::IPV4_DST, dst);
     fix_transport(frame, layers, key, delta, Changed::Addresses);
 }
 

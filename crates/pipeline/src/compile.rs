@@ -316,7 +316,14 @@ mod tests {
         let set = Op::WriteActions(vec![Op::Output(1)].into());
         assert_eq!(
             &*list.ops,
-            &[Op::PopVlan, Op::ClearActions, set, metadata, Op::Goto(3)]
+            &*OpList::new(vec![
+                Op::PopVlan,
+                Op::ClearActions,
+                set,
+                metadata,
+                Op::Goto(3)
+            ])
+            .ops
         );
     }
 
@@ -361,7 +368,8 @@ mod tests {
             ),
         ];
         for (dst, value, expected) in loads {
-            assert_eq!(apply(vec![Action::Load { dst, value }]), [expected]);
+            let expected = OpList::new(vec![expected]).ops;
+            assert_eq!(apply(vec![Action::Load { dst, value }]), &*expected);
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! `cargo bench -p sluice-program` prints one line a case: median and lowest of several rounds, in TSC cycles.
 
-use packet::{Field, Frame, Match, Offload};
+use packet::{Field, Frame, Match, Offload, Value};
 use program::Program;
 use program::host::{Context, Drop, Host};
 use program::ops::{Op, OpList, ToController};
@@ -120,7 +120,8 @@ fn cycles() -> u64 {
         .map_or(0, |time| time.as_nanos() as u64);
 }
 
-type Rules = Vec<(Match, u32, Vec<Op>)>;
+/// Table, match, precedence and steps.
+type Rules = Vec<(u8, Match, u32, Vec<Op>)>;
 
 fn udp() -> Match {
     let mut matching = Match::any();
@@ -139,7 +140,7 @@ fn cases() -> Vec<(&'static str, usize, Rules)> {
             .map(|index| {
                 let mut matching = udp();
                 matching.set_exact(Field::Ipv4Src, u128::from(0x0a00_0000 + index));
-                (matching, 10, vec![Op::Output(2)])
+                (0, matching, 10, vec![Op::Output(2)])
             })
             .collect()
     };
@@ -150,18 +151,88 @@ fn cases() -> Vec<(&'static str, usize, Rules)> {
             let mask = u32::MAX << (32 - bits);
             let address = (0x0a00_0000 + index * 97) & mask;
             matching.set(Field::Ipv4Src, &address.to_be_bytes(), &mask.to_be_bytes());
-            (matching, 10 + index, vec![Op::Output(2)])
+            (0, matching, 10 + index, vec![Op::Output(2)])
         })
-        .chain([(Match::any(), 1, vec![Op::Output(3)])])
+        .chain([(0, Match::any(), 1, vec![Op::Output(3)])])
         .collect();
     vec![
-        ("inport-1", 1, vec![(in_port, 1, vec![Op::Output(2)])]),
-        ("udp-1", 1, vec![(port_80.clone(), 10, vec![Op::Output(2)])]),
-        ("udp-100k", FLOWS, vec![(port_80, 10, vec![Op::Output(2)])]),
+        ("inport-1", 1, vec![(0, in_port, 1, vec![Op::Output(2)])]),
+        (
+            "udp-1",
+            1,
+            vec![(0, port_80.clone(), 10, vec![Op::Output(2)])],
+        ),
+        (
+            "udp-100k",
+            FLOWS,
+            vec![(0, port_80, 10, vec![Op::Output(2)])],
+        ),
         ("exact-1k", 1000, exact(1000)),
         ("exact-100k", FLOWS, exact(FLOWS as u32)),
         ("acl-1k-10masks", FLOWS, masks),
+        ("rewrite", 1, vec![(0, udp(), 1, rewrite())]),
+        ("l2l3", 10_000, l2l3()),
     ]
+}
+
+fn set(field: Field, value: u128) -> Op {
+    let def = field.def();
+    let value = Value::from_u128(value << def.shift, def.bytes);
+    let mask = def.place();
+    Op::SetField { field, value, mask }
+}
+
+/// What a router with address translation does.
+fn rewrite() -> Vec<Op> {
+    vec![
+        set(Field::EthSrc, 0x0200_0000_0102),
+        set(Field::EthDst, 0x0200_0000_0103),
+        set(Field::Ipv4Src, 0x0b00_0001),
+        set(Field::Ipv4Dst, 0x0b00_0002),
+        set(Field::UdpSrc, 1024),
+        set(Field::IpTtl, 63),
+        Op::Output(2),
+    ]
+}
+
+/// The case of this name that is run side by side with Open vSwitch: port security, routing by 256 prefixes, an access list. TTLs are set and not
+/// decremented, since the frames go round.
+fn l2l3() -> Rules {
+    let resubmit = |table| Op::Resubmit {
+        in_port: None,
+        table: Some(table),
+    };
+    let mut port = Match::any();
+    port.set_exact(Field::InPort, 1);
+    let mut rules = vec![
+        (0, port, 10, vec![set(Field::Reg0, 7), resubmit(1)]),
+        (0, Match::any(), 0, vec![]),
+        (2, Match::any(), 1, vec![]),
+    ];
+    for network in 0..256_u32 {
+        let mut matching = Match::any();
+        matching.set_exact(Field::EthType, 0x0800);
+        let address = 0x0b00_0000 | network << 8;
+        matching.set(
+            Field::Ipv4Dst,
+            &address.to_be_bytes(),
+            &[0xff, 0xff, 0xff, 0],
+        );
+        let steps = vec![
+            set(Field::Reg1, network.into()),
+            set(Field::IpTtl, 63),
+            set(Field::EthDst, 0x0200_0000_0100 + u128::from(network)),
+            resubmit(2),
+        ];
+        rules.push((1, matching, 10, steps));
+    }
+    for port in 70..90 {
+        let mut matching = udp();
+        matching.set_exact(Field::Reg0, 7);
+        matching.set_exact(Field::UdpDst, port);
+        rules.push((2, matching, 10, vec![Op::Output(2)]));
+    }
+    rules
 }
 
 fn run(flows: usize, rules: &Rules) -> (Vec<f64>, usize) {
@@ -170,11 +241,11 @@ fn run(flows: usize, rules: &Rules) -> (Vec<f64>, usize) {
     let mut writer = BridgeWriter::new(Arc::clone(&bridge));
     let mut reader = program.domain.reader().unwrap();
     program.counters.add_worker(reader.index());
-    for (matching, priority, ops) in rules {
+    for (table, matching, priority, ops) in rules {
         let counter = program.counters.allocate().unwrap();
         let ops = Arc::new(OpList::new(ops.clone()));
         writer.insert(
-            0,
+            *table,
             RuleSpec {
                 matching: matching.clone(),
                 priority: *priority,

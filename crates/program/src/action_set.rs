@@ -15,9 +15,11 @@ fn rank(op: &Op) -> u8 {
         Op::PopVlan => 1,
         Op::PushVlan(_) => 4,
         Op::DecTtl(_) => 6,
-        Op::SetField { .. } | Op::Move { .. } | Op::SetVlanVid { .. } | Op::SetVlanPcp { .. } => {
-            CHANGES
-        }
+        Op::SetField { .. }
+        | Op::Set(_)
+        | Op::Move { .. }
+        | Op::SetVlanVid { .. }
+        | Op::SetVlanPcp { .. } => CHANGES,
         Op::SetQueue(_) => 8,
         _ => OUTPUTS,
     }

@@ -3,6 +3,7 @@
 //! An [`OpList`] is the rule's instructions in order of execution, flattened: apply-actions first, then changes of the action set and metadata,
 //! then an optional jump to a later table. Lists are shared by rules that do the same.
 
+use packet::edit::CompiledSet;
 use packet::{Field, Value, WordSet};
 use std::sync::Arc;
 
@@ -84,7 +85,8 @@ pub enum Op {
     },
     /// Send to the controllers.
     Controller(Box<ToController>),
-    /// Write `value` where `mask` has ones; both as the field lies in the key. Header fields are written in the packet too.
+    /// Write `value` where `mask` has ones; both as the field lies in the key. Header fields are written in the packet too. A list holds it as
+    /// [`Op::Set`].
     SetField {
         /// Which.
         field: Field,
@@ -93,6 +95,8 @@ pub enum Op {
         /// Which bits.
         mask: Value,
     },
+    /// One or several sets made ready to run; [`OpList::new`] puts it in the place of [`Op::SetField`].
+    Set(CompiledSet),
     /// Copy bits.
     Move {
         /// From.
@@ -153,9 +157,9 @@ pub struct OpList {
 }
 
 impl OpList {
-    /// A list of the given steps.
+    /// A list of the given steps, in which sets are made ready to run and neighbours made one where they can be.
     pub fn new(ops: Vec<Op>) -> OpList {
-        OpList { ops: ops.into() }
+        OpList { ops: compiled(ops) }
     }
 
     /// The words of the key that its steps read or change, so must be filled by the parser when the list may run.
@@ -166,12 +170,33 @@ impl OpList {
     }
 }
 
+/// The steps with their sets made ready.
+fn compiled(ops: Vec<Op>) -> Box<[Op]> {
+    let mut ready: Vec<Op> = Vec::with_capacity(ops.len());
+    for op in ops {
+        let op = match op {
+            Op::SetField { field, value, mask } => Op::Set(CompiledSet::new(field, &value, &mask)),
+            Op::WriteActions(ops) => Op::WriteActions(compiled(ops.to_vec()).into()),
+            other => other,
+        };
+        if let (Some(Op::Set(last)), Op::Set(set)) = (ready.last_mut(), &op)
+            && let Some(both) = last.and_then(set)
+        {
+            *last = both;
+        } else {
+            ready.push(op);
+        }
+    }
+    ready.into()
+}
+
 impl Op {
     fn words(&self) -> WordSet {
         let field = |field: Field| field.def().words();
         match self {
             Op::OutputReg(bits) | Op::StackPush(bits) | Op::StackPop(bits) => field(bits.field),
             Op::SetField { field: which, .. } => field(*which),
+            Op::Set(set) => set.words(),
             Op::Move { src, dst } => field(src.field).union(field(dst.field)),
             Op::WriteActions(ops) => ops
                 .iter()

@@ -13,7 +13,7 @@ use crate::epoch::Guard;
 use crate::host::{Context, Drop as DropReason, Host};
 use crate::ops::{Bits, Op, OpList, PacketInReason, PortNo, ToController};
 use crate::table::{Bridge, LOOKUP_MAX, Miss};
-use packet::edit;
+use packet::edit::{self, CompiledSet};
 use packet::key::at;
 use packet::parse::{self, Layers, Malformed};
 use packet::{Field, FlowKey, Frame, Value, WordSet};
@@ -218,7 +218,15 @@ impl<F: Frame> Walk<F> {
     }
 
     /// Carries out the outputs that wait, on copies: the packet is about to change, or somebody must see it in order.
+    #[inline(always)]
     fn flush<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H) {
+        if !self.pending.is_empty() {
+            self.send_pending(burst, host);
+        }
+    }
+
+    #[inline(never)]
+    fn send_pending<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H) {
         for to in std::mem::take(&mut self.pending) {
             match self.frame.as_ref().and_then(Frame::duplicate) {
                 Some(copy) => self.deliver(burst, host, to, copy),
@@ -437,8 +445,18 @@ impl<F: Frame> Walk<F> {
                     kind: PendingKind::Normal,
                     queue: self.queue,
                 }),
-                Op::SetField { field, value, mask } => {
-                    if !self.set(burst, host, *field, value, mask) {
+                Op::Set(CompiledSet::Metadata { word, value, mask }) => {
+                    let word = usize::from(*word) % packet::key::WORDS;
+                    if READ_BY_OUTPUTS.contains(word) {
+                        self.flush(burst, host);
+                    }
+                    let word = &mut self.key.words[word];
+                    *word = *word & !mask | value;
+                }
+                Op::Set(set) => {
+                    if !self.edit(burst, host, |frame, layers, key| {
+                        set.run(frame, layers, key)
+                    }) {
                         return self.fail(host, DropReason::ActionFailed);
                     }
                 }
@@ -521,6 +539,11 @@ impl<F: Frame> Walk<F> {
                 self.queue = own;
             }
             Op::Controller(to) => self.send_to_controller(burst, host, to),
+            Op::SetField { field, value, mask } => {
+                if !self.set(burst, host, *field, value, mask) {
+                    return Some(self.fail(host, DropReason::ActionFailed));
+                }
+            }
             Op::Move { src, dst } => {
                 let value = bits::read(&self.key, *src);
                 if !self.write_bits(burst, host, *dst, value) {
@@ -604,7 +627,7 @@ impl<F: Frame> Walk<F> {
             | Op::InPort
             | Op::All { .. }
             | Op::Normal
-            | Op::SetField { .. }
+            | Op::Set(_)
             | Op::Goto(_)
             | Op::Resubmit { .. } => unreachable!("handled in `run`"),
         }

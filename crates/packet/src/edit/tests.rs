@@ -243,6 +243,53 @@ proptest! {
     }
 
     #[test]
+    fn sets_made_one_do_the_same(
+        bytes in packets(),
+        sets in proptest::collection::vec(
+            (
+                prop_oneof![
+                    proptest::sample::select(vec![
+                        Field::EthDst, Field::EthSrc, Field::Ipv4Src, Field::Ipv4Dst, Field::IpEcn,
+                        Field::IpDscp, Field::VlanVid, Field::VlanPcp, Field::Reg0, Field::Reg1,
+                        Field::Xreg0, Field::IpTtl,
+                    ]),
+                    proptest::sample::select(FIELDS.iter().map(|def| def.field).collect::<Vec<_>>()),
+                ],
+                any::<u128>(),
+                prop_oneof![Just(u128::MAX), any::<u128>()],
+            ),
+            2..5,
+        ),
+        partial: bool,
+    ) {
+        let (mut frame, mut key, mut layers) = parsed(&bytes);
+        if partial {
+            make_partial(&mut frame, &key, &layers);
+        }
+        let (mut other_frame, mut other_key, mut other_layers) = (frame.clone(), key, layers);
+        let mut folded: Vec<CompiledSet> = Vec::new();
+        for (field, value, mask) in sets {
+            let def = field.def();
+            let set = CompiledSet::new(
+                field,
+                &Value::from_u128(value, def.bytes),
+                &Value::from_u128(mask, def.bytes),
+            );
+            set.run(&mut frame, &mut layers, &mut key);
+            match folded.last().and_then(|last| last.and_then(&set)) {
+                Some(both) => *folded.last_mut().unwrap() = both,
+                None => folded.push(set),
+            }
+        }
+        for set in folded {
+            set.run(&mut other_frame, &mut other_layers, &mut other_key);
+        }
+        prop_assert_eq!(frame, other_frame);
+        prop_assert_eq!(key, other_key);
+        prop_assert_eq!(layers, other_layers);
+    }
+
+    #[test]
     fn tags_come_and_go(
         bytes in packets(),
         steps in proptest::collection::vec((0..6u8, any::<u16>(), any::<bool>()), 1..6),
