@@ -3,6 +3,7 @@
 //! Where versions have different actions for one effect (`mod_nw_src` in 1.0, `set_field` in 1.3, `load` in Nicira's), each form
 //! has a variant, so that a rule is reported in the words in which it came, as Open vSwitch does.
 
+use crate::conntrack::{Ct, Encap, Nat};
 use crate::port::PortNo;
 use packet::{Field, Value};
 
@@ -211,6 +212,18 @@ pub enum Action {
     },
     /// Nicira `delete_field:tun_metadataN`.
     DeleteField(Field),
+    /// Nicira `ct(...)`.
+    Ct(Box<Ct>),
+    /// Nicira `ct_clear`: the packet is untracked again.
+    CtClear,
+    /// Nicira `nat(...)`, only inside [`Action::Ct`].
+    Nat(Box<Nat>),
+    /// Nicira `encap(...)` (1.3).
+    Encap(Box<Encap>),
+    /// Nicira `decap(...)` (1.3): take the outermost header off; what the packet is then (`OXM_OF_PACKET_TYPE`).
+    Decap(u32),
+    /// Nicira `dec_nsh_ttl` (1.3).
+    DecNshTtl,
 }
 
 /// `NXAST_LEARN`, `NXAST_LEARN2`: the rule that a packet is to create.
@@ -379,4 +392,23 @@ pub enum Instruction {
     },
     /// Go on in a later table.
     GotoTable(u8),
+    /// 1.5: tell the controller when the rule's statistics pass thresholds.
+    StatTrigger(Box<StatTrigger>),
+}
+
+/// `OFPIT_STAT_TRIGGER` (OpenFlow 1.5.1 section 7.2.5.7).
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub struct StatTrigger {
+    /// Trigger at every multiple of the thresholds.
+    pub periodic: bool,
+    /// Trigger for the first threshold passed only.
+    pub only_first: bool,
+    /// Nanoseconds since the rule was added.
+    pub duration_ns: Option<u64>,
+    /// Nanoseconds without a packet.
+    pub idle_ns: Option<u64>,
+    /// Packets.
+    pub packets: Option<u64>,
+    /// Bytes.
+    pub bytes: Option<u64>,
 }

@@ -5,8 +5,10 @@
 //! (`NXAST_*`) are the same everywhere. Each decoder takes its whole body, padding included; what is left over is a length error.
 
 use crate::action::{Action, Subfield};
+use crate::conntrack;
 use crate::error::{Error, NICIRA, ONF};
 use crate::group;
+use crate::nicira_decode;
 use crate::oxm;
 use crate::port;
 use crate::wire::Reader;
@@ -31,18 +33,41 @@ enum Taken {
 
 /// Reads the actions that fill `reader`.
 pub(crate) fn take_actions(reader: Reader<'_>, version: u8) -> Result<ActionList, Error> {
-    take_nested(reader, version, 0)
+    take_nested(reader, version, Nest::default())
 }
 
-fn take_nested(mut reader: Reader<'_>, version: u8, depth: u8) -> Result<ActionList, Error> {
-    if depth > MAX_DEPTH {
+/// In what a list of actions stands.
+#[derive(Clone, Copy, Default)]
+struct Nest {
+    depth: u8,
+    in_connection: bool,
+}
+
+impl Nest {
+    fn within(self) -> Nest {
+        Nest {
+            depth: self.depth + 1,
+            in_connection: false,
+        }
+    }
+
+    fn connection(self) -> Nest {
+        Nest {
+            depth: self.depth + 1,
+            in_connection: true,
+        }
+    }
+}
+
+fn take_nested(mut reader: Reader<'_>, version: u8, nest: Nest) -> Result<ActionList, Error> {
+    if nest.depth > MAX_DEPTH {
         return Err(Error::BadActionArgument);
     }
     let mut list = ActionList::default();
     while !reader.is_empty() {
         let (kind, mut body) = take_header(&mut reader)?;
         let taken = match kind {
-            0xffff => experimenter(&mut body, version, depth)?,
+            0xffff => experimenter(&mut body, version, nest)?,
             _ if version == 1 => Taken::Action(standard10(kind, &mut body)?),
             _ => Taken::Action(standard11(kind, &mut body, version)?),
         };
@@ -50,7 +75,7 @@ fn take_nested(mut reader: Reader<'_>, version: u8, depth: u8) -> Result<ActionL
             return Err(Error::BadActionLength);
         }
         match taken {
-            Taken::WriteMetadata(..) if depth > 0 || list.write_metadata.is_some() => {
+            Taken::WriteMetadata(..) if nest.depth > 0 || list.write_metadata.is_some() => {
                 return Err(Error::BadActionArgument);
             }
             Taken::WriteMetadata(value, mask) => list.write_metadata = Some((value, mask)),
@@ -206,7 +231,12 @@ fn set_field(body: &mut Reader<'_>, mask_allowed: bool) -> Result<Action, Error>
 }
 
 /// A subfield for reading or, where `write`, for writing.
-fn subfield(field: Field, start: u16, bits: u16, write: bool) -> Result<Subfield, Error> {
+pub(crate) fn subfield(
+    field: Field,
+    start: u16,
+    bits: u16,
+    write: bool,
+) -> Result<Subfield, Error> {
     if bits == 0 || usize::from(start) + usize::from(bits) > field.def().action_bits {
         return Err(Error::BadSetLength);
     }
@@ -217,7 +247,7 @@ fn subfield(field: Field, start: u16, bits: u16, write: bool) -> Result<Subfield
 }
 
 /// `ofs_nbits`: the start in the high ten bits, one less than the width in the low six.
-fn packed_subfield(field: Field, packed: u16, write: bool) -> Result<Subfield, Error> {
+pub(crate) fn packed_subfield(field: Field, packed: u16, write: bool) -> Result<Subfield, Error> {
     subfield(field, packed >> 6, (packed & 0x3f) + 1, write)
 }
 
@@ -233,11 +263,11 @@ fn copy_field(body: &mut Reader<'_>) -> Result<Action, Error> {
     })
 }
 
-fn experimenter(body: &mut Reader<'_>, version: u8, depth: u8) -> Result<Taken, Error> {
+fn experimenter(body: &mut Reader<'_>, version: u8, nest: Nest) -> Result<Taken, Error> {
     match body.u32()? {
-        NICIRA => nicira(body, version, depth),
+        NICIRA => nicira(body, version, nest),
         ONF => match body.u16()? {
-            3200 if version >= 4 => {
+            3200 if (4..=5).contains(&version) => {
                 body.skip(2)?;
                 Ok(Taken::Action(copy_field(body)?))
             }
@@ -248,7 +278,7 @@ fn experimenter(body: &mut Reader<'_>, version: u8, depth: u8) -> Result<Taken, 
 }
 
 /// Nicira's actions, by `NXAST_*` number.
-fn nicira(body: &mut Reader<'_>, version: u8, depth: u8) -> Result<Taken, Error> {
+fn nicira(body: &mut Reader<'_>, version: u8, nest: Nest) -> Result<Taken, Error> {
     let subtype = body.u16()?;
     Ok(Taken::Action(match subtype {
         1 => Action::Resubmit {
@@ -261,13 +291,10 @@ fn nicira(body: &mut Reader<'_>, version: u8, depth: u8) -> Result<Taken, Error>
             let id = body.u32()?.into();
             Action::SetTunnel { id, wide: false }
         }
-        4 => {
-            body.skip(2)?;
-            Action::SetQueue(body.u32()?)
-        }
         5 => padded(body, 6, |_| Ok(Action::PopQueue))?,
-        6 => reg_move(body)?,
-        7 => reg_load(body)?,
+        // 1.5 has these in copy-field and set-field.
+        6 if version <= 5 => reg_move(body)?,
+        7 if version <= 5 => reg_load(body)?,
         8 => Action::Note(body.take_rest().to_vec()),
         9 => {
             body.skip(6)?;
@@ -277,28 +304,51 @@ fn nicira(body: &mut Reader<'_>, version: u8, depth: u8) -> Result<Taken, Error>
         14 | 44 => resubmit_table(body, subtype == 44)?,
         15 | 32 => output_reg(body, subtype == 32)?,
         17 => padded(body, 6, |_| Ok(Action::Exit))?,
-        18 => padded(body, 6, |_| Ok(Action::DecTtl(vec![0])))?,
         20 => controller(body)?,
         21 => dec_ttl_ids(body)?,
         22 => return write_metadata(body),
         27 => Action::StackPush(stack(body, false)?),
         28 => Action::StackPop(stack(body, true)?),
-        33 => set_field(body, true)?,
+        33 if version <= 5 => set_field(body, true)?,
+        10 => nicira_decode::multipath(body)?,
+        12 | 13 => nicira_decode::bundle(body, subtype == 13)?,
+        16 | 45 => nicira_decode::learn(body, subtype == 45)?,
+        19 => nicira_decode::fin_timeout(body)?,
+        29 => nicira_decode::sample(body, 1)?,
+        38 => nicira_decode::sample(body, 2)?,
+        41 => nicira_decode::sample(body, 3)?,
+        49 => nicira_decode::check_pkt_larger(body)?,
+        50 => nicira_decode::delete_field(body)?,
         34 => conjunction(body)?,
+        35 => conntrack::take_ct(body, |nested| {
+            Ok(take_nested(nested, version, Nest::connection(nest))?.actions)
+        })?,
+        36 if nest.in_connection => conntrack::take_nat(body)?,
+        36 => return Err(Error::BadSetArgument),
+        43 => padded(body, 6, |_| Ok(Action::CtClear))?,
+        46 if version >= 4 => conntrack::take_encap(body)?,
+        47 if version >= 4 => conntrack::take_decap(body)?,
+        48 if version >= 4 => padded(body, 6, |_| Ok(Action::DecNshTtl))?,
         37 => controller2(body)?,
         39 => output_trunc(body)?,
         42 => {
             body.skip(6)?;
             let nested = Reader::new(body.take_rest(), Error::BadActionLength);
-            Action::Clone(take_nested(nested, version, depth + 1)?.actions)
+            Action::Clone(take_nested(nested, version, Nest::within(nest))?.actions)
         }
-        _ => nicira_for_standard(subtype, body)?,
+        _ if version == 1 => nicira_for_standard(subtype, body)?,
+        _ => return Err(Error::BadActionExperimenterType),
     }))
 }
 
 /// Nicira's actions that 1.0 uses where later versions have standard ones.
 fn nicira_for_standard(subtype: u16, body: &mut Reader<'_>) -> Result<Action, Error> {
     Ok(match subtype {
+        4 => {
+            body.skip(2)?;
+            Action::SetQueue(body.u32()?)
+        }
+        18 => padded(body, 6, |_| Ok(Action::DecTtl(vec![0])))?,
         23 => push_mpls(padded(body, 4, Reader::u16)?)?,
         24 => Action::PopMpls(padded(body, 4, Reader::u16)?),
         25 => Action::SetMplsTtl(padded(body, 5, Reader::u8)?),
@@ -321,11 +371,15 @@ fn explicit_port(number: u16) -> Option<u32> {
     Some(port::from_u16(number)).filter(|port| *port != port::IN_PORT)
 }
 
-fn zeroes(body: &mut Reader<'_>, n: usize, error: Error) -> Result<(), Error> {
+pub(crate) fn zeroes(body: &mut Reader<'_>, n: usize, error: Error) -> Result<(), Error> {
     if body.take(n)?.iter().any(|byte| *byte != 0) {
         return Err(error);
     }
     Ok(())
+}
+
+pub(crate) fn rest_is_zero(body: &mut Reader<'_>, error: Error) -> Result<(), Error> {
+    zeroes(body, body.len(), error)
 }
 
 fn resubmit_table(body: &mut Reader<'_>, with_ct_orig: bool) -> Result<Action, Error> {
@@ -343,7 +397,7 @@ fn reg_move(body: &mut Reader<'_>) -> Result<Action, Error> {
     let (bits, src_start, dst_start) = (body.u16()?, body.u16()?, body.u16()?);
     let (src, dst) = (oxm::take_field(body)?, oxm::take_field(body)?);
     // Padding follows when an experimenter's header made the action longer.
-    zeroes(body, body.len(), Error::ActionMustBeZero)?;
+    rest_is_zero(body, Error::ActionMustBeZero)?;
     Ok(Action::Move {
         src: subfield(src, src_start, bits, false)?,
         dst: subfield(dst, dst_start, bits, true)?,
@@ -369,7 +423,7 @@ fn output_reg(body: &mut Reader<'_>, second: bool) -> Result<Action, Error> {
     } else {
         (oxm::take_field(body)?, body.u16()?)
     };
-    zeroes(body, body.len(), Error::ActionMustBeZero)?;
+    rest_is_zero(body, Error::ActionMustBeZero)?;
     Ok(Action::OutputReg {
         source: packed_subfield(field, packed, false)?,
         max_len,
@@ -436,7 +490,7 @@ fn stack(body: &mut Reader<'_>, write: bool) -> Result<Subfield, Error> {
     let start = body.u16()?;
     let field = oxm::take_field(body)?;
     let bits = body.u16()?;
-    zeroes(body, body.len(), Error::ActionMustBeZero)?;
+    rest_is_zero(body, Error::ActionMustBeZero)?;
     subfield(field, start, bits, write)
 }
 

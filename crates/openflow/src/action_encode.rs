@@ -7,6 +7,7 @@ use crate::action::{Action, Subfield};
 use crate::error::NICIRA;
 use crate::oxm;
 use crate::wire::Put;
+use crate::{conntrack, nicira_encode};
 use crate::{place, port};
 use packet::{Field, Match, Value};
 
@@ -133,14 +134,7 @@ fn put_action(out: &mut Vec<u8>, action: &Action, version: u8, context: Context)
         }
         Action::Group(group) => nicira_or_standard(out, version, 40, 22, Argument::Word(*group)),
         Action::Meter(meter) if version >= 6 => standard(out, 29, |out| out.put_u32(*meter)),
-        Action::Meter(_)
-        | Action::Learn(_)
-        | Action::Multipath(_)
-        | Action::Bundle(_)
-        | Action::CheckPktLarger { .. }
-        | Action::Sample(_)
-        | Action::FinTimeout { .. }
-        | Action::DeleteField(_) => {}
+        Action::Meter(_) => {}
         Action::SetField { field, value, mask } => set_field(out, version, *field, value, mask),
         Action::Load { dst, value } => load(out, version, *dst, *value),
         Action::Move { src, dst } => copy(out, version, *src, *dst),
@@ -318,7 +312,7 @@ fn load(out: &mut Vec<u8>, version: u8, dst: Subfield, value: u64) {
 }
 
 fn copy(out: &mut Vec<u8>, version: u8, src: Subfield, dst: Subfield) {
-    let put = |out: &mut Vec<u8>, padding| {
+    let put = |out: &mut Vec<u8>, padding, version| {
         out.put_u16(src.bits);
         out.put_u16(src.start);
         out.put_u16(dst.start);
@@ -327,9 +321,9 @@ fn copy(out: &mut Vec<u8>, version: u8, src: Subfield, dst: Subfield) {
         oxm::put_header(out, dst.field, version);
     };
     if version >= 6 {
-        standard(out, 28, |out| put(out, 2));
+        standard(out, 28, |out| put(out, 2, version));
     } else {
-        nicira(out, 6, |out| put(out, 0));
+        nicira(out, 6, |out| put(out, 0, 1));
     }
 }
 
@@ -368,8 +362,8 @@ fn extension(out: &mut Vec<u8>, action: &Action, version: u8, context: Context) 
         }),
         Action::Note(bytes) => nicira(out, 8, |out| out.put(bytes)),
         Action::Exit => nicira(out, 17, |_| {}),
-        Action::StackPush(subfield) => nicira(out, 27, |out| stack(out, *subfield, version)),
-        Action::StackPop(subfield) => nicira(out, 28, |out| stack(out, *subfield, version)),
+        Action::StackPush(subfield) => nicira(out, 27, |out| stack(out, *subfield)),
+        Action::StackPop(subfield) => nicira(out, 28, |out| stack(out, *subfield)),
         Action::Clone(actions) => nicira(out, 42, |out| {
             out.pad(6);
             put_actions(out, actions, version, context);
@@ -383,28 +377,49 @@ fn extension(out: &mut Vec<u8>, action: &Action, version: u8, context: Context) 
             out.put_u8(*clauses);
             out.put_u32(*id);
         }),
+        _ => structured(out, action, version, context),
+    }
+}
+
+/// Nicira's actions whose arguments have a structure of their own.
+fn structured(out: &mut Vec<u8>, action: &Action, version: u8, context: Context) {
+    match action {
+        Action::Learn(learn) => nicira_encode::learn(out, learn),
+        Action::Multipath(multipath) => nicira_encode::multipath(out, multipath),
+        Action::Bundle(bundle) => nicira_encode::bundle(out, bundle),
+        Action::CheckPktLarger { max_len, dst } => {
+            nicira_encode::check_pkt_larger(out, *max_len, *dst);
+        }
+        Action::Sample(sample) => nicira_encode::sample(out, sample),
+        Action::FinTimeout { idle, hard } => nicira_encode::fin_timeout(out, *idle, *hard),
+        Action::DeleteField(field) => nicira_encode::delete_field(out, *field),
+        Action::Ct(ct) => conntrack::put_ct(out, ct, |out| {
+            put_actions(out, &ct.actions, version, context);
+        }),
+        Action::CtClear => nicira(out, 43, |_| {}),
+        Action::Nat(nat) => conntrack::put_nat(out, nat),
+        // Packet types came with 1.3; older versions have no number for these.
+        Action::Encap(encap) if version >= 4 => conntrack::put_encap(out, encap),
+        Action::Decap(packet_type) if version >= 4 => conntrack::put_decap(out, *packet_type),
+        Action::DecNshTtl if version >= 4 => nicira(out, 48, |_| {}),
         _ => {}
     }
 }
 
-fn stack(out: &mut Vec<u8>, subfield: Subfield, version: u8) {
+fn stack(out: &mut Vec<u8>, subfield: Subfield) {
     let start = out.len();
     out.put_u16(subfield.start);
-    oxm::put_header(out, subfield.field, version);
+    oxm::put_header(out, subfield.field, 1);
     out.put_u16(subfield.bits);
     // The action has 24 bytes whatever the header's length.
     out.pad(14 - (out.len() - start));
 }
 
 fn resubmit(out: &mut Vec<u8>, in_port: Option<u32>, table: Option<u8>, with_ct_orig: bool) {
-    let in_port_word = in_port.unwrap_or(port::IN_PORT) as u16;
-    match (table, with_ct_orig) {
-        (None, false) if in_port.is_some() => nicira(out, 1, |out| out.put_u16(in_port_word)),
-        (table, with_ct_orig) => nicira(out, if with_ct_orig { 44 } else { 14 }, |out| {
-            out.put_u16(in_port_word);
-            out.put_u8(table.unwrap_or(0xff));
-        }),
-    }
+    nicira(out, if with_ct_orig { 44 } else { 14 }, |out| {
+        out.put_u16(in_port.unwrap_or(port::IN_PORT) as u16);
+        out.put_u8(table.unwrap_or(0xff));
+    });
 }
 
 fn controller(out: &mut Vec<u8>, action: &Action) {

@@ -143,6 +143,10 @@ errors! {
     BadSetArgument "OFPBAC_BAD_SET_ARGUMENT": nx(1, 2, 1, 525), of(3, 6, 2, 15);
     BadSetMask "OFPBAC_BAD_SET_MASK": onf(4, 5, 4250), of(6, 6, 2, 16);
     ActionMustBeZero "NXBAC_MUST_BE_ZERO": nx(1, 2, 2, 256), exp(3, 6, 11);
+    ConnectionTrackingUnsupported "NXBAC_CT_DATAPATH_SUPPORT": nx(1, 2, 1, 265), exp(3, 6, 42);
+    BadHeaderType "NXBAC_BAD_HEADER_TYPE": exp(4, 6, 39);
+    UnknownEncapProperty "NXBAC_UNKNOWN_ED_PROP": exp(4, 6, 40);
+    BadEncapProperty "NXBAC_BAD_ED_PROP": exp(4, 6, 41);
     BadConjunction "NXBAC_BAD_CONJUNCTION": nx(1, 2, 2, 526), exp(3, 6, 15);
     UnknownInstruction "OFPBIC_UNKNOWN_INST": of(2, 6, 3, 0);
     UnsupportedInstruction "OFPBIC_UNSUP_INST": nx(1, 1, 2, 257), of(2, 6, 3, 1);

@@ -5,6 +5,7 @@
 //! table. Tests hold the text against `ovs-ofctl ofp-print` on encoded messages.
 
 mod actions;
+mod extensions;
 mod matching;
 
 use crate::port::{self, PortNo};
@@ -13,6 +14,7 @@ use std::fmt::Write;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 pub use actions::{actions, instructions, subfield};
+pub use extensions::hash_fields;
 pub use matching::{DEFAULT_PRIORITY, matching};
 
 /// How the values of a field are written.

@@ -4,10 +4,11 @@
 //! clear-actions, write-actions, write-metadata, goto-table. 1.0 has no instructions: its actions are one apply-actions, and what later
 //! versions say by instructions Nicira says by actions.
 
-use crate::action::{Action, Instruction};
+use crate::action::{Action, Instruction, StatTrigger};
 use crate::action_decode::take_actions;
 use crate::action_encode::{Context, nicira, put_actions};
 use crate::error::Error;
+use crate::oxs;
 use crate::wire::{Put, Reader};
 
 /// Reads the instructions (in 1.0: actions) that fill `reader`.
@@ -27,8 +28,8 @@ pub(crate) fn take_instructions(
         return Ok(instructions);
     }
     // One place for each kind, in the order of execution.
-    let mut found: [Option<Instruction>; 6] = Default::default();
-    let mut seen = [false; 6];
+    let mut found: [Option<Instruction>; 7] = Default::default();
+    let mut seen = [false; 7];
     let mut reader = reader;
     while !reader.is_empty() {
         let (place, instruction) = take_instruction(&mut reader, version)?;
@@ -82,6 +83,7 @@ fn take_instruction(
             meter @ 1..=crate::meter::MAX => (0, Some(Instruction::Meter(meter))),
             _ => return Err(Error::InvalidMeter),
         },
+        7 if version >= 6 => (6, Some(stat_trigger(&mut body)?)),
         0xffff => return Err(Error::BadInstructionExperimenter),
         _ => return Err(Error::UnknownInstruction),
     };
@@ -89,6 +91,19 @@ fn take_instruction(
         return Err(Error::BadInstructionLength);
     }
     Ok(taken)
+}
+
+fn stat_trigger(body: &mut Reader<'_>) -> Result<Instruction, Error> {
+    let flags = body.u32()?;
+    if flags & !3 != 0 {
+        return Err(Error::UnsupportedInstruction);
+    }
+    let thresholds = oxs::take_thresholds(body)?;
+    Ok(Instruction::StatTrigger(Box::new(StatTrigger {
+        periodic: flags & 1 != 0,
+        only_first: flags & 2 != 0,
+        ..thresholds
+    })))
 }
 
 fn take_list(body: &mut Reader<'_>, version: u8) -> Result<Vec<Action>, Error> {
@@ -123,6 +138,14 @@ fn is_allowed_in_set(action: &Action) -> bool {
             | Action::Clone(_)
             | Action::Conjunction { .. }
             | Action::Meter(_)
+            | Action::Learn(_)
+            | Action::Multipath(_)
+            | Action::Bundle(_)
+            | Action::CheckPktLarger { .. }
+            | Action::Sample(_)
+            | Action::FinTimeout { .. }
+            | Action::DeleteField(_)
+            | Action::Nat(_)
     )
 }
 
@@ -184,7 +207,12 @@ fn put_instruction(out: &mut Vec<u8>, instruction: &Instruction, version: u8, co
             out.pad(4);
             put_actions(out, &[Action::Meter(*meter)], version, context);
         }
-        Instruction::Meter(_) => return,
+        Instruction::StatTrigger(trigger) if version >= 6 => {
+            head(7);
+            out.put_u32(u32::from(trigger.periodic) | u32::from(trigger.only_first) << 1);
+            oxs::put_thresholds(out, trigger);
+        }
+        Instruction::Meter(_) | Instruction::StatTrigger(_) => return,
     }
     out.set_length(start + 2, start);
 }
@@ -206,6 +234,9 @@ fn put_as_actions(out: &mut Vec<u8>, instruction: &Instruction, context: Context
             };
             put_actions(out, &[resubmit], 1, context);
         }
-        Instruction::Meter(_) | Instruction::ClearActions | Instruction::WriteActions(_) => {}
+        Instruction::Meter(_)
+        | Instruction::ClearActions
+        | Instruction::WriteActions(_)
+        | Instruction::StatTrigger(_) => {}
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Headers are as in OXM; the class is 0x8002 and there are no masks. The list is preceded by two reserved bytes and its length.
 
+use crate::action::StatTrigger;
 use crate::error::Error;
 use crate::flow::FlowStats;
 use crate::stats::Aggregate;
@@ -90,6 +91,49 @@ pub(crate) fn put_removed(out: &mut Vec<u8>, stats: &FlowStats) {
         put_duration(out, DURATION, stats.duration_ns);
         put_u64(out, PACKET_COUNT, stats.packets);
         put_u64(out, BYTE_COUNT, stats.bytes);
+    });
+}
+
+/// Reads the thresholds of a statistics trigger. A field that is not known could not trigger and is refused.
+pub(crate) fn take_thresholds(reader: &mut Reader<'_>) -> Result<StatTrigger, Error> {
+    reader.skip(2)?;
+    let length = usize::from(reader.u16()?);
+    let bad = Error::BadInstructionLength;
+    let mut list = reader.part(length.checked_sub(4).ok_or(bad)?, bad)?;
+    reader.skip(length.next_multiple_of(8) - length)?;
+    let mut thresholds = StatTrigger::default();
+    while !list.is_empty() {
+        let header = list.u32()?;
+        let mut value = list.part((header & 0xff) as usize, bad)?;
+        match (header >> 16, header >> 9 & 0x7f) {
+            (CLASS, DURATION) => thresholds.duration_ns = Some(value.duration()?),
+            (CLASS, IDLE_TIME) => thresholds.idle_ns = Some(value.duration()?),
+            (CLASS, PACKET_COUNT) => thresholds.packets = Some(value.u64()?),
+            (CLASS, BYTE_COUNT) => thresholds.bytes = Some(value.u64()?),
+            _ => return Err(Error::UnsupportedInstruction),
+        }
+        if !value.is_empty() {
+            return Err(bad);
+        }
+    }
+    Ok(thresholds)
+}
+
+/// Writes the thresholds of a statistics trigger.
+pub(crate) fn put_thresholds(out: &mut Vec<u8>, trigger: &StatTrigger) {
+    put_list(out, |out| {
+        if let Some(duration) = trigger.duration_ns {
+            put_duration(out, DURATION, duration);
+        }
+        if let Some(idle) = trigger.idle_ns {
+            put_duration(out, IDLE_TIME, idle);
+        }
+        if let Some(packets) = trigger.packets {
+            put_u64(out, PACKET_COUNT, packets);
+        }
+        if let Some(bytes) = trigger.bytes {
+            put_u64(out, BYTE_COUNT, bytes);
+        }
     });
 }
 

@@ -50,6 +50,7 @@ pub(crate) fn instructions(
                 situation.note(Error::BadInstructionTableId);
             }
             Instruction::GotoTable(_) => {}
+            Instruction::StatTrigger(_) => return Err(Error::UnsupportedInstruction),
         }
     }
     situation.verdict()
@@ -203,7 +204,13 @@ impl<'m> Situation<'m> {
             | Action::CheckPktLarger { .. }
             | Action::Sample(_)
             | Action::FinTimeout { .. }
-            | Action::DeleteField(_) => Err(Error::BadActionExperimenterType),
+            | Action::DeleteField(_)
+            | Action::Ct(_)
+            | Action::CtClear
+            | Action::Nat(_)
+            | Action::Encap(_)
+            | Action::Decap(_)
+            | Action::DecNshTtl => Err(Error::BadActionExperimenterType),
             Action::CopyTtlIn
             | Action::CopyTtlOut
             | Action::PushMpls(_)

@@ -54,7 +54,8 @@ pub(crate) fn instructions(instructions: &[Instruction], miss: bool) -> OpList {
                 mask: Value::from_u128((*mask).into(), 8),
             }),
             Instruction::GotoTable(table) => ops.push(Op::Goto(*table)),
-            Instruction::Meter(_) => {} // refused by the check while there are no meters
+            Instruction::StatTrigger(_) => {} // refused by the check
+            Instruction::Meter(_) => {}       // refused by the check while there are no meters
         }
     }
     OpList::new(ops)
@@ -69,6 +70,7 @@ pub(crate) fn rank(instruction: &Instruction) -> u8 {
         Instruction::WriteActions(_) => 3,
         Instruction::WriteMetadata { .. } => 4,
         Instruction::GotoTable(_) => 5,
+        Instruction::StatTrigger(_) => 6,
     }
 }
 

@@ -1,7 +1,7 @@
 //! The right side of a rule.
 
-use super::{add, hexadecimal, ipv4, nxm_name, port, value};
-use crate::action::{Action, Instruction, Subfield};
+use super::{add, extensions, hexadecimal, ipv4, nxm_name, port, value};
+use crate::action::{Action, Instruction, StatTrigger, Subfield};
 use crate::port as number;
 
 /// `OFPR_ACTION`, the reason that is not printed.
@@ -30,9 +30,35 @@ pub fn instructions(out: &mut String, instructions: &[Instruction]) {
                 }
             }
             Instruction::GotoTable(table) => add(list.next(), format_args!("goto_table:{table}")),
+            // No client prints it; its words are those of the specification.
+            Instruction::StatTrigger(trigger) => stat_trigger(list.next(), trigger),
         }
     }
     list.finish();
+}
+
+fn stat_trigger(out: &mut String, trigger: &StatTrigger) {
+    out.push_str("stat_trigger(");
+    for (on, name) in [
+        (trigger.periodic, "periodic,"),
+        (trigger.only_first, "only_first,"),
+    ] {
+        out.push_str(if on { name } else { "" });
+    }
+    for (threshold, name) in [
+        (trigger.duration_ns, "duration_ns"),
+        (trigger.idle_ns, "idle_ns"),
+        (trigger.packets, "packets"),
+        (trigger.bytes, "bytes"),
+    ] {
+        if let Some(threshold) = threshold {
+            add(out, format_args!("{name}={threshold},"));
+        }
+    }
+    if out.ends_with(',') {
+        out.pop();
+    }
+    out.push(')');
 }
 
 /// Writes actions as `ovs-ofctl` does, `drop` when there are none.
@@ -352,6 +378,6 @@ fn header(out: &mut String, action: &Action) {
             hexadecimal(out, (*id).into());
         }
         // Every other action is written by `one`.
-        _ => {}
+        other => extensions::one(out, other),
     }
 }
