@@ -10,6 +10,7 @@
 
 mod action_set;
 mod bits;
+mod conjunction;
 pub mod counters;
 pub mod epoch;
 pub mod host;

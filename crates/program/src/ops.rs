@@ -53,6 +53,17 @@ pub struct ToController {
     pub userdata: Vec<u8>,
 }
 
+/// Part of a condition that a rule fulfils ([`Op::Conjunction`]).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Clause {
+    /// The condition's number.
+    pub id: u32,
+    /// Which of its clauses, from 0.
+    pub index: u8,
+    /// How many clauses it has, 2 to 64.
+    pub of: u8,
+}
+
 /// One step.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Op {
@@ -145,6 +156,8 @@ pub enum Op {
     StackPop(Bits),
     /// Run a list on a copy, and then what the action set holds by then; no change to packet, metadata, stack or action set comes back.
     Clone(Arc<OpList>),
+    /// The rule is part of conditions; the only step of its list, and never run: see the lookup of conjunctive matches in `program::table`.
+    Conjunction(Box<[Clause]>),
     /// End the whole walk, except that the action set is still run (ovs-actions(7), "exit").
     Exit,
 }
@@ -160,6 +173,15 @@ impl OpList {
     /// A list of the given steps, in which sets are made ready to run and neighbours made one where they can be.
     pub fn new(ops: Vec<Op>) -> OpList {
         OpList { ops: compiled(ops) }
+    }
+
+    /// The clauses of a rule that is part of conditions; None for one that does something.
+    #[inline]
+    pub fn clauses(&self) -> Option<&[Clause]> {
+        match &*self.ops {
+            [Op::Conjunction(clauses)] => Some(clauses),
+            _ => None,
+        }
     }
 
     /// The words of the key that its steps read or change, so must be filled by the parser when the list may run.

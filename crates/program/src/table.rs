@@ -6,12 +6,14 @@
 //!   else, so a table of four rules over four masks (the tuple space explosion of Csikor et al.) costs four compares for any traffic.
 //! * [`Shape::Tuples`]: one hash table for each set of masked bits, tried in the order of the highest precedence in each, until what was found
 //!   beats all that is left. Hash tables grow in place; the list of tuples is replaced as a whole.
+//! * [`Shape::Conjunctive`]: one of the above, and beside it the rules that are parts of conditions ([`crate::conjunction`]).
 //!
 //! The writer changes hash tables in place by single stores that readers see or do not see; either is right, because a rule is visible
 //! only in the epochs it carries ([`Rule::holds_in`]). A rule that goes is first only marked; once no worker can be in an epoch in which it held, it
 //! is unlinked ([`BridgeWriter::housekeep`]), and once no worker can be looking at it, it is freed (`Domain::retire`).
 
 use crate::Program;
+use crate::conjunction::{self, SoftWriter};
 use crate::counters::{CounterId, Totals};
 use crate::epoch::{Epoch, Guard, NEVER};
 use crate::rule::{Rule, RuleSpec};
@@ -54,6 +56,11 @@ pub struct RuleRef(pub(crate) NonNull<Rule>);
 unsafe impl Send for RuleRef {}
 
 impl RuleRef {
+    /// Whether it is part of a condition.
+    fn is_soft(&self) -> bool {
+        self.rule().spec.ops.clauses().is_some()
+    }
+
     pub(crate) fn rule(&self) -> &Rule {
         // SAFETY: the writer unlinks and retires a rule only in `unlink`, which consumes the last `RuleRef` that it keeps.
         unsafe { self.0.as_ref() }
@@ -67,10 +74,10 @@ struct LinearEntry {
 }
 
 /// One tuple of a table, in order of precedence.
-struct TupleEntry {
-    tuple: Arc<Tuple>,
+pub(crate) struct TupleEntry {
+    pub tuple: Arc<Tuple>,
     /// The highest precedence of its rules when the list was made.
-    max_priority: u32,
+    pub max_priority: u32,
 }
 
 /// A table's lookup.
@@ -79,6 +86,11 @@ enum Shape {
     Linear(Box<[LinearEntry]>),
     /// Hash, tuple by tuple.
     Tuples(Box<[TupleEntry]>),
+    /// Ordinary rules, if there are any, and soft ones.
+    Conjunctive {
+        ordinary: Option<Box<Shape>>,
+        soft: Box<[TupleEntry]>,
+    },
 }
 
 // SAFETY: rules are reached only under a guard of the domain, and outlive it (see `Domain::retire`); `Rule` itself is Sync.
@@ -200,6 +212,9 @@ impl Bridge {
                 }
             }
             Some(Shape::Tuples(tuples)) => lookup_tuples(tuples, &key, epoch, out),
+            Some(Shape::Conjunctive { ordinary, soft }) => {
+                lookup_conjunctive(ordinary.as_deref(), soft, &key, epoch, out);
+            }
         }
         let matched = out.iter().filter(|found| found.is_some()).count();
         self.count_lookups(table, count, matched, guard);
@@ -240,6 +255,7 @@ impl Bridge {
             None => ("empty", 0),
             Some(Shape::Linear(entries)) => ("linear", entries.len()),
             Some(Shape::Tuples(tuples)) => ("tuples", tuples.len()),
+            Some(Shape::Conjunctive { soft, .. }) => ("conjunctive", soft.len()),
         }
     }
 }
@@ -310,11 +326,55 @@ fn lookup_tuples<'k, 'g>(
     }
 }
 
+#[inline(never)]
+fn lookup_conjunctive<'k, 'g>(
+    ordinary: Option<&'g Shape>,
+    soft: &'g [TupleEntry],
+    key: &impl Fn(usize) -> &'k FlowKey,
+    epoch: Epoch,
+    out: &mut [Option<&'g Rule>],
+) {
+    let look_up = |key: &FlowKey| {
+        let mut out = [None];
+        lookup_ordinary(ordinary, &|_| key, epoch, &mut out);
+        out[0]
+    };
+    lookup_ordinary(ordinary, key, epoch, out);
+    for (index, found) in out.iter_mut().enumerate() {
+        *found = conjunction::look_up(soft, key(index), epoch, *found, look_up);
+    }
+}
+
+fn lookup_ordinary<'k, 'g>(
+    shape: Option<&'g Shape>,
+    key: &impl Fn(usize) -> &'k FlowKey,
+    epoch: Epoch,
+    out: &mut [Option<&'g Rule>],
+) {
+    match shape {
+        Some(Shape::Linear(entries)) => {
+            for (index, found) in out.iter_mut().enumerate() {
+                *found = linear(entries, key(index), epoch);
+            }
+        }
+        Some(Shape::Tuples(tuples)) => lookup_tuples(tuples, key, epoch, out),
+        Some(Shape::Conjunctive { .. }) | None => {}
+    }
+}
+
 /// The writer's side of one tuple.
 struct TupleWriter {
     shared: Arc<Tuple>,
     /// How many linked rules have each precedence.
     priorities: BTreeMap<u32, usize>,
+}
+
+impl TupleWriter {
+    fn highest(&self) -> Option<u32> {
+        self.priorities
+            .last_key_value()
+            .map(|(priority, _)| *priority)
+    }
 }
 
 /// The writer's side of a table: all linked rules, also those that are marked as gone.
@@ -326,10 +386,87 @@ enum TableWriter {
         since: Option<Epoch>,
     },
     /// By mask.
-    Tuples {
-        tuples: HashMap<Box<[(u8, u64)]>, TupleWriter>,
-        rules: usize,
-    },
+    Tuples(TupleWriters),
+}
+
+/// The writer's side of a list of tuples: all linked rules by mask.
+#[derive(Default)]
+pub(crate) struct TupleWriters {
+    tuples: HashMap<Box<[(u8, u64)]>, TupleWriter>,
+    rules: usize,
+}
+
+impl TupleWriters {
+    pub fn len(&self) -> usize {
+        self.rules
+    }
+
+    /// Links a rule; true when the published list of tuples must be made anew.
+    pub fn link(&mut self, program: &Program, rule: RuleRef) -> bool {
+        self.rules += 1;
+        let mask = mask_of(rule.rule());
+        let writer = self
+            .tuples
+            .entry(mask)
+            .or_insert_with_key(|mask| TupleWriter {
+                shared: Arc::new(Tuple::new(mask)),
+                priorities: BTreeMap::new(),
+            });
+        let before = writer.highest();
+        *writer
+            .priorities
+            .entry(rule.rule().spec.priority)
+            .or_default() += 1;
+        writer.shared.insert(&program.domain, rule.0);
+        before.is_none_or(|before| before < rule.rule().spec.priority)
+    }
+
+    /// Unlinks a rule; true as for `link`.
+    pub fn unlink(&mut self, rule: RuleRef) -> bool {
+        self.rules -= 1;
+        let mask = mask_of(rule.rule());
+        let Some(writer) = self.tuples.get_mut(&mask) else {
+            return false;
+        };
+        let priority = rule.rule().spec.priority;
+        let highest = writer.highest();
+        if let Some(count) = writer.priorities.get_mut(&priority) {
+            *count -= 1;
+            if *count == 0 {
+                writer.priorities.remove(&priority);
+            }
+        }
+        writer.shared.remove(rule.0);
+        let lowered = highest != writer.highest();
+        if writer.priorities.is_empty() {
+            self.tuples.remove(&mask);
+        }
+        lowered
+    }
+
+    /// The tuples, in order of precedence.
+    pub fn entries(&self) -> Box<[TupleEntry]> {
+        let mut entries: Vec<TupleEntry> = self
+            .tuples
+            .values()
+            .filter_map(|writer| {
+                Some(TupleEntry {
+                    tuple: Arc::clone(&writer.shared),
+                    max_priority: writer.highest()?,
+                })
+            })
+            .collect();
+        entries.sort_by_key(|entry| std::cmp::Reverse(entry.max_priority));
+        entries.into()
+    }
+
+    pub fn rules(&self) -> Vec<RuleRef> {
+        self.tuples
+            .values()
+            .flat_map(|writer| writer.shared.rules())
+            .map(RuleRef)
+            .collect()
+    }
 }
 
 impl Default for TableWriter {
@@ -359,7 +496,7 @@ impl TableWriter {
     fn len(&self) -> usize {
         match self {
             TableWriter::Linear { rules, .. } => rules.len(),
-            TableWriter::Tuples { rules, .. } => *rules,
+            TableWriter::Tuples(tuples) => tuples.len(),
         }
     }
 
@@ -379,33 +516,13 @@ impl TableWriter {
                 self.turn_into_tuples(program);
                 true
             }
-            TableWriter::Tuples { tuples, rules } => {
-                *rules += 1;
-                let mask = mask_of(rule.rule());
-                let writer = tuples.entry(mask).or_insert_with_key(|mask| TupleWriter {
-                    shared: Arc::new(Tuple::new(mask)),
-                    priorities: BTreeMap::new(),
-                });
-                let before = writer
-                    .priorities
-                    .last_key_value()
-                    .map(|(priority, _)| *priority);
-                *writer
-                    .priorities
-                    .entry(rule.rule().spec.priority)
-                    .or_default() += 1;
-                writer.shared.insert(&program.domain, rule.0);
-                before.is_none_or(|before| before < rule.rule().spec.priority)
-            }
+            TableWriter::Tuples(tuples) => tuples.link(program, rule),
         }
     }
 
     fn turn_into_tuples(&mut self, program: &Program) {
         let all = self.rules();
-        *self = TableWriter::Tuples {
-            tuples: HashMap::new(),
-            rules: 0,
-        };
+        *self = TableWriter::Tuples(TupleWriters::default());
         for rule in all {
             self.link(program, rule);
         }
@@ -428,38 +545,10 @@ impl TableWriter {
                 rules.retain(|other| *other != rule);
                 true
             }
-            TableWriter::Tuples { tuples, rules } => {
-                *rules -= 1;
-                let mask = mask_of(rule.rule());
-                let Some(writer) = tuples.get_mut(&mask) else {
-                    return false;
-                };
-                let priority = rule.rule().spec.priority;
-                let highest = writer
-                    .priorities
-                    .last_key_value()
-                    .map(|(priority, _)| *priority);
-                if let Some(count) = writer.priorities.get_mut(&priority) {
-                    *count -= 1;
-                    if *count == 0 {
-                        writer.priorities.remove(&priority);
-                    }
-                }
-                writer.shared.remove(rule.0);
-                let lowered = highest
-                    != writer
-                        .priorities
-                        .last_key_value()
-                        .map(|(priority, _)| *priority);
-                if writer.priorities.is_empty() {
-                    tuples.remove(&mask);
-                }
-                if *rules <= LINEAR_AGAIN {
-                    let mut all: Vec<RuleRef> = tuples
-                        .values()
-                        .flat_map(|writer| writer.shared.rules())
-                        .map(RuleRef)
-                        .collect();
+            TableWriter::Tuples(tuples) => {
+                let lowered = tuples.unlink(rule);
+                if tuples.len() <= LINEAR_AGAIN {
+                    let mut all = tuples.rules();
                     all.sort_by_key(|rule| std::cmp::Reverse(rule.rule().spec.priority));
                     *self = TableWriter::Linear {
                         rules: all,
@@ -490,31 +579,14 @@ impl TableWriter {
                     })
                     .collect(),
             ),
-            TableWriter::Tuples { tuples, .. } => {
-                let mut entries: Vec<TupleEntry> = tuples
-                    .values()
-                    .filter_map(|writer| {
-                        let (max_priority, _) = writer.priorities.last_key_value()?;
-                        Some(TupleEntry {
-                            tuple: Arc::clone(&writer.shared),
-                            max_priority: *max_priority,
-                        })
-                    })
-                    .collect();
-                entries.sort_by_key(|entry| std::cmp::Reverse(entry.max_priority));
-                Shape::Tuples(entries.into())
-            }
+            TableWriter::Tuples(tuples) => Shape::Tuples(tuples.entries()),
         }
     }
 
     fn rules(&self) -> Vec<RuleRef> {
         match self {
             TableWriter::Linear { rules, .. } => rules.clone(),
-            TableWriter::Tuples { tuples, .. } => tuples
-                .values()
-                .flat_map(|writer| writer.shared.rules())
-                .map(RuleRef)
-                .collect(),
+            TableWriter::Tuples(tuples) => tuples.rules(),
         }
     }
 }
@@ -526,6 +598,8 @@ impl TableWriter {
 pub struct BridgeWriter {
     bridge: Arc<Bridge>,
     tables: BTreeMap<u8, TableWriter>,
+    /// Soft rules of the tables that have any.
+    soft: BTreeMap<u8, SoftWriter>,
     dirty: WordSetOf256,
     /// Rules marked as gone, in the order of their last epoch.
     gone: VecDeque<(Epoch, u8, RuleRef)>,
@@ -551,6 +625,7 @@ impl BridgeWriter {
         BridgeWriter {
             bridge,
             tables: BTreeMap::new(),
+            soft: BTreeMap::new(),
             dirty: WordSetOf256::default(),
             gone: VecDeque::new(),
         }
@@ -570,7 +645,12 @@ impl BridgeWriter {
         let program = Arc::clone(&self.bridge.program);
         let rule = Box::new(Rule::new(spec, program.domain.next()));
         let rule = RuleRef(NonNull::from(Box::leak(rule)));
-        if self.tables.entry(table).or_default().link(&program, rule) {
+        let renewed = if rule.is_soft() {
+            self.soft.entry(table).or_default().link(&program, rule)
+        } else {
+            self.tables.entry(table).or_default().link(&program, rule)
+        };
+        if renewed {
             self.dirty.insert(table);
         }
         rule
@@ -629,21 +709,16 @@ impl BridgeWriter {
     /// Makes lookups ready for what was inserted. Call it before publishing.
     pub fn commit(&mut self) {
         for table in self.dirty.drain() {
-            let Some(writer) = self.tables.get_mut(&table) else {
-                continue;
-            };
-            if let TableWriter::Linear {
+            if let Some(TableWriter::Linear {
                 since: since @ None,
                 ..
-            } = writer
+            }) = self.tables.get_mut(&table)
             {
                 *since = Some(self.bridge.program.domain.next());
             }
-            let shape = if writer.len() == 0 {
-                std::ptr::null_mut()
-            } else {
-                Box::into_raw(Box::new(writer.shape()))
-            };
+            let shape = self
+                .shape(table)
+                .map_or(std::ptr::null_mut(), |shape| Box::into_raw(Box::new(shape)));
             let old = self.bridge.slots[usize::from(table)]
                 .shape
                 .swap(shape, Ordering::AcqRel);
@@ -654,6 +729,39 @@ impl BridgeWriter {
                     .domain
                     .retire(unsafe { Box::from_raw(old) });
             }
+        }
+    }
+
+    /// A table's lookup as it is now; None for an empty table.
+    fn shape(&self, table: u8) -> Option<Shape> {
+        let ordinary = self.tables.get(&table).filter(|writer| writer.len() != 0);
+        let ordinary = ordinary.map(TableWriter::shape);
+        match self.soft.get(&table) {
+            None => ordinary,
+            Some(soft) => Some(Shape::Conjunctive {
+                ordinary: ordinary.map(Box::new),
+                soft: soft.entries(),
+            }),
+        }
+    }
+
+    /// Unlinks a rule from its table.
+    fn unlink(&mut self, table: u8, rule: RuleRef) {
+        let renewed = if !rule.is_soft() {
+            self.tables
+                .get_mut(&table)
+                .is_some_and(|writer| writer.unlink(rule))
+        } else if let Some(soft) = self.soft.get_mut(&table) {
+            let renewed = soft.unlink(rule);
+            if soft.is_empty() {
+                self.soft.remove(&table);
+            }
+            renewed
+        } else {
+            false
+        };
+        if renewed {
+            self.dirty.insert(table);
         }
     }
 
@@ -676,13 +784,7 @@ impl BridgeWriter {
             let Some((_, table, rule)) = self.gone.pop_front() else {
                 break;
             };
-            if self
-                .tables
-                .get_mut(&table)
-                .is_some_and(|writer| writer.unlink(rule))
-            {
-                self.dirty.insert(table);
-            }
+            self.unlink(table, rule);
             // SAFETY: made by `Box::leak` in `insert`, unlinked just now; the shape that may still name it was made before, and is retired by `commit`
             // no earlier than this rule, so both go after the same grace period.
             program
@@ -718,7 +820,13 @@ impl Drop for BridgeWriter {
                     .retire(unsafe { Box::from_raw(old) });
             }
         }
-        for rule in self.tables.values().flat_map(TableWriter::rules) {
+        let soft = self.soft.values().flat_map(SoftWriter::rules);
+        for rule in self
+            .tables
+            .values()
+            .flat_map(TableWriter::rules)
+            .chain(soft)
+        {
             // SAFETY: made by `Box::leak` in `insert`; linked rules include those in `gone`, each once, and all are unlinked by the loop above.
             self.bridge
                 .program

@@ -115,6 +115,20 @@ impl<'a> View<'a> {
     /// The first rule of the matching chain that holds in `epoch`.
     #[inline(always)]
     pub fn find(&self, hash: u64, key: &FlowKey, epoch: Epoch) -> Option<&'a Rule> {
+        first_held(self.head(hash, key)?, epoch)
+    }
+
+    /// All rules of the matching chain, the highest precedence first.
+    pub fn chain(&self, hash: u64, key: &FlowKey) -> impl Iterator<Item = &'a Rule> + use<'a> {
+        std::iter::successors(self.head(hash, key), |rule| {
+            // SAFETY: as in `first_held`.
+            unsafe { rule.next.load(Ordering::Acquire).as_ref() }
+        })
+    }
+
+    /// The first rule of the matching chain.
+    #[inline(always)]
+    fn head(&self, hash: u64, key: &FlowKey) -> Option<&'a Rule> {
         let mask = self.slots.len() - 1;
         let mut at = hash as usize & mask;
         for _ in 0..self.slots.len() {
@@ -126,7 +140,7 @@ impl<'a> View<'a> {
                 // SAFETY: a rule found in a slot is freed only after every guard that was alive when it was unlinked is gone.
                 let head: &'a Rule = unsafe { address(slot).as_ref() };
                 if head.spec.matching.matches(key) {
-                    return first_held(head, epoch);
+                    return Some(head);
                 }
             }
             at = (at + 1) & mask;

@@ -623,6 +623,7 @@ impl<F: Frame> Walk<F> {
             Op::Exit => {
                 self.unwind(burst, host);
             }
+            Op::Conjunction(_) => {}
             Op::Output(_)
             | Op::InPort
             | Op::All { .. }

@@ -1,0 +1,188 @@
+//! Conjunctive match: rules that are parts of a condition (ovs-fields(7), "Conjunctive Match Fields").
+//!
+//! A rule whose steps are [`Op::Conjunction`](crate::ops::Op::Conjunction) is a *soft* rule: it is never what a lookup finds. Each of its clauses says
+//! that the packet fulfils clause k of n of a condition with a number. Where all n are fulfilled by soft rules of one precedence above the best ordinary rule, the
+//! table is looked up again, soft rules left out, with that number as `conj_id`; what this finds is the answer. If it finds nothing, the next
+//! condition has its turn. So n sets of m rules do the work of m^n.
+//!
+//! Soft rules lie in tuples of their own, so that a table without them pays nothing, and one with them has its ordinary rules looked up as
+//! ever. A packet's fulfilled clauses are gathered in a hash table of the worker's, which costs one probe for each clause of each soft
+//! rule that it matches, however many rules there are.
+
+use crate::Program;
+use crate::epoch::Epoch;
+use crate::ops::Clause;
+use crate::rule::Rule;
+use crate::table::{RuleRef, TupleEntry, TupleWriters};
+use packet::FlowKey;
+use packet::key::at;
+use std::cell::RefCell;
+use std::cmp::Reverse;
+
+/// Conditions that one packet may fulfil before its lookup gives up: each costs a lookup. Those that rules of one priority describe must not overlap, so a
+/// table that is used as it should be fulfils one for each priority.
+const CONDITIONS_MAX: usize = 256;
+
+/// The writer's side: the soft rules of a table.
+#[derive(Default)]
+pub(crate) struct SoftWriter {
+    tuples: TupleWriters,
+}
+
+impl SoftWriter {
+    /// Links a rule; true when the published list of tuples must be made anew.
+    pub fn link(&mut self, program: &Program, rule: RuleRef) -> bool {
+        self.tuples.link(program, rule)
+    }
+
+    /// Unlinks a rule; true as for `link`.
+    pub fn unlink(&mut self, rule: RuleRef) -> bool {
+        self.tuples.unlink(rule)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.tuples.len() == 0
+    }
+
+    pub fn entries(&self) -> Box<[TupleEntry]> {
+        self.tuples.entries()
+    }
+
+    pub fn rules(&self) -> Vec<RuleRef> {
+        self.tuples.rules()
+    }
+}
+
+/// One condition as far as a packet has fulfilled it. An unused place has no clauses.
+#[derive(Clone, Copy, Default)]
+struct Condition {
+    priority: u32,
+    id: u32,
+    clauses: u8,
+    fulfilled: u64,
+}
+
+/// A worker's memory for one lookup, kept for the next.
+#[derive(Default)]
+struct Scratch {
+    /// Open addressing; a power of two of places.
+    places: Vec<Condition>,
+    used: Vec<u32>,
+    complete: Vec<(Reverse<u32>, u32)>,
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+impl Scratch {
+    fn begin(&mut self) {
+        for place in self.used.drain(..) {
+            self.places[place as usize] = Condition::default();
+        }
+        self.complete.clear();
+    }
+
+    /// Where a condition is, or goes. Rules that disagree about the number of clauses speak of different conditions.
+    fn place(&self, priority: u32, clause: &Clause) -> usize {
+        let mask = self.places.len() - 1;
+        let mixed = u64::from(clause.id) << 32 | u64::from(priority) << 7 | u64::from(clause.of);
+        let mut at = (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize & mask;
+        loop {
+            let place = &self.places[at];
+            let same = place.id == clause.id && place.priority == priority;
+            if place.clauses == 0 || same && place.clauses == clause.of {
+                return at;
+            }
+            at = (at + 1) & mask;
+        }
+    }
+
+    fn fulfil(&mut self, priority: u32, clause: &Clause) {
+        if (self.used.len() + 1) * 2 > self.places.len() {
+            self.grow();
+        }
+        let at = self.place(priority, clause);
+        let place = &mut self.places[at];
+        if place.clauses == 0 {
+            *place = Condition {
+                priority,
+                id: clause.id,
+                clauses: clause.of,
+                fulfilled: 0,
+            };
+            self.used.push(at as u32);
+        }
+        let all = u64::MAX >> (64 - u32::from(clause.of));
+        let before = place.fulfilled;
+        place.fulfilled |= 1 << clause.index;
+        if place.fulfilled == all && before != all && self.complete.len() < CONDITIONS_MAX {
+            self.complete.push((Reverse(priority), clause.id));
+        }
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        let old = std::mem::take(&mut self.places);
+        self.places = vec![Condition::default(); (old.len() * 2).max(64)];
+        let used = std::mem::take(&mut self.used);
+        for condition in used.iter().map(|at| old[*at as usize]) {
+            let clause = Clause {
+                id: condition.id,
+                index: 0,
+                of: condition.clauses,
+            };
+            let at = self.place(condition.priority, &clause);
+            self.places[at] = condition;
+            self.used.push(at as u32);
+        }
+    }
+
+    /// Gathers what the soft rules above a precedence say about a key.
+    fn gather(&mut self, soft: &[TupleEntry], key: &FlowKey, epoch: Epoch, floor: Option<u32>) {
+        let above = |priority: u32| floor.is_none_or(|floor| priority > floor);
+        for entry in soft {
+            if !above(entry.max_priority) {
+                return;
+            }
+            let tuple = entry.tuple.view();
+            for rule in tuple.chain(tuple.hash(key), key) {
+                if !above(rule.spec.priority) {
+                    break;
+                }
+                if rule.holds_in(epoch) {
+                    for clause in rule.spec.ops.clauses().unwrap_or_default() {
+                        self.fulfil(rule.spec.priority, clause);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The answer of a table that has soft rules: `ordinary` is the best of its other rules, `look_up` finds the best of these for another key.
+#[cold]
+pub(crate) fn look_up<'g>(
+    soft: &[TupleEntry],
+    key: &FlowKey,
+    epoch: Epoch,
+    ordinary: Option<&'g Rule>,
+    look_up: impl Fn(&FlowKey) -> Option<&'g Rule>,
+) -> Option<&'g Rule> {
+    SCRATCH.with_borrow_mut(|scratch| {
+        scratch.begin();
+        let floor = ordinary.map(|rule| rule.spec.priority);
+        scratch.gather(soft, key, epoch, floor);
+        if scratch.complete.is_empty() {
+            return ordinary;
+        }
+        // Which of several conditions of one precedence comes first is not defined; the lowest number does.
+        scratch.complete.sort_unstable();
+        let mut key = *key;
+        let found = scratch.complete.iter().find_map(|(_, id)| {
+            key.set_u32(at::CONJ_ID, *id);
+            look_up(&key)
+        });
+        found.or(ordinary)
+    })
+}
