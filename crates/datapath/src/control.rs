@@ -478,6 +478,7 @@ impl<F: Frame + 'static> Datapath<F> {
             number: port.number,
             vlan: port.settings.vlan.clone(),
             flags,
+            live: !flags.down && !port.settings.no_carrier,
             behind,
             // What comes in by a port that only mirrors is no traffic.
             mirror_in: if reserved { 0 } else { mirror_in },

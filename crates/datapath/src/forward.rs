@@ -401,6 +401,10 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
         });
     }
 
+    fn port_is_live(&self, number: PortNo) -> bool {
+        self.bridge.port(number).is_some_and(|port| port.live)
+    }
+
     fn normal(&mut self, context: Context<'_>, mut frame: F) {
         *context.sent = true;
         let front = match vlan::ethernet(&mut frame) {

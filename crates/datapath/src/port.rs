@@ -60,6 +60,8 @@ pub struct PortSettings {
     pub vlan: VlanConfig,
     /// OpenFlow's bits.
     pub flags: PortFlags,
+    /// What is sent there is lost: the device is down or has no carrier.
+    pub no_carrier: bool,
 }
 
 /// Makes a port's transmit queue for a worker, by the worker's number. An error's text is for the user.

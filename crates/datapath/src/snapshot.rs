@@ -33,6 +33,8 @@ pub(crate) struct PortState {
     pub number: PortNo,
     pub vlan: VlanConfig,
     pub flags: PortFlags,
+    /// What is sent there may arrive.
+    pub live: bool,
     pub behind: Behind,
     /// Mirrors that select what comes in here, and what goes out, a bit each.
     pub mirror_in: u32,

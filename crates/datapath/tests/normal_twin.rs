@@ -158,7 +158,7 @@ proptest! {
             let vlan = VlanConfig::new(port.mode, trunks).with_priority_tags(port.priority_tags);
             let flags = PortFlags { no_flood: port.no_flood, ..Default::default() };
             let wire = Wire::new(true);
-            switch.port_with(bridge, index as u32 + 1, &wire, PortSettings { vlan, flags });
+            switch.port_with(bridge, index as u32 + 1, &wire, PortSettings { vlan, flags, ..Default::default() });
             wires.push(wire);
         }
         let mut twin = Twin { ports, learned: HashMap::new() };

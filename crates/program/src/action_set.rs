@@ -1,6 +1,6 @@
 //! The action set (OpenFlow 1.3.5 section 5.10): at most one action of each kind, executed in a fixed order at the end of the walk.
 
-use crate::ops::Op;
+use crate::ops::{Op, PortNo};
 use std::mem::discriminant;
 
 /// Steps that wait for the end of the walk.
@@ -42,7 +42,24 @@ fn same_kind(old: &Op, new: &Op) -> bool {
     }
 }
 
+/// `OFPP_UNSET`: what `actset_output` says of a set that sends to no port (OpenFlow 1.5.1 section 7.2.3.7).
+pub(crate) const NO_OUTPUT: PortNo = 0xffff_fff7;
+
 impl ActionSet {
+    /// The port that the set sends to as it is now, as the field `actset_output` says it.
+    pub fn output(&self) -> PortNo {
+        match self.ops.last() {
+            Some(Op::Output(port)) => *port,
+            Some(Op::InPort) => 0xffff_fff8,
+            Some(Op::Resubmit { .. }) => 0xffff_fff9, // OFPP_TABLE
+            Some(Op::Normal) => 0xffff_fffa,
+            Some(Op::All { flood: true }) => 0xffff_fffb,
+            Some(Op::All { flood: false }) => 0xffff_fffc,
+            Some(Op::Controller(_)) => 0xffff_fffd,
+            _ => NO_OUTPUT,
+        }
+    }
+
     /// Merges steps in; false when the set is full.
     pub fn write(&mut self, ops: &[Op]) -> bool {
         for op in ops {

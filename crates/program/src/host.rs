@@ -67,6 +67,9 @@ pub trait Host<F: Frame> {
     /// Sends out of every port but the ingress one, without those marked no-flood when `flood`.
     fn output_all(&mut self, context: Context<'_>, frame: F, flood: bool);
 
+    /// Whether a port, not a reserved one, exists, is up and has carrier, so that what is sent there may arrive.
+    fn port_is_live(&self, port: PortNo) -> bool;
+
     /// The learning switch.
     fn normal(&mut self, context: Context<'_>, frame: F);
 

@@ -16,6 +16,7 @@ pub mod epoch;
 pub mod host;
 pub mod ops;
 pub mod rule;
+pub mod spread;
 pub mod table;
 mod tuple;
 pub mod walk;

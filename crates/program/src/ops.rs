@@ -3,6 +3,7 @@
 //! An [`OpList`] is the rule's instructions in order of execution, flattened: apply-actions first, then changes of the action set and metadata,
 //! then an optional jump to a later table. Lists are shared by rules that do the same.
 
+use crate::spread::{Choice, HashFields};
 use packet::edit::CompiledSet;
 use packet::{Field, Value, WordSet};
 use std::sync::Arc;
@@ -51,6 +52,34 @@ pub struct ToController {
     pub controller_id: u16,
     /// Handed back in the packet-in.
     pub userdata: Vec<u8>,
+}
+
+/// Chooses one of several ways by a hash.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Multipath {
+    /// What is hashed.
+    pub fields: HashFields,
+    /// A parameter of the hash.
+    pub basis: u16,
+    /// How the hash chooses.
+    pub choice: Choice,
+    /// How many ways there are, at least one.
+    pub ways: u32,
+    /// Where the way's number goes, counted from 0.
+    pub dst: Bits,
+}
+
+/// Chooses one of several ports, of those that are live.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Bundle {
+    /// What is hashed.
+    pub fields: HashFields,
+    /// A parameter of the hash that chooses by highest weight; None takes the first live port.
+    pub basis: Option<u16>,
+    /// The ports, in order of preference.
+    pub members: Box<[PortNo]>,
+    /// Where the port's number goes; None to send there.
+    pub dst: Option<Bits>,
 }
 
 /// Part of a condition that a rule fulfils ([`Op::Conjunction`]).
@@ -156,6 +185,17 @@ pub enum Op {
     StackPop(Bits),
     /// Run a list on a copy, and then what the action set holds by then; no change to packet, metadata, stack or action set comes back.
     Clone(Arc<OpList>),
+    /// Choose a way and write its number.
+    Multipath(Box<Multipath>),
+    /// Choose a port, and send there or write its number.
+    Bundle(Box<Bundle>),
+    /// Write 1 where the packet has more bytes than this, else 0.
+    CheckLength {
+        /// Bytes from the Ethernet header on.
+        max_len: u16,
+        /// Where to.
+        dst: Bits,
+    },
     /// The rule is part of conditions; the only step of its list, and never run: see the lookup of conjunctive matches in `program::table`.
     Conjunction(Box<[Clause]>),
     /// End the whole walk, except that the action set is still run (ovs-actions(7), "exit").
@@ -224,6 +264,12 @@ impl Op {
                 .iter()
                 .fold(WordSet::EMPTY, |set, op| set.union(op.words())),
             Op::Clone(list) => list.words(),
+            Op::Multipath(multipath) => multipath.fields.words().union(field(multipath.dst.field)),
+            Op::Bundle(bundle) => bundle
+                .dst
+                .map_or(WordSet::EMPTY, |dst| field(dst.field))
+                .union(bundle.fields.words()),
+            Op::CheckLength { dst, .. } => field(dst.field),
             Op::SetQueue(_) => WordSet::of_bytes(packet::key::at::SKB_PRIORITY, 4),
             _ => WordSet::EMPTY,
         }

@@ -6,7 +6,9 @@
 //!
 //! Outputs are put off as long as nothing changes the packet: the last one takes the frame itself, only the others cost a copy.
 
-use crate::action_set::ActionSet;
+mod ways;
+
+use crate::action_set::{self, ActionSet};
 use crate::bits;
 use crate::counters::WorkerCounters;
 use crate::epoch::Guard;
@@ -41,6 +43,8 @@ const READ_BY_OUTPUTS: WordSet = WordSet::of_bytes(at::IN_PORT, 4)
 
 /// Reserved port numbers that a register may name.
 mod reserved {
+    /// The first that no port may have (`OFPP_MAX`).
+    pub const FIRST: u32 = 0xffff_ff00;
     pub const IN_PORT: u32 = 0xffff_fff8;
     pub const NORMAL: u32 = 0xffff_fffa;
     pub const FLOOD: u32 = 0xffff_fffb;
@@ -589,8 +593,12 @@ impl<F: Frame> Walk<F> {
                 if !self.set.write(ops) {
                     return Some(self.fail(host, DropReason::StackFull));
                 }
+                self.key.set_u32(at::ACTSET_OUTPUT, self.set.output());
             }
-            Op::ClearActions => self.set.clear(),
+            Op::ClearActions => {
+                self.set.clear();
+                self.key.set_u32(at::ACTSET_OUTPUT, action_set::NO_OUTPUT);
+            }
             Op::StackPush(source) => {
                 if self.values.len() == MAX_STACK {
                     return Some(self.fail(host, DropReason::StackFull));
@@ -624,6 +632,21 @@ impl<F: Frame> Walk<F> {
                 self.unwind(burst, host);
             }
             Op::Conjunction(_) => {}
+            Op::Multipath(multipath) => {
+                if !self.multipath(burst, host, multipath) {
+                    return Some(self.fail(host, DropReason::ActionFailed));
+                }
+            }
+            Op::Bundle(bundle) => {
+                if !self.bundle(burst, host, bundle) {
+                    return Some(self.fail(host, DropReason::ActionFailed));
+                }
+            }
+            Op::CheckLength { max_len, dst } => {
+                if !self.check_length(burst, host, *max_len, *dst) {
+                    return Some(self.fail(host, DropReason::ActionFailed));
+                }
+            }
             Op::Output(_)
             | Op::InPort
             | Op::All { .. }
@@ -785,6 +808,11 @@ impl<F: Frame> Engine<F> {
                 sound &= !matches!(reason, Malformed::Ethernet | Malformed::Split);
             }
         }
+        if burst.valid.contains(at::ACTSET_OUTPUT / 8) {
+            for walk in &mut self.walks[..frames.len()] {
+                walk.key.set_u32(at::ACTSET_OUTPUT, action_set::NO_OUTPUT);
+            }
+        }
         sound
     }
 
@@ -890,6 +918,7 @@ impl<F: Frame> Engine<F> {
         }
         let walk = &mut self.walks[0];
         walk.layers = parse::parse_frame(&mut frame, in_port, burst.valid, &mut walk.key);
+        walk.key.set_u32(at::ACTSET_OUTPUT, action_set::NO_OUTPUT);
         walk.start(frame, 0);
         walk.at.steps = Steps::of(&ops.ops);
         if let Next::Lookup(table) = walk.run(&burst, host) {

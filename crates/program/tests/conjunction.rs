@@ -394,7 +394,6 @@ fn conditions_are_worth_the_cross_product_of_their_clauses() {
                 assert_eq!(found, expected, "seed {seed} {key:?}");
                 met += usize::from(found.is_some_and(|cookie| cookie < 1000));
             }
-            drop(guard);
             table.writer.housekeep(usize::MAX);
             table.program.domain.collect();
         }

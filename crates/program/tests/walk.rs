@@ -17,6 +17,9 @@ struct Sink {
 }
 
 impl Host<HeapFrame> for Sink {
+    fn port_is_live(&self, _: u32) -> bool {
+        true
+    }
     fn output(&mut self, context: Context<'_>, _: u32, frame: HeapFrame, _: bool) {
         *context.sent = true;
         self.sent.push(frame.to_vec());

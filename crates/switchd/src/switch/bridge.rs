@@ -44,7 +44,9 @@ impl Port {
 
     /// What the datapath is told.
     pub fn settings(&self, restoring: bool) -> PortSettings {
-        settings_of(&self.config, self.flags, restoring)
+        let mut settings = settings_of(&self.config, self.flags, restoring);
+        settings.no_carrier = !(self.info.link_up && self.info.admin_up);
+        settings
     }
 }
 
@@ -65,6 +67,7 @@ pub fn settings_of(
             no_fwd: flags.contains(Bits::NO_FWD),
             no_packet_in: flags.contains(Bits::NO_PACKET_IN),
         },
+        no_carrier: false,
     }
 }
 

@@ -11,7 +11,7 @@ use crate::config::port::Port as Config;
 use crate::config::{Action, Desired, Mac, ofport, plan};
 use crate::openflow::{ControllerSettings, OpenFlow};
 use datapath::mirror::{MirrorOutput, MirrorSpec};
-use datapath::{BridgeSettings, PortKind, PortSpec};
+use datapath::{BridgeSettings, PortKind, PortSettings, PortSpec};
 use openflow::port::{PortConfig, PortReason, PortStatus};
 use ovsdb::Uuid;
 use packet::io::TxQueue;
@@ -409,6 +409,9 @@ impl Switch {
             flags: PortConfig::default(),
             since_ms: now,
         };
+        // Only now is it known whether the device has carrier.
+        let settings = port.settings(self.restoring.get());
+        let _ = self.with_datapath(|datapath| datapath.modify_port(id, settings));
         bridge.ports.borrow_mut().insert(number, port);
         tracing::info!(target: "bridge", "bridge {}: added interface {} on port {number}", bridge.name, config.interface_name);
         bridge.tell_port(number, PortReason::Add);
@@ -522,10 +525,11 @@ impl Switch {
         let Some(port) = ports.get_mut(&number) else {
             return Ok(());
         };
-        let (id, settings) = (
-            port.id,
-            settings_of(config, port.flags, self.restoring.get()),
-        );
+        let settings = PortSettings {
+            no_carrier: !(port.info.link_up && port.info.admin_up),
+            ..settings_of(config, port.flags, self.restoring.get())
+        };
+        let id = port.id;
         let text = |error: datapath::Error| format!("{}: {error}", config.interface_name);
         self.with_datapath(|datapath| datapath.modify_port(id, settings))
             .map_err(|NotRunning| NotRunning.to_string())?

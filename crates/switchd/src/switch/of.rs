@@ -74,6 +74,7 @@ impl Bridge {
     /// Looks at every device again and tells controllers what has changed; true when something has.
     pub fn poll_ports(&self) -> bool {
         let mut changed = Vec::new();
+        let switch = self.switch();
         for port in self.ports.borrow_mut().values_mut() {
             let Some(control) = &mut port.control else {
                 continue;
@@ -88,6 +89,8 @@ impl Bridge {
             let info = control.info();
             if info != port.info {
                 port.info = info;
+                let settings = port.settings(switch.restoring.get());
+                let _ = switch.with_datapath(|datapath| datapath.modify_port(port.id, settings));
                 let after = describe(port_view(
                     port.number,
                     &port.config.interface_name,
