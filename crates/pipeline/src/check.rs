@@ -5,7 +5,7 @@
 //! switch cannot do is refused, never ignored. Errors are those that Open vSwitch 3.1 gives, except where a comment says otherwise.
 
 use openflow::Version;
-use openflow::action::{Action, Instruction, Subfield};
+use openflow::action::{Action, Bundle, Instruction, Multipath, Subfield};
 use openflow::error::Error;
 use openflow::port::{self, PortNo};
 use packet::fields::Prerequisite;
@@ -42,7 +42,10 @@ pub(crate) fn instructions(
         seen |= bit;
         match instruction {
             Instruction::Meter(_) => situation.note(Error::UnknownMeter),
-            Instruction::ApplyActions(actions) => situation.actions(actions, 0)?,
+            Instruction::ApplyActions(actions) => {
+                conjunctions(actions, instructions.len())?;
+                situation.actions(actions, 0)?;
+            }
             Instruction::WriteActions(actions) => situation.set(actions)?,
             Instruction::ClearActions | Instruction::WriteMetadata { .. } => {}
             // Open vSwitch lets 254 and 255 pass; there is no such table (1.3.5 section 5.9.5).
@@ -63,8 +66,19 @@ pub(crate) fn packet_out(
     version: Version,
 ) -> Result<(), Error> {
     let mut situation = Situation::new(matching, version);
+    conjunctions(actions, 1)?;
     situation.actions(actions, 0)?;
     situation.verdict()
+}
+
+/// A rule that is part of conditions does nothing itself, so nothing but notes may stand beside its conjunctions (ovs-actions(7)).
+fn conjunctions(actions: &[Action], instructions: usize) -> Result<(), Error> {
+    let part = |action: &Action| matches!(action, Action::Conjunction { .. });
+    let alone = |action: &Action| part(action) || matches!(action, Action::Note(_));
+    if actions.iter().any(part) && !(instructions == 1 && actions.iter().all(alone)) {
+        return Err(Error::BadConjunction);
+    }
+    Ok(())
 }
 
 /// When an error is found. Where there are several, a peer hears of the earliest, as from Open vSwitch, which decodes a whole message before it
@@ -146,6 +160,13 @@ impl<'m> Situation<'m> {
                     | Action::StackPop(_)
                     | Action::Clone(_)
                     | Action::Conjunction { .. }
+                    | Action::Learn(_)
+                    | Action::Multipath(_)
+                    | Action::Bundle(_)
+                    | Action::CheckPktLarger { .. }
+                    | Action::Sample(_)
+                    | Action::FinTimeout { .. }
+                    | Action::DeleteField(_)
             );
             // In 1.0 Nicira's write_actions is all there is, and Open vSwitch checks nothing; it then ignores them. Refused here too.
             if forbidden {
@@ -187,7 +208,9 @@ impl<'m> Situation<'m> {
             }
             Action::Resubmit {
                 with_ct_orig: true, ..
-            } => Err(Error::BadActionExperimenterType),
+            } if !Prerequisite::Tracked.met_by(&self.matching) => {
+                Err(Error::ActionMatchInconsistent)
+            }
             Action::Clone(_) if depth == NESTING => Err(Error::TooManyActions),
             Action::Clone(actions) => {
                 let before = self.matching.clone();
@@ -197,12 +220,15 @@ impl<'m> Situation<'m> {
             }
             Action::Group(_) => Err(Error::BadOutGroup),
             Action::Meter(_) => Err(Error::UnknownMeter),
-            Action::Conjunction { .. }
-            | Action::Learn(_)
-            | Action::Multipath(_)
-            | Action::Bundle(_)
-            | Action::CheckPktLarger { .. }
-            | Action::Sample(_)
+            Action::Conjunction {
+                clause, clauses, ..
+            } if !(2..=64).contains(clauses) || clause >= clauses => Err(Error::BadConjunction),
+            Action::Multipath(multipath) => self.multipath(multipath),
+            Action::Bundle(bundle) => self.bundle(bundle),
+            // Open vSwitch asks for no prerequisite here; packets without the field are left alone.
+            Action::CheckPktLarger { dst, .. } => written(dst),
+            Action::Sample(sample) if sample.probability == 0 => Err(Error::BadActionArgument),
+            Action::Learn(_)
             | Action::FinTimeout { .. }
             | Action::DeleteField(_)
             | Action::Ct(_)
@@ -225,6 +251,8 @@ impl<'m> Situation<'m> {
             | Action::SetTunnel { .. }
             | Action::Note(_)
             | Action::Exit
+            | Action::Conjunction { .. }
+            | Action::Sample(_)
             | Action::Resubmit { .. } => Ok(()),
         }
     }
@@ -329,6 +357,33 @@ impl<'m> Situation<'m> {
         self.has(dst.field)
     }
 
+    fn multipath(&self, multipath: &Multipath) -> Result<(), Error> {
+        self.destination(&multipath.dst)?;
+        // Every way's number must fit.
+        let bits = multipath.dst.bits;
+        if bits < 16 && multipath.max_link >> bits != 0 {
+            return Err(Error::BadActionArgument);
+        }
+        Ok(())
+    }
+
+    fn bundle(&self, bundle: &Bundle) -> Result<(), Error> {
+        for member in &bundle.members {
+            // Nothing says how many bytes a controller wants.
+            if *member == port::CONTROLLER {
+                return Err(Error::BadOutPort);
+            }
+            if *member != port::ANY {
+                output_port(*member)?;
+            }
+        }
+        match &bundle.dst {
+            None => Ok(()),
+            Some(dst) if dst.bits < 16 => Err(Error::BadActionArgument),
+            Some(dst) => self.destination(dst),
+        }
+    }
+
     fn tag(&self, offset: usize) -> u16 {
         self.matching.bytes(offset, 2).0.to_u64() as u16
     }
@@ -401,7 +456,7 @@ fn written(part: &Subfield) -> Result<(), Error> {
     if writable(part.field) {
         Ok(())
     } else {
-        Err(Error::BadActionArgument)
+        Err(Error::BadSetArgument)
     }
 }
 

@@ -3,6 +3,10 @@
 //! Only lists that [`crate::check`] let pass come here, so nothing fails: a step exists for every action that is supported. The order of
 //! instructions is that of execution, whatever order they came in (OpenFlow 1.3.5 section 5.9).
 
+mod ways;
+
+pub(crate) use ways::fields;
+
 use openflow::action::{Action, Instruction, Subfield};
 use openflow::port;
 use packet::{Field, Value};
@@ -35,6 +39,9 @@ impl Place {
 
 /// Compiles a rule's instructions. `miss`: of a table-miss rule.
 pub(crate) fn instructions(instructions: &[Instruction], miss: bool) -> OpList {
+    if let Some(part) = ways::conjunctions(instructions) {
+        return OpList::new(vec![part]);
+    }
     let mut ops = Vec::new();
     let apply = if miss { Place::Miss } else { Place::Apply };
     let mut ordered: Vec<&Instruction> = instructions.iter().collect();
@@ -145,6 +152,10 @@ fn append_one(ops: &mut Vec<Op>, action: &Action, place: Place) {
             push: *push,
         }),
         Action::DecTtl(ids) => ops.push(Op::DecTtl(ids.clone().into())),
+        // Until there is connection tracking no packet has an original direction to look up by, and the lookup does not take place.
+        Action::Resubmit {
+            with_ct_orig: true, ..
+        } => {}
         Action::Resubmit { in_port, table, .. } => ops.push(Op::Resubmit {
             in_port: *in_port,
             table: *table,
@@ -157,6 +168,12 @@ fn append_one(ops: &mut Vec<Op>, action: &Action, place: Place) {
             append(&mut inner, actions, place);
             ops.push(Op::Clone(Arc::new(OpList::new(inner))));
         }
+        Action::Multipath(multipath) => ops.push(ways::multipath(multipath)),
+        Action::Bundle(bundle) => ops.push(ways::bundle(bundle)),
+        Action::CheckPktLarger { max_len, dst } => ops.push(Op::CheckLength {
+            max_len: *max_len,
+            dst: bits(dst),
+        }),
         other => ops.extend(sets(other)),
     }
 }

@@ -9,6 +9,7 @@
 
 mod headers;
 pub mod story;
+mod ways;
 
 use crate::Pipeline;
 use crate::store::Rule;
@@ -101,19 +102,32 @@ pub struct Outcome {
 
 /// What becomes of a packet that a port received.
 pub fn evaluate(pipeline: &Pipeline, in_port: PortNo, frame: &[u8]) -> Outcome {
+    evaluate_where(pipeline, in_port, frame, &|_| true)
+}
+
+/// Likewise, where ports are live for which `live` says so.
+pub fn evaluate_where(
+    pipeline: &Pipeline,
+    in_port: PortNo,
+    frame: &[u8],
+    live: &dyn Fn(PortNo) -> bool,
+) -> Outcome {
     let mut machine = Machine::new(pipeline, &key_of(in_port), frame);
+    machine.live = live;
     machine.look_up(0, in_port, true, 0);
     machine.finish()
 }
 
-/// What becomes of a packet-out.
+/// What becomes of a packet-out, where ports are live for which `live` says so.
 pub fn evaluate_actions(
     pipeline: &Pipeline,
     in_port: PortNo,
     frame: &[u8],
     actions: &[Action],
+    live: &dyn Fn(PortNo) -> bool,
 ) -> Outcome {
     let mut machine = Machine::new(pipeline, &key_of(in_port), frame);
+    machine.live = live;
     machine.list(actions, PACKET_OUT);
     machine.finish()
 }
@@ -145,6 +159,9 @@ pub fn trace(
     machine.stopped = true; // the action set has run
     (machine.finish(), story)
 }
+
+/// `OFPP_UNSET`: the action set outputs to no port.
+const ACTSET_UNSET: PortNo = 0xffff_fff7;
 
 fn key_of(in_port: PortNo) -> FlowKey {
     let mut key = FlowKey::ZERO;
@@ -196,6 +213,8 @@ struct Machine<'p> {
     teller: Option<Teller>,
     /// The packet's Ethertype is zero as long as the frame says 802.2.
     no_type: bool,
+    /// Which ports are live.
+    live: &'p dyn Fn(PortNo) -> bool,
 }
 
 impl<'p> Machine<'p> {
@@ -213,7 +232,9 @@ impl<'p> Machine<'p> {
             outcome: Outcome::default(),
             teller: None,
             no_type: false,
+            live: &|_| true,
         };
+        machine.key.set_u32(at::ACTSET_OUTPUT, ACTSET_UNSET);
         machine.parse_again();
         machine
     }
@@ -252,14 +273,8 @@ impl<'p> Machine<'p> {
 
     fn best(&mut self, table: u8) -> Option<&'p Rule> {
         let rules = || self.pipeline.store.table(table).map(|(_, rule)| rule);
-        let matching = rules().filter(|rule| rule.matching.matches(&self.key));
-        let best = matching.reduce(|best, rule| {
-            if rule.priority > best.priority {
-                rule
-            } else {
-                best
-            }
-        });
+        let all: Vec<&Rule> = rules().collect();
+        let best = ways::best(&all, &self.key);
         if self.teller.is_some() {
             let least = best.map_or(0, |rule| rule.priority);
             let compared = rules().filter(|rule| rule.priority > least || best.is_none());
@@ -353,6 +368,7 @@ impl<'p> Machine<'p> {
         if instructions.contains(&Instruction::ClearActions) {
             self.say(|| What::Instruction(Instruction::ClearActions));
             self.set.clear();
+            self.key.set_u32(at::ACTSET_OUTPUT, ACTSET_UNSET);
         }
         for instruction in instructions {
             use Instruction::*;
@@ -360,7 +376,15 @@ impl<'p> Machine<'p> {
                 self.say(|| What::Instruction(instruction.clone()));
             }
             match instruction {
-                Instruction::WriteActions(actions) => self.set.extend(actions.iter().cloned()),
+                Instruction::WriteActions(actions) => {
+                    self.set.extend(actions.iter().cloned());
+                    let output = self.set.iter().rev().find_map(|action| match action {
+                        Action::Output { port, .. } => Some(*port),
+                        _ => None,
+                    });
+                    self.key
+                        .set_u32(at::ACTSET_OUTPUT, output.unwrap_or(ACTSET_UNSET));
+                }
                 Instruction::WriteMetadata { value, mask } => {
                     let old = self.key.u64(at::METADATA);
                     self.key.set_u64(at::METADATA, old & !mask | value & mask);
@@ -463,6 +487,10 @@ impl<'p> Machine<'p> {
             Action::SetField { field, value, mask } => self.set_field(*field, value, mask),
             Action::SetTunnel { id, .. } => self.whole(Field::TunId, (*id).into()),
             Action::DecTtl(controllers) => return self.dec_ttl(controllers, at),
+            // Needs the original direction of a connection, which no packet has until there is connection tracking.
+            Action::Resubmit {
+                with_ct_orig: true, ..
+            } => {}
             Action::Resubmit { in_port, table, .. } => {
                 let in_port = in_port.unwrap_or(self.key.u32(at::IN_PORT));
                 self.resubmit(in_port, table.unwrap_or(at.table), at);
@@ -479,7 +507,15 @@ impl<'p> Machine<'p> {
                 }
             }
             Action::Clone(actions) => self.clone_of_packet(actions, at),
-            Action::Note(_) => {}
+            Action::Multipath(multipath) => self.multipath(multipath),
+            Action::Bundle(bundle) => self.bundle(bundle, at),
+            Action::CheckPktLarger { max_len, dst } => {
+                let longer = self.packet.bytes().len() > usize::from(*max_len);
+                self.write(dst, longer.into());
+            }
+            // There is no exporter, as in Open vSwitch without collectors.
+            Action::Sample(_) => {}
+            Action::Note(_) | Action::Conjunction { .. } => {}
             edit => self.edit(edit),
         }
         Flow::On

@@ -363,7 +363,7 @@ fn actions_are_held_against_the_match() {
             &any,
             vec![Action::StackPop(subfield(Field::EthType, 0, 16))],
             &both,
-            Err(Error::BadActionArgument),
+            Err(Error::BadSetArgument),
         ),
         (
             &any,
@@ -425,13 +425,49 @@ fn actions_are_held_against_the_match() {
         ),
         (
             &any,
+            vec![
+                Action::Conjunction {
+                    id: 1,
+                    clause: 0,
+                    clauses: 2,
+                },
+                Action::Note(vec![0; 6]),
+            ],
+            &both,
+            Ok(()),
+        ),
+        (
+            &any,
+            vec![
+                Action::Conjunction {
+                    id: 1,
+                    clause: 0,
+                    clauses: 2,
+                },
+                common::output(1),
+            ],
+            &both,
+            Err(Error::BadConjunction),
+        ),
+        (
+            &any,
             vec![Action::Conjunction {
                 id: 1,
-                clause: 0,
+                clause: 2,
                 clauses: 2,
             }],
             &both,
-            Err(Error::BadActionExperimenterType),
+            Err(Error::BadConjunction),
+        ),
+        (
+            &any,
+            vec![Action::Resubmit {
+                in_port: None,
+                table: Some(1),
+                with_ct_orig: true,
+            }],
+            &both,
+            Err(Error::ActionMatchInconsistent),
         ),
     ];
     for (matching, actions, versions, expected) in cases {

@@ -20,6 +20,11 @@ use program::table::Miss;
 use program::walk::Engine;
 use std::collections::HashMap;
 
+/// Every third port is down.
+fn is_live(port: u32) -> bool {
+    !port.is_multiple_of(3)
+}
+
 /// Notes what a walk does, in the twin's words.
 #[derive(Default)]
 struct Notes {
@@ -40,7 +45,7 @@ impl Notes {
 
 impl Host<HeapFrame> for Notes {
     fn port_is_live(&self, port: u32) -> bool {
-        port % 3 != 0
+        is_live(port)
     }
     fn output(&mut self, context: Context<'_>, port: u32, frame: HeapFrame, to_in_port: bool) {
         *context.sent = true;
@@ -209,7 +214,7 @@ fn compare_one(
     bytes: &[u8],
     seed: u64,
 ) -> twin::Outcome {
-    let outcome = twin::evaluate(&case.switch.pipeline, in_port, bytes);
+    let outcome = twin::evaluate_where(&case.switch.pipeline, in_port, bytes, &is_live);
     let mut notes = Notes::default();
     let mut frames = vec![HeapFrame::new(bytes)];
     engine.burst(
@@ -283,14 +288,15 @@ fn compare_burst(
     }
 }
 
-fn run(seed: u64) -> (usize, usize, usize) {
+/// Packets, effects, rules and conjunctive matches of a case.
+fn run(seed: u64) -> [usize; 4] {
     let mut case = Case::new(seed);
     let mut reader = case.switch.program.domain.reader().unwrap();
     case.switch.program.counters.add_worker(reader.index());
     let mut engine = Engine::new();
     let size = case.random.pick(&[4, 12, 40, 120]);
     case.mutate(size);
-    let (mut packets, mut effects) = (0, 0);
+    let (mut packets, mut effects, mut conjunctions) = (0, 0, 0);
     for round in 0..4 {
         let mut expected = counters(&case);
         let guard = reader.begin();
@@ -306,6 +312,8 @@ fn run(seed: u64) -> (usize, usize, usize) {
             packets += 1;
             effects += outcome.effects.len();
             for hit in &outcome.hits {
+                let (_, mask) = hit.matching.get(packet::Field::ConjId);
+                conjunctions += usize::from(!mask.is_zero());
                 let count = expected
                     .get_mut(&(hit.table, hit.priority, hit.matching.clone()))
                     .unwrap();
@@ -324,7 +332,7 @@ fn run(seed: u64) -> (usize, usize, usize) {
         let count = case.random.below(12);
         case.mutate(count);
     }
-    (packets, effects, case.accepted)
+    [packets, effects, case.accepted, conjunctions]
 }
 
 fn counters(case: &Case) -> HashMap<(u8, u32, Match), (u64, u64)> {
@@ -350,15 +358,15 @@ fn number(name: &str, default: u64) -> u64 {
 #[test]
 fn the_walk_does_what_the_rules_say() {
     let first = number("SLUICE_SEED", 1);
-    let (mut packets, mut effects, mut rules) = (0, 0, 0);
+    let mut total = [0; 4];
     let cases = number("SLUICE_CASES", 600);
     for seed in first..first + cases {
-        let (some_packets, some_effects, some_rules) = run(seed);
-        packets += some_packets;
-        effects += some_effects;
-        rules += some_rules;
+        for (sum, some) in total.iter_mut().zip(run(seed)) {
+            *sum += some;
+        }
     }
-    println!("{packets} packets, {effects} effects, {rules} rules");
+    let [packets, effects, rules, conjunctions] = total;
+    println!("{packets} packets, {effects} effects, {rules} rules, {conjunctions} conjunctions");
     // A generator that makes nothing happen would prove nothing.
     if cases >= 100 {
         assert!(
@@ -366,6 +374,7 @@ fn the_walk_does_what_the_rules_say() {
             "{effects} effects of {packets} packets"
         );
         assert!(rules as u64 > 5 * cases, "{rules} rules accepted");
+        assert!(conjunctions > 0, "no conjunctive match");
     }
 }
 
@@ -399,7 +408,8 @@ fn packet_outs_do_what_their_actions_say() {
                 continue;
             };
             assert_eq!(program.in_port, 2);
-            let expected = twin::evaluate_actions(&case.switch.pipeline, 2, &bytes, &actions);
+            let expected =
+                twin::evaluate_actions(&case.switch.pipeline, 2, &bytes, &actions, &is_live);
             let mut notes = Notes::default();
             let frame = HeapFrame::new(&bytes);
             engine.run_ops(

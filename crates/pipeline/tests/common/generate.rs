@@ -1,6 +1,8 @@
 //! Generated rules and packets: few values, so that they meet.
 #![allow(dead_code)] // each test uses its part
 
+mod ways;
+
 use crate::common;
 use openflow::action::{Action, Instruction, Subfield};
 use openflow::flow::{FlowMod, FlowModCommand, TABLE_ALL};
@@ -162,6 +164,7 @@ fn matching(random: &mut Random) -> Match {
         }
         _ => {}
     }
+    ways::matching(random, &mut all);
     if random.one_in(5) {
         let (field, bytes) = random.pick(&[
             (Field::Reg0, 4),
@@ -271,7 +274,8 @@ fn set_field(random: &mut Random) -> Action {
 
 pub fn action(random: &mut Random, table: u8, nested: bool) -> Action {
     let later = table + 1 + random.below((TABLES - u64::from(table)).max(1)) as u8;
-    match random.below(32) {
+    match random.below(33) {
+        32 => ways::action(random),
         0..=4 => common::output(1 + random.below(4) as u32),
         5 => common::output(random.pick(&[
             port::IN_PORT,
@@ -360,6 +364,9 @@ pub fn action(random: &mut Random, table: u8, nested: bool) -> Action {
 
 fn instructions(random: &mut Random, table: u8) -> Vec<Instruction> {
     let mut all = Vec::new();
+    if random.one_in(6) {
+        return ways::conjunctions(random);
+    }
     let some = |random: &mut Random, most| -> Vec<Action> {
         (0..random.below(most))
             .map(|_| action(random, table, false))
