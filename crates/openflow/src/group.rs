@@ -1,7 +1,9 @@
-//! Groups.
+//! Groups (OpenFlow 1.3.5 section 5.6; 1.5.1 section 7.3.4.3).
 
 use crate::action::Action;
-use crate::port::PortNo;
+use crate::error::Error;
+use crate::port::{self, PortNo};
+use packet::{Field, Value};
 
 /// Every group (`OFPG_ALL`).
 pub const ALL: u32 = 0xffff_fffc;
@@ -9,6 +11,15 @@ pub const ALL: u32 = 0xffff_fffc;
 pub const ANY: u32 = 0xffff_ffff;
 /// Highest number of a group (`OFPG_MAX`).
 pub const MAX: u32 = 0xffff_ff00;
+
+/// Highest id of a bucket (`OFPG_BUCKET_MAX`, 1.5).
+pub const BUCKET_MAX: u32 = 0xffff_ff00;
+/// Before or at the first bucket (`OFPG_BUCKET_FIRST`).
+pub const BUCKET_FIRST: u32 = 0xffff_fffd;
+/// After or at the last bucket (`OFPG_BUCKET_LAST`).
+pub const BUCKET_LAST: u32 = 0xffff_fffe;
+/// All buckets (`OFPG_BUCKET_ALL`), and what commands say that name no bucket.
+pub const BUCKET_ALL: u32 = 0xffff_ffff;
 
 /// `OFPGC_*`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,6 +35,8 @@ pub enum GroupCommand {
     InsertBucket = 3,
     /// Take buckets out (1.5).
     RemoveBucket = 5,
+    /// Open vSwitch: a new group, or replace the one that is there (`ovs-ofctl --may-create mod-group`).
+    AddOrModify = 0x8000,
 }
 
 /// `OFPGT_*`.
@@ -38,6 +51,37 @@ pub enum GroupKind {
     Indirect = 2,
     /// The first live bucket.
     FastFailover = 3,
+}
+
+/// How a select group chooses (Netronome's `NTRT_SELECTION_METHOD`, a property of 1.5 and of Nicira's messages of 1.0).
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
+pub struct Selection {
+    /// Which method.
+    pub method: SelectionMethod,
+    /// For [`SelectionMethod::Hash`] a number mixed into the hash; for [`SelectionMethod::DpHash`] likewise in the low half, and which hash in
+    /// the high half: 0 for that of the five-tuple, 1 for one that is the same in both directions.
+    pub parameter: u64,
+    /// What [`SelectionMethod::Hash`] hashes: fields and the bits of each, as they lie in the key. None for the default.
+    pub fields: Vec<(Field, Value)>,
+}
+
+/// Methods of choosing a bucket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum SelectionMethod {
+    /// `hash`: over fields that the group names.
+    Hash,
+    /// `dp_hash`: over the five-tuple.
+    DpHash,
+}
+
+impl SelectionMethod {
+    /// Its name on the wire and in texts.
+    pub fn name(self) -> &'static str {
+        match self {
+            SelectionMethod::Hash => "hash",
+            SelectionMethod::DpHash => "dp_hash",
+        }
+    }
 }
 
 /// One bucket.
@@ -55,6 +99,28 @@ pub struct Bucket {
     pub actions: Vec<Action>,
 }
 
+impl Bucket {
+    /// Whether some port or group decides whether it is live.
+    pub fn is_watched(&self) -> bool {
+        self.watch_port != port::ANY || self.watch_group != ANY
+    }
+
+    /// Whether it may stand in a group of this type: weights are for select groups; a fast failover bucket watches something, one of an all or
+    /// indirect group nothing (1.3.5 section 7.3.4.2). Errors are Open vSwitch's.
+    pub fn fits(&self, kind: GroupKind) -> Result<(), Error> {
+        if self.weight != 0 && kind != GroupKind::Select {
+            return Err(Error::InvalidGroup);
+        }
+        match kind {
+            GroupKind::All | GroupKind::Indirect if self.is_watched() => {
+                Err(Error::WatchUnsupported)
+            }
+            GroupKind::FastFailover if !self.is_watched() => Err(Error::InvalidGroup),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// A change of the groups.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GroupMod {
@@ -64,10 +130,12 @@ pub struct GroupMod {
     pub kind: GroupKind,
     /// Which group, or [`ALL`] to delete.
     pub group: u32,
-    /// Where to insert or what to remove (1.5): a bucket's id, or `OFPG_BUCKET_*`; all ones in other commands.
+    /// Where to insert or what to remove (1.5): a bucket's id, [`BUCKET_FIRST`], [`BUCKET_LAST`] or [`BUCKET_ALL`]; the last in other commands.
     pub command_bucket: u32,
     /// Its buckets.
     pub buckets: Vec<Bucket>,
+    /// How it chooses one; None for the switch's own way, and in versions that cannot say.
+    pub selection: Option<Selection>,
 }
 
 /// A group's counters.
@@ -96,4 +164,6 @@ pub struct GroupDescription {
     pub group: u32,
     /// Its buckets.
     pub buckets: Vec<Bucket>,
+    /// How it chooses one; told only in 1.5 and Nicira's messages.
+    pub selection: Option<Selection>,
 }

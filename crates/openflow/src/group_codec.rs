@@ -6,7 +6,9 @@ use crate::error::Error;
 use crate::group::{self, Bucket, GroupCommand, GroupDescription, GroupKind, GroupMod, GroupStats};
 use crate::meter::{Band, BandKind, MeterCommand, MeterConfig, MeterFlags, MeterMod, MeterStats};
 use crate::port;
+use crate::selection_codec;
 use crate::wire::{Put, Reader};
+use std::collections::HashSet;
 
 fn kind(number: u8) -> Result<GroupKind, Error> {
     Ok(match number {
@@ -31,6 +33,7 @@ pub(crate) fn take_group_mod(r: &mut Reader<'_>, version: u8) -> Result<GroupMod
         2 => GroupCommand::Delete,
         3 if layout(version) >= 6 => GroupCommand::InsertBucket,
         5 if layout(version) >= 6 => GroupCommand::RemoveBucket,
+        0x8000 => GroupCommand::AddOrModify,
         _ => return Err(Error::BadGroupCommand),
     };
     let kind = kind(r.u8()?)?;
@@ -41,23 +44,68 @@ pub(crate) fn take_group_mod(r: &mut Reader<'_>, version: u8) -> Result<GroupMod
         r.skip(2)?;
         (length, r.u32()?)
     } else {
-        (r.len(), u32::MAX)
+        (r.len(), group::BUCKET_ALL)
     };
+    check_command_bucket(command, command_bucket)?;
+    if length > r.len() {
+        return Err(Error::BadLength);
+    }
     let mut list = r.part(length, Error::BadBucket)?;
-    let buckets = take_buckets(&mut list, version)?;
-    // Properties of 1.5 (selection methods) follow; what they say is not modelled yet.
-    r.take_rest();
+    let buckets = take_buckets(&mut list, version, default_weight(command, kind))?;
+    let selection = selection_codec::take_properties(r, command, kind)?;
     let deletes_all = command == GroupCommand::Delete && group == group::ALL;
     if group > group::MAX && !deletes_all {
         return Err(Error::InvalidGroup);
     }
-    Ok(GroupMod {
+    let change = GroupMod {
         command,
         kind,
         group,
         command_bucket,
         buckets,
-    })
+        selection,
+    };
+    check_buckets(&change, version)?;
+    Ok(change)
+}
+
+/// Which bucket a command may name (1.5.1 section 7.3.4.3).
+fn check_command_bucket(command: GroupCommand, bucket: u32) -> Result<(), Error> {
+    let one =
+        bucket <= group::BUCKET_MAX || [group::BUCKET_FIRST, group::BUCKET_LAST].contains(&bucket);
+    let fits = match command {
+        GroupCommand::InsertBucket => one,
+        GroupCommand::RemoveBucket => one || bucket == group::BUCKET_ALL,
+        _ => bucket == group::BUCKET_ALL,
+    };
+    if fits { Ok(()) } else { Err(Error::BadBucket) }
+}
+
+/// The weight of a bucket that names none: 1 in select groups. A message that inserts buckets need not tell the group's type.
+fn default_weight(command: GroupCommand, kind: GroupKind) -> u16 {
+    u16::from(kind == GroupKind::Select || command == GroupCommand::InsertBucket)
+}
+
+/// What a group of a type may have in it (1.3.5 sections 5.6.1, 6.5 and 7.3.4.2). Where buckets are inserted only the switch knows the type.
+fn check_buckets(change: &GroupMod, version: u8) -> Result<(), Error> {
+    let empty = change.buckets.is_empty();
+    match change.command {
+        // From 1.3.5 on; before, they were ignored.
+        GroupCommand::Delete if (4..6).contains(&version) && !empty => {
+            return Err(Error::InvalidGroup);
+        }
+        GroupCommand::Delete | GroupCommand::InsertBucket => return Ok(()),
+        GroupCommand::RemoveBucket if !empty => return Err(Error::BadBucket),
+        GroupCommand::RemoveBucket => return Ok(()),
+        _ => {}
+    }
+    if change.kind == GroupKind::Indirect && change.buckets.len() != 1 {
+        return Err(Error::InvalidGroup);
+    }
+    change
+        .buckets
+        .iter()
+        .try_for_each(|bucket| bucket.fits(change.kind))
 }
 
 /// Writes a change of the groups.
@@ -72,21 +120,33 @@ pub(crate) fn put_group_mod(out: &mut Vec<u8>, change: &GroupMod, version: u8) {
         out.put_u32(change.command_bucket);
     }
     let start = out.len();
-    put_buckets(out, &change.buckets, version);
+    put_buckets(out, &change.buckets, change.kind, version);
     if layout(version) >= 6 {
         out.set_length(at, start);
+        if let Some(selection) = &change.selection {
+            selection_codec::put_selection(out, selection, version);
+        }
     }
 }
 
-fn take_buckets(list: &mut Reader<'_>, version: u8) -> Result<Vec<Bucket>, Error> {
+fn take_buckets(
+    list: &mut Reader<'_>,
+    version: u8,
+    default_weight: u16,
+) -> Result<Vec<Bucket>, Error> {
     let mut buckets: Vec<Bucket> = Vec::new();
+    let mut ids = HashSet::new();
     while !list.is_empty() {
         let length = usize::from(list.u16()?);
         let rest = length.checked_sub(2).ok_or(Error::BadBucket)?;
         let mut r = list.part(rest, Error::BadBucket)?;
         let place = buckets.len() as u32;
         buckets.push(if layout(version) >= 6 {
-            take_bucket15(&mut r, version)?
+            let bucket = take_bucket15(&mut r, version, default_weight)?;
+            if !ids.insert(bucket.id) {
+                return Err(Error::BadBucket);
+            }
+            bucket
         } else {
             take_bucket11(&mut r, version, place)?
         });
@@ -108,13 +168,16 @@ fn take_bucket11(r: &mut Reader<'_>, version: u8, place: u32) -> Result<Bucket, 
     })
 }
 
-fn take_bucket15(r: &mut Reader<'_>, version: u8) -> Result<Bucket, Error> {
+fn take_bucket15(r: &mut Reader<'_>, version: u8, default_weight: u16) -> Result<Bucket, Error> {
     let actions_length = usize::from(r.u16()?);
     let id = r.u32()?;
+    if actions_length > r.len() {
+        return Err(Error::BadBucket);
+    }
     let list = r.part(actions_length, Error::BadActionLength)?;
     let mut bucket = Bucket {
         id,
-        weight: 0,
+        weight: default_weight,
         watch_port: port::ANY,
         watch_group: group::ANY,
         actions: take_actions(list, version)?.actions,
@@ -122,17 +185,29 @@ fn take_bucket15(r: &mut Reader<'_>, version: u8) -> Result<Bucket, Error> {
     while !r.is_empty() {
         let (kind, mut content) = r.property(Error::BadPropertyLength)?;
         match kind {
-            0 => bucket.weight = content.u16()?,
+            0 => {
+                bucket.weight = content.u16()?;
+                content.skip(content.len().min(2))?;
+            }
             1 => bucket.watch_port = content.u32()?,
             2 => bucket.watch_group = content.u32()?,
+            selection_codec::EXPERIMENTER => {
+                return Err(selection_codec::unknown_experimenter(&mut content)?);
+            }
             _ => return Err(Error::BadPropertyType),
+        }
+        if !content.is_empty() {
+            return Err(Error::BadPropertyLength);
         }
     }
     port::to_u16(bucket.watch_port).ok_or(Error::BadWatch)?;
+    if bucket.id > group::BUCKET_MAX {
+        return Err(Error::BadBucket);
+    }
     Ok(bucket)
 }
 
-fn put_buckets(out: &mut Vec<u8>, buckets: &[Bucket], version: u8) {
+fn put_buckets(out: &mut Vec<u8>, buckets: &[Bucket], kind: GroupKind, version: u8) {
     for bucket in buckets {
         let start = out.len();
         out.put_u16(0);
@@ -142,7 +217,12 @@ fn put_buckets(out: &mut Vec<u8>, buckets: &[Bucket], version: u8) {
             let actions = out.len();
             put_actions(out, &bucket.actions, version, Context::default());
             out.set_length(start + 2, actions);
-            put_bucket_property(out, 0, u32::from(bucket.weight) << 16);
+            if kind == GroupKind::Select {
+                out.put_u16(0);
+                out.put_u16(6);
+                out.put_u16(bucket.weight);
+                out.pad(2);
+            }
             if bucket.watch_port != port::ANY {
                 put_bucket_property(out, 1, bucket.watch_port);
             }
@@ -188,7 +268,8 @@ pub(crate) fn take_description(
     Ok(GroupDescription {
         kind,
         group,
-        buckets: take_buckets(&mut list, version)?,
+        buckets: take_buckets(&mut list, version, default_weight(GroupCommand::Add, kind))?,
+        selection: selection_codec::take_properties(&mut r, GroupCommand::Add, kind)?,
     })
 }
 
@@ -204,9 +285,12 @@ pub(crate) fn put_description(out: &mut Vec<u8>, description: &GroupDescription,
         out.pad(8);
     }
     let buckets = out.len();
-    put_buckets(out, &description.buckets, version);
+    put_buckets(out, &description.buckets, description.kind, version);
     if layout(version) >= 6 {
         out.set_length(at, buckets);
+        if let Some(selection) = &description.selection {
+            selection_codec::put_selection(out, selection, version);
+        }
     }
     out.set_length(start, start);
 }

@@ -31,6 +31,7 @@ mod packet_codec;
 mod place;
 pub mod port;
 mod port_codec;
+mod selection_codec;
 pub mod stats;
 mod table_codec;
 pub mod version;

@@ -525,6 +525,26 @@ pub(crate) fn take_set_field(
     Ok((field, value, mask))
 }
 
+/// Reads a field and, in the place of its value, the mask of the bits that are meant, as it lies in the key (Netronome's selection method).
+pub(crate) fn take_masked_field(reader: &mut Reader<'_>) -> Result<(Field, Value), Error> {
+    let entry = Entry::take(reader, Error::BadPropertyLength)?;
+    let field = entry.field().map_err(|unknown| match unknown {
+        Unknown::Number => Error::BadMatchField,
+        Unknown::Length => Error::BadMatchLength,
+    })?;
+    let def = field.def();
+    if entry.mask.is_some() {
+        return Err(Error::BadMatchMask);
+    }
+    let mask = def
+        .mask_from_wire(entry.value)
+        .ok_or(Error::BadMatchLength)?;
+    if mask.is_zero() || def.maskable == Maskable::No && mask != def.place() {
+        return Err(Error::BadMatchMask);
+    }
+    Ok((field, mask))
+}
+
 /// Reads a field's header in a list of ids (table features): the field, and whether the mask bit is set. None for an unknown one.
 pub(crate) fn take_id(reader: &mut Reader<'_>) -> Result<Option<(Field, bool)>, Error> {
     let (header, experimenter) = take_header(reader)?;

@@ -19,6 +19,11 @@ impl<'a> Reader<'a> {
         self.rest.len()
     }
 
+    /// All that is left, which stays.
+    pub(crate) fn bytes(&self) -> &'a [u8] {
+        self.rest
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }

@@ -676,6 +676,7 @@ fn groups() {
             kind: GroupKind::Select,
             group: 9,
             buckets: buckets.clone(),
+            selection: None,
         };
         let ids = matches!(version, Version::V1_0 | Version::V1_5);
         let text = if ids {
@@ -694,6 +695,7 @@ fn groups() {
             group: 9,
             command_bucket: u32::MAX,
             buckets: buckets.clone(),
+            selection: None,
         };
         prints(version, &Message::GroupMod(change), &format!("ADD {text}"));
         let counters = GroupStats {
