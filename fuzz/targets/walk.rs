@@ -121,6 +121,9 @@ impl Host<HeapFrame> for Events {
     fn malformed(&mut self, reason: Malformed) {
         self.0.push(Event::Malformed(reason as u8));
     }
+    fn now_ns(&mut self) -> u64 {
+        0
+    }
     fn dropped(&mut self, reason: DropReason) {
         self.0
             .push(Event::Dropped(DropReason::NAMES[reason as usize]));

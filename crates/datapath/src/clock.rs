@@ -41,14 +41,18 @@ pub struct Clock {
     stopped: AtomicU64,
 }
 
-fn monotonic_ms() -> u64 {
+fn monotonic_ns() -> u64 {
     let mut now = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
     // SAFETY: `now` is a valid place for a timespec.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
-    now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+fn monotonic_ms() -> u64 {
+    monotonic_ns() / 1_000_000
 }
 
 impl Clock {
@@ -61,6 +65,17 @@ impl Clock {
         }
         let offset = self.offset.load(Ordering::Relaxed);
         monotonic_ms().saturating_add_signed(offset).max(1)
+    }
+
+    /// The same in nanoseconds, for rates.
+    #[inline]
+    pub fn now_ns(&self) -> u64 {
+        let stopped = self.stopped.load(Ordering::Relaxed);
+        if stopped != 0 {
+            return stopped.saturating_mul(1_000_000);
+        }
+        let offset = self.offset.load(Ordering::Relaxed);
+        monotonic_ns().saturating_add_signed(offset.saturating_mul(1_000_000))
     }
 
     /// Makes it stand still.

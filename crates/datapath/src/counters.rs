@@ -49,6 +49,10 @@ pub enum DropReason {
     TtlExpired,
     /// An action could not be carried out.
     ActionFailed,
+    /// Above the rate of a meter.
+    Meter,
+    /// A packet-in above the rate of a meter.
+    MeterController,
     /// Sent to a port number that no port has.
     UnknownPort,
     /// Sent to the port that it came in by, without saying so.
@@ -112,6 +116,8 @@ impl DropReason {
         "no_buffer",
         "ttl_expired",
         "action_failed",
+        "meter",
+        "meter_controller",
         "unknown_port",
         "ingress_port",
         "port_down",
@@ -144,10 +150,19 @@ impl DropReason {
     }
 }
 
+/// A count for each reason.
+struct Drops([Count; DropReason::COUNT]);
+
+impl Default for Drops {
+    fn default() -> Self {
+        Drops(std::array::from_fn(|_| Count::default()))
+    }
+}
+
 /// What one worker counts for the whole datapath.
 #[derive(Default)]
 pub(crate) struct Cell {
-    drops: [Count; DropReason::COUNT],
+    drops: Drops,
     malformed: [Count; Malformed::ALL.len()],
     /// Frames handed to a patch port's peer.
     pub patched: Count,
@@ -162,7 +177,7 @@ pub(crate) struct Cell {
 impl Cell {
     #[inline(always)]
     pub fn drop(&self, reason: DropReason, frames: u64) {
-        self.drops[reason as usize].add(frames);
+        self.drops.0[reason as usize].add(frames);
     }
 
     /// A packet whose headers lie.
@@ -179,7 +194,7 @@ impl Cell {
     /// A drop of the walk, by its number in the walk's own list.
     #[inline(always)]
     pub fn drop_by_walk(&self, reason: program::host::Drop) {
-        self.drops[reason as usize].add(1);
+        self.drops.0[reason as usize].add(1);
     }
 }
 
@@ -198,7 +213,7 @@ impl Cells {
     }
 
     pub fn drops(&self) -> Vec<(&'static str, u64)> {
-        let sum = |reason: usize| self.0.iter().map(|cell| cell.drops[reason].get()).sum();
+        let sum = |reason: usize| self.0.iter().map(|cell| cell.drops.0[reason].get()).sum();
         DropReason::NAMES
             .iter()
             .enumerate()

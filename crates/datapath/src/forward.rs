@@ -3,6 +3,7 @@
 //! Frames for a device collect in a batch per port, sent when it is full and at the end of every receive burst. Frames for a patch port wait
 //! for the end of the walk and then start a new one in the peer's bridge, as a burst; how often one burst may be walked again is bounded.
 
+use crate::clock::Clock;
 use crate::counters::{Cell, DropReason, PortCounters, WorkerCounters};
 use crate::mirror::MirrorOutput;
 use crate::normal::{self, Decision};
@@ -209,6 +210,9 @@ pub(crate) struct Forward<'a, F: Frame> {
     pub packet_ins: &'a PacketInRing,
     /// The clock in seconds, for learning.
     pub second: u32,
+    pub clock: &'a Clock,
+    /// The clock in nanoseconds, read at the burst's first meter; 0 before.
+    pub now_ns: u64,
     /// Patch ports passed so far.
     pub depth: u32,
 }
@@ -476,6 +480,14 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
     #[cold]
     fn malformed(&mut self, reason: packet::parse::Malformed) {
         self.cell.malformed(reason);
+    }
+
+    #[cold]
+    fn now_ns(&mut self) -> u64 {
+        if self.now_ns == 0 {
+            self.now_ns = self.clock.now_ns();
+        }
+        self.now_ns
     }
 
     #[inline]

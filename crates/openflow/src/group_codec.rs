@@ -351,6 +351,9 @@ pub(crate) fn take_meter_mod(r: &mut Reader<'_>) -> Result<MeterMod, Error> {
         _ => return Err(Error::BadMeterCommand),
     };
     let flags = MeterFlags::from_bits(r.u16()?).ok_or(Error::BadMeterFlags)?;
+    if flags.contains(MeterFlags::KBPS | MeterFlags::PKTPS) && command != MeterCommand::Delete {
+        return Err(Error::BadMeterFlags);
+    }
     let meter = r.u32()?;
     let bands = if command == MeterCommand::Delete {
         r.take_rest();

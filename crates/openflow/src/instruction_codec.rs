@@ -156,13 +156,71 @@ pub(crate) fn put_instructions(
     version: u8,
     context: Context,
 ) {
-    for instruction in instructions {
-        if version == 1 {
+    if version == 1 {
+        for instruction in instructions {
             put_as_actions(out, instruction, context);
-        } else {
+        }
+        return;
+    }
+    if let Some(metered) = metered(instructions, version) {
+        for instruction in &metered {
             put_instruction(out, instruction, version, context);
         }
+        return;
     }
+    for instruction in instructions {
+        put_instruction(out, instruction, version, context);
+    }
+}
+
+/// Instructions with meters in the form of a version, where that is not the one in which they came: in 1.5 a meter is an action at the head of apply-actions, in 1.3 and 1.4
+/// an instruction of which there is one, older versions have none.
+fn metered(instructions: &[Instruction], version: u8) -> Option<Vec<Instruction>> {
+    let as_instruction = instructions
+        .iter()
+        .find_map(|instruction| match instruction {
+            Instruction::Meter(number) => Some(*number),
+            _ => None,
+        });
+    let as_action = instructions
+        .iter()
+        .find_map(|instruction| match instruction {
+            Instruction::ApplyActions(actions) => actions.iter().find_map(|action| match action {
+                Action::Meter(number) => Some(*number),
+                _ => None,
+            }),
+            _ => None,
+        });
+    if version >= 6 {
+        let head = Action::Meter(as_instruction?);
+        let (mut list, mut rest) = (vec![head], Vec::new());
+        for instruction in instructions {
+            match instruction {
+                Instruction::Meter(_) => {}
+                Instruction::ApplyActions(actions) => list.extend_from_slice(actions),
+                other => rest.push(other.clone()),
+            }
+        }
+        rest.insert(0, Instruction::ApplyActions(list));
+        return Some(rest);
+    }
+    let first = as_action?;
+    let mut converted = Vec::new();
+    if as_instruction.is_none() {
+        converted.push(Instruction::Meter(first));
+    }
+    for instruction in instructions {
+        match instruction {
+            Instruction::ApplyActions(actions) => {
+                let kept = actions
+                    .iter()
+                    .filter(|action| !matches!(action, Action::Meter(_)));
+                converted.extend(non_empty(kept.cloned().collect()).map(Instruction::ApplyActions));
+            }
+            other => converted.push(other.clone()),
+        }
+    }
+    Some(converted)
 }
 
 fn put_instruction(out: &mut Vec<u8>, instruction: &Instruction, version: u8, context: Context) {
@@ -200,12 +258,6 @@ fn put_instruction(out: &mut Vec<u8>, instruction: &Instruction, version: u8, co
         Instruction::Meter(meter) if (4..=5).contains(&version) => {
             head(6);
             out.put_u32(*meter);
-        }
-        // 1.5 rate-limits by an action at the head of the list; older versions not at all.
-        Instruction::Meter(meter) if version >= 6 => {
-            head(4);
-            out.pad(4);
-            put_actions(out, &[Action::Meter(*meter)], version, context);
         }
         Instruction::StatTrigger(trigger) if version >= 6 => {
             head(7);

@@ -2,6 +2,10 @@
 
 /// Every meter (`OFPM_ALL`).
 pub const ALL: u32 = 0xffff_ffff;
+/// The meter for packets on the switch's slow path (`OFPM_SLOWPATH`).
+pub const SLOWPATH: u32 = 0xffff_fffd;
+/// The meter for packets to the controllers (`OFPM_CONTROLLER`).
+pub const CONTROLLER: u32 = 0xffff_fffe;
 /// Highest number of a meter (`OFPM_MAX`).
 pub const MAX: u32 = 0xffff_0000;
 

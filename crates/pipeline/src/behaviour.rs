@@ -2,7 +2,8 @@
 //!
 //! A hundred thousand rules have perhaps a hundred lists of actions between them. Each list is kept, and compiled, once.
 
-use crate::compile;
+use crate::compile::{self, Context};
+use crate::meters::Users;
 use openflow::action::Instruction;
 use program::ops::OpList;
 use std::collections::HashMap;
@@ -24,29 +25,37 @@ pub(crate) struct Behaviour {
 pub(crate) struct Behaviours {
     /// For ordinary rules, and for table-miss rules.
     known: [HashMap<Arc<[Instruction]>, Arc<Behaviour>>; 2],
+    pub meter_users: Users,
 }
 
 impl Behaviours {
     /// The behaviour of these instructions, which have been checked.
-    pub fn intern(&mut self, instructions: &[Instruction], miss: bool) -> Arc<Behaviour> {
+    pub fn intern(
+        &mut self,
+        instructions: &[Instruction],
+        miss: bool,
+        context: Context<'_>,
+    ) -> Arc<Behaviour> {
         let known = &mut self.known[usize::from(miss)];
         if let Some(behaviour) = known.get(instructions) {
             return Arc::clone(behaviour);
         }
         let instructions: Arc<[Instruction]> = instructions.into();
-        let ops = Arc::new(compile::instructions(&instructions, miss));
+        let ops = Arc::new(compile::instructions(&instructions, miss, context));
         let behaviour = Arc::new(Behaviour {
             instructions: Arc::clone(&instructions),
             ops,
             miss,
         });
         known.insert(instructions, Arc::clone(&behaviour));
+        self.meter_users.add(&behaviour);
         behaviour
     }
 
     /// Gives back a rule's share; the last one out forgets the list.
     pub fn release(&mut self, behaviour: Arc<Behaviour>) {
         if Arc::strong_count(&behaviour) == 2 {
+            self.meter_users.remove(&behaviour);
             self.known[usize::from(behaviour.miss)].remove(&behaviour.instructions);
         }
     }

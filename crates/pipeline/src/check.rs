@@ -41,11 +41,12 @@ pub(crate) fn instructions(
         }
         seen |= bit;
         match instruction {
-            Instruction::Meter(_) => situation.note(Error::UnknownMeter),
             Instruction::ApplyActions(actions) => {
                 conjunctions(actions, instructions.len())?;
                 situation.actions(actions, 0)?;
             }
+            // Whether it is there, the pipeline looks last.
+            Instruction::Meter(_) => {}
             Instruction::WriteActions(actions) => situation.set(actions)?,
             Instruction::ClearActions | Instruction::WriteMetadata { .. } => {}
             // Open vSwitch lets 254 and 255 pass; there is no such table (1.3.5 section 5.9.5).
@@ -167,6 +168,7 @@ impl<'m> Situation<'m> {
                     | Action::Sample(_)
                     | Action::FinTimeout { .. }
                     | Action::DeleteField(_)
+                    | Action::Meter(_)
             );
             // In 1.0 Nicira's write_actions is all there is, and Open vSwitch checks nothing; it then ignores them. Refused here too.
             if forbidden {
@@ -181,12 +183,7 @@ impl<'m> Situation<'m> {
             Action::Output { port, .. } => output_port(*port),
             Action::OutputReg { source, .. } => self.source(source),
             Action::OutputTrunc { port, max_len } => truncated(*port, *max_len),
-            Action::Controller {
-                reason,
-                pause,
-                meter_id,
-                ..
-            } => controller(*reason, *pause, *meter_id),
+            Action::Controller { reason, pause, .. } => controller(*reason, *pause),
             Action::Enqueue { port, .. } => device_port(*port),
             Action::SetField { field, value, mask } => self.set_field(*field, value, mask),
             Action::Load { dst, value } => self.load(dst, *value),
@@ -219,7 +216,6 @@ impl<'m> Situation<'m> {
                 result
             }
             Action::Group(_) => Err(Error::BadOutGroup),
-            Action::Meter(_) => Err(Error::UnknownMeter),
             Action::Conjunction {
                 clause, clauses, ..
             } if !(2..=64).contains(clauses) || clause >= clauses => Err(Error::BadConjunction),
@@ -253,6 +249,7 @@ impl<'m> Situation<'m> {
             | Action::Exit
             | Action::Conjunction { .. }
             | Action::Sample(_)
+            | Action::Meter(_)
             | Action::Resubmit { .. } => Ok(()),
         }
     }
@@ -484,12 +481,9 @@ fn truncated(port: PortNo, max_len: u32) -> Result<(), Error> {
     device_port(port)
 }
 
-fn controller(reason: u8, pause: bool, meter: Option<u32>) -> Result<(), Error> {
+fn controller(reason: u8, pause: bool) -> Result<(), Error> {
     if pause {
         return Err(Error::BadActionExperimenterType);
-    }
-    if meter.is_some() {
-        return Err(Error::UnknownMeter);
     }
     if reason > 5 {
         Err(Error::BadActionArgument)

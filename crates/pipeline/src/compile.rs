@@ -7,11 +7,18 @@ mod ways;
 
 pub(crate) use ways::fields;
 
+use crate::meters::Meters;
 use openflow::action::{Action, Instruction, Subfield};
 use openflow::port;
 use packet::{Field, Value};
 use program::ops::{Bits, Op, OpList, PacketInReason, ToController};
 use std::sync::Arc;
+
+/// What of the bridge actions refer to.
+#[derive(Clone, Copy)]
+pub(crate) struct Context<'a> {
+    pub meters: &'a Meters,
+}
 
 /// Where a list of actions stands, which packet-ins tell.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -38,7 +45,11 @@ impl Place {
 }
 
 /// Compiles a rule's instructions. `miss`: of a table-miss rule.
-pub(crate) fn instructions(instructions: &[Instruction], miss: bool) -> OpList {
+pub(crate) fn instructions(
+    instructions: &[Instruction],
+    miss: bool,
+    context: Context<'_>,
+) -> OpList {
     if let Some(part) = ways::conjunctions(instructions) {
         return OpList::new(vec![part]);
     }
@@ -48,11 +59,11 @@ pub(crate) fn instructions(instructions: &[Instruction], miss: bool) -> OpList {
     ordered.sort_by_key(|instruction| rank(instruction));
     for instruction in ordered {
         match instruction {
-            Instruction::ApplyActions(actions) => append(&mut ops, actions, apply),
+            Instruction::ApplyActions(actions) => append(&mut ops, actions, apply, context),
             Instruction::ClearActions => ops.push(Op::ClearActions),
             Instruction::WriteActions(actions) => {
                 let mut set = Vec::new();
-                append(&mut set, actions, Place::Set);
+                append(&mut set, actions, Place::Set, context);
                 ops.push(Op::WriteActions(set.into()));
             }
             Instruction::WriteMetadata { value, mask } => ops.push(Op::SetField {
@@ -62,7 +73,7 @@ pub(crate) fn instructions(instructions: &[Instruction], miss: bool) -> OpList {
             }),
             Instruction::GotoTable(table) => ops.push(Op::Goto(*table)),
             Instruction::StatTrigger(_) => {} // refused by the check
-            Instruction::Meter(_) => {}       // refused by the check while there are no meters
+            Instruction::Meter(number) => ops.push(Op::Meter(context.meters.place(*number))),
         }
     }
     OpList::new(ops)
@@ -85,7 +96,7 @@ pub(crate) fn rank(instruction: &Instruction) -> u8 {
 ///
 /// `OFPP_TABLE` as the last action is a lookup like that of a received packet, table miss included; before others it is a
 /// resubmit, which comes back.
-pub(crate) fn packet_out(actions: &[Action]) -> OpList {
+pub(crate) fn packet_out(actions: &[Action], context: Context<'_>) -> OpList {
     let mut ops = Vec::new();
     if let Some((
         Action::Output {
@@ -94,21 +105,21 @@ pub(crate) fn packet_out(actions: &[Action]) -> OpList {
         before,
     )) = actions.split_last()
     {
-        append(&mut ops, before, Place::PacketOut);
+        append(&mut ops, before, Place::PacketOut, context);
         ops.push(Op::Goto(0));
     } else {
-        append(&mut ops, actions, Place::PacketOut);
+        append(&mut ops, actions, Place::PacketOut, context);
     }
     OpList::new(ops)
 }
 
-fn append(ops: &mut Vec<Op>, actions: &[Action], place: Place) {
+fn append(ops: &mut Vec<Op>, actions: &[Action], place: Place, context: Context<'_>) {
     actions
         .iter()
-        .for_each(|action| append_one(ops, action, place));
+        .for_each(|action| append_one(ops, action, place, context));
 }
 
-fn append_one(ops: &mut Vec<Op>, action: &Action, place: Place) {
+fn append_one(ops: &mut Vec<Op>, action: &Action, place: Place, context: Context<'_>) {
     match action {
         Action::Output { port, max_len } => ops.push(output(*port, *max_len, place)),
         Action::OutputReg { source, .. } => ops.push(Op::OutputReg(bits(source))),
@@ -121,8 +132,10 @@ fn append_one(ops: &mut Vec<Op>, action: &Action, place: Place) {
             controller_id,
             reason,
             userdata,
+            meter_id,
             ..
         } => {
+            ops.extend(meter_id.map(|number| Op::MeterController(context.meters.place(number))));
             ops.push(Op::Controller(Box::new(ToController {
                 max_len: *max_len,
                 reason: reason_of(*reason, place),
@@ -161,11 +174,12 @@ fn append_one(ops: &mut Vec<Op>, action: &Action, place: Place) {
             table: *table,
         }),
         Action::Exit => ops.push(Op::Exit),
+        Action::Meter(number) => ops.push(Op::Meter(context.meters.place(*number))),
         Action::StackPush(from) => ops.push(Op::StackPush(bits(from))),
         Action::StackPop(to) => ops.push(Op::StackPop(bits(to))),
         Action::Clone(actions) => {
             let mut inner = Vec::new();
-            append(&mut inner, actions, place);
+            append(&mut inner, actions, place, context);
             ops.push(Op::Clone(Arc::new(OpList::new(inner))));
         }
         Action::Multipath(multipath) => ops.push(ways::multipath(multipath)),
@@ -303,15 +317,25 @@ fn load(dst: &Subfield, value: u64) -> Op {
 mod tests {
     use super::*;
 
+    fn compiled(instructions: &[Instruction], miss: bool) -> OpList {
+        let meters = Meters::default();
+        super::instructions(instructions, miss, Context { meters: &meters })
+    }
+
+    fn packet_out(actions: &[Action]) -> OpList {
+        let meters = Meters::default();
+        super::packet_out(actions, Context { meters: &meters })
+    }
+
     fn apply(actions: Vec<Action>) -> Vec<Op> {
-        instructions(&[Instruction::ApplyActions(actions)], false)
+        compiled(&[Instruction::ApplyActions(actions)], false)
             .ops
             .into()
     }
 
     #[test]
     fn instructions_run_in_the_order_of_the_specification() {
-        let list = instructions(
+        let list = compiled(
             &[
                 Instruction::GotoTable(3),
                 Instruction::WriteActions(vec![Action::Output {
@@ -403,14 +427,8 @@ mod tests {
             other => panic!("{other:?}"),
         };
         let apply = [Instruction::ApplyActions(vec![to_controller.clone()])];
-        assert_eq!(
-            reason(&instructions(&apply, false).ops),
-            PacketInReason::Action
-        );
-        assert_eq!(
-            reason(&instructions(&apply, true).ops),
-            PacketInReason::NoMatch
-        );
+        assert_eq!(reason(&compiled(&apply, false).ops), PacketInReason::Action);
+        assert_eq!(reason(&compiled(&apply, true).ops), PacketInReason::NoMatch);
         assert_eq!(
             reason(&packet_out(&[to_controller]).ops),
             PacketInReason::PacketOut

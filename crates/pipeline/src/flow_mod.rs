@@ -114,6 +114,9 @@ impl Pipeline {
             version,
             goto_from(change.table),
         )?;
+        if !delete {
+            self.check_meters(&change.instructions)?;
+        }
         match change.command {
             FlowModCommand::Add => self.add(change, now),
             FlowModCommand::Modify | FlowModCommand::ModifyStrict => self.modify(change, now),
@@ -159,7 +162,9 @@ impl Pipeline {
             table,
             matching: change.matching.clone(),
             priority,
-            behaviour: self.behaviours.intern(&change.instructions, miss),
+            behaviour: self
+                .behaviours
+                .intern(&change.instructions, miss, self.meters.context()),
             cookie,
             counter,
             created_ms: now.ms(),
@@ -240,7 +245,9 @@ impl Pipeline {
             table: old.table,
             matching: old.matching.clone(),
             priority: old.priority,
-            behaviour: self.behaviours.intern(&change.instructions, miss),
+            behaviour: self
+                .behaviours
+                .intern(&change.instructions, miss, self.meters.context()),
             cookie: if new_cookie {
                 change.cookie
             } else {
@@ -319,6 +326,7 @@ impl Pipeline {
             return Err(Error::FlowModPermission);
         }
         check::instructions(instructions, matching, Version::V1_0, table)?;
+        self.check_meters(instructions)?;
         let old = self.store.find(table, priority, matching);
         let counter = match old.and_then(|id| self.store.get(id)) {
             Some(rule) => rule.counter,
@@ -328,7 +336,9 @@ impl Pipeline {
             table,
             matching: matching.clone(),
             priority,
-            behaviour: self.behaviours.intern(instructions, false),
+            behaviour: self
+                .behaviours
+                .intern(instructions, false, self.meters.context()),
             cookie: 0,
             counter,
             created_ms: now.ms(),

@@ -16,6 +16,7 @@ mod behaviour;
 mod check;
 mod compile;
 mod flow_mod;
+mod meters;
 mod packet_out;
 mod query;
 mod store;
@@ -23,10 +24,12 @@ mod timers;
 pub mod twin;
 
 pub use flow_mod::FlowModOutcome;
+pub use meters::meter_features;
 pub use packet_out::PacketOutProgram;
 pub use query::{RuleView, table_features};
 
 use behaviour::Behaviours;
+use meters::Meters;
 use openflow::flow::{FlowRemoved, FlowRemovedReason};
 use program::Program;
 use program::counters::CounterId;
@@ -76,6 +79,7 @@ pub struct Pipeline {
     writer: BridgeWriter,
     store: Store,
     behaviours: Behaviours,
+    meters: Meters,
     timers: Timers,
     limits: Box<[u32]>,
     misses: Box<[Miss]>,
@@ -89,6 +93,7 @@ impl Pipeline {
     /// Empty tables over a new bridge, whose only writer this becomes.
     pub fn new(program: Arc<Program>, bridge: Arc<Bridge>, options: Options) -> Pipeline {
         Pipeline {
+            meters: Meters::new(bridge.controller_meter()),
             program,
             writer: BridgeWriter::new(bridge),
             store: Store::default(),
@@ -105,6 +110,7 @@ impl Pipeline {
     pub fn commit(&mut self) {
         self.writer.commit();
         self.release_counters();
+        self.meters.commit(&self.program.domain);
     }
 
     /// Gives back the counters of rules that went, once no worker can count on them.

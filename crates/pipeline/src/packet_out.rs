@@ -2,7 +2,7 @@
 
 use crate::{Pipeline, check, compile};
 use openflow::Version;
-use openflow::action::Action;
+use openflow::action::{Action, Instruction};
 use openflow::error::Error;
 use openflow::message::{NO_BUFFER, PacketOut};
 use openflow::port::{self, PortNo};
@@ -51,7 +51,11 @@ impl Pipeline {
         version: Version,
     ) -> Result<Arc<OpList>, Error> {
         check::packet_out(actions, matching, version)?;
-        Ok(Arc::new(compile::packet_out(actions)))
+        self.check_meters(&[Instruction::ApplyActions(actions.to_vec())])?;
+        Ok(Arc::new(compile::packet_out(
+            actions,
+            self.meters.context(),
+        )))
     }
 }
 

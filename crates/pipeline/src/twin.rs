@@ -8,8 +8,11 @@
 //! see the head of [`story`].
 
 mod headers;
+mod meters;
 pub mod story;
 mod ways;
+
+pub use meters::Levels;
 
 use crate::Pipeline;
 use crate::store::Rule;
@@ -118,6 +121,21 @@ pub fn evaluate_where(
     machine.finish()
 }
 
+/// Likewise where meters limit rates: `levels` keeps their buckets between packets, and has the time.
+pub fn evaluate_metered(
+    pipeline: &Pipeline,
+    in_port: PortNo,
+    frame: &[u8],
+    live: &dyn Fn(PortNo) -> bool,
+    levels: &mut Levels,
+) -> Outcome {
+    let mut machine = Machine::new(pipeline, &key_of(in_port), frame);
+    machine.live = live;
+    machine.levels = Some(levels);
+    machine.look_up(0, in_port, true, 0);
+    machine.finish()
+}
+
 /// What becomes of a packet-out, where ports are live for which `live` says so.
 pub fn evaluate_actions(
     pipeline: &Pipeline,
@@ -126,8 +144,21 @@ pub fn evaluate_actions(
     actions: &[Action],
     live: &dyn Fn(PortNo) -> bool,
 ) -> Outcome {
+    evaluate_actions_metered(pipeline, in_port, frame, actions, live, None)
+}
+
+/// Likewise where meters limit rates.
+pub fn evaluate_actions_metered(
+    pipeline: &Pipeline,
+    in_port: PortNo,
+    frame: &[u8],
+    actions: &[Action],
+    live: &dyn Fn(PortNo) -> bool,
+    levels: Option<&mut Levels>,
+) -> Outcome {
     let mut machine = Machine::new(pipeline, &key_of(in_port), frame);
     machine.live = live;
+    machine.levels = levels;
     machine.list(actions, PACKET_OUT);
     machine.finish()
 }
@@ -207,6 +238,10 @@ struct Machine<'p> {
     resubmits: u32,
     /// An exit: nothing more happens.
     stopped: bool,
+    /// A meter dropped the packet, or the copy that a clone works on.
+    dead: bool,
+    /// The meters' buckets; without them no rate is limited.
+    levels: Option<&'p mut Levels>,
     last: (u8, u64),
     outcome: Outcome,
     /// Who listens.
@@ -228,6 +263,8 @@ impl<'p> Machine<'p> {
             queue: None,
             resubmits: 0,
             stopped: false,
+            dead: false,
+            levels: None,
             last: (0, NO_COOKIE),
             outcome: Outcome::default(),
             teller: None,
@@ -262,7 +299,7 @@ impl<'p> Machine<'p> {
     }
 
     fn finish(mut self) -> Outcome {
-        if !self.stopped && !self.outcome.cut_short {
+        if !self.is_over() {
             self.run_set();
         }
         if self.outcome.cut_short {
@@ -356,6 +393,12 @@ impl<'p> Machine<'p> {
     /// OpenFlow 1.3.5 section 5.9: meter, apply, clear, write, metadata, goto.
     fn rule(&mut self, instructions: &[Instruction], at: At) {
         for instruction in instructions {
+            if let Instruction::Meter(number) = instruction {
+                self.say(|| What::Instruction(instruction.clone()));
+                self.meter(*number);
+            }
+        }
+        for instruction in instructions {
             if let Instruction::ApplyActions(actions) = instruction
                 && self.list(actions, at) == Flow::EndOfList
             {
@@ -402,7 +445,7 @@ impl<'p> Machine<'p> {
     }
 
     fn is_over(&self) -> bool {
-        self.stopped || self.outcome.cut_short
+        self.stopped || self.dead || self.outcome.cut_short
     }
 
     fn list(&mut self, actions: &[Action], at: At) -> Flow {
@@ -459,6 +502,7 @@ impl<'p> Machine<'p> {
                 controller_id,
                 reason,
                 userdata,
+                meter_id,
                 ..
             } => {
                 let reason = match reason {
@@ -469,8 +513,11 @@ impl<'p> Machine<'p> {
                     5 => PacketInReason::PacketOut,
                     _ => at.apply,
                 };
-                self.send_to_controller(at, reason, *max_len, *controller_id, userdata);
+                if self.may_tell_controller(*meter_id) {
+                    self.tell_controller(at, reason, *max_len, *controller_id, userdata);
+                }
             }
+            Action::Meter(number) => self.meter(*number),
             Action::Enqueue { port, queue } => {
                 let before = self.queue;
                 self.choose_queue(Some(*queue));
@@ -533,6 +580,7 @@ impl<'p> Machine<'p> {
         self.close();
         (self.packet, self.key, self.queue) = before;
         (self.set, self.stack, self.last) = (set, stack, last);
+        self.dead = false;
     }
 
     /// Actions of which each changes one header.
@@ -670,6 +718,19 @@ impl<'p> Machine<'p> {
     }
 
     fn send_to_controller(
+        &mut self,
+        at: At,
+        reason: PacketInReason,
+        max_len: u16,
+        controller_id: u16,
+        userdata: &[u8],
+    ) {
+        if self.may_tell_controller(None) {
+            self.tell_controller(at, reason, max_len, controller_id, userdata);
+        }
+    }
+
+    fn tell_controller(
         &mut self,
         at: At,
         reason: PacketInReason,

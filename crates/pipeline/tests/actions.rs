@@ -528,7 +528,7 @@ fn instructions_are_checked() {
             "{action:?}"
         );
     }
-    assert_eq!(send(vec![Instruction::Meter(1)]), Err(Error::UnknownMeter));
+    assert_eq!(send(vec![Instruction::Meter(1)]), Err(Error::InvalidMeter));
     let twice = vec![Instruction::GotoTable(5), Instruction::GotoTable(6)];
     assert_eq!(send(twice), Err(Error::DuplicateInstruction));
     // What apply-actions push is there for the action set.

@@ -4,20 +4,23 @@
 
 mod common;
 
-use common::generate::{Random, TABLES, action, change, frame};
+use common::generate::{self, Random, TABLES, action, change, frame};
 use common::{Switch, apply};
 use openflow::Version;
 use openflow::action::Action;
 use openflow::flow::FlowModCommand;
+use openflow::meter::{MeterCommand, MeterConfig, MeterMod};
 use openflow::port;
 use packet::parse::Malformed;
 use packet::{FlowKey, Frame, HeapFrame, Match, WordSet};
-use pipeline::twin::{self, Effect, Sent};
+use pipeline::Clock;
+use pipeline::twin::{self, Effect, Levels, Sent};
 use program::epoch::Guard;
 use program::host::{Context, Drop, Host};
 use program::ops::ToController;
 use program::table::Miss;
 use program::walk::Engine;
+use std::cell::RefCell;
 use std::collections::HashMap;
 
 /// Every third port is down.
@@ -83,8 +86,15 @@ impl Host<HeapFrame> for Notes {
         });
     }
     fn malformed(&mut self, _: Malformed) {}
+    fn now_ns(&mut self) -> u64 {
+        NOW_NS
+    }
     fn dropped(&mut self, _: Drop) {}
 }
+
+/// When meters are added, in milliseconds, and what the meters' clock shows all the time.
+const METERS_MS: u64 = 1_000_000;
+const NOW_NS: u64 = METERS_MS * 1_000_000;
 
 struct Case {
     random: Random,
@@ -92,6 +102,7 @@ struct Case {
     known: HashMap<(u8, u16), Match>,
     accepted: usize,
     truncates: bool,
+    levels: RefCell<Levels>,
 }
 
 impl Case {
@@ -103,16 +114,88 @@ impl Case {
             let miss = random.pick(&[Miss::Drop, Miss::Drop, Miss::Controller, Miss::Next]);
             switch.pipeline.set_miss(table, miss);
         }
-        Case {
+        let mut case = Case {
             random,
             switch,
             known: HashMap::new(),
             accepted: 0,
             truncates: false,
+            levels: RefCell::default(),
+        };
+        case.levels.borrow_mut().set_time(NOW_NS);
+        generate::meters()
+            .into_iter()
+            .for_each(|config| case.add_meter(config));
+        if case.random.one_in(8) {
+            let mut config = generate::meters().remove(1);
+            config.meter = openflow::meter::CONTROLLER;
+            case.add_meter(config);
+        }
+        case
+    }
+
+    /// Adds a meter and lets packets meet it until its low rates are used up, so that what it does from then on is certain.
+    fn add_meter(&mut self, config: MeterConfig) {
+        let number = config.meter;
+        let change = MeterMod {
+            command: MeterCommand::Add,
+            config,
+        };
+        let pipeline = &mut self.switch.pipeline;
+        pipeline
+            .meter_mod(&change, Clock::from_ms(METERS_MS))
+            .unwrap();
+        let mut actions = vec![Action::Meter(number); 3];
+        if number == openflow::meter::CONTROLLER {
+            actions.fill(common::output(port::CONTROLLER));
+        }
+        for action in actions {
+            let ops = pipeline
+                .compile_actions(std::slice::from_ref(&action), &Match::any(), Version::V1_5)
+                .unwrap();
+            let frame = HeapFrame::new(&[0; 60]);
+            let mut reader = self.switch.program.domain.reader().unwrap();
+            self.switch.program.counters.add_worker(reader.index());
+            let guard = reader.begin();
+            Engine::new().run_ops(
+                &self.switch.bridge,
+                &guard,
+                1,
+                frame,
+                &ops,
+                1,
+                &mut Notes::default(),
+            );
+            let mut levels = self.levels.borrow_mut();
+            levels.police(pipeline, number, 60);
         }
     }
 
+    /// Sometimes a meter goes, with its rules, and comes back.
+    fn change_meters(&mut self) {
+        if !self.random.one_in(8) {
+            return;
+        }
+        let config = generate::meters().remove(self.random.below(4) as usize);
+        let delete = MeterMod {
+            command: MeterCommand::Delete,
+            config: config.clone(),
+        };
+        let now = self.switch.clock();
+        self.switch.pipeline.meter_mod(&delete, now).unwrap();
+        let left = self.switch.pipeline.dump_all(now).filter(|rule| {
+            let uses = format!("{:?}", rule.stats.instructions);
+            uses.contains(&format!("Meter({})", config.meter))
+        });
+        assert_eq!(left.count(), 0);
+        if self.random.one_in(2) {
+            self.switch.publish();
+        }
+        self.add_meter(config);
+    }
+
     fn mutate(&mut self, count: u64) {
+        self.change_meters();
         // Some changes are tried and taken back, which must leave no trace.
         if self.random.one_in(4) {
             let before: Vec<_> = self.switch.pipeline.dump_all(self.switch.clock()).collect();
@@ -214,7 +297,9 @@ fn compare_one(
     bytes: &[u8],
     seed: u64,
 ) -> twin::Outcome {
-    let outcome = twin::evaluate_where(&case.switch.pipeline, in_port, bytes, &is_live);
+    let mut levels = case.levels.borrow_mut();
+    let outcome =
+        twin::evaluate_metered(&case.switch.pipeline, in_port, bytes, &is_live, &mut levels);
     let mut notes = Notes::default();
     let mut frames = vec![HeapFrame::new(bytes)];
     engine.burst(
@@ -408,8 +493,15 @@ fn packet_outs_do_what_their_actions_say() {
                 continue;
             };
             assert_eq!(program.in_port, 2);
-            let expected =
-                twin::evaluate_actions(&case.switch.pipeline, 2, &bytes, &actions, &is_live);
+            let mut levels = case.levels.borrow_mut();
+            let expected = twin::evaluate_actions_metered(
+                &case.switch.pipeline,
+                2,
+                &bytes,
+                &actions,
+                &is_live,
+                Some(&mut levels),
+            );
             let mut notes = Notes::default();
             let frame = HeapFrame::new(&bytes);
             engine.run_ops(

@@ -28,6 +28,9 @@ impl Host<HeapFrame> for Ports {
     fn normal(&mut self, _: Context<'_>, _: HeapFrame) {}
     fn controller(&mut self, _: Context<'_>, _: &ToController, _: &HeapFrame) {}
     fn malformed(&mut self, _: Malformed) {}
+    fn now_ns(&mut self) -> u64 {
+        0
+    }
     fn dropped(&mut self, _: Drop) {
         self.1 += 1;
     }

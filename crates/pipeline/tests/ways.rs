@@ -62,6 +62,9 @@ impl program::host::Host<packet::HeapFrame> for Discard {
     ) {
     }
     fn malformed(&mut self, _: packet::parse::Malformed) {}
+    fn now_ns(&mut self) -> u64 {
+        0
+    }
     fn dropped(&mut self, _: program::host::Drop) {}
 }
 

@@ -108,6 +108,9 @@ impl Host<Buffer> for Sink {
     fn malformed(&mut self, _: packet::parse::Malformed) {
         self.lost += 1;
     }
+    fn now_ns(&mut self) -> u64 {
+        0
+    }
     fn dropped(&mut self, _: Drop) {
         self.lost += 1;
     }

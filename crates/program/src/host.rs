@@ -41,11 +41,15 @@ pub enum Drop {
     TtlExpired,
     /// An action could not be carried out on this packet (no room for a tag, say).
     ActionFailed,
+    /// Above the rate of a meter.
+    Meter,
+    /// A packet-in above the rate of a meter.
+    MeterController,
 }
 
 impl Drop {
     /// How many kinds there are.
-    pub const COUNT: usize = 7;
+    pub const COUNT: usize = 9;
 
     /// Names for counters, in the order of the variants.
     pub const NAMES: [&'static str; Drop::COUNT] = [
@@ -56,6 +60,8 @@ impl Drop {
         "no_buffer",
         "ttl_expired",
         "action_failed",
+        "meter",
+        "meter_controller",
     ];
 }
 
@@ -78,6 +84,9 @@ pub trait Host<F: Frame> {
 
     /// Counts a packet whose headers lie. It is still walked, with the fields of the broken header zero, unless it is not even a frame.
     fn malformed(&mut self, reason: packet::parse::Malformed);
+
+    /// Nanoseconds of the datapath's clock, read once for a burst: what meters go by.
+    fn now_ns(&mut self) -> u64;
 
     /// Counts a drop. The frame is gone already, or about to be.
     fn dropped(&mut self, reason: Drop);

@@ -2,6 +2,7 @@
 //!
 //! * [`epoch`]: how changes become visible to workers all at once, and when what they replaced may be freed.
 //! * [`counters`]: packet and byte counts in slots that never move, one set for each worker.
+//! * [`meters`]: where workers find meters.
 //! * [`rule`] and [`ops`]: a rule, and the steps that its actions are compiled to.
 //! * [`table`]: lookups by template; one writer, any number of readers that are never blocked.
 //! * [`walk`]: a packet's way through the tables, as data, a burst at a time.
@@ -14,6 +15,7 @@ mod conjunction;
 pub mod counters;
 pub mod epoch;
 pub mod host;
+pub mod meters;
 pub mod ops;
 pub mod rule;
 pub mod spread;

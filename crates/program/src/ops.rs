@@ -3,6 +3,7 @@
 //! An [`OpList`] is the rule's instructions in order of execution, flattened: apply-actions first, then changes of the action set and metadata,
 //! then an optional jump to a later table. Lists are shared by rules that do the same.
 
+use crate::meters::MeterRef;
 use crate::spread::{Choice, HashFields};
 use packet::edit::CompiledSet;
 use packet::{Field, Value, WordSet};
@@ -198,6 +199,10 @@ pub enum Op {
     },
     /// The rule is part of conditions; the only step of its list, and never run: see the lookup of conjunctive matches in `program::table`.
     Conjunction(Box<[Clause]>),
+    /// Hold the packet against a meter, which may drop it or change its DSCP.
+    Meter(MeterRef),
+    /// Hold the packet against a meter; above the rate the [`Op::Controller`] that follows is left out.
+    MeterController(MeterRef),
     /// End the whole walk, except that the action set is still run (ovs-actions(7), "exit").
     Exit,
 }
@@ -270,6 +275,7 @@ impl Op {
                 .map_or(WordSet::EMPTY, |dst| field(dst.field))
                 .union(bundle.fields.words()),
             Op::CheckLength { dst, .. } => field(dst.field),
+            Op::Meter(_) => field(Field::IpDscpShifted).union(field(Field::EthType)),
             Op::SetQueue(_) => WordSet::of_bytes(packet::key::at::SKB_PRIORITY, 4),
             _ => WordSet::EMPTY,
         }

@@ -16,6 +16,7 @@ use crate::Program;
 use crate::conjunction::{self, SoftWriter};
 use crate::counters::{CounterId, Totals};
 use crate::epoch::{Epoch, Guard, NEVER};
+use crate::meters::MeterRef;
 use crate::rule::{Rule, RuleSpec};
 use crate::tuple::{MaskedWord, Tuple};
 use packet::{FlowKey, WordSet};
@@ -35,6 +36,8 @@ pub const LINEAR_AGAIN: usize = 6;
 pub const LOOKUP_MAX: usize = 64;
 
 const NO_COUNTER: u32 = u32::MAX;
+/// Number of the meter for packet-ins (`OFPM_CONTROLLER`, OpenFlow 1.3.5 section 7.3.4.4).
+const CONTROLLER_METER: u32 = 0xffff_fffe;
 
 /// What becomes of a packet that matches no rule of a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -112,6 +115,7 @@ pub struct Bridge {
     needed: AtomicU64,
     /// Whether a first fragment's ports are matched as they are.
     fragment_ports: AtomicBool,
+    controller_meter: MeterRef,
 }
 
 impl Bridge {
@@ -129,12 +133,19 @@ impl Bridge {
             slots,
             needed: AtomicU64::new(WordSet::HOT.0),
             fragment_ports: AtomicBool::new(true),
+            controller_meter: MeterRef::new(CONTROLLER_METER),
         })
     }
 
     /// The program it belongs to.
     pub fn program(&self) -> &Arc<Program> {
         &self.program
+    }
+
+    /// The place of the meter for packet-ins (`OFPM_CONTROLLER`), which stands before each that no meter of its own limits.
+    #[inline]
+    pub fn controller_meter(&self) -> &MeterRef {
+        &self.controller_meter
     }
 
     /// Whether lookups see the transport ports of first fragments (`OFPC_FRAG_NX_MATCH`), as they do at first, or zero, as for later ones

@@ -6,6 +6,7 @@
 //!
 //! Outputs are put off as long as nothing changes the packet: the last one takes the frame itself, only the others cost a copy.
 
+mod meters;
 mod ways;
 
 use crate::action_set::{self, ActionSet};
@@ -279,11 +280,8 @@ impl<F: Frame> Walk<F> {
         host: &mut H,
         to: &ToController,
     ) {
-        self.flush(burst, host);
-        let (context, frame) = self.context(burst);
-        *context.sent = true;
-        if let Some(frame) = frame {
-            host.controller(context, to, frame);
+        if self.controller_meter_passes(burst, host) {
+            self.hand_to_controller(burst, host, to);
         }
     }
 
@@ -647,6 +645,8 @@ impl<F: Frame> Walk<F> {
                     return Some(self.fail(host, DropReason::ActionFailed));
                 }
             }
+            Op::Meter(meter) => return self.meter(burst, host, meter),
+            Op::MeterController(meter) => self.meter_controller(burst, host, meter),
             Op::Output(_)
             | Op::InPort
             | Op::All { .. }

@@ -36,6 +36,9 @@ impl Host<HeapFrame> for Sink {
     fn malformed(&mut self, _: packet::parse::Malformed) {
         unreachable!("the frame is sound");
     }
+    fn now_ns(&mut self) -> u64 {
+        0
+    }
     fn dropped(&mut self, reason: Drop) {
         self.dropped.push(reason);
     }

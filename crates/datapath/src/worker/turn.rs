@@ -165,6 +165,8 @@ impl<'a, F: Frame> Turn<'a, F> {
             worker: self.guard.index(),
             packet_ins: &self.mailbox.packet_ins,
             second: (self.now_ms / 1000) as u32,
+            clock: &self.shared.clock,
+            now_ns: 0,
             depth,
         };
         (

@@ -6,6 +6,7 @@ mod ways;
 use crate::common;
 use openflow::action::{Action, Instruction, Subfield};
 use openflow::flow::{FlowMod, FlowModCommand, TABLE_ALL};
+use openflow::meter::{Band, BandKind, MeterConfig, MeterFlags};
 use openflow::port;
 use packet::build::Builder;
 use packet::{Field, Match, Value};
@@ -350,8 +351,18 @@ pub fn action(random: &mut Random, table: u8, nested: bool) -> Action {
                 .map(|_| action(random, table, true))
                 .collect(),
         ),
-        31 => match random.below(6) {
+        31 => match random.below(8) {
             0 => Action::Exit,
+            6 => Action::Meter(1 + random.below(4) as u32),
+            7 => Action::Controller {
+                max_len: 70,
+                controller_id: 0,
+                reason: 1,
+                userdata: Vec::new(),
+                pause: false,
+                // The last is not there.
+                meter_id: Some(1 + random.below(5) as u32),
+            },
             1 => Action::Note(vec![0; 6]),
             2 => Action::SetIpv4Dst(random.pick(&ADDRESSES)),
             3 => Action::SetEthSrc(random.pick(&MACS)),
@@ -372,6 +383,9 @@ fn instructions(random: &mut Random, table: u8) -> Vec<Instruction> {
             .map(|_| action(random, table, false))
             .collect()
     };
+    if random.one_in(10) {
+        all.push(Instruction::Meter(1 + random.below(4) as u32));
+    }
     if !random.one_in(4) {
         all.push(Instruction::ApplyActions(some(random, 6)));
     }
@@ -380,7 +394,7 @@ fn instructions(random: &mut Random, table: u8) -> Vec<Instruction> {
     }
     if random.one_in(3) {
         let mut set = some(random, 4);
-        set.retain(|action| !matches!(action, Action::Resubmit { .. }));
+        set.retain(|action| !matches!(action, Action::Resubmit { .. } | Action::Meter(_)));
         if random.one_in(2) {
             set.push(common::output(1 + random.below(4) as u32));
         }
@@ -398,6 +412,33 @@ fn instructions(random: &mut Random, table: u8) -> Vec<Instruction> {
         ));
     }
     all
+}
+
+/// Meters 1 to 4: one that nothing exceeds, one that drops and one that remarks all that comes after its first packet as long as the clock stands, and one that does
+/// all three.
+pub fn meters() -> Vec<MeterConfig> {
+    let band = |kind, rate| Band {
+        kind,
+        rate,
+        burst: rate,
+    };
+    let (drop, remark) = (BandKind::Drop, BandKind::DscpRemark(1));
+    let bands = [
+        vec![band(drop, u32::MAX)],
+        vec![band(drop, 1)],
+        vec![band(remark, 1)],
+        vec![
+            band(drop, u32::MAX),
+            band(BandKind::DscpRemark(2), 2),
+            band(drop, 1),
+        ],
+    ];
+    let config = |(bands, meter)| MeterConfig {
+        meter,
+        flags: MeterFlags::PKTPS,
+        bands,
+    };
+    bands.into_iter().zip(1..).map(config).collect()
 }
 
 /// A flow mod; whether it is accepted is not the question here. Priorities in a table are kept different for different matches, since which of two

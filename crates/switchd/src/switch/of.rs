@@ -6,7 +6,7 @@ use crate::openflow::{LocalFuture, Switch};
 use openflow::flow::{FlowMod, FlowStats, FlowStatsRequest};
 use openflow::group::{GroupCommand, GroupDescription, GroupMod, GroupStats};
 use openflow::message::{Capabilities, Features, Fragments, PacketOut, QueueRequest};
-use openflow::meter::{MeterCommand, MeterConfig, MeterMod, MeterStats};
+use openflow::meter::{MeterConfig, MeterMod, MeterStats};
 use openflow::port::{
     self, PortConfig, PortDescription, PortFeatures, PortMod, PortNo, PortReason, PortState,
     PortStats, PortStatus,
@@ -389,12 +389,10 @@ impl Switch for Bridge {
     }
 
     fn meter_mod(&self, change: &MeterMod) -> Result<(), Error> {
-        // As for groups.
-        match change.command {
-            MeterCommand::Delete if change.config.meter == openflow::meter::ALL => Ok(()),
-            MeterCommand::Delete => Err(Error::UnknownMeter),
-            _ => Err(Error::BadType),
-        }
+        let now = self.switch().now();
+        let outcome = self.pipeline.borrow_mut().meter_mod(change, now)?;
+        self.tell_removed(outcome.removed);
+        Ok(())
     }
 
     fn bundle(&self, messages: &[Message], version: Version) -> Result<(), (usize, Error)> {
@@ -557,19 +555,17 @@ impl Switch for Bridge {
     }
 
     fn meter_stats(&self, meter: u32) -> Result<Vec<MeterStats>, Error> {
-        self.meters(meter).map(|_| Vec::new())
+        self.pipeline
+            .borrow()
+            .meter_stats(meter, self.switch().now())
     }
 
     fn meters(&self, meter: u32) -> Result<Vec<MeterConfig>, Error> {
-        if meter == openflow::meter::ALL {
-            Ok(Vec::new())
-        } else {
-            Err(Error::UnknownMeter)
-        }
+        self.pipeline.borrow().meter_configs(meter)
     }
 
     fn meter_features(&self) -> MeterFeatures {
-        MeterFeatures::default()
+        pipeline::meter_features()
     }
 
     fn controllers_connected(&self, connected: bool) {

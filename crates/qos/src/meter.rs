@@ -1,0 +1,191 @@
+//! Meters (OpenFlow 1.3.5 section 5.7).
+//!
+//! A meter has bands, each with a rate and a bucket. A packet is held against every band; of those that have too few tokens for it the one with the highest rate acts, drops
+//! the packet or lowers its class, and counts it; a band that has enough tokens spends them, whatever the others do (so does Open vSwitch). Buckets begin full. Buckets and
+//! counters are atomic: workers share a meter without a lock.
+
+use crate::bucket::{Bucket, Rate};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What rates and bursts count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unit {
+    /// Kilobits, of packets without FCS.
+    Kilobits,
+    /// Packets.
+    Packets,
+}
+
+/// What a band does to packets above its rate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BandKind {
+    /// Drops them.
+    Drop,
+    /// Raises the drop precedence of their DSCP by so many steps.
+    Remark(u8),
+}
+
+/// One band.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BandSpec {
+    /// What it does.
+    pub kind: BandKind,
+    /// Units a second; 0 lets only the burst pass.
+    pub rate: u32,
+    /// Units that may come at once above the rate; 0 for as many as the rate gives in a second, as Open vSwitch chooses.
+    pub burst: u32,
+}
+
+impl BandSpec {
+    /// The burst in force.
+    pub fn depth(&self) -> u32 {
+        if self.burst == 0 {
+            self.rate
+        } else {
+            self.burst
+        }
+    }
+}
+
+/// What becomes of a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// It goes on.
+    Pass,
+    /// It is dropped.
+    Drop,
+    /// It goes on with a drop precedence raised by so many steps.
+    Remark(u8),
+}
+
+/// A number of packets and their bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Count {
+    /// Packets.
+    pub packets: u64,
+    /// Their bytes, without FCS.
+    pub bytes: u64,
+}
+
+#[derive(Default, Debug)]
+struct Counter {
+    packets: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Counter {
+    fn add(&self, bytes: u64) {
+        self.packets.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn read(&self) -> Count {
+        Count {
+            packets: self.packets.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Band {
+    kind: BandKind,
+    rate: u32,
+    bucket: Bucket,
+    acted: Counter,
+}
+
+/// A meter.
+#[derive(Debug)]
+pub struct Meter {
+    unit: Unit,
+    bands: Box<[Band]>,
+    met: Counter,
+}
+
+impl Meter {
+    /// A meter with full buckets.
+    pub fn new(unit: Unit, bands: &[BandSpec], now_ns: u64) -> Meter {
+        let bands = bands.iter().map(|spec| {
+            let (rate, depth) = match unit {
+                Unit::Kilobits => (
+                    Rate::thousands_per_second(spec.rate),
+                    u64::from(spec.depth()) * 1000,
+                ),
+                Unit::Packets => (Rate::per_second(spec.rate), spec.depth().into()),
+            };
+            Band {
+                kind: spec.kind,
+                rate: spec.rate,
+                bucket: Bucket::new(rate, depth, now_ns),
+                acted: Counter::default(),
+            }
+        });
+        Meter {
+            unit,
+            bands: bands.collect(),
+            met: Counter::default(),
+        }
+    }
+
+    /// Holds a packet of `bytes` against the meter and counts it.
+    pub fn police(&self, bytes: u64, now_ns: u64) -> Verdict {
+        self.met.add(bytes);
+        let tokens = match self.unit {
+            Unit::Kilobits => bytes * 8,
+            Unit::Packets => 1,
+        };
+        let mut acting: Option<&Band> = None;
+        for band in &self.bands {
+            if !band.bucket.take(tokens, now_ns)
+                && acting.is_none_or(|other| band.rate > other.rate)
+            {
+                acting = Some(band);
+            }
+        }
+        let Some(band) = acting else {
+            return Verdict::Pass;
+        };
+        band.acted.add(bytes);
+        match band.kind {
+            BandKind::Drop => Verdict::Drop,
+            BandKind::Remark(steps) => Verdict::Remark(steps),
+        }
+    }
+
+    /// Packets that it has met.
+    pub fn met(&self) -> Count {
+        self.met.read()
+    }
+
+    /// Packets that each band has acted on.
+    pub fn acted(&self) -> impl ExactSizeIterator<Item = Count> + '_ {
+        self.bands.iter().map(|band| band.acted.read())
+    }
+}
+
+/// A DSCP with its drop precedence raised by so many steps, as far as its class has any: only the assured forwarding classes AF1x to AF4x have drop precedences, 1 to 3
+/// (RFC 2597 section 6); other code points stay.
+pub fn raise_drop_precedence(dscp: u8, steps: u8) -> u8 {
+    let (class, precedence) = (dscp >> 3 & 7, dscp >> 1 & 3);
+    if !(1..=4).contains(&class) || precedence == 0 || dscp & 1 != 0 {
+        return dscp;
+    }
+    class << 3 | precedence.saturating_add(steps).min(3) << 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drop_precedence_rises_within_its_class() {
+        assert_eq!(raise_drop_precedence(10, 1), 12, "AF11 to AF12");
+        assert_eq!(raise_drop_precedence(10, 2), 14, "AF11 to AF13");
+        assert_eq!(raise_drop_precedence(36, 200), 38, "AF42 to AF43");
+        assert_eq!(raise_drop_precedence(34, 0), 34);
+        for other in [0, 8, 46, 48, 11, 40, 63] {
+            assert_eq!(raise_drop_precedence(other, 1), other);
+        }
+    }
+}
