@@ -97,6 +97,21 @@ impl<F: Frame> Egress<F> {
         }
     }
 
+    #[inline(always)]
+    fn push_run(&mut self, slot: u32, frames: &mut impl ExactSizeIterator<Item = F>, cell: &Cell) {
+        let Some(Some(port)) = self.ports.get_mut(slot as usize) else {
+            cell.drop(DropReason::PortGone, frames.len() as u64);
+            return frames.for_each(drop);
+        };
+        if port.batch.is_empty() {
+            self.dirty.push(slot);
+        }
+        port.batch.extend(frames);
+        if port.batch.len() >= BURST {
+            self.send(slot, cell);
+        }
+    }
+
     fn send(&mut self, slot: u32, cell: &Cell) {
         let Some(Some(port)) = self.ports.get_mut(slot as usize) else {
             return;
@@ -390,6 +405,29 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
             return self.cell.drop(DropReason::IngressPort, 1);
         }
         self.emit(context.mirrored, port, frame);
+    }
+
+    #[inline(always)]
+    fn output_run(
+        &mut self,
+        in_port: PortNo,
+        number: PortNo,
+        mirrored: u32,
+        frames: &mut impl ExactSizeIterator<Item = F>,
+    ) {
+        let count = frames.len() as u64;
+        let reason = match self.bridge.port(number) {
+            None => DropReason::UnknownPort,
+            Some(_) if number == in_port => DropReason::IngressPort,
+            Some(port) if port.plain => {
+                return self.egress.push_run(port.id.slot(), frames, self.cell);
+            }
+            Some(port) => {
+                return frames.for_each(|frame| self.emit_checked(&mut { mirrored }, port, frame));
+            }
+        };
+        frames.for_each(drop);
+        self.cell.drop(reason, count);
     }
 
     fn output_all(&mut self, context: Context<'_>, frame: F, flood: bool) {

@@ -138,6 +138,8 @@ const TAG_LEN: usize = 4;
 /// IPv4 without options and the longest transport header that is read at once.
 const COMMON_LEN: usize = 20 + 20;
 const LOW_48: u64 = 0xffff_ffff_ffff;
+/// Words of [`WordSet::HOT`].
+pub const HOT_WORDS: usize = WordSet::HOT.len();
 
 /// Fills `key` from the frame whose first segment is `head` and whose length over all segments is `total_len`.
 ///
@@ -184,6 +186,47 @@ fn parse_into(
 /// Words are put together as little-endian numbers, whose lowest byte is the first in memory; `to_le` makes them native.
 #[inline(always)]
 fn common(head: &[u8], total_len: usize, in_port: u32, key: &mut FlowKey) -> Option<Layers> {
+    let words = key
+        .words
+        .first_chunk_mut()
+        .unwrap_or_else(|| unreachable!());
+    let extent = common_words(head, total_len, in_port, words)?;
+    Some(extent.layers())
+}
+
+/// Where a packet of the common case ends and its IP header begins: enough to tell its [`Layers`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Extent {
+    /// First byte of the IP header: 14, or 18 behind a tag.
+    pub l3: u16,
+    /// Length of the IP packet.
+    pub length: u16,
+}
+
+impl Extent {
+    /// The layers of a packet that [`common_words`] has read.
+    #[inline(always)]
+    pub fn layers(self) -> Layers {
+        Layers {
+            l3: self.l3,
+            l4: self.l3 + 20,
+            end: u32::from(self.l3) + u32::from(self.length),
+            transport: true,
+            vlans: (usize::from(self.l3) > ETHERNET_LEN) as u8,
+            malformed: None,
+        }
+    }
+}
+
+/// The words of [`WordSet::HOT`] of a packet of the common case: Ethernet, at most one VLAN tag, IPv4 without options and not a fragment, whole TCP or UDP
+/// header. None, with `words` undefined, when it is another one; nothing is said then about whether it is sound.
+#[inline(always)]
+pub fn common_words(
+    head: &[u8],
+    total_len: usize,
+    in_port: u32,
+    words: &mut [u64; HOT_WORDS],
+) -> Option<Extent> {
     if head.len() < ETHERNET_LEN + COMMON_LEN {
         return None;
     }
@@ -220,23 +263,19 @@ fn common(head: &[u8], total_len: usize, in_port: u32, key: &mut FlowKey) -> Opt
         return None;
     }
     let ports = u64::from(u32::from_le_bytes(load(packet, 20)));
-    let words = [
+    let read = [
         u64::from(in_port.swap_bytes()) | u64::from(eth_type) << 32 | u64::from(tci) << 48,
         u64::from_le_bytes(load(packet, 12)),
         ports | u64::from(protocol) << 32 | u64::from(packet[1]) << 40 | u64::from(packet[8]) << 48,
         u64::from_le_bytes(load(head, 0)) & LOW_48 | u64::from(tcp_flags) << 48,
         u64::from_le_bytes(load(head, 6)) & LOW_48,
     ];
-    for (to, from) in key.words.iter_mut().zip(words) {
+    for (to, from) in words.iter_mut().zip(read) {
         *to = from.to_le();
     }
-    Some(Layers {
+    Some(Extent {
         l3: l3 as u16,
-        l4: (l3 + 20) as u16,
-        end: (l3 + length) as u32,
-        transport: true,
-        vlans: (l3 > ETHERNET_LEN) as u8,
-        malformed: None,
+        length: length as u16,
     })
 }
 

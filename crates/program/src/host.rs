@@ -70,6 +70,30 @@ pub trait Host<F: Frame> {
     /// Sends out of one port (physical, local or patch). An unknown port drops and counts. Never the ingress port unless `to_in_port`.
     fn output(&mut self, context: Context<'_>, port: PortNo, frame: F, to_in_port: bool);
 
+    /// Sends frames that all came in by `in_port`, all have been to the same mirrors, and all met a rule of the first table that only sends to this
+    /// port. What rules matched on has not been kept.
+    fn output_run(
+        &mut self,
+        in_port: PortNo,
+        port: PortNo,
+        mirrored: u32,
+        frames: &mut impl ExactSizeIterator<Item = F>,
+    ) {
+        for frame in frames {
+            let context = Context {
+                key: &FlowKey::ZERO,
+                valid: WordSet::EMPTY,
+                in_port,
+                table: 0,
+                cookie: 0,
+                queue: None,
+                mirrored: &mut { mirrored },
+                sent: &mut false,
+            };
+            self.output(context, port, frame, false);
+        }
+    }
+
     /// Sends out of every port but the ingress one, without those marked no-flood when `flood`.
     fn output_all(&mut self, context: Context<'_>, frame: F, flood: bool);
 

@@ -12,13 +12,16 @@
 //! only in the epochs it carries ([`Rule::holds_in`]). A rule that goes is first only marked; once no worker can be in an epoch in which it held, it
 //! is unlinked ([`BridgeWriter::housekeep`]), and once no worker can be looking at it, it is freed (`Domain::retire`).
 
+mod hot;
+
 use crate::Program;
 use crate::conjunction::{self, SoftWriter};
 use crate::counters::{CounterId, Totals};
 use crate::epoch::{Epoch, Guard, NEVER};
 use crate::meters::MeterRef;
 use crate::rule::{Rule, RuleSpec};
-use crate::tuple::{MaskedWord, Tuple};
+use crate::tuple::{MaskedWord, Tuple, Words};
+pub(crate) use hot::{HotWords, Reads};
 use packet::{FlowKey, WordSet};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -101,8 +104,15 @@ unsafe impl Send for Shape {}
 // SAFETY: as above; a published shape is not changed except through atomics inside `Tuple`.
 unsafe impl Sync for Shape {}
 
+/// A shape as readers find it.
+struct Published {
+    shape: Shape,
+    /// What of a packet it looks at.
+    reads: Reads,
+}
+
 struct Slot {
-    shape: AtomicPtr<Shape>,
+    shape: AtomicPtr<Published>,
     miss: AtomicU8,
     /// Lookups (as packets) and matches (as bytes).
     counter: AtomicU32,
@@ -182,6 +192,11 @@ impl Bridge {
 
     #[inline(always)]
     fn shape<'g>(&self, table: u8, guard: &'g Guard<'_>) -> Option<&'g Shape> {
+        Some(&self.published(table, guard)?.shape)
+    }
+
+    #[inline(always)]
+    fn published<'g>(&self, table: u8, guard: &'g Guard<'_>) -> Option<&'g Published> {
         assert!(
             std::ptr::eq(guard.domain(), &*self.program.domain),
             "a guard of another program"
@@ -288,12 +303,12 @@ impl Drop for Bridge {
 }
 
 #[inline(always)]
-fn linear<'g>(entries: &'g [LinearEntry], key: &FlowKey, epoch: Epoch) -> Option<&'g Rule> {
+fn linear<'g>(entries: &'g [LinearEntry], key: &impl Words, epoch: Epoch) -> Option<&'g Rule> {
     entries.iter().find_map(|entry| {
         let matches = entry
             .words
             .iter()
-            .all(|word| key.words[usize::from(word.word)] & word.mask == word.value);
+            .all(|word| key.word(word.word) & word.mask == word.value);
         if !matches {
             return None;
         }
@@ -304,9 +319,9 @@ fn linear<'g>(entries: &'g [LinearEntry], key: &FlowKey, epoch: Epoch) -> Option
 }
 
 #[inline(always)]
-fn lookup_tuples<'k, 'g>(
+fn lookup_tuples<'k, 'g, K: Words + 'k>(
     tuples: &'g [TupleEntry],
-    key: &impl Fn(usize) -> &'k FlowKey,
+    key: &impl Fn(usize) -> &'k K,
     epoch: Epoch,
     out: &mut [Option<&'g Rule>],
 ) {
@@ -727,9 +742,9 @@ impl BridgeWriter {
             {
                 *since = Some(self.bridge.program.domain.next());
             }
-            let shape = self
-                .shape(table)
-                .map_or(std::ptr::null_mut(), |shape| Box::into_raw(Box::new(shape)));
+            let shape = self.shape(table).map_or(std::ptr::null_mut(), |shape| {
+                Box::into_raw(Box::new(Published::new(shape)))
+            });
             let old = self.bridge.slots[usize::from(table)]
                 .shape
                 .swap(shape, Ordering::AcqRel);

@@ -85,12 +85,33 @@ fn address(slot: u64) -> NonNull<Rule> {
     unsafe { NonNull::new_unchecked((slot & ADDRESS) as *mut Rule) }
 }
 
+/// What lookups read: a whole key, or only the part of it that they need.
+pub(crate) trait Words {
+    /// Word `index` of the key.
+    fn word(&self, index: u8) -> u64;
+
+    /// Whether these bits are as wanted.
+    #[inline(always)]
+    fn has(&self, words: &[MatchWord]) -> bool {
+        words
+            .iter()
+            .all(|word| self.word(word.word) & word.mask == word.value)
+    }
+}
+
+impl Words for FlowKey {
+    #[inline(always)]
+    fn word(&self, index: u8) -> u64 {
+        self.words[usize::from(index)]
+    }
+}
+
 impl View<'_> {
     #[inline(always)]
-    pub fn hash(&self, key: &FlowKey) -> u64 {
-        self.words.iter().fold(SEED, |hash, (word, mask)| {
-            mix(hash, key.words[usize::from(*word)] & mask)
-        })
+    pub fn hash(&self, key: &impl Words) -> u64 {
+        self.words
+            .iter()
+            .fold(SEED, |hash, (word, mask)| mix(hash, key.word(*word) & mask))
     }
 
     #[inline(always)]
@@ -114,7 +135,7 @@ impl View<'_> {
 impl<'a> View<'a> {
     /// The first rule of the matching chain that holds in `epoch`.
     #[inline(always)]
-    pub fn find(&self, hash: u64, key: &FlowKey, epoch: Epoch) -> Option<&'a Rule> {
+    pub fn find(&self, hash: u64, key: &impl Words, epoch: Epoch) -> Option<&'a Rule> {
         first_held(self.head(hash, key)?, epoch)
     }
 
@@ -128,7 +149,7 @@ impl<'a> View<'a> {
 
     /// The first rule of the matching chain.
     #[inline(always)]
-    fn head(&self, hash: u64, key: &FlowKey) -> Option<&'a Rule> {
+    fn head(&self, hash: u64, key: &impl Words) -> Option<&'a Rule> {
         let mask = self.slots.len() - 1;
         let mut at = hash as usize & mask;
         for _ in 0..self.slots.len() {
@@ -139,7 +160,7 @@ impl<'a> View<'a> {
             if slot != DELETED && tag(slot) == tag(hash) {
                 // SAFETY: a rule found in a slot is freed only after every guard that was alive when it was unlinked is gone.
                 let head: &'a Rule = unsafe { address(slot).as_ref() };
-                if head.spec.matching.matches(key) {
+                if key.has(head.spec.matching.words()) {
                     return Some(head);
                 }
             }
@@ -162,6 +183,11 @@ fn first_held(head: &Rule, epoch: Epoch) -> Option<&Rule> {
 }
 
 impl Tuple {
+    /// The words that its rules look at, and which bits of them.
+    pub fn words(&self) -> &[(u8, u64)] {
+        &self.words
+    }
+
     pub fn new(words: &[(u8, u64)]) -> Tuple {
         Tuple {
             words: words.into(),

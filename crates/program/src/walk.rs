@@ -6,6 +6,7 @@
 //!
 //! Outputs are put off as long as nothing changes the packet: the last one takes the frame itself, only the others cost a copy.
 
+mod front;
 mod meters;
 mod ways;
 
@@ -15,7 +16,7 @@ use crate::counters::WorkerCounters;
 use crate::epoch::Guard;
 use crate::host::{Context, Drop as DropReason, Host};
 use crate::ops::{Bits, Op, OpList, PacketInReason, PortNo, ToController};
-use crate::table::{Bridge, LOOKUP_MAX, Miss};
+use crate::table::{Bridge, HotWords, LOOKUP_MAX, Miss};
 use packet::edit::{self, CompiledSet};
 use packet::key::at;
 use packet::parse::{self, Layers, Malformed};
@@ -737,6 +738,8 @@ impl<F: Frame> Walk<F> {
 /// Runs bursts. One for each worker; keeps its memory between bursts.
 pub struct Engine<F> {
     walks: Vec<Walk<F>>,
+    /// The first packets' hot words, while they are looked up for the first time.
+    hot: Box<[HotWords]>,
     /// Walks that wait for a lookup: table and index.
     waiting: Vec<(u8, u16)>,
     group: Vec<u16>,
@@ -753,6 +756,7 @@ impl<F: Frame> Engine<F> {
     pub fn new() -> Engine<F> {
         Engine {
             walks: Vec::new(),
+            hot: vec![HotWords::ZERO; LOOKUP_MAX].into(),
             waiting: Vec::new(),
             group: Vec::new(),
         }
@@ -779,6 +783,10 @@ impl<F: Frame> Engine<F> {
             counters: bridge.program().counters.of_worker(guard.index()),
         };
         while !frames.is_empty() {
+            if self.front(&burst, in_port, frames, mirrored, host) {
+                self.drive(&burst, host);
+                continue;
+            }
             let count = frames.len().min(LOOKUP_MAX);
             self.walks
                 .resize_with(self.walks.len().max(count), Walk::new);
