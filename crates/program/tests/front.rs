@@ -21,6 +21,9 @@ impl Host<HeapFrame> for Sink {
     fn port_is_live(&self, _: u32) -> bool {
         true
     }
+    fn now_ns(&mut self) -> u64 {
+        unreachable!("no rule asks for the time")
+    }
     fn output(&mut self, context: Context<'_>, port: u32, frame: HeapFrame, _: bool) {
         *context.sent = true;
         self.0.push((port, frame.to_vec()));
