@@ -10,6 +10,8 @@ mod matching;
 
 use crate::port::{self, PortNo};
 use packet::{Field, Value};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -164,6 +166,34 @@ const fn names() -> [&'static str; packet::fields::FIELDS.len()] {
     ]
 }
 
+thread_local! {
+    /// The names that [`port`] writes.
+    static NAMES: RefCell<BTreeMap<PortNo, String>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+/// Runs `act`, in which ports are written by these names (`ovs-ofctl --names`).
+pub fn with_names(names: &BTreeMap<PortNo, String>, act: impl FnOnce()) {
+    /// Puts back what was there before, also when `act` panics.
+    struct Restore(BTreeMap<PortNo, String>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            NAMES.with_borrow_mut(|current| *current = std::mem::take(&mut self.0));
+        }
+    }
+    let _restore = Restore(NAMES.replace(names.clone()));
+    act();
+}
+
+/// A port's name, in quotes where it would not read as one word.
+fn port_name(number: PortNo) -> Option<String> {
+    let name = NAMES.with_borrow(|names| names.get(&number).cloned())?;
+    let plain = name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
+        && name
+            .chars()
+            .all(|letter| letter.is_ascii_alphanumeric() || letter == '_');
+    Some(if plain { name } else { format!("\"{name}\"") })
+}
+
 /// Writes a port as `ovs-ofctl` does: reserved ones by name.
 pub fn port(out: &mut String, number: PortNo) {
     let name = match number {
@@ -177,10 +207,13 @@ pub fn port(out: &mut String, number: PortNo) {
         port::ANY => "ANY",
         // Reserved numbers without a name are written with 16 bits.
         number => {
-            return add(
-                out,
-                format_args!("{}", port::to_u16(number).map_or(number, u32::from)),
-            );
+            return match port_name(number) {
+                Some(name) => out.push_str(&name),
+                None => add(
+                    out,
+                    format_args!("{}", port::to_u16(number).map_or(number, u32::from)),
+                ),
+            };
         }
     };
     out.push_str(name);
@@ -284,6 +317,16 @@ fn value(out: &mut String, field: Field, value: &Value, mask: &Value) {
             }
         }
     }
+}
+
+/// Writes the number in a part of a field: as the field is written if it is all of it, else in hexadecimal digits.
+pub fn subfield_value(out: &mut String, part: &crate::action::Subfield, number: u128) {
+    let def = part.field.def();
+    if part.start != 0 || usize::from(part.bits) != def.action_bits {
+        return hexadecimal(out, number);
+    }
+    let bits = Value::from_u128(number >> def.wire_shift << def.shift, def.bytes);
+    value(out, part.field, &bits, &def.place());
 }
 
 #[cfg(test)]

@@ -28,6 +28,7 @@ mod nicira_encode;
 mod oxm;
 mod oxs;
 mod packet_codec;
+pub mod parse;
 mod place;
 pub mod port;
 mod port_codec;

@@ -97,7 +97,26 @@ fn same(version: Version, rules: &[FlowStats]) {
             return;
         };
         assert_eq!(rules.iter().map(ours).collect::<Vec<_>>(), theirs);
+        rules.iter().for_each(is_read_back);
     }
+}
+
+/// What is printed can be read, and is the same rule: the same match, and the same words for what it does.
+fn is_read_back(rule: &FlowStats) {
+    let text = ours(rule);
+    if text.contains("<error>") {
+        return; // a kind of fragment that there is not
+    }
+    let read = openflow::parse::flow(&text, &openflow::parse::no_names);
+    let read = read.unwrap_or_else(|error| panic!("{text}: {error}"));
+    // Connection states without a name are matched and not printed, and one word serves for a fragment that is later and for a later one that is a fragment.
+    let fragment = rule.matching.get(Field::IpFrag);
+    let said = fragment.0.to_u64() != 2 || fragment.1.to_u64() != 2;
+    if said && rule.matching.get(Field::CtState).1.to_u64() <= 0xff {
+        assert_eq!(read.matching, rule.matching, "{text}");
+    }
+    let again = self::rule(read.matching, read.priority, read.instructions);
+    assert_eq!(ours(&again), text);
 }
 
 /// A value of a field with a mask, from random bits.
