@@ -5,6 +5,7 @@
 //! from every worker; only when all have answered is its place free again.
 
 mod bridges;
+pub(crate) mod explain;
 mod reports;
 mod workers;
 

@@ -433,11 +433,7 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
     fn output_all(&mut self, context: Context<'_>, frame: F, flood: bool) {
         *context.sent = true;
         let (in_port, mirrored) = (context.in_port, context.mirrored);
-        let choose = |port: &PortState| {
-            port.number != in_port
-                && !(flood && port.flags.no_flood)
-                && !(port.flags.down || port.flags.no_fwd || port.reserved)
-        };
+        let choose = |port: &PortState| normal::all_reaches(port, in_port, flood);
         self.send_to_each(frame, choose, |host, port, frame| {
             host.emit(mirrored, port, frame)
         });

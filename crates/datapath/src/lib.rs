@@ -28,6 +28,7 @@ pub mod vlan;
 mod wake;
 mod worker;
 
+pub use control::explain::{Copy, MirrorCopy, Normal, NormalDecision, WayOut};
 pub use control::{Allocate, Barrier, BridgeSettings, Datapath, Options, ThreadInit};
 pub use counters::{DropReason, PortStats, WorkerStats};
 pub use error::Error;

@@ -6,6 +6,7 @@
 use crate::counters::DropReason;
 use crate::snapshot::{BridgeState, PortState};
 use crate::vlan::{Ethernet, Inner, VlanConfig};
+use program::ops::PortNo;
 
 /// Where a frame goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,6 +43,19 @@ pub(crate) fn decide(
     front: &Ethernet,
     second: u32,
 ) -> Result<(Decision, Inner), DropReason> {
+    decide_and(bridge, ingress, front, |port, vlan| {
+        bridge.macs.learn(front.src, vlan, port.id.slot(), second);
+    })
+}
+
+/// Decides about a frame; `learn` is called with the port and the VLAN where its source is to be learned.
+#[inline]
+pub(crate) fn decide_and(
+    bridge: &BridgeState,
+    ingress: Option<&PortState>,
+    front: &Ethernet,
+    learn: impl FnOnce(&PortState, u16),
+) -> Result<(Decision, Inner), DropReason> {
     let inner = match ingress {
         Some(port) if port.reserved => return Err(DropReason::MirrorPort),
         Some(port) => port.vlan.input(front.tag),
@@ -59,9 +73,7 @@ pub(crate) fn decide(
         return Ok((Decision::Flood, inner));
     }
     if let Some(port) = ingress {
-        bridge
-            .macs
-            .learn(front.src, inner.vid, port.id.slot(), second);
+        learn(port, inner.vid);
     }
     if front.dst[0] & 1 == 1 {
         return Ok((Decision::Flood, inner));
@@ -84,6 +96,14 @@ pub(crate) fn floods_to(port: &PortState, ingress: Option<&PortState>, inner: In
         && !port.flags.no_fwd
         && !port.reserved
         && port.vlan.includes(inner.vid)
+}
+
+/// Whether `FLOOD` or `ALL` sends what came in by `in_port` to `port`.
+#[inline]
+pub(crate) fn all_reaches(port: &PortState, in_port: PortNo, flood: bool) -> bool {
+    port.number != in_port
+        && !(flood && port.flags.no_flood)
+        && !(port.flags.down || port.flags.no_fwd || port.reserved)
 }
 
 #[cfg(test)]

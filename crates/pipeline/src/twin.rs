@@ -410,6 +410,7 @@ impl<'p> Machine<'p> {
         }
         if instructions.contains(&Instruction::ClearActions) {
             self.say(|| What::Instruction(Instruction::ClearActions));
+            self.explain_set("was");
             self.set.clear();
             self.key.set_u32(at::ACTSET_OUTPUT, ACTSET_UNSET);
         }
@@ -427,6 +428,7 @@ impl<'p> Machine<'p> {
                     });
                     self.key
                         .set_u32(at::ACTSET_OUTPUT, output.unwrap_or(ACTSET_UNSET));
+                    self.explain_set("is");
                 }
                 Instruction::WriteMetadata { value, mask } => {
                     let old = self.key.u64(at::METADATA);
@@ -455,7 +457,9 @@ impl<'p> Machine<'p> {
             }
             let last = index + 1 == actions.len();
             self.open(|| What::Action(action.clone()));
+            self.explain_before(action);
             let flow = self.action(action, last, at);
+            self.explain(action, flow == Flow::EndOfList);
             self.close();
             if flow == Flow::EndOfList {
                 return Flow::EndOfList;
@@ -622,29 +626,10 @@ impl<'p> Machine<'p> {
     /// and without an output nothing runs.
     fn run_set(&mut self) {
         let set = std::mem::take(&mut self.set);
-        let last =
-            |kind: fn(&Action) -> bool| set.iter().rev().find(|action| kind(action)).cloned();
-        let finals = last(|action| matches!(action, Action::Output { .. }))
-            .or_else(|| last(|action| matches!(action, Action::Resubmit { .. })));
-        let Some(end) = finals else { return };
-        let mut ordered = Vec::new();
-        ordered.extend(last(|action| matches!(action, Action::PopVlan)));
-        ordered.extend(last(|action| matches!(action, Action::PushVlan(_))));
-        ordered.extend(last(|action| matches!(action, Action::DecTtl(_))));
-        let slotted = |action: &&Action| {
-            !matches!(
-                action,
-                Action::PopVlan
-                    | Action::PushVlan(_)
-                    | Action::DecTtl(_)
-                    | Action::SetQueue(_)
-                    | Action::Output { .. }
-                    | Action::Resubmit { .. }
-            )
-        };
-        ordered.extend(set.iter().filter(slotted).cloned());
-        ordered.extend(last(|action| matches!(action, Action::SetQueue(_))));
-        ordered.push(end);
+        let (ordered, ends) = in_order(&set);
+        if !ends {
+            return;
+        }
         let (table, cookie) = self.last;
         let at = At {
             table,
@@ -820,6 +805,33 @@ impl<'p> Machine<'p> {
             *byte = *byte & !place[index] | value[index] & place[index];
         }
     }
+}
+
+/// The actions of a set in the order in which they run, and whether there is one that sends the packet somewhere, without which none runs.
+fn in_order(set: &[Action]) -> (Vec<Action>, bool) {
+    let last = |kind: fn(&Action) -> bool| set.iter().rev().find(|action| kind(action)).cloned();
+    let finals = last(|action| matches!(action, Action::Output { .. }))
+        .or_else(|| last(|action| matches!(action, Action::Resubmit { .. })));
+    let mut ordered = Vec::new();
+    ordered.extend(last(|action| matches!(action, Action::PopVlan)));
+    ordered.extend(last(|action| matches!(action, Action::PushVlan(_))));
+    ordered.extend(last(|action| matches!(action, Action::DecTtl(_))));
+    let slotted = |action: &&Action| {
+        !matches!(
+            action,
+            Action::PopVlan
+                | Action::PushVlan(_)
+                | Action::DecTtl(_)
+                | Action::SetQueue(_)
+                | Action::Output { .. }
+                | Action::Resubmit { .. }
+        )
+    };
+    ordered.extend(set.iter().filter(slotted).cloned());
+    ordered.extend(last(|action| matches!(action, Action::SetQueue(_))));
+    let ends = finals.is_some();
+    ordered.extend(finals);
+    (ordered, ends)
 }
 
 fn ones(bits: u16) -> u128 {

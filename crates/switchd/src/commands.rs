@@ -12,6 +12,7 @@ mod dummies;
 mod empty;
 mod figures;
 mod odp;
+mod trace;
 mod workers;
 
 use crate::switch::{Bridge, Port, Switch};
@@ -31,6 +32,7 @@ pub fn register(switch: &Rc<Switch>) {
     dummies::register(&commands);
     empty::register(&commands);
     figures::register(&commands);
+    trace::register(&commands);
     workers::register(&commands);
 }
 

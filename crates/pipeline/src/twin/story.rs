@@ -249,6 +249,66 @@ impl Machine<'_> {
         }
     }
 
+    /// Says what a reader wants to know before an action is done.
+    pub(super) fn explain_before(&mut self, action: &Action) {
+        if self.teller.is_none() {
+            return;
+        }
+        if let Action::OutputReg { source, .. } = action {
+            let number = self.read(source);
+            self.say(|| What::Detail(format!("output port is {number}")));
+        }
+    }
+
+    /// And after it was done; `expired` when it was the end of a packet's lifetime.
+    pub(super) fn explain(&mut self, action: &Action, expired: bool) {
+        if self.teller.is_none() {
+            return;
+        }
+        let written = match action {
+            Action::Move { dst, .. } | Action::CheckPktLarger { dst, .. } => Some(*dst),
+            Action::StackPop(dst) => Some(*dst),
+            Action::Multipath(multipath) => Some(multipath.dst),
+            Action::Bundle(bundle) => bundle.dst,
+            _ => None,
+        };
+        if let Some(part) = written {
+            let number = self.read(&part);
+            let mut text = String::new();
+            openflow::format::subfield(&mut text, &part);
+            text.push_str(" is now ");
+            openflow::format::subfield_value(&mut text, &part, number);
+            self.say(|| What::Detail(text));
+        }
+        match action {
+            Action::PopQueue => self.say(|| What::Detail("queue = 0".into())),
+            Action::DecTtl(_) if expired => {
+                self.say(|| What::Warning("IPv4 decrement TTL exception".into()));
+            }
+            Action::DecMplsTtl if expired => {
+                self.say(|| What::Warning("MPLS decrement TTL exception".into()));
+            }
+            _ => {}
+        }
+    }
+
+    /// Says what is in the action set.
+    pub(super) fn explain_set(&mut self, verb: &str) {
+        if self.teller.is_none() {
+            return;
+        }
+        let (ordered, _) = super::in_order(&self.set);
+        let text = match &ordered[..] {
+            [] => format!("action set {verb} empty"),
+            ordered => {
+                let mut text = format!("action set {verb}: ");
+                openflow::format::actions(&mut text, ordered);
+                text
+            }
+        };
+        self.say(|| What::Detail(text));
+    }
+
     /// The story, at the end.
     pub(super) fn story(&mut self, before: FlowKey) -> Story {
         let mut steps = Vec::new();

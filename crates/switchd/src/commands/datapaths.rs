@@ -78,7 +78,7 @@ impl Numbers {
         }
     }
 
-    fn of(&self, port: &Port) -> Option<u32> {
+    pub(super) fn of(&self, port: &Port) -> Option<u32> {
         self.given.borrow().get(&port.id).copied()
     }
 }
@@ -91,7 +91,7 @@ pub(super) fn types(switch: &Switch) -> BTreeSet<String> {
         .collect()
 }
 
-fn bridges_of(switch: &Switch, datapath_type: &str) -> Vec<Rc<Bridge>> {
+pub(super) fn bridges_of(switch: &Switch, datapath_type: &str) -> Vec<Rc<Bridge>> {
     bridges(switch)
         .into_iter()
         .filter(|bridge| bridge.settings.borrow().datapath_type == datapath_type)
@@ -255,6 +255,21 @@ fn find(switch: &Switch, name: &str) -> Option<String> {
         name == format!("ovs-{datapath_type}")
             || name == format!("{datapath_type}@ovs-{datapath_type}")
     })
+}
+
+/// The datapath type that `ofproto/trace` names, as `ovs-netdev` or `netdev`; without a name the only one there is.
+pub(super) fn named(switch: &Switch, name: Option<&str>) -> Option<String> {
+    let types = types(switch);
+    match name {
+        Some(name) => {
+            let name = name.strip_prefix("ovs-").unwrap_or(name);
+            types
+                .into_iter()
+                .find(|datapath_type| datapath_type == name)
+        }
+        None if types.len() == 1 => types.into_iter().next(),
+        None => None,
+    }
 }
 
 fn dpctl_show(switch: &Switch, numbers: &Numbers, arguments: &[String]) -> Answer {

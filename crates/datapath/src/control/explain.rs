@@ -1,0 +1,236 @@
+//! What would become of a packet, told without sending or learning anything: for tracing.
+//!
+//! The answers come from the picture that workers go by and from the decisions that they take ([`crate::normal`]), as they are at this moment.
+
+use super::Datapath;
+use crate::counters::DropReason;
+use crate::error::Error;
+use crate::mirror::MirrorOutput;
+use crate::normal::{self, Decision};
+use crate::port::{BridgeId, PortId};
+use crate::snapshot::{Behind, BridgeState, PortState};
+use crate::vlan::{Ethernet, Inner, Tag};
+use packet::Frame;
+use program::ops::PortNo;
+
+/// A frame on its way out of a port.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Copy {
+    /// The port.
+    pub port: PortId,
+    /// The tag that it leaves with, in place of the outermost one.
+    pub tag: Option<Tag>,
+}
+
+/// What the learning switch would do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Normal {
+    /// The VLAN, and whether the source address would be learned there: it is not known, or known on another port.
+    pub vlan: u16,
+    /// See there.
+    pub learns: bool,
+    /// What it decides.
+    pub decision: NormalDecision,
+    /// Where the frame leaves.
+    pub copies: Vec<Copy>,
+}
+
+/// What the learning switch decides.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NormalDecision {
+    /// The destination is known.
+    Learned,
+    /// It is not, or is a group address.
+    Flood,
+    /// It goes nowhere.
+    Drop(DropReason),
+}
+
+/// What is behind a port.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WayOut {
+    /// No port has the number.
+    Unknown,
+    /// Nothing leaves, for this reason.
+    Closed(DropReason),
+    /// A device.
+    Device(PortId),
+    /// Another bridge, where the packet comes in by this port.
+    Patch(BridgeId, PortNo),
+}
+
+/// The copy that a mirror makes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MirrorCopy {
+    /// Where it goes: a port, or all of a VLAN.
+    pub copies: Vec<Copy>,
+    /// Bytes that are kept, None for all.
+    pub snaplen: Option<u32>,
+}
+
+impl<F: Frame + 'static> Datapath<F> {
+    fn drawn(&self, id: BridgeId) -> Result<&BridgeState, Error> {
+        self.picture
+            .bridge(id.slot())
+            .filter(|bridge| bridge.id == id)
+            .ok_or(Error::NoSuchBridge)
+    }
+
+    /// What `NORMAL` would do with a frame that came in by a port.
+    pub fn explain_normal(
+        &self,
+        bridge: BridgeId,
+        in_port: PortNo,
+        front: &Ethernet,
+    ) -> Result<Normal, Error> {
+        let bridge = self.drawn(bridge)?;
+        let ingress = bridge.port(in_port);
+        let mut learns = false;
+        let decision = normal::decide_and(bridge, ingress, front, |port, vlan| {
+            learns = front.src[0] & 1 == 0
+                && bridge.macs.lookup(front.src, vlan) != Some(port.id.slot());
+        });
+        let copy = |port: &PortState, inner: Inner| Copy {
+            port: port.id,
+            tag: port.vlan.output(inner, front.tag.map_or(0, Tag::pcp)),
+        };
+        let (vlan, decision, copies) = match decision {
+            Err(reason) => (0, NormalDecision::Drop(reason), Vec::new()),
+            Ok((Decision::Port(slot), inner)) => match self.picture.port(slot) {
+                Some(port) if port.bridge == bridge.id.slot() => {
+                    (inner.vid, NormalDecision::Learned, vec![copy(port, inner)])
+                }
+                _ => (
+                    inner.vid,
+                    NormalDecision::Drop(DropReason::LearnedPortGone),
+                    Vec::new(),
+                ),
+            },
+            Ok((Decision::Flood, inner)) => {
+                let flooded = bridge
+                    .ports
+                    .iter()
+                    .filter(|port| normal::floods_to(port, ingress, inner));
+                let copies = flooded.map(|port| copy(port, inner)).collect();
+                (inner.vid, NormalDecision::Flood, copies)
+            }
+        };
+        // The VLAN of a frame that is dropped after it was learned from.
+        let vlan = match decision {
+            NormalDecision::Drop(_) => ingress
+                .and_then(|port| port.vlan.input(front.tag))
+                .map_or(vlan, |inner| inner.vid),
+            _ => vlan,
+        };
+        Ok(Normal {
+            vlan,
+            learns,
+            decision,
+            copies,
+        })
+    }
+
+    /// The ports that `FLOOD` or `ALL` would send to.
+    pub fn explain_all(
+        &self,
+        bridge: BridgeId,
+        in_port: PortNo,
+        flood: bool,
+    ) -> Result<Vec<PortNo>, Error> {
+        let ports = self.drawn(bridge)?.ports.iter();
+        Ok(ports
+            .filter(|port| normal::all_reaches(port, in_port, flood))
+            .map(|port| port.number)
+            .collect())
+    }
+
+    /// What is behind a port.
+    pub fn way_out(&self, bridge: BridgeId, number: PortNo) -> Result<WayOut, Error> {
+        let Some(port) = self.drawn(bridge)?.port(number) else {
+            return Ok(WayOut::Unknown);
+        };
+        Ok(self.behind(port))
+    }
+
+    fn behind(&self, port: &PortState) -> WayOut {
+        let peer = |slot: u32| {
+            let peer = self.picture.port(slot)?;
+            Some((self.picture.bridge(peer.bridge)?.id, peer.number))
+        };
+        match port.behind {
+            _ if port.flags.down => WayOut::Closed(DropReason::PortDown),
+            _ if port.flags.no_fwd => WayOut::Closed(DropReason::NoForward),
+            Behind::Device => WayOut::Device(port.id),
+            Behind::Patch(slot) => match slot.and_then(peer) {
+                Some((bridge, number)) => WayOut::Patch(bridge, number),
+                None => WayOut::Closed(DropReason::NoPatchPeer),
+            },
+        }
+    }
+
+    /// The copies that mirrors would make of a frame that came in by a port or, unless `incoming`, is about to leave by it. `mirrored` has a bit for
+    /// each mirror that has had the packet.
+    pub fn explain_mirrors(
+        &self,
+        bridge: BridgeId,
+        number: PortNo,
+        incoming: bool,
+        front: &Ethernet,
+        mirrored: &mut u32,
+    ) -> Result<Vec<MirrorCopy>, Error> {
+        let bridge = self.drawn(bridge)?;
+        let Some(port) = bridge.port(number) else {
+            return Ok(Vec::new());
+        };
+        let Some(inner) = port.vlan.input(front.tag) else {
+            return Ok(Vec::new());
+        };
+        let selected = if incoming {
+            port.mirror_in
+        } else {
+            port.mirror_out
+        };
+        let mut all = Vec::new();
+        for (index, mirror) in bridge.mirrors.iter().enumerate() {
+            let bit = 1_u32 << index;
+            let in_vlan = mirror
+                .vlans
+                .as_ref()
+                .is_none_or(|vlans| vlans.contains(inner.vid));
+            if selected & bit == 0 || *mirrored & bit != 0 || !in_vlan {
+                continue;
+            }
+            *mirrored |= mirror.same_output;
+            let (ports, inner): (Vec<&PortState>, Inner) = match mirror.output {
+                MirrorOutput::Port(output) => (
+                    self.picture
+                        .port(output.slot())
+                        .filter(|port| port.id == output)
+                        .into_iter()
+                        .collect(),
+                    inner,
+                ),
+                MirrorOutput::Vlan(vid) if vid != inner.vid && !normal::is_reserved(front.dst) => (
+                    bridge
+                        .ports
+                        .iter()
+                        .map(|port| &**port)
+                        .filter(|port| port.vlan.includes(vid) && !port.reserved)
+                        .collect(),
+                    Inner { vid, ..inner },
+                ),
+                MirrorOutput::Vlan(_) => continue,
+            };
+            let pcp = front.tag.map_or(0, Tag::pcp);
+            let copies = ports.iter().map(|port| Copy {
+                port: port.id,
+                tag: port.vlan.output(inner, pcp),
+            });
+            all.push(MirrorCopy {
+                copies: copies.collect(),
+                snaplen: mirror.snaplen,
+            });
+        }
+        Ok(all)
+    }
+}

@@ -1,0 +1,307 @@
+//! The layout: Open vSwitch's.
+
+use openflow::format;
+use packet::key::at;
+use packet::{Field, FlowKey, Match};
+
+/// What a line is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// A bridge's heading.
+    Bridge,
+    /// A table and the rule found there, or another heading of actions.
+    Table,
+    /// An action.
+    Action,
+    /// A bucket, above its actions.
+    Bucket,
+    /// What explains the line above.
+    Detail,
+    /// What is odd about it.
+    Warning,
+    /// What ended it.
+    Error,
+}
+
+/// A line and what stands below it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Node {
+    pub kind: Kind,
+    pub text: String,
+    pub below: Vec<Node>,
+}
+
+impl Node {
+    pub fn new(kind: Kind, text: impl Into<String>) -> Node {
+        Node {
+            kind,
+            text: text.into(),
+            below: Vec::new(),
+        }
+    }
+}
+
+/// What there is to print.
+pub(super) struct Told {
+    pub before: FlowKey,
+    pub after: FlowKey,
+    /// Whether the action set was written to, which counts as a change though it is not printed.
+    pub wrote_set: bool,
+    pub looked_at: FlowKey,
+    pub nodes: Vec<Node>,
+    pub actions: Vec<String>,
+    /// Why nothing is sent at all.
+    pub failure: Option<&'static str>,
+}
+
+/// The answer.
+pub(super) fn all(told: &Told) -> String {
+    let mut text = format!("Flow: {}\n", flow(&told.before));
+    nodes(&mut text, &told.nodes, 0);
+    let mut after = told.after;
+    after.set_u32(at::ACTSET_OUTPUT, told.before.u32(at::ACTSET_OUTPUT));
+    let unchanged = told.before == after && !told.wrote_set;
+    let last = match unchanged {
+        true => "unchanged".to_owned(),
+        false => flow(&told.after),
+    };
+    let actions = match &told.actions[..] {
+        _ if told.failure.is_some() => "drop".to_owned(),
+        [] => "drop".to_owned(),
+        actions => actions.join(","),
+    };
+    text += &format!(
+        "\nFinal flow: {last}\nMegaflow: {}\nDatapath actions: {actions}",
+        megaflow(&told.before, &told.looked_at)
+    );
+    if let Some(why) = told.failure {
+        text += &format!("\nTranslation failed ({why}), packet is dropped.");
+    }
+    text.push('\n');
+    text
+}
+
+/// A last table among its neighbours takes their place instead of standing further in, so that long chains do not wander to the right.
+fn nodes(text: &mut String, list: &[Node], level: usize) {
+    for (index, node) in list.iter().enumerate() {
+        if node.kind == Kind::Bridge {
+            text.push('\n');
+        }
+        let heading = matches!(node.kind, Kind::Bridge | Kind::Table);
+        let more = usize::from(index + 1 < list.len() || !heading);
+        let indent = " ".repeat((level + more) * 4);
+        let line = &node.text;
+        *text += &indent;
+        *text += &match node.kind {
+            Kind::Detail => format!(" -> {line}\n"),
+            Kind::Warning => format!(" >> {line}\n"),
+            Kind::Error => format!(" >>>> {line} <<<<\n"),
+            Kind::Bridge => format!("{line}\n{indent}{}\n", "-".repeat(line.chars().count())),
+            Kind::Table | Kind::Action | Kind::Bucket => format!("{line}\n"),
+        };
+        nodes(text, &node.below, level + more + more);
+    }
+}
+
+/// Fields that are printed if they are not zero, before and behind the word for the protocol.
+const METADATA: &[Field] = &[
+    Field::PktMark,
+    Field::RecircId,
+    Field::DpHash,
+    Field::SkbPriority,
+    Field::CtState,
+    Field::CtZone,
+    Field::CtMark,
+    Field::CtLabel,
+    Field::CtNwSrc,
+    Field::CtIpv6Src,
+    Field::CtNwDst,
+    Field::CtIpv6Dst,
+    Field::CtNwProto,
+    Field::CtTpSrc,
+    Field::CtTpDst,
+];
+const REGISTERS: &[Field] = &[
+    Field::Xxreg0,
+    Field::Xxreg1,
+    Field::Xxreg2,
+    Field::Xxreg3,
+    Field::TunId,
+    Field::TunSrc,
+    Field::TunDst,
+    Field::TunIpv6Src,
+    Field::TunIpv6Dst,
+    Field::TunGbpId,
+    Field::TunGbpFlags,
+    Field::TunTos,
+    Field::TunTtl,
+    Field::TunFlags,
+    Field::Metadata,
+];
+const LINK: &[Field] = &[
+    Field::InPort,
+    Field::VlanTci,
+    Field::EthSrc,
+    Field::EthDst,
+    Field::EthType,
+];
+const IP: &[Field] = &[
+    Field::IpProto,
+    Field::IpDscp,
+    Field::IpEcn,
+    Field::IpTtl,
+    Field::IpFrag,
+];
+const ARP: &[Field] = &[
+    Field::ArpSpa,
+    Field::ArpTpa,
+    Field::ArpOp,
+    Field::ArpSha,
+    Field::ArpTha,
+];
+
+/// The fields of a packet's headers above Ethernet that a flow shows.
+fn headers(key: &FlowKey) -> Vec<Field> {
+    use Field::*;
+    let (eth_type, protocol) = (key.u16(at::ETH_TYPE), key.u8(at::IP_PROTO));
+    let mut fields = Vec::new();
+    match eth_type {
+        0x0800 => fields.extend([Ipv4Src, Ipv4Dst]),
+        0x86dd => fields.extend([Ipv6Src, Ipv6Dst, Ipv6Label]),
+        0x0806 | 0x8035 => fields.extend(ARP),
+        0x8847 | 0x8848 => fields.extend([MplsLabel, MplsTc, MplsTtl, MplsBos]),
+        _ => {}
+    }
+    if !matches!(eth_type, 0x0800 | 0x86dd) {
+        return fields;
+    }
+    fields.extend(IP);
+    if key.u8(at::IP_FRAG) & 2 != 0 {
+        return fields;
+    }
+    match (eth_type, protocol) {
+        (_, 6) => fields.extend([TcpSrc, TcpDst, TcpFlags]),
+        (_, 17) => fields.extend([UdpSrc, UdpDst]),
+        (_, 132) => fields.extend([SctpSrc, SctpDst]),
+        (0x0800, 1) => fields.extend([Icmpv4Type, Icmpv4Code]),
+        (0x0800, 2) => fields.extend([UdpSrc, UdpDst]),
+        (0x86dd, 58) => {
+            fields.extend([Icmpv6Type, Icmpv6Code]);
+            match key.u16(at::TP_SRC) {
+                135 if key.u16(at::TP_DST) == 0 => fields.extend([NdTarget, NdSll, NdTll]),
+                136 if key.u16(at::TP_DST) == 0 => fields.extend([NdTarget, NdSll, NdTll]),
+                _ => {}
+            }
+        }
+        _ => {}
+    }
+    fields
+}
+
+fn exact(matching: &mut Match, key: &FlowKey, field: Field) {
+    let def = field.def();
+    matching.set(
+        field,
+        &key.bytes()[def.offset..def.offset + def.bytes],
+        &def.place(),
+    );
+}
+
+fn print(matching: &Match) -> String {
+    let mut text = String::new();
+    format::matching(&mut text, matching, format::DEFAULT_PRIORITY);
+    text
+}
+
+/// All that is known about a packet, in the form of a flow.
+pub(super) fn flow(key: &FlowKey) -> String {
+    let mut matching = Match::any();
+    for field in METADATA {
+        let def = field.def();
+        if key.bytes()[def.offset..def.offset + def.bytes] != vec![0; def.bytes][..] {
+            exact(&mut matching, key, *field);
+        }
+    }
+    // Registers are printed one by one, of 32 bits each.
+    for register in 0..16 {
+        let offset = at::REG0 + 4 * register;
+        if key.u32(offset) != 0 {
+            matching.set_bytes(offset, &key.bytes()[offset..offset + 4], &[0xff; 4]);
+        }
+    }
+    for field in &REGISTERS[4..] {
+        let def = field.def();
+        if key.bytes()[def.offset..def.offset + def.bytes] != vec![0; def.bytes][..] {
+            exact(&mut matching, key, *field);
+        }
+    }
+    for field in LINK.iter().copied().chain(headers(key)) {
+        exact(&mut matching, key, field);
+    }
+    let mut text = print(&matching);
+    if key.u16(at::VLAN_TCI) & 0x1000 != 0 {
+        let second = match key.u16(at::VLAN_TCI2) {
+            tci if tci & 0x1000 != 0 => {
+                format!("dl_vlan1={},dl_vlan_pcp1={}", tci & 0xfff, tci >> 13)
+            }
+            tci => format!("vlan_tci1=0x{tci:04x}"),
+        };
+        text = text.replacen(",dl_src=", &format!(",{second},dl_src="), 1);
+    }
+    if matches!(key.u16(at::ETH_TYPE), 0x8847 | 0x8848) {
+        // Entries behind the outermost, until one says that it is the last.
+        let entries = [at::MPLS_LSE, at::MPLS_LSE1, at::MPLS_LSE2].map(|offset| key.u32(offset));
+        for (index, pair) in entries.windows(2).enumerate() {
+            if pair[0] & 0x100 != 0 {
+                break;
+            }
+            text += &format!(",mpls_lse{}={}", index + 1, pair[1]);
+        }
+    }
+    text
+}
+
+/// The bits that the outcome depended on. The port, the Ethertype and whether it is a fragment decide how a packet is read, so they always count.
+fn megaflow(before: &FlowKey, looked_at: &FlowKey) -> String {
+    let mut bits = *looked_at;
+    for field in REGISTERS[..4]
+        .iter()
+        .chain([&Field::Metadata, &Field::ConjId])
+    {
+        let def = field.def();
+        // What a packet does not arrive with does not distinguish packets.
+        for index in def.offset..def.offset + def.bytes {
+            if before.bytes()[index] == 0 {
+                bits.bytes_mut()[index] = 0;
+            }
+        }
+    }
+    let mut always = vec![Field::InPort, Field::EthType, Field::RecircId];
+    if matches!(before.u16(at::ETH_TYPE), 0x0800 | 0x86dd) {
+        always.push(Field::IpFrag);
+    }
+    for field in always {
+        let def = field.def();
+        for (index, place) in def.place().iter().enumerate() {
+            bits.bytes_mut()[def.offset + index] |= place;
+        }
+    }
+    // Ports cannot be matched without the protocol that has them.
+    if bits.u32(at::TP_SRC) != 0 || bits.u16(at::TCP_FLAGS) != 0 {
+        bits.set_u8(at::IP_PROTO, 0xff);
+    }
+    let (mut metadata, mut rest) = (Match::any(), Match::any());
+    for (word, mask) in bits.words.iter().enumerate() {
+        let is_metadata = METADATA
+            .iter()
+            .any(|field| field.def().words().contains(word));
+        let target = if is_metadata {
+            &mut metadata
+        } else {
+            &mut rest
+        };
+        target.set_word(word, before.words[word], *mask);
+    }
+    let metadata = print(&metadata);
+    format!("{metadata},eth,{}", print(&rest))
+}

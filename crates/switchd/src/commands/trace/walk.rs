@@ -1,0 +1,602 @@
+//! A packet's way from bridge to bridge.
+
+use super::super::datapaths::Numbers;
+use super::actions::{Actions, Headers};
+use super::names;
+use super::print::{Kind, Node, Told};
+use super::request::Request;
+use crate::switch::{Bridge, Switch};
+use datapath::vlan::{Ethernet, Tag};
+use datapath::{Copy, DropReason, NormalDecision, PortId, WayOut};
+use openflow::action::{Action, Instruction};
+use openflow::format;
+use openflow::port::{self, PortNo};
+use packet::FlowKey;
+use packet::key::at;
+use pipeline::twin::story::{Step, What};
+use pipeline::twin::{self, Effect, Sent};
+use program::ops::PacketInReason;
+use std::rc::Rc;
+
+/// Patch ports that a packet passes at most, as in the datapath.
+const MAX_PATCHES: u32 = datapath::MAX_PATCHES;
+/// `OFPR_EXPLICIT_MISS`, for rules that are table misses.
+const EXPLICIT_MISS: u8 = 6;
+
+/// What is known while a packet is followed.
+pub(super) struct Walk<'s> {
+    switch: &'s Switch,
+    numbers: &'s Numbers,
+    request: &'s Request,
+    actions: Actions,
+    looked_at: FlowKey,
+    failure: Option<&'static str>,
+    patches: u32,
+    userspace: u32,
+}
+
+/// Where a packet is.
+struct Here<'b> {
+    bridge: &'b Rc<Bridge>,
+    in_port: PortNo,
+    /// Mirrors that have had it.
+    mirrored: u32,
+    /// Bytes that are kept of what is sent.
+    cut: Option<u32>,
+    /// Whether the rule is a table miss.
+    miss: bool,
+}
+
+impl<'s> Walk<'s> {
+    pub fn new(switch: &'s Switch, numbers: &'s Numbers, request: &'s Request) -> Walk<'s> {
+        Walk {
+            switch,
+            numbers,
+            request,
+            actions: Actions::new(Headers::of(&request.frame, &request.key)),
+            looked_at: FlowKey::ZERO,
+            failure: None,
+            patches: 0,
+            userspace: 0,
+        }
+    }
+
+    /// Follows the packet from where it comes in.
+    pub fn first(&mut self, actions: Option<&[Action]>) -> Told {
+        let request = self.request;
+        let (node, story) = self.bridge(&request.bridge, &request.key, &request.frame, actions);
+        Told {
+            before: *story.before,
+            after: *story.after,
+            wrote_set: wrote_set(&story.steps),
+            looked_at: self.looked_at,
+            nodes: vec![node],
+            actions: std::mem::take(&mut self.actions.list),
+            failure: self.failure,
+        }
+    }
+
+    /// Follows it through one bridge.
+    fn bridge(
+        &mut self,
+        bridge: &Rc<Bridge>,
+        key: &FlowKey,
+        frame: &[u8],
+        actions: Option<&[Action]>,
+    ) -> (Node, twin::story::Story) {
+        let mut here = Here {
+            bridge,
+            in_port: key.u32(at::IN_PORT),
+            mirrored: 0,
+            cut: None,
+            miss: false,
+        };
+        let mut node = Node::new(Kind::Bridge, format!("bridge(\"{}\")", bridge.name));
+        let (outcome, story) = twin::trace(&bridge.pipeline.borrow(), key, frame, actions);
+        for (all, new) in self.looked_at.words.iter_mut().zip(&story.looked_at.words) {
+            *all |= new;
+        }
+        if outcome.cut_short {
+            self.failure = Some(failure(&story.steps).unwrap_or("Recursion too deep"));
+        }
+        if let Some(front) = ethernet(frame) {
+            let in_port = here.in_port;
+            self.mirror(&mut here, in_port, true, &front, frame, &mut node.below);
+        }
+        let ports = names(bridge, self.request.names);
+        format::with_names(&ports, || {
+            self.steps(&story.steps, &mut here, &mut node.below);
+        });
+        take_in_set(&mut node.below);
+        (node, story)
+    }
+
+    fn steps(&mut self, steps: &[Step], here: &mut Here<'_>, out: &mut Vec<Node>) {
+        for step in steps {
+            self.step(step, here, out);
+        }
+    }
+
+    fn step(&mut self, step: &Step, here: &mut Here<'_>, out: &mut Vec<Node>) {
+        match &step.what {
+            What::Rule {
+                table,
+                priority,
+                cookie,
+                matching,
+            } => {
+                let mut text = format!("{table:2}. ");
+                let start = text.len();
+                format::matching(&mut text, matching, format::DEFAULT_PRIORITY);
+                if text.len() > start {
+                    text += ", ";
+                }
+                text += &format!("priority {priority}");
+                if *cookie != 0 {
+                    text += &format!(", cookie {cookie:#x}");
+                }
+                let miss = *priority == 0 && *matching == packet::Match::any();
+                let outer = std::mem::replace(&mut here.miss, miss);
+                self.section(Kind::Table, text, step, here, out);
+                here.miss = outer;
+            }
+            What::Missed {
+                table,
+                to_controller,
+            } => {
+                let text = match to_controller {
+                    true => format!("{table:2}. No match, and a \"packet-in\" is called for."),
+                    false => format!("{table:2}. No match."),
+                };
+                let mut node = Node::new(Kind::Table, text);
+                let action = if *to_controller {
+                    "CONTROLLER:65535"
+                } else {
+                    "drop"
+                };
+                node.below.push(Node::new(Kind::Action, action));
+                out.push(node);
+            }
+            What::Action(action) => {
+                let mut text = String::new();
+                format::actions(&mut text, std::slice::from_ref(action));
+                out.push(Node::new(Kind::Action, text));
+                if let Action::Meter(meter) = action {
+                    self.meter(*meter);
+                }
+                let cut = here.cut;
+                if let Action::OutputTrunc { max_len, .. } = action {
+                    here.cut = Some(*max_len);
+                }
+                self.steps(&step.steps, here, out);
+                here.cut = cut;
+            }
+            What::Instruction(instruction) => {
+                let mut text = String::new();
+                format::instructions(&mut text, std::slice::from_ref(instruction));
+                out.push(Node::new(Kind::Action, text));
+                if let Instruction::Meter(meter) = instruction {
+                    self.meter(*meter);
+                }
+                self.steps(&step.steps, here, out);
+            }
+            What::ActionSet => {
+                let text = "--. Executing action set:".to_owned();
+                self.section(Kind::Table, text, step, here, out);
+            }
+            What::Copy => self.steps(&step.steps, here, out),
+            What::Bucket(text) => self.section(Kind::Bucket, text.clone(), step, here, out),
+            What::Effect(effect) => self.effect(&effect.0, &effect.1, here, out),
+            What::Detail(text) => out.push(Node::new(Kind::Detail, text)),
+            What::Warning(text) => out.push(Node::new(Kind::Warning, text)),
+            What::Error(text) => out.push(Node::new(Kind::Error, text)),
+        }
+    }
+
+    /// A line with what stands below it, `drop` if that is nothing.
+    fn section(
+        &mut self,
+        kind: Kind,
+        text: String,
+        step: &Step,
+        here: &mut Here<'_>,
+        out: &mut Vec<Node>,
+    ) {
+        let mut node = Node::new(kind, text);
+        self.steps(&step.steps, here, &mut node.below);
+        if step.steps.is_empty() {
+            node.below.push(Node::new(Kind::Action, "drop"));
+        }
+        out.push(node);
+    }
+
+    fn meter(&mut self, meter: u32) {
+        self.actions.list.push(format!("meter({meter})"));
+    }
+
+    fn effect(&mut self, effect: &Effect, key: &FlowKey, here: &mut Here<'_>, out: &mut Vec<Node>) {
+        match effect {
+            Effect::Output {
+                port,
+                to_in_port,
+                sent,
+            } => {
+                if *port == sent.in_port && !to_in_port {
+                    out.push(Node::new(Kind::Warning, "skipping output to input port"));
+                    return;
+                }
+                self.output(*port, sent, key, here, out);
+            }
+            Effect::All { flood, sent } => {
+                let reached = self.switch.with_datapath(|datapath| {
+                    datapath.explain_all(here.bridge.id, sent.in_port, *flood)
+                });
+                if let Ok(Ok(reached)) = reached {
+                    for port in reached {
+                        self.output(port, sent, key, here, out);
+                    }
+                }
+            }
+            Effect::Normal(sent) => self.normal(sent, key, here, out),
+            Effect::Controller {
+                reason,
+                cookie,
+                max_len,
+                controller_id,
+                bytes,
+                ..
+            } => {
+                self.commit(bytes, key, here);
+                let reason = match reason {
+                    PacketInReason::NoMatch if here.miss => EXPLICIT_MISS,
+                    PacketInReason::NoMatch => 0,
+                    PacketInReason::Action => 1,
+                    PacketInReason::InvalidTtl => 2,
+                    PacketInReason::ActionSet => 3,
+                    PacketInReason::Group => 4,
+                    PacketInReason::PacketOut => 5,
+                };
+                self.userspace += 1;
+                let (id, cookie) = (self.userspace, hexadecimal(*cookie));
+                let silent = u8::from(!self.request.given);
+                self.actions.list.push(format!(
+                    "userspace(pid=0,controller(reason={reason},dont_send={silent},continuation=0,recirc_id={id},rule_cookie={cookie},\
+                     controller_id={controller_id},max_len={max_len}))"
+                ));
+            }
+        }
+    }
+
+    fn commit(&mut self, frame: &[u8], key: &FlowKey, here: &Here<'_>) -> Headers {
+        // A frame that has been cut has lost headers, which the key still knows.
+        let now = match here.cut {
+            Some(_) => self.actions.written().clone(),
+            None => Headers::of(frame, key),
+        };
+        self.actions.commit(&now);
+        now
+    }
+
+    /// Sends it out of a port.
+    fn output(
+        &mut self,
+        number: PortNo,
+        sent: &Sent,
+        key: &FlowKey,
+        here: &mut Here<'_>,
+        out: &mut Vec<Node>,
+    ) {
+        let now = match here.cut {
+            Some(_) => self.actions.written().clone(),
+            None => Headers::of(&sent.bytes, key),
+        };
+        let way = self
+            .switch
+            .with_datapath(|datapath| datapath.way_out(here.bridge.id, number));
+        let closed = |text: &str| Node::new(Kind::Detail, text);
+        match way {
+            Ok(Ok(WayOut::Closed(DropReason::NoForward))) => {
+                out.push(closed("OFPPC_NO_FWD set, skipping output"));
+            }
+            Ok(Ok(WayOut::Closed(DropReason::PortDown))) => {
+                out.push(closed("OFPPC_PORT_DOWN set, skipping output"));
+            }
+            Ok(Ok(WayOut::Closed(_))) => {
+                out.push(Node::new(Kind::Warning, "the patch port has no peer"));
+            }
+            Ok(Ok(WayOut::Device(port))) => {
+                self.mirror_out(number, sent, here, out);
+                self.actions.commit(&now);
+                if let Some(length) = here.cut {
+                    self.actions.list.push(format!("trunc({length})"));
+                }
+                let name = self.datapath_port(here.bridge, port);
+                self.actions.list.push(name);
+            }
+            Ok(Ok(WayOut::Patch(peer, in_port))) => {
+                self.mirror_out(number, sent, here, out);
+                self.patch(peer, in_port, sent, key, out);
+            }
+            _ => out.push(Node::new(Kind::Warning, "Nonexistent output port")),
+        }
+    }
+
+    /// The walk goes on in another bridge; what is known there besides the packet is its port and its marks.
+    fn patch(
+        &mut self,
+        peer: datapath::BridgeId,
+        in_port: PortNo,
+        sent: &Sent,
+        key: &FlowKey,
+        out: &mut Vec<Node>,
+    ) {
+        if self.patches >= MAX_PATCHES {
+            let text = format!("over {MAX_PATCHES} patch ports");
+            return out.push(Node::new(Kind::Error, text));
+        }
+        let Some(bridge) = self.switch.bridge_by_id(peer) else {
+            return;
+        };
+        let mut metadata = FlowKey::ZERO;
+        metadata.set_u32(at::IN_PORT, in_port);
+        metadata.set_u16(at::ETH_TYPE, key.u16(at::ETH_TYPE));
+        for mark in [at::PKT_MARK, at::SKB_PRIORITY] {
+            metadata.set_u32(mark, key.u32(mark));
+        }
+        self.patches += 1;
+        let (node, _) = self.bridge(&bridge, &metadata, &sent.bytes, None);
+        self.patches -= 1;
+        out.push(node);
+    }
+
+    fn mirror_out(
+        &mut self,
+        number: PortNo,
+        sent: &Sent,
+        here: &mut Here<'_>,
+        out: &mut Vec<Node>,
+    ) {
+        if let Some(front) = ethernet(&sent.bytes) {
+            self.mirror(here, number, false, &front, &sent.bytes, out);
+        }
+    }
+
+    /// Copies for mirrors that select a port.
+    fn mirror(
+        &mut self,
+        here: &mut Here<'_>,
+        number: PortNo,
+        incoming: bool,
+        front: &Ethernet,
+        frame: &[u8],
+        out: &mut Vec<Node>,
+    ) {
+        let copies = self.switch.with_datapath(|datapath| {
+            datapath.explain_mirrors(here.bridge.id, number, incoming, front, &mut here.mirrored)
+        });
+        let Ok(Ok(copies)) = copies else { return };
+        for mirror in copies {
+            for copy in mirror.copies {
+                let cut = here.cut;
+                here.cut = mirror.snaplen.or(cut);
+                let sent = Sent {
+                    in_port: here.in_port,
+                    queue: None,
+                    bytes: frame.to_vec(),
+                };
+                self.tagged(&copy, &sent, &FlowKey::ZERO, here, out);
+                here.cut = cut;
+            }
+        }
+    }
+
+    /// Sends a copy out of a port with another tag.
+    fn tagged(
+        &mut self,
+        copy: &Copy,
+        sent: &Sent,
+        key: &FlowKey,
+        here: &mut Here<'_>,
+        out: &mut Vec<Node>,
+    ) {
+        let number = here
+            .bridge
+            .ports
+            .borrow()
+            .values()
+            .find(|port| port.id == copy.port)
+            .map(|port| port.openflow_number());
+        let Some(number) = number else { return };
+        let bytes = retag(&sent.bytes, copy.tag);
+        let sent = Sent {
+            bytes,
+            ..sent.clone()
+        };
+        self.output(number, &sent, key, here, out);
+    }
+
+    /// The learning switch.
+    fn normal(&mut self, sent: &Sent, key: &FlowKey, here: &mut Here<'_>, out: &mut Vec<Node>) {
+        use packet::Field;
+        for field in [Field::EthSrc, Field::EthDst, Field::VlanTci] {
+            let def = field.def();
+            // Of the tag only its VLAN and whether it is there.
+            let mask: &[u8] = match field {
+                Field::VlanTci => &[0x1f, 0xff],
+                _ => &def.place(),
+            };
+            let tagged = key.u16(at::VLAN_TCI) != 0;
+            for (index, bits) in mask.iter().enumerate() {
+                if field != Field::VlanTci || tagged {
+                    self.looked_at.bytes_mut()[def.offset + index] |= bits;
+                }
+            }
+        }
+        let Some(front) = ethernet(&sent.bytes) else {
+            out.push(Node::new(
+                Kind::Warning,
+                "the packet is too short to be switched",
+            ));
+            return;
+        };
+        let told = self.switch.with_datapath(|datapath| {
+            datapath.explain_normal(here.bridge.id, sent.in_port, &front)
+        });
+        let Ok(Ok(told)) = told else { return };
+        if told.learns && self.request.given {
+            let port = here
+                .bridge
+                .ports
+                .borrow()
+                .get(&port::to_u16(sent.in_port).unwrap_or(u16::MAX))
+                .map_or(String::new(), |port| port.config.interface_name.clone());
+            let [a, b, c, d, e, f] = front.src;
+            out.push(Node::new(
+                Kind::Detail,
+                format!(
+                    "would learn that {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x} is on port {port} in VLAN {}",
+                    told.vlan
+                ),
+            ));
+        }
+        out.extend(decision(&told.decision, here, &front));
+        for copy in &told.copies {
+            self.tagged(copy, sent, key, here, out);
+        }
+    }
+
+    /// A port in the datapath's list of actions.
+    fn datapath_port(&self, bridge: &Bridge, id: PortId) -> String {
+        let ports = bridge.ports.borrow();
+        let Some(port) = ports.values().find(|port| port.id == id) else {
+            return "none".into();
+        };
+        match self.numbers.of(port) {
+            _ if self.request.names => port.config.interface_name.clone(),
+            Some(number) => number.to_string(),
+            None => "none".into(),
+        }
+    }
+}
+
+/// What the learning switch decided, in Open vSwitch's words.
+fn decision(decision: &NormalDecision, here: &Here<'_>, front: &Ethernet) -> Vec<Node> {
+    let detail = |text: &str| vec![Node::new(Kind::Detail, text)];
+    let name = || {
+        let ports = here.bridge.ports.borrow();
+        ports
+            .get(&port::to_u16(here.in_port).unwrap_or(u16::MAX))
+            .map_or("none".to_owned(), |port| port.config.interface_name.clone())
+    };
+    match decision {
+        NormalDecision::Learned => detail("forwarding to learned port"),
+        NormalDecision::Flood => detail("no learned MAC for destination, flooding"),
+        NormalDecision::Drop(DropReason::LearnedOnIngress) => {
+            detail("learned port is input port, dropping")
+        }
+        NormalDecision::Drop(DropReason::LearnedPortGone) => {
+            detail("learned port is unknown, dropping")
+        }
+        NormalDecision::Drop(DropReason::ReservedAddress) => {
+            detail("packet has reserved destination MAC, dropping")
+        }
+        NormalDecision::Drop(DropReason::MirrorPort) => vec![Node::new(
+            Kind::Error,
+            format!(
+                "dropping packet received on port {}, which is reserved exclusively for mirroring",
+                name()
+            ),
+        )],
+        NormalDecision::Drop(DropReason::VlanNotCarried) => {
+            let vid = front.tag.map_or(0, Tag::vid);
+            let ports = here.bridge.ports.borrow();
+            let access = ports
+                .get(&port::to_u16(here.in_port).unwrap_or(u16::MAX))
+                .and_then(|port| match port.settings(false).vlan.mode() {
+                    datapath::vlan::VlanMode::Access(own) => Some(own),
+                    _ => None,
+                });
+            let why = match access {
+                Some(own) => format!(
+                    "dropping VLAN {vid} tagged packet received on port {} configured as VLAN {own} access port",
+                    name()
+                ),
+                None => format!(
+                    "dropping VLAN {vid} packet received on port {} not configured for trunking VLAN {vid}",
+                    name()
+                ),
+            };
+            vec![
+                Node::new(Kind::Error, why),
+                Node::new(
+                    Kind::Warning,
+                    "disallowed VLAN VID for this input port, dropping",
+                ),
+            ]
+        }
+        NormalDecision::Drop(reason) => vec![Node::new(Kind::Warning, format!("{reason:?}"))],
+    }
+}
+
+fn ethernet(frame: &[u8]) -> Option<Ethernet> {
+    let mut frame = packet::HeapFrame::new(frame);
+    datapath::vlan::ethernet(&mut frame).ok()
+}
+
+/// A frame with another outermost tag.
+fn retag(frame: &[u8], tag: Option<Tag>) -> Vec<u8> {
+    let mut bytes = frame.to_vec();
+    let tagged =
+        bytes.len() >= 18 && matches!(u16::from_be_bytes([bytes[12], bytes[13]]), 0x8100 | 0x88a8);
+    if tagged {
+        bytes.drain(12..16);
+    }
+    if let (Some(tag), true) = (tag, bytes.len() >= 12) {
+        let [a, b] = tag.tpid.to_be_bytes();
+        let [c, d] = tag.tci.to_be_bytes();
+        bytes.splice(12..12, [a, b, c, d]);
+    }
+    bytes
+}
+
+fn hexadecimal(number: u64) -> String {
+    match number {
+        0 => "0".into(),
+        number => format!("{number:#x}"),
+    }
+}
+
+/// The action set stands below the rule with which the walk began, as in Open vSwitch.
+fn take_in_set(nodes: &mut Vec<Node>) {
+    let is_set = |node: &Node| node.text.starts_with("--.");
+    if let [.., first, set] = &mut nodes[..]
+        && is_set(set)
+        && first.kind == Kind::Table
+        && !is_set(first)
+        && let Some(set) = nodes.pop()
+        && let Some(first) = nodes.last_mut()
+    {
+        first.below.push(set);
+    }
+}
+
+/// Whether something was written to the action set's output.
+fn wrote_set(steps: &[Step]) -> bool {
+    steps.iter().any(|step| match &step.what {
+        What::Instruction(Instruction::WriteActions(actions)) => actions
+            .iter()
+            .any(|action| matches!(action, Action::Output { .. } | Action::Group(_))),
+        What::Copy => false,
+        _ => wrote_set(&step.steps),
+    })
+}
+
+/// Why Open vSwitch says that a walk failed.
+fn failure(steps: &[Step]) -> Option<&'static str> {
+    steps.iter().find_map(|step| match &step.what {
+        What::Error(text) if text.ends_with("resubmit actions") => Some("Too many resubmits"),
+        What::Error(text) if text.contains("stack") => Some("Stack too deep"),
+        What::Error(_) => Some("Recursion too deep"),
+        _ => failure(&step.steps),
+    })
+}

@@ -1,0 +1,82 @@
+"""Rules and packets for `ofproto/trace`: bridges br0 (ports p1 to p3, patch port 11 to br1) and br1 (ports q1, patch port 12)."""
+
+METERS = ("meter=1,kbps,band=type=drop,rate=100",)
+
+# Each packet is one of ip,nw_src=1.1.1.N, which finds the rule of that number.
+NUMBERED = {
+    1: "output:11,output:2",
+    2: "resubmit(,5),resubmit(,6),output:3",
+    3: "write_actions(output:2),goto_table:4",
+    8: "write_actions(set_field:1.2.3.4->ip_dst,output:2)",
+    9: "resubmit(,0)",
+    11: "in_port,output:1,output:2,output:99",
+    12: "output:NXM_NX_REG0[],push:NXM_NX_REG0[],pop:NXM_NX_REG1[],note:01.02.03.04.05.06,exit",
+    14: "resubmit(,20),clone(push_vlan:0x8100,set_field:4101->vlan_vid,output:2),output:3",
+    17: "output(port=2,max_len=64),local,controller(userdata=01.02,reason=no_match)",
+    18: "set_field:aa:aa:aa:aa:aa:aa->eth_dst,set_field:8->ip_dscp,set_field:7->nw_ttl,output:2,set_field:1->nw_ecn,output:3",
+    19: "meter:1,output:2",
+    20: "set_field:0x5->reg0,move:NXM_NX_REG0[0..15]->NXM_NX_REG1[16..31],set_field:0x7->metadata,resubmit(,30)",
+    21: "dec_ttl,output:2",
+    22: "set_queue:5,output:2,pop_queue,output:3",
+    23: "set_field:9.9.9.9->ip_dst,output:2,set_field:0.0.0.0->ip_dst,output:3",
+    24: "load:0x2->NXM_NX_REG3[],output:NXM_NX_REG3[]",
+    25: "move:NXM_OF_ETH_SRC[]->NXM_OF_ETH_DST[],set_field:00:11:22:33:44:55->eth_src,in_port",
+    26: "write_metadata:0x12/0xff,goto_table:40",
+    27: "set_field:5->tun_id,set_field:0x9->pkt_mark,output:3",
+    28: "controller(max_len=100,id=7)",
+    29: "resubmit(2,50)",
+    30: "normal",
+    32: "write_actions(output:3,output:2),clear_actions",
+    33: "clear_actions,write_actions(output:3)",
+    34: "push_vlan:0x8100,set_field:4103->vlan_vid,set_field:3->vlan_pcp,output:2,pop_vlan,output:3",
+    35: "resubmit(,60),resubmit(,61),output:2",
+    36: "clone(set_field:1->reg0,resubmit(,62)),resubmit(,62)",
+    37: "output:11",
+    38: "set_field:10.9.9.9->ip_src,resubmit(,63),output:2",
+}
+
+FLOWS = tuple(f"table=0,ip,nw_src=1.1.1.{number},actions={actions}" for number, actions in NUMBERED.items()) + (
+    "table=5,priority=1,reg0=0,actions=resubmit(,6),resubmit(,7)",
+    "table=20,actions=drop",
+    "table=30,priority=7,cookie=0x99,reg1=0x50000/0xf0000,metadata=0x7,actions=output:2",
+    "table=40,metadata=0x2/0xf,actions=output:3",
+    "table=50,in_port=2,actions=output:1",
+    "table=60,priority=3,udp,actions=resubmit(,61)",
+    "table=61,cookie=0x61,actions=output:3",
+    "table=62,reg0=1,actions=output:2",
+    "table=62,reg0=0,actions=output:3",
+    "table=63,ip,nw_src=10.0.0.0/8,actions=output:3",
+    "table=0,arp,actions=normal",
+    "table=0,ipv6,actions=move:NXM_NX_IPV6_SRC[0..15]->NXM_NX_REG3[0..15],set_field:fe80::9->ipv6_dst,output:2",
+    "table=0,tcp,actions=set_field:90->tcp_dst,output:2",
+    "table=0,dl_vlan=5,actions=pop_vlan,output:2",
+    "table=0,dl_vlan=6,actions=set_field:4103->vlan_vid,output:2",
+    "table=0,dl_type=0x88cc,actions=controller",
+)
+PEER_FLOWS = ("ip,nw_src=1.1.1.1,actions=set_field:9.9.9.9->ip_dst,output:1", "ip,nw_src=1.1.1.37,actions=mod_nw_dst:9.9.9.9,output:1", "priority=1,actions=normal")
+
+PACKETS = tuple(f"in_port=1,udp,nw_ttl=64,nw_src=1.1.1.{number}" for number in NUMBERED) + (
+    "in_port=1", "in_port=2,dl_dst=ff:ff:ff:ff:ff:ff", "in_port=p2,dl_src=02:00:00:00:00:01,dl_dst=02:00:00:00:00:02,dl_type=0x1234",
+    "in_port=LOCAL,arp,arp_op=1,dl_src=02:00:00:00:00:01,dl_dst=ff:ff:ff:ff:ff:ff,arp_spa=1.1.1.1,arp_tpa=1.1.1.2",
+    "in_port=1,arp,dl_dst=01:80:c2:00:00:01", "in_port=1,udp6,ipv6_src=fe80::1,nw_ttl=9,udp_dst=53", "in_port=3,tcp,nw_ttl=5,tcp_dst=80,tcp_flags=syn|ack",
+    "in_port=1,dl_vlan=5,dl_vlan_pcp=3", "in_port=1,dl_vlan=6", "in_port=1,dl_type=0x88cc", "in_port=1,udp,nw_ttl=1,nw_src=1.1.1.21",
+    "in_port=1,udp,nw_frag=later,nw_src=1.1.1.1", "in_port=1,icmp,icmp_type=8,nw_ttl=7", "in_port=1,sctp,nw_ttl=7,sctp_dst=9,nw_tos=32,nw_ecn=2", "in_port=7",
+    "in_port=1,reg0=5,metadata=9,tun_id=3,pkt_mark=7", "in_port=1,mpls,mpls_label=5,mpls_bos=1,mpls_ttl=3", "in_port=1,vlan_tci=0x7005", "udp,nw_src=1.1.1.2,nw_ttl=3",
+    "in_port=1,rarp,arp_op=3",
+)
+# Further arguments: (bridge, flow, ...).
+CALLS = tuple(("br0", packet) for packet in PACKETS) + (
+    ("br0", "in_port=1,udp,nw_src=1.1.1.1,nw_ttl=64", "--names"), ("br0", "in_port=1,udp,nw_src=1.1.1.20,nw_ttl=64", "-generate"),
+    ("br1", "in_port=1,dl_src=02:00:00:00:00:01,dl_dst=02:00:00:00:00:02"), ("br0", "in_port=1", "0200000000020200000000010800450000140000000040110000010101130a000001"),
+    ("in_port(2),eth(src=02:00:00:00:00:01,dst=02:00:00:00:00:02),eth_type(0x0800),ipv4(src=1.1.1.18,dst=2.2.2.2,proto=17,ttl=9),udp(src=1,dst=2)",),
+    ("ovs-dummy", "in_port(1),eth(src=02:00:00:00:00:01,dst=02:00:00:00:00:02),eth_type(0x88cc)"),
+    # Errors.
+    ("br0", "foo=1"), ("br0", "in_port=1,foo"), ("br0", "in_port=xx"), ("br0", "in_port=1,nw_src=1.2.3"), ("br0", "in_port=1,tcp,tp_dst=x"), ("br0", "tcp,tp_dst=1/2"),
+    ("br9", "in_port=1"), ("in_port=1",), ("in_port(9),eth()",), ("br0", "in_port(1),eth()"), ("br0", "in_port=1", "zz", "yy"), ("br0", "in_port=1", "0011"),
+    ("br0", "in_port=1", "--foo"), ("br0", "in_port=1", "--ct-next"), ("br0", "in_port=1", "--ct-next", "foo"), ("br0", "in_port=1", "--ct-next", "new"),
+    ("br0",), ("br0", "in_port=1,in_port=2"), ("br0", "actions=drop"), ("br0", "in_port=1", "a", "b", "c"),
+)
+PACKET_OUTS = (
+    ("br0", "in_port=1,udp,nw_src=1.1.1.2,nw_ttl=3", "output:2,resubmit(,0)"), ("br0", "in_port=controller,udp,nw_ttl=3,nw_src=1.1.1.1", "table"),
+    ("br0", "in_port=1,udp,nw_ttl=9", "mod_dl_dst:02:00:00:00:00:07,2,controller"), ("br0", "in_port=1,udp,nw_ttl=9", "all"), ("br0", "in_port=1,udp", "foo"), ("br0", "in_port=1", "output:xx"),
+)
