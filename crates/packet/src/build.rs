@@ -11,13 +11,24 @@ use crate::wire::{Arp, Icmp, Ipv4, Ipv6, Sctp, Tcp, Udp};
 /// One layer.
 #[derive(Clone, Debug)]
 enum Layer {
-    Vlan { tpid: u16, tci: u16 },
+    Vlan {
+        tpid: u16,
+        tci: u16,
+    },
     Snap,
     Mpls(u32),
+    Pbb {
+        tci: u32,
+        dst: [u8; 6],
+        src: [u8; 6],
+    },
     Arp(Vec<u8>),
     Ipv4(Vec<u8>),
     Ipv6(Vec<u8>),
-    Extension { kind: u8, bytes: Vec<u8> },
+    Extension {
+        kind: u8,
+        bytes: Vec<u8>,
+    },
     Tcp(Vec<u8>),
     Udp(Vec<u8>),
     Sctp(Vec<u8>),
@@ -80,6 +91,11 @@ impl Builder {
     /// An MPLS label stack entry; the bottom bit must be in it.
     pub fn mpls(self, entry: u32) -> Builder {
         self.push(Layer::Mpls(entry))
+    }
+
+    /// A PBB service tag and the customer's addresses.
+    pub fn pbb(self, tci: u32, dst: [u8; 6], src: [u8; 6]) -> Builder {
+        self.push(Layer::Pbb { tci, dst, src })
     }
 
     /// An ARP packet for Ethernet and IPv4.
@@ -260,6 +276,14 @@ impl Builder {
                     eth_type = 0x8847;
                     bytes
                 }
+                Layer::Pbb { tci, dst, src } => {
+                    let mut bytes = tci.to_be_bytes().to_vec();
+                    bytes.extend([*dst, *src].concat());
+                    bytes.extend_from_slice(&eth_type.to_be_bytes());
+                    bytes.extend(inner);
+                    eth_type = 0x88e7;
+                    bytes
+                }
                 Layer::Arp(bytes) => {
                     eth_type = 0x0806;
                     [bytes.clone(), inner].concat()
@@ -298,7 +322,7 @@ impl Builder {
     pub fn frame(&self) -> HeapFrame {
         let mut frame = HeapFrame::new(&self.bytes());
         let mut key = FlowKey::ZERO;
-        let layers = parse::all_tags(&mut frame, &mut key);
+        let layers = parse::innermost(&mut frame, &mut key);
         let csum_offset = match key.u8(at::IP_PROTO) {
             6 => 16,
             17 => 6,

@@ -6,6 +6,7 @@
 //! Checksums follow by differences. A frame whose transport checksum is still to be computed holds the pseudo header's sum in its place; of
 //! that only the addresses are part. The transport is touched only where its header is at hand: not in later fragments.
 
+mod encapsulation;
 mod fields;
 #[cfg(test)]
 mod tests;
@@ -18,6 +19,9 @@ use crate::key::{FlowKey, WordSet, at};
 use crate::parse::Layers;
 use crate::value::Value;
 
+pub use encapsulation::{
+    MplsTtl, copy_ttl_in, copy_ttl_out, dec_mpls_ttl, pop_mpls, pop_pbb, push_mpls, push_pbb,
+};
 pub use fields::is_metadata;
 pub use vlan::{pop_vlan, push_vlan, set_vlan_pcp, set_vlan_vid};
 
@@ -27,7 +31,8 @@ const IPV6: u16 = 0x86dd;
 /// Writes the bits of `value` that are set in `mask`, both as the field lies in the key, to the packet and its key.
 ///
 /// Nothing happens where the packet lacks the field's header, for fields that are not writable, and when value or mask have not the field's
-/// length. Writing an ICMPv6 type does not make the key's neighbour discovery words follow. Writing a TCI
+/// length. Writing an ICMPv6 type does not make the key's neighbour discovery words follow; writing an Ethertype, an IP protocol or a bottom-of-stack
+/// bit makes the packet be read again, and fills all of [`crate::parse::PACKET_WORDS`] of the key. Writing a TCI
 /// ([`Field::VlanTci`]) with the bit 0x1000 adds a tag where there is none, and without it removes the tag. False only when there was no room for
 /// such a tag, or memory ran out: then the packet must be dropped.
 pub fn set_field<F: Frame>(

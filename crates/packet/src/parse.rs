@@ -14,7 +14,7 @@ pub(crate) mod tests;
 pub mod twin;
 
 use crate::frame::Frame;
-use crate::key::{FlowKey, WordSet};
+use crate::key::{FlowKey, WordSet, at};
 use std::sync::atomic::{AtomicU8, Ordering};
 
 pub(crate) use general::{ETH_TYPE_MIN, VLAN_PRESENT};
@@ -24,7 +24,7 @@ pub(crate) use general::{ETH_TYPE_MIN, VLAN_PRESENT};
 pub const HEADERS_LIMIT: usize = 1024;
 
 /// The words that are filled from the packet's bytes; the others hold metadata and are only set to zero.
-pub const PACKET_WORDS: WordSet = WordSet(WordSet::HOT.0 | 0x1ff_8000);
+pub const PACKET_WORDS: WordSet = WordSet(WordSet::HOT.0 | 0x1ff_8000 | 1 << (at::PBB_ISID / 8));
 
 /// Why parsing ended early. The key holds what came before.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -54,11 +54,13 @@ pub enum Malformed {
     Transport,
     /// Headers reach beyond the first segment.
     Split,
+    /// Ends inside a PBB service tag or the addresses behind it.
+    Pbb,
 }
 
 impl Malformed {
     /// Every reason, in order.
-    pub const ALL: [Malformed; 12] = [
+    pub const ALL: [Malformed; 13] = [
         Malformed::Ethernet,
         Malformed::Vlan,
         Malformed::Mpls,
@@ -71,6 +73,7 @@ impl Malformed {
         Malformed::Ipv6Extension,
         Malformed::Transport,
         Malformed::Split,
+        Malformed::Pbb,
     ];
 
     /// The name of its counter.
@@ -88,6 +91,7 @@ impl Malformed {
             Malformed::Ipv6Extension => "malformed_ipv6_extension",
             Malformed::Transport => "malformed_transport",
             Malformed::Split => "malformed_split",
+            Malformed::Pbb => "malformed_pbb",
         }
     }
 }
@@ -95,7 +99,7 @@ impl Malformed {
 /// Where a packet's layers begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Layers {
-    /// First byte after the Ethernet header, VLAN tags, LLC/SNAP and MPLS labels. 0 in frames shorter than an Ethernet header.
+    /// First byte after the Ethernet header, VLAN tags, LLC/SNAP and MPLS labels; that of a PBB service tag. 0 in frames shorter than an Ethernet header.
     pub l3: u16,
     /// First byte after the IP header and its extension headers; 0 when there is no sound IP header.
     pub l4: u16,
@@ -323,12 +327,25 @@ fn gather<F: Frame>(frame: &mut F, in_port: u32, needed: WordSet, key: &mut Flow
     parse(frame.head(), frame.len(), in_port, needed, key)
 }
 
-/// [`parse_frame`] that reads any number of VLAN tags, for those who look for the layers and not for what rules match.
-pub(crate) fn all_tags<F: Frame>(frame: &mut F, key: &mut FlowKey) -> Layers {
-    let words = WordSet::EMPTY;
-    let all = |frame: &F, key: &mut FlowKey| {
-        general::extract(frame.head(), frame.len(), 0, words, key, u8::MAX)
+/// [`parse_frame`] of a frame that has been edited: reads `vlan_limit` tags and fills all of [`PACKET_WORDS`].
+#[cold]
+pub(crate) fn again<F: Frame>(frame: &mut F, key: &mut FlowKey, vlan_limit: u8) -> Layers {
+    let words = PACKET_WORDS.minus(WordSet::HOT);
+    let in_port = key.u32(at::IN_PORT);
+    let read = |frame: &F, key: &mut FlowKey| {
+        general::extract(frame.head(), frame.len(), in_port, words, key, vlan_limit)
     };
+    let layers = read(frame, key);
+    if layers.malformed == Some(Malformed::Split) && frame.linearize(HEADERS_LIMIT) {
+        return read(frame, key);
+    }
+    layers
+}
+
+/// [`parse_frame`] that reads any number of VLAN tags and goes on behind MPLS labels and PBB headers, for those who look for the innermost layers
+/// and not for what rules match.
+pub(crate) fn innermost<F: Frame>(frame: &mut F, key: &mut FlowKey) -> Layers {
+    let all = |frame: &F, key: &mut FlowKey| general::innermost(frame.head(), frame.len(), key);
     let layers = all(frame, key);
     if layers.malformed == Some(Malformed::Split) && frame.linearize(HEADERS_LIMIT) {
         return all(frame, key);

@@ -88,7 +88,7 @@ impl Plan {
     fn new<F: Frame>(frame: &mut F) -> Result<Plan, SegmentError> {
         let offload = frame.offload();
         let mut key = FlowKey::ZERO;
-        let layers = parse::all_tags(frame, &mut key);
+        let layers = parse::innermost(frame, &mut key);
         let eth_type = key.u16(at::ETH_TYPE);
         let protocol = key.u8(at::IP_PROTO);
         let fits = match offload.gso {

@@ -4,13 +4,15 @@
 //! OpenFlow 1.3.5 section 6.4 wants it (`OFPBAC_MATCH_INCONSISTENT`), while earlier actions of the list push and pop tags. What this
 //! switch cannot do is refused, never ignored. Errors are those that Open vSwitch 3.1 gives, except where a comment says otherwise.
 
+mod encapsulation;
+
 use openflow::Version;
 use openflow::action::{Action, Bundle, Instruction, Multipath, Subfield};
 use openflow::error::Error;
 use openflow::port::{self, PortNo};
 use packet::fields::Prerequisite;
 use packet::key::at;
-use packet::{Field, Match};
+use packet::{Field, Match, Value};
 use std::borrow::Cow;
 
 /// The highest table that a rule may send packets to.
@@ -233,13 +235,13 @@ impl<'m> Situation<'m> {
             | Action::Encap(_)
             | Action::Decap(_)
             | Action::DecNshTtl => Err(Error::BadActionExperimenterType),
-            Action::CopyTtlIn
-            | Action::CopyTtlOut
-            | Action::PushMpls(_)
-            | Action::PopMpls(_)
-            | Action::DecMplsTtl
-            | Action::PushPbb(_)
-            | Action::PopPbb => Err(Error::BadActionType),
+            Action::CopyTtlIn | Action::CopyTtlOut | Action::DecMplsTtl => {
+                self.wants(Prerequisite::Mpls)
+            }
+            Action::PushMpls(ethertype) => self.push_mpls(*ethertype),
+            Action::PopMpls(ethertype) => self.pop_mpls(*ethertype),
+            Action::PushPbb(ethertype) => self.push_pbb(*ethertype),
+            Action::PopPbb => self.pop_pbb(),
             Action::SetQueue(_)
             | Action::PopQueue
             | Action::SetEthSrc(_)
@@ -282,9 +284,10 @@ impl<'m> Situation<'m> {
         self.has(part.field)
     }
 
-    fn destination(&self, part: &Subfield) -> Result<(), Error> {
+    fn destination(&mut self, part: &Subfield) -> Result<(), Error> {
         written(part)?;
-        self.has(part.field)
+        self.has(part.field)?;
+        self.write_shape(part.field, 0)
     }
 
     fn set_field(&mut self, field: Field, value: &[u8], mask: &[u8]) -> Result<(), Error> {
@@ -314,7 +317,9 @@ impl<'m> Situation<'m> {
         if field == Field::VlanTci {
             self.write_tag(at::VLAN_TCI, u16::from_be_bytes([value[0], value[1]]));
         }
-        Ok(())
+        let whole = *mask == *place;
+        let number = Value::from_bytes(value).to_u64() >> def.shift;
+        self.write_shape(field, if whole { number } else { 0 })
     }
 
     /// Unlike a match, which says by the field itself that there is a tag, an action needs one that is there already (1.3.5 section 7.2.5).
@@ -341,20 +346,22 @@ impl<'m> Situation<'m> {
             // Whether there is a tag afterwards is told by these bits alone, also where others stay (Open vSwitch).
             self.write_tag(at::VLAN_TCI, (value << dst.start) as u16);
         }
-        Ok(())
+        let whole = usize::from(dst.bits) == dst.field.def().action_bits;
+        self.write_shape(dst.field, if whole { value } else { 0 })
     }
 
-    fn copy(&self, src: &Subfield, dst: &Subfield) -> Result<(), Error> {
+    fn copy(&mut self, src: &Subfield, dst: &Subfield) -> Result<(), Error> {
         if src.bits != dst.bits {
             return Err(Error::BadActionArgument);
         }
         within(src)?;
         written(dst)?;
         self.has(src.field)?;
-        self.has(dst.field)
+        self.has(dst.field)?;
+        self.write_shape(dst.field, 0)
     }
 
-    fn multipath(&self, multipath: &Multipath) -> Result<(), Error> {
+    fn multipath(&mut self, multipath: &Multipath) -> Result<(), Error> {
         self.destination(&multipath.dst)?;
         // Every way's number must fit.
         let bits = multipath.dst.bits;
@@ -364,7 +371,7 @@ impl<'m> Situation<'m> {
         Ok(())
     }
 
-    fn bundle(&self, bundle: &Bundle) -> Result<(), Error> {
+    fn bundle(&mut self, bundle: &Bundle) -> Result<(), Error> {
         for member in &bundle.members {
             // Nothing says how many bytes a controller wants.
             if *member == port::CONTROLLER {
@@ -425,17 +432,9 @@ impl<'m> Situation<'m> {
     }
 }
 
-/// Fields that actions may write: those of connection tracking only inside `ct`, those of PBB not yet.
+/// Fields that actions may write: those of connection tracking only inside `ct`.
 pub(crate) fn writable(field: Field) -> bool {
-    let refused = matches!(
-        field,
-        Field::InPortOxm
-            | Field::CtMark
-            | Field::CtLabel
-            | Field::MplsBos
-            | Field::PbbIsid
-            | Field::PbbUca
-    );
+    let refused = matches!(field, Field::InPortOxm | Field::CtMark | Field::CtLabel);
     field.def().writable && !refused
 }
 

@@ -156,6 +156,13 @@ fn append_one(ops: &mut Vec<Op>, action: &Action, place: Place, context: Context
         }),
         Action::PopVlan => ops.push(Op::PopVlan),
         Action::PushVlan(ethertype) => ops.push(Op::PushVlan(*ethertype)),
+        Action::PushMpls(ethertype) => ops.push(Op::PushMpls(*ethertype)),
+        Action::PopMpls(ethertype) => ops.push(Op::PopMpls(*ethertype)),
+        Action::DecMplsTtl => ops.push(Op::DecMplsTtl),
+        Action::CopyTtlOut => ops.push(Op::CopyTtlOut),
+        Action::CopyTtlIn => ops.push(Op::CopyTtlIn),
+        Action::PushPbb(_) => ops.push(Op::PushPbb),
+        Action::PopPbb => ops.push(Op::PopPbb),
         Action::SetVlanVid { vid, push } => ops.push(Op::SetVlanVid {
             vid: *vid,
             push: *push,

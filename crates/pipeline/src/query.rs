@@ -164,8 +164,9 @@ impl Pipeline {
     }
 }
 
-/// `OFPAT_*` numbers of the actions that [`crate::compile`] knows: output, push and pop VLAN, set queue, set and decrement IP TTL, set field.
-const ACTIONS: [u32; 7] = [0, 17, 18, 21, 23, 24, 25];
+/// `OFPAT_*` numbers of the actions that [`crate::compile`] knows: output, copy TTL out and in, set and decrement MPLS TTL, push and pop VLAN and
+/// MPLS, set queue, set and decrement IP TTL, set field, push and pop PBB.
+const ACTIONS: [u32; 15] = [0, 11, 12, 15, 16, 17, 18, 19, 20, 21, 23, 24, 25, 26, 27];
 
 /// What table `table` can do, for ordinary rules and the table-miss rule alike.
 pub fn table_features(table: u8, max_entries: u32) -> TableFeatures {

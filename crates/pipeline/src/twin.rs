@@ -542,6 +542,7 @@ impl<'p> Machine<'p> {
             Action::Resubmit {
                 with_ct_orig: true, ..
             } => {}
+            Action::DecMplsTtl => return self.dec_mpls_ttl(at),
             Action::Resubmit { in_port, table, .. } => {
                 let in_port = in_port.unwrap_or(self.key.u32(at::IN_PORT));
                 self.resubmit(in_port, table.unwrap_or(at.table), at);
@@ -592,6 +593,12 @@ impl<'p> Machine<'p> {
         match action {
             Action::PushVlan(ethertype) => self.packet.push_vlan(*ethertype),
             Action::PopVlan => self.packet.pop_vlan(),
+            Action::PushMpls(ethertype) => self.packet.push_mpls(*ethertype, &self.key),
+            Action::PopMpls(ethertype) => self.packet.pop_mpls(*ethertype),
+            Action::CopyTtlOut => self.packet.copy_ttl(true),
+            Action::CopyTtlIn => self.packet.copy_ttl(false),
+            Action::PushPbb(_) => self.packet.push_pbb(),
+            Action::PopPbb => self.packet.pop_pbb(),
             Action::SetVlanVid { vid, push } => self.packet.set_tag(*push, 0x0fff, *vid),
             Action::SetVlanPcp { pcp, push } => {
                 self.packet.set_tag(*push, 0xe000, u16::from(*pcp) << 13)
@@ -755,6 +762,22 @@ impl<'p> Machine<'p> {
         }
     }
 
+    fn dec_mpls_ttl(&mut self, at: At) -> Flow {
+        match self.packet.label() {
+            Some(entry) if entry & 0xff > 1 => {
+                self.packet
+                    .write(Field::MplsTtl, u128::from(entry & 0xff) - 1);
+                self.parse_again();
+                Flow::On
+            }
+            Some(_) => {
+                self.send_to_controller(at, PacketInReason::InvalidTtl, u16::MAX, 0, &[]);
+                Flow::EndOfList
+            }
+            None => Flow::On,
+        }
+    }
+
     /// The field's number, low bit first, as actions count its bits.
     fn field(&self, field: Field) -> u128 {
         let def = field.def();
@@ -813,19 +836,25 @@ fn in_order(set: &[Action]) -> (Vec<Action>, bool) {
     let finals = last(|action| matches!(action, Action::Output { .. }))
         .or_else(|| last(|action| matches!(action, Action::Resubmit { .. })));
     let mut ordered = Vec::new();
-    ordered.extend(last(|action| matches!(action, Action::PopVlan)));
-    ordered.extend(last(|action| matches!(action, Action::PushVlan(_))));
-    ordered.extend(last(|action| matches!(action, Action::DecTtl(_))));
+    let slots: [fn(&Action) -> bool; 10] = [
+        |action| matches!(action, Action::CopyTtlIn),
+        |action| matches!(action, Action::PopVlan),
+        |action| matches!(action, Action::PopPbb),
+        |action| matches!(action, Action::PopMpls(_)),
+        |action| matches!(action, Action::PushMpls(_)),
+        |action| matches!(action, Action::PushPbb(_)),
+        |action| matches!(action, Action::PushVlan(_)),
+        |action| matches!(action, Action::CopyTtlOut),
+        |action| matches!(action, Action::DecTtl(_)),
+        |action| matches!(action, Action::DecMplsTtl),
+    ];
+    ordered.extend(slots.iter().filter_map(|slot| last(*slot)));
     let slotted = |action: &&Action| {
-        !matches!(
-            action,
-            Action::PopVlan
-                | Action::PushVlan(_)
-                | Action::DecTtl(_)
-                | Action::SetQueue(_)
-                | Action::Output { .. }
-                | Action::Resubmit { .. }
-        )
+        !slots.iter().any(|slot| slot(action))
+            && !matches!(
+                action,
+                Action::SetQueue(_) | Action::Output { .. } | Action::Resubmit { .. }
+            )
     };
     ordered.extend(set.iter().filter(slotted).cloned());
     ordered.extend(last(|action| matches!(action, Action::SetQueue(_))));

@@ -247,7 +247,8 @@ fn tables_tell_what_they_hold() {
     );
     assert!(features[253].rules.next_tables.is_empty());
     assert!(features[0].matchable.contains(&(Field::Ipv4Src, true)));
-    assert!(!features[0].rules.apply.set_fields.contains(&Field::EthType));
+    assert!(features[0].rules.apply.set_fields.contains(&Field::PbbIsid));
+    assert!(!features[0].rules.apply.set_fields.contains(&Field::IpFrag));
     switch.pipeline.set_miss(3, Miss::Controller);
     assert_eq!(
         (switch.pipeline.miss(3), switch.pipeline.miss(4)),

@@ -9,18 +9,25 @@ pub(crate) struct ActionSet {
     ops: Vec<Op>,
 }
 
-/// Where a step stands in the order of execution: pop, push VLAN, decrement TTL, set fields, queue, output.
+/// Where a step stands in the order of execution: copy TTL in, pop from the outside, push, copy TTL out, decrement TTL, set fields, queue, output.
 fn rank(op: &Op) -> u8 {
     match op {
+        Op::CopyTtlIn => 0,
         Op::PopVlan => 1,
-        Op::PushVlan(_) => 4,
-        Op::DecTtl(_) => 6,
+        Op::PopPbb => 2,
+        Op::PopMpls(_) => 3,
+        Op::PushMpls(_) => 4,
+        Op::PushPbb => 5,
+        Op::PushVlan(_) => 6,
+        Op::CopyTtlOut => 7,
+        Op::DecTtl(_) => 8,
+        Op::DecMplsTtl => 9,
         Op::SetField { .. }
         | Op::Set(_)
         | Op::Move { .. }
         | Op::SetVlanVid { .. }
         | Op::SetVlanPcp { .. } => CHANGES,
-        Op::SetQueue(_) => 8,
+        Op::SetQueue(_) => 11,
         _ => OUTPUTS,
     }
 }
@@ -29,9 +36,9 @@ fn rank(op: &Op) -> u8 {
 const MAX_STEPS: usize = 1024;
 
 /// Sets and moves all run, in the order in which they were written, as in Open vSwitch: one may read what another wrote.
-const CHANGES: u8 = 7;
+const CHANGES: u8 = 10;
 /// Of outputs only the last runs.
-const OUTPUTS: u8 = 10;
+const OUTPUTS: u8 = 20;
 
 /// Whether a new step takes the place of an old one.
 fn same_kind(old: &Op, new: &Op) -> bool {

@@ -165,6 +165,20 @@ pub enum Op {
     },
     /// Decrement the IP TTL; where it runs out, the packet goes to the controllers with these ids and this list ends.
     DecTtl(Box<[u16]>),
+    /// Push an MPLS label with this Ethertype (0x8847, 0x8848).
+    PushMpls(u16),
+    /// Remove the outermost MPLS label, if there is one; the Ethertype of what follows.
+    PopMpls(u16),
+    /// Decrement the outermost label's TTL; where it runs out, the packet goes to the controllers and this list ends.
+    DecMplsTtl,
+    /// Copy the TTL behind the outermost label into it.
+    CopyTtlOut,
+    /// Copy the outermost label's TTL to the next one behind it.
+    CopyTtlIn,
+    /// Push a PBB header.
+    PushPbb,
+    /// Remove the PBB header, if there is one.
+    PopPbb,
     /// Queue for outputs that follow; None for the port's default.
     SetQueue(Option<u32>),
     /// Look up in a table (None: the current one), then go on with this list. `in_port`: what the lookup matches as ingress port.

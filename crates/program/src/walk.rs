@@ -6,6 +6,7 @@
 //!
 //! Outputs are put off as long as nothing changes the packet: the last one takes the frame itself, only the others cost a copy.
 
+mod edits;
 mod front;
 mod meters;
 mod ways;
@@ -583,6 +584,13 @@ impl<F: Frame> Walk<F> {
                     return Some(self.fail(host, DropReason::ActionFailed));
                 }
             }
+            Op::PushMpls(_)
+            | Op::PopMpls(_)
+            | Op::DecMplsTtl
+            | Op::CopyTtlOut
+            | Op::CopyTtlIn
+            | Op::PushPbb
+            | Op::PopPbb => return self.run_encapsulation(burst, host, op),
             Op::DecTtl(controllers) => return self.dec_ttl(burst, host, controllers),
             Op::SetQueue(queue) => {
                 self.queue = *queue;

@@ -49,7 +49,11 @@ fn frame(kind: u8, a: u8, b: u8) -> Vec<u8> {
     }
     match kind {
         0..=9 => {
-            let (protocol, transport) = if kind.is_multiple_of(2) { (17, 8) } else { (6, 20) };
+            let (protocol, transport) = if kind.is_multiple_of(2) {
+                (17, 8)
+            } else {
+                (6, 20)
+            };
             let fragment = if kind == 9 { 0x20 } else { 0 };
             bytes.extend([
                 8,

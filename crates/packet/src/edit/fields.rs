@@ -1,6 +1,7 @@
 //! Setting any field, masked: where it lies in the frame, and which checksum has it in it.
 
-use super::{Changed, IPV4, IPV6, fix_transport, set_tos, vlan};
+use super::encapsulation::{label_place, reread, service_place, type_place};
+use super::{Changed, IPV4, IPV6, fix_transport, set_ipv4_byte, set_tos, vlan};
 use crate::checksum::{self, Delta};
 use crate::fields::{Field, FieldDef};
 use crate::frame::Frame;
@@ -54,6 +55,16 @@ pub fn set<F: Frame>(
         Field::IpDscp | Field::IpDscpShifted | Field::IpEcn => {
             set_tos(frame, layers, key, value[0], mask[0]);
         }
+        Field::EthType | Field::IpProto | Field::MplsBos => {
+            set_shape(frame, layers, key, field, value, mask);
+        }
+        Field::PbbUca => {
+            if let Some(from) = service_place(frame.head(), layers, key) {
+                let byte = &mut frame.head_mut()[from];
+                *byte = *byte & !(mask[0] << 3) | (value[0] & mask[0]) << 3;
+                merge(&mut key.bytes_mut()[at::PBB_UCA..], value, mask);
+            }
+        }
         _ if is_metadata(field) => merge(&mut key.bytes_mut()[field.def().offset..], value, mask),
         _ => set_in_header(frame, layers, key, field.def(), value, mask),
     }
@@ -64,6 +75,71 @@ pub fn set<F: Frame>(
 fn merge(bytes: &mut [u8], value: &[u8], mask: &[u8]) {
     for ((byte, value), mask) in bytes.iter_mut().zip(value).zip(mask) {
         *byte = *byte & !mask | value & mask;
+    }
+}
+
+/// Fields that say what follows: what does follow is read anew.
+#[cold]
+fn set_shape<F: Frame>(
+    frame: &mut F,
+    layers: &mut Layers,
+    key: &mut FlowKey,
+    field: Field,
+    value: &[u8],
+    mask: &[u8],
+) {
+    let from = match field {
+        Field::EthType => type_place(frame.head(), layers).map(|(place, _)| place),
+        Field::MplsBos => label_place(frame.head(), layers, key).map(|label| label + 2),
+        _ => protocol_place(frame.head(), layers, key),
+    };
+    let Some(from) = from else { return };
+    let head = frame.head_mut();
+    let Some(bytes) = head.get_mut(from..from + mask.len()) else {
+        return;
+    };
+    if field != Field::IpProto {
+        merge(bytes, value, mask);
+        return reread(frame, layers, key);
+    }
+    let old = bytes[0];
+    let new = old & !mask[0] | value[0] & mask[0];
+    let l3 = usize::from(layers.l3);
+    match head.get_mut(l3..l3 + 20) {
+        Some(header) if key.u16(at::ETH_TYPE) == IPV4 => set_ipv4_byte(header, 9, new),
+        _ => head[from] = new,
+    }
+    // The transport header stays as it is; that its checksum has the protocol in it is seen to while it is known where it lies.
+    let mut delta = Delta::new();
+    delta.word(old.into(), new.into());
+    fix_transport(frame, layers, key, delta, Changed::Addresses);
+    reread(frame, layers, key);
+}
+
+/// Where the protocol of what follows the IP header stands: for IPv6 in the last extension header. None in later fragments of IPv6, which do not
+/// begin with it.
+fn protocol_place(head: &[u8], layers: &Layers, key: &FlowKey) -> Option<usize> {
+    let (l3, l4) = (usize::from(layers.l3), usize::from(layers.l4));
+    if l4 == 0 {
+        return None;
+    }
+    match key.u16(at::ETH_TYPE) {
+        IPV4 => Some(l3 + 9),
+        IPV6 => {
+            let (mut place, mut from) = (l3 + 6, l3 + 40);
+            while from < l4 {
+                let header = head.get(from..from + 8)?;
+                let length = match *head.get(place)? {
+                    44 => 8,
+                    51 => (usize::from(header[1]) + 2) * 4,
+                    _ => (usize::from(header[1]) + 1) * 8,
+                };
+                (place, from) = (from, from + length);
+            }
+            let later = key.u8(at::IP_FRAG) & 2 != 0;
+            (from == l4 && !later).then_some(place)
+        }
+        _ => None,
     }
 }
 
@@ -153,12 +229,15 @@ fn locate(field: Field, head: &[u8], layers: &Layers, key: &FlowKey) -> Option<(
     let ipv6 = eth_type == IPV6 && l4 != 0;
     let transport =
         |protocol| (ipv4 || ipv6) && layers.transport && key.u8(at::IP_PROTO) == protocol;
+    let label =
+        |offset| label_place(head, layers, key).map(|label| (label + offset, Covered::Nothing));
     match field {
         EthDst => when(head.len() >= 14, 0, Covered::Nothing),
         EthSrc => when(head.len() >= 14, 6, Covered::Nothing),
-        MplsLabel => mpls(head, layers, eth_type),
-        MplsTc => mpls(head, layers, eth_type).map(|(offset, covered)| (offset + 2, covered)),
-        MplsTtl => mpls(head, layers, eth_type).map(|(offset, covered)| (offset + 3, covered)),
+        MplsLabel => label(0),
+        MplsTc => label(2),
+        MplsTtl => label(3),
+        PbbIsid => service_place(head, layers, key).map(|tag| (tag + 1, Covered::Nothing)),
         ArpOp => when(is_arp(head, l3, eth_type), l3 + 7, Covered::Nothing),
         ArpSha => when(is_arp(head, l3, eth_type), l3 + 8, Covered::Nothing),
         ArpSpa => when(is_arp(head, l3, eth_type), l3 + 14, Covered::Nothing),
@@ -192,22 +271,6 @@ fn is_arp(head: &[u8], l3: usize, eth_type: u16) -> bool {
         && head
             .get(l3..l3 + 28)
             .is_some_and(|arp| arp[..6] == [0, 1, 8, 0, 6, 4])
-}
-
-/// The outermost label: behind the Ethernet header, the tags and, where the type is a length, LLC and SNAP.
-fn mpls(head: &[u8], layers: &Layers, eth_type: u16) -> Option<(usize, Covered)> {
-    if !matches!(eth_type, 0x8847 | 0x8848) {
-        return None;
-    }
-    let type_at = 12 + 4 * usize::from(layers.vlans);
-    let number = u16::from_be_bytes(head.get(type_at..type_at + 2)?.try_into().ok()?);
-    let snap = if number < crate::parse::ETH_TYPE_MIN {
-        8
-    } else {
-        0
-    };
-    let from = type_at + 2 + snap;
-    (from + 4 <= usize::from(layers.l3)).then_some((from, Covered::Nothing))
 }
 
 /// Fields of neighbour discovery (RFC 4861 sections 4.3, 4.4 and 4.6.1).

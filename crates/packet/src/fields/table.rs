@@ -288,7 +288,6 @@ pub static FIELDS: &[FieldDef] = &{
             .nxm_of(1)
             .oxm(3, V12),
         row(EthType, "eth_type", "dl_type", at::ETH_TYPE, 2, 16)
-            .read_only()
             .nxm_of(3)
             .oxm(5, V12),
         // All five VLAN fields lie in one TCI whose bit 0x1000 says that there is a tag. `dl_vlan` and `dl_vlan_pcp` are the words of OpenFlow
@@ -318,7 +317,6 @@ pub static FIELDS: &[FieldDef] = &{
             .needs(P::Mpls)
             .oxm(35, V12),
         row(MplsBos, "mpls_bos", "", at::MPLS_LSE + 2, 1, 1)
-            .read_only()
             .needs(P::Mpls)
             .oxm(36, V13),
         row(MplsTtl, "mpls_ttl", "", at::MPLS_LSE + 3, 1, 8)
@@ -326,11 +324,9 @@ pub static FIELDS: &[FieldDef] = &{
             .nxm_nx(30),
         row(PbbIsid, "pbb_isid", "", at::PBB_ISID + 1, 3, 24)
             .masked()
-            .read_only()
             .needs(P::Pbb)
             .oxm(37, V13),
         row(PbbUca, "pbb_uca", "", at::PBB_UCA, 1, 1)
-            .read_only()
             .needs(P::Pbb)
             .oxm(41, V14),
         row(Ipv4Src, "ip_src", "nw_src", at::IPV4_SRC, 4, 32)
@@ -365,7 +361,6 @@ pub static FIELDS: &[FieldDef] = &{
             .needs(P::Ipv6)
             .oxm(39, V13),
         row(IpProto, "nw_proto", "ip_proto", at::IP_PROTO, 1, 8)
-            .read_only()
             .needs(P::IpAny)
             .nxm_of(6)
             .oxm(10, V12),

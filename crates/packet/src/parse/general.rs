@@ -10,6 +10,9 @@ pub const ETH_TYPE_NONE: u16 = 0x05ff;
 /// Numbers below are lengths (IEEE 802.3 clause 3.2.6).
 pub const ETH_TYPE_MIN: u16 = 0x0600;
 
+/// Provider backbone bridges' service tag (IEEE 802.1Q table 9-1).
+const PBB: u16 = 0x88e7;
+
 const FRAGMENT: u8 = 1;
 const FRAGMENT_LATER: u8 = 2;
 
@@ -109,8 +112,39 @@ pub fn extract(
         key,
         layers: &mut layers,
         needed,
+        through: false,
     };
     layers.malformed = packet.ethernet(&mut reader, vlan_limit).err();
+    layers
+}
+
+/// See [`super::innermost`]. Every header on the way is at least 4 bytes long, so the walk ends.
+pub fn innermost(head: &[u8], total_len: usize, key: &mut FlowKey) -> Layers {
+    key.clear(WordSet::HOT);
+    let mut layers = Layers {
+        end: total_len as u32,
+        ..Layers::default()
+    };
+    let mut reader = Reader {
+        head: &head[..head.len().min(HEADERS_LIMIT)],
+        at: 0,
+        end: total_len,
+    };
+    let mut packet = Packet {
+        key,
+        layers: &mut layers,
+        needed: WordSet::EMPTY,
+        through: true,
+    };
+    let mut result = packet.ethernet(&mut reader, u8::MAX);
+    while result.is_ok() && packet.key.u16(at::ETH_TYPE) == PBB {
+        // The customer's addresses are an Ethernet header's first bytes.
+        reader.at -= 12;
+        packet.key.set_u16(at::ETH_TYPE, 0);
+        packet.layers.vlans = 0;
+        result = packet.ethernet(&mut reader, u8::MAX);
+    }
+    layers.malformed = result.err();
     layers
 }
 
@@ -119,6 +153,8 @@ struct Packet<'k> {
     key: &'k mut FlowKey,
     layers: &'k mut Layers,
     needed: WordSet,
+    /// Whether what lies behind MPLS labels is read too.
+    through: bool,
 }
 
 impl Packet<'_> {
@@ -138,8 +174,9 @@ impl Packet<'_> {
                     return Err(missing.reason(Malformed::Vlan));
                 }
             };
-            let place = [at::VLAN_TCI, at::VLAN_TCI2][usize::from(self.layers.vlans.min(1))];
-            self.key.set_u16(place, be16(tag, 0) | VLAN_PRESENT);
+            if let Some(place) = [at::VLAN_TCI, at::VLAN_TCI2].get(usize::from(self.layers.vlans)) {
+                self.key.set_u16(*place, be16(tag, 0) | VLAN_PRESENT);
+            }
             eth_type = be16(tag, 2);
             self.layers.vlans += 1;
         }
@@ -153,8 +190,20 @@ impl Packet<'_> {
             0x86dd => self.ipv6(reader),
             0x0806 | 0x8035 => self.arp(reader),
             0x8847 | 0x8848 => self.mpls(reader),
+            PBB => self.pbb(reader),
             _ => Ok(()),
         }
+    }
+
+    /// The service tag (IEEE 802.1Q clause 9.7): priority, use-customer-address bit, service, and the customer's addresses. What the customer's frame
+    /// holds is not read.
+    fn pbb(&mut self, reader: &mut Reader) -> Result<(), Malformed> {
+        let tag = reader
+            .take(16)
+            .map_err(|missing| missing.reason(Malformed::Pbb))?;
+        copy(self.key, at::PBB_ISID, &[0, tag[1], tag[2], tag[3]]);
+        self.key.set_u8(at::PBB_UCA, tag[0] >> 3 & 1);
+        Ok(())
     }
 
     /// Labels up to the bottom of the stack; nothing behind them is read.
@@ -176,8 +225,30 @@ impl Packet<'_> {
             }
             if entry[2] & 1 == 1 {
                 self.layers.l3 = reader.at as u16;
-                return Ok(());
+                return if self.through {
+                    self.behind_labels(reader)
+                } else {
+                    Ok(())
+                };
             }
+        }
+    }
+
+    /// Labels do not say what they carry; an IP header says it by its version.
+    fn behind_labels(&mut self, reader: &mut Reader) -> Result<(), Malformed> {
+        let Ok(first) = reader.peek(1) else {
+            return Ok(());
+        };
+        match first[0] >> 4 {
+            4 => {
+                self.key.set_u16(at::ETH_TYPE, 0x0800);
+                self.ipv4(reader)
+            }
+            6 => {
+                self.key.set_u16(at::ETH_TYPE, 0x86dd);
+                self.ipv6(reader)
+            }
+            _ => Ok(()),
         }
     }
 

@@ -13,7 +13,7 @@ pub fn packets() -> impl Strategy<Value = Vec<u8>> {
         (prop_oneof![Just(0x8100u16), Just(0x88a8)], any::<u16>()),
         0..4,
     );
-    let network = 0..12u8;
+    let network = 0..13u8;
     let transport = 0..9u8;
     let numbers = any::<(u32, u32, u16, u16, [u8; 16], [u8; 16])>();
     let small = (0..8u8, any::<u8>(), any::<bool>(), 0..40usize, 0..30usize);
@@ -84,6 +84,15 @@ pub fn packets() -> impl Strategy<Value = Vec<u8>> {
                         builder = builder.mpls(a & !0x100 | bottom | u32::from(label));
                     }
                     return builder.payload(&vec![octet; payload]).bytes();
+                }
+                11 => {
+                    let builder = builder.pbb(a, [5; 6], [6; 6]);
+                    let builder = if small < 4 {
+                        builder.vlan(c & 0xfff)
+                    } else {
+                        builder
+                    };
+                    builder.ipv4(a, b)
                 }
                 _ => return builder.eth_type(c).payload(&vec![octet; payload]).bytes(),
             };

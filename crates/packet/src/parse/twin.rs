@@ -3,7 +3,7 @@
 use super::{Layers, Malformed};
 use crate::key::{FlowKey, at};
 use crate::wire::{
-    Arp, Ethernet, Icmp, Ipv4, Ipv6, Ipv6Extension, Ipv6Fragment, Mpls, Snap, Tcp, Vlan,
+    Arp, Ethernet, Icmp, Ipv4, Ipv6, Ipv6Extension, Ipv6Fragment, Mpls, Pbb, Snap, Tcp, Vlan,
 };
 
 /// All packet words and the layers of a frame that is in one piece and at most [`super::HEADERS_LIMIT`] bytes long.
@@ -41,12 +41,11 @@ fn twin_ethernet(
         key.set_u16(at::ETH_TYPE, eth_type);
         layers.l3 = offset(rest);
         let vlan = Vlan::new_checked(rest).map_err(|_| Malformed::Vlan)?;
-        let place = if tag == 0 {
-            at::VLAN_TCI
-        } else {
-            at::VLAN_TCI2
-        };
-        key.set_u16(place, vlan.tci() | 0x1000);
+        match tag {
+            0 => key.set_u16(at::VLAN_TCI, vlan.tci() | 0x1000),
+            1 => key.set_u16(at::VLAN_TCI2, vlan.tci() | 0x1000),
+            _ => {}
+        }
         eth_type = vlan.eth_type();
         rest = &rest[4..];
         layers.vlans = tag + 1;
@@ -68,6 +67,12 @@ fn twin_ethernet(
         0x0800 => twin_ipv4(rest, key, layers),
         0x86dd => twin_ipv6(rest, key, layers),
         0x0806 | 0x8035 => twin_arp(rest, key),
+        0x88e7 => {
+            let pbb = Pbb::new_checked(rest).map_err(|_| Malformed::Pbb)?;
+            key.set_u32(at::PBB_ISID, pbb.service());
+            key.set_u8(at::PBB_UCA, pbb.uses_customer_addresses().into());
+            Ok(())
+        }
         0x8847 | 0x8848 => {
             let mut depth = 0;
             loop {

@@ -122,7 +122,7 @@ proptest! {
         for (index, mut part) in out.iter().cloned().enumerate() {
             let last = index + 1 == out.len();
             let mut key = FlowKey::ZERO;
-            let layers = parse::all_tags(&mut part, &mut key);
+            let layers = parse::innermost(&mut part, &mut key);
             prop_assert_eq!(layers.malformed, None);
             prop_assert_eq!(layers.end as usize, part.len());
             prop_assert_eq!(verify(&part, &layers, &key), Verdict::Good);

@@ -1,6 +1,8 @@
 //! A packet as a vector of bytes, and its edits done the plain way: find the header, write the bytes, compute checksums from nothing.
 //!
-//! Right for packets whose checksums were right. Extension headers of IPv6 and 802.2 are not looked behind: fields there count as absent.
+//! Right for packets whose checksums were right. 802.2 is not looked behind: fields there count as absent.
+
+mod encapsulation;
 
 use packet::Field;
 
@@ -96,17 +98,13 @@ impl Packet {
         };
         let header_len = usize::from(header[0] & 15) * 4;
         let total = usize::from(self.u16(l3 + 2));
-        if header[0] >> 4 != 4
-            || header_len < 20
-            || total < header_len
-            || l3 + total > self.bytes.len()
-        {
+        if header_len < 20 || total < header_len || l3 + total > self.bytes.len() {
             return (false, None);
         }
         let later = self.u16(l3 + 6) & 0x1fff != 0;
         (
             true,
-            (!later).then_some((header[9], l3 + header_len, l3 + total)),
+            whole(&self.bytes, header[9], l3 + header_len, l3 + total).filter(|_| !later),
         )
     }
 
@@ -115,10 +113,28 @@ impl Packet {
             return (false, None);
         };
         let end = l3 + 40 + usize::from(self.u16(l3 + 4));
-        if header[0] >> 4 != 6 || end > self.bytes.len() {
+        if end > self.bytes.len() {
             return (false, None);
         }
-        (true, Some((header[6], l3 + 40, end)))
+        // Extension headers; where they do not end inside the datagram, it is no sound one.
+        let (mut kind, mut at) = (header[6], l3 + 40);
+        while [0, 43, 44, 51, 60].contains(&kind) {
+            let length = match (kind, self.bytes.get(at + 1)) {
+                (_, None) => return (false, None),
+                (44, _) => 8,
+                (51, Some(units)) => (usize::from(*units) + 2) * 4,
+                (_, Some(units)) => (usize::from(*units) + 1) * 8,
+            };
+            if at + length.max(8) > end {
+                return (false, None);
+            }
+            if kind == 44 && self.u16(at + 2) & 0xfff8 != 0 {
+                return (true, None);
+            }
+            kind = self.bytes[at];
+            at += length;
+        }
+        (true, whole(&self.bytes, kind, at, end))
     }
 
     pub fn ttl(&self) -> Option<u8> {
@@ -162,11 +178,13 @@ impl Packet {
             Field::VlanPcp | Field::DlVlanPcp => {
                 return self.set_tag(false, 0xe000, (number as u16) << 13);
             }
+            Field::IpProto => return self.write_protocol(number as u8),
             _ => {}
         }
         let headers = self.headers();
         if let Some((at, start, bits)) = self.place(field, &headers) {
             let len = (start + bits).div_ceil(8);
+            let checksums = self.checksums(&headers);
             let Some(bytes) = self.bytes.get_mut(at..at + len) else {
                 return;
             };
@@ -183,7 +201,10 @@ impl Packet {
             if field == Field::ArpOp {
                 self.bytes[at - 1] = 0;
             }
-            self.fix_checksums(&headers);
+            if field == Field::EthType {
+                return self.see_first_tag();
+            }
+            self.fix_checksums(&headers, checksums);
         }
     }
 
@@ -210,6 +231,10 @@ impl Packet {
             MplsLabel => when(mpls, l3, 12, 20),
             MplsTc => when(mpls, l3, 9, 3).map(|_| (l3 + 2, 1, 3)),
             MplsTtl => when(mpls, l3 + 3, 0, 8),
+            MplsBos => when(mpls, l3 + 2, 0, 1),
+            PbbIsid => when(self.has_service(), l3 + 1, 0, 24),
+            PbbUca => when(self.has_service(), l3, 3, 1),
+            EthType => when(l3 <= self.bytes.len(), l3 - 2, 0, 16),
             ArpOp => when(arp, l3 + 7, 0, 8),
             ArpSha => when(arp, l3 + 8, 0, 48),
             ArpSpa => when(arp, l3 + 14, 0, 32),
@@ -244,44 +269,93 @@ impl Packet {
         self.bytes[at..at + 2].copy_from_slice(&number.to_be_bytes());
     }
 
-    fn fix_checksums(&mut self, headers: &Headers) {
+    /// Where each checksum is, and what it ought to be.
+    fn checksums(&self, headers: &Headers) -> Vec<(usize, Checksum)> {
+        let mut all = Vec::new();
         let l3 = headers.l3;
         if headers.ip && headers.eth_type == IPV4 {
-            let end = l3 + usize::from(self.bytes[l3] & 15) * 4;
-            self.put(l3 + 10, 0);
-            let sum = !folded(sum(&self.bytes[l3..end]));
-            self.put(l3 + 10, sum);
+            let mut header = self.bytes[l3..l3 + usize::from(self.bytes[l3] & 15) * 4].to_vec();
+            header[10..12].fill(0);
+            all.push((l3 + 10, Checksum::Ones(!folded(sum(&header)))));
         }
         let Some((protocol, l4, end)) = headers.transport else {
-            return;
+            return all;
         };
+        let mut segment = self.bytes[l4..end].to_vec();
         let place = match protocol {
-            6 if end - l4 >= 20 => l4 + 16,
-            17 if end - l4 >= 8 && self.u16(l4 + 6) != 0 => l4 + 6,
-            1 | 58 if end - l4 >= 8 => l4 + 2,
-            132 if end - l4 >= 12 => {
-                self.bytes[l4 + 8..l4 + 12].fill(0);
-                let crc = crc32c(&self.bytes[l4..end]);
-                return self.bytes[l4 + 8..l4 + 12].copy_from_slice(&crc.to_le_bytes());
+            6 => 16,
+            17 if self.u16(l4 + 6) != 0 => 6,
+            1 | 58 => 2,
+            132 => {
+                segment[8..12].fill(0);
+                all.push((l4 + 8, Checksum::Crc(crc32c(&segment))));
+                return all;
             }
-            _ => return,
+            _ => return all,
         };
+        segment[place..place + 2].fill(0);
         let addresses = if headers.eth_type == IPV4 {
             l3 + 12..l3 + 20
         } else {
             l3 + 8..l3 + 40
         };
-        let pseudo = match protocol {
-            1 => 0,
+        let pseudo = match (protocol, headers.eth_type) {
+            (1, _) | (58, IPV4) => 0,
             _ => sum(&self.bytes[addresses]) + u64::from(protocol) + (end - l4) as u64,
         };
-        self.put(place, 0);
-        let mut checksum = !folded(pseudo + sum(&self.bytes[l4..end]));
-        if protocol == 17 && checksum == 0 {
-            checksum = 0xffff;
-        }
-        self.put(place, checksum);
+        all.push((l4 + place, Checksum::Ones(!folded(pseudo + sum(&segment)))));
+        all
     }
+
+    /// Makes checksums that were right right again; wrong ones stay wrong by as much. `before`: what they ought to have been.
+    fn fix_checksums(&mut self, headers: &Headers, before: Vec<(usize, Checksum)>) {
+        let udp = matches!(headers.transport, Some((17, ..)));
+        for ((place, old), (_, new)) in before.into_iter().zip(self.checksums(headers)) {
+            match (old, new) {
+                (Checksum::Crc(old), Checksum::Crc(new)) => {
+                    for (byte, change) in self.bytes[place..]
+                        .iter_mut()
+                        .zip((old ^ new).to_le_bytes())
+                    {
+                        *byte ^= change;
+                    }
+                }
+                (Checksum::Ones(old), Checksum::Ones(new)) => {
+                    let stored = self.u16(place);
+                    // An error of nothing may be 0 or 0xffff.
+                    let wrong = folded(u64::from(stored) + u64::from(!old));
+                    let mut sum = match wrong {
+                        0 | 0xffff => new,
+                        _ => folded(u64::from(wrong) + u64::from(new)) % 0xffff,
+                    };
+                    if udp && sum == 0 && place != headers.l3 + 10 {
+                        sum = 0xffff;
+                    }
+                    self.put(place, sum);
+                }
+                _ => unreachable!("the protocol is the same"),
+            }
+        }
+    }
+}
+
+/// What a checksum ought to be.
+enum Checksum {
+    Ones(u16),
+    Crc(u32),
+}
+
+/// A transport header that is whole: where it is not, its fields and its checksum are absent.
+fn whole(bytes: &[u8], protocol: u8, l4: usize, end: usize) -> Option<(u8, usize, usize)> {
+    let length = end.checked_sub(l4)?;
+    let fits = match protocol {
+        6 if length >= 20 => (20..=length).contains(&(usize::from(bytes[l4 + 12] >> 4) * 4)),
+        6 => false,
+        1 | 2 | 17 | 58 => length >= 8,
+        132 => length >= 12,
+        _ => true,
+    };
+    fits.then_some((protocol, l4, end))
 }
 
 fn sum(bytes: &[u8]) -> u64 {

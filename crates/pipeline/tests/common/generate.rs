@@ -63,7 +63,7 @@ pub fn frame(random: &mut Random, tail: [u8; 2]) -> Vec<u8> {
     }
     let (ttl, tos) = (random.pick(&[1, 2, 64, 255]), random.pick(&[0, 0x20, 0xb9]));
     let (src, dst) = (random.pick(&ADDRESSES), random.pick(&ADDRESSES));
-    let family = random.below(10);
+    let family = random.below(12);
     let builder = match family {
         0 => builder.arp(
             random.pick(&[1, 2]),
@@ -76,6 +76,8 @@ pub fn frame(random: &mut Random, tail: [u8; 2]) -> Vec<u8> {
         2 => builder
             .mpls(random.pick(&[0x0010_0140, 0x0020_0702]))
             .eth_type(0x8847),
+        10 => return labelled(random, builder, ttl, tail),
+        11 => return serviced(random, builder, tail),
         3..=4 => builder
             .ipv6(ipv6(random), ipv6(random))
             .with_ipv6(|header| header.set_hop_limit(ttl)),
@@ -101,6 +103,47 @@ pub fn frame(random: &mut Random, tail: [u8; 2]) -> Vec<u8> {
     };
     let mut payload = vec![random.next() as u8; random.below(20) as usize + 40];
     payload.extend_from_slice(&tail);
+    builder.payload(&payload).bytes()
+}
+
+/// A stack of labels with something behind it.
+fn labelled(random: &mut Random, mut builder: Builder, ttl: u8, tail: [u8; 2]) -> Vec<u8> {
+    for label in 0..random.below(4) as u32 {
+        builder = builder.mpls(label << 12 | random.pick(&[0, 0xe00]) | random.pick(&[1, 2, 64]));
+    }
+    builder = builder.mpls(random.pick(&[0x0010_0140, 0x0020_0702]));
+    let (src, dst) = (random.pick(&ADDRESSES), random.pick(&ADDRESSES));
+    builder = match random.below(4) {
+        0 => builder.arp(1, MACS[0], src, MACS[1], dst),
+        1 => builder
+            .ipv6(ipv6(random), ipv6(random))
+            .with_ipv6(|header| header.set_hop_limit(ttl))
+            .tcp(random.pick(&PORTS), random.pick(&PORTS), 2),
+        _ => builder
+            .ipv4(src, dst)
+            .with_ipv4(|header| header.set_ttl(ttl))
+            .udp(random.pick(&PORTS), random.pick(&PORTS)),
+    };
+    let payload = [&[random.next() as u8; 40][..], &tail].concat();
+    builder.payload(&payload).bytes()
+}
+
+/// A customer's frame behind a service tag.
+fn serviced(random: &mut Random, builder: Builder, tail: [u8; 2]) -> Vec<u8> {
+    let tag = random.pick(&[5, 0x0800_0006, 0xe000_0105]);
+    let mut builder = builder.pbb(tag, random.pick(&MACS), random.pick(&MACS));
+    for _ in 0..random.below(3) {
+        builder = builder.tag(random.pick(&[0x8100, 0x88a8]), random.pick(&[5, 0x2005]));
+    }
+    let (src, dst) = (random.pick(&ADDRESSES), random.pick(&ADDRESSES));
+    let builder = match random.below(3) {
+        0 => builder.arp(1, MACS[0], src, MACS[1], dst),
+        1 => builder.mpls(0x0010_0140).ipv4(src, dst),
+        _ => builder
+            .ipv4(src, dst)
+            .udp(random.pick(&PORTS), random.pick(&PORTS)),
+    };
+    let payload = [&[random.next() as u8; 40][..], &tail].concat();
     builder.payload(&payload).bytes()
 }
 
@@ -162,6 +205,20 @@ fn matching(random: &mut Random) -> Match {
         }
         9 => {
             all.set_exact(Field::EthType, 0x8847);
+            if random.one_in(3) {
+                let (field, value) = random.pick(&[
+                    (Field::MplsBos, 0),
+                    (Field::MplsTtl, 64),
+                    (Field::MplsLabel, 0x100),
+                ]);
+                all.set_exact(field, value);
+            }
+        }
+        10 => {
+            all.set_exact(Field::EthType, 0x88e7);
+            if random.one_in(2) {
+                all.set(Field::PbbIsid, &[0, 0, 5], &[0, 0, random.pick(&[4, 0xff])]);
+            }
         }
         _ => {}
     }
@@ -197,7 +254,7 @@ fn transport(random: &mut Random, all: &mut Match) {
 }
 
 /// Fields that actions write, with the width that moves and loads see.
-const WRITTEN: [Field; 30] = [
+const WRITTEN: [Field; 35] = [
     Field::Reg0,
     Field::Reg1,
     Field::Reg2,
@@ -228,6 +285,11 @@ const WRITTEN: [Field; 30] = [
     Field::SctpDst,
     Field::MplsLabel,
     Field::MplsTtl,
+    Field::MplsTc,
+    Field::MplsBos,
+    Field::MplsBos,
+    Field::PbbIsid,
+    Field::PbbUca,
 ];
 
 fn subfield(random: &mut Random, most: u16) -> Subfield {
@@ -249,7 +311,11 @@ fn subfield(random: &mut Random, most: u16) -> Subfield {
 }
 
 fn set_field(random: &mut Random) -> Action {
-    let field = random.pick(&WRITTEN);
+    let field = if random.one_in(40) {
+        Field::EthType
+    } else {
+        random.pick(&WRITTEN)
+    };
     let def = field.def();
     let place = def.place();
     let narrow = random.one_in(3) && !matches!(field, Field::InPort);
@@ -264,6 +330,11 @@ fn set_field(random: &mut Random) -> Action {
     match field {
         Field::InPort => value = Value::from_u128((1 + random.below(4)).into(), 4),
         Field::VlanVid if !narrow => value[0] |= 0x10,
+        Field::EthType => {
+            let kind: u16 = random.pick(&[0x0800, 0x86dd, 0x8847, 0x88e7, 0x88b5, 0x8100]);
+            value = Value::from_u128(kind.into(), 2);
+            mask = place;
+        }
         Field::Reg0 | Field::Reg1 | Field::Metadata => {
             value = Value::from_u128(random.below(4).into(), def.bytes);
             mask = place;
@@ -275,8 +346,8 @@ fn set_field(random: &mut Random) -> Action {
 
 pub fn action(random: &mut Random, table: u8, nested: bool) -> Action {
     let later = table + 1 + random.below((TABLES - u64::from(table)).max(1)) as u8;
-    match random.below(33) {
-        32 => ways::action(random),
+    match random.below(37) {
+        36 => ways::action(random),
         0..=4 => common::output(1 + random.below(4) as u32),
         5 => common::output(random.pick(&[
             port::IN_PORT,
@@ -351,6 +422,18 @@ pub fn action(random: &mut Random, table: u8, nested: bool) -> Action {
                 .map(|_| action(random, table, true))
                 .collect(),
         ),
+        32 => Action::PushMpls(random.pick(&[0x8847, 0x8848])),
+        33 => Action::PopMpls(random.pick(&[0x0800, 0x0800, 0x86dd, 0x8847, 0x0806])),
+        34 => random
+            .pick(&[
+                &Action::DecMplsTtl,
+                &Action::SetMplsTtl(3),
+                &Action::CopyTtlIn,
+                &Action::CopyTtlOut,
+            ])
+            .clone(),
+        35 if random.one_in(2) => Action::PushPbb(0x88e7),
+        35 => Action::PopPbb,
         31 => match random.below(8) {
             0 => Action::Exit,
             6 => Action::Meter(1 + random.below(4) as u32),
