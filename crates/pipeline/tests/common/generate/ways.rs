@@ -73,7 +73,7 @@ pub fn action(random: &mut Random) -> Action {
 pub fn conjunctions(random: &mut Random) -> Vec<Instruction> {
     let clauses = random.pick(&[2, 2, 2, 3]);
     let some = (0..random.below(2) + 1).map(|_| Action::Conjunction {
-        id: 1 + random.below(2) as u32,
+        id: random.pick(&[1, 1, 1, 2]),
         clause: random.below(clauses) as u8,
         clauses: clauses as u8,
     });
@@ -82,8 +82,10 @@ pub fn conjunctions(random: &mut Random) -> Vec<Instruction> {
 
 /// Sometimes a condition, or where the action set outputs.
 pub fn matching(random: &mut Random, all: &mut Match) {
-    if random.one_in(12) {
-        all.set_exact(Field::ConjId, (1 + random.below(2)).into());
+    if random.one_in(8) {
+        // Little beside the condition, so that it is met.
+        *all = Match::any();
+        all.set_exact(Field::ConjId, random.pick(&[1, 1, 1, 2]));
     }
     if random.one_in(20) {
         let ports = [1_u32, 2, 3, 0xffff_fff7];
