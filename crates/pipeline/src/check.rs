@@ -292,7 +292,7 @@ impl<'m> Situation<'m> {
 
     fn set_field(&mut self, field: Field, value: &[u8], mask: &[u8]) -> Result<(), Error> {
         let def = field.def();
-        if !writable(field) {
+        if !settable(field) {
             return Err(Error::BadSetArgument);
         }
         let place = def.place();
@@ -432,8 +432,14 @@ impl<'m> Situation<'m> {
     }
 }
 
-/// Fields that actions may write: those of connection tracking only inside `ct`.
-pub(crate) fn writable(field: Field) -> bool {
+/// Fields that Nicira's actions may write: those of connection tracking only inside `ct`, and not those that Open vSwitch only reads.
+fn writable(field: Field) -> bool {
+    let refused = matches!(field, Field::EthType | Field::IpProto | Field::MplsBos);
+    settable(field) && !refused
+}
+
+/// Fields that set-field may write: every header field (1.3.5 section 7.2.5).
+pub(crate) fn settable(field: Field) -> bool {
     let refused = matches!(field, Field::InPortOxm | Field::CtMark | Field::CtLabel);
     field.def().writable && !refused
 }

@@ -178,7 +178,7 @@ pub fn table_features(table: u8, max_entries: u32) -> TableFeatures {
     instructions.set(InstructionKinds::GOTO_TABLE, !next_tables.is_empty());
     let kinds = ActionKinds {
         actions: ACTIONS.iter().fold(0, |bits, number| bits | 1 << number),
-        set_fields: known().filter(|field| check::writable(*field)).collect(),
+        set_fields: known().filter(|field| check::settable(*field)).collect(),
     };
     let rules = RuleKinds {
         instructions,

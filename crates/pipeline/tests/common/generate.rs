@@ -254,7 +254,7 @@ fn transport(random: &mut Random, all: &mut Match) {
 }
 
 /// Fields that actions write, with the width that moves and loads see.
-const WRITTEN: [Field; 35] = [
+const WRITTEN: [Field; 34] = [
     Field::Reg0,
     Field::Reg1,
     Field::Reg2,
@@ -286,7 +286,6 @@ const WRITTEN: [Field; 35] = [
     Field::MplsLabel,
     Field::MplsTtl,
     Field::MplsTc,
-    Field::MplsBos,
     Field::MplsBos,
     Field::PbbIsid,
     Field::PbbUca,
