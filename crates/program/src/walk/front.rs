@@ -10,10 +10,12 @@
 //! A burst begins the general way where its next packet is not of the common kind; a few common ones before it are not worth a burst of their own.
 
 use super::{Burst, Engine, Next, Walk};
+use crate::action_set;
 use crate::host::Host;
 use crate::ops::PortNo;
 use crate::rule::Rule;
 use crate::table::{HotWords, LOOKUP_MAX, Reads};
+use packet::key::at;
 use packet::parse::{self, HOT_WORDS};
 use packet::{Frame, WordSet};
 
@@ -107,6 +109,9 @@ impl<F: Frame> Engine<F> {
         let others = burst.valid.minus(WordSet::HOT);
         if !others.is_empty() {
             walk.key.clear(others);
+            if others.contains(at::ACTSET_OUTPUT / 8) {
+                walk.key.set_u32(at::ACTSET_OUTPUT, action_set::NO_OUTPUT);
+            }
         }
         walk.layers = hot.extent.layers();
         walk.start(frame, mirrored);
