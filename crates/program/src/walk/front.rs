@@ -113,6 +113,9 @@ impl<F: Frame> Engine<F> {
                 walk.key.set_u32(at::ACTSET_OUTPUT, action_set::NO_OUTPUT);
             }
         }
+        if others.contains(at::ACTSET_OUTPUT / 8) {
+            walk.key.set_u32(at::ACTSET_OUTPUT, action_set::NO_OUTPUT);
+        }
         walk.layers = hot.extent.layers();
         walk.start(frame, mirrored);
         let next = match rule {
