@@ -53,6 +53,8 @@ pub enum DropReason {
     Meter,
     /// A packet-in above the rate of a meter.
     MeterController,
+    /// An IP fragment, where the bridge drops them.
+    Fragment,
     /// Sent to a port number that no port has.
     UnknownPort,
     /// Sent to the port that it came in by, without saying so.
@@ -118,6 +120,7 @@ impl DropReason {
         "action_failed",
         "meter",
         "meter_controller",
+        "fragment",
         "unknown_port",
         "ingress_port",
         "port_down",

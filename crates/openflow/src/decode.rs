@@ -65,6 +65,8 @@ pub(crate) mod kind {
     pub const SET_ASYNC: u8 = 28;
     pub const METER_MOD: u8 = 29;
     pub const ROLE_STATUS: u8 = 30;
+    pub const TABLE_STATUS: u8 = 31;
+    pub const REQUEST_FORWARD: u8 = 32;
     pub const BUNDLE_CONTROL: u8 = 33;
     pub const BUNDLE_ADD: u8 = 34;
 
@@ -98,10 +100,7 @@ pub(crate) mod kind {
                 _ => None,
             };
         }
-        Some(number).filter(|number| {
-            (*number <= METER_MOD || [ROLE_STATUS, BUNDLE_CONTROL, BUNDLE_ADD].contains(number))
-                && to_wire(*number, version).is_some()
-        })
+        Some(number).filter(|number| *number <= BUNDLE_ADD && to_wire(*number, version).is_some())
     }
 }
 
@@ -171,14 +170,7 @@ fn take_standard(number: u8, r: &mut Reader<'_>, version: u8) -> Result<Message,
         kind::PACKET_OUT => Message::PacketOut(packet_codec::take_packet_out(r, version)?),
         kind::GROUP_MOD => Message::GroupMod(group_codec::take_group_mod(r, version)?),
         kind::PORT_MOD => Message::PortMod(port_codec::take_mod(r, version)?),
-        kind::TABLE_MOD => {
-            let config = table_codec::take_config(r)?;
-            // Properties of 1.4 (eviction, vacancy) are not modelled yet.
-            if version >= 5 {
-                r.take_rest();
-            }
-            Message::TableMod(config)
-        }
+        kind::TABLE_MOD => Message::TableMod(table_codec::take_config(r, version)?),
         kind::MULTIPART_REQUEST => {
             let (request, more) = multipart::take_request(r, version)?;
             Message::MultipartRequest { request, more }
@@ -215,6 +207,8 @@ fn take_standard(number: u8, r: &mut Reader<'_>, version: u8) -> Result<Message,
         }
         kind::SET_ASYNC => Message::SetAsync(take_async(r, version)?),
         kind::METER_MOD => Message::MeterMod(group_codec::take_meter_mod(r)?),
+        kind::TABLE_STATUS => Message::TableStatus(table_codec::take_status(r)?),
+        kind::REQUEST_FORWARD => take_request_forward(r, version)?,
         kind::ROLE_STATUS => Message::RoleStatus(take_role_status(r)?),
         kind::BUNDLE_CONTROL => Message::BundleControl(take_bundle_control(r)?),
         _ => return Err(Error::BadType),
@@ -496,6 +490,25 @@ fn take_bundle_add(
     }))
 }
 
+/// The message of another controller, a group mod or a meter mod (1.4 section 7.4.6).
+fn take_request_forward(r: &mut Reader<'_>, version: u8) -> Result<Message, Error> {
+    let rest = r.take_rest();
+    let inner = Header::of(rest).ok_or(Error::BadLength)?;
+    let length = usize::from(inner.length);
+    if length < HEADER || length > rest.len() || inner.version != version {
+        return Err(Error::BadLength);
+    }
+    let number = kind::from_wire(inner.kind, version);
+    if !matches!(number, Some(kind::GROUP_MOD | kind::METER_MOD)) {
+        return Err(Error::BadType);
+    }
+    let message = decode_body(&rest[..length], inner, &DecodeOptions::default())?;
+    Ok(Message::RequestForward {
+        xid: inner.xid,
+        message: Box::new(message),
+    })
+}
+
 /// Nicira's messages (`NXT_*`), and ONF's bundles for 1.3.
 fn take_experimenter(
     r: &mut Reader<'_>,
@@ -505,6 +518,9 @@ fn take_experimenter(
     match r.u32()? {
         NICIRA => take_nicira(r, version, options),
         ONF => match (r.u32()?, version) {
+            (1870, 4) => Ok(Message::FlowMonitorCancel(r.u32()?)),
+            (1871, 4) => Ok(Message::FlowMonitorPaused),
+            (1872, 4) => Ok(Message::FlowMonitorResumed),
             (2300, 4) => Ok(Message::BundleControl(take_bundle_control(r)?)),
             (2301, 4) => take_bundle_add(r, version, options),
             _ => Err(Error::BadExperimenterType),
@@ -548,6 +564,9 @@ fn take_nicira(r: &mut Reader<'_>, version: u8, options: &DecodeOptions) -> Resu
             }
             Message::SetControllerId(r.u16()?)
         }
+        21 if version <= 3 => Message::FlowMonitorCancel(r.u32()?),
+        22 if version <= 3 => Message::FlowMonitorPaused,
+        23 if version <= 3 => Message::FlowMonitorResumed,
         27 if version <= 4 => Message::SetAsync(take_async_properties(r)?),
         30 => Message::PacketIn(packet_codec::take_nxt2(r)?),
         31 if version == 1 => Message::GroupMod(group_codec::take_group_mod(r, version)?),

@@ -98,7 +98,7 @@ fn put_body(out: &mut Vec<u8>, version: Version, message: &Message) -> Option<u8
             standard(kind::METER_MOD)
         }
         Message::TableMod(config) => {
-            table_codec::put_config(out, config);
+            table_codec::put_config(out, config, wire);
             standard(kind::TABLE_MOD)
         }
         Message::MultipartRequest { request, more } => {
@@ -111,6 +111,14 @@ fn put_body(out: &mut Vec<u8>, version: Version, message: &Message) -> Option<u8
         Message::RoleStatus(status) => {
             put_role_status(out, status);
             standard(kind::ROLE_STATUS)
+        }
+        Message::TableStatus(status) => {
+            table_codec::put_status(out, status);
+            standard(kind::TABLE_STATUS)
+        }
+        Message::RequestForward { xid, message } => {
+            encode_into(out, version, *xid, message);
+            standard(kind::REQUEST_FORWARD)
         }
         Message::GetAsyncRequest => standard(kind::GET_ASYNC_REQUEST),
         Message::GetAsyncReply(config) => {
@@ -210,6 +218,13 @@ fn put_either(out: &mut Vec<u8>, version: Version, message: &Message) -> Option<
             nicira(out, 18);
             Some(kind::EXPERIMENTER)
         }
+        Message::FlowMonitorCancel(id) => {
+            let number = monitor_message(out, wire, 0)?;
+            out.put_u32(*id);
+            Some(number)
+        }
+        Message::FlowMonitorPaused => monitor_message(out, wire, 1),
+        Message::FlowMonitorResumed => monitor_message(out, wire, 2),
         Message::BundleControl(control) => put_bundle_control(out, control, wire),
         Message::BundleAdd(add) => put_bundle_add(out, add, version),
         _ => None,
@@ -219,6 +234,19 @@ fn put_either(out: &mut Vec<u8>, version: Version, message: &Message) -> Option<
 fn nicira(out: &mut Vec<u8>, subtype: u32) {
     out.put_u32(NICIRA);
     out.put_u32(subtype);
+}
+
+/// The head of a message about flow monitors: Nicira's in 1.0 to 1.2, ONF's in 1.3; later versions have none.
+fn monitor_message(out: &mut Vec<u8>, version: u8, offset: u32) -> Option<u8> {
+    match version {
+        ..=3 => nicira(out, 21 + offset),
+        4 => {
+            out.put_u32(ONF);
+            out.put_u32(1870 + offset);
+        }
+        _ => return None,
+    }
+    Some(kind::EXPERIMENTER)
 }
 
 /// The bitmap is left out where the header alone says the same: every version up to its own. Peers from before bitmaps read that too.

@@ -229,6 +229,7 @@ errors! {
     TableFeaturesBadTable "OFPTFFC_BAD_TABLE": of(4, 6, 13, 0);
     TableFeaturesBadMetadata "OFPTFFC_BAD_METADATA": of(4, 6, 13, 1);
     TableFeaturesPermission "OFPTFFC_EPERM": of(4, 6, 13, 5);
+    TableFeaturesDuplicate "NXTFFC_DUP_TABLE": exp(4, 6, 44);
     BadPropertyType "OFPBPC_BAD_TYPE": nx(1, 2, 13, 2), exp(3, 3, 25), of(4, 4, 13, 2), of(5, 6, 14, 0);
     BadPropertyLength "OFPBPC_BAD_LEN": nx(1, 2, 13, 3), exp(3, 3, 26), of(4, 4, 13, 3), of(5, 6, 14, 1);
     BadPropertyValue "OFPBPC_BAD_VALUE": nx(1, 2, 13, 4), exp(3, 3, 27), of(4, 4, 13, 4), of(5, 6, 14, 2);
@@ -260,6 +261,9 @@ errors! {
     MonitorExists "OFPMOFC_MONITOR_EXISTS": nx(1, 2, 1, 517), exp(3, 4, 6), of(5, 6, 16, 1);
     UnknownMonitor "OFPMOFC_UNKNOWN_MONITOR": nx(1, 2, 1, 519), exp(3, 4, 8), of(5, 6, 16, 3);
     MonitorBadFlags "OFPMOFC_BAD_FLAGS": nx(1, 2, 1, 518), exp(3, 4, 7), of(5, 6, 16, 5);
+    MonitorBadCommand "OFPMOFC_BAD_COMMAND": of(5, 6, 16, 4);
+    MonitorBadTable "OFPMOFC_BAD_TABLE_ID": of(5, 6, 16, 6);
+    MonitorBadOut "OFPMOFC_BAD_OUT": of(5, 6, 16, 7);
     ResumeUnsupported "NXR_NOT_SUPPORTED": nx(1, 2, 1, 533), exp(3, 6, 34);
     ResumeStale "NXR_STALE": nx(1, 2, 1, 534), exp(3, 6, 35);
 }

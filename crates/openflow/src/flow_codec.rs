@@ -534,7 +534,7 @@ fn put_stats15(out: &mut Vec<u8>, stats: &FlowStats) {
     oxs::put_rule(out, stats);
 }
 
-fn removed_reason(number: u8) -> Result<FlowRemovedReason, Error> {
+pub(crate) fn removed_reason(number: u8) -> Result<FlowRemovedReason, Error> {
     Ok(match number {
         0 => FlowRemovedReason::IdleTimeout,
         1 => FlowRemovedReason::HardTimeout,

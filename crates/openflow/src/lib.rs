@@ -22,6 +22,8 @@ mod match10;
 mod match11;
 pub mod message;
 pub mod meter;
+pub mod monitor;
+mod monitor_codec;
 pub mod multipart;
 mod nicira_decode;
 mod nicira_encode;

@@ -8,10 +8,11 @@ use crate::error::{Error, WireError};
 use crate::flow::{FlowMod, FlowRemoved, FlowStats, FlowStatsRequest};
 use crate::group::{GroupDescription, GroupMod, GroupStats};
 use crate::meter::{MeterConfig, MeterMod, MeterStats};
+use crate::monitor::{FlowUpdate, MonitorRequest};
 use crate::port::{PortDescription, PortMod, PortNo, PortStats, PortStatus};
 use crate::stats::{
     Aggregate, Description, GroupFeatures, MeterFeatures, QueueDescription, QueueStats,
-    TableConfig, TableFeatures, TableStats,
+    TableConfig, TableFeatures, TableStats, TableStatus,
 };
 use packet::Match;
 
@@ -132,6 +133,21 @@ pub enum Message {
     BundleControl(BundleControl),
     /// Put a message into a bundle.
     BundleAdd(BundleAdd),
+    /// End a flow monitor (before 1.4, where a multipart request does it).
+    FlowMonitorCancel(u32),
+    /// Flow monitors pause (before 1.4); see [`crate::monitor::pause`].
+    FlowMonitorPaused,
+    /// Flow monitors go on (before 1.4).
+    FlowMonitorResumed,
+    /// A table fills up, or has room again (1.4).
+    TableStatus(TableStatus),
+    /// Another controller has changed a group or a meter: its message (1.4).
+    RequestForward {
+        /// The transaction id of the message inside.
+        xid: u32,
+        /// A group mod or a meter mod.
+        message: Box<Message>,
+    },
 }
 
 /// What a hello says.
@@ -476,6 +492,8 @@ pub enum MultipartRequest {
     TableDescription,
     /// Queues' configuration (1.4).
     QueueDescription(QueueRequest),
+    /// Set flow monitors up, change or end them.
+    FlowMonitor(Vec<MonitorRequest>),
 }
 
 /// Multipart replies.
@@ -523,6 +541,8 @@ pub enum MultipartReply {
     TableDescription(Vec<TableConfig>),
     /// Queues' configuration (1.4).
     QueueDescription(Vec<QueueDescription>),
+    /// What flow monitors tell: the answer to their request, and unasked later.
+    FlowMonitor(Vec<FlowUpdate>),
 }
 
 /// What to do with a bundle (`OFPBCT_*`).

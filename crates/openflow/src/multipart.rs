@@ -9,7 +9,7 @@ use crate::message::{FlowFormat, MultipartReply, MultipartRequest};
 use crate::stats::{Aggregate, Description, GroupFeatures, MeterFeatures};
 use crate::version::Version;
 use crate::wire::{Put, Reader};
-use crate::{flow_codec, group, group_codec, oxs, port, port_codec, table_codec};
+use crate::{flow_codec, group, group_codec, monitor_codec, oxs, port, port_codec, table_codec};
 
 /// `OFPMP_*`.
 mod kind {
@@ -29,23 +29,29 @@ mod kind {
     pub const PORT_DESCRIPTION: u16 = 13;
     pub const TABLE_DESCRIPTION: u16 = 14;
     pub const QUEUE_DESCRIPTION: u16 = 15;
+    pub const FLOW_MONITOR: u16 = 16;
     pub const EXPERIMENTER: u16 = 0xffff;
 }
 
 /// `NXST_*`: Nicira's numbers, and what they stand for. Groups in 1.0 are Open vSwitch's.
-const NICIRA: [(u32, u16); 5] = [
+const NICIRA: [(u32, u16); 6] = [
     (0, kind::FLOW),
     (1, kind::AGGREGATE),
+    (2, kind::FLOW_MONITOR),
     (7, kind::GROUP),
     (8, kind::GROUP_DESCRIPTION),
     (9, kind::GROUP_FEATURES),
 ];
+
+/// ONF's number for flow monitors in 1.3.
+const ONF_FLOW_MONITOR: u32 = 1870;
 
 /// Whether a kind has no number of its own in a version, but one of Nicira's.
 fn is_nicira_only(kind: u16, version: u8) -> bool {
     let since = match kind {
         kind::GROUP | kind::GROUP_DESCRIPTION => 2,
         kind::GROUP_FEATURES => 3,
+        kind::FLOW_MONITOR => 5,
         _ => 1,
     };
     version < since
@@ -77,7 +83,7 @@ fn take_head(r: &mut Reader<'_>, version: u8) -> Result<Head, Error> {
     }
     let more = flags & MORE != 0;
     if kind != kind::EXPERIMENTER {
-        let known = kind <= kind::QUEUE_DESCRIPTION && version >= since(kind);
+        let known = kind <= kind::FLOW_MONITOR && version >= since(kind);
         if !known || is_nicira_only(kind, version) {
             return Err(Error::BadMultipart);
         }
@@ -87,7 +93,15 @@ fn take_head(r: &mut Reader<'_>, version: u8) -> Result<Head, Error> {
             more,
         });
     }
-    if r.u32()? != error::NICIRA {
+    let experimenter = r.u32()?;
+    if experimenter == error::ONF && version == 4 && r.u32()? == ONF_FLOW_MONITOR {
+        return Ok(Head {
+            kind: kind::FLOW_MONITOR,
+            format: FlowFormat::Nicira,
+            more,
+        });
+    }
+    if experimenter != error::NICIRA {
         return Err(Error::BadExperimenter);
     }
     let subtype = r.u32()?;
@@ -96,7 +110,8 @@ fn take_head(r: &mut Reader<'_>, version: u8) -> Result<Head, Error> {
         .find(|(number, _)| *number == subtype)
         .ok_or(Error::BadExperimenterType)?;
     // Flow statistics have Nicira's form in 1.0 only, as in Open vSwitch.
-    if version > 1 && !is_nicira_only(kind, version) {
+    let monitor13 = version == 4 && kind == kind::FLOW_MONITOR;
+    if version > 1 && !is_nicira_only(kind, version) || monitor13 {
         return Err(Error::BadExperimenterType);
     }
     if version == 1 {
@@ -116,7 +131,10 @@ fn put_head(out: &mut Vec<u8>, version: u8, kind: u16, format: FlowFormat, more:
     if version > 1 {
         out.pad(4);
     }
-    if nicira && let Some((subtype, _)) = NICIRA.iter().find(|(_, other)| *other == kind) {
+    if version == 4 && kind == kind::FLOW_MONITOR {
+        out.put_u32(error::ONF);
+        out.put_u32(ONF_FLOW_MONITOR);
+    } else if nicira && let Some((subtype, _)) = NICIRA.iter().find(|(_, other)| *other == kind) {
         out.put_u32(error::NICIRA);
         out.put_u32(*subtype);
         if version == 1 {
@@ -155,15 +173,18 @@ pub(crate) fn take_request(
         kind::METER => MultipartRequest::Meter(padded_u32(r)?),
         kind::METER_CONFIG => MultipartRequest::MeterConfig(padded_u32(r)?),
         kind::METER_FEATURES => MultipartRequest::MeterFeatures,
-        kind::TABLE_FEATURES => {
-            MultipartRequest::TableFeatures(take_all(r, |r| table_codec::take_features(r))?)
-        }
+        kind::TABLE_FEATURES => MultipartRequest::TableFeatures(take_all(r, |r| {
+            table_codec::take_features(r, version)
+        })?),
         // 1.5 asks for one port, older versions for all.
         kind::PORT_DESCRIPTION if version >= 6 => {
             MultipartRequest::PortDescription(port_codec::take_request(r, version)?)
         }
         kind::PORT_DESCRIPTION => MultipartRequest::PortDescription(port::ANY),
         kind::TABLE_DESCRIPTION => MultipartRequest::TableDescription,
+        kind::FLOW_MONITOR => {
+            MultipartRequest::FlowMonitor(take_all(r, |r| monitor_codec::take_request(r, version))?)
+        }
         _ => MultipartRequest::QueueDescription(port_codec::take_queue_request(r, version)?),
     };
     Ok((request, head.more))
@@ -212,6 +233,7 @@ pub(crate) fn put_request(
         PortDescription(_) => (kind::PORT_DESCRIPTION, FlowFormat::Standard),
         TableDescription => (kind::TABLE_DESCRIPTION, FlowFormat::Standard),
         QueueDescription(_) => (kind::QUEUE_DESCRIPTION, FlowFormat::Standard),
+        FlowMonitor(_) => (kind::FLOW_MONITOR, FlowFormat::Standard),
     };
     if version < since(number) {
         return false;
@@ -231,6 +253,9 @@ pub(crate) fn put_request(
             out.put_u32(*number);
             out.pad(4);
         }
+        FlowMonitor(monitors) => monitors
+            .iter()
+            .for_each(|monitor| monitor_codec::put_request(out, monitor, version)),
         TableFeatures(tables) => tables
             .iter()
             .for_each(|table| table_codec::put_features(out, table, version)),
@@ -275,13 +300,16 @@ pub(crate) fn take_reply(r: &mut Reader<'_>, version: u8) -> Result<(MultipartRe
         }
         kind::METER_FEATURES => MultipartReply::MeterFeatures(take_meter_features(r, version)?),
         kind::TABLE_FEATURES => {
-            MultipartReply::TableFeatures(take_all(r, |r| table_codec::take_features(r))?)
+            MultipartReply::TableFeatures(take_all(r, |r| table_codec::take_features(r, version))?)
         }
         kind::PORT_DESCRIPTION => MultipartReply::PortDescription(take_all(r, |r| {
             port_codec::take_description(r, version)
         })?),
         kind::TABLE_DESCRIPTION => {
             MultipartReply::TableDescription(take_all(r, table_codec::take_description)?)
+        }
+        kind::FLOW_MONITOR => {
+            MultipartReply::FlowMonitor(take_all(r, |r| monitor_codec::take_update(r, version))?)
         }
         _ => MultipartReply::QueueDescription(take_all(r, |r| {
             port_codec::take_queue(r, version, port::ANY)
@@ -486,6 +514,7 @@ pub fn encode_multipart(
         PortDescription(_) => (kind::PORT_DESCRIPTION, FlowFormat::Standard),
         TableDescription(_) => (kind::TABLE_DESCRIPTION, FlowFormat::Standard),
         QueueDescription(_) => (kind::QUEUE_DESCRIPTION, FlowFormat::Standard),
+        FlowMonitor(_) => (kind::FLOW_MONITOR, FlowFormat::Standard),
     };
     let wire = version as u8;
     if wire < since(number) {
@@ -527,5 +556,6 @@ fn put_items(w: &mut MultipartWriter, reply: &MultipartReply, version: u8) {
         }
         TableDescription(items) => each(w, items, table_codec::put_description),
         QueueDescription(items) => each(w, items, |o, i| port_codec::put_queue(o, i, version)),
+        FlowMonitor(items) => each(w, items, |o, i| monitor_codec::put_update(o, i, version)),
     }
 }

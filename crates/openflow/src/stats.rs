@@ -92,6 +92,8 @@ pub struct RuleKinds {
 pub struct TableFeatures {
     /// Which table.
     pub table: u8,
+    /// What a request wants, `OFPTFC_*` (1.5; others want 0): 0 that the tables are these, 1 that this one is so, 2 and 3 that it is there or not.
+    pub command: u8,
     /// Its name, at most 31 bytes.
     pub name: String,
     /// Metadata bits that can be matched.
@@ -112,13 +114,52 @@ pub struct TableFeatures {
     pub miss: RuleKinds,
 }
 
+/// `OFPTC_EVICTION`: a full table makes room by itself (1.4).
+pub const EVICTION: u32 = 1 << 2;
+/// `OFPTC_VACANCY_EVENTS`: controllers are told how full it is (1.4).
+pub const VACANCY_EVENTS: u32 = 1 << 3;
+
 /// A table's configuration (`OFPT_TABLE_MOD`, `OFPMP_TABLE_DESC`).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TableConfig {
     /// Which table, or 0xff for all.
     pub table: u8,
-    /// `OFPTC_*` bits.
+    /// `OFPTC_*` bits: in 1.1 and 1.2 what becomes of packets without a rule, from 1.4 on [`EVICTION`] and [`VACANCY_EVENTS`].
     pub config: u32,
+    /// By what rules are chosen for eviction, `OFPTMPEF_*` (1.4): 1 other, 2 importance, 4 lifetime.
+    pub eviction: Option<u32>,
+    /// When to tell how full it is (1.4).
+    pub vacancy: Option<Vacancy>,
+}
+
+/// How full a table may be before controllers are told, in percent of its room that is left (`OFPTMPT_VACANCY`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Vacancy {
+    /// Less than this: it fills up.
+    pub down: u8,
+    /// More than this: it has room again.
+    pub up: u8,
+    /// How it is now; ignored in a table mod.
+    pub current: u8,
+}
+
+/// Why a table's status is told (`OFPTR_*`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum TableReason {
+    /// Less room is left than the lower threshold.
+    VacancyDown = 3,
+    /// More room is left than the upper threshold.
+    VacancyUp = 4,
+}
+
+/// How full a table is has crossed a threshold (1.4).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TableStatus {
+    /// Why it is told.
+    pub reason: TableReason,
+    /// The table.
+    pub table: TableConfig,
 }
 
 /// A queue's counters.

@@ -4,7 +4,8 @@ use crate::action_encode::property;
 use crate::error::Error;
 use crate::oxm;
 use crate::stats::{
-    ActionKinds, InstructionKinds, RuleKinds, TableConfig, TableFeatures, TableStats,
+    ActionKinds, InstructionKinds, RuleKinds, TableConfig, TableFeatures, TableReason, TableStats,
+    TableStatus, Vacancy,
 };
 use crate::wire::{Put, Reader};
 use packet::Field;
@@ -96,19 +97,68 @@ fn fields_12(which: fn(&FieldDef) -> bool) -> u64 {
         .fold(0, |bits, def| bits | 1 << (def.oxm >> 9 & 0x7f))
 }
 
-/// Reads a table's configuration: of a table mod, or (1.4) of a description, which is preceded by its length.
-pub(crate) fn take_config(r: &mut Reader<'_>) -> Result<TableConfig, Error> {
+/// `OFPTMPT_*`.
+const EVICTION_PROPERTY: u16 = 2;
+const VACANCY_PROPERTY: u16 = 3;
+
+/// Reads a table mod.
+pub(crate) fn take_config(r: &mut Reader<'_>, version: u8) -> Result<TableConfig, Error> {
     let table = r.u8()?;
     r.skip(3)?;
-    let config = r.u32()?;
-    Ok(TableConfig { table, config })
+    let config = TableConfig {
+        table,
+        config: r.u32()?,
+        ..TableConfig::default()
+    };
+    if version < 5 {
+        return Ok(config);
+    }
+    take_config_properties(r, config)
 }
 
-/// Writes a table's configuration.
-pub(crate) fn put_config(out: &mut Vec<u8>, config: &TableConfig) {
+/// Properties of a table's configuration, to the end (1.4 section 7.3.4.4).
+fn take_config_properties(
+    r: &mut Reader<'_>,
+    mut config: TableConfig,
+) -> Result<TableConfig, Error> {
+    while !r.is_empty() {
+        let (kind, mut content) = r.property(Error::BadPropertyLength)?;
+        match kind {
+            EVICTION_PROPERTY => config.eviction = Some(content.u32()?),
+            VACANCY_PROPERTY => {
+                let (down, up, current) = (content.u8()?, content.u8()?, content.u8()?);
+                content.skip(1)?;
+                config.vacancy = Some(Vacancy { down, up, current });
+            }
+            0xffff => return Err(Error::BadPropertyExperimenter),
+            _ => return Err(Error::BadPropertyType),
+        }
+        if !content.is_empty() {
+            return Err(Error::BadPropertyLength);
+        }
+    }
+    Ok(config)
+}
+
+/// Writes a table mod.
+pub(crate) fn put_config(out: &mut Vec<u8>, config: &TableConfig, version: u8) {
     out.put_u8(config.table);
     out.pad(3);
     out.put_u32(config.config);
+    if version >= 5 {
+        put_config_properties(out, config);
+    }
+}
+
+fn put_config_properties(out: &mut Vec<u8>, config: &TableConfig) {
+    if let Some(flags) = config.eviction {
+        property(out, EVICTION_PROPERTY, |out| out.put_u32(flags));
+    }
+    if let Some(vacancy) = config.vacancy {
+        property(out, VACANCY_PROPERTY, |out| {
+            out.put(&[vacancy.down, vacancy.up, vacancy.current, 0]);
+        });
+    }
 }
 
 /// Reads a table's description (1.4).
@@ -118,18 +168,44 @@ pub(crate) fn take_description(reader: &mut Reader<'_>) -> Result<TableConfig, E
     let mut r = reader.part(rest, Error::BadLength)?;
     let table = r.u8()?;
     r.skip(1)?;
-    let config = r.u32()?;
-    // Properties (eviction, vacancy) are not modelled yet.
-    r.take_rest();
-    Ok(TableConfig { table, config })
+    let config = TableConfig {
+        table,
+        config: r.u32()?,
+        ..TableConfig::default()
+    };
+    take_config_properties(&mut r, config)
 }
 
 /// Writes a table's description (1.4).
 pub(crate) fn put_description(out: &mut Vec<u8>, config: &TableConfig) {
-    out.put_u16(8);
+    let start = out.len();
+    out.put_u16(0);
     out.put_u8(config.table);
     out.pad(1);
     out.put_u32(config.config);
+    put_config_properties(out, config);
+    out.set_length(start, start);
+}
+
+/// Reads a table's status (1.4 section 7.4.5).
+pub(crate) fn take_status(r: &mut Reader<'_>) -> Result<TableStatus, Error> {
+    let reason = match r.u8()? {
+        3 => TableReason::VacancyDown,
+        4 => TableReason::VacancyUp,
+        _ => return Err(Error::BadReason),
+    };
+    r.skip(7)?;
+    Ok(TableStatus {
+        reason,
+        table: take_description(r)?,
+    })
+}
+
+/// Writes a table's status.
+pub(crate) fn put_status(out: &mut Vec<u8>, status: &TableStatus) {
+    out.put_u8(status.reason as u8);
+    out.pad(7);
+    put_description(out, &status.table);
 }
 
 /// `OFPTFPT_*`; the miss form of each is one more.
@@ -145,14 +221,15 @@ mod property_kind {
 }
 
 /// Reads what a table can do.
-pub(crate) fn take_features(reader: &mut Reader<'_>) -> Result<TableFeatures, Error> {
+pub(crate) fn take_features(reader: &mut Reader<'_>, version: u8) -> Result<TableFeatures, Error> {
     let length = usize::from(reader.u16()?);
     let rest = length.checked_sub(2).ok_or(Error::BadLength)?;
     let mut r = reader.part(rest, Error::BadLength)?;
-    let table = r.u8()?;
-    r.skip(5)?;
+    let (table, command) = (r.u8()?, r.u8()?);
+    r.skip(4)?;
     let mut features = TableFeatures {
         table,
+        command: if version >= 6 { command } else { 0 },
         name: r.text(32)?,
         metadata_match: r.u64()?,
         metadata_write: r.u64()?,
@@ -263,7 +340,8 @@ pub(crate) fn put_features(out: &mut Vec<u8>, features: &TableFeatures, version:
     let start = out.len();
     out.put_u16(0);
     out.put_u8(features.table);
-    out.pad(5);
+    out.put_u8(if version >= 6 { features.command } else { 0 });
+    out.pad(4);
     out.put_text(&features.name, 32);
     out.put_u64(features.metadata_match);
     out.put_u64(features.metadata_write);

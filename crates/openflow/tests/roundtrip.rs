@@ -832,6 +832,7 @@ fn table_features() -> impl Strategy<Value = TableFeatures> {
             };
             TableFeatures {
                 table,
+                command: 0,
                 name,
                 metadata_match: metadata[0],
                 metadata_write: metadata[1],
@@ -854,6 +855,124 @@ fn table_features() -> impl Strategy<Value = TableFeatures> {
                 rules,
             }
         })
+}
+
+/// What flow monitors ask and tell, in the versions that have them in some form.
+fn monitors(form: Form) -> impl Strategy<Value = Message> {
+    use openflow::monitor::*;
+    let version = form.version();
+    let request = (matching(form), any::<[u32; 2]>(), any::<[u8; 2]>()).prop_map(
+        move |(matching, words, bytes)| {
+            let modern = version >= Version::V1_4;
+            let known = if modern { 0x7f } else { 0x3f };
+            let ports = [1, port::LOCAL, port::ANY];
+            MonitorRequest {
+                id: words[0],
+                command: match bytes[0] % 3 {
+                    1 if modern => MonitorCommand::Modify,
+                    2 if modern => MonitorCommand::Delete,
+                    _ => MonitorCommand::Add,
+                },
+                flags: MonitorFlags::from_bits_truncate((words[1] as u16 | 2) & known),
+                out_port: ports[words[1] as usize % 3],
+                out_group: if modern {
+                    words[1]
+                } else {
+                    openflow::group::ANY
+                },
+                table: bytes[1],
+                matching,
+            }
+        },
+    );
+    let update = (stats(form), any::<u8>(), any::<u32>()).prop_map(move |(stats, kind, xid)| {
+        let modern = version >= Version::V1_4;
+        let rule = |event| {
+            FlowUpdate::Rule(RuleUpdate {
+                event,
+                table: stats.table,
+                priority: stats.priority,
+                cookie: stats.cookie,
+                idle_timeout: stats.idle_timeout,
+                hard_timeout: stats.hard_timeout,
+                matching: stats.matching.clone(),
+                // 1.1 and 1.2 are told of actions alone.
+                instructions: match version {
+                    Version::V1_1 | Version::V1_2 => [].into(),
+                    _ => stats.instructions.clone(),
+                },
+            })
+        };
+        match kind % 7 {
+            0 if modern => rule(UpdateEvent::Initial),
+            1 => rule(UpdateEvent::Added),
+            2 => rule(UpdateEvent::Removed(FlowRemovedReason::Eviction)),
+            3 => rule(UpdateEvent::Modified),
+            4 if modern => FlowUpdate::Paused,
+            5 if modern => FlowUpdate::Resumed,
+            _ => FlowUpdate::Abbreviated(xid),
+        }
+    });
+    let others = [
+        Message::FlowMonitorCancel(7),
+        openflow::monitor::pause(version, false),
+        openflow::monitor::pause(version, true),
+    ];
+    prop_oneof![
+        vec(request, 0..3).prop_map(|requests| Message::MultipartRequest {
+            request: MultipartRequest::FlowMonitor(requests),
+            more: false
+        }),
+        vec(update, 0..3).prop_map(|updates| Message::MultipartReply {
+            reply: MultipartReply::FlowMonitor(updates),
+            more: false
+        }),
+        // From 1.4 on a request cancels.
+        select(others[usize::from(version >= Version::V1_4)..].to_vec()),
+    ]
+}
+
+/// Tables' configuration and status, and forwarded requests, of 1.4.
+fn table_state() -> impl Strategy<Value = Message> {
+    let config = (any::<[u8; 4]>(), any::<u32>()).prop_map(|(bytes, config)| TableConfig {
+        table: bytes[0],
+        config,
+        eviction: (bytes[3] % 2 == 0).then_some(config),
+        vacancy: (bytes[3] % 3 == 0).then_some(Vacancy {
+            down: bytes[0],
+            up: bytes[1],
+            current: bytes[2],
+        }),
+    });
+    (config, any::<u32>()).prop_flat_map(|(config, xid)| {
+        let reason = if xid % 2 == 0 {
+            TableReason::VacancyDown
+        } else {
+            TableReason::VacancyUp
+        };
+        select(vec![
+            Message::TableMod(config),
+            Message::TableStatus(TableStatus {
+                reason,
+                table: config,
+            }),
+            Message::MultipartReply {
+                reply: MultipartReply::TableDescription(vec![config, config]),
+                more: false,
+            },
+            Message::RequestForward {
+                xid,
+                message: Box::new(Message::GroupMod(openflow::group::GroupMod {
+                    command: openflow::group::GroupCommand::Delete,
+                    kind: openflow::group::GroupKind::All,
+                    group: xid,
+                    command_bucket: openflow::group::BUCKET_ALL,
+                    buckets: vec![],
+                    selection: None,
+                })),
+            },
+        ])
+    })
 }
 
 /// Requests and replies about other things than rules.
@@ -1105,6 +1224,7 @@ fn plain(version: Version) -> BoxedStrategy<Message> {
             Message::TableMod(TableConfig {
                 table: 4,
                 config: 3,
+                ..TableConfig::default()
             }),
             Message::GetAsyncRequest,
             Message::BundleControl(BundleControl {
@@ -1228,6 +1348,16 @@ proptest! {
             },
         };
         same(version, &Message::FlowRemoved { removed, format: form.format() })?;
+    }
+
+    #[test]
+    fn flow_monitors((version, message) in form().prop_flat_map(|form| (Just(form.version()), monitors(form)))) {
+        same(version, &message)?;
+    }
+
+    #[test]
+    fn tables((version, message) in (select(vec![Version::V1_4, Version::V1_5]), table_state())) {
+        same(version, &message)?;
     }
 
     #[test]

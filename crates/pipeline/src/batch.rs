@@ -25,6 +25,10 @@ pub(crate) struct Undo {
     steps: Vec<Step>,
     /// Counters that had died before.
     dead_before: Vec<CounterId>,
+    /// How many changes had been noted before.
+    changes_before: usize,
+    /// Where dumps stood before.
+    cursors_before: Vec<(std::sync::Weak<std::sync::atomic::AtomicU32>, RuleId)>,
 }
 
 impl Pipeline {
@@ -34,6 +38,8 @@ impl Pipeline {
             self.undo = Some(Undo {
                 steps: Vec::new(),
                 dead_before: std::mem::take(&mut self.dead_counters),
+                cursors_before: self.store.save_cursors(),
+                changes_before: self.changes.as_ref().map_or(0, Vec::len),
             });
         }
     }
@@ -57,8 +63,12 @@ impl Pipeline {
         let Some(mut undo) = self.undo.take() else {
             return;
         };
+        if let Some(changes) = &mut self.changes {
+            changes.truncate(undo.changes_before);
+        }
         // Counters that died in the batch live again; those that its rules brought die.
         self.dead_counters = undo.dead_before;
+        let cursors = std::mem::take(&mut undo.cursors_before);
         while let Some(step) = undo.steps.pop() {
             match step {
                 Step::Inserted(id) => {
@@ -93,6 +103,7 @@ impl Pipeline {
                 }
             }
         }
+        self.store.restore_cursors(cursors);
     }
 
     /// Puts a rule that was removed, and not published as removed, into the program again.

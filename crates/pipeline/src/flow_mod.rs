@@ -10,6 +10,7 @@ use openflow::Version;
 use openflow::action::{Action, Instruction};
 use openflow::error::Error;
 use openflow::flow::{FlowMod, FlowModCommand, FlowRemoved, FlowRemovedReason, TABLE_ALL};
+use openflow::monitor::UpdateEvent;
 use openflow::port::{self, PortNo};
 use packet::Match;
 use program::counters::CounterId;
@@ -48,13 +49,16 @@ pub(crate) struct Criteria<'a> {
 
 impl Criteria<'_> {
     /// Whether a visible rule is meant, its table and, for a strict command, its match and priority aside.
-    fn admits(&self, rule: &Rule) -> bool {
+    pub(crate) fn admits(&self, rule: &Rule) -> bool {
         !rule.is_hidden()
             && (rule.cookie ^ self.cookie) & self.cookie_mask == 0
-            && (self.out_port == port::ANY
-                || uses(&rule.behaviour.instructions, &Use::Port(self.out_port)))
-            && (self.out_group == ANY_GROUP
-                || uses(&rule.behaviour.instructions, &Use::Group(self.out_group)))
+            && self.admits_use(&rule.behaviour.instructions)
+    }
+
+    /// Whether `out_port` and `out_group` let these instructions through.
+    pub(crate) fn admits_use(&self, instructions: &[Instruction]) -> bool {
+        (self.out_port == port::ANY || uses(instructions, &Use::Port(self.out_port)))
+            && (self.out_group == ANY_GROUP || uses(instructions, &Use::Group(self.out_group)))
     }
 }
 
@@ -137,11 +141,12 @@ impl Pipeline {
         }
         let priority = u32::from(change.priority);
         let old = self.store.find(table, priority, &change.matching);
+        let full = self.store.table_len(table).0 >= self.limits[usize::from(table)];
         if old.is_none() {
             if change.flags.check_overlap && self.overlaps(table, priority, &change.matching) {
                 return Err(Error::Overlap);
             }
-            if self.store.table_len(table).0 >= self.limits[usize::from(table)] {
+            if full && !self.can_evict(table) {
                 return Err(Error::TableFull);
             }
         }
@@ -175,20 +180,21 @@ impl Pipeline {
             importance: change.importance,
             flags: change.flags,
         };
-        match old {
-            Some(id) => self.put_in_place(id, rule),
-            None => self.put(rule),
-        }
-        Ok(FlowModOutcome {
+        let mut outcome = FlowModOutcome {
             removed: Vec::new(),
             changed: 1,
-        })
-    }
-
-    fn overlaps(&self, table: u8, priority: u32, matching: &Match) -> bool {
-        self.store
-            .table(table)
-            .any(|(_, rule)| rule.priority == priority && rule.matching.overlaps(matching))
+        };
+        match old {
+            Some(id) => self.put_in_place(id, rule, UpdateEvent::Added),
+            None => {
+                if full && let Some(told) = self.evict(table, now) {
+                    outcome.removed.extend(told);
+                    outcome.changed += 1;
+                }
+                self.put(rule);
+            }
+        }
+        Ok(outcome)
     }
 
     /// Section 6.4, modify: instructions change; timeouts, flags, age and, unless `reset_counts`, counters stay. A rule that is not there is
@@ -197,6 +203,7 @@ impl Pipeline {
         if change.table == INTERNAL {
             return Err(Error::Permission);
         }
+        self.prepare(&criteria(change, false));
         let found = self.select(&criteria(change, false));
         if found.is_empty() {
             if change.modify_adds && change.cookie_mask == 0 && change.cookie != NO_COOKIE {
@@ -265,7 +272,7 @@ impl Pipeline {
             importance: old.importance,
             flags: old.flags,
         };
-        self.put_in_place(id, rule);
+        self.put_in_place(id, rule, UpdateEvent::Modified);
     }
 
     /// Section 6.4, delete: rules go and those that want it tell. No rule to delete is no error.
@@ -274,6 +281,7 @@ impl Pipeline {
         if change.table == INTERNAL && change.command == FlowModCommand::Delete {
             return Err(Error::Permission);
         }
+        self.prepare(&criteria(change, true));
         let found = self.select(&criteria(change, true));
         let mut outcome = FlowModOutcome {
             removed: Vec::new(),
@@ -350,7 +358,7 @@ impl Pipeline {
             flags: Default::default(),
         };
         match old {
-            Some(id) => self.put_in_place(id, rule),
+            Some(id) => self.put_in_place(id, rule, UpdateEvent::Modified),
             None => self.put(rule),
         }
         Ok(())
@@ -405,7 +413,13 @@ impl Pipeline {
                 TABLE_ALL => *table != INTERNAL,
                 wanted => *table == wanted,
             })
-            .flat_map(|table| self.store.table(table))
+            .flat_map(move |table| {
+                let few = self.indexed(table, criteria);
+                let all = few.is_none().then(|| self.store.table(table));
+                let few = few.into_iter().flatten();
+                few.filter_map(|id| Some((id, self.store.get(id)?)))
+                    .chain(all.into_iter().flatten())
+            })
             .filter(|(_, rule)| rule.matching.is_within(criteria.matching) && criteria.admits(rule))
     }
 
@@ -419,31 +433,49 @@ impl Pipeline {
             cookie: rule.cookie,
         };
         let handle = self.writer.insert(rule.table, spec);
-        rule.with(handle)
+        rule.with(handle, self.pauses)
     }
 
     fn put(&mut self, rule: NewRule) {
         let rule = self.install(rule);
         let id = self.store.insert(rule);
         self.note_inserted(id);
+        self.note_change(id, UpdateEvent::Added, None);
         self.arm(id);
     }
 
-    /// Puts a rule in the place of one of the same table, match and priority.
-    fn put_in_place(&mut self, id: RuleId, rule: NewRule) {
+    /// Puts a rule in the place of one of the same table, match and priority. `event` is what monitors are told; a modification that changes
+    /// neither what the rule does nor its cookie is not told.
+    fn put_in_place(&mut self, id: RuleId, rule: NewRule, event: UpdateEvent) {
         self.disarm(id);
         let Some((table, old_handle)) = self.store.get(id).map(|old| (old.table, old.handle))
         else {
             return;
         };
         self.writer.remove(table, old_handle);
-        let rule = self.install(rule);
+        let mut rule = self.install(rule);
         let counter = rule.counter;
+        let mut told = true;
+        let mut before = None;
+        if let Some(old) = self.store.get(id) {
+            let same = Arc::ptr_eq(&old.behaviour, &rule.behaviour);
+            if event == UpdateEvent::Modified {
+                rule.added_pause = old.added_pause;
+                told = !same || old.cookie != rule.cookie;
+                if !told {
+                    rule.changed_pause = old.changed_pause;
+                }
+            }
+            before = (!same).then(|| Arc::clone(&old.behaviour.instructions));
+        }
         if let Some(old) = self.store.replace(id, rule) {
             if old.counter != counter {
                 self.dead_counters.push(old.counter);
             }
             self.note_replaced(id, old);
+        }
+        if told {
+            self.note_change(id, event, before);
         }
         self.arm(id);
     }
@@ -477,7 +509,7 @@ struct NewRule {
 }
 
 impl NewRule {
-    fn with(self, handle: RuleRef) -> Rule {
+    fn with(self, handle: RuleRef, pauses: u32) -> Rule {
         Rule {
             matching: self.matching,
             behaviour: self.behaviour,
@@ -494,6 +526,8 @@ impl NewRule {
             importance: self.importance,
             flags: self.flags,
             table: self.table,
+            added_pause: pauses,
+            changed_pause: pauses,
         }
     }
 }

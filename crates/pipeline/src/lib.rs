@@ -6,6 +6,7 @@
 //! * [`flow_mod`](Pipeline::flow_mod): the five commands, with the semantics of OpenFlow 1.0 to 1.5 and of Open vSwitch where these leave room.
 //! * [`expire`](Pipeline::expire): timeouts.
 //! * [`flow_stats`](Pipeline::flow_stats) and its neighbours: what is there.
+//! * [`take_changes`](Pipeline::take_changes): what flow monitors tell.
 //! * [`twin`]: the slow, obvious evaluator that tests hold the program against.
 //!
 //! After changes: [`commit`](Pipeline::commit) for each pipeline, then one `program.domain.publish()` for all. A change that must not stay
@@ -13,16 +14,23 @@
 
 mod batch;
 mod behaviour;
+mod changes;
 mod check;
 mod compile;
+mod dump;
+mod eviction;
 mod flow_mod;
+mod index;
 mod meters;
 mod packet_out;
 mod query;
 mod store;
 mod timers;
 pub mod twin;
+mod vacancy;
 
+pub use changes::RuleChange;
+pub use dump::Dump;
 pub use flow_mod::FlowModOutcome;
 pub use meters::meter_features;
 pub use packet_out::PacketOutProgram;
@@ -31,6 +39,7 @@ pub use query::{RuleView, table_features};
 use behaviour::Behaviours;
 use meters::Meters;
 use openflow::flow::{FlowRemoved, FlowRemovedReason};
+use openflow::monitor::UpdateEvent;
 use program::Program;
 use program::counters::CounterId;
 use program::table::{Bridge, BridgeWriter, Miss};
@@ -87,6 +96,15 @@ pub struct Pipeline {
     dead_counters: Vec<CounterId>,
     /// What to do to undo the batch that is open.
     undo: Option<batch::Undo>,
+    /// Changes that nobody has been told of yet, while somebody watches.
+    changes: Option<Vec<RuleChange>>,
+    /// How many pauses watchers have begun.
+    pauses: u32,
+    /// By table: the rules that may go when it is full.
+    evictions: Box<[Option<Box<eviction::Eviction>>]>,
+    /// By table: when to tell how full it is.
+    vacancies: Box<[Option<vacancy::Thresholds>]>,
+    has_thresholds: bool,
 }
 
 impl Pipeline {
@@ -103,6 +121,11 @@ impl Pipeline {
             misses: vec![Miss::Drop; store::TABLES].into(),
             dead_counters: Vec::new(),
             undo: None,
+            changes: None,
+            pauses: 0,
+            evictions: (0..store::TABLES).map(|_| None).collect(),
+            vacancies: vec![None; store::TABLES].into(),
+            has_thresholds: false,
         }
     }
 
@@ -234,6 +257,7 @@ impl Pipeline {
 
     /// Puts a rule's timeouts in force. Its counter is not read: an early entry corrects itself when it comes up.
     fn arm(&mut self, id: RuleId) {
+        self.offer_for_eviction(id);
         let Some(rule) = self.store.get(id) else {
             return;
         };
@@ -257,6 +281,7 @@ impl Pipeline {
 
     /// Takes a rule's timeouts out of force.
     fn disarm(&mut self, id: RuleId) {
+        self.spare_from_eviction(id);
         if let Some(rule) = self.store.get_mut(id).filter(|rule| rule.timer != 0) {
             rule.timer = 0;
             self.timers.disarm();
@@ -275,6 +300,7 @@ impl Pipeline {
             reason,
             stats: self.stats_of(rule, now),
         });
+        self.note_change(id, UpdateEvent::Removed(reason), None);
         self.unlink(id);
         told
     }

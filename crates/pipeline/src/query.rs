@@ -1,6 +1,7 @@
 //! What is there: statistics and features.
 
-use crate::flow_mod::{Criteria, INTERNAL};
+use crate::dump::criteria;
+use crate::flow_mod::INTERNAL;
 use crate::store::Rule;
 use crate::{Clock, Pipeline, check};
 use openflow::flow::{FlowStats, FlowStatsRequest};
@@ -21,18 +22,6 @@ pub struct RuleView {
     pub priority: u32,
     /// All else. `priority` in here is cut to 16 bits.
     pub stats: FlowStats,
-}
-
-fn criteria(request: &FlowStatsRequest) -> Criteria<'_> {
-    Criteria {
-        table: request.table,
-        matching: &request.matching,
-        strict: None,
-        cookie: request.cookie,
-        cookie_mask: request.cookie_mask,
-        out_port: request.out_port,
-        out_group: request.out_group,
-    }
 }
 
 impl Pipeline {
@@ -188,6 +177,7 @@ pub fn table_features(table: u8, max_entries: u32) -> TableFeatures {
     };
     TableFeatures {
         table,
+        command: 0,
         name: String::new(),
         metadata_match: u64::MAX,
         metadata_write: u64::MAX,

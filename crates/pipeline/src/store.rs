@@ -5,13 +5,15 @@
 //! (for everything else: non-strict commands, statistics, overlap checks). A rule that takes another's place takes its position too.
 
 use crate::behaviour::Behaviour;
+use crate::index::Indexes;
 use openflow::flow::FlowFlags;
 use packet::Match;
 use program::counters::CounterId;
 use program::table::RuleRef;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 
 /// A slot's number.
 pub(crate) type RuleId = u32;
@@ -49,6 +51,9 @@ pub(crate) struct Rule {
     pub importance: u16,
     pub flags: FlowFlags,
     pub table: u8,
+    /// How many pauses of watchers had begun when it was added, and when it was changed; see [`crate::changes`].
+    pub added_pause: u32,
+    pub changed_pause: u32,
 }
 
 impl Rule {
@@ -103,7 +108,15 @@ pub(crate) struct Store {
     index: HashMap<u64, RuleId, BuildHasherDefault<Identity>>,
     random: RandomState,
     count: usize,
+    /// By table: see [`crate::index`].
+    indexes: Box<[Indexes]>,
+    /// Where dumps stand.
+    cursors: Vec<Weak<AtomicU32>>,
 }
+
+/// A place in a table's list: the next rule's number. The store moves it on when that rule goes.
+#[derive(Debug)]
+pub(crate) struct Cursor(Arc<AtomicU32>);
 
 impl Default for Store {
     fn default() -> Self {
@@ -123,6 +136,8 @@ impl Default for Store {
             index: HashMap::default(),
             random: RandomState::new(),
             count: 0,
+            indexes: (0..TABLES).map(|_| Indexes::default()).collect(),
+            cursors: Vec::new(),
         }
     }
 }
@@ -195,6 +210,58 @@ impl Store {
         })
     }
 
+    /// A cursor at the beginning of a table.
+    pub fn cursor(&mut self, table: u8) -> Cursor {
+        let first = self
+            .lists
+            .get(usize::from(table))
+            .map_or(NONE, |list| list.first);
+        let cursor = Arc::new(AtomicU32::new(first));
+        self.cursors.retain(|cursor| cursor.strong_count() > 0);
+        self.cursors.push(Arc::downgrade(&cursor));
+        Cursor(cursor)
+    }
+
+    /// The rule at a cursor, which moves on to the next; None at the end.
+    pub fn advance(&self, cursor: &Cursor) -> Option<&Rule> {
+        let entry = self.entry(cursor.0.load(Relaxed))?;
+        cursor.0.store(entry.next, Relaxed);
+        Some(&entry.rule)
+    }
+
+    /// Where the cursors stand, to put them back there with [`Store::restore_cursors`] when the store is again as it was.
+    pub fn save_cursors(&self) -> Vec<(Weak<AtomicU32>, RuleId)> {
+        let place = |cursor: &Weak<AtomicU32>| {
+            let at = cursor.upgrade()?.load(Relaxed);
+            Some((Weak::clone(cursor), at))
+        };
+        self.cursors.iter().filter_map(place).collect()
+    }
+
+    /// Puts cursors back.
+    pub fn restore_cursors(&self, saved: Vec<(Weak<AtomicU32>, RuleId)>) {
+        for (cursor, at) in saved {
+            if let Some(cursor) = cursor.upgrade() {
+                cursor.store(at, Relaxed);
+            }
+        }
+    }
+
+    /// What is kept about a table for questions about many rules.
+    pub fn indexes(&self, table: u8) -> Option<&Indexes> {
+        self.indexes.get(usize::from(table))
+    }
+
+    /// Likewise, to change it.
+    pub fn indexes_mut(&mut self, table: u8) -> Option<&mut Indexes> {
+        self.indexes.get_mut(usize::from(table))
+    }
+
+    /// The key of every hash here.
+    pub fn random(&self) -> &RandomState {
+        &self.random
+    }
+
     /// Tables that have rules.
     pub fn tables(&self) -> impl Iterator<Item = u8> {
         (0..TABLES as u8).filter(|table| self.lists[usize::from(*table)].rules > 0)
@@ -215,6 +282,7 @@ impl Store {
         let previous = self
             .entry(next)
             .map_or(self.lists[table].last, |entry| entry.previous);
+        self.indexes[table].insert(&self.random, id, &rule, self.lists[table].rules);
         self.chunks[id as usize / CHUNK][id as usize % CHUNK] = Some(Entry {
             rule,
             previous,
@@ -268,6 +336,12 @@ impl Store {
             chain,
         } = self.chunks[id as usize / CHUNK][id as usize % CHUNK].take()?;
         self.unchain(hash, id, chain);
+        self.indexes[usize::from(rule.table)].remove(&self.random, id, &rule);
+        if !self.cursors.is_empty() {
+            for cursor in self.cursors.iter().filter_map(Weak::upgrade) {
+                let _ = cursor.compare_exchange(id, next, Relaxed, Relaxed);
+            }
+        }
         let table = usize::from(rule.table);
         self.link(table, previous, next, next, previous);
         self.lists[table].rules -= 1;
@@ -301,7 +375,17 @@ impl Store {
 
     /// Puts a rule of the same table, match and priority in another's place, and gives the other back.
     pub fn replace(&mut self, id: RuleId, rule: Rule) -> Option<Rule> {
-        let entry = self.entry_mut(id)?;
+        let entry = self
+            .chunks
+            .get_mut(id as usize / CHUNK)?
+            .get_mut(id as usize % CHUNK)?
+            .as_mut()?;
+        if entry.rule.cookie != rule.cookie {
+            let table = usize::from(rule.table);
+            let rules = self.lists[table].rules;
+            self.indexes[table].remove(&self.random, id, &entry.rule);
+            self.indexes[table].insert(&self.random, id, &rule, rules);
+        }
         debug_assert!(
             entry.rule.table == rule.table
                 && entry.rule.priority == rule.priority

@@ -45,11 +45,13 @@ pub enum Drop {
     Meter,
     /// A packet-in above the rate of a meter.
     MeterController,
+    /// An IP fragment, where the bridge drops them (`OFPC_FRAG_DROP`).
+    Fragment,
 }
 
 impl Drop {
     /// How many kinds there are.
-    pub const COUNT: usize = 9;
+    pub const COUNT: usize = 10;
 
     /// Names for counters, in the order of the variants.
     pub const NAMES: [&'static str; Drop::COUNT] = [
@@ -62,6 +64,7 @@ impl Drop {
         "action_failed",
         "meter",
         "meter_controller",
+        "fragment",
     ];
 }
 

@@ -125,6 +125,8 @@ pub struct Bridge {
     needed: AtomicU64,
     /// Whether a first fragment's ports are matched as they are.
     fragment_ports: AtomicBool,
+    /// Whether fragments are dropped before the first lookup.
+    fragments_dropped: AtomicBool,
     controller_meter: MeterRef,
 }
 
@@ -143,6 +145,7 @@ impl Bridge {
             slots,
             needed: AtomicU64::new(WordSet::HOT.0),
             fragment_ports: AtomicBool::new(true),
+            fragments_dropped: AtomicBool::new(false),
             controller_meter: MeterRef::new(CONTROLLER_METER),
         })
     }
@@ -168,6 +171,17 @@ impl Bridge {
     #[inline(always)]
     pub(crate) fn matches_fragment_ports(&self) -> bool {
         self.fragment_ports.load(Ordering::Relaxed)
+    }
+
+    /// Whether IP fragments that come in are dropped (`OFPC_FRAG_DROP`). Holds from the next burst on.
+    pub fn drop_fragments(&self, dropped: bool) {
+        self.fragments_dropped.store(dropped, Ordering::Relaxed);
+    }
+
+    /// What [`Bridge::drop_fragments`] has set.
+    #[inline(always)]
+    pub(crate) fn drops_fragments(&self) -> bool {
+        self.fragments_dropped.load(Ordering::Relaxed)
     }
 
     /// The words of the key that rules match or actions read.

@@ -501,6 +501,11 @@ impl<F: Frame> Walk<F> {
         }
     }
 
+    /// Whether the packet is an IP fragment, the first one included.
+    fn is_fragment(&self) -> bool {
+        self.key.u8(at::IP_FRAG) != 0
+    }
+
     /// Looks up with another ingress port, which holds for the lookup only.
     fn resubmit_from(&mut self, burst: &Burst<'_, '_>, port: PortNo, table: u8) {
         self.hide_fragment_ports(burst);
@@ -791,7 +796,8 @@ impl<F: Frame> Engine<F> {
             counters: bridge.program().counters.of_worker(guard.index()),
         };
         while !frames.is_empty() {
-            if self.front(&burst, in_port, frames, mirrored, host) {
+            // Only the general way tells fragments from others.
+            if !bridge.drops_fragments() && self.front(&burst, in_port, frames, mirrored, host) {
                 self.drive(&burst, host);
                 continue;
             }
@@ -823,6 +829,9 @@ impl<F: Frame> Engine<F> {
                 host.malformed(reason);
                 sound &= !matches!(reason, Malformed::Ethernet | Malformed::Split);
             }
+        }
+        if burst.bridge.drops_fragments() {
+            sound &= !self.walks[..frames.len()].iter().any(Walk::is_fragment);
         }
         if burst.valid.contains(at::ACTSET_OUTPUT / 8) {
             for walk in &mut self.walks[..frames.len()] {
@@ -887,7 +896,8 @@ impl<F: Frame> Engine<F> {
         }
     }
 
-    /// Throws out what is not a frame, or could not be gathered for want of memory, and looks the rest up. Such frames have been counted.
+    /// Throws out what is not a frame, or could not be gathered for want of memory, and looks the rest up. Such frames have been counted. Throws out
+    /// fragments too, where they are dropped.
     #[cold]
     fn sift<H: Host<F>>(
         &mut self,
@@ -899,8 +909,11 @@ impl<F: Frame> Engine<F> {
     ) {
         let mut kept: SmallVec<[F; LOOKUP_MAX]> = SmallVec::new();
         for (index, frame) in frames.drain(..count).enumerate() {
-            if !matches!(
-                self.walks[index].layers.malformed,
+            let walk = &self.walks[index];
+            if burst.bridge.drops_fragments() && walk.is_fragment() {
+                host.dropped(DropReason::Fragment);
+            } else if !matches!(
+                walk.layers.malformed,
                 Some(Malformed::Ethernet | Malformed::Split)
             ) {
                 self.walks.swap(index, kept.len());

@@ -91,3 +91,34 @@ fn a_packet_without_room_for_its_tag_is_dropped_and_counted() {
         assert_eq!(without.dropped, [Drop::ActionFailed], "{list:?}");
     }
 }
+
+#[test]
+fn fragments_are_dropped_where_the_bridge_says_so() {
+    let program = Arc::new(Program::new());
+    let bridge = Bridge::new(Arc::clone(&program));
+    let mut reader = program.domain.reader().unwrap();
+    program.counters.add_worker(reader.index());
+    let ip = |fragment: [u8; 2]| {
+        let mut header = vec![0x45, 0, 0, 40, 0, 1];
+        header.extend(fragment);
+        header.extend([64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        HeapFrame::new(&[[2; 12].as_slice(), &[8, 0], &header, &[7; 40]].concat())
+    };
+    // Whole, with the flag that forbids fragments, a first fragment, a later one, the last one.
+    let packets = [[0, 0], [0x40, 0], [0x20, 0], [0x20, 5], [0, 9]];
+    let mut engine = Engine::new();
+    let mut dropped = |wanted: bool| {
+        bridge.drop_fragments(wanted);
+        let mut sink = Sink::default();
+        let mut frames: Vec<HeapFrame> = packets.iter().map(|bytes| ip(*bytes)).collect();
+        let guard = reader.begin();
+        engine.burst(&bridge, &guard, 1, &mut frames, 0, 1, &mut sink);
+        sink.dropped
+            .iter()
+            .filter(|reason| **reason == Drop::Fragment)
+            .count()
+    };
+    assert_eq!(dropped(false), 0);
+    assert_eq!(dropped(true), 3);
+    assert_eq!(dropped(false), 0);
+}

@@ -10,12 +10,13 @@ use openflow::message::{
     PacketOut, QueueRequest, Role, RoleMessage,
 };
 use openflow::meter::{MeterConfig, MeterMod, MeterStats};
+use openflow::monitor::{MonitorRequest, RuleUpdate};
 use openflow::port::{
     self, PortConfig, PortDescription, PortMod, PortReason, PortStats, PortStatus,
 };
 use openflow::stats::{
     Aggregate, Description, GroupFeatures, MeterFeatures, QueueDescription, QueueStats,
-    TableConfig, TableFeatures, TableStats,
+    TableConfig, TableFeatures, TableStats, TableStatus,
 };
 use openflow::version::ALL_VERSIONS;
 use openflow::{DecodeOptions, Version, decode, encode, frame_length};
@@ -29,7 +30,7 @@ use std::process::Command;
 use std::rc::Rc;
 use std::sync::mpsc;
 use std::time::Duration;
-use switchd::openflow::{ControllerSettings, LocalFuture, OpenFlow, Switch};
+use switchd::openflow::{ControllerSettings, FlowDump, LocalFuture, OpenFlow, Switch};
 use switchd::streams::{Tls, TlsFiles};
 
 /// Longest that anything here may take.
@@ -76,6 +77,16 @@ impl Rules {
         (request.table == TABLE_ALL || request.table == rule.table)
             && rule.matching.is_within(&request.matching)
             && (rule.cookie ^ request.cookie) & request.cookie_mask == 0
+    }
+}
+
+/// A dump in slices.
+struct Slices(std::vec::IntoIter<FlowStats>);
+
+impl FlowDump for Slices {
+    fn next(&mut self, budget: usize, take: &mut dyn FnMut(&FlowStats)) -> bool {
+        self.0.by_ref().take(budget).for_each(|rule| take(&rule));
+        self.0.len() == 0
     }
 }
 
@@ -152,8 +163,11 @@ impl Switch for Rules {
         }
         Ok(())
     }
-    fn table_mod(&self, _change: &TableConfig) -> Result<(), Error> {
+    fn table_mod(&self, _change: &TableConfig, _version: Version) -> Result<(), Error> {
         Ok(())
+    }
+    fn change_table_features(&self, _wanted: &[TableFeatures]) -> Result<(), Error> {
+        Err(Error::TableFeaturesPermission)
     }
     fn group_mod(&self, _change: &GroupMod, _version: Version) -> Result<(), Error> {
         Err(Error::OutOfGroups)
@@ -185,25 +199,34 @@ impl Switch for Rules {
             }
         })
     }
-    fn flows(
-        &self,
-        request: &FlowStatsRequest,
-        take: &mut dyn FnMut(&FlowStats),
-    ) -> Result<(), Error> {
-        self.rules
-            .borrow()
-            .iter()
-            .filter(|rule| Rules::meant(request, rule))
-            .for_each(take);
-        Ok(())
+    fn flows(&self, request: &FlowStatsRequest) -> Result<Box<dyn FlowDump + '_>, Error> {
+        let meant = |rule: &&FlowStats| Rules::meant(request, rule);
+        let rules: Vec<FlowStats> = self.rules.borrow().iter().filter(meant).cloned().collect();
+        Ok(Box::new(Slices(rules.into_iter())))
+    }
+    fn watch(&self, _watched: bool) {}
+    fn take_changes(&self) -> Vec<pipeline::RuleChange> {
+        Vec::new()
+    }
+    fn monitored(&self, _monitor: &MonitorRequest) -> Vec<RuleUpdate> {
+        Vec::new()
+    }
+    fn begin_pause(&self) -> u32 {
+        0
+    }
+    fn missed(&self, _monitor: &MonitorRequest, _pause: u32) -> Vec<RuleUpdate> {
+        Vec::new()
+    }
+    fn take_table_status(&self) -> Vec<TableStatus> {
+        Vec::new()
     }
     fn aggregate(&self, request: &FlowStatsRequest) -> Result<Aggregate, Error> {
         let mut sums = Aggregate::default();
-        self.flows(request, &mut |rule| {
+        self.flows(request)?.next(usize::MAX, &mut |rule| {
             sums.packets += rule.packets;
             sums.bytes += rule.bytes;
             sums.flows += 1;
-        })?;
+        });
         Ok(sums)
     }
     fn table_stats(&self) -> Vec<TableStats> {
@@ -230,6 +253,7 @@ impl Switch for Rules {
         vec![TableConfig {
             table: 0,
             config: 0,
+            ..TableConfig::default()
         }]
     }
     fn ports(&self) -> Vec<PortDescription> {

@@ -106,6 +106,7 @@ pub(super) async fn run(
         reason = read(hub, &session, &mut reader, &mut inbox, &last_heard) => reason,
         reason = write(hub, &session, &mut writer) => reason,
         reason = probe(&session, &last_heard, observer) => reason,
+        never = session.expire_bundles() => match never {},
         () = session.closing.notified() => "disconnecting".into(),
     }
 }
@@ -196,7 +197,8 @@ async fn read(
                 }
             };
             last_heard.set(clock::now());
-            let bytes = &inbox.bytes[inbox.start..end];
+            let start = inbox.start;
+            let bytes = &inbox.bytes[start..end];
             hub.snoop(session, bytes);
             let next = take(hub, session, bytes);
             inbox.start = end;
@@ -209,6 +211,19 @@ async fn read(
                     hub.switch().barrier().await;
                     let reply = encode(session.version, xid, &Message::BarrierReply);
                     session.outbox.send(reply);
+                }
+                Next::Dump {
+                    xid,
+                    request,
+                    format,
+                } => {
+                    if std::mem::take(&mut changed) {
+                        hub.switch().publish();
+                    }
+                    if let Err(error) = session.dump(hub, xid, &request, format).await {
+                        let bytes = &inbox.bytes[start..end];
+                        session.send_error(bytes, error);
+                    }
                 }
                 Next::Close(reason) => return flushed(session, reason).await,
             }
@@ -264,6 +279,7 @@ async fn write(hub: &Hub, session: &Session, writer: &mut (impl AsyncWrite + Unp
             return format!("connection dropped ({reason})");
         }
         session.outbox.written(bytes.len());
+        session.resume_monitors(hub);
     }
 }
 

@@ -33,6 +33,8 @@ pub(super) struct Hub {
     generation: Cell<Option<u64>>,
     /// Whether a primary controller is connected, and whether one wants packets that meet no rule.
     told: Cell<(bool, bool)>,
+    /// The connection whose message is being carried out, and the message's transaction id.
+    pub(super) origin: RefCell<Option<(Rc<Session>, u32)>>,
 }
 
 impl Hub {
@@ -45,6 +47,7 @@ impl Hub {
             snoopers: RefCell::default(),
             generation: Cell::new(None),
             told: Cell::new((false, false)),
+            origin: RefCell::default(),
         }
     }
 
@@ -69,6 +72,38 @@ impl Hub {
             .borrow_mut()
             .retain(|other| !Rc::ptr_eq(other, session));
         self.tell_connected();
+        if !session.monitors.is_empty() {
+            self.tell_watched();
+        }
+    }
+
+    /// Carries a message of a connection out, and tells all of what it changed.
+    pub(super) fn caused_by<R>(
+        &self,
+        session: &Rc<Session>,
+        xid: u32,
+        act: impl FnOnce() -> R,
+    ) -> R {
+        *self.origin.borrow_mut() = Some((Rc::clone(session), xid));
+        let done = act();
+        self.report();
+        *self.origin.borrow_mut() = None;
+        done
+    }
+
+    /// Tells of changes that nobody has been told of yet: to flow monitors, and of tables that fill up.
+    pub(super) fn report(&self) {
+        self.report_changes();
+        for status in self.switch.take_table_status() {
+            for session in self.sessions.borrow().iter() {
+                let wanted = session.version >= Version::V1_4
+                    && session.wants(AsyncKind::TableStatus, status.reason as u8);
+                if wanted {
+                    let bytes = encode(session.version, 0, &Message::TableStatus(status));
+                    session.outbox.send_unasked(bytes);
+                }
+            }
+        }
     }
 
     fn is_full(&self) -> bool {

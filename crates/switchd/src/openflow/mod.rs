@@ -7,9 +7,12 @@
 //! Everything runs on the control thread, inside its `LocalSet`. Connections are independent: each has a bounded queue of its own
 //! ([`outbox`]), and one that waits for its barrier or does not read keeps nobody else waiting.
 
+mod bundles;
 mod connection;
 mod controller;
+mod dumps;
 mod hub;
+mod monitors;
 mod outbox;
 mod session;
 pub mod switch;
@@ -17,7 +20,7 @@ pub mod switch;
 pub use controller::{ControllerSettings, ControllerStatus};
 pub use session::Kind;
 use session::Live;
-pub use switch::{LocalFuture, Switch};
+pub use switch::{FlowDump, LocalFuture, Switch};
 
 use crate::streams::{Listener, Passive, Tls};
 use connection::Terms;
@@ -180,6 +183,12 @@ impl OpenFlow {
     /// Tells of a rule that went, for rules that asked for it.
     pub fn flow_removed(&self, removed: &FlowRemoved) {
         self.hub.flow_removed(removed);
+    }
+
+    /// Tells of changes of the rules that nobody has been told of yet: to flow monitors, and of tables that fill up. Changes that a message
+    /// of a connection makes are told by themselves.
+    pub fn report_changes(&self) {
+        self.hub.report();
     }
 
     /// Packet-ins that connections which are up now have lost because they did not read.

@@ -2,7 +2,8 @@
 //!
 //! Three kinds of message wait here, and each is bounded in its own way. Replies: a connection reads no further request while more than
 //! [`REPLY_LIMIT`] bytes wait, so a peer that does not read stops being served. Packet-ins: at most so many as the controller's row says,
-//! others are dropped and counted. What must not be lost (flow-removed, port status, role status): when more than [`CLOSE_LIMIT`] bytes
+//! others are dropped and counted. Updates of flow monitors: they pause
+//! when many wait (see [`super::monitors`]). What must not be lost (flow-removed, port status, role status): when more than [`CLOSE_LIMIT`] bytes
 //! wait the connection is closed, as the peer can no longer know what the switch holds.
 
 use crate::coverage::Counter;
@@ -21,10 +22,18 @@ static PACKET_IN_DROPPED: Counter = Counter::new("openflow_packet_in_queue_full"
 static OVERFLOWED: Counter = Counter::new("openflow_queue_overflow");
 static SENT: Counter = Counter::new("vconn_sent");
 
-/// A message in the queue, and whether it is a packet-in.
+/// Which bound a message counts against.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Other,
+    PacketIn,
+    Update,
+}
+
+/// A message in the queue.
 struct Waiting {
     bytes: Vec<u8>,
-    packet_in: bool,
+    kind: Kind,
 }
 
 /// The queue.
@@ -33,6 +42,7 @@ pub(super) struct Outbox {
     queue: RefCell<VecDeque<Waiting>>,
     bytes: Cell<usize>,
     packet_ins: Cell<usize>,
+    update_bytes: Cell<usize>,
     dropped: Cell<u64>,
     overflowed: Cell<bool>,
     filled: Notify,
@@ -42,19 +52,15 @@ pub(super) struct Outbox {
 impl Outbox {
     /// Queues a reply.
     pub(super) fn send(&self, bytes: Vec<u8>) {
-        self.push(bytes, false);
+        self.push(bytes, Kind::Other);
     }
 
     /// Queues a message that must not be lost. When too much waits already the connection is to be closed.
     pub(super) fn send_unasked(&self, bytes: Vec<u8>) {
-        if self.bytes.get() > CLOSE_LIMIT {
-            if !self.overflowed.replace(true) {
-                OVERFLOWED.increment();
-            }
-            self.filled.notify_one();
+        if self.is_overflowing() {
             return;
         }
-        self.push(bytes, false);
+        self.push(bytes, Kind::Other);
     }
 
     /// Queues a packet-in, unless `limit` of them wait or the queue is full.
@@ -64,7 +70,7 @@ impl Outbox {
             return;
         }
         self.packet_ins.set(self.packet_ins.get() + 1);
-        self.push(bytes, true);
+        self.push(bytes, Kind::PacketIn);
     }
 
     /// Counts a packet-in that is not even queued.
@@ -73,15 +79,40 @@ impl Outbox {
         self.dropped.set(self.dropped.get() + 1);
     }
 
-    fn push(&self, bytes: Vec<u8>, packet_in: bool) {
+    /// Queues updates of flow monitors. Their sender looks at [`Outbox::update_bytes`] and pauses; what comes all the same (removals in a pause) must not
+    /// be lost either.
+    pub(super) fn send_update(&self, bytes: Vec<u8>) {
+        if self.is_overflowing() {
+            return;
+        }
+        self.update_bytes.set(self.update_bytes.get() + bytes.len());
+        self.push(bytes, Kind::Update);
+    }
+
+    /// Bytes of updates that wait.
+    pub(super) fn update_bytes(&self) -> usize {
+        self.update_bytes.get()
+    }
+
+    /// Whether so much waits that the connection is to be closed, which is noted then.
+    fn is_overflowing(&self) -> bool {
+        if self.bytes.get() <= CLOSE_LIMIT {
+            return false;
+        }
+        if !self.overflowed.replace(true) {
+            OVERFLOWED.increment();
+        }
+        self.filled.notify_one();
+        true
+    }
+
+    fn push(&self, bytes: Vec<u8>, kind: Kind) {
         if bytes.is_empty() {
             return;
         }
         SENT.increment();
         self.bytes.set(self.bytes.get() + bytes.len());
-        self.queue
-            .borrow_mut()
-            .push_back(Waiting { bytes, packet_in });
+        self.queue.borrow_mut().push_back(Waiting { bytes, kind });
         self.filled.notify_one();
     }
 
@@ -123,8 +154,12 @@ impl Outbox {
 
     fn pop(&self, queue: &mut VecDeque<Waiting>) -> Option<Vec<u8>> {
         let waiting = queue.pop_front()?;
-        if waiting.packet_in {
-            self.packet_ins.set(self.packet_ins.get() - 1);
+        match waiting.kind {
+            Kind::Other => {}
+            Kind::PacketIn => self.packet_ins.set(self.packet_ins.get() - 1),
+            Kind::Update => self
+                .update_bytes
+                .set(self.update_bytes.get() - waiting.bytes.len()),
         }
         Some(waiting.bytes)
     }

@@ -3,32 +3,29 @@
 //! Requests are carried out in the order in which they came. All answers are given at once except that to a barrier, which the
 //! connection gives when the switch says so; meanwhile nothing that came behind the barrier is looked at.
 
+use super::bundles::Bundles;
 use super::hub::Hub;
+use super::monitors::Monitors;
 use super::outbox::Outbox;
 use crate::clock;
 use crate::coverage::Counter;
 use openflow::decode::DecodeOptions;
+use openflow::flow::FlowStatsRequest;
 use openflow::message::{
-    AsyncConfig, AsyncKind, BundleAdd, BundleCommand, BundleControl, FlowFormat, Message,
-    MultipartReply, MultipartRequest, PacketIn, PacketInFormat, PacketInReason, QueueRequest, Role,
-    RoleMessage, SwitchConfig,
+    AsyncConfig, AsyncKind, FlowFormat, Message, MultipartReply, MultipartRequest, PacketIn,
+    PacketInFormat, PacketInReason, QueueRequest, Role, RoleMessage, SwitchConfig,
 };
-use openflow::{
-    Error, Header, MultipartWriter, Version, encode, encode_error, encode_multipart, port,
-};
+use openflow::stats::TableFeatures;
+use openflow::{Error, Header, Version, encode, encode_error, encode_multipart, port};
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
 /// Bytes of a packet that met no rule that a primary controller gets unless it says otherwise (`OFP_DEFAULT_MISS_SEND_LEN`).
 const DEFAULT_MISS_SEND_LEN: u16 = 128;
-/// Bundles that one connection may have open.
-const MAX_BUNDLES: usize = 64;
-/// Messages that wait in the bundles of one connection.
-const MAX_BUNDLED: usize = 1 << 20;
-/// Their bytes altogether, so that long ones do not take the memory that short ones leave.
-const MAX_BUNDLED_BYTES: usize = 256 << 20;
+/// Parts that a request for a change of table features may have, and tables in them.
+const MAX_PARTS: usize = 512;
+const MAX_TABLES: usize = 512;
 
 static RATE_LIMITED: Counter = Counter::new("openflow_packet_in_rate_limited");
 
@@ -49,6 +46,15 @@ pub(super) enum Next {
     Changed,
     /// Waits for the switch, then answers the barrier with this transaction id.
     Barrier(u32),
+    /// Answers a request for rules, slice by slice.
+    Dump {
+        /// The request's transaction id.
+        xid: u32,
+        /// Which rules.
+        request: Box<FlowStatsRequest>,
+        /// Which message answers.
+        format: FlowFormat,
+    },
     /// Ends the connection.
     Close(&'static str),
 }
@@ -110,19 +116,6 @@ impl Bucket {
     }
 }
 
-/// A bundle that is being put together.
-struct Bundle {
-    flags: u16,
-    closed: bool,
-    messages: Vec<Message>,
-    /// The messages' size on the wire.
-    bytes: usize,
-    /// For each message, its bytes' beginning, which an error quotes.
-    quotes: Vec<Vec<u8>>,
-    /// Whether a message was refused, so that the bundle cannot be committed.
-    failed: bool,
-}
-
 /// A connection whose version is known.
 pub(super) struct Session {
     pub(super) kind: Kind,
@@ -140,7 +133,12 @@ pub(super) struct Session {
     packet_in_format: Cell<PacketInFormat>,
     flow_format: Cell<FlowFormat>,
     table_in_command: Cell<bool>,
-    bundles: RefCell<BTreeMap<u32, Bundle>>,
+    pub(super) bundles: Bundles,
+    /// Told when a bundle is opened.
+    pub(super) bundles_changed: tokio::sync::Notify,
+    pub(super) monitors: Monitors,
+    /// The parts of a change of table features that came so far, and their number.
+    parts: RefCell<(usize, Vec<TableFeatures>)>,
     /// Told when the connection is to end, for a reason that the switch has.
     pub(super) closing: tokio::sync::Notify,
 }
@@ -157,7 +155,7 @@ fn default_masks(version: Version) -> AsyncConfig {
     let mut masks = [[0; 2]; 6];
     masks[AsyncKind::PacketIn as usize][0] = packet_in;
     masks[AsyncKind::PortStatus as usize] = [0x07; 2];
-    masks[AsyncKind::FlowRemoved as usize][0] = 0x3f;
+    masks[AsyncKind::FlowRemoved as usize][0] = if version >= Version::V1_4 { 0x3f } else { 0x0f };
     masks[AsyncKind::RoleStatus as usize] = [0x07; 2];
     AsyncConfig { masks }
 }
@@ -196,7 +194,10 @@ impl Session {
             packet_in_format: Cell::new(PacketInFormat::Standard),
             flow_format: Cell::new(FlowFormat::Standard),
             table_in_command: Cell::new(false),
-            bundles: RefCell::default(),
+            bundles: Bundles::default(),
+            bundles_changed: tokio::sync::Notify::new(),
+            monitors: Monitors::default(),
+            parts: RefCell::default(),
             closing: tokio::sync::Notify::new(),
         }
     }
@@ -263,7 +264,7 @@ impl Session {
         }
     }
 
-    fn reply(&self, xid: u32, message: &Message) {
+    pub(super) fn reply(&self, xid: u32, message: &Message) {
         self.outbox.send(encode(self.version, xid, message));
     }
 
@@ -275,7 +276,10 @@ impl Session {
         header: Header,
         message: Message,
     ) -> Next {
-        match self.try_handle(hub, bytes, header.xid, message) {
+        let done = hub.caused_by(self, header.xid, || {
+            self.try_handle(hub, bytes, header.xid, message)
+        });
+        match done {
             Ok(next) => next,
             Err(error) => {
                 self.send_error(bytes, error);
@@ -312,11 +316,13 @@ impl Session {
             Message::GroupMod(change) => {
                 self.may_write()?;
                 switch.group_mod(&change, self.version)?;
+                hub.forward_request(self, xid, &Message::GroupMod(change));
                 return Ok(Next::Changed);
             }
             Message::MeterMod(change) => {
                 self.may_write()?;
                 switch.meter_mod(&change)?;
+                hub.forward_request(self, xid, &Message::MeterMod(change));
                 return Ok(Next::Changed);
             }
             Message::PortMod(change) => {
@@ -326,12 +332,29 @@ impl Session {
             }
             Message::TableMod(change) => {
                 self.may_write()?;
-                switch.table_mod(&change)?;
+                switch.table_mod(&change, self.version)?;
                 return Ok(Next::Changed);
             }
             Message::BarrierRequest => return Ok(Next::Barrier(xid)),
-            Message::BundleControl(control) => return self.bundle_control(hub, xid, control),
+            Message::BundleControl(control) => {
+                return self.bundle_control(hub, bytes, xid, control);
+            }
             Message::BundleAdd(add) => self.bundle_add(bytes, xid, add)?,
+            Message::MultipartRequest {
+                request: MultipartRequest::Flow { request, format },
+                more: false,
+            } => {
+                return Ok(Next::Dump {
+                    xid,
+                    request: Box::new(request),
+                    format,
+                });
+            }
+            Message::MultipartRequest {
+                request: MultipartRequest::TableFeatures(tables),
+                more,
+            } => self.change_tables(hub, xid, tables, more)?,
+            Message::FlowMonitorCancel(id) => self.cancel_monitor(hub, id)?,
             Message::MultipartRequest { request, more } => {
                 if more {
                     return Err(Error::MultipartOverflow);
@@ -411,7 +434,7 @@ impl Session {
         Ok(())
     }
 
-    fn may_write(&self) -> Result<(), Error> {
+    pub(super) fn may_write(&self) -> Result<(), Error> {
         if self.role.get() == Role::Secondary {
             return Err(Error::IsSlave);
         }
@@ -438,18 +461,40 @@ impl Session {
         })
     }
 
+    /// Puts the parts of a change of table features together, carries it out when it is whole, and answers what tables can do.
+    fn change_tables(
+        &self,
+        hub: &Hub,
+        xid: u32,
+        tables: Vec<TableFeatures>,
+        more: bool,
+    ) -> Result<(), Error> {
+        let wanted = {
+            let mut parts = self.parts.borrow_mut();
+            parts.0 += 1;
+            parts.1.extend(tables);
+            if parts.0 > MAX_PARTS || parts.1.len() > MAX_TABLES {
+                *parts = Default::default();
+                return Err(Error::MultipartOverflow);
+            }
+            if more {
+                return Ok(());
+            }
+            std::mem::take(&mut *parts).1
+        };
+        if !wanted.is_empty() {
+            self.may_write()?;
+            hub.switch().change_table_features(&wanted)?;
+        }
+        self.multipart(hub, xid, MultipartRequest::TableFeatures(Vec::new()))
+    }
+
     fn multipart(&self, hub: &Hub, xid: u32, request: MultipartRequest) -> Result<(), Error> {
         let switch = hub.switch();
         let reply = match request {
-            MultipartRequest::Flow { request, format } => {
-                let mut writer = MultipartWriter::flows(self.version, xid, format);
-                switch.flows(&request, &mut |stats| writer.push_flow(stats))?;
-                writer
-                    .finish()
-                    .into_iter()
-                    .for_each(|part| self.outbox.send(part));
-                return Ok(());
-            }
+            // These have been dealt with.
+            MultipartRequest::Flow { .. } => return Ok(()),
+            MultipartRequest::FlowMonitor(requests) => return self.monitor(hub, xid, requests),
             MultipartRequest::Aggregate { request, format } => MultipartReply::Aggregate {
                 sums: switch.aggregate(&request)?,
                 format,
@@ -472,11 +517,9 @@ impl Session {
             MultipartRequest::MeterFeatures => {
                 MultipartReply::MeterFeatures(switch.meter_features())
             }
-            MultipartRequest::TableFeatures(wanted) if wanted.is_empty() => {
+            MultipartRequest::TableFeatures(_) => {
                 MultipartReply::TableFeatures(switch.table_features())
             }
-            // What tables can do is fixed.
-            MultipartRequest::TableFeatures(_) => return Err(Error::TableFeaturesPermission),
             MultipartRequest::PortDescription(number) => {
                 let mut ports = switch.ports();
                 if number != port::ANY {
@@ -495,119 +538,6 @@ impl Session {
             .into_iter()
             .for_each(|part| self.outbox.send(part));
         Ok(())
-    }
-
-    fn bundle_control(&self, hub: &Hub, xid: u32, control: BundleControl) -> Result<Next, Error> {
-        let mut bundles = self.bundles.borrow_mut();
-        let (next, answer) = match control.command {
-            BundleCommand::OpenRequest => {
-                // Opening one that is there already ends it (OpenFlow 1.4.1 section 7.3.9.2).
-                if bundles.remove(&control.bundle).is_some() {
-                    return Err(Error::BundleExists);
-                }
-                if bundles.len() >= MAX_BUNDLES {
-                    return Err(Error::OutOfBundles);
-                }
-                bundles.insert(control.bundle, Bundle::new(control.flags));
-                (Next::Continue, BundleCommand::OpenReply)
-            }
-            BundleCommand::CloseRequest => {
-                let bundle = bundles.get_mut(&control.bundle).ok_or(Error::BundleBadId)?;
-                if bundle.closed || bundle.flags != control.flags {
-                    let error = if bundle.closed {
-                        Error::BundleClosed
-                    } else {
-                        Error::BundleBadFlags
-                    };
-                    bundles.remove(&control.bundle);
-                    return Err(error);
-                }
-                bundle.closed = true;
-                (Next::Continue, BundleCommand::CloseReply)
-            }
-            BundleCommand::CommitRequest => {
-                let bundle = bundles.remove(&control.bundle).ok_or(Error::BundleBadId)?;
-                self.commit(hub, bundle, control.flags)?;
-                (Next::Changed, BundleCommand::CommitReply)
-            }
-            BundleCommand::DiscardRequest => {
-                bundles.remove(&control.bundle).ok_or(Error::BundleBadId)?;
-                (Next::Continue, BundleCommand::DiscardReply)
-            }
-            _ => return Err(Error::BundleBadType),
-        };
-        let reply = BundleControl {
-            command: answer,
-            ..control
-        };
-        self.reply(xid, &Message::BundleControl(reply));
-        Ok(next)
-    }
-
-    fn commit(&self, hub: &Hub, bundle: Bundle, flags: u16) -> Result<(), Error> {
-        if bundle.flags != flags {
-            return Err(Error::BundleBadFlags);
-        }
-        if bundle.failed {
-            return Err(Error::BundleMessageFailed);
-        }
-        self.may_write()?;
-        hub.switch()
-            .bundle(&bundle.messages, self.version)
-            .map_err(|(index, error)| {
-                // The message that failed is told of by an error of its own.
-                if let Some(quote) = bundle.quotes.get(index) {
-                    self.send_error(quote, error);
-                }
-                Error::BundleMessageFailed
-            })
-    }
-
-    fn bundle_add(&self, bytes: &[u8], xid: u32, add: BundleAdd) -> Result<(), Error> {
-        self.may_write()?;
-        let mut bundles = self.bundles.borrow_mut();
-        let bundled: usize = bundles.values().map(|bundle| bundle.messages.len()).sum();
-        let bundled_bytes: usize = bundles.values().map(|bundle| bundle.bytes).sum();
-        let room = bundles.len() < MAX_BUNDLES || bundles.contains_key(&add.bundle);
-        if !room {
-            return Err(Error::OutOfBundles);
-        }
-        // Adding to a bundle that is not there opens it.
-        let bundle = bundles
-            .entry(add.bundle)
-            .or_insert_with(|| Bundle::new(add.flags));
-        let refusal = if bundle.closed {
-            Some(Error::BundleClosed)
-        } else if bundle.flags != add.flags {
-            Some(Error::BundleBadFlags)
-        } else if add.xid != xid {
-            Some(Error::BundleMessageBadXid)
-        } else if bundled >= MAX_BUNDLED || bundled_bytes + bytes.len() > MAX_BUNDLED_BYTES {
-            Some(Error::BundleTooManyMessages)
-        } else {
-            None
-        };
-        if let Some(error) = refusal {
-            bundle.failed = true;
-            return Err(error);
-        }
-        bundle.bytes += bytes.len();
-        bundle.messages.push(*add.message);
-        bundle.quotes.push(bytes[..bytes.len().min(64)].to_vec());
-        Ok(())
-    }
-}
-
-impl Bundle {
-    fn new(flags: u16) -> Bundle {
-        Bundle {
-            flags,
-            closed: false,
-            messages: Vec::new(),
-            bytes: 0,
-            quotes: Vec::new(),
-            failed: false,
-        }
     }
 }
 

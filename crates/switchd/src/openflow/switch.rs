@@ -4,17 +4,26 @@ use openflow::flow::{FlowMod, FlowStats, FlowStatsRequest};
 use openflow::group::{GroupDescription, GroupMod, GroupStats};
 use openflow::message::{Features, Fragments, PacketOut, QueueRequest};
 use openflow::meter::{MeterConfig, MeterMod, MeterStats};
+use openflow::monitor::{MonitorRequest, RuleUpdate};
 use openflow::port::{PortDescription, PortMod, PortNo, PortStats};
 use openflow::stats::{
     Aggregate, Description, GroupFeatures, MeterFeatures, QueueDescription, QueueStats,
-    TableConfig, TableFeatures, TableStats,
+    TableConfig, TableFeatures, TableStats, TableStatus,
 };
 use openflow::{Error, Message, Version};
+use pipeline::RuleChange;
 use std::future::Future;
 use std::pin::Pin;
 
 /// A future of the control thread.
 pub type LocalFuture<T> = Pin<Box<dyn Future<Output = T>>>;
+
+/// A dump of rules that goes on in slices, while rules change.
+pub trait FlowDump {
+    /// Looks at up to `budget` more rules and gives those that are meant to `take`; true when it has come to its end. Every rule that is there from
+    /// beginning to end comes once.
+    fn next(&mut self, budget: usize, take: &mut dyn FnMut(&FlowStats)) -> bool;
+}
 
 /// A bridge, as controllers see it.
 ///
@@ -46,8 +55,11 @@ pub trait Switch {
     /// Configures a port.
     fn port_mod(&self, change: &PortMod) -> Result<(), Error>;
 
-    /// Configures a table.
-    fn table_mod(&self, change: &TableConfig) -> Result<(), Error>;
+    /// Configures a table, in the words of a version.
+    fn table_mod(&self, change: &TableConfig, version: Version) -> Result<(), Error>;
+
+    /// Changes what tables can do, as far as that can be changed (their names).
+    fn change_table_features(&self, wanted: &[TableFeatures]) -> Result<(), Error>;
 
     /// Changes the groups.
     fn group_mod(&self, change: &GroupMod, version: Version) -> Result<(), Error>;
@@ -65,12 +77,26 @@ pub trait Switch {
     /// Done when every worker has seen what was published before the call.
     fn barrier(&self) -> LocalFuture<()>;
 
-    /// Gives each rule that the request means to `take`.
-    fn flows(
-        &self,
-        request: &FlowStatsRequest,
-        take: &mut dyn FnMut(&FlowStats),
-    ) -> Result<(), Error>;
+    /// Begins a dump of the rules that the request means.
+    fn flows(&self, request: &FlowStatsRequest) -> Result<Box<dyn FlowDump + '_>, Error>;
+
+    /// Says whether anybody wants [`Switch::take_changes`].
+    fn watch(&self, watched: bool);
+
+    /// The changes of rules since the last call, in order.
+    fn take_changes(&self) -> Vec<RuleChange>;
+
+    /// The rules that a monitor's filters let through.
+    fn monitored(&self, monitor: &MonitorRequest) -> Vec<RuleUpdate>;
+
+    /// Begins a pause of a monitoring connection; its number.
+    fn begin_pause(&self) -> u32;
+
+    /// What has happened to the rules that are still there since a pause began.
+    fn missed(&self, monitor: &MonitorRequest, pause: u32) -> Vec<RuleUpdate>;
+
+    /// Tables that have filled up or emptied past a threshold since the last call.
+    fn take_table_status(&self) -> Vec<TableStatus>;
 
     /// Sums over the rules that the request means.
     fn aggregate(&self, request: &FlowStatsRequest) -> Result<Aggregate, Error>;

@@ -137,6 +137,8 @@ pub struct Bridge {
     pub openflow: Connections,
     /// What controllers have set about tables, by number.
     pub table_configs: RefCell<BTreeMap<u8, u32>>,
+    /// What controllers call tables, by number.
+    pub(super) table_names: RefCell<BTreeMap<u8, String>>,
     /// What is done with IP fragments.
     pub fragments: Cell<openflow::message::Fragments>,
     /// The numbers of wanted ports whose devices have gone, by interface, for their return.
@@ -269,12 +271,13 @@ impl Bridge {
         removed.changed > 0 || unlinked > 0
     }
 
-    /// Tells controllers of rules that are gone.
+    /// Tells controllers of rules that are gone, and those who watch of every change; call it after each.
     pub fn tell_removed(&self, removed: Vec<openflow::flow::FlowRemoved>) {
         if let Some(openflow) = self.openflow.get() {
             for rule in removed {
                 openflow.flow_removed(&rule);
             }
+            openflow.report_changes();
         }
     }
 

@@ -264,6 +264,7 @@ impl Switch {
             datapath_id: Cell::new(0),
             openflow: Default::default(),
             table_configs: RefCell::default(),
+            table_names: RefCell::default(),
             fragments: Cell::default(),
             fail: Default::default(),
         });
@@ -292,17 +293,7 @@ impl Switch {
         let Some(bridge) = self.bridge(name) else {
             return Ok(());
         };
-        let before = bridge.settings.replace(settings.clone());
-        {
-            let mut pipeline = bridge.pipeline.borrow_mut();
-            for table in before
-                .tables
-                .keys()
-                .filter(|table| !settings.tables.contains_key(table))
-            {
-                pipeline.set_table_limit(*table, u32::MAX);
-            }
-        }
+        bridge.settings.replace(settings.clone());
         self.set_bridge(&bridge, settings)
     }
 
@@ -327,12 +318,7 @@ impl Switch {
             openflow.set_versions(settings.protocols);
         }
         bridge.fail.changed.set(true);
-        {
-            let mut pipeline = bridge.pipeline.borrow_mut();
-            for (table, configured) in &settings.tables {
-                pipeline.set_table_limit(*table, configured.flow_limit.unwrap_or(u32::MAX));
-            }
-        }
+        bridge.apply_table_settings();
         let datapath_settings = BridgeSettings {
             forward_bpdu: settings.forward_bpdu,
             flood_vlans: settings.flood_vlans.iter().collect(),

@@ -12,6 +12,7 @@ pub mod execute;
 mod fail;
 mod of;
 pub mod report;
+mod tables;
 
 pub use bridge::{Bridge, Port};
 

@@ -1,27 +1,28 @@
 //! A bridge as controllers see it: [`crate::openflow::Switch`] over pipeline and datapath.
 
 use super::bridge::{Bridge, Port};
+use super::tables::{BridgeDump, TABLES};
 use crate::config::ofport;
-use crate::openflow::{LocalFuture, Switch};
-use openflow::flow::{FlowMod, FlowStats, FlowStatsRequest};
+use crate::openflow::{FlowDump, LocalFuture, Switch};
+use openflow::flow::{FlowMod, FlowStatsRequest};
 use openflow::group::{GroupCommand, GroupDescription, GroupMod, GroupStats};
 use openflow::message::{Capabilities, Features, Fragments, PacketOut, QueueRequest};
 use openflow::meter::{MeterConfig, MeterMod, MeterStats};
+use openflow::monitor::{MonitorRequest, RuleUpdate};
 use openflow::port::{
     self, PortConfig, PortDescription, PortFeatures, PortMod, PortNo, PortReason, PortState,
     PortStats, PortStatus,
 };
 use openflow::stats::{
     Aggregate, Description, GroupFeatures, MeterFeatures, QueueDescription, QueueStats,
-    TableConfig, TableFeatures, TableStats,
+    TableConfig, TableFeatures, TableStats, TableStatus,
 };
 use openflow::{Error, Message, Version};
+use pipeline::RuleChange;
 use program::table::Miss;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Tables that OpenFlow sees: 0 to 253.
-const TABLES: u8 = 254;
 /// OpenFlow 1.0's actions that exist: output, enqueue and the ten that change VLAN, addresses, ToS and ports.
 const ACTIONS_1_0: u32 = 0xfff;
 /// How long a barrier looks again and again before it sleeps between looks.
@@ -279,7 +280,9 @@ impl Switch for Bridge {
                 | Capabilities::TABLE_STATS
                 | Capabilities::PORT_STATS
                 | Capabilities::QUEUE_STATS
-                | Capabilities::ARP_MATCH_IP,
+                | Capabilities::ARP_MATCH_IP
+                | Capabilities::BUNDLES
+                | Capabilities::FLOW_MONITORING,
             actions: ACTIONS_1_0,
             ports: if with_ports { self.ports() } else { Vec::new() },
         }
@@ -307,18 +310,19 @@ impl Switch for Bridge {
     }
 
     fn set_fragments(&self, fragments: Fragments) -> Result<(), Error> {
-        // Fragments are matched as they are; the other ways need state that this switch does not keep.
-        match fragments {
-            Fragments::Normal | Fragments::NxMatch => {
-                self.pipeline
-                    .borrow()
-                    .tables()
-                    .match_fragment_ports(fragments == Fragments::NxMatch);
-                self.fragments.set(fragments);
-                Ok(())
-            }
-            Fragments::Drop | Fragments::Reassemble => Err(Error::SwitchConfigBadFlags),
+        // To put packets together needs state that this switch does not keep.
+        if fragments == Fragments::Reassemble {
+            return Err(Error::SwitchConfigBadFlags);
         }
+        let pipeline = self.pipeline.borrow();
+        pipeline
+            .tables()
+            .match_fragment_ports(fragments == Fragments::NxMatch);
+        pipeline
+            .tables()
+            .drop_fragments(fragments == Fragments::Drop);
+        self.fragments.set(fragments);
+        Ok(())
     }
 
     fn flow_mod(&self, change: &FlowMod, version: Version) -> Result<(), Error> {
@@ -361,22 +365,12 @@ impl Switch for Bridge {
         Ok(())
     }
 
-    fn table_mod(&self, change: &TableConfig) -> Result<(), Error> {
-        if change.config & 3 == 3 {
-            return Err(Error::TableModBadConfig);
-        }
-        {
-            let mut configs = self.table_configs.borrow_mut();
-            match change.table {
-                u8::MAX => configs.extend((0..TABLES).map(|table| (table, change.config))),
-                table if table < TABLES => {
-                    configs.insert(table, change.config);
-                }
-                _ => return Err(Error::TableModBadTable),
-            }
-        }
-        self.choose_miss();
-        Ok(())
+    fn table_mod(&self, change: &TableConfig, version: Version) -> Result<(), Error> {
+        self.configure_table(change, version)
+    }
+
+    fn change_table_features(&self, wanted: &[TableFeatures]) -> Result<(), Error> {
+        self.rename_tables(wanted)
     }
 
     fn group_mod(&self, change: &GroupMod, _: Version) -> Result<(), Error> {
@@ -452,16 +446,33 @@ impl Switch for Bridge {
         })
     }
 
-    fn flows(
-        &self,
-        request: &FlowStatsRequest,
-        take: &mut dyn FnMut(&FlowStats),
-    ) -> Result<(), Error> {
-        let now = self.switch().now();
-        self.pipeline
-            .borrow()
-            .each_flow(request, now, |stats| take(&stats));
-        Ok(())
+    fn flows(&self, request: &FlowStatsRequest) -> Result<Box<dyn FlowDump + '_>, Error> {
+        let dump = self.pipeline.borrow_mut().begin_dump(request);
+        Ok(Box::new(BridgeDump { bridge: self, dump }))
+    }
+
+    fn watch(&self, watched: bool) {
+        self.pipeline.borrow_mut().watch(watched);
+    }
+
+    fn take_changes(&self) -> Vec<RuleChange> {
+        self.pipeline.borrow_mut().take_changes()
+    }
+
+    fn monitored(&self, monitor: &MonitorRequest) -> Vec<RuleUpdate> {
+        self.pipeline.borrow().monitored(monitor)
+    }
+
+    fn begin_pause(&self) -> u32 {
+        self.pipeline.borrow_mut().begin_pause()
+    }
+
+    fn missed(&self, monitor: &MonitorRequest, pause: u32) -> Vec<RuleUpdate> {
+        self.pipeline.borrow().missed(monitor, pause)
+    }
+
+    fn take_table_status(&self) -> Vec<TableStatus> {
+        self.changed_vacancies()
     }
 
     fn aggregate(&self, request: &FlowStatsRequest) -> Result<Aggregate, Error> {
@@ -469,43 +480,19 @@ impl Switch for Bridge {
     }
 
     fn table_stats(&self) -> Vec<TableStats> {
-        let settings = self.settings.borrow();
         let mut tables = self.pipeline.borrow().table_stats();
         for table in &mut tables {
-            if let Some(name) = settings
-                .tables
-                .get(&table.table)
-                .and_then(|table| table.name.clone())
-            {
-                table.name = name;
-            }
+            table.name = self.table_name(table.table).unwrap_or_default();
         }
         tables
     }
 
     fn table_features(&self) -> Vec<TableFeatures> {
-        let settings = self.settings.borrow();
-        let mut tables = self.pipeline.borrow().table_features();
-        for table in &mut tables {
-            if let Some(name) = settings
-                .tables
-                .get(&table.table)
-                .and_then(|table| table.name.clone())
-            {
-                table.name = name;
-            }
-        }
-        tables
+        self.describe_tables()
     }
 
     fn table_configs(&self) -> Vec<TableConfig> {
-        let given = self.table_configs.borrow();
-        (0..TABLES)
-            .map(|table| TableConfig {
-                table,
-                config: given.get(&table).copied().unwrap_or(0),
-            })
-            .collect()
+        (0..TABLES).map(|table| self.table_config(table)).collect()
     }
 
     fn ports(&self) -> Vec<PortDescription> {

@@ -1,0 +1,106 @@
+//! Dumps of many rules, a slice at a time.
+//!
+//! A dump goes through the lists of the tables with a cursor that the store knows: when the rule goes at which it stands, it moves on. So every rule that
+//! is there from the dump's beginning to its end comes once, whatever changes between the slices. A rule that is added meanwhile may come or not.
+
+use crate::flow_mod::{Criteria, INTERNAL};
+use crate::store::Cursor;
+use crate::{Clock, Pipeline};
+use openflow::flow::{FlowStats, FlowStatsRequest, TABLE_ALL};
+
+/// A dump that has begun. Dropping it ends it.
+#[derive(Debug)]
+pub struct Dump {
+    request: FlowStatsRequest,
+    /// The table at hand, and the last.
+    table: u8,
+    last: u8,
+    /// Where it stands in the table, None before its beginning.
+    cursor: Option<Cursor>,
+    /// Rules of the table that are left to be looked at: as many as there were at its beginning, so that rules which are added all the time do not
+    /// keep the dump from ending.
+    left: u32,
+}
+
+pub(crate) fn criteria(request: &FlowStatsRequest) -> Criteria<'_> {
+    Criteria {
+        table: request.table,
+        matching: &request.matching,
+        strict: None,
+        cookie: request.cookie,
+        cookie_mask: request.cookie_mask,
+        out_port: request.out_port,
+        out_group: request.out_group,
+    }
+}
+
+impl Pipeline {
+    /// Begins a dump of the rules that a request asks for.
+    pub fn begin_dump(&mut self, request: &FlowStatsRequest) -> Dump {
+        self.prepare(&criteria(request));
+        let (table, last) = match request.table {
+            TABLE_ALL => (0, INTERNAL - 1),
+            table => (table, table),
+        };
+        Dump {
+            request: request.clone(),
+            table,
+            last,
+            cursor: None,
+            left: 0,
+        }
+    }
+
+    /// Goes on with a dump, tables ascending and in each the oldest place first: looks at up to `budget` rules, and gives those that are meant to `take`.
+    /// True when it has come to its end.
+    pub fn continue_dump(
+        &mut self,
+        dump: &mut Dump,
+        now: Clock,
+        budget: usize,
+        mut take: impl FnMut(FlowStats),
+    ) -> bool {
+        let criteria = criteria(&dump.request);
+        let mut budget = budget;
+        loop {
+            if dump.cursor.is_none() {
+                if let Some(few) = self.indexed(dump.table, &criteria) {
+                    budget = budget.saturating_sub(few.len() + 1);
+                    few.into_iter()
+                        .filter_map(|id| self.store.get(id))
+                        .filter(|rule| {
+                            rule.matching.is_within(criteria.matching) && criteria.admits(rule)
+                        })
+                        .for_each(|rule| take(self.stats_of(rule, now)));
+                } else {
+                    let (rules, hidden) = self.store.table_len(dump.table);
+                    dump.left = rules + hidden;
+                    dump.cursor = Some(self.store.cursor(dump.table));
+                }
+            }
+            if let Some(cursor) = &dump.cursor {
+                while dump.left > 0 {
+                    if budget == 0 {
+                        return false;
+                    }
+                    let Some(rule) = self.store.advance(cursor) else {
+                        break;
+                    };
+                    budget -= 1;
+                    dump.left -= 1;
+                    if rule.matching.is_within(criteria.matching) && criteria.admits(rule) {
+                        take(self.stats_of(rule, now));
+                    }
+                }
+            }
+            dump.cursor = None;
+            if dump.table == dump.last {
+                return true;
+            }
+            dump.table += 1;
+            if budget == 0 {
+                return false;
+            }
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Bundles: messages that are put together first and then carried out all or none (OpenFlow 1.4 section 6.9, ONF's extension 230 of 1.3).
+//!
+//! A bundle that nobody touches for a while is thrown away and its owner told so. Numbers and sizes are bounded.
+
+use super::hub::Hub;
+use super::session::{Next, Session};
+use crate::clock;
+use openflow::message::{BundleAdd, BundleCommand, BundleControl, Message};
+use openflow::{Error, encode_error};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+/// Bundles that one connection may have open.
+const MAX_BUNDLES: usize = 64;
+/// Messages that wait in the bundles of one connection.
+const MAX_BUNDLED: usize = 1 << 20;
+/// Their bytes altogether, so that long ones do not take the memory that short ones leave.
+const MAX_BUNDLED_BYTES: usize = 256 << 20;
+/// Milliseconds after which a bundle that is not touched is thrown away, as Open vSwitch does it.
+const IDLE_LIMIT: i64 = 10_000;
+/// Bytes of a message that are kept for an error to quote.
+const QUOTED: usize = 64;
+
+/// A bundle that is being put together.
+struct Bundle {
+    flags: u16,
+    closed: bool,
+    messages: Vec<Message>,
+    /// The messages' size on the wire.
+    bytes: usize,
+    /// The beginning of the message that opened it, and for each message in it of that, which errors quote.
+    opening: Vec<u8>,
+    quotes: Vec<[u8; QUOTED]>,
+    /// When it was last touched.
+    used_at: i64,
+}
+
+impl Bundle {
+    fn new(flags: u16, opening: &[u8]) -> Bundle {
+        Bundle {
+            flags,
+            closed: false,
+            messages: Vec::new(),
+            bytes: 0,
+            opening: opening[..opening.len().min(QUOTED)].to_vec(),
+            quotes: Vec::new(),
+            used_at: clock::now(),
+        }
+    }
+}
+
+/// The bundles of one connection.
+#[derive(Default)]
+pub(super) struct Bundles(RefCell<BTreeMap<u32, Bundle>>);
+
+impl Session {
+    /// Opens, closes, commits or discards.
+    pub(super) fn bundle_control(
+        &self,
+        hub: &Hub,
+        bytes: &[u8],
+        xid: u32,
+        control: BundleControl,
+    ) -> Result<Next, Error> {
+        let mut bundles = self.bundles.0.borrow_mut();
+        let (next, answer) = match control.command {
+            BundleCommand::OpenRequest => {
+                // Opening one that is there already ends it (OpenFlow 1.4.1 section 7.3.9.2).
+                if bundles.remove(&control.bundle).is_some() {
+                    return Err(Error::BundleExists);
+                }
+                if bundles.len() >= MAX_BUNDLES {
+                    return Err(Error::OutOfBundles);
+                }
+                bundles.insert(control.bundle, Bundle::new(control.flags, bytes));
+                self.bundles_changed.notify_one();
+                (Next::Continue, BundleCommand::OpenReply)
+            }
+            BundleCommand::CloseRequest => {
+                let bundle = bundles.get_mut(&control.bundle).ok_or(Error::BundleBadId)?;
+                if bundle.closed || bundle.flags != control.flags {
+                    let error = if bundle.closed {
+                        Error::BundleClosed
+                    } else {
+                        Error::BundleBadFlags
+                    };
+                    bundles.remove(&control.bundle);
+                    return Err(error);
+                }
+                bundle.closed = true;
+                bundle.used_at = clock::now();
+                (Next::Continue, BundleCommand::CloseReply)
+            }
+            BundleCommand::CommitRequest => {
+                let bundle = bundles.remove(&control.bundle).ok_or(Error::BundleBadId)?;
+                drop(bundles);
+                self.commit(hub, bundle, control.flags)?;
+                (Next::Changed, BundleCommand::CommitReply)
+            }
+            BundleCommand::DiscardRequest => {
+                bundles.remove(&control.bundle).ok_or(Error::BundleBadId)?;
+                (Next::Continue, BundleCommand::DiscardReply)
+            }
+            _ => return Err(Error::BundleBadType),
+        };
+        let reply = BundleControl {
+            command: answer,
+            ..control
+        };
+        self.reply(xid, &Message::BundleControl(reply));
+        Ok(next)
+    }
+
+    fn commit(&self, hub: &Hub, bundle: Bundle, flags: u16) -> Result<(), Error> {
+        if bundle.flags != flags {
+            return Err(Error::BundleBadFlags);
+        }
+        self.may_write()?;
+        hub.switch()
+            .bundle(&bundle.messages, self.version)
+            .map_err(|(index, error)| {
+                // The message that failed is told of by an error of its own.
+                if let Some(quote) = bundle.quotes.get(index) {
+                    let length = usize::from(u16::from_be_bytes([quote[2], quote[3]]));
+                    self.send_error(&quote[..length.min(QUOTED)], error);
+                }
+                Error::BundleMessageFailed
+            })?;
+        for message in &bundle.messages {
+            if matches!(message, Message::GroupMod(_)) {
+                hub.forward_request(self, 0, message);
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts a message into a bundle, which is opened if it is not there. A refused one ends the bundle where Open vSwitch ends it.
+    pub(super) fn bundle_add(&self, bytes: &[u8], xid: u32, add: BundleAdd) -> Result<(), Error> {
+        self.may_write()?;
+        let mut bundles = self.bundles.0.borrow_mut();
+        if add.xid != xid {
+            return Err(Error::BundleMessageBadXid);
+        }
+        let bundled: usize = bundles.values().map(|bundle| bundle.messages.len()).sum();
+        let bundled_bytes: usize = bundles.values().map(|bundle| bundle.bytes).sum();
+        if bundled >= MAX_BUNDLED || bundled_bytes + bytes.len() > MAX_BUNDLED_BYTES {
+            bundles.remove(&add.bundle);
+            return Err(Error::BundleTooManyMessages);
+        }
+        if bundles.len() >= MAX_BUNDLES && !bundles.contains_key(&add.bundle) {
+            return Err(Error::OutOfBundles);
+        }
+        let bundle = bundles.entry(add.bundle).or_insert_with(|| {
+            self.bundles_changed.notify_one();
+            Bundle::new(add.flags, bytes)
+        });
+        let refusal = if bundle.closed {
+            Some(Error::BundleClosed)
+        } else if bundle.flags != add.flags {
+            Some(Error::BundleBadFlags)
+        } else {
+            None
+        };
+        if let Some(error) = refusal {
+            bundles.remove(&add.bundle);
+            return Err(error);
+        }
+        let mut quote = [0; QUOTED];
+        let quoted = bytes.len().min(QUOTED);
+        quote[..quoted].copy_from_slice(&bytes[..quoted]);
+        bundle.bytes += bytes.len();
+        bundle.messages.push(*add.message);
+        bundle.quotes.push(quote);
+        bundle.used_at = clock::now();
+        Ok(())
+    }
+
+    /// Throws bundles away that have not been touched for too long, as long as the connection lives.
+    pub(super) async fn expire_bundles(&self) -> std::convert::Infallible {
+        loop {
+            let first = self.bundles.0.borrow().values().map(|b| b.used_at).min();
+            let Some(first) = first else {
+                self.bundles_changed.notified().await;
+                continue;
+            };
+            let due = first.saturating_add(IDLE_LIMIT);
+            if clock::now() < due {
+                clock::sleep_until(due).await;
+                continue;
+            }
+            let expired =
+                |bundle: &Bundle| bundle.used_at.saturating_add(IDLE_LIMIT) <= clock::now();
+            let mut bundles = self.bundles.0.borrow_mut();
+            bundles.retain(|_, bundle| {
+                let keep = !expired(bundle);
+                if !keep {
+                    let error = Error::BundleTimeout;
+                    self.outbox
+                        .send(encode_error(self.version, &bundle.opening, error));
+                }
+                keep
+            });
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! A bridge's flow tables as controllers and the database configure them: names, limits, eviction, vacancy, and what becomes of packets without a
+//! rule.
+//!
+//! Both may switch eviction on, and it is on while either wants it. A name from the database stands before one from a controller.
+
+use super::bridge::Bridge;
+use crate::openflow::FlowDump;
+use openflow::action::Subfield;
+use openflow::flow::FlowStats;
+use openflow::stats::{EVICTION, TableConfig, TableFeatures, TableStatus, VACANCY_EVENTS, Vacancy};
+use openflow::{Error, Version};
+use packet::fields::FIELDS;
+use std::collections::BTreeSet;
+
+/// Tables that OpenFlow sees: 0 to 253.
+pub(super) const TABLES: u8 = 254;
+/// The bits of 1.1 and 1.2 that say what becomes of packets without a rule.
+const MISS_BITS: u32 = 3;
+/// By what rules are chosen for eviction, which cannot be changed: other (the groups), importance, lifetime.
+const EVICTION_FLAGS: u32 = 7;
+
+/// A dump of a bridge's rules.
+pub(super) struct BridgeDump<'a> {
+    pub(super) bridge: &'a Bridge,
+    pub(super) dump: pipeline::Dump,
+}
+
+impl FlowDump for BridgeDump<'_> {
+    fn next(&mut self, budget: usize, take: &mut dyn FnMut(&FlowStats)) -> bool {
+        let now = self.bridge.switch().now();
+        let mut pipeline = self.bridge.pipeline.borrow_mut();
+        pipeline.continue_dump(&mut self.dump, now, budget, |stats| take(&stats))
+    }
+}
+
+impl Bridge {
+    /// Makes hold what the database says of the tables.
+    pub(super) fn apply_table_settings(&self) {
+        for table in 0..TABLES {
+            let limit = self
+                .settings
+                .borrow()
+                .tables
+                .get(&table)
+                .and_then(|settings| settings.flow_limit);
+            self.pipeline
+                .borrow_mut()
+                .set_table_limit(table, limit.unwrap_or(u32::MAX));
+            self.apply_eviction(table);
+        }
+    }
+
+    /// Switches eviction on or off, by the database's and the controllers' wishes.
+    fn apply_eviction(&self, table: u8) {
+        let fields = {
+            let settings = self.settings.borrow();
+            let configured = settings.tables.get(&table).filter(|table| table.evict);
+            let asked = self.table_configs.borrow().get(&table).copied();
+            let wanted = configured.is_some() || asked.unwrap_or(0) & EVICTION != 0;
+            let groups = configured.map_or(&[][..], |table| &table.groups);
+            wanted.then(|| eviction_fields(&self.name, groups))
+        };
+        let now = self.switch().now();
+        let removed = self
+            .pipeline
+            .borrow_mut()
+            .set_eviction(table, fields.as_deref(), now);
+        self.tell_removed(removed);
+    }
+
+    /// A table mod. In 1.1 and 1.2 it says what becomes of packets without a rule, in 1.3 nothing, from 1.4 on whether a full table makes room and
+    /// whether controllers are told how full it is.
+    pub(super) fn configure_table(
+        &self,
+        change: &TableConfig,
+        version: Version,
+    ) -> Result<(), Error> {
+        let tables = match change.table {
+            u8::MAX => 0..TABLES,
+            table if table < TABLES => table..table + 1,
+            _ => return Err(Error::TableModPermission),
+        };
+        let known = match version {
+            Version::V1_0 | Version::V1_3 => 0,
+            Version::V1_1 | Version::V1_2 if change.config & MISS_BITS == MISS_BITS => {
+                return Err(Error::TableModBadConfig);
+            }
+            Version::V1_1 | Version::V1_2 => MISS_BITS,
+            Version::V1_4 | Version::V1_5 => EVICTION | VACANCY_EVENTS,
+        };
+        let vacancy = change.vacancy.unwrap_or_default();
+        if vacancy.down > vacancy.up || vacancy.up > 100 {
+            return Err(Error::BadPropertyValue);
+        }
+        for table in tables {
+            {
+                let mut configs = self.table_configs.borrow_mut();
+                let config = configs.entry(table).or_default();
+                *config = *config & !known | change.config & known;
+            }
+            if known & EVICTION != 0 {
+                self.apply_eviction(table);
+                let wanted = change.config & VACANCY_EVENTS != 0;
+                self.pipeline
+                    .borrow_mut()
+                    .set_vacancy(table, wanted.then_some(vacancy));
+            }
+        }
+        self.choose_miss();
+        Ok(())
+    }
+
+    /// A table's configuration, in the words of 1.4.
+    pub(super) fn table_config(&self, table: u8) -> TableConfig {
+        let asked = self.table_configs.borrow().get(&table).copied();
+        let vacancy: Option<Vacancy> = self.pipeline.borrow().vacancy_thresholds(table);
+        TableConfig {
+            table,
+            config: asked.unwrap_or(0) & (EVICTION | VACANCY_EVENTS),
+            eviction: Some(EVICTION_FLAGS),
+            vacancy,
+        }
+    }
+
+    /// What a table is called, if it has a name.
+    pub(super) fn table_name(&self, table: u8) -> Option<String> {
+        let configured = self
+            .settings
+            .borrow()
+            .tables
+            .get(&table)
+            .and_then(|table| table.name.clone());
+        configured.or_else(|| self.table_names.borrow().get(&table).cloned())
+    }
+
+    /// What tables can do.
+    pub(super) fn describe_tables(&self) -> Vec<TableFeatures> {
+        let mut tables = self.pipeline.borrow().table_features();
+        for table in &mut tables {
+            table.name = self.table_name(table.table).unwrap_or_default();
+        }
+        tables
+    }
+
+    /// Changes what tables can do: their names. All else is as it is, and a request that wants it otherwise is refused, as is one that would take
+    /// tables away.
+    pub(super) fn rename_tables(&self, wanted: &[TableFeatures]) -> Result<(), Error> {
+        /// `OFPTFC_MODIFY`.
+        const MODIFY: u8 = 1;
+        let now = self.pipeline.borrow().table_features();
+        let mut named = BTreeSet::new();
+        for table in wanted {
+            let current = match table.table {
+                u8::MAX => return Err(Error::TableFeaturesBadTable),
+                number => now.get(usize::from(number)),
+            };
+            let current = current.ok_or(Error::TableFeaturesPermission)?;
+            let same = table.max_entries == current.max_entries && table.config == current.config;
+            if table.command > MODIFY || !same {
+                return Err(Error::TableFeaturesPermission);
+            }
+            if !named.insert(table.table) {
+                return Err(Error::TableFeaturesDuplicate);
+            }
+        }
+        let replaces = wanted.iter().any(|table| table.command != MODIFY);
+        if replaces && named.len() < usize::from(TABLES) {
+            return Err(Error::TableFeaturesPermission);
+        }
+        let mut names = self.table_names.borrow_mut();
+        for table in wanted {
+            if table.name.is_empty() {
+                names.remove(&table.table);
+            } else {
+                names.insert(table.table, table.name.clone());
+            }
+        }
+        Ok(())
+    }
+
+    /// Tables that have crossed a threshold.
+    pub(super) fn changed_vacancies(&self) -> Vec<TableStatus> {
+        let events = self.pipeline.borrow_mut().take_vacancy_events();
+        let status = |(table, reason)| TableStatus {
+            reason,
+            table: self.table_config(table),
+        };
+        events.into_iter().map(status).collect()
+    }
+}
+
+/// The fields of `Flow_Table.groups`. One that means nothing is left out, and said so in the log.
+fn eviction_fields(bridge: &str, groups: &[String]) -> Vec<Subfield> {
+    let parse = |text: &String| {
+        let part = subfield(text);
+        if part.is_none() {
+            tracing::warn!(target: "bridge", "bridge {bridge}: \"{text}\" is no field to group rules by for eviction");
+        }
+        part
+    };
+    groups.iter().filter_map(parse).collect()
+}
+
+/// A field or a part of one in Nicira's notation: `NXM_OF_IN_PORT[]`, `NXM_OF_VLAN_TCI[0..11]`, `NXM_NX_REG0[3]`.
+fn subfield(text: &str) -> Option<Subfield> {
+    let (name, part) = match text.trim().split_once('[') {
+        Some((name, part)) => (name, part.strip_suffix(']')?),
+        None => (text.trim(), ""),
+    };
+    let def = FIELDS.iter().find(|def| {
+        name == def.name
+            || !def.alias.is_empty() && name == def.alias
+            || !name.is_empty() && name == openflow::format::nxm_name(def.field)
+    })?;
+    let (start, end) = match part.split_once("..") {
+        _ if part.is_empty() => (0, def.bits.checked_sub(1)?),
+        Some((start, end)) => (start.parse().ok()?, end.parse().ok()?),
+        None => (part.parse().ok()?, part.parse().ok()?),
+    };
+    (start <= end && end < def.bits).then_some(Subfield {
+        field: def.field,
+        start: start as u16,
+        bits: (end - start + 1) as u16,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use packet::Field;
+
+    #[test]
+    fn fields_by_their_names() {
+        let part = |field, start, bits| Some(Subfield { field, start, bits });
+        assert_eq!(subfield("NXM_OF_IN_PORT[]"), part(Field::InPort, 0, 32));
+        assert_eq!(
+            subfield("NXM_OF_VLAN_TCI[0..11]"),
+            part(Field::VlanTci, 0, 12)
+        );
+        assert_eq!(subfield("reg3[5]"), part(Field::Reg3, 5, 1));
+        for wrong in [
+            "",
+            "[]",
+            "NXM_OF_NOTHING[]",
+            "reg0[32]",
+            "reg0[5..3]",
+            "reg0[",
+            "reg0[a]",
+        ] {
+            assert_eq!(subfield(wrong), None, "{wrong}");
+        }
+    }
+}
