@@ -774,7 +774,7 @@ impl<'p> Machine<'p> {
                 self.send_to_controller(at, PacketInReason::InvalidTtl, u16::MAX, 0, &[]);
                 Flow::EndOfList
             }
-            None => Flow::On,
+            None => Flow::EndOfList,
         }
     }
 

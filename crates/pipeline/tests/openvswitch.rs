@@ -296,6 +296,15 @@ fn comparable(instructions: &[Instruction]) -> bool {
             | Action::SetEthDst(_)
             | Action::SetL4Src(_)
             | Action::SetL4Dst(_) => false,
+            // It has no meters here.
+            Action::Meter(_)
+            | Action::Controller {
+                meter_id: Some(_), ..
+            } => false,
+            // Its hash goes other ways.
+            Action::Bundle(_) | Action::Multipath(_) => false,
+            // Conditions of one id with parts of several counts or priorities are nothing that a manual defines.
+            Action::Conjunction { .. } => false,
             // The reference has none of these.
             Action::CopyTtlIn | Action::CopyTtlOut | Action::PushPbb(_) | Action::PopPbb => false,
             Action::SetField { field, .. }
@@ -364,6 +373,20 @@ fn without_dei(mut frame: Vec<u8>) -> Vec<u8> {
     frame
 }
 
+/// How many MPLS labels stand behind the tags.
+fn labels(frame: &[u8]) -> usize {
+    let type_of = |at: usize| frame.get(at..at + 2).map(|kind| [kind[0], kind[1]]);
+    let mut at = 12;
+    while matches!(type_of(at), Some([0x81, 0] | [0x88, 0xa8])) {
+        at += 4;
+    }
+    if !matches!(type_of(at), Some([0x88, 0x47 | 0x48])) {
+        return 0;
+    }
+    let entries = frame[at + 2..].chunks_exact(4);
+    1 + entries.take_while(|entry| entry[2] & 1 == 0).count()
+}
+
 fn has_three_tags(frame: &[u8]) -> bool {
     let tag = |at: usize| matches!(frame.get(at..at + 2), Some([0x81, 0] | [0x88, 0xa8]));
     tag(12) && tag(16) && tag(20)
@@ -392,13 +415,14 @@ fn open_vswitch_does_the_same() {
         let mut marker = add(fields(&[(Field::EthType, 0x9999)]), 65535);
         marker.instructions = apply(&[1, 2, 3, 4].map(output));
         let mut changes = vec![clear, marker];
-        let pushes = random.one_in(2);
+        let (pushes, pops) = (random.one_in(2), random.one_in(2));
         let count = random.pick(&[20, 60, 300]);
         while changes.len() < count {
             let change = change(&mut random, &mut known);
             let text = format!("{:?}", change.instructions);
             // Two tags, and a write that takes the outer away: the reference loses both.
-            let odd = text.contains(if pushes { "VlanTci" } else { "PushVlan" });
+            let odd = text.contains(if pushes { "VlanTci" } else { "PushVlan" })
+                || text.contains(if pops { "PushMpls" } else { "PopMpls" });
             let unknown = !change.matching.get(Field::PbbIsid).1.is_zero();
             if change.command == FlowModCommand::Add
                 && comparable(&change.instructions)
@@ -425,8 +449,16 @@ fn open_vswitch_does_the_same() {
             if matches!(bytes[16..18], [0x81, 0] | [0x88, 0xa8]) {
                 continue;
             }
+            // Of two labels the reference takes both off when told that the second is something else; of more than three it takes none off, and it puts no
+            // fourth on.
+            if labels(&bytes) > if pops { 1 } else { 2 } {
+                continue;
+            }
             let outcome = twin::evaluate(&switch.pipeline, in_port, &bytes);
             let ours = expected(&outcome.effects);
+            if ours.values().flatten().any(|frame| labels(frame) > 3) {
+                continue;
+            }
             let theirs = reference.inject(in_port, &bytes, &ours);
             if ours.values().flatten().any(|frame| has_three_tags(frame)) {
                 continue; // the reference keeps two and loses the innermost

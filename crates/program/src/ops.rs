@@ -169,7 +169,8 @@ pub enum Op {
     PushMpls(u16),
     /// Remove the outermost MPLS label, if there is one; the Ethertype of what follows.
     PopMpls(u16),
-    /// Decrement the outermost label's TTL; where it runs out, the packet goes to the controllers and this list ends.
+    /// Decrement the outermost label's TTL; where it runs out, the packet goes to the controllers and this list ends, and it ends where there is no
+    /// label.
     DecMplsTtl,
     /// Copy the TTL behind the outermost label into it.
     CopyTtlOut,

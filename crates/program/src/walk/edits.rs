@@ -38,8 +38,11 @@ impl<F: Frame> Walk<F> {
                 true
             }
             Op::DecMplsTtl => {
-                if let MplsTtl::Expired(_) = edit::dec_mpls_ttl(frame, layers, key) {
-                    self.mpls_ttl_expired(burst, host);
+                match edit::dec_mpls_ttl(frame, layers, key) {
+                    MplsTtl::Decremented => {}
+                    MplsTtl::Expired(_) => self.mpls_ttl_expired(burst, host),
+                    // Open vSwitch ends the list here too.
+                    MplsTtl::Absent => self.at.next = self.at.steps.get().len(),
                 }
                 true
             }
