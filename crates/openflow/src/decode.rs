@@ -11,7 +11,7 @@ use crate::message::{
 use crate::port::PortStatus;
 use crate::version::{ALL_VERSIONS, Version};
 use crate::wire::Reader;
-use crate::{group_codec, multipart, packet_codec, port_codec, table_codec};
+use crate::{group_codec, multipart, packet_codec, port_codec, table_codec, tlv_codec};
 
 /// What of a connection's state the meaning of its messages depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -557,6 +557,9 @@ fn take_nicira(r: &mut Reader<'_>, version: u8, options: &DecodeOptions) -> Resu
         }),
         17 => Message::PacketIn(packet_codec::take_nxt(r)?),
         18 => Message::FlowAge,
+        24 => Message::TlvTableMod(tlv_codec::take_mod(r)?),
+        25 => Message::TlvTableRequest,
+        26 => Message::TlvTableReply(tlv_codec::take_table(r)?),
         19 => Message::SetAsync(take_async_table(r)?),
         20 => {
             if r.take(6)?.iter().any(|byte| *byte != 0) {

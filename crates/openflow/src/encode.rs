@@ -10,7 +10,7 @@ use crate::message::{
 use crate::multipart;
 use crate::version::Version;
 use crate::wire::Put;
-use crate::{flow_codec, group_codec, header, packet_codec, port_codec, table_codec};
+use crate::{flow_codec, group_codec, header, packet_codec, port_codec, table_codec, tlv_codec};
 
 /// Writes a message. Empty when the version has no form for it: then there is nothing to send. A long multipart reply becomes several
 /// messages, one after another in the same bytes.
@@ -212,6 +212,20 @@ fn put_either(out: &mut Vec<u8>, version: Version, message: &Message) -> Option<
             nicira(out, 20);
             out.pad(6);
             out.put_u16(*id);
+            Some(kind::EXPERIMENTER)
+        }
+        Message::TlvTableMod(change) => {
+            nicira(out, 24);
+            tlv_codec::put_mod(out, change);
+            Some(kind::EXPERIMENTER)
+        }
+        Message::TlvTableRequest => {
+            nicira(out, 25);
+            Some(kind::EXPERIMENTER)
+        }
+        Message::TlvTableReply(table) => {
+            nicira(out, 26);
+            tlv_codec::put_table(out, table);
             Some(kind::EXPERIMENTER)
         }
         Message::FlowAge => {

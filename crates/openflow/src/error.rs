@@ -266,6 +266,14 @@ errors! {
     MonitorBadOut "OFPMOFC_BAD_OUT": of(5, 6, 16, 7);
     ResumeUnsupported "NXR_NOT_SUPPORTED": nx(1, 2, 1, 533), exp(3, 6, 34);
     ResumeStale "NXR_STALE": nx(1, 2, 1, 534), exp(3, 6, 35);
+    TlvBadCommand "NXTTMFC_BAD_COMMAND": nx(1, 2, 1, 527), exp(3, 6, 16);
+    TlvBadLength "NXTTMFC_BAD_OPT_LEN": nx(1, 2, 1, 528), exp(3, 6, 17);
+    TlvBadField "NXTTMFC_BAD_FIELD_IDX": nx(1, 2, 1, 529), exp(3, 6, 18);
+    TlvTableFull "NXTTMFC_TABLE_FULL": nx(1, 2, 1, 530), exp(3, 6, 19);
+    TlvAlreadyMapped "NXTTMFC_ALREADY_MAPPED": nx(1, 2, 1, 531), exp(3, 6, 20);
+    TlvDuplicate "NXTTMFC_DUP_ENTRY": nx(1, 2, 1, 532), exp(3, 6, 21);
+    InvalidTlvField "NXFMFC_INVALID_TLV_FIELD": nx(1, 2, 1, 536), exp(3, 6, 37);
+    TlvInUse "NXTTMFC_INVALID_TLV_DEL": nx(1, 2, 1, 537), exp(3, 6, 38);
 }
 
 impl std::fmt::Display for Error {

@@ -163,6 +163,70 @@ const fn names() -> [&'static str; packet::fields::FIELDS.len()] {
         "NXM_NX_ND_SLL",
         "NXM_NX_ND_TLL",
         "ERICOXM_OF_ICMPV6_ND_OPTIONS_TYPE",
+        "NXM_NX_TUN_METADATA0",
+        "NXM_NX_TUN_METADATA1",
+        "NXM_NX_TUN_METADATA2",
+        "NXM_NX_TUN_METADATA3",
+        "NXM_NX_TUN_METADATA4",
+        "NXM_NX_TUN_METADATA5",
+        "NXM_NX_TUN_METADATA6",
+        "NXM_NX_TUN_METADATA7",
+        "NXM_NX_TUN_METADATA8",
+        "NXM_NX_TUN_METADATA9",
+        "NXM_NX_TUN_METADATA10",
+        "NXM_NX_TUN_METADATA11",
+        "NXM_NX_TUN_METADATA12",
+        "NXM_NX_TUN_METADATA13",
+        "NXM_NX_TUN_METADATA14",
+        "NXM_NX_TUN_METADATA15",
+        "NXM_NX_TUN_METADATA16",
+        "NXM_NX_TUN_METADATA17",
+        "NXM_NX_TUN_METADATA18",
+        "NXM_NX_TUN_METADATA19",
+        "NXM_NX_TUN_METADATA20",
+        "NXM_NX_TUN_METADATA21",
+        "NXM_NX_TUN_METADATA22",
+        "NXM_NX_TUN_METADATA23",
+        "NXM_NX_TUN_METADATA24",
+        "NXM_NX_TUN_METADATA25",
+        "NXM_NX_TUN_METADATA26",
+        "NXM_NX_TUN_METADATA27",
+        "NXM_NX_TUN_METADATA28",
+        "NXM_NX_TUN_METADATA29",
+        "NXM_NX_TUN_METADATA30",
+        "NXM_NX_TUN_METADATA31",
+        "NXM_NX_TUN_METADATA32",
+        "NXM_NX_TUN_METADATA33",
+        "NXM_NX_TUN_METADATA34",
+        "NXM_NX_TUN_METADATA35",
+        "NXM_NX_TUN_METADATA36",
+        "NXM_NX_TUN_METADATA37",
+        "NXM_NX_TUN_METADATA38",
+        "NXM_NX_TUN_METADATA39",
+        "NXM_NX_TUN_METADATA40",
+        "NXM_NX_TUN_METADATA41",
+        "NXM_NX_TUN_METADATA42",
+        "NXM_NX_TUN_METADATA43",
+        "NXM_NX_TUN_METADATA44",
+        "NXM_NX_TUN_METADATA45",
+        "NXM_NX_TUN_METADATA46",
+        "NXM_NX_TUN_METADATA47",
+        "NXM_NX_TUN_METADATA48",
+        "NXM_NX_TUN_METADATA49",
+        "NXM_NX_TUN_METADATA50",
+        "NXM_NX_TUN_METADATA51",
+        "NXM_NX_TUN_METADATA52",
+        "NXM_NX_TUN_METADATA53",
+        "NXM_NX_TUN_METADATA54",
+        "NXM_NX_TUN_METADATA55",
+        "NXM_NX_TUN_METADATA56",
+        "NXM_NX_TUN_METADATA57",
+        "NXM_NX_TUN_METADATA58",
+        "NXM_NX_TUN_METADATA59",
+        "NXM_NX_TUN_METADATA60",
+        "NXM_NX_TUN_METADATA61",
+        "NXM_NX_TUN_METADATA62",
+        "NXM_NX_TUN_METADATA63",
     ]
 }
 
@@ -225,6 +289,29 @@ fn add(out: &mut String, text: std::fmt::Arguments<'_>) {
 }
 
 /// `%#x`: no prefix for zero.
+/// An option of a tunnel; with its mask, unless that is ones over whole words at the end, for then it is the whole option.
+fn tunnel_option(out: &mut String, value: &[u8], mask: &[u8]) {
+    let ones = mask.iter().skip_while(|byte| **byte == 0);
+    long_hexadecimal(out, value);
+    if !(ones.clone().count().is_multiple_of(4) && ones.clone().all(|byte| *byte == 0xff)) {
+        out.push('/');
+        long_hexadecimal(out, mask);
+    }
+}
+
+/// A number of any length.
+fn long_hexadecimal(out: &mut String, bytes: &[u8]) {
+    let from = bytes.iter().take_while(|byte| **byte == 0).count();
+    match &bytes[from..] {
+        [] => out.push('0'),
+        [first, rest @ ..] => {
+            add(out, format_args!("{first:#x}"));
+            rest.iter()
+                .for_each(|byte| add(out, format_args!("{byte:02x}")));
+        }
+    }
+}
+
 fn hexadecimal(out: &mut String, number: u128) {
     match number {
         0 => out.push('0'),
@@ -293,6 +380,9 @@ fn number(field: Field, value: &Value) -> u128 {
 /// Writes a value of a field, as `set_field` takes it: with `/mask` unless the mask covers the whole field.
 fn value(out: &mut String, field: Field, value: &Value, mask: &Value) {
     let def = field.def();
+    if field.tunnel_option().is_some() {
+        return tunnel_option(out, value, mask);
+    }
     let whole = ones(def.bits) << def.wire_shift;
     let (value, mask) = (number(field, value), number(field, mask) & whole);
     if mask == 0 {

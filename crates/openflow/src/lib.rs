@@ -37,6 +37,8 @@ mod port_codec;
 mod selection_codec;
 pub mod stats;
 mod table_codec;
+pub mod tlv;
+mod tlv_codec;
 pub mod version;
 mod wire;
 

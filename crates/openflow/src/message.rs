@@ -14,6 +14,7 @@ use crate::stats::{
     Aggregate, Description, GroupFeatures, MeterFeatures, QueueDescription, QueueStats,
     TableConfig, TableFeatures, TableStats, TableStatus,
 };
+use crate::tlv::{TlvTable, TlvTableMod};
 use packet::Match;
 
 /// No buffered packet (`OFP_NO_BUFFER`).
@@ -129,6 +130,12 @@ pub enum Message {
     SetControllerId(u16),
     /// Nicira: the controller wants ages in flow statistics.
     FlowAge,
+    /// Nicira: change the map of tunnel options.
+    TlvTableMod(TlvTableMod),
+    /// Nicira: what is the map of tunnel options?
+    TlvTableRequest,
+    /// Nicira: the map of tunnel options.
+    TlvTableReply(TlvTable),
     /// Open, close, commit or discard a bundle (1.4, and ONF's extension of 1.3).
     BundleControl(BundleControl),
     /// Put a message into a bundle.

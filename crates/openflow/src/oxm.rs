@@ -4,6 +4,8 @@
 //! and, with the mask bit, a mask as long. Class 0xffff puts an experimenter id between header and value. All knowledge of fields
 //! comes from `packet::fields`.
 
+mod tunnel_options;
+
 use crate::error::Error;
 use crate::wire::{Put, Reader};
 use crate::{place, port};
@@ -82,6 +84,9 @@ fn take_header(reader: &mut Reader<'_>) -> Result<(u32, u32), Error> {
 }
 
 fn field_of(header: u32, experimenter: u32) -> Result<Field, Unknown> {
+    if let Some(field) = tunnel_options::field_of(header) {
+        return Ok(field);
+    }
     let found = match header >> 16 {
         EXPERIMENTER_CLASS => Field::from_experimenter(header, experimenter),
         0 | 1 => Field::from_nxm(header),
@@ -178,6 +183,9 @@ fn add_field(
     entry: &Entry<'_>,
     strictness: Strictness,
 ) -> Result<(), Error> {
+    if let Some(option) = def.field.tunnel_option() {
+        return tunnel_options::add(matching, option, entry.value, entry.mask);
+    }
     let mask = match entry.mask {
         None => None,
         Some(mask) if mask.iter().all(|byte| *byte == 0xff) => None,
@@ -335,6 +343,7 @@ const ORDER: &[Field] = {
         TunIpv6Dst,
         TunGbpId,
         TunGbpFlags,
+        TunMetadata0, // stands for all of them
         Reg0,
         Reg1,
         Reg2,
@@ -391,6 +400,10 @@ fn is_spoken(field: Field, version: u8) -> bool {
 pub(crate) fn put_fields(out: &mut Vec<u8>, matching: &Match, version: u8) {
     let words = matching.word_set();
     for field in ORDER {
+        if *field == Field::TunMetadata0 {
+            tunnel_options::put_all(out, matching);
+            continue;
+        }
         let def = field.def();
         if words.intersect(def.words()).is_empty() || !is_spoken(*field, version) {
             continue;
@@ -443,6 +456,9 @@ pub(crate) fn put_entry(
     mask: Option<&Value>,
     version: u8,
 ) {
+    if let Some(option) = def.field.tunnel_option() {
+        return tunnel_options::put(out, option, value, mask);
+    }
     if !put_entry_header(out, def, mask.is_some(), version) {
         return;
     }
@@ -454,7 +470,10 @@ pub(crate) fn put_entry(
 
 /// Writes a field's header alone.
 pub(crate) fn put_header(out: &mut Vec<u8>, field: Field, version: u8) {
-    let (header, experimenter) = field.def().header(version).unwrap_or_default();
+    let (mut header, experimenter) = field.def().header(version).unwrap_or_default();
+    if field.tunnel_option().is_some() {
+        header = tunnel_options::header_alone(header);
+    }
     out.put_u32(header);
     if experimenter != 0 {
         out.put_u32(experimenter);
@@ -505,10 +524,9 @@ pub(crate) fn take_set_field(
         Some(_) if !mask_allowed => return Err(Error::BadSetMask),
         Some(mask) => {
             if entry.value.iter().zip(mask).any(|(v, m)| v & !m != 0) {
-                return Err(Error::BadSetArgument);
+                return Err(Error::BadWildcards);
             }
-            def.mask_from_wire(mask)
-                .expect("the header gave the field's length")
+            def.mask_from_wire(mask).ok_or(Error::BadSetLength)?
         }
     };
     if def.maskable == Maskable::No && mask != def.place() {

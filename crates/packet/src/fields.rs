@@ -133,6 +133,9 @@ impl FieldDef {
     ///
     /// `in_port` is a 16-bit number in NXM: reserved ports keep their meaning, other ports above 0xfeff their low 16 bits.
     pub fn to_wire(&self, value: &[u8]) -> Value {
+        if self.field.tunnel_option().is_some() {
+            return Value::from_bytes(value);
+        }
         let mut inside = Value::from_bytes(value);
         for (byte, place) in inside.iter_mut().zip(self.place().iter()) {
             *byte &= place;
@@ -141,9 +144,20 @@ impl FieldDef {
         Value::from_u128(number, self.wire_bytes)
     }
 
+    /// An option of a tunnel, of any length that it can have, right-aligned in the field's bytes.
+    fn aligned(&self, wire: &[u8]) -> Option<Value> {
+        let from = self.bytes.checked_sub(wire.len())?;
+        let mut all = Value::zero(self.bytes);
+        all[from..].copy_from_slice(wire);
+        Some(all)
+    }
+
     /// From the wire's bytes to the key's. None when the length is not `wire_bytes` or a bit is set that the field does not have
     /// (`OFPBMC_BAD_LEN`, `OFPBMC_BAD_VALUE`), and for 32-bit port numbers between 0xff00 and 0xfffffeff.
     pub fn from_wire(&self, wire: &[u8]) -> Option<Value> {
+        if self.field.tunnel_option().is_some() {
+            return self.aligned(wire);
+        }
         if wire.len() != self.wire_bytes {
             return None;
         }
@@ -170,6 +184,9 @@ impl FieldDef {
 
     /// A mask from the wire's bytes to the key's. Bits that the field does not have are ignored. None when the length is wrong.
     pub fn mask_from_wire(&self, wire: &[u8]) -> Option<Value> {
+        if self.field.tunnel_option().is_some() {
+            return self.aligned(wire);
+        }
         if wire.len() != self.wire_bytes {
             return None;
         }
@@ -299,6 +316,70 @@ pub enum Field {
     NdSll,
     NdTll,
     NdOptionsType,
+    TunMetadata0,
+    TunMetadata1,
+    TunMetadata2,
+    TunMetadata3,
+    TunMetadata4,
+    TunMetadata5,
+    TunMetadata6,
+    TunMetadata7,
+    TunMetadata8,
+    TunMetadata9,
+    TunMetadata10,
+    TunMetadata11,
+    TunMetadata12,
+    TunMetadata13,
+    TunMetadata14,
+    TunMetadata15,
+    TunMetadata16,
+    TunMetadata17,
+    TunMetadata18,
+    TunMetadata19,
+    TunMetadata20,
+    TunMetadata21,
+    TunMetadata22,
+    TunMetadata23,
+    TunMetadata24,
+    TunMetadata25,
+    TunMetadata26,
+    TunMetadata27,
+    TunMetadata28,
+    TunMetadata29,
+    TunMetadata30,
+    TunMetadata31,
+    TunMetadata32,
+    TunMetadata33,
+    TunMetadata34,
+    TunMetadata35,
+    TunMetadata36,
+    TunMetadata37,
+    TunMetadata38,
+    TunMetadata39,
+    TunMetadata40,
+    TunMetadata41,
+    TunMetadata42,
+    TunMetadata43,
+    TunMetadata44,
+    TunMetadata45,
+    TunMetadata46,
+    TunMetadata47,
+    TunMetadata48,
+    TunMetadata49,
+    TunMetadata50,
+    TunMetadata51,
+    TunMetadata52,
+    TunMetadata53,
+    TunMetadata54,
+    TunMetadata55,
+    TunMetadata56,
+    TunMetadata57,
+    TunMetadata58,
+    TunMetadata59,
+    TunMetadata60,
+    TunMetadata61,
+    TunMetadata62,
+    TunMetadata63,
 }
 
 /// Headers of one kind and their fields, ascending.

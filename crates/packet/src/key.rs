@@ -99,7 +99,10 @@ pub mod at {
     pub const DP_HASH: usize = 344; // u32
     pub const RECIRC_ID: usize = 348; // u32
     pub const CONJ_ID: usize = 352; // u32
-    // words 45-63 are kept for tunnel metadata
+    // word 45
+    pub const TUN_METADATA_PRESENT: usize = 360; // u64, bit n: the packet has option n
+    // words 46-63
+    pub const TUN_METADATA: usize = 368; // options of the tunnel's header, see `crate::options`
 }
 
 /// What is known about one packet; see the module's head for the layout.

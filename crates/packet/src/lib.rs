@@ -7,6 +7,7 @@
 //! * [`key::FlowKey`] is what is known about one packet, as words that a classifier can mask and compare.
 //! * [`fields`] is the one table of match fields: name, width, place in the key, wire numbers, prerequisites.
 //! * [`matching::Match`] is a set of (value, mask) bits over the key: what a rule matches.
+//! * [`options`] are the fields of tunnels that each bridge gives a meaning.
 //! * [`parse`] fills a key from a frame; [`edit`] changes a frame; [`checksum`] keeps it sound;
 //!   [`segment`] cuts large ones.
 //! * [`wire`] has views of headers, [`build`] puts packets together for tests.
@@ -19,6 +20,7 @@ pub mod frame;
 pub mod io;
 pub mod key;
 pub mod matching;
+pub mod options;
 pub mod parse;
 pub mod segment;
 pub mod value;

@@ -81,6 +81,28 @@ impl Match {
         }
     }
 
+    /// Leaves bits open again: those of a byte offset of the key that are set in `bits`.
+    pub(crate) fn clear_bits(&mut self, offset: usize, bits: &[u8]) {
+        for entry in &mut self.words {
+            for index in 0..8 {
+                let at = usize::from(entry.word) * 8 + index;
+                if (offset..offset + bits.len()).contains(&at) {
+                    let mut open = [0; 8];
+                    open[index] = bits[at - offset];
+                    let open = u64::from_ne_bytes(open);
+                    entry.mask &= !open;
+                    entry.value &= !open;
+                }
+            }
+        }
+        self.words.retain(|entry| entry.mask != 0);
+    }
+
+    /// Leaves the bytes `offset..offset + len` of the key open again.
+    pub(crate) fn clear_bytes(&mut self, offset: usize, len: usize) {
+        self.clear_bits(offset, &vec![0xff; len]);
+    }
+
     /// The value and mask of the bytes `offset..offset + len` of the key.
     pub fn bytes(&self, offset: usize, len: usize) -> (Value, Value) {
         let (mut value, mut mask) = (Value::zero(len), Value::zero(len));

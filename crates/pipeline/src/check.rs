@@ -228,7 +228,6 @@ impl<'m> Situation<'m> {
             Action::Sample(sample) if sample.probability == 0 => Err(Error::BadActionArgument),
             Action::Learn(_)
             | Action::FinTimeout { .. }
-            | Action::DeleteField(_)
             | Action::Ct(_)
             | Action::CtClear
             | Action::Nat(_)
@@ -251,6 +250,7 @@ impl<'m> Situation<'m> {
             | Action::Exit
             | Action::Conjunction { .. }
             | Action::Sample(_)
+            | Action::DeleteField(_)
             | Action::Meter(_)
             | Action::Resubmit { .. } => Ok(()),
         }

@@ -8,6 +8,7 @@ mod ways;
 pub(crate) use ways::fields;
 
 use crate::meters::Meters;
+use crate::options;
 use openflow::action::{Action, Instruction, Subfield};
 use openflow::port;
 use packet::{Field, Value};
@@ -114,9 +115,12 @@ pub(crate) fn packet_out(actions: &[Action], context: Context<'_>) -> OpList {
 }
 
 fn append(ops: &mut Vec<Op>, actions: &[Action], place: Place, context: Context<'_>) {
-    actions
-        .iter()
-        .for_each(|action| append_one(ops, action, place, context));
+    for action in actions {
+        append_one(ops, action, place, context);
+        if let Some(option) = options::written(action) {
+            ops.push(ways::option_presence(option, true));
+        }
+    }
 }
 
 fn append_one(ops: &mut Vec<Op>, action: &Action, place: Place, context: Context<'_>) {
@@ -195,6 +199,11 @@ fn append_one(ops: &mut Vec<Op>, action: &Action, place: Place, context: Context
             max_len: *max_len,
             dst: bits(dst),
         }),
+        Action::DeleteField(field) => ops.extend(
+            field
+                .tunnel_option()
+                .map(|option| ways::option_presence(option, false)),
+        ),
         other => ops.extend(sets(other)),
     }
 }

@@ -16,6 +16,7 @@ use packet::Match;
 use program::counters::CounterId;
 use program::rule::RuleSpec;
 use program::table::RuleRef;
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// The table that is the switch's own. Peers may not change it.
@@ -112,6 +113,7 @@ impl Pipeline {
         if change.table == TABLE_ALL && !delete && version != Version::V1_0 {
             return Err(Error::BadTableId);
         }
+        let change = &*self.resolved(change)?;
         check::instructions(
             &change.instructions,
             &change.matching,
@@ -195,6 +197,20 @@ impl Pipeline {
             }
         }
         Ok(outcome)
+    }
+
+    /// The change with the lengths that tunnel options have here.
+    fn resolved<'c>(&self, change: &'c FlowMod) -> Result<Cow<'c, FlowMod>, Error> {
+        let matching = self.options.matching(&change.matching)?;
+        let instructions = self.options.instructions(&change.instructions)?;
+        if let (Cow::Borrowed(_), Cow::Borrowed(_)) = (&matching, &instructions) {
+            return Ok(Cow::Borrowed(change));
+        }
+        Ok(Cow::Owned(FlowMod {
+            matching: matching.into_owned(),
+            instructions: instructions.into_owned(),
+            ..change.clone()
+        }))
     }
 
     /// Section 6.4, modify: instructions change; timeouts, flags, age and, unless `reset_counts`, counters stay. A rule that is not there is

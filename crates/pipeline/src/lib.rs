@@ -22,6 +22,7 @@ mod eviction;
 mod flow_mod;
 mod index;
 mod meters;
+mod options;
 mod packet_out;
 mod query;
 mod store;
@@ -90,6 +91,8 @@ pub struct Pipeline {
     behaviours: Behaviours,
     meters: Meters,
     timers: Timers,
+    /// The map of tunnel options.
+    options: options::Options,
     limits: Box<[u32]>,
     misses: Box<[Miss]>,
     /// Counters of rules that went since the last commit.
@@ -117,6 +120,7 @@ impl Pipeline {
             store: Store::default(),
             behaviours: Behaviours::default(),
             timers: Timers::default(),
+            options: options::Options::default(),
             limits: vec![options.table_limit; store::TABLES].into(),
             misses: vec![Miss::Drop; store::TABLES].into(),
             dead_counters: Vec::new(),

@@ -50,6 +50,7 @@ impl Pipeline {
         matching: &Match,
         version: Version,
     ) -> Result<Arc<OpList>, Error> {
+        let actions = &*self.options.actions(actions)?;
         check::packet_out(actions, matching, version)?;
         self.check_meters(&[Instruction::ApplyActions(actions.to_vec())])?;
         Ok(Arc::new(compile::packet_out(

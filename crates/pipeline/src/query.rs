@@ -4,6 +4,7 @@ use crate::dump::criteria;
 use crate::flow_mod::INTERNAL;
 use crate::store::Rule;
 use crate::{Clock, Pipeline, check};
+use openflow::error::Error;
 use openflow::flow::{FlowStats, FlowStatsRequest};
 use openflow::stats::{
     ActionKinds, Aggregate, InstructionKinds, RuleKinds, TableFeatures, TableStats,
@@ -25,6 +26,16 @@ pub struct RuleView {
 }
 
 impl Pipeline {
+    /// A request with the lengths that tunnel options have here, for the questions below. Refused when it names one that is not there, or bytes that it
+    /// does not have: `NXFMFC_INVALID_TLV_FIELD`, `OFPBMC_BAD_LEN`.
+    pub fn resolve_request(&self, request: &FlowStatsRequest) -> Result<FlowStatsRequest, Error> {
+        let matching = self.options.matching(&request.matching)?.into_owned();
+        Ok(FlowStatsRequest {
+            matching,
+            ..request.clone()
+        })
+    }
+
     /// The rules that a request asks for, tables ascending, in each the oldest place first.
     pub fn flow_stats(&self, request: &FlowStatsRequest, now: Clock) -> Vec<FlowStats> {
         let criteria = criteria(request);

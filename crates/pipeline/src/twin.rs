@@ -567,6 +567,11 @@ impl<'p> Machine<'p> {
             }
             // There is no exporter, as in Open vSwitch without collectors.
             Action::Sample(_) => {}
+            Action::DeleteField(field) => {
+                if let Some(option) = field.tunnel_option() {
+                    self.note_option(option, false);
+                }
+            }
             Action::Note(_) | Action::Conjunction { .. } => {}
             edit => self.edit(edit),
         }
@@ -804,8 +809,24 @@ impl<'p> Machine<'p> {
         self.whole(part.field, new >> part.field.def().wire_shift);
     }
 
+    /// Whether the packet has an option of a tunnel.
+    fn note_option(&mut self, option: usize, present: bool) {
+        let bit = 1_u64 << option;
+        let others = self.key.u64(at::TUN_METADATA_PRESENT) & !bit;
+        let bit = if present { bit } else { 0 };
+        self.key.set_u64(at::TUN_METADATA_PRESENT, others | bit);
+    }
+
     fn set_field(&mut self, field: Field, value: &Value, mask: &Value) {
         let def = field.def();
+        if def.bytes > 16 {
+            // Longer than numbers are here.
+            let bytes = &mut self.key.bytes_mut()[def.offset..def.offset + def.bytes];
+            for (index, byte) in bytes.iter_mut().enumerate() {
+                *byte = *byte & !mask[index] | value[index] & mask[index];
+            }
+            return self.note_option(field.tunnel_option().unwrap_or(0), true);
+        }
         let (value, mask) = (value.to_u128() >> def.shift, mask.to_u128() >> def.shift);
         let old = self.field(field) >> def.wire_shift;
         self.whole(field, old & !mask | value & mask);
@@ -821,7 +842,14 @@ impl<'p> Machine<'p> {
             self.packet.write(field, number);
             return self.parse_again();
         }
-        let place = def.place();
+        if let Some(option) = field.tunnel_option() {
+            self.note_option(option, true);
+        }
+        let place = if def.bytes > 16 {
+            Value::ones(128, def.bytes) // what lies above is set as a whole
+        } else {
+            def.place()
+        };
         let value = Value::from_u128(number << def.shift, def.bytes);
         let bytes = &mut self.key.bytes_mut()[def.offset..def.offset + def.bytes];
         for (index, byte) in bytes.iter_mut().enumerate() {

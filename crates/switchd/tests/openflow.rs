@@ -169,6 +169,16 @@ impl Switch for Rules {
     fn change_table_features(&self, _wanted: &[TableFeatures]) -> Result<(), Error> {
         Err(Error::TableFeaturesPermission)
     }
+    fn tlv_table_mod(&self, _: &openflow::tlv::TlvTableMod) -> Result<(), Error> {
+        Err(Error::TlvTableFull)
+    }
+    fn tlv_table(&self) -> openflow::tlv::TlvTable {
+        openflow::tlv::TlvTable {
+            max_space: 4,
+            max_fields: 1,
+            mappings: Vec::new(),
+        }
+    }
     fn group_mod(&self, _change: &GroupMod, _version: Version) -> Result<(), Error> {
         Err(Error::OutOfGroups)
     }

@@ -1,6 +1,6 @@
 //! The left side of a rule.
 
-use super::{add, ethernet, hexadecimal, ipv4, ipv6, masked_address, ones, port};
+use super::{add, ethernet, hexadecimal, ipv4, ipv6, masked_address, ones, port, tunnel_option};
 use crate::port::PortNo;
 use packet::{Field, Match};
 
@@ -249,7 +249,24 @@ impl Writer<'_> {
             add(self.out, format_args!("tun_ttl={},", ttl.0));
         }
         self.flags("tun_flags", Field::TunFlags, &["oam"]);
+        self.tunnel_options();
         self.hexadecimal("metadata", Field::Metadata);
+    }
+
+    /// Options of tunnels: `tun_metadata0` where it is only to be there, else with value and mask.
+    fn tunnel_options(&mut self) {
+        for option in 0..packet::options::OPTIONS {
+            let Some((value, mask)) = self.matching.option(option) else {
+                continue;
+            };
+            self.out
+                .push_str(Field::of_tunnel_option(option).def().name);
+            if !mask.is_zero() {
+                self.out.push('=');
+                tunnel_option(self.out, &value, &mask);
+            }
+            self.out.push(',');
+        }
     }
 
     /// Where the packet came in, and its VLAN.

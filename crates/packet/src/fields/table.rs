@@ -2,6 +2,7 @@
 
 use super::{Field, FieldDef, Maskable, ONF, Prerequisite};
 use crate::key::at;
+use crate::options;
 
 /// OXM classes (OpenFlow 1.5.1 section 7.2.3.3) and the older NXM "vendors".
 mod class {
@@ -136,6 +137,24 @@ const fn widest_register(field: Field, name: &'static str, number: usize) -> Fie
     row(field, name, "", at::REG0 + 16 * number, 16, 128)
         .masked()
         .nxm_nx(111 + number as u32)
+}
+
+/// Its length is the bridge's to say; here it is as long as it can be.
+const fn tunnel_option(field: Field, name: &'static str, number: usize) -> FieldDef {
+    let bytes = options::capacity(number);
+    // Parts of it are numbers of 128 bits at most; what lies above is matched, and set as a whole.
+    let action_bits = if bytes < 16 { bytes * 8 } else { 128 };
+    row(
+        field,
+        name,
+        "",
+        options::end(number) - bytes,
+        bytes,
+        bytes * 8,
+    )
+    .action_bits(action_bits)
+    .masked()
+    .nxm_nx(40 + number as u32)
 }
 
 /// The table, in the order of [`Field`].
@@ -494,5 +513,69 @@ pub static FIELDS: &[FieldDef] = &{
         .read_only()
         .needs(P::Nd)
         .ericsson(2),
+        tunnel_option(TunMetadata0, "tun_metadata0", 0),
+        tunnel_option(TunMetadata1, "tun_metadata1", 1),
+        tunnel_option(TunMetadata2, "tun_metadata2", 2),
+        tunnel_option(TunMetadata3, "tun_metadata3", 3),
+        tunnel_option(TunMetadata4, "tun_metadata4", 4),
+        tunnel_option(TunMetadata5, "tun_metadata5", 5),
+        tunnel_option(TunMetadata6, "tun_metadata6", 6),
+        tunnel_option(TunMetadata7, "tun_metadata7", 7),
+        tunnel_option(TunMetadata8, "tun_metadata8", 8),
+        tunnel_option(TunMetadata9, "tun_metadata9", 9),
+        tunnel_option(TunMetadata10, "tun_metadata10", 10),
+        tunnel_option(TunMetadata11, "tun_metadata11", 11),
+        tunnel_option(TunMetadata12, "tun_metadata12", 12),
+        tunnel_option(TunMetadata13, "tun_metadata13", 13),
+        tunnel_option(TunMetadata14, "tun_metadata14", 14),
+        tunnel_option(TunMetadata15, "tun_metadata15", 15),
+        tunnel_option(TunMetadata16, "tun_metadata16", 16),
+        tunnel_option(TunMetadata17, "tun_metadata17", 17),
+        tunnel_option(TunMetadata18, "tun_metadata18", 18),
+        tunnel_option(TunMetadata19, "tun_metadata19", 19),
+        tunnel_option(TunMetadata20, "tun_metadata20", 20),
+        tunnel_option(TunMetadata21, "tun_metadata21", 21),
+        tunnel_option(TunMetadata22, "tun_metadata22", 22),
+        tunnel_option(TunMetadata23, "tun_metadata23", 23),
+        tunnel_option(TunMetadata24, "tun_metadata24", 24),
+        tunnel_option(TunMetadata25, "tun_metadata25", 25),
+        tunnel_option(TunMetadata26, "tun_metadata26", 26),
+        tunnel_option(TunMetadata27, "tun_metadata27", 27),
+        tunnel_option(TunMetadata28, "tun_metadata28", 28),
+        tunnel_option(TunMetadata29, "tun_metadata29", 29),
+        tunnel_option(TunMetadata30, "tun_metadata30", 30),
+        tunnel_option(TunMetadata31, "tun_metadata31", 31),
+        tunnel_option(TunMetadata32, "tun_metadata32", 32),
+        tunnel_option(TunMetadata33, "tun_metadata33", 33),
+        tunnel_option(TunMetadata34, "tun_metadata34", 34),
+        tunnel_option(TunMetadata35, "tun_metadata35", 35),
+        tunnel_option(TunMetadata36, "tun_metadata36", 36),
+        tunnel_option(TunMetadata37, "tun_metadata37", 37),
+        tunnel_option(TunMetadata38, "tun_metadata38", 38),
+        tunnel_option(TunMetadata39, "tun_metadata39", 39),
+        tunnel_option(TunMetadata40, "tun_metadata40", 40),
+        tunnel_option(TunMetadata41, "tun_metadata41", 41),
+        tunnel_option(TunMetadata42, "tun_metadata42", 42),
+        tunnel_option(TunMetadata43, "tun_metadata43", 43),
+        tunnel_option(TunMetadata44, "tun_metadata44", 44),
+        tunnel_option(TunMetadata45, "tun_metadata45", 45),
+        tunnel_option(TunMetadata46, "tun_metadata46", 46),
+        tunnel_option(TunMetadata47, "tun_metadata47", 47),
+        tunnel_option(TunMetadata48, "tun_metadata48", 48),
+        tunnel_option(TunMetadata49, "tun_metadata49", 49),
+        tunnel_option(TunMetadata50, "tun_metadata50", 50),
+        tunnel_option(TunMetadata51, "tun_metadata51", 51),
+        tunnel_option(TunMetadata52, "tun_metadata52", 52),
+        tunnel_option(TunMetadata53, "tun_metadata53", 53),
+        tunnel_option(TunMetadata54, "tun_metadata54", 54),
+        tunnel_option(TunMetadata55, "tun_metadata55", 55),
+        tunnel_option(TunMetadata56, "tun_metadata56", 56),
+        tunnel_option(TunMetadata57, "tun_metadata57", 57),
+        tunnel_option(TunMetadata58, "tun_metadata58", 58),
+        tunnel_option(TunMetadata59, "tun_metadata59", 59),
+        tunnel_option(TunMetadata60, "tun_metadata60", 60),
+        tunnel_option(TunMetadata61, "tun_metadata61", 61),
+        tunnel_option(TunMetadata62, "tun_metadata62", 62),
+        tunnel_option(TunMetadata63, "tun_metadata63", 63),
     ]
 };

@@ -2,6 +2,8 @@
 
 use super::bits;
 use openflow::action::{self, Action, Instruction, MultipathAlgorithm};
+use packet::edit::CompiledSet;
+use packet::key::at;
 use program::ops::{Bundle, Clause, Multipath, Op};
 use program::spread::{Choice, HashFields};
 
@@ -26,6 +28,16 @@ pub(super) fn conjunctions(instructions: &[Instruction]) -> Option<Op> {
         })
         .collect();
     (!clauses.is_empty()).then(|| Op::Conjunction(clauses.into()))
+}
+
+/// Says that packets have an option of a tunnel, or that they have not.
+pub(super) fn option_presence(option: usize, present: bool) -> Op {
+    let bit = (1_u64 << option).to_be_bytes();
+    Op::Set(CompiledSet::Metadata {
+        word: (at::TUN_METADATA_PRESENT / 8) as u8,
+        value: if present { u64::from_ne_bytes(bit) } else { 0 },
+        mask: u64::from_ne_bytes(bit),
+    })
 }
 
 /// What an action hashes.

@@ -1,7 +1,7 @@
 //! Generated rules and packets: few values, so that they meet.
 #![allow(dead_code)] // each test uses its part
 
-mod ways;
+pub mod ways;
 
 use crate::common;
 use openflow::action::{Action, Instruction, Subfield};
@@ -457,9 +457,6 @@ pub fn action(random: &mut Random, table: u8, nested: bool) -> Action {
 
 fn instructions(random: &mut Random, table: u8) -> Vec<Instruction> {
     let mut all = Vec::new();
-    if random.one_in(6) {
-        return ways::conjunctions(random);
-    }
     let some = |random: &mut Random, most| -> Vec<Action> {
         (0..random.below(most))
             .map(|_| action(random, table, false))
@@ -527,6 +524,9 @@ pub fn meters() -> Vec<MeterConfig> {
 /// equal ones wins is not defined.
 pub fn change(random: &mut Random, known: &mut HashMap<(u8, u16), Match>) -> FlowMod {
     let table = random.below(TABLES + 1) as u8;
+    if random.one_in(5) {
+        return ways::part(random, table, known);
+    }
     let mut matching = matching(random);
     let mut priority = random.below(40) as u16;
     let command = match random.below(10) {
@@ -536,9 +536,17 @@ pub fn change(random: &mut Random, known: &mut HashMap<(u8, u16), Match>) -> Flo
         3 => FlowModCommand::DeleteStrict,
         _ => FlowModCommand::Add,
     };
+    let shared = known
+        .keys()
+        .any(|(place, priority)| *place == table && *priority >= ways::SHARED);
+    let command = match command {
+        // It would make ordinary rules of parts of conditions, which share a priority.
+        FlowModCommand::Modify if shared => FlowModCommand::ModifyStrict,
+        other => other,
+    };
     let all: Vec<_> = known
         .iter()
-        .filter(|((place, _), _)| *place == table)
+        .filter(|((place, priority), _)| *place == table && *priority < ways::SHARED)
         .collect();
     let mut all: Vec<_> = all
         .into_iter()

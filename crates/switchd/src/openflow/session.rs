@@ -428,6 +428,13 @@ impl Session {
             Message::FlowModTableId(set) => self.table_in_command.set(set),
             Message::SetPacketInFormat(format) => self.packet_in_format.set(format),
             Message::SetControllerId(id) => self.controller_id.set(id),
+            Message::TlvTableMod(change) => {
+                self.may_write()?;
+                switch.tlv_table_mod(&change)?;
+            }
+            Message::TlvTableRequest => {
+                self.reply(xid, &Message::TlvTableReply(switch.tlv_table()));
+            }
             // What only a switch sends.
             _ => return Err(Error::BadType),
         }

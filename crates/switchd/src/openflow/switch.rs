@@ -10,6 +10,7 @@ use openflow::stats::{
     Aggregate, Description, GroupFeatures, MeterFeatures, QueueDescription, QueueStats,
     TableConfig, TableFeatures, TableStats, TableStatus,
 };
+use openflow::tlv::{TlvTable, TlvTableMod};
 use openflow::{Error, Message, Version};
 use pipeline::RuleChange;
 use std::future::Future;
@@ -60,6 +61,12 @@ pub trait Switch {
 
     /// Changes what tables can do, as far as that can be changed (their names).
     fn change_table_features(&self, wanted: &[TableFeatures]) -> Result<(), Error>;
+
+    /// Changes the map of tunnel options.
+    fn tlv_table_mod(&self, change: &TlvTableMod) -> Result<(), Error>;
+
+    /// The map of tunnel options.
+    fn tlv_table(&self) -> TlvTable;
 
     /// Changes the groups.
     fn group_mod(&self, change: &GroupMod, version: Version) -> Result<(), Error>;

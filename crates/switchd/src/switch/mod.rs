@@ -168,6 +168,12 @@ impl Switch {
         let Some(openflow) = bridge.openflow.get() else {
             return;
         };
+        let mut matching = pipeline_fields(&packet);
+        let options = packet::key::at::TUN_METADATA_PRESENT / 8;
+        if packet.valid.contains(options) {
+            let pipeline = bridge.pipeline.borrow();
+            pipeline.name_options(&packet.key, &mut matching);
+        }
         let message = PacketIn {
             format: PacketInFormat::default(),
             buffer_id: NO_BUFFER,
@@ -182,7 +188,7 @@ impl Switch {
             },
             table: packet.table,
             cookie: packet.cookie,
-            matching: pipeline_fields(&packet),
+            matching,
             data: packet.data,
             userdata: packet.userdata,
         };
@@ -246,7 +252,8 @@ fn pipeline_fields(packet: &datapath::packet_in::PacketIn) -> packet::Match {
         );
         let overlay = def.name.starts_with("xreg") || def.name.starts_with("xxreg");
         let filled = def.words().minus(packet.valid).is_empty();
-        if is_port || overlay || !filled || !packet::edit::is_metadata(def.field) {
+        let option = def.field.tunnel_option().is_some();
+        if is_port || overlay || option || !filled || !packet::edit::is_metadata(def.field) {
             continue;
         }
         let bytes = &packet.key.bytes()[def.offset..def.offset + def.bytes];

@@ -17,6 +17,7 @@ use openflow::stats::{
     Aggregate, Description, GroupFeatures, MeterFeatures, QueueDescription, QueueStats,
     TableConfig, TableFeatures, TableStats, TableStatus,
 };
+use openflow::tlv::{TlvTable, TlvTableMod};
 use openflow::{Error, Message, Version};
 use pipeline::RuleChange;
 use program::table::Miss;
@@ -373,6 +374,14 @@ impl Switch for Bridge {
         self.rename_tables(wanted)
     }
 
+    fn tlv_table_mod(&self, change: &TlvTableMod) -> Result<(), Error> {
+        self.pipeline.borrow_mut().tlv_table_mod(change)
+    }
+
+    fn tlv_table(&self) -> TlvTable {
+        self.pipeline.borrow().tlv_table()
+    }
+
     fn group_mod(&self, change: &GroupMod, _: Version) -> Result<(), Error> {
         // There are no groups, so deleting some or all of them is done already; controllers begin with that.
         if change.command == GroupCommand::Delete {
@@ -447,7 +456,8 @@ impl Switch for Bridge {
     }
 
     fn flows(&self, request: &FlowStatsRequest) -> Result<Box<dyn FlowDump + '_>, Error> {
-        let dump = self.pipeline.borrow_mut().begin_dump(request);
+        let request = self.pipeline.borrow().resolve_request(request)?;
+        let dump = self.pipeline.borrow_mut().begin_dump(&request);
         Ok(Box::new(BridgeDump { bridge: self, dump }))
     }
 
@@ -476,7 +486,8 @@ impl Switch for Bridge {
     }
 
     fn aggregate(&self, request: &FlowStatsRequest) -> Result<Aggregate, Error> {
-        Ok(self.pipeline.borrow().aggregate(request))
+        let pipeline = self.pipeline.borrow();
+        Ok(pipeline.aggregate(&pipeline.resolve_request(request)?))
     }
 
     fn table_stats(&self) -> Vec<TableStats> {

@@ -1,11 +1,15 @@
 //! Actions that choose a way, parts of conditions, and matches of what they write.
 
-use super::Random;
+use super::{MACS, Random};
+use crate::common;
 use openflow::action::{
     Action, Bundle, HashFields, Instruction, Multipath, MultipathAlgorithm, Sample, Subfield,
 };
+use openflow::flow::{FlowMod, FlowModCommand};
 use openflow::port;
-use packet::{Field, Match};
+use openflow::tlv::{TlvCommand, TlvMapping, TlvTableMod};
+use packet::{Field, Match, Value};
+use std::collections::HashMap;
 
 fn fields(random: &mut Random) -> HashFields {
     random.pick(&[
@@ -27,7 +31,65 @@ fn low_bits(field: Field, bits: u16) -> Subfield {
     }
 }
 
+/// Tunnel options that are mapped, and their lengths: one has its neighbour's place too.
+pub const OPTIONS: [(usize, usize); 3] = [(0, 4), (1, 8), (40, 20)];
+
+/// The map that rules are generated for.
+pub fn options() -> TlvTableMod {
+    let mapping = |(field, length): (usize, usize)| TlvMapping {
+        class: 0x0102,
+        kind: field as u8,
+        length: length as u8,
+        field: field as u16,
+    };
+    TlvTableMod {
+        command: TlvCommand::Add,
+        mappings: OPTIONS.map(mapping).to_vec(),
+    }
+}
+
+/// Writes, moves or takes away a tunnel option.
+fn option_action(random: &mut Random) -> Action {
+    let (option, length) = random.pick(&OPTIONS);
+    let field = Field::of_tunnel_option(option);
+    let part = Subfield {
+        field,
+        start: random.below(3) as u16 * 4,
+        bits: 16,
+    };
+    match random.below(6) {
+        0 => Action::DeleteField(field),
+        1 => Action::Load {
+            dst: part,
+            value: random.below(4),
+        },
+        2 => Action::Move {
+            src: part,
+            dst: low_bits(Field::Reg0, 16),
+        },
+        3 => Action::Move {
+            src: low_bits(Field::Reg0, 16),
+            dst: part,
+        },
+        _ => {
+            let bytes = field.def().bytes;
+            let (mut value, mut mask) = (Value::zero(bytes), Value::zero(bytes));
+            let whole = random.one_in(2);
+            for index in bytes - length..bytes {
+                mask[index] = if whole { 0xff } else { random.next() as u8 };
+                value[index] = random.below(3) as u8 & mask[index];
+            }
+            // As it comes from the wire: all there is.
+            let mask = if whole { field.def().place() } else { mask };
+            Action::SetField { field, value, mask }
+        }
+    }
+}
+
 pub fn action(random: &mut Random) -> Action {
+    if random.one_in(3) {
+        return option_action(random);
+    }
     match random.below(5) {
         0 | 1 => Action::Multipath(Box::new(Multipath {
             fields: fields(random),
@@ -69,6 +131,38 @@ pub fn action(random: &mut Random) -> Action {
     }
 }
 
+/// The priority that all parts of conditions have, and rules of no other kind.
+pub const SHARED: u16 = 100;
+
+/// Adds or removes a part of a condition.
+pub fn part(random: &mut Random, table: u8, known: &mut HashMap<(u8, u16), Match>) -> FlowMod {
+    let index = random.below(10);
+    let (field, value) = match index {
+        0..=3 => (Field::EthSrc, number(MACS[index as usize])),
+        4..=7 => (Field::EthDst, number(MACS[index as usize - 4])),
+        8 => (Field::InPort, 1),
+        _ => (Field::EthType, 0x0800),
+    };
+    let mut matching = Match::any();
+    matching.set_exact(field, value);
+    let command = if random.one_in(4) {
+        FlowModCommand::DeleteStrict
+    } else {
+        FlowModCommand::Add
+    };
+    known.insert((table, SHARED + index as u16), matching.clone());
+    let mut change = common::flow(command, matching, SHARED);
+    change.table = table;
+    change.instructions = conjunctions(random);
+    change
+}
+
+fn number(address: [u8; 6]) -> u128 {
+    address
+        .iter()
+        .fold(0, |number, byte| number << 8 | u128::from(*byte))
+}
+
 /// Parts of one condition or two, of which few are needed.
 pub fn conjunctions(random: &mut Random) -> Vec<Instruction> {
     let clauses = random.pick(&[2, 2, 2, 3]);
@@ -86,6 +180,14 @@ pub fn matching(random: &mut Random, all: &mut Match) {
         // Little beside the condition, so that it is met.
         *all = Match::any();
         all.set_exact(Field::ConjId, random.pick(&[1, 1, 1, 2]));
+    }
+    if random.one_in(10) {
+        let (option, _) = random.pick(&OPTIONS);
+        match random.below(3) {
+            0 => all.set_option(option, &[], None),
+            1 => all.set_whole_option(option, &[random.below(3) as u8]),
+            _ => all.set_option(option, &[random.below(2) as u8], Some(&[1])),
+        };
     }
     if random.one_in(20) {
         let ports = [1_u32, 2, 3, 0xffff_fff7];

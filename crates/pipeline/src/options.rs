@@ -1,0 +1,331 @@
+//! The bridge's map of tunnel options, and rules that name `tun_metadata` fields (ovs-fields(7), "Generic Tunnel Option Fields").
+//!
+//! Messages name a field without saying how long it is. Here the map's length is put in: where all of a field counts, that is all of its
+//! bytes as the map has it. So behind this place matches and actions say exactly which bytes of the key they mean. A field that the map does not have
+//! is refused, and an entry of the map that rules use cannot be removed.
+
+use crate::Pipeline;
+use openflow::action::{Action, Instruction, LearnSource, LearnTarget, Subfield};
+use openflow::error::Error;
+use openflow::tlv::{TlvCommand, TlvMapping, TlvTable, TlvTableMod};
+use packet::options::{OPTIONS, Place, SPACE, capacity};
+use packet::{Field, Match, Value};
+use std::borrow::Cow;
+
+/// The entries of a map.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Options {
+    /// Ascending by field.
+    mappings: Vec<TlvMapping>,
+}
+
+impl Options {
+    fn mapping(&self, option: usize) -> Option<&TlvMapping> {
+        self.mappings
+            .iter()
+            .find(|mapping| usize::from(mapping.field) == option)
+    }
+
+    /// Bytes of a field, as the map has it.
+    fn length(&self, option: usize) -> Result<usize, Error> {
+        let mapping = self.mapping(option).ok_or(Error::InvalidTlvField)?;
+        Ok(mapping.length.into())
+    }
+
+    fn add(&mut self, new: &TlvMapping) -> Result<(), Error> {
+        let place = |mapping: &TlvMapping| Place::new(mapping.field.into(), mapping.length.into());
+        if usize::from(new.field) >= OPTIONS {
+            return Err(Error::TlvBadField);
+        }
+        if self.mapping(new.field.into()).is_some() {
+            return Err(Error::TlvAlreadyMapped);
+        }
+        let same = |old: &TlvMapping| (old.class, old.kind) == (new.class, new.kind);
+        if self.mappings.iter().any(same) {
+            return Err(Error::TlvDuplicate);
+        }
+        let own = place(new).ok_or(Error::TlvTableFull)?;
+        let taken = self.mappings.iter().filter_map(place);
+        if taken.into_iter().any(|other| own.overlaps(other)) {
+            return Err(Error::TlvTableFull);
+        }
+        let at = self
+            .mappings
+            .partition_point(|mapping| mapping.field < new.field);
+        self.mappings.insert(at, *new);
+        Ok(())
+    }
+
+    /// A match with the lengths of the map.
+    pub fn matching<'m>(&self, matching: &'m Match) -> Result<Cow<'m, Match>, Error> {
+        let named = matching.options();
+        if named == 0 {
+            return Ok(Cow::Borrowed(matching));
+        }
+        let named = (0..OPTIONS).filter(|option| named >> option & 1 == 1);
+        let said: Vec<_> = named
+            .map(|option| Some((option, matching.option(option)?)))
+            .collect::<Option<_>>()
+            .unwrap_or_default();
+        let mut resolved = matching.clone();
+        said.iter()
+            .for_each(|(option, _)| resolved.clear_option(*option));
+        for (option, (value, mask)) in said {
+            let length = self.length(option)?;
+            let (value, mask) = cut(&value, &mask, length).ok_or(Error::BadMatchLength)?;
+            if !resolved.set_option(option, &value, Some(&mask)) {
+                return Err(Error::BadMatchLength);
+            }
+        }
+        Ok(Cow::Owned(resolved))
+    }
+
+    /// Instructions with the lengths of the map.
+    pub fn instructions<'i>(
+        &self,
+        instructions: &'i [Instruction],
+    ) -> Result<Cow<'i, [Instruction]>, Error> {
+        if !instructions.iter().any(|instruction| match instruction {
+            Instruction::ApplyActions(actions) | Instruction::WriteActions(actions) => {
+                list_names_options(actions)
+            }
+            _ => false,
+        }) {
+            return Ok(Cow::Borrowed(instructions));
+        }
+        let resolve = |instruction: &Instruction| match instruction {
+            Instruction::ApplyActions(actions) => {
+                Ok(Instruction::ApplyActions(self.list(actions)?))
+            }
+            Instruction::WriteActions(actions) => {
+                Ok(Instruction::WriteActions(self.list(actions)?))
+            }
+            other => Ok(other.clone()),
+        };
+        let resolved: Result<Vec<_>, Error> = instructions.iter().map(resolve).collect();
+        Ok(Cow::Owned(resolved?))
+    }
+
+    /// A list of actions with the lengths of the map.
+    pub fn actions<'a>(&self, actions: &'a [Action]) -> Result<Cow<'a, [Action]>, Error> {
+        if list_names_options(actions) {
+            Ok(Cow::Owned(self.list(actions)?))
+        } else {
+            Ok(Cow::Borrowed(actions))
+        }
+    }
+
+    fn list(&self, actions: &[Action]) -> Result<Vec<Action>, Error> {
+        actions.iter().map(|action| self.action(action)).collect()
+    }
+
+    fn action(&self, action: &Action) -> Result<Action, Error> {
+        for part in parts(action) {
+            if let Some(option) = part.field.tunnel_option()
+                && usize::from(part.start + part.bits) > 8 * self.length(option)?
+            {
+                return Err(Error::BadSetLength);
+            }
+        }
+        match action {
+            Action::Clone(actions) => Ok(Action::Clone(self.list(actions)?)),
+            Action::DeleteField(field) => {
+                let option = field.tunnel_option().ok_or(Error::BadActionArgument)?;
+                self.length(option)?;
+                Ok(action.clone())
+            }
+            Action::SetField { field, value, mask } => {
+                let Some(option) = field.tunnel_option() else {
+                    return Ok(action.clone());
+                };
+                let length = self.length(option)?;
+                let (value, mask) = cut(value, mask, length).ok_or(Error::BadSetLength)?;
+                let field = *field;
+                let widen = |bytes: &Value| {
+                    let mut wide = Value::zero(field.def().bytes);
+                    let from = wide.len() - bytes.len();
+                    wide[from..].copy_from_slice(bytes);
+                    wide
+                };
+                Ok(Action::SetField {
+                    field,
+                    value: widen(&value),
+                    mask: widen(&mask),
+                })
+            }
+            other => Ok(other.clone()),
+        }
+    }
+}
+
+/// The last `length` bytes of a value and a mask, of which the mask counts as whole where it is ones to the front; None if what is cut off says
+/// something.
+fn cut(value: &Value, mask: &Value, length: usize) -> Option<(Value, Value)> {
+    let whole = !mask.is_empty() && mask.iter().all(|byte| *byte == 0xff);
+    let front = value.len().saturating_sub(length);
+    let says = |bytes: &Value| bytes[..front].iter().any(|byte| *byte != 0);
+    if says(value) || says(mask) && !whole {
+        return None;
+    }
+    let (mut kept, mut bits) = (Value::zero(length), Value::zero(length));
+    let own = length.min(value.len());
+    kept[length - own..].copy_from_slice(&value[value.len() - own..]);
+    bits[length - own..].copy_from_slice(&mask[mask.len() - own..]);
+    Some((kept, bits))
+}
+
+/// The parts of fields that an action names.
+fn parts(action: &Action) -> Vec<Subfield> {
+    match action {
+        Action::OutputReg { source, .. } | Action::StackPush(source) => vec![*source],
+        Action::Load { dst, .. } | Action::StackPop(dst) | Action::CheckPktLarger { dst, .. } => {
+            vec![*dst]
+        }
+        Action::Move { src, dst } => vec![*src, *dst],
+        Action::Multipath(multipath) => vec![multipath.dst],
+        Action::Bundle(bundle) => bundle.dst.into_iter().collect(),
+        Action::Learn(learn) => {
+            let mut all: Vec<Subfield> = learn.result.into_iter().collect();
+            for spec in &learn.specs {
+                if let LearnSource::Field(part) = spec.source {
+                    all.push(part);
+                }
+                if let LearnTarget::Match(part) | LearnTarget::Load(part) = spec.target {
+                    all.push(part);
+                }
+            }
+            all
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn list_names_options(actions: &[Action]) -> bool {
+    actions.iter().any(|action| match action {
+        Action::Clone(inner) => list_names_options(inner),
+        Action::SetField { field, .. } => field.tunnel_option().is_some(),
+        Action::DeleteField(_) => true,
+        Action::Load { dst, .. } | Action::StackPop(dst) => dst.field.tunnel_option().is_some(),
+        Action::OutputReg { source, .. } | Action::StackPush(source) => {
+            source.field.tunnel_option().is_some()
+        }
+        Action::Move { src, dst } => {
+            src.field.tunnel_option().is_some() || dst.field.tunnel_option().is_some()
+        }
+        Action::CheckPktLarger { .. }
+        | Action::Multipath(_)
+        | Action::Bundle(_)
+        | Action::Learn(_) => parts(action)
+            .iter()
+            .any(|part| part.field.tunnel_option().is_some()),
+        _ => false,
+    })
+}
+
+/// The option that an action writes, so that packets have it from then on.
+pub(crate) fn written(action: &Action) -> Option<usize> {
+    let field = match action {
+        Action::SetField { field, .. } => *field,
+        Action::Load { dst, .. }
+        | Action::Move { dst, .. }
+        | Action::StackPop(dst)
+        | Action::CheckPktLarger { dst, .. } => dst.field,
+        Action::Multipath(multipath) => multipath.dst.field,
+        Action::Bundle(bundle) => bundle.dst?.field,
+        _ => return None,
+    };
+    field.tunnel_option()
+}
+
+/// Whether instructions name a field.
+fn names(instructions: &[Instruction], field: Field) -> bool {
+    fn in_list(actions: &[Action], field: Field) -> bool {
+        actions.iter().any(|action| match action {
+            Action::Clone(inner) => in_list(inner, field),
+            Action::SetField { field: set, .. } | Action::DeleteField(set) => *set == field,
+            other => parts(other).iter().any(|part| part.field == field),
+        })
+    }
+    instructions.iter().any(|instruction| match instruction {
+        Instruction::ApplyActions(actions) | Instruction::WriteActions(actions) => {
+            in_list(actions, field)
+        }
+        _ => false,
+    })
+}
+
+impl Pipeline {
+    /// Changes the map of tunnel options, or refuses it and changes nothing: `NXTTMFC_*`.
+    ///
+    /// Where options do not fit beside each other in the key, that is [`Error::TlvTableFull`]: see [`packet::options`].
+    pub fn tlv_table_mod(&mut self, change: &TlvTableMod) -> Result<(), Error> {
+        let mut options = self.options.clone();
+        match change.command {
+            TlvCommand::Add => {
+                for mapping in &change.mappings {
+                    options.add(mapping)?;
+                }
+            }
+            TlvCommand::Delete => {
+                let goes = |old: &TlvMapping| {
+                    let mut mappings = change.mappings.iter();
+                    mappings.any(|mapping| mapping.field == old.field)
+                };
+                self.unused(options.mappings.iter().filter(|old| goes(old)))?;
+                options.mappings.retain(|old| !goes(old));
+            }
+            TlvCommand::Clear => {
+                self.unused(options.mappings.iter())?;
+                options.mappings.clear();
+            }
+        }
+        self.options = options;
+        Ok(())
+    }
+
+    /// Whether no rule names any of these.
+    fn unused<'m>(&self, mappings: impl Iterator<Item = &'m TlvMapping>) -> Result<(), Error> {
+        let options: Vec<usize> = mappings.map(|mapping| mapping.field.into()).collect();
+        if options.is_empty() {
+            return Ok(());
+        }
+        let mut rules = self
+            .store
+            .tables()
+            .flat_map(|table| self.store.table(table));
+        let used = rules.any(|(_, rule)| {
+            options.iter().any(|option| {
+                rule.matching.options() >> option & 1 == 1
+                    || names(
+                        &rule.behaviour.instructions,
+                        Field::of_tunnel_option(*option),
+                    )
+            })
+        });
+        if used { Err(Error::TlvInUse) } else { Ok(()) }
+    }
+
+    /// The map of tunnel options.
+    pub fn tlv_table(&self) -> TlvTable {
+        TlvTable {
+            max_space: SPACE as u32,
+            max_fields: OPTIONS as u16,
+            mappings: self.options.mappings.clone(),
+        }
+    }
+
+    /// Names the options that a packet with this key has in a match, exactly.
+    pub fn name_options(&self, key: &packet::FlowKey, matching: &mut Match) {
+        let present = key.u64(packet::key::at::TUN_METADATA_PRESENT);
+        for mapping in &self.options.mappings {
+            let (option, length) = (usize::from(mapping.field), usize::from(mapping.length));
+            if present >> option & 1 == 1
+                && length <= capacity(option)
+                && let Some(place) = Place::new(option, length)
+            {
+                let bytes = &key.bytes()[place.start..place.end];
+                matching.set_option(option, bytes, None);
+            }
+        }
+    }
+}
