@@ -3,6 +3,7 @@
 //! Each file holds the commands of one topic and a `register` that adds them. What Open vSwitch tells about machinery that does not exist here (a cache of
 //! flows, upcalls, revalidators) is told as it is here: nothing is cached, so nothing missed and nothing is listed.
 
+mod absent;
 mod addresses;
 mod bridges;
 mod compose;
@@ -25,6 +26,7 @@ pub fn register(switch: &Rc<Switch>) {
         switch: Rc::downgrade(switch),
         numbers: Rc::default(),
     };
+    absent::register(&commands);
     addresses::register(&commands);
     bridges::register(&commands);
     counters::register(&commands);

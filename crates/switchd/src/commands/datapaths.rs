@@ -374,6 +374,11 @@ fn scaled(bytes: Option<&u64>) -> String {
 
 /// No flow is cached, so none is listed; what is wrong with the arguments is told all the same.
 fn dpctl_dump_flows(switch: &Switch, arguments: &[String]) -> Answer {
+    checked(switch, arguments).map(|()| String::new())
+}
+
+/// Whether the arguments of a `dpctl` command name a datapath, or need not because there is only one.
+pub(super) fn checked(switch: &Switch, arguments: &[String]) -> Result<(), String> {
     let program = &switch.shell.options.program;
     let name = arguments
         .iter()
@@ -389,7 +394,7 @@ fn dpctl_dump_flows(switch: &Switch, arguments: &[String]) -> Answer {
         None if types.is_empty() => Err(format!(
             "{program}: no datapaths exist\n{program}: datapath not found (Invalid argument)"
         )),
-        _ => Ok(String::new()),
+        _ => Ok(()),
     }
 }
 
