@@ -13,6 +13,7 @@ use crate::oxm;
 use crate::port;
 use crate::wire::Reader;
 use packet::Field;
+use std::ops::RangeInclusive;
 
 /// How deep `clone` may nest; deeper ones would let a message exhaust the stack.
 const MAX_DEPTH: u8 = 16;
@@ -66,6 +67,9 @@ fn take_nested(mut reader: Reader<'_>, version: u8, nest: Nest) -> Result<Action
     let mut list = ActionList::default();
     while !reader.is_empty() {
         let (kind, mut body) = take_header(&mut reader)?;
+        if kind != 0xffff && !standard_length(kind, version).contains(&(body.len() + 4)) {
+            return Err(Error::BadActionLength);
+        }
         let taken = match kind {
             0xffff => experimenter(&mut body, version, nest)?,
             _ if version == 1 => Taken::Action(standard10(kind, &mut body)?),
@@ -86,6 +90,31 @@ fn take_nested(mut reader: Reader<'_>, version: u8, nest: Nest) -> Result<Action
         }
     }
     Ok(list)
+}
+
+/// The lengths that a standard action may have; wrong ones are told before wrong contents.
+fn standard_length(kind: u16, version: u8) -> RangeInclusive<usize> {
+    match (version, kind) {
+        (1, 4 | 5 | 11) | (2.., 0 | 3 | 4) => 16..=16,
+        (1, ..=11) | (2.., ..=24 | 26 | 27 | 29) => 8..=8,
+        _ => 8..=usize::MAX,
+    }
+}
+
+/// The lengths that an action of Nicira's may have.
+fn nicira_length(subtype: u16) -> RangeInclusive<usize> {
+    match subtype {
+        1 | 2 | 4 | 5 | 9 | 14 | 17..=20 | 23..=26 | 30 | 31 | 34 | 39 | 40 | 43 | 44 | 48 => {
+            let long = if subtype == 9 { 24 } else { 16 };
+            long..=long
+        }
+        7 | 15 | 27..=29 | 32 | 49 | 50 => 24..=24,
+        10 | 22 | 38 | 41 => 32..=32,
+        12 | 13 | 16 => 32..=usize::MAX,
+        45 => 40..=usize::MAX,
+        6 | 35 => 24..=usize::MAX,
+        _ => 16..=usize::MAX,
+    }
 }
 
 fn take_header<'a>(reader: &mut Reader<'a>) -> Result<(u16, Reader<'a>), Error> {
@@ -256,7 +285,7 @@ fn copy_field(body: &mut Reader<'_>) -> Result<Action, Error> {
     let (bits, src_start, dst_start) = (body.u16()?, body.u16()?, body.u16()?);
     body.skip(2)?;
     let (src, dst) = (oxm::take_field(body)?, oxm::take_field(body)?);
-    body.take_rest();
+    rest_is_zero(body, Error::MustBeZero)?;
     Ok(Action::Move {
         src: subfield(src, src_start, bits, false)?,
         dst: subfield(dst, dst_start, bits, true)?,
@@ -279,7 +308,11 @@ fn experimenter(body: &mut Reader<'_>, version: u8, nest: Nest) -> Result<Taken,
 
 /// Nicira's actions, by `NXAST_*` number.
 fn nicira(body: &mut Reader<'_>, version: u8, nest: Nest) -> Result<Taken, Error> {
+    let whole = body.len() + 8;
     let subtype = body.u16()?;
+    if !nicira_length(subtype).contains(&whole) {
+        return Err(Error::BadActionLength);
+    }
     Ok(Taken::Action(match subtype {
         1 => Action::Resubmit {
             in_port: explicit_port(padded(body, 4, Reader::u16)?),
@@ -397,7 +430,7 @@ fn reg_move(body: &mut Reader<'_>) -> Result<Action, Error> {
     let (bits, src_start, dst_start) = (body.u16()?, body.u16()?, body.u16()?);
     let (src, dst) = (oxm::take_field(body)?, oxm::take_field(body)?);
     // Padding follows when an experimenter's header made the action longer.
-    rest_is_zero(body, Error::ActionMustBeZero)?;
+    rest_is_zero(body, Error::MustBeZero)?;
     Ok(Action::Move {
         src: subfield(src, src_start, bits, false)?,
         dst: subfield(dst, dst_start, bits, true)?,
@@ -410,7 +443,7 @@ fn reg_load(body: &mut Reader<'_>) -> Result<Action, Error> {
     let value = body.u64()?;
     let dst = packed_subfield(field, packed, true)?;
     if dst.bits < 64 && value >> dst.bits != 0 {
-        return Err(Error::BadSetArgument);
+        return Err(Error::BadActionArgument);
     }
     Ok(Action::Load { dst, value })
 }
@@ -423,7 +456,7 @@ fn output_reg(body: &mut Reader<'_>, second: bool) -> Result<Action, Error> {
     } else {
         (oxm::take_field(body)?, body.u16()?)
     };
-    rest_is_zero(body, Error::ActionMustBeZero)?;
+    rest_is_zero(body, Error::BadActionArgument)?;
     Ok(Action::OutputReg {
         source: packed_subfield(field, packed, false)?,
         max_len,
@@ -445,7 +478,7 @@ fn controller(body: &mut Reader<'_>) -> Result<Action, Error> {
 
 /// `NXAST_CONTROLLER2`: the same by properties.
 fn controller2(body: &mut Reader<'_>) -> Result<Action, Error> {
-    zeroes(body, 6, Error::ActionMustBeZero)?;
+    zeroes(body, 6, Error::MustBeZero)?;
     let (mut max_len, mut controller_id, mut reason) = (u16::MAX, 0, 1);
     let (mut userdata, mut pause, mut meter_id) = (Vec::new(), false, None);
     while !body.is_empty() {
@@ -472,7 +505,7 @@ fn controller2(body: &mut Reader<'_>) -> Result<Action, Error> {
 
 fn dec_ttl_ids(body: &mut Reader<'_>) -> Result<Action, Error> {
     let count = body.u16()?;
-    zeroes(body, 4, Error::ActionMustBeZero)?;
+    zeroes(body, 4, Error::MustBeZero)?;
     if usize::from(count) * 2 > body.len() {
         return Err(Error::BadActionLength);
     }
@@ -490,7 +523,7 @@ fn stack(body: &mut Reader<'_>, write: bool) -> Result<Subfield, Error> {
     let start = body.u16()?;
     let field = oxm::take_field(body)?;
     let bits = body.u16()?;
-    rest_is_zero(body, Error::ActionMustBeZero)?;
+    rest_is_zero(body, Error::MustBeZero)?;
     subfield(field, start, bits, write)
 }
 

@@ -4,11 +4,13 @@
 //! section 7.5.4.4); 1.0 accepts it and the action does nothing. Both refuse outputs that no switch can have. The check needs no state of
 //! the switch: what packets look like is followed through the list, since pushing and popping headers changes it.
 
-use crate::action::{Action, Instruction, Subfield};
+use crate::action::{Action, Instruction, Learn, LearnSource, LearnTarget, Subfield};
+use crate::conntrack::{Ct, CtZone};
 use crate::error::Error;
 use crate::{place, port};
 use packet::fields::Prerequisite;
-use packet::{Field, Match};
+use packet::{Field, Match, Value};
+use std::net::IpAddr;
 
 /// What the actions are checked against.
 #[derive(Clone, Debug)]
@@ -136,8 +138,80 @@ impl<'a> Packets<'a> {
                 self.demand_subfield(src)
             }
             Action::Clone(actions) => self.clone().check(actions),
+            Action::FinTimeout { .. } => self.demand(self.ip_proto == 6),
+            Action::Multipath(multipath) => self.demand_subfield(&multipath.dst),
+            Action::Bundle(bundle) => bundle
+                .dst
+                .iter()
+                .try_for_each(|dst| self.demand_subfield(dst)),
+            Action::CheckPktLarger { dst, .. } => self.demand_subfield(dst),
+            Action::Learn(learn) => self.learn(learn),
+            Action::Ct(ct) => self.connection(ct),
+            Action::Nat(nat) => {
+                let family = match nat.range.map(|range| range.min) {
+                    None => return Ok(()),
+                    Some(IpAddr::V4(_)) => 0x0800,
+                    Some(IpAddr::V6(_)) => 0x86dd,
+                };
+                (self.eth_type == family)
+                    .then_some(())
+                    .ok_or(Error::ActionMatchInconsistent)
+            }
+            Action::Encap(encap) => {
+                let ethertype = encap.packet_type >> 16 == 1;
+                if ethertype {
+                    self.eth_type = encap.packet_type as u16;
+                }
+                Ok(())
+            }
             _ => Ok(()),
         }
+    }
+
+    /// What a rule to be learned takes from the packet must be there, and what it matches must follow from what it matches before. Open vSwitch
+    /// asks for the first only of the packet, and for the second only of numbers.
+    fn learn(&self, learn: &Learn) -> Result<(), Error> {
+        let mut learned = Match::any();
+        for spec in &learn.specs {
+            if let LearnSource::Field(source) = &spec.source {
+                self.demand_subfield(source)?;
+            }
+            let there = Packets::new(&learned, false);
+            match (&spec.target, &spec.source) {
+                (LearnTarget::Match(target), LearnSource::Immediate { value, .. }) => {
+                    there.demand_subfield(target)?;
+                    let def = target.field.def();
+                    let place = usize::from(target.start) + def.shift - def.wire_shift;
+                    let whole = target.start == 0 && usize::from(target.bits) == def.action_bits;
+                    if target.bits <= 64 && (def.wire_shift == 0 || whole) {
+                        let bits = Value::from_u128(value << place, def.bytes);
+                        let mask = Value::ones_at(place, target.bits.into(), def.bytes);
+                        learned.set(target.field, &bits, &mask);
+                    }
+                }
+                (LearnTarget::Match(target) | LearnTarget::Load(target), _) => {
+                    there.demand_subfield(target)?;
+                }
+                (LearnTarget::Output, _) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// A connection has addresses, and a helper for its protocol the right transport; in every version.
+    fn connection(&self, ct: &Ct) -> Result<(), Error> {
+        let transport = match ct.alg {
+            21 => self.ip_proto == 6,
+            69 => self.ip_proto == 17,
+            _ => true,
+        };
+        if !self.is_ip() || !transport {
+            return Err(Error::ActionMatchInconsistent);
+        }
+        if let CtZone::Field(zone) = &ct.zone {
+            self.demand_subfield(zone)?;
+        }
+        self.clone().check(&ct.actions)
     }
 
     fn is_ip(&self) -> bool {

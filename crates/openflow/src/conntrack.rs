@@ -4,7 +4,7 @@
 //! vSwitch's `lib/ofp-actions.c` and `lib/ofp-ed-props.c`.
 
 use crate::action::{Action, Subfield};
-use crate::action_decode::{packed_subfield, rest_is_zero};
+use crate::action_decode::packed_subfield;
 use crate::action_encode::nicira;
 use crate::error::Error;
 use crate::oxm;
@@ -364,7 +364,6 @@ fn take_encap_property(body: &mut Reader<'_>) -> Result<EncapProperty, Error> {
                 return Err(Error::BadEncapProperty);
             }
             let value = item.take(size).map_err(bad)?.to_vec();
-            rest_is_zero(&mut item, Error::BadEncapProperty)?;
             Ok(EncapProperty::NshTlv { class, kind, value })
         }
         (NSH_CLASS, NSH_MD_TYPE) => Err(Error::BadEncapProperty),

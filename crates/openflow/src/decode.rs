@@ -11,7 +11,7 @@ use crate::message::{
 use crate::port::PortStatus;
 use crate::version::{ALL_VERSIONS, Version};
 use crate::wire::Reader;
-use crate::{group_codec, multipart, packet_codec, port_codec, table_codec, tlv_codec};
+use crate::{ct_flush, group_codec, multipart, packet_codec, port_codec, table_codec, tlv_codec};
 
 /// What of a connection's state the meaning of its messages depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -222,10 +222,16 @@ fn take_flow_mod(
     options: &DecodeOptions,
 ) -> Result<Message, Error> {
     if version > 1 && format == FlowFormat::Standard {
+        if !r.len().is_multiple_of(8) {
+            return Err(Error::BadLength);
+        }
         return Ok(Message::FlowMod {
             change: flow_codec::take_flow_mod(r, version)?,
             form: FlowModForm::default(),
         });
+    }
+    if !r.len().is_multiple_of(8) {
+        return Err(Error::BadLength);
     }
     let form = FlowModForm {
         format,
@@ -570,6 +576,8 @@ fn take_nicira(r: &mut Reader<'_>, version: u8, options: &DecodeOptions) -> Resu
         21 if version <= 3 => Message::FlowMonitorCancel(r.u32()?),
         22 if version <= 3 => Message::FlowMonitorPaused,
         23 if version <= 3 => Message::FlowMonitorResumed,
+        29 => Message::CtFlush(ct_flush::take_flush_zone(r)?),
+        32 => Message::CtFlush(ct_flush::take_flush(r)?),
         27 if version <= 4 => Message::SetAsync(take_async_properties(r)?),
         30 => Message::PacketIn(packet_codec::take_nxt2(r)?),
         31 if version == 1 => Message::GroupMod(group_codec::take_group_mod(r, version)?),

@@ -10,7 +10,9 @@ use crate::message::{
 use crate::multipart;
 use crate::version::Version;
 use crate::wire::Put;
-use crate::{flow_codec, group_codec, header, packet_codec, port_codec, table_codec, tlv_codec};
+use crate::{
+    ct_flush, flow_codec, group_codec, header, packet_codec, port_codec, table_codec, tlv_codec,
+};
 
 /// Writes a message. Empty when the version has no form for it: then there is nothing to send. A long multipart reply becomes several
 /// messages, one after another in the same bytes.
@@ -239,6 +241,11 @@ fn put_either(out: &mut Vec<u8>, version: Version, message: &Message) -> Option<
         }
         Message::FlowMonitorPaused => monitor_message(out, wire, 1),
         Message::FlowMonitorResumed => monitor_message(out, wire, 2),
+        Message::CtFlush(flush) => {
+            nicira(out, 32);
+            ct_flush::put_flush(out, flush);
+            Some(kind::EXPERIMENTER)
+        }
         Message::BundleControl(control) => put_bundle_control(out, control, wire),
         Message::BundleAdd(add) => put_bundle_add(out, add, version),
         _ => None,

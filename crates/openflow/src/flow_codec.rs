@@ -84,9 +84,7 @@ pub(crate) fn take_flow_mod(r: &mut Reader<'_>, version: u8) -> Result<FlowMod, 
     if table == TABLE_ALL && (version == 2 || !deletes) {
         return Err(Error::BadTableId);
     }
-    if deletes {
-        port::to_u16(out_port).ok_or(Error::BadOutPort)?;
-    }
+    port::to_u16(out_port).ok_or(Error::BadOutPort)?;
     let instructions = take_instructions(
         Reader::new(r.take_rest(), Error::BadInstructionLength),
         version,

@@ -27,65 +27,85 @@ pub(crate) fn take_instructions(
         }
         return Ok(instructions);
     }
-    // One place for each kind, in the order of execution.
-    let mut found: [Option<Instruction>; 7] = Default::default();
-    let mut seen = [false; 7];
+    // One place for each kind, in the order of execution. All are found before one is read, as Open vSwitch does it.
+    let mut found: [Option<(u16, Reader<'_>)>; 7] = Default::default();
     let mut reader = reader;
     while !reader.is_empty() {
-        let (place, instruction) = take_instruction(&mut reader, version)?;
-        if std::mem::replace(&mut seen[place], true) {
+        let (place, kind, body) = take_head(&mut reader, version)?;
+        if found[place].replace((kind, body)).is_some() {
             return Err(Error::DuplicateInstruction);
         }
-        found[place] = instruction;
     }
-    Ok(found.into_iter().flatten().collect())
+    let mut instructions = Vec::new();
+    for (kind, body) in found.into_iter().flatten() {
+        instructions.extend(take_instruction(kind, body, version)?);
+    }
+    Ok(instructions)
 }
 
-/// Reads one instruction: its place in the order of execution, and itself unless it does nothing.
-fn take_instruction(
-    reader: &mut Reader<'_>,
-    version: u8,
-) -> Result<(usize, Option<Instruction>), Error> {
+/// Reads an instruction's head: its place in the order of execution, its type and its body.
+fn take_head<'a>(reader: &mut Reader<'a>, version: u8) -> Result<(usize, u16, Reader<'a>), Error> {
     let bad = |_| Error::BadInstructionLength;
     let kind = reader.u16().map_err(bad)?;
     let length = usize::from(reader.u16().map_err(bad)?);
     if length < 8 || length % 8 != 0 || length - 4 > reader.len() {
         return Err(Error::BadInstructionLength);
     }
-    let mut body = reader.part(length - 4, Error::BadInstructionLength)?;
+    let body = reader.part(length - 4, Error::BadInstructionLength)?;
+    let (place, exact) = match kind {
+        1 => (5, Some(8)),
+        2 => (4, Some(24)),
+        3 => (3, None),
+        4 => (1, None),
+        5 => (2, Some(8)),
+        6 if (4..=5).contains(&version) => (0, Some(8)),
+        7 if version >= 6 => (6, None),
+        0xffff => return Err(Error::BadInstructionExperimenter),
+        _ => return Err(Error::UnknownInstruction),
+    };
+    if exact.is_some_and(|exact| exact != length) {
+        return Err(Error::BadInstructionLength);
+    }
+    Ok((place, kind, body))
+}
+
+/// Reads an instruction's body; None for one that does nothing.
+fn take_instruction(
+    kind: u16,
+    mut body: Reader<'_>,
+    version: u8,
+) -> Result<Option<Instruction>, Error> {
     let taken = match kind {
         1 => {
             let table = body.u8()?;
             body.skip(3)?;
-            (5, Some(Instruction::GotoTable(table)))
+            Some(Instruction::GotoTable(table))
         }
         2 => {
             body.skip(4)?;
             let (value, mask) = (body.u64()?, body.u64()?);
-            (4, Some(Instruction::WriteMetadata { value, mask }))
+            Some(Instruction::WriteMetadata { value, mask })
         }
         3 => {
             let actions = take_list(&mut body, version)?;
             if !actions.iter().all(is_allowed_in_set) {
                 return Err(Error::BadActionType);
             }
-            (3, non_empty(actions).map(Instruction::WriteActions))
+            non_empty(actions).map(Instruction::WriteActions)
         }
         4 => {
             let actions = take_list(&mut body, version)?;
-            (1, non_empty(actions).map(Instruction::ApplyActions))
+            non_empty(actions).map(Instruction::ApplyActions)
         }
         5 => {
             body.skip(4)?;
-            (2, Some(Instruction::ClearActions))
+            Some(Instruction::ClearActions)
         }
-        6 if (4..=5).contains(&version) => match body.u32()? {
-            meter @ 1..=crate::meter::MAX => (0, Some(Instruction::Meter(meter))),
+        6 => match body.u32()? {
+            meter @ 1..=crate::meter::MAX => Some(Instruction::Meter(meter)),
             _ => return Err(Error::InvalidMeter),
         },
-        7 if version >= 6 => (6, Some(stat_trigger(&mut body)?)),
-        0xffff => return Err(Error::BadInstructionExperimenter),
-        _ => return Err(Error::UnknownInstruction),
+        _ => Some(stat_trigger(&mut body)?),
     };
     if !body.is_empty() {
         return Err(Error::BadInstructionLength);

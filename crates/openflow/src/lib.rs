@@ -8,6 +8,7 @@ mod action_decode;
 mod action_encode;
 pub mod check;
 pub mod conntrack;
+pub mod ct_flush;
 pub mod decode;
 pub mod encode;
 pub mod error;

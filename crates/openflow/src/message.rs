@@ -4,6 +4,7 @@
 //! Nicira request wants a Nicira reply) the message says which form it came in; everything else about the form is the codec's.
 
 use crate::action::Action;
+use crate::ct_flush::CtFlush;
 use crate::error::{Error, WireError};
 use crate::flow::{FlowMod, FlowRemoved, FlowStats, FlowStatsRequest};
 use crate::group::{GroupDescription, GroupMod, GroupStats};
@@ -136,6 +137,8 @@ pub enum Message {
     TlvTableRequest,
     /// Nicira: the map of tunnel options.
     TlvTableReply(TlvTable),
+    /// Nicira: forget tracked connections.
+    CtFlush(CtFlush),
     /// Open, close, commit or discard a bundle (1.4, and ONF's extension of 1.3).
     BundleControl(BundleControl),
     /// Put a message into a bundle.
@@ -501,6 +504,11 @@ pub enum MultipartRequest {
     QueueDescription(QueueRequest),
     /// Set flow monitors up, change or end them.
     FlowMonitor(Vec<MonitorRequest>),
+    /// Nicira: IPFIX counters, of the bridge or of flows.
+    Ipfix {
+        /// Of flows.
+        flows: bool,
+    },
 }
 
 /// Multipart replies.

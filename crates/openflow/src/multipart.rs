@@ -31,13 +31,18 @@ mod kind {
     pub const QUEUE_DESCRIPTION: u16 = 15;
     pub const FLOW_MONITOR: u16 = 16;
     pub const EXPERIMENTER: u16 = 0xffff;
+    // Nicira's alone; these numbers are no version's.
+    pub const IPFIX_BRIDGE: u16 = 0xf003;
+    pub const IPFIX_FLOW: u16 = 0xf004;
 }
 
 /// `NXST_*`: Nicira's numbers, and what they stand for. Groups in 1.0 are Open vSwitch's.
-const NICIRA: [(u32, u16); 6] = [
+const NICIRA: [(u32, u16); 8] = [
     (0, kind::FLOW),
     (1, kind::AGGREGATE),
     (2, kind::FLOW_MONITOR),
+    (3, kind::IPFIX_BRIDGE),
+    (4, kind::IPFIX_FLOW),
     (7, kind::GROUP),
     (8, kind::GROUP_DESCRIPTION),
     (9, kind::GROUP_FEATURES),
@@ -52,6 +57,7 @@ fn is_nicira_only(kind: u16, version: u8) -> bool {
         kind::GROUP | kind::GROUP_DESCRIPTION => 2,
         kind::GROUP_FEATURES => 3,
         kind::FLOW_MONITOR => 5,
+        kind::IPFIX_BRIDGE | kind::IPFIX_FLOW => u8::MAX,
         _ => 1,
     };
     version < since
@@ -185,6 +191,8 @@ pub(crate) fn take_request(
         kind::FLOW_MONITOR => {
             MultipartRequest::FlowMonitor(take_all(r, |r| monitor_codec::take_request(r, version))?)
         }
+        kind::IPFIX_BRIDGE => MultipartRequest::Ipfix { flows: false },
+        kind::IPFIX_FLOW => MultipartRequest::Ipfix { flows: true },
         _ => MultipartRequest::QueueDescription(port_codec::take_queue_request(r, version)?),
     };
     Ok((request, head.more))
@@ -234,6 +242,8 @@ pub(crate) fn put_request(
         TableDescription => (kind::TABLE_DESCRIPTION, FlowFormat::Standard),
         QueueDescription(_) => (kind::QUEUE_DESCRIPTION, FlowFormat::Standard),
         FlowMonitor(_) => (kind::FLOW_MONITOR, FlowFormat::Standard),
+        Ipfix { flows: false } => (kind::IPFIX_BRIDGE, FlowFormat::Nicira),
+        Ipfix { flows: true } => (kind::IPFIX_FLOW, FlowFormat::Nicira),
     };
     if version < since(number) {
         return false;
@@ -311,6 +321,7 @@ pub(crate) fn take_reply(r: &mut Reader<'_>, version: u8) -> Result<(MultipartRe
         kind::FLOW_MONITOR => {
             MultipartReply::FlowMonitor(take_all(r, |r| monitor_codec::take_update(r, version))?)
         }
+        kind::IPFIX_BRIDGE | kind::IPFIX_FLOW => return Err(Error::BadExperimenterType),
         _ => MultipartReply::QueueDescription(take_all(r, |r| {
             port_codec::take_queue(r, version, port::ANY)
         })?),

@@ -84,6 +84,15 @@ fn learn_spec(body: &mut Reader<'_>, header: u16) -> Result<LearnSpec, Error> {
     if header & 0xc000 != 0 || target == 3 || target == 2 && immediate {
         return Err(Error::BadActionArgument);
     }
+    // What is cut short is told before what it says.
+    let source_length = if immediate {
+        2 * usize::from(bits).div_ceil(16)
+    } else {
+        6
+    };
+    if body.len() < source_length + if target == 2 { 0 } else { 6 } {
+        return Err(Error::BadActionLength);
+    }
     let source = if immediate {
         learn_number(body, bits)?
     } else {

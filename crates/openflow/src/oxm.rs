@@ -113,7 +113,7 @@ fn field_of(header: u32, experimenter: u32) -> Result<Field, Unknown> {
 pub(crate) fn take_field(reader: &mut Reader<'_>) -> Result<Field, Error> {
     let (header, experimenter) = take_header(reader)?;
     if header & MASK_BIT != 0 {
-        return Err(Error::BadSetMask);
+        return Err(Error::BadSetType);
     }
     field_of(header, experimenter).map_err(|unknown| match unknown {
         Unknown::Number => Error::BadSetType,
@@ -513,7 +513,7 @@ pub(crate) fn take_set_field(
     reader: &mut Reader<'_>,
     mask_allowed: bool,
 ) -> Result<(Field, Value, Value), Error> {
-    let entry = Entry::take(reader, Error::BadSetLength)?;
+    let entry = Entry::take(reader, Error::BadSetLength).map_err(|_| Error::BadSetLength)?;
     let field = entry.field().map_err(|unknown| match unknown {
         Unknown::Number => Error::BadSetType,
         Unknown::Length => Error::BadSetLength,
@@ -535,7 +535,9 @@ pub(crate) fn take_set_field(
     let value = def.from_wire(entry.value).ok_or(Error::BadSetArgument)?;
     // OpenFlow 1.3.5 section 7.2.3.7: in a set-field, OFPVID_PRESENT must be set.
     let present = 0x10;
+    // And the port that a packet came in by cannot be set so (section 7.2.5).
     if !def.writable
+        || field == Field::InPortOxm
         || field == Field::VlanVid && (value[0] & present == 0 || mask[0] & present == 0)
     {
         return Err(Error::BadSetArgument);

@@ -428,6 +428,8 @@ impl Session {
             Message::FlowModTableId(set) => self.table_in_command.set(set),
             Message::SetPacketInFormat(format) => self.packet_in_format.set(format),
             Message::SetControllerId(id) => self.controller_id.set(id),
+            // No connection is tracked, so none has to be forgotten.
+            Message::CtFlush(_) => {}
             Message::TlvTableMod(change) => {
                 self.may_write()?;
                 switch.tlv_table_mod(&change)?;
@@ -537,6 +539,7 @@ impl Session {
             MultipartRequest::TableDescription => {
                 MultipartReply::TableDescription(switch.table_configs())
             }
+            MultipartRequest::Ipfix { .. } => return Err(Error::NotConfigured),
             MultipartRequest::QueueDescription(request) => {
                 MultipartReply::QueueDescription(switch.queues(request)?)
             }
