@@ -408,7 +408,7 @@ fn take_async_properties(r: &mut Reader<'_>) -> Result<Vec<AsyncChange>, Error> 
         let (number, mut content) = r.property(Error::BadPropertyLength)?;
         let kind = *AsyncKind::ALL
             .get(usize::from(number / 2))
-            .ok_or(Error::BadPropertyType)?;
+            .ok_or(Error::AsyncUnsupported)?;
         let mask = content.u32()?;
         if !content.is_empty() {
             return Err(Error::BadPropertyLength);

@@ -390,7 +390,7 @@ fn put_async_config(out: &mut Vec<u8>, config: &AsyncConfig, version: u8) {
         return;
     }
     for kind in AsyncKind::ALL {
-        for secondary in [false, true] {
+        for secondary in [true, false] {
             let mask = config.masks[kind as usize][usize::from(secondary)];
             put_async_property(
                 out,

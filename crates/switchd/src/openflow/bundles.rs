@@ -65,9 +65,9 @@ impl Session {
         let mut bundles = self.bundles.0.borrow_mut();
         let (next, answer) = match control.command {
             BundleCommand::OpenRequest => {
-                // Opening one that is there already ends it (OpenFlow 1.4.1 section 7.3.9.2).
+                // Opening one that is there already is refused and ends it (OpenFlow 1.4.1 section 7.3.9.2).
                 if bundles.remove(&control.bundle).is_some() {
-                    return Err(Error::BundleExists);
+                    return Err(Error::BundleBadId);
                 }
                 if bundles.len() >= MAX_BUNDLES {
                     return Err(Error::OutOfBundles);
@@ -104,8 +104,10 @@ impl Session {
             _ => return Err(Error::BundleBadType),
         };
         let reply = BundleControl {
+            bundle: control.bundle,
             command: answer,
-            ..control
+            // Zero, as Open vSwitch answers.
+            flags: 0,
         };
         self.reply(xid, &Message::BundleControl(reply));
         Ok(next)

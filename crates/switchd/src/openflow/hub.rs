@@ -217,8 +217,8 @@ impl Hub {
     fn send_role_status(&self, session: &Session) {
         let reason = RoleReason::PrimaryRequest;
         let wanted =
-            session.version >= Version::V1_4 && session.wants(AsyncKind::RoleStatus, reason as u8);
-        if wanted {
+            !session.role_status_asked.get() || session.wants(AsyncKind::RoleStatus, reason as u8);
+        if wanted && session.version >= Version::V1_4 {
             let status = RoleStatus {
                 role: session.role.get(),
                 reason,

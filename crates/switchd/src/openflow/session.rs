@@ -125,6 +125,8 @@ pub(super) struct Session {
     pub(super) outbox: Outbox,
     pub(super) role: Cell<Role>,
     pub(super) asynchronous: RefCell<AsyncConfig>,
+    /// Whether the peer has said which role status messages it wants; until then it gets all, as from Open vSwitch.
+    pub(super) role_status_asked: Cell<bool>,
     pub(super) miss_send_len: Cell<u16>,
     pub(super) controller_id: Cell<u16>,
     pub(super) live: Rc<Live>,
@@ -156,7 +158,6 @@ fn default_masks(version: Version) -> AsyncConfig {
     masks[AsyncKind::PacketIn as usize][0] = packet_in;
     masks[AsyncKind::PortStatus as usize] = [0x07; 2];
     masks[AsyncKind::FlowRemoved as usize][0] = if version >= Version::V1_4 { 0x3f } else { 0x0f };
-    masks[AsyncKind::RoleStatus as usize] = [0x07; 2];
     AsyncConfig { masks }
 }
 
@@ -179,6 +180,7 @@ impl Session {
             } else {
                 AsyncConfig::default()
             }),
+            role_status_asked: Cell::new(false),
             miss_send_len: Cell::new(match kind {
                 Kind::Primary => DEFAULT_MISS_SEND_LEN,
                 Kind::Service => 0,
@@ -404,7 +406,12 @@ impl Session {
             }
             Message::SetAsync(changes) => {
                 let mut config = self.asynchronous.borrow_mut();
-                changes.iter().for_each(|change| config.change(change));
+                for change in &changes {
+                    config.change(change);
+                    if change.kind == AsyncKind::RoleStatus {
+                        self.role_status_asked.set(true);
+                    }
+                }
                 if self.kind == Kind::Service && self.miss_send_len.get() == 0 {
                     self.miss_send_len.set(DEFAULT_MISS_SEND_LEN);
                 }

@@ -7,6 +7,7 @@
 //! Everything is in `RefCell`s that no call holds across an `await`.
 
 pub mod bridge;
+mod bundle;
 pub mod database;
 pub mod execute;
 mod fail;

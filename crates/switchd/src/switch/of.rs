@@ -170,7 +170,18 @@ impl Bridge {
         Ok(())
     }
 
-    fn check_packet_out(
+    /// Whether a port mod can be carried out: its port.
+    pub(super) fn check_port_mod(&self, change: &PortMod) -> Result<u16, Error> {
+        let number = port::to_u16(change.port).ok_or(Error::PortModBadPort)?;
+        let ports = self.ports.borrow();
+        let port = ports.get(&number).ok_or(Error::PortModBadPort)?;
+        if port.info.mac != change.hw_addr && change.hw_addr != [0; 6] {
+            return Err(Error::PortModBadHwAddr);
+        }
+        Ok(number)
+    }
+
+    pub(super) fn check_packet_out(
         &self,
         packet: &PacketOut,
         version: Version,
@@ -178,7 +189,7 @@ impl Bridge {
         self.pipeline.borrow().packet_out(packet, version)
     }
 
-    fn send_packet_out(&self, program: pipeline::PacketOutProgram, data: &[u8]) {
+    pub(super) fn send_packet_out(&self, program: pipeline::PacketOutProgram, data: &[u8]) {
         let sent = self.switch().with_datapath(|datapath| {
             datapath.packet_out(self.id, program.in_port, data.to_vec(), program.ops)
         });
@@ -338,14 +349,11 @@ impl Switch for Bridge {
     }
 
     fn port_mod(&self, change: &PortMod) -> Result<(), Error> {
-        let number = port::to_u16(change.port).ok_or(Error::PortModBadPort)?;
+        let number = self.check_port_mod(change)?;
         let switch = self.switch();
         {
             let mut ports = self.ports.borrow_mut();
             let port = ports.get_mut(&number).ok_or(Error::PortModBadPort)?;
-            if port.info.mac != change.hw_addr && change.hw_addr != [0; 6] {
-                return Err(Error::PortModBadHwAddr);
-            }
             port.flags = port
                 .flags
                 .difference(change.mask)
@@ -399,33 +407,7 @@ impl Switch for Bridge {
     }
 
     fn bundle(&self, messages: &[Message], version: Version) -> Result<(), (usize, Error)> {
-        self.pipeline.borrow_mut().begin_batch();
-        let mut packets = Vec::new();
-        let mut removed = Vec::new();
-        let now = self.switch().now();
-        for (index, message) in messages.iter().enumerate() {
-            let done = match message {
-                Message::FlowMod { change, .. } => {
-                    let outcome = self.pipeline.borrow_mut().flow_mod(change, version, now);
-                    outcome.map(|outcome| removed.extend(outcome.removed))
-                }
-                Message::PacketOut(packet) => self
-                    .check_packet_out(packet, version)
-                    .map(|program| packets.push((program, packet.data.clone()))),
-                _ => Err(Error::BadType),
-            };
-            if let Err(error) = done {
-                self.pipeline.borrow_mut().roll_back();
-                return Err((index, error));
-            }
-        }
-        self.pipeline.borrow_mut().end_batch();
-        self.publish();
-        self.tell_removed(removed);
-        for (program, data) in packets {
-            self.send_packet_out(program, &data);
-        }
-        Ok(())
+        self.carry_out(messages, version)
     }
 
     fn publish(&self) {

@@ -1,0 +1,64 @@
+//! A bundle's messages carried out: all of them or none, in their order.
+//!
+//! Changes of rules and groups are a batch of the pipeline, which is rolled back at the first message that fails; ports are only looked at until all
+//! messages are known to succeed. Then the rules are published, all at once, and ports are configured and packets sent in the messages' order.
+
+use super::bridge::Bridge;
+use crate::openflow::Switch;
+use openflow::port::PortMod;
+use openflow::{Error, Message, Version};
+
+/// What is done once all messages are known to succeed.
+enum Effect<'a> {
+    Port(&'a PortMod),
+    Packet(pipeline::PacketOutProgram, &'a [u8]),
+}
+
+impl Bridge {
+    /// Does all of the messages or none: the index of the first that fails, and why.
+    pub(super) fn carry_out(
+        &self,
+        messages: &[Message],
+        version: Version,
+    ) -> Result<(), (usize, Error)> {
+        let now = self.switch().now();
+        self.pipeline.borrow_mut().begin_batch();
+        let mut effects = Vec::new();
+        let mut removed = Vec::new();
+        for (index, message) in messages.iter().enumerate() {
+            let done = match message {
+                Message::FlowMod { change, .. } => {
+                    let outcome = self.pipeline.borrow_mut().flow_mod(change, version, now);
+                    outcome.map(|outcome| removed.extend(outcome.removed))
+                }
+                Message::GroupMod(change) => self.group_mod(change, version),
+                Message::PortMod(change) => self
+                    .check_port_mod(change)
+                    .map(|_| effects.push(Effect::Port(change))),
+                Message::PacketOut(packet) => self
+                    .check_packet_out(packet, version)
+                    .map(|program| effects.push(Effect::Packet(program, &packet.data))),
+                _ => Err(Error::BundleMessageUnsupported),
+            };
+            if let Err(error) = done {
+                self.pipeline.borrow_mut().roll_back();
+                return Err((index, error));
+            }
+        }
+        self.pipeline.borrow_mut().end_batch();
+        self.publish();
+        self.tell_removed(removed);
+        for effect in effects {
+            match effect {
+                Effect::Port(change) => {
+                    // Whether it can be done was seen above, and nothing came in between.
+                    if let Err(error) = self.port_mod(change) {
+                        tracing::warn!(target: "ofproto", "{}: port {}: {error}", self.name, change.port);
+                    }
+                }
+                Effect::Packet(program, data) => self.send_packet_out(program, data),
+            }
+        }
+        Ok(())
+    }
+}
