@@ -1,4 +1,4 @@
-"""Programs that were written for Open vSwitch do their work, unmodified: os-ken's REST router and REST firewall."""
+"""Programs that were written for Open vSwitch do their work, unmodified: os-ken's REST router, REST firewall and REST QoS."""
 import http.client
 import json
 import os
@@ -143,3 +143,41 @@ def firewall(lab):
         wait_for("the firewall logs refused packets", lambda: "Blocked packet" in file.read(), 10)
     program.tell("PUT", f"/firewall/module/disable/{datapath(1)}")
     equal(hosts[0].ping("10.7.0.2", 2, ok=False), 0, "answers through a firewall that is off again")
+
+
+@test(timeout=120)
+def quality_of_service(lab):
+    """rest_qos: a meter bounds one kind of traffic and leaves others alone, a rule marks packets; both go when they are deleted."""
+    switch = lab.switch()
+    secure_bridge(switch, "br0", 1)
+    hosts = [lab.host(f"h{number}", switch, ip=f"10.8.0.{number}/24", quiet=True, bridge="br0") for number in (1, 2)]
+    program = Program(switch, "rest_qos", "rest_conf_switch")
+    program.connect("br0")
+    # The program's rules stand in table 0 and send on to table 1, where its tutorial has a learning switch.
+    switch.ofctl("-O", "OpenFlow13", "add-flow", "br0", "table=1,priority=1,actions=normal")
+    hosts[0].reaches("10.8.0.2", 20)
+    program.tell("POST", f"/qos/meter/{datapath(1)}", {"meter_id": "1", "flags": "KBPS", "bands": [{"type": "DROP", "rate": "2000"}]})
+    check("meter=1 kbps" in switch.ofctl("-O", "OpenFlow13", "dump-meters", "br0"), "meters:", switch.ofctl("-O", "OpenFlow13", "dump-meters", "br0"))
+    program.tell("POST", f"/qos/rules/{datapath(1)}", {"match": {"nw_dst": "10.8.0.2", "nw_proto": "UDP", "tp_dst": "5001"}, "actions": {"meter": "1"}})
+    program.tell("POST", f"/qos/rules/{datapath(1)}", {"match": {"nw_dst": "10.8.0.2", "nw_proto": "ICMP"}, "actions": {"mark": "26"}})
+    for port in (5001, 5002):
+        hosts[1].start(f"iperf3 -s -p {port}", f"iperf-{port}.out")
+    wait_for("iperf3 listens", lambda: all(f":{port}" in hosts[1].run("ss -Hltn").stdout for port in (5001, 5002)))
+
+    def received(port):
+        report = hosts[0].iperf("10.8.0.2", "-u", "-b", "10M", "-l", "1000", seconds=3, port=port)
+        total = report["end"]["sum"]
+        return total["packets"] - total["lost_packets"], total["packets"]
+    metered, of = received(5001)
+    free, of_free = received(5002)
+    # 2 of 10 Mbit/s, and the burst of a second at most.
+    check(metered < 0.6 * of, f"{metered} of {of} packets passed a meter of a fifth of their rate")
+    check(metered > 0.1 * of, f"only {metered} of {of} packets passed the meter")
+    check(free > 2 * metered, f"{free} of {of_free} packets passed that no meter is for")
+    receiver = hosts[1].raw()
+    hosts[0].ping("10.8.0.2", 2)
+    pings = receiver.receive(2, wanted=lambda frame: frame[12:14] == b"\x08\0" and frame[23] == 1 and frame[34] == 8, until=2)
+    equal([frame[15] >> 2 for frame in pings], [26, 26], "DSCP of marked pings")
+    program.tell("DELETE", f"/qos/rules/{datapath(1)}", {"qos_id": "all"})
+    program.tell("DELETE", f"/qos/meter/{datapath(1)}", {"meter_id": "1"})
+    equal(switch.ofctl("-O", "OpenFlow13", "dump-meters", "br0").count("meter="), 0, "meters after the delete")
