@@ -16,11 +16,16 @@ use program::Program;
 use program::counters::CounterId;
 use program::epoch::{Epoch, NEVER, Reader};
 use program::host::{Context, Drop as DropReason, Host};
-use program::ops::{Bits, Op, OpList, PacketInReason, PortNo, ToController};
+use program::ops::{
+    Bits, Bundle, Clause, Multipath, Op, OpList, PacketInReason, PortNo, ToController,
+};
 use program::rule::RuleSpec;
+use program::spread::{Choice, HashFields};
 use program::table::{Bridge, BridgeWriter, Miss, RuleRef};
 use program::walk::Engine;
 use std::cell::RefCell;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -33,7 +38,7 @@ const MAX_COMMANDS: usize = 96;
 const MAX_FRAMES: usize = 24;
 
 /// Fields that matches read: each layer, metadata, and more than one in a word.
-const MATCHED: [Field; 16] = [
+const MATCHED: [Field; 18] = [
     Field::InPortOxm,
     Field::EthDst,
     Field::EthType,
@@ -50,6 +55,8 @@ const MATCHED: [Field; 16] = [
     Field::NdTarget,
     Field::Reg0,
     Field::Metadata,
+    Field::ConjId,
+    Field::ActsetOutput,
 ];
 
 /// What a host is told about a frame.
@@ -136,6 +143,8 @@ struct Known {
     table: u8,
     matching: Match,
     priority: u32,
+    /// What it is a part of; empty for rules that do something.
+    clauses: Vec<Clause>,
     counter: CounterId,
     added: Epoch,
     removed: Epoch,
@@ -205,6 +214,7 @@ impl<'g> Session<'g> {
         let (table, priority) = (input.u8() % TABLES, u32::from(input.u8() & 15));
         let matching = matching(input);
         let ops = Arc::new(OpList::new(rule_ops(input, table)));
+        let clauses = ops.clauses().unwrap_or_default().to_vec();
         let Some(counter) = self.program.counters.allocate() else {
             return;
         };
@@ -230,6 +240,7 @@ impl<'g> Session<'g> {
             table,
             matching,
             priority,
+            clauses,
             counter,
             added,
             removed: NEVER,
@@ -350,19 +361,16 @@ impl<'g> Session<'g> {
             let holding = |known: &&Known| {
                 known.table == table && known.added <= epoch && epoch < known.removed
             };
-            let best = self
-                .rules
-                .iter()
-                .filter(holding)
-                .filter(|known| known.matching.matches(&key))
-                .map(|known| known.priority)
-                .max();
+            let rules: Vec<&Known> = self.rules.iter().filter(holding).collect();
+            let (best, id) = best(&rules, &key);
             let found = self.bridge.lookup(table, &key, &guard);
             assert_eq!(found.map(|rule| rule.spec.priority), best, "table {table}");
             if let Some(rule) = found {
                 let known = &self.rules[rule.spec.cookie as usize];
+                let mut key = key;
+                key.set_u32(packet::key::at::CONJ_ID, id);
                 assert!(
-                    holding(&known) && known.matching.matches(&key),
+                    holding(&known) && known.clauses.is_empty() && known.matching.matches(&key),
                     "a rule that does not match, or does not hold"
                 );
             }
@@ -391,6 +399,36 @@ impl<'g> Session<'g> {
         }
         assert_eq!(program.domain.collect(), 0, "something stays for ever");
     }
+}
+
+/// The precedence of what a lookup finds, and the condition that led to it or 0 (ovs-fields(7), "Conjunctive Match Fields").
+fn best(rules: &[&Known], key: &FlowKey) -> (Option<u32>, u32) {
+    let ordinary = |key: &FlowKey| {
+        let matching = rules.iter().filter(|known| known.matching.matches(key));
+        matching
+            .filter(|known| known.clauses.is_empty())
+            .map(|known| known.priority)
+            .max()
+    };
+    let floor = ordinary(key);
+    let mut seen: BTreeMap<(Reverse<u32>, u32, u8), u64> = BTreeMap::new();
+    for known in rules.iter().filter(|known| known.matching.matches(key)) {
+        for clause in &known.clauses {
+            let condition = (Reverse(known.priority), clause.id, clause.of);
+            *seen.entry(condition).or_default() |= 1 << clause.index;
+        }
+    }
+    for ((priority, id, of), fulfilled) in seen {
+        let above = floor.is_none_or(|floor| priority.0 > floor);
+        if above && fulfilled.count_ones() == of.into() {
+            let mut key = *key;
+            key.set_u32(packet::key::at::CONJ_ID, id);
+            if let Some(found) = ordinary(&key) {
+                return (Some(found), id);
+            }
+        }
+    }
+    (floor, 0)
 }
 
 /// Packets that the rules of a table have counted.
@@ -425,6 +463,19 @@ fn matching(input: &mut Input<'_>) -> Match {
 
 /// A rule's steps: applied ones, then the action set, then a jump, as the compiler puts them.
 fn rule_ops(input: &mut Input<'_>, table: u8) -> Vec<Op> {
+    let kind = input.u8();
+    if kind >= 0xe0 {
+        let clauses = (0..1 + (kind & 3)).map(|_| {
+            let byte = input.u8();
+            let of = [2, 2, 3, 64][usize::from(byte & 3)];
+            Clause {
+                id: u32::from(byte >> 2 & 1) + 1,
+                index: (byte >> 3) % of,
+                of,
+            }
+        });
+        return vec![Op::Conjunction(clauses.collect())];
+    }
     let mut list = ops(input, 0, true);
     let tail = input.u8();
     if tail & 1 != 0 {
@@ -447,7 +498,7 @@ fn ops(input: &mut Input<'_>, depth: u8, resubmits: bool) -> Vec<Op> {
 }
 
 fn op(input: &mut Input<'_>, depth: u8, resubmits: bool) -> Option<Op> {
-    Some(match input.u8() % 26 {
+    Some(match input.u8() % 29 {
         0 | 1 => Op::Output(PortNo::from(input.u8() & 7)),
         2 => Op::InPort,
         3 => Op::All {
@@ -518,8 +569,43 @@ fn op(input: &mut Input<'_>, depth: u8, resubmits: bool) -> Option<Op> {
         22 => Op::StackPop(bits(input, 128)),
         23 if depth < 2 => Op::Clone(Arc::new(OpList::new(ops(input, depth + 1, resubmits)))),
         24 if resubmits => Op::Exit,
+        26 => Op::Multipath(Box::new(Multipath {
+            fields: hash_fields(input),
+            basis: input.u16(),
+            choice: match input.u8() & 3 {
+                0 => Choice::Modulo,
+                1 => Choice::Threshold,
+                2 => Choice::HighestWeight,
+                _ => Choice::Iterate(input.u16().into()),
+            },
+            ways: u32::from(input.u16()) + 1,
+            dst: bits(input, 128),
+        })),
+        27 => Op::Bundle(Box::new(Bundle {
+            fields: hash_fields(input),
+            basis: (input.u8() & 1 == 0).then(|| input.u16()),
+            members: (0..input.u8() % 5).map(|_| port(input)).collect(),
+            dst: (input.u8() & 1 == 0).then(|| bits(input, 128)),
+        })),
+        28 => Op::CheckLength {
+            max_len: input.u8().into(),
+            dst: bits(input, 128),
+        },
         _ => return None,
     })
+}
+
+fn hash_fields(input: &mut Input<'_>) -> HashFields {
+    let all = [
+        HashFields::EthSrc,
+        HashFields::SymmetricL4,
+        HashFields::SymmetricL3L4,
+        HashFields::SymmetricL3L4Udp,
+        HashFields::NwSrc,
+        HashFields::NwDst,
+        HashFields::SymmetricL3,
+    ];
+    all[usize::from(input.u8()) % all.len()]
 }
 
 /// A port number, reserved ones too.

@@ -15,7 +15,7 @@ fn take_mappings(r: &mut Reader<'_>) -> Result<Vec<TlvMapping>, Error> {
             field: r.u16()?,
         };
         r.skip(2)?;
-        if mapping.length % 4 != 0 || usize::from(mapping.length) > LONGEST {
+        if !mapping.length.is_multiple_of(4) || usize::from(mapping.length) > LONGEST {
             return Err(Error::TlvBadLength);
         }
         if usize::from(mapping.field) >= OPTIONS {

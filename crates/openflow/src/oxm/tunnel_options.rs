@@ -56,7 +56,9 @@ fn significant(bytes: &[u8]) -> usize {
 /// Whether a mask says that all of an option counts: ones over whole words at its end and nothing before.
 fn is_whole(mask: &[u8]) -> bool {
     let ones = significant(mask);
-    ones > 0 && ones % WORD == 0 && mask[mask.len() - ones..].iter().all(|byte| *byte == 0xff)
+    ones > 0
+        && ones.is_multiple_of(WORD)
+        && mask[mask.len() - ones..].iter().all(|byte| *byte == 0xff)
 }
 
 fn put_entry(out: &mut Vec<u8>, option: usize, value: &[u8], mask: Option<&[u8]>) {
@@ -68,7 +70,7 @@ fn put_entry(out: &mut Vec<u8>, option: usize, value: &[u8], mask: Option<&[u8]>
             out.put(value);
         }
         Some(mask) => {
-            out.put_u32(header | MASK_BIT | 2 * length);
+            out.put_u32(header | MASK_BIT | (2 * length));
             out.put(value);
             out.put(mask);
         }
