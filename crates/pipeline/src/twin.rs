@@ -170,8 +170,10 @@ pub fn trace(
     key: &FlowKey,
     frame: &[u8],
     actions: Option<&[Action]>,
+    live: &dyn Fn(PortNo) -> bool,
 ) -> (Outcome, Story) {
     let mut machine = Machine::new(pipeline, key, frame);
+    machine.live = live;
     machine.no_type = key.u16(at::ETH_TYPE) == 0;
     machine.parse_again();
     let before = machine.key;

@@ -85,7 +85,7 @@ fn steps_lie_under_what_led_to_them() {
     let frame = frame(&mut Random(5), [0x08, 0x00]);
     let mut packet = frame.clone();
     packet[12..14].copy_from_slice(&[0x08, 0x00]);
-    let (outcome, story) = twin::trace(&switch.pipeline, &key(1), &packet, None);
+    let (outcome, story) = twin::trace(&switch.pipeline, &key(1), &packet, None, &|_| true);
     assert_eq!(
         sketch(&story.steps),
         "rule 0/5 [resubmit(,1) [rule 1/5 [clone(output:4) [copy [output:4 [effect]]]; \
@@ -118,7 +118,7 @@ fn what_was_not_looked_at_does_not_matter() {
             let mut first = FlowKey::ZERO;
             first.set_u32(at::IN_PORT, in_port);
             first.set_u16(at::ETH_TYPE, 1);
-            let (outcome, story) = twin::trace(&switch.pipeline, &first, &packet, None);
+            let (outcome, story) = twin::trace(&switch.pipeline, &first, &packet, None, &|_| true);
             assert_eq!(
                 outcome,
                 twin::evaluate(&switch.pipeline, in_port, &packet),
@@ -129,7 +129,7 @@ fn what_was_not_looked_at_does_not_matter() {
             for word in at::METADATA / 8..at::TUN_ID / 8 {
                 other.words[word] |= random.next() & !story.looked_at.words[word];
             }
-            let (again, _) = twin::trace(&switch.pipeline, &other, &packet, None);
+            let (again, _) = twin::trace(&switch.pipeline, &other, &packet, None, &|_| true);
             assert_eq!(outcome.hits, again.hits, "seed {seed}");
         }
     }

@@ -152,6 +152,14 @@ impl<F: Frame + 'static> Datapath<F> {
         Ok(self.behind(port))
     }
 
+    /// Whether a port is there, up and not switched off.
+    pub fn is_live(&self, bridge: BridgeId, number: PortNo) -> bool {
+        self.drawn(bridge)
+            .ok()
+            .and_then(|bridge| bridge.port(number))
+            .is_some_and(|port| port.live)
+    }
+
     fn behind(&self, port: &PortState) -> WayOut {
         let peer = |slot: u32| {
             let peer = self.picture.port(slot)?;

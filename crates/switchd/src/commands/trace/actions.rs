@@ -297,3 +297,52 @@ fn label(entry: u32) -> String {
         entry >> 8 & 1
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn udp(tags: &[u16], tos: u8, ttl: u8, port: u16) -> Headers {
+        let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
+        for tci in tags {
+            frame.extend([0x81, 0]);
+            frame.extend(tci.to_be_bytes());
+        }
+        frame.extend([8, 0, 0x45, tos, 0, 28, 0, 0, 0, 0, ttl, 17, 0, 0]);
+        frame.extend([10, 0, 0, 1, 10, 0, 0, 2, 0, 1]);
+        frame.extend(port.to_be_bytes());
+        frame.extend([0, 8, 0, 0]);
+        Headers::of(&frame, &FlowKey::ZERO)
+    }
+
+    fn written(states: &[Headers]) -> String {
+        let mut actions = Actions::new(states[0].clone());
+        for (number, state) in states.iter().enumerate().skip(1) {
+            actions.commit(state);
+            actions.list.push(number.to_string());
+        }
+        actions.list.join(",")
+    }
+
+    #[test]
+    fn changes_are_written_once_and_taken_back() {
+        let plain = udp(&[], 0, 64, 7);
+        assert_eq!(written(&[plain.clone(), plain.clone()]), "1");
+        assert_eq!(
+            written(&[plain.clone(), udp(&[0x6005], 0, 64, 7), plain.clone()]),
+            "push_vlan(vid=5,pcp=3),1,pop_vlan,2"
+        );
+        assert_eq!(
+            written(&[plain.clone(), udp(&[], 0x20, 7, 7), udp(&[], 0x21, 7, 7)]),
+            "set(ipv4(tos=0x20/0xfc,ttl=7)),1,set(ipv4(tos=0x21)),2"
+        );
+        assert_eq!(
+            written(&[udp(&[5], 0, 64, 7), udp(&[6], 0, 64, 9)]),
+            "set(udp(dst=9)),pop_vlan,push_vlan(vid=6,pcp=0),1"
+        );
+        assert_eq!(
+            written(&[udp(&[9, 5], 0, 64, 7), udp(&[5], 0, 64, 7)]),
+            "pop_vlan,1"
+        );
+    }
+}

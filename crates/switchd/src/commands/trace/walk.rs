@@ -10,6 +10,7 @@ use datapath::vlan::{Ethernet, Tag};
 use datapath::{Copy, DropReason, NormalDecision, PortId, WayOut};
 use openflow::action::{Action, Instruction};
 use openflow::format;
+use openflow::message::Fragments;
 use openflow::port::{self, PortNo};
 use packet::FlowKey;
 use packet::key::at;
@@ -92,7 +93,17 @@ impl<'s> Walk<'s> {
             miss: false,
         };
         let mut node = Node::new(Kind::Bridge, format!("bridge(\"{}\")", bridge.name));
-        let (outcome, story) = twin::trace(&bridge.pipeline.borrow(), key, frame, actions);
+        let live = |port| {
+            let live = self
+                .switch
+                .with_datapath(|datapath| datapath.is_live(bridge.id, port));
+            live.unwrap_or(false)
+        };
+        let (outcome, story) = twin::trace(&bridge.pipeline.borrow(), key, frame, actions, &live);
+        if bridge.fragments.get() == Fragments::Drop && story.before.u8(at::IP_FRAG) != 0 {
+            node.below.push(fragment_dropped());
+            return (node, story);
+        }
         for (all, new) in self.looked_at.words.iter_mut().zip(&story.looked_at.words) {
             *all |= new;
         }
@@ -185,7 +196,11 @@ impl<'s> Walk<'s> {
                 self.section(Kind::Table, text, step, here, out);
             }
             What::Copy => self.steps(&step.steps, here, out),
-            What::Bucket(text) => self.section(Kind::Bucket, text.clone(), step, here, out),
+            What::Bucket(text) => {
+                // Said in the story for readers who do not see what stood above.
+                let text = text.trim_end_matches(": using bucket").to_owned();
+                self.section(Kind::Bucket, text, step, here, out);
+            }
             What::Effect(effect) => self.effect(&effect.0, &effect.1, here, out),
             What::Detail(text) => out.push(Node::new(Kind::Detail, text)),
             What::Warning(text) => out.push(Node::new(Kind::Warning, text)),
@@ -564,6 +579,14 @@ fn hexadecimal(number: u64) -> String {
         0 => "0".into(),
         number => format!("{number:#x}"),
     }
+}
+
+/// What becomes of a fragment where `ovs-ofctl set-frags` says that fragments are dropped.
+fn fragment_dropped() -> Node {
+    let text = " 0. Packets are IP fragments and the fragment handling mode is \"drop\".";
+    let mut node = Node::new(Kind::Table, text);
+    node.below.push(Node::new(Kind::Action, "drop"));
+    node
 }
 
 /// The action set stands below the rule with which the walk began, as in Open vSwitch.
