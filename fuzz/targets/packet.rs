@@ -188,6 +188,18 @@ impl Packet {
                 operand,
                 operand & 8 == 8,
             )),
+            5 => drop(edit::push_mpls(frame, layers, key, 0x8847)),
+            6 => edit::pop_mpls(
+                frame,
+                layers,
+                key,
+                [0x0800, 0x86dd, 0x8847, 0x8100][usize::from(operand & 3)],
+            ),
+            7 => drop(edit::push_pbb(frame, layers, key)),
+            8 => edit::pop_pbb(frame, layers, key),
+            9 => drop(edit::dec_mpls_ttl(frame, layers, key)),
+            10 => edit::copy_ttl_in(frame, layers, key),
+            11 => edit::copy_ttl_out(frame, layers, key),
             _ => {
                 let field = field(kind);
                 let def = field.def();
@@ -202,6 +214,19 @@ impl Packet {
         }
     }
 }
+
+/// Whether a step of this kind makes the packet read otherwise.
+fn shapes([kind, _]: [u8; 2]) -> bool {
+    (5..FIRST_FIELD).contains(&kind)
+        || kind >= FIRST_FIELD
+            && matches!(
+                field(kind),
+                Field::EthType | Field::IpProto | Field::MplsBos
+            )
+}
+
+/// The first kind of step that writes a field.
+const FIRST_FIELD: u8 = 12;
 
 /// The field that a step of this kind writes.
 fn field(kind: u8) -> Field {
@@ -250,13 +275,17 @@ fn edit_all(packet: &mut Packet, plan: &Plan) {
     // With more tags than are read, what is behind them is not known, and taking one off reads what had been hidden.
     let mut known = packet.tags() <= limit;
     let mut discovery = true;
+    // Another transport header is read then, or none.
+    let mut shaped = false;
     for step in plan.steps {
         let pushes = step[0] == 0;
         known &= !pushes || packet.tags() < limit;
         // An ICMPv6 type that is written makes a packet neighbour discovery, or no longer; the key does not follow.
-        discovery &=
-            step[0] < 5 || !matches!(field(step[0]), Field::Icmpv6Type | Field::Icmpv6Code);
+        discovery &= step[0] < FIRST_FIELD
+            || !matches!(field(step[0]), Field::Icmpv6Type | Field::Icmpv6Code);
         packet.edit(step);
+        shaped |= shapes(step);
+        known &= !shaped || packet.tags() <= limit;
     }
     if !known || packet.layers.malformed.is_some() {
         return;
@@ -280,7 +309,7 @@ fn edit_all(packet: &mut Packet, plan: &Plan) {
     }
     // A sum of zeroes alone, as ICMP may have, does not tell a wrong zero from a right one.
     let ambiguous = matches!(packet.key.u8(at::IP_PROTO), 1 | 2) && before != Verdict::Good;
-    if !routed && !ambiguous {
+    if !routed && !ambiguous && !shaped {
         assert_eq!(
             packet.verdict(),
             before,
