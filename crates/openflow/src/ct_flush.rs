@@ -59,7 +59,7 @@ pub(crate) fn take_flush(r: &mut Reader<'_>) -> Result<CtFlush, Error> {
         match kind {
             0 => flush.original = Some(take_tuple(&mut content)?),
             1 => flush.reply = Some(take_tuple(&mut content)?),
-            2 => flush.zone = Some(content.u16()?),
+            2 => flush.zone = Some(padded(&mut content)?),
             _ => return Err(Error::BadPropertyType),
         }
         if !content.is_empty() {
@@ -67,6 +67,13 @@ pub(crate) fn take_flush(r: &mut Reader<'_>) -> Result<CtFlush, Error> {
         }
     }
     Ok(flush)
+}
+
+/// A 16-bit number, whose property counts two bytes of padding.
+fn padded(content: &mut Reader<'_>) -> Result<u16, Error> {
+    let number = content.u16()?;
+    content.skip(2)?;
+    Ok(number)
 }
 
 fn take_tuple(r: &mut Reader<'_>) -> Result<CtTuple, Error> {
@@ -81,9 +88,9 @@ fn take_tuple(r: &mut Reader<'_>) -> Result<CtTuple, Error> {
         match kind {
             0 => tuple.source = Some(address(&mut value)?),
             1 => tuple.destination = Some(address(&mut value)?),
-            2 => tuple.source_port = Some(value.u16()?),
-            3 => tuple.destination_port = Some(value.u16()?),
-            4 => tuple.icmp_id = Some(value.u16()?),
+            2 => tuple.source_port = Some(padded(&mut value)?),
+            3 => tuple.destination_port = Some(padded(&mut value)?),
+            4 => tuple.icmp_id = Some(padded(&mut value)?),
             5 => tuple.icmp_type = Some(value.u8()?),
             6 => tuple.icmp_code = Some(value.u8()?),
             _ => return Err(Error::BadPropertyType),
@@ -105,8 +112,13 @@ pub(crate) fn put_flush(out: &mut Vec<u8>, flush: &CtFlush) {
         }
     }
     if let Some(zone) = flush.zone {
-        property(out, 2, |out| out.put_u16(zone));
+        property(out, 2, |out| put_padded(out, zone));
     }
+}
+
+fn put_padded(out: &mut Vec<u8>, number: u16) {
+    out.put_u16(number);
+    out.pad(2);
 }
 
 fn put_tuple(out: &mut Vec<u8>, tuple: &CtTuple) {
@@ -119,7 +131,7 @@ fn put_tuple(out: &mut Vec<u8>, tuple: &CtTuple) {
     let words = [tuple.source_port, tuple.destination_port, tuple.icmp_id];
     for (kind, word) in (2..).zip(words) {
         if let Some(word) = word {
-            property(out, kind, |out| out.put_u16(word));
+            property(out, kind, |out| put_padded(out, word));
         }
     }
     for (kind, byte) in (5..).zip([tuple.icmp_type, tuple.icmp_code]) {

@@ -697,7 +697,7 @@ fn other_messages() {
             Error::BadPropertyType,
         ),
         (
-            "00000020 06 00000000000000 0002 0009 0000000000 000000",
+            "00000020 06 00000000000000 0002 0006 0005 0000",
             Error::BadPropertyLength,
         ),
     ] {
