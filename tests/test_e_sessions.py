@@ -456,3 +456,91 @@ def a_dump_that_nobody_reads_keeps_nobody_waiting(lab):
     equal(len(seen), len(set(seen)), "rules and different rules in the dump")
     missing = {number for number in numbers if number % 4} - set(seen)
     equal(missing, set(), "rules that are missing in the dump")
+
+
+VERSIONS = ("OpenFlow10", "OpenFlow11", "OpenFlow12", "OpenFlow13", "OpenFlow14", "OpenFlow15")
+
+
+@test(timeout=90)
+def versions_are_agreed_on_and_may_be_taken_back(lab):
+    """Every version by itself and among others, with ovs-ofctl and by bitmap; connections of a version that is no longer allowed end."""
+    switch = lab.switch()
+    switch.bridge("br0", "fail_mode=secure")
+    for allowed in (*VERSIONS, "OpenFlow10,OpenFlow13", "OpenFlow12,OpenFlow15", ",".join(VERSIONS)):
+        switch.vsctl("set", "Bridge", "br0", f"protocols={allowed}")
+        for version in VERSIONS:
+            done = switch.ofctl("-O", version, "show", "br0", ok=False)
+            equal(done.returncode == 0, version in allowed, f"{version} where {allowed} is allowed: {done.stderr}")
+        highest = max(VERSIONS.index(version) for version in VERSIONS if version in allowed) + 1
+        spoken = switch.ofctl("-O", ",".join(VERSIONS), "show", "br0")
+        check(f"(OF1.{highest - 1})" in spoken or highest == 1 and "(OF1." not in spoken, f"{allowed}:", spoken.splitlines()[0])
+    switch.vsctl("set", "Bridge", "br0", "protocols=OpenFlow10,OpenFlow13,OpenFlow14")
+    old, kept = Client(switch, 5), Client(switch, 4)
+    switch.vsctl("set", "Bridge", "br0", "protocols=OpenFlow10,OpenFlow13")
+    try:
+        check(old.file.read(8) == b"", "the connection of a version that is no longer allowed goes on")
+    except ConnectionError:
+        pass
+    equal(kept.barrier(), [], "messages on the connection that is allowed")
+
+
+class Listener:
+    """A controller that waits for the switch to connect."""
+
+    def __init__(self, switch, name):
+        self.path = os.path.join(switch.directory, name)
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.bind(self.path)
+        self.socket.listen(4)
+        self.socket.settimeout(20)
+
+    def accept(self, version):
+        """Takes the switch's connection up in a version."""
+        client = object.__new__(Client)
+        client.version, client.xid = version, 100
+        client.socket = self.socket.accept()[0]
+        client.socket.settimeout(60)
+        client.file = client.socket.makefile("rb")
+        client.socket.sendall(client.message(0, b"", 1))
+        client.read()
+        return client
+
+
+@test(timeout=90)
+def controllers_side_by_side(lab):
+    """Two primary controllers with roles, and a third that does not read: rules that go, ports that change and forwarded requests reach those who want them."""
+    switch = lab.switch()
+    switch.bridge("br0", "fail_mode=secure", ALL)
+    listeners = [Listener(switch, f"controller{number}") for number in range(3)]
+    switch.vsctl("set-controller", "br0", *(f"unix:{listener.path}" for listener in listeners))
+    one, two, deaf = (listener.accept(5) for listener in listeners)
+    wait_for("all are connected", lambda: all(switch.get("Controller", uuid, "is_connected") for uuid in switch.vsctl("--bare", "--columns=_uuid", "list", "Controller").split()))
+    for client, number in ((one, 2), (two, 3)):
+        client.send(24, struct.pack("!I4xQ", number, 1))
+        client.barrier()
+    # The secondary wants to know of forwarded requests and of rules that go.
+    two.send(28, struct.pack("!HHIHHI", 10, 8, 3, 4, 8, 0x3f))
+    two.barrier()
+    # Many rules go, each of which all are told of; one connection does not read, and the others hear all.
+    count = 20000
+    one.socket.sendall(b"".join(one.message(FLOW_MOD, flow_mod(port_is(number), cookie=number, flags=1), 5) for number in range(1, count + 1)))
+    equal(one.barrier(), [], "errors")
+    one.send(FLOW_MOD, flow_mod(command=3, table=255))
+    gone = {kind for kind, _ in one.barrier()}
+    equal(gone, {11}, "what the primary hears")
+    heard = two.barrier()
+    equal(len([kind for kind, _ in heard if kind == 11]), count, "rules of which the secondary hears that they went")
+    # A meter is changed by one, the other hears of it as it was said, inside another message.
+    body = struct.pack("!HHI", 0, 1, 7) + struct.pack("!HHII4x", 1, 16, 1000, 0)
+    one.send(29, body, 0x4711)
+    equal(one.barrier(), [], "answers to the meter mod")
+    forwarded = [body for kind, body in two.barrier() if kind == 32]
+    equal(len(forwarded), 1, "forwarded requests")
+    equal(forwarded[0][4:8], struct.pack("!I", 0x4711), "the forwarded request's transaction")
+    # The secondary becomes primary, and the other is told so.
+    two.send(24, struct.pack("!I4xQ", 2, 2))
+    two.barrier()
+    roles = [body for kind, body in one.barrier() if kind == 30]
+    equal([struct.unpack("!IB3xQ", body) for body in roles], [(3, 0, 2)], "role status")
+    deaf.socket.close()
+    equal(one.ask(2, b"alive"), ["3 " + b"alive".hex()], "an echo")

@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// Bytes of updates that may wait before monitors pause.
 const PAUSE_LIMIT: usize = 128 << 10;
 /// Monitors that one connection may have.
-const MAX_MONITORS: usize = 1024;
+const MAX_MONITORS: usize = 128;
 
 static PAUSES: crate::coverage::Counter = crate::coverage::Counter::new("ofmonitor_pause");
 static RESUMES: crate::coverage::Counter = crate::coverage::Counter::new("ofmonitor_resume");

@@ -48,6 +48,8 @@ impl Bridge {
                 .set_table_limit(table, limit.unwrap_or(u32::MAX));
             self.apply_eviction(table);
         }
+        // A lower limit may have taken rules away.
+        self.publish();
     }
 
     /// Switches eviction on or off, by the database's and the controllers' wishes.
