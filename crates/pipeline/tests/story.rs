@@ -89,7 +89,7 @@ fn steps_lie_under_what_led_to_them() {
     assert_eq!(
         sketch(&story.steps),
         "rule 0/5 [resubmit(,1) [rule 1/5 [clone(output:4) [copy [output:4 [effect]]]; \
-         write_actions(output:3); goto_table:2 [miss 2]]]; resubmit(,7) [miss 7]; output:2 [effect]]; \
+         write_actions(output:3); action set is: output:3; goto_table:2 [miss 2]]]; resubmit(,7) [miss 7]; output:2 [effect]]; \
          set [output:3 [effect]]"
     );
     assert_eq!(outcome, twin::evaluate(&switch.pipeline, 1, &packet));
