@@ -3,6 +3,7 @@
 //! * a frame is accounted for: it leaves, goes to the controllers, or a drop is counted;
 //! * what becomes of a frame does not depend on the others of its burst;
 //! * a lookup finds a rule of the highest precedence among those that match and hold, in the list that a slow twin keeps;
+//! * a frame that waits for rules it has asked for goes on, whatever is answered, and one that stops for a controller goes on when it is sent back;
 //! * rules count as many packets as there were lookups that found one.
 //!
 //! Input: commands one after the other (see [`Session::command`]); what is not there reads as zero.
@@ -11,18 +12,19 @@
 use libfuzzer_sys::fuzz_target;
 use packet::fields::FIELDS;
 use packet::parse::{Malformed, parse_frame, set_vlan_limit};
-use packet::{Field, FlowKey, Frame, HeapFrame, Match, Value};
+use packet::{Field, FlowKey, Frame, HeapFrame, Match, Value, WordSet};
 use program::Program;
 use program::counters::CounterId;
 use program::epoch::{Epoch, NEVER, Reader};
 use program::host::{Context, Drop as DropReason, Host};
+use program::learn::{Answer, Learn, Part, Request, Source, Target, Verdict};
 use program::ops::{
     Bits, Bundle, Clause, Multipath, Op, OpList, PacketInReason, PortNo, ToController,
 };
 use program::rule::RuleSpec;
 use program::spread::{Choice, HashFields};
 use program::table::{Bridge, BridgeWriter, Miss, RuleRef};
-use program::walk::Engine;
+use program::walk::{Engine, Frozen, Thaw};
 use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -137,6 +139,55 @@ impl Host<HeapFrame> for Events {
     }
 }
 
+/// A host that takes what is asked for, and packets that stop.
+#[derive(Default)]
+struct Wishes {
+    events: Events,
+    requests: Vec<Request>,
+    paused: Vec<(HeapFrame, FlowKey, Frozen)>,
+    stopped: usize,
+}
+
+impl Host<HeapFrame> for Wishes {
+    fn port_is_live(&self, port: PortNo) -> bool {
+        self.events.port_is_live(port)
+    }
+    fn output(&mut self, context: Context<'_>, port: PortNo, frame: HeapFrame, to_in_port: bool) {
+        self.events.output(context, port, frame, to_in_port);
+    }
+    fn output_all(&mut self, context: Context<'_>, frame: HeapFrame, flood: bool) {
+        self.events.output_all(context, frame, flood);
+    }
+    fn normal(&mut self, context: Context<'_>, frame: HeapFrame) {
+        self.events.normal(context, frame);
+    }
+    fn controller(&mut self, context: Context<'_>, to: &ToController, frame: &HeapFrame) {
+        self.events.controller(context, to, frame);
+    }
+    fn pause(&mut self, context: Context<'_>, to: &ToController, frame: &HeapFrame, rest: Frozen) {
+        self.stopped += 1;
+        if self.stopped < 100 {
+            let mut key = *context.key;
+            key.clear(WordSet(u64::MAX).minus(context.valid));
+            self.paused.push((frame.clone(), key, rest));
+        }
+        self.events.controller(context, to, frame);
+    }
+    fn learn(&mut self, request: Request) -> bool {
+        self.requests.push(request);
+        self.requests.len() < 20
+    }
+    fn malformed(&mut self, reason: Malformed) {
+        self.events.malformed(reason);
+    }
+    fn now_ns(&mut self) -> u64 {
+        0
+    }
+    fn dropped(&mut self, reason: DropReason) {
+        self.events.dropped(reason);
+    }
+}
+
 /// A rule as the twin knows it.
 struct Known {
     rule: RuleRef,
@@ -190,7 +241,7 @@ impl<'g> Session<'g> {
     }
 
     fn command(&mut self, input: &mut Input<'_>) {
-        match input.u8() % 16 {
+        match input.u8() % 17 {
             0..=6 => self.insert(input),
             7 => self.remove(input),
             8 | 9 => {
@@ -206,6 +257,7 @@ impl<'g> Session<'g> {
                 [Miss::Drop, Miss::Controller, Miss::Next][usize::from(input.u8() % 3)],
             ),
             12 => self.packet_out(input),
+            16 => self.wish(input),
             _ => self.burst(input),
         }
     }
@@ -214,6 +266,11 @@ impl<'g> Session<'g> {
         let (table, priority) = (input.u8() % TABLES, u32::from(input.u8() & 15));
         let matching = matching(input);
         let ops = Arc::new(OpList::new(rule_ops(input, table)));
+        self.put(table, priority, matching, ops);
+    }
+
+    /// Puts a rule in, in the place of one of its match and precedence.
+    fn put(&mut self, table: u8, priority: u32, matching: Match, ops: Arc<OpList>) {
         let clauses = ops.clauses().unwrap_or_default().to_vec();
         let Some(counter) = self.program.counters.allocate() else {
             return;
@@ -274,7 +331,7 @@ impl<'g> Session<'g> {
 
     fn packet_out(&mut self, input: &mut Input<'_>) {
         let in_port = [1, 0xffff_fffd, 0xffff_ffff][usize::from(input.u8() % 3)];
-        let list = OpList::new(ops(input, 0, true));
+        let list = Arc::new(OpList::new(ops(input, 0, true)));
         let frame = self.frame(input);
         let mut events = Events::default();
         let guard = self.reader.begin();
@@ -350,6 +407,85 @@ impl<'g> Session<'g> {
             alone, together.0,
             "what becomes of a frame depends on the others"
         );
+    }
+
+    /// Walks a frame that gets, or does not get, the rules that it asks for.
+    fn wish(&mut self, input: &mut Input<'_>) {
+        let in_port = PortNo::from(input.u8() % 4);
+        let mut frames: Vec<HeapFrame> =
+            (0..1 + input.u8() % 3).map(|_| self.frame(input)).collect();
+        let count = frames.len();
+        let (answers, mut host) = (input.u8(), Wishes::default());
+        let mut engine = Engine::new();
+        let guard = self.reader.begin();
+        engine.burst(&self.bridge, &guard, in_port, &mut frames, 0, 0, &mut host);
+        let _ = guard;
+        let mut turns = 0;
+        loop {
+            for request in std::mem::take(&mut host.requests) {
+                self.grant(&mut engine, request, answers);
+            }
+            let guard = self.reader.begin();
+            turns += 1;
+            engine.settle(&guard, turns * 5, &mut |_| {});
+            while let Some(held) = engine.release() {
+                engine.resume(held, &self.bridge, &guard, turns * 5, &mut host);
+            }
+            for (frame, metadata, rest) in std::mem::take(&mut host.paused) {
+                let thaw = Thaw {
+                    frame,
+                    metadata: &metadata,
+                    rest,
+                };
+                engine.thaw(&self.bridge, &guard, thaw, turns * 5, &mut host);
+            }
+            if !engine.is_waiting() && host.requests.is_empty() && host.paused.is_empty() {
+                break;
+            }
+            assert!(turns < 1000, "frames wait for ever");
+        }
+        assert_eq!(engine.held(), (0, 0));
+        let accounts = host
+            .events
+            .0
+            .iter()
+            .filter(|event| event.accounts())
+            .count();
+        assert!(
+            accounts >= count,
+            "a frame is lost: told {:?}",
+            host.events.0
+        );
+    }
+
+    fn grant(&mut self, engine: &mut Engine<HeapFrame>, request: Request, answers: u8) {
+        let Request {
+            ticket,
+            learn,
+            values,
+        } = request;
+        let choice = answers >> (ticket % 4 * 2) & 3;
+        let verdict = match choice {
+            0 | 1 => Verdict::Learned,
+            2 => Verdict::LimitReached,
+            _ => return,
+        };
+        if choice == 0 && self.rules.len() < MAX_COMMANDS {
+            let matching = learn.matching(&values);
+            let ops = Arc::new(OpList::new(vec![Op::Output(1)]));
+            self.put(learn.table, learn.priority.into(), matching, ops);
+            if let Some(known) = self.rules.last() {
+                known.rule.set_fingerprint(learn.fingerprint(&values));
+            }
+            self.writer.commit();
+            self.program.domain.publish();
+        }
+        let epoch = self.program.domain.current();
+        engine.answer(Answer {
+            ticket,
+            verdict,
+            epoch,
+        });
     }
 
     fn look_up(&mut self, mut frame: HeapFrame, in_port: PortNo) {
@@ -498,7 +634,7 @@ fn ops(input: &mut Input<'_>, depth: u8, resubmits: bool) -> Vec<Op> {
 }
 
 fn op(input: &mut Input<'_>, depth: u8, resubmits: bool) -> Option<Op> {
-    Some(match input.u8() % 29 {
+    Some(match input.u8() % 33 {
         0 | 1 => Op::Output(PortNo::from(input.u8() & 7)),
         2 => Op::InPort,
         3 => Op::All {
@@ -591,6 +727,17 @@ fn op(input: &mut Input<'_>, depth: u8, resubmits: bool) -> Option<Op> {
             max_len: input.u8().into(),
             dst: bits(input, 128),
         },
+        25 | 29 if resubmits => Op::Learn(Arc::new(learn(input))),
+        30 if resubmits => Op::Pause(Box::new(ToController {
+            max_len: 0xffff,
+            reason: PacketInReason::Action,
+            controller_id: 0,
+            userdata: Vec::new(),
+        })),
+        31 if resubmits => Op::FinTimeout {
+            idle: input.u8().into(),
+            hard: input.u8().into(),
+        },
         _ => return None,
     })
 }
@@ -606,6 +753,35 @@ fn hash_fields(input: &mut Input<'_>) -> HashFields {
         HashFields::SymmetricL3,
     ];
     all[usize::from(input.u8()) % all.len()]
+}
+
+/// A rule to ask for.
+fn learn(input: &mut Input<'_>) -> Learn {
+    let (table, priority, flags) = (input.u8() % TABLES, u16::from(input.u8() & 15), input.u8());
+    let parts = (0..flags & 3).map(|_| {
+        let to = Bits {
+            field: MATCHED[usize::from(input.u8()) % MATCHED.len()],
+            start: 0,
+            bits: 1,
+        };
+        let bits = (to.field.def().action_bits as u16).min(128);
+        Part {
+            source: Source::Field(Bits { bits, ..to }),
+            target: Target::Match(Bits { bits, ..to }),
+        }
+    });
+    Learn {
+        table,
+        priority,
+        parts: parts.collect(),
+        result: (flags & 4 != 0).then_some(Bits {
+            field: Field::Reg0,
+            start: 1,
+            bits: 1,
+        }),
+        ..Learn::default()
+    }
+    .shaped()
 }
 
 /// A port number, reserved ones too.

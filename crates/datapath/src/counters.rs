@@ -7,6 +7,8 @@ use crossbeam_utils::CachePadded;
 use packet::io::{QueueDrops, TxOutcome};
 use packet::parse::Malformed;
 use program::epoch::MAX_READERS;
+use program::host::Event;
+use program::learn::Verdict;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A count with one writer.
@@ -55,6 +57,8 @@ pub enum DropReason {
     MeterController,
     /// An IP fragment, where the bridge drops them.
     Fragment,
+    /// Too many packets wait for rules that they have asked for.
+    HeldTooMany,
     /// Sent to a port number that no port has.
     UnknownPort,
     /// Sent to the port that it came in by, without saying so.
@@ -99,7 +103,7 @@ pub enum DropReason {
     PacketInQueueFull,
     /// The port asks that its packets cause no packet-in.
     NoPacketIn,
-    /// In hand when a worker failed.
+    /// In hand when a worker failed, or held when it ended.
     WorkerFailed,
     /// A packet-out for a bridge that is no more.
     BridgeGone,
@@ -121,6 +125,7 @@ impl DropReason {
         "meter",
         "meter_controller",
         "fragment",
+        "held_too_many",
         "unknown_port",
         "ingress_port",
         "port_down",
@@ -175,7 +180,18 @@ pub(crate) struct Cell {
     pub packet_ins: Count,
     /// Packet-outs carried out.
     pub packet_outs: Count,
+    learning: [Count; LEARNING.len()],
 }
+
+/// Names of what is counted about rules that packets ask for.
+pub(crate) const LEARNING: [&str; 6] = [
+    "learn_held",
+    "learn_done",
+    "learn_limit_reached",
+    "learn_refused",
+    "learn_no_answer",
+    "learn_asked_too_much",
+];
 
 impl Cell {
     #[inline(always)]
@@ -192,6 +208,20 @@ impl Cell {
             Malformed::Split => self.drop(DropReason::SplitHeaders, 1),
             _ => {}
         }
+    }
+
+    /// An event around a rule that a packet asked for.
+    #[cold]
+    pub fn noted(&self, event: Event) {
+        let which = match event {
+            Event::Held => 0,
+            Event::Learned | Event::Refused(Verdict::Learned | Verdict::Known) => 1,
+            Event::Refused(Verdict::LimitReached) => 2,
+            Event::Refused(Verdict::Refused) => 3,
+            Event::NoAnswer => 4,
+            Event::AskedTooMuch => 5,
+        };
+        self.learning[which].add(1);
     }
 
     /// A drop of the walk, by its number in the walk's own list.
@@ -222,6 +252,14 @@ impl Cells {
             .enumerate()
             .map(|(reason, name)| (*name, sum(reason)))
             .collect()
+    }
+
+    pub fn learning(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let sum = |which: usize| self.0.iter().map(|cell| cell.learning[which].get()).sum();
+        LEARNING
+            .iter()
+            .enumerate()
+            .map(move |(which, name)| (*name, sum(which)))
     }
 
     pub fn malformed(&self) -> Vec<(&'static str, u64)> {

@@ -7,13 +7,16 @@ use crate::clock::Clock;
 use crate::counters::{Cell, DropReason, PortCounters, WorkerCounters};
 use crate::mirror::MirrorOutput;
 use crate::normal::{self, Decision};
-use crate::packet_in::{PacketIn, PacketInRing};
+use crate::packet_in::{PacketIn, PacketInRing, weight};
 use crate::snapshot::{Behind, BridgeState, PortState, Snapshot};
 use crate::vlan::{self, Ethernet, Inner, Malformed, Tag};
+use crate::wish::{Wanted, Wish, WishRing};
 use packet::io::{BURST, TxQueue};
 use packet::{FlowKey, Frame};
-use program::host::{Context, Drop as WalkDrop, Host};
+use program::host::{Context, Drop as WalkDrop, Event, Host, Place};
+use program::learn::{Ended, Request};
 use program::ops::{PacketInReason, PortNo, ToController};
+use program::walk::Frozen;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -223,6 +226,7 @@ pub(crate) struct Forward<'a, F: Frame> {
     pub cell: &'a Cell,
     pub worker: usize,
     pub packet_ins: &'a PacketInRing,
+    pub wishes: &'a WishRing,
     /// The clock in seconds, for learning.
     pub second: u32,
     pub clock: &'a Clock,
@@ -474,6 +478,72 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
 
     #[cold]
     fn controller(&mut self, context: Context<'_>, to: &ToController, frame: &F) {
+        self.packet_in(context, to, frame, None);
+    }
+
+    #[cold]
+    fn pause(&mut self, context: Context<'_>, to: &ToController, frame: &F, rest: Frozen) {
+        self.packet_in(context, to, frame, Some(Box::new(rest)));
+    }
+
+    #[inline]
+    fn place(&self) -> Place {
+        Place {
+            bridge: self.bridge.id.0,
+            depth: self.depth,
+        }
+    }
+
+    #[cold]
+    fn learn(&mut self, request: Request) -> bool {
+        self.wish(Wanted::Rule(request))
+    }
+
+    #[cold]
+    fn connection_ended(&mut self, ended: Ended) -> bool {
+        self.wish(Wanted::Ended(ended))
+    }
+
+    #[cold]
+    fn noted(&mut self, event: Event) {
+        self.cell.noted(event);
+    }
+
+    #[cold]
+    fn malformed(&mut self, reason: packet::parse::Malformed) {
+        self.cell.malformed(reason);
+    }
+
+    #[cold]
+    fn now_ns(&mut self) -> u64 {
+        if self.now_ns == 0 {
+            self.now_ns = self.clock.now_ns();
+        }
+        self.now_ns
+    }
+
+    #[inline]
+    fn dropped(&mut self, reason: WalkDrop) {
+        self.cell.drop_by_walk(reason);
+    }
+}
+
+impl<F: Frame> Forward<'_, F> {
+    fn wish(&self, wanted: Wanted) -> bool {
+        self.wishes.push(Wish {
+            bridge: self.bridge.id,
+            worker: self.worker,
+            wanted,
+        })
+    }
+
+    fn packet_in(
+        &mut self,
+        context: Context<'_>,
+        to: &ToController,
+        frame: &F,
+        rest: Option<Box<Frozen>>,
+    ) {
         if to.reason == PacketInReason::NoMatch
             && self
                 .bridge
@@ -483,7 +553,8 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
             return self.cell.drop(DropReason::NoPacketIn, 1);
         }
         let len = frame.len().min(usize::from(to.max_len));
-        if !self.packet_ins.has_room(len + to.userdata.len()) {
+        let more = rest.as_ref().map_or(0, |rest| weight(rest));
+        if !self.packet_ins.has_room(len + to.userdata.len() + more) {
             return self.cell.drop(DropReason::PacketInQueueFull, 1);
         }
         let mut key = Box::new(FlowKey::ZERO);
@@ -503,30 +574,13 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
             data: finished_bytes(frame, len),
             key,
             valid: context.valid,
+            rest,
         };
         if self.packet_ins.push(packet) {
             self.cell.packet_ins.add(1);
         } else {
             self.cell.drop(DropReason::PacketInQueueFull, 1);
         }
-    }
-
-    #[cold]
-    fn malformed(&mut self, reason: packet::parse::Malformed) {
-        self.cell.malformed(reason);
-    }
-
-    #[cold]
-    fn now_ns(&mut self) -> u64 {
-        if self.now_ns == 0 {
-            self.now_ns = self.clock.now_ns();
-        }
-        self.now_ns
-    }
-
-    #[inline]
-    fn dropped(&mut self, reason: WalkDrop) {
-        self.cell.drop_by_walk(reason);
     }
 }
 

@@ -8,7 +8,7 @@
 //! * `forward`: outputs to devices, patch ports, mirrors and controllers: the host of the walk.
 //! * `normal`, [`mac_table`], [`vlan`], [`mirror`]: the learning switch.
 //! * `snapshot`: what workers know of ports and bridges. [`Datapath`]: how that changes.
-//! * [`counters`], [`packet_in`], [`clock`]: what comes back.
+//! * [`counters`], [`packet_in`], [`wish`], [`clock`]: what comes back.
 
 mod assign;
 pub mod clock;
@@ -26,6 +26,7 @@ mod report;
 mod snapshot;
 pub mod vlan;
 mod wake;
+pub mod wish;
 mod worker;
 
 pub use control::explain::{Copy, MirrorCopy, Normal, NormalDecision, WayOut};

@@ -7,6 +7,7 @@ use crate::wake::Wake;
 use crossbeam_queue::ArrayQueue;
 use packet::{FlowKey, WordSet};
 use program::ops::{PacketInReason, PortNo};
+use program::walk::Frozen;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -40,13 +41,20 @@ pub struct PacketIn {
     pub key: Box<FlowKey>,
     /// The words of `key` that mean something; others count as zero.
     pub valid: WordSet,
+    /// What is still to be done with the packet, if it has stopped for the controllers.
+    pub rest: Option<Box<Frozen>>,
 }
 
 impl PacketIn {
     /// What it counts for in a ring that is bounded in bytes: all of it whose length a packet or a rule decides.
     fn weight(&self) -> usize {
-        self.data.len() + self.userdata.len()
+        self.data.len() + self.userdata.len() + self.rest.as_ref().map_or(0, |rest| weight(rest))
     }
+}
+
+/// What a frozen walk counts for.
+pub(crate) fn weight(rest: &Frozen) -> usize {
+    size_of::<Frozen>() + rest.steps() * size_of::<program::ops::Op>()
 }
 
 /// One worker's ring.
@@ -91,6 +99,11 @@ impl PacketInRing {
             bytes: AtomicUsize::new(0),
             wake,
         }
+    }
+
+    /// What wakes the control thread.
+    pub fn wake(&self) -> Arc<PacketInWake> {
+        Arc::clone(&self.wake)
     }
 
     /// Whether a packet-in of `len` bytes (packet and user data) may be queued; asked before it is copied.
@@ -147,6 +160,7 @@ mod tests {
             data: vec![0; 60],
             key: Box::new(FlowKey::ZERO),
             valid: WordSet::EMPTY,
+            rest: None,
         };
         let mut queued = 0;
         while ring.has_room(packet.weight()) && ring.push(packet.clone()) {

@@ -24,7 +24,7 @@ use crate::wake::{readable, wait};
 use packet::Frame;
 use packet::io::{BURST, RxQueue};
 use program::epoch::Reader;
-use program::walk::Engine;
+use program::walk::{Engine, Wait};
 use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -127,6 +127,8 @@ pub(crate) struct Worker<F: Frame> {
     engine: Engine<F>,
     frames: Vec<F>,
     stop: Option<u64>,
+    /// Packet-outs whose packets wait for rules.
+    outs_held: u64,
     /// The queue whose frames are being handled, and how many there are.
     in_hand: Option<(usize, usize)>,
     rest: Rest,
@@ -179,6 +181,7 @@ impl<F: Frame> Worker<F> {
             engine: Engine::new(),
             frames: Vec::with_capacity(BURST),
             stop: None,
+            outs_held: 0,
             in_hand: None,
             rest: Rest::new(),
             fds: Vec::new(),
@@ -191,6 +194,9 @@ impl<F: Frame> Worker<F> {
             self.recover(&*panic);
         }
         self.reader.offline();
+        let held = self.forget_held() as u64;
+        let cell = self.shared.cells.of(self.reader.index());
+        cell.drop(DropReason::WorkerFailed, held);
         let tx = self.egress.take_all();
         if let Some(ticket) = self.stop {
             self.shared.returns.push(Returned {
@@ -199,6 +205,15 @@ impl<F: Frame> Worker<F> {
                 tx,
             });
         }
+    }
+
+    /// Packets that wait for rules are lost; how many.
+    fn forget_held(&mut self) -> usize {
+        let outs = std::mem::take(&mut self.outs_held);
+        self.shared
+            .packet_outs_done
+            .fetch_add(outs, Ordering::Release);
+        self.engine.forget_held()
     }
 
     fn work(&mut self) {
@@ -217,6 +232,7 @@ impl<F: Frame> Worker<F> {
         let mut lost = in_hand.map_or(0, |(_, frames)| frames);
         lost += self.egress.discard() + self.patches.clear();
         self.frames.clear();
+        lost += self.forget_held();
         self.engine = Engine::new();
         let cell = self.shared.cells.of(self.reader.index());
         cell.drop(DropReason::WorkerFailed, lost as u64);
@@ -247,6 +263,7 @@ impl<F: Frame> Worker<F> {
             engine,
             frames,
             stop,
+            outs_held,
             in_hand,
             rest,
             ..
@@ -271,9 +288,13 @@ impl<F: Frame> Worker<F> {
             egress,
             patches,
             now_ms: 0,
+            outs_held,
         };
         let mut now = cycles();
         let mut busy = 0;
+        if turn.engine.is_waiting() {
+            turn.go_on();
+        }
         if !mailbox.packet_outs.is_empty() {
             turn.packet_outs();
             let then = std::mem::replace(&mut now, cycles());
@@ -328,8 +349,17 @@ impl<F: Frame> Worker<F> {
             std::hint::spin_loop();
             return;
         }
+        let mut limit = SLEEP_LIMIT;
+        if self.engine.is_waiting() {
+            match self.engine.wait(self.shared.clock.now_ms()) {
+                Wait::Idle => {}
+                Wait::Until(ms) => limit = Duration::from_millis(ms.max(1)),
+                // Others are about to begin a burst by the new rules.
+                Wait::Now => return std::thread::yield_now(),
+            }
+        }
         if self.rx.iter().all(|port| port.queue.wait_fd().is_some()) {
-            self.sleep();
+            self.sleep(limit);
         } else if idle < self.rest.give_way {
             std::thread::yield_now();
         } else {
@@ -341,11 +371,13 @@ impl<F: Frame> Worker<F> {
     }
 
     /// Sleeps until a queue or control has something.
-    fn sleep(&mut self) {
+    fn sleep(&mut self, limit: Duration) {
         let mailbox = &*self.mailbox;
         mailbox.sleeping.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        let mut found = !mailbox.commands.is_empty() || !mailbox.packet_outs.is_empty();
+        let mut found = !mailbox.commands.is_empty()
+            || !mailbox.packet_outs.is_empty()
+            || !mailbox.answers.is_empty();
         for port in &mut self.rx {
             found |= port.queue.arm();
         }
@@ -354,7 +386,7 @@ impl<F: Frame> Worker<F> {
             let now = cycles();
             self.fds.clear();
             self.fds.push(readable(mailbox.wake.as_raw_fd()));
-            let mut limit = SLEEP_LIMIT;
+            let mut limit = limit;
             for port in &self.rx {
                 let muted = port.muted_until.max(port.left_until).saturating_sub(now);
                 if muted > 0 {

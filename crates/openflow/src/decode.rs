@@ -579,6 +579,7 @@ fn take_nicira(r: &mut Reader<'_>, version: u8, options: &DecodeOptions) -> Resu
         29 => Message::CtFlush(ct_flush::take_flush_zone(r)?),
         32 => Message::CtFlush(ct_flush::take_flush(r)?),
         27 if version <= 4 => Message::SetAsync(take_async_properties(r)?),
+        28 => Message::Resume(packet_codec::take_nxt2(r)?),
         30 => Message::PacketIn(packet_codec::take_nxt2(r)?),
         31 if version == 1 => Message::GroupMod(group_codec::take_group_mod(r, version)?),
         _ => return Err(Error::BadExperimenterType),

@@ -166,6 +166,11 @@ fn put_either(out: &mut Vec<u8>, version: Version, message: &Message) -> Option<
             }
             Some(kind::EXPERIMENTER)
         }
+        Message::Resume(packet) => {
+            nicira(out, 28);
+            packet_codec::put_nxt2(out, packet, wire);
+            Some(kind::EXPERIMENTER)
+        }
         Message::FlowRemoved { removed, format } => {
             if *format == FlowFormat::Nicira {
                 nicira(out, 14);

@@ -56,6 +56,8 @@ pub enum Message {
     SetConfig(SwitchConfig),
     /// A packet for the controller.
     PacketIn(PacketIn),
+    /// Go on with a packet that has stopped for the controller (`NXT_RESUME`): the packet-in, changed as the controller likes.
+    Resume(PacketIn),
     /// A rule went.
     FlowRemoved {
         /// Which and why.
@@ -311,6 +313,8 @@ pub struct PacketIn {
     pub data: Vec<u8>,
     /// What `controller(userdata=...)` gave (`NXT_PACKET_IN2`).
     pub userdata: Vec<u8>,
+    /// What the switch needs to go on with the packet, for [`Message::Resume`] (`NXT_PACKET_IN2`): properties of its own; empty where the packet does not wait.
+    pub continuation: Vec<u8>,
 }
 
 /// Send a packet.

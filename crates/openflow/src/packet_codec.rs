@@ -46,6 +46,7 @@ pub(crate) fn take_packet_in(r: &mut Reader<'_>, version: u8) -> Result<PacketIn
         matching: Match::any(),
         data: Vec::new(),
         userdata: Vec::new(),
+        continuation: Vec::new(),
     };
     match version {
         1 => {
@@ -131,6 +132,7 @@ pub(crate) fn take_nxt(r: &mut Reader<'_>) -> Result<PacketIn, Error> {
         matching,
         data: r.take_rest().to_vec(),
         userdata: Vec::new(),
+        continuation: Vec::new(),
     })
 }
 
@@ -159,6 +161,7 @@ mod nxt2 {
     pub const REASON: u16 = 5;
     pub const METADATA: u16 = 6;
     pub const USERDATA: u16 = 7;
+    pub const CONTINUATION: u16 = 8;
 }
 
 /// Reads `NXT_PACKET_IN2`.
@@ -173,6 +176,7 @@ pub(crate) fn take_nxt2(r: &mut Reader<'_>) -> Result<PacketIn, Error> {
         matching: Match::any(),
         data: Vec::new(),
         userdata: Vec::new(),
+        continuation: Vec::new(),
     };
     while !r.is_empty() {
         let (kind, mut content) = r.property(Error::BadPropertyLength)?;
@@ -191,6 +195,10 @@ pub(crate) fn take_nxt2(r: &mut Reader<'_>) -> Result<PacketIn, Error> {
                 packet.matching = oxm::read_fields(fields, Strictness::Packet, false)?.matching;
             }
             nxt2::USERDATA => packet.userdata = content.take_rest().to_vec(),
+            nxt2::CONTINUATION => {
+                content.skip(4)?;
+                packet.continuation = content.take_rest().to_vec();
+            }
             _ => {}
         }
     }
@@ -224,6 +232,13 @@ pub(crate) fn put_nxt2(out: &mut Vec<u8>, packet: &PacketIn, version: u8) {
     });
     if !packet.userdata.is_empty() {
         property(out, nxt2::USERDATA, |out| out.put(&packet.userdata));
+    }
+    if !packet.continuation.is_empty() {
+        // Properties inside a property begin at a multiple of eight bytes.
+        property(out, nxt2::CONTINUATION, |out| {
+            out.pad(4);
+            out.put(&packet.continuation);
+        });
     }
 }
 

@@ -517,6 +517,7 @@ fn packet_ins() {
             } else {
                 vec![]
             },
+            continuation: Vec::new(),
         })
     };
     prints(

@@ -806,9 +806,20 @@ fn packet_in(version: Version) -> impl Strategy<Value = Message> {
                 } else {
                     vec![]
                 },
+                continuation: if format == PacketInFormat::Nxt2 {
+                    cookie.to_be_bytes().to_vec()
+                } else {
+                    vec![]
+                },
             }
         })
-        .prop_map(Message::PacketIn)
+        .prop_map(|packet| {
+            if packet.format == PacketInFormat::Nxt2 && packet.table % 2 == 1 {
+                Message::Resume(packet)
+            } else {
+                Message::PacketIn(packet)
+            }
+        })
 }
 
 fn table_features() -> impl Strategy<Value = TableFeatures> {

@@ -74,6 +74,7 @@ impl Pipeline {
                 Step::Inserted(id) => {
                     self.disarm(id);
                     if let Some((rule, _)) = self.store.remove(id) {
+                        self.rule_went(&rule);
                         self.writer.remove(rule.table, rule.handle);
                         self.dead_counters.push(rule.counter);
                         self.behaviours.release(rule.behaviour);
@@ -82,6 +83,7 @@ impl Pipeline {
                 Step::Removed(mut rule, next) => {
                     self.compile_again(&mut rule);
                     let id = self.store.insert_before(*rule, next);
+                    self.rule_came(id);
                     self.arm(id);
                 }
                 Step::Replaced(id, mut rule) => {
@@ -94,6 +96,8 @@ impl Pipeline {
                     self.compile_again(&mut rule);
                     let counter = rule.counter;
                     if let Some(new) = self.store.replace(id, *rule) {
+                        self.rule_came(id);
+                        self.rule_went(&new);
                         if new.counter != counter {
                             self.dead_counters.push(new.counter);
                         }
@@ -104,6 +108,7 @@ impl Pipeline {
             }
         }
         self.store.restore_cursors(cursors);
+        self.forget_orphans();
     }
 
     /// Puts a rule that was removed, and not published as removed, into the program again.
@@ -120,12 +125,14 @@ impl Pipeline {
     }
 
     pub(crate) fn note_inserted(&mut self, id: RuleId) {
+        self.rule_came(id);
         if let Some(undo) = &mut self.undo {
             undo.steps.push(Step::Inserted(id));
         }
     }
 
     pub(crate) fn note_removed(&mut self, rule: Rule, next: Option<RuleId>) {
+        self.rule_went(&rule);
         match &mut self.undo {
             Some(undo) => undo.steps.push(Step::Removed(Box::new(rule), next)),
             None => self.behaviours.release(rule.behaviour),
@@ -133,6 +140,8 @@ impl Pipeline {
     }
 
     pub(crate) fn note_replaced(&mut self, id: RuleId, old: Rule) {
+        self.rule_came(id);
+        self.rule_went(&old);
         match &mut self.undo {
             Some(undo) => undo.steps.push(Step::Replaced(id, Box::new(old))),
             None => self.behaviours.release(old.behaviour),

@@ -3,6 +3,7 @@
 //! A hundred thousand rules have perhaps a hundred lists of actions between them. Each list is kept, and compiled, once.
 
 use crate::compile::{self, Context};
+use crate::learn::{self, Named};
 use crate::meters::Users;
 use openflow::action::Instruction;
 use program::ops::OpList;
@@ -18,6 +19,8 @@ pub(crate) struct Behaviour {
     pub ops: Arc<OpList>,
     /// Whether they belong to a table-miss rule, whose packet-ins say so.
     miss: bool,
+    /// Tables and cookies that its `learn` actions watch.
+    pub learns: Box<[Named]>,
 }
 
 /// The lists in use.
@@ -42,10 +45,12 @@ impl Behaviours {
         }
         let instructions: Arc<[Instruction]> = instructions.into();
         let ops = Arc::new(compile::instructions(&instructions, miss, context));
+        let learns = learn::named(&instructions);
         let behaviour = Arc::new(Behaviour {
             instructions: Arc::clone(&instructions),
             ops,
             miss,
+            learns,
         });
         known.insert(instructions, Arc::clone(&behaviour));
         self.meter_users.add(&behaviour);

@@ -98,8 +98,8 @@ fn stage(error: Error) -> u8 {
 }
 
 /// What is known of the packets that come to an action.
-struct Situation<'m> {
-    matching: Cow<'m, Match>,
+pub(crate) struct Situation<'m> {
+    pub(crate) matching: Cow<'m, Match>,
     /// Whether actions may stand that leave alone the packets they do not fit.
     lenient: bool,
     /// The error of the earliest stage so far.
@@ -109,7 +109,7 @@ struct Situation<'m> {
 }
 
 impl<'m> Situation<'m> {
-    fn new(matching: &'m Match, version: Version) -> Situation<'m> {
+    pub(crate) fn new(matching: &'m Match, version: Version) -> Situation<'m> {
         Situation {
             matching: Cow::Borrowed(matching),
             lenient: version == Version::V1_0,
@@ -185,7 +185,7 @@ impl<'m> Situation<'m> {
             Action::Output { port, .. } => output_port(*port),
             Action::OutputReg { source, .. } => self.source(source),
             Action::OutputTrunc { port, max_len } => truncated(*port, *max_len),
-            Action::Controller { reason, pause, .. } => controller(*reason, *pause),
+            Action::Controller { reason, .. } => controller(*reason),
             Action::Enqueue { port, .. } => device_port(*port),
             Action::SetField { field, value, mask } => self.set_field(*field, value, mask),
             Action::Load { dst, value } => self.load(dst, *value),
@@ -217,6 +217,8 @@ impl<'m> Situation<'m> {
                 self.matching = before;
                 result
             }
+            Action::Learn(learn) => self.learn(learn),
+            Action::FinTimeout { .. } => self.wants(Prerequisite::Tcp),
             Action::Group(_) => Err(Error::BadOutGroup),
             Action::Conjunction {
                 clause, clauses, ..
@@ -226,9 +228,7 @@ impl<'m> Situation<'m> {
             // Open vSwitch asks for no prerequisite here; packets without the field are left alone.
             Action::CheckPktLarger { dst, .. } => written(dst),
             Action::Sample(sample) if sample.probability == 0 => Err(Error::BadActionArgument),
-            Action::Learn(_)
-            | Action::FinTimeout { .. }
-            | Action::Ct(_)
+            Action::Ct(_)
             | Action::CtClear
             | Action::Nat(_)
             | Action::Encap(_)
@@ -279,12 +279,12 @@ impl<'m> Situation<'m> {
         }
     }
 
-    fn source(&self, part: &Subfield) -> Result<(), Error> {
+    pub(crate) fn source(&self, part: &Subfield) -> Result<(), Error> {
         within(part)?;
         self.has(part.field)
     }
 
-    fn destination(&mut self, part: &Subfield) -> Result<(), Error> {
+    pub(crate) fn destination(&mut self, part: &Subfield) -> Result<(), Error> {
         written(part)?;
         self.has(part.field)?;
         self.write_shape(part.field, 0)
@@ -433,7 +433,7 @@ impl<'m> Situation<'m> {
 }
 
 /// Fields that Nicira's actions may write: those of connection tracking only inside `ct`, and not those that Open vSwitch only reads.
-fn writable(field: Field) -> bool {
+pub(crate) fn writable(field: Field) -> bool {
     let refused = matches!(field, Field::EthType | Field::IpProto | Field::MplsBos);
     settable(field) && !refused
 }
@@ -486,10 +486,7 @@ fn truncated(port: PortNo, max_len: u32) -> Result<(), Error> {
     device_port(port)
 }
 
-fn controller(reason: u8, pause: bool) -> Result<(), Error> {
-    if pause {
-        return Err(Error::BadActionExperimenterType);
-    }
+fn controller(reason: u8) -> Result<(), Error> {
     if reason > 5 {
         Err(Error::BadActionArgument)
     } else {

@@ -7,6 +7,7 @@ mod ways;
 
 pub(crate) use ways::fields;
 
+use crate::learn;
 use crate::meters::Meters;
 use crate::options;
 use openflow::action::{Action, Instruction, Subfield};
@@ -137,16 +138,27 @@ fn append_one(ops: &mut Vec<Op>, action: &Action, place: Place, context: Context
             reason,
             userdata,
             meter_id,
-            ..
+            pause,
         } => {
             ops.extend(meter_id.map(|number| Op::MeterController(context.meters.place(number))));
-            ops.push(Op::Controller(Box::new(ToController {
-                max_len: *max_len,
+            let to = Box::new(ToController {
+                // Whoever says how it goes on says so of a whole packet.
+                max_len: if *pause { u16::MAX } else { *max_len },
                 reason: reason_of(*reason, place),
                 controller_id: *controller_id,
                 userdata: userdata.clone(),
-            })));
+            });
+            ops.push(if *pause {
+                Op::Pause(to)
+            } else {
+                Op::Controller(to)
+            });
         }
+        Action::Learn(action) => ops.push(Op::Learn(Arc::new(learn::compile(action)))),
+        Action::FinTimeout { idle, hard } => ops.push(Op::FinTimeout {
+            idle: *idle,
+            hard: *hard,
+        }),
         Action::Enqueue { port, queue } => ops.push(Op::Enqueue {
             port: *port,
             queue: *queue,

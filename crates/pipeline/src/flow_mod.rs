@@ -123,11 +123,13 @@ impl Pipeline {
         if !delete {
             self.check_meters(&change.instructions)?;
         }
-        match change.command {
+        let mut outcome = match change.command {
             FlowModCommand::Add => self.add(change, now),
             FlowModCommand::Modify | FlowModCommand::ModifyStrict => self.modify(change, now),
             FlowModCommand::Delete | FlowModCommand::DeleteStrict => self.delete(change, now),
-        }
+        }?;
+        self.delete_orphans(&mut outcome, now);
+        Ok(outcome)
     }
 
     /// Section 6.4, add: a rule of the same match and priority is replaced and nothing told. Its counters go on unless `reset_counts`
@@ -333,6 +335,7 @@ impl Pipeline {
                 .removed
                 .extend(self.take_out(id, FlowRemovedReason::Delete, now));
         }
+        self.delete_orphans(&mut outcome, now);
         outcome
     }
 

@@ -21,6 +21,7 @@ mod dump;
 mod eviction;
 mod flow_mod;
 mod index;
+mod learn;
 mod meters;
 mod options;
 mod packet_out;
@@ -93,6 +94,7 @@ pub struct Pipeline {
     timers: Timers,
     /// The map of tunnel options.
     options: options::Options,
+    learned: learn::Learned,
     limits: Box<[u32]>,
     misses: Box<[Miss]>,
     /// Counters of rules that went since the last commit.
@@ -121,6 +123,7 @@ impl Pipeline {
             behaviours: Behaviours::default(),
             timers: Timers::default(),
             options: options::Options::default(),
+            learned: learn::Learned::default(),
             limits: vec![options.table_limit; store::TABLES].into(),
             misses: vec![Miss::Drop; store::TABLES].into(),
             dead_counters: Vec::new(),
@@ -232,6 +235,7 @@ impl Pipeline {
                 None => {}
             }
         }
+        self.delete_orphans(&mut outcome, now);
         outcome
     }
 
@@ -240,7 +244,7 @@ impl Pipeline {
         let mut all = smallvec::SmallVec::new();
         if rule.hard_timeout != 0 {
             all.push((
-                rule.modified_ms + u64::from(rule.hard_timeout) * 1000,
+                rule.refreshed_ms() + u64::from(rule.hard_timeout) * 1000,
                 FlowRemovedReason::HardTimeout,
             ));
         }

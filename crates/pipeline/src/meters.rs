@@ -211,6 +211,7 @@ impl Pipeline {
                     .removed
                     .extend(self.take_out(id, FlowRemovedReason::MeterDelete, now));
             }
+            self.delete_orphans(&mut outcome, now);
         }
         for (number, entry) in gone {
             outcome.changed += 1;

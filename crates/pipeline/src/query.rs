@@ -154,7 +154,7 @@ impl Pipeline {
             idle_timeout: rule.idle_timeout,
             hard_timeout: rule.hard_timeout,
             idle_age: seconds(totals.used_ms.max(rule.idle_base_ms)),
-            hard_age: seconds(rule.modified_ms),
+            hard_age: seconds(rule.refreshed_ms()),
             flags: rule.flags,
             importance: rule.importance,
             packets: totals.packets,

@@ -57,6 +57,11 @@ pub(crate) struct Rule {
 }
 
 impl Rule {
+    /// When it was added, last modified, or last learned again.
+    pub fn refreshed_ms(&self) -> u64 {
+        self.modified_ms.max(self.handle.learned_ms())
+    }
+
     /// Whether OpenFlow cannot see it.
     pub fn is_hidden(&self) -> bool {
         self.priority > u32::from(u16::MAX)

@@ -8,6 +8,7 @@
 //! see the head of [`story`].
 
 mod headers;
+mod learn;
 mod meters;
 pub mod story;
 mod ways;
@@ -17,7 +18,9 @@ pub use meters::Levels;
 use crate::Pipeline;
 use crate::store::Rule;
 use headers::Packet;
+pub use learn::Ended;
 use openflow::action::{Action, Instruction, Subfield};
+use openflow::flow::FlowMod;
 use openflow::port::{self, PortNo};
 use packet::key::at;
 use packet::{Field, FlowKey, Match, Value, WordSet, parse};
@@ -99,6 +102,10 @@ pub struct Outcome {
     pub effects: Vec<Effect>,
     /// Rules met, in order.
     pub hits: Vec<Hit>,
+    /// Rules that the packet asks for, in order: flow mods to be carried out when it is done.
+    pub learned: Vec<FlowMod>,
+    /// Rules whose timeouts it shortens.
+    pub ended: Vec<Ended>,
     /// Whether a bound on resubmits, depth or stack ended it; then Open vSwitch sends nothing at all.
     pub cut_short: bool,
 }
@@ -245,6 +252,8 @@ struct Machine<'p> {
     /// The meters' buckets; without them no rate is limited.
     levels: Option<&'p mut Levels>,
     last: (u8, u64),
+    /// The rules that are being carried out, the innermost last, by their places among the hits.
+    within: Vec<usize>,
     outcome: Outcome,
     /// Who listens.
     teller: Option<Teller>,
@@ -268,6 +277,7 @@ impl<'p> Machine<'p> {
             dead: false,
             levels: None,
             last: (0, NO_COOKIE),
+            within: Vec::new(),
             outcome: Outcome::default(),
             teller: None,
             no_type: false,
@@ -370,7 +380,9 @@ impl<'p> Machine<'p> {
             cookie: rule.cookie,
             matching: rule.matching.clone(),
         });
+        self.within.push(self.outcome.hits.len() - 1);
         self.rule(&rule.behaviour.instructions, at);
+        self.within.pop();
         self.close();
     }
 
@@ -574,6 +586,8 @@ impl<'p> Machine<'p> {
                     self.note_option(option, false);
                 }
             }
+            Action::Learn(learn) => self.learn(learn),
+            Action::FinTimeout { idle, hard } => self.fin_timeout(*idle, *hard),
             Action::Note(_) | Action::Conjunction { .. } => {}
             edit => self.edit(edit),
         }

@@ -80,6 +80,11 @@ impl ActionSet {
         true
     }
 
+    /// The steps so far.
+    pub fn steps(&self) -> &[Op] {
+        &self.ops
+    }
+
     pub fn clear(&mut self) {
         self.ops.clear();
     }

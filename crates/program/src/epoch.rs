@@ -32,6 +32,8 @@ const OFFLINE: u64 = u64::MAX - 1;
 pub struct Domain {
     epoch: CachePadded<AtomicU64>,
     seen: Box<[CachePadded<AtomicU64>]>,
+    /// For each reader the oldest epoch that it still holds something of outside its bursts, [`NEVER`] for none.
+    held: Box<[AtomicU64]>,
     retired: Mutex<VecDeque<(Epoch, Box<dyn Any + Send>)>>,
 }
 
@@ -42,6 +44,7 @@ impl Default for Domain {
             seen: (0..MAX_READERS)
                 .map(|_| CachePadded::new(AtomicU64::new(FREE)))
                 .collect(),
+            held: (0..MAX_READERS).map(|_| AtomicU64::new(NEVER)).collect(),
             retired: Mutex::default(),
         }
     }
@@ -73,6 +76,15 @@ impl Domain {
         self.seen
             .iter()
             .all(|seen| seen.load(Ordering::Acquire) >= epoch)
+    }
+
+    /// Whether nobody works in an epoch before `epoch`, or holds something of one ([`Guard::hold`]): rules that ended with it may be unlinked.
+    pub fn quiet(&self, epoch: Epoch) -> bool {
+        self.passed(epoch)
+            && self
+                .held
+                .iter()
+                .all(|held| held.load(Ordering::Acquire) >= epoch)
     }
 
     /// Takes a reader slot; None when [`MAX_READERS`] are taken. The reader starts offline.
@@ -107,6 +119,8 @@ impl Domain {
             fence(Ordering::SeqCst);
             self.seen
                 .iter()
+                .map(|seen| &**seen)
+                .chain(self.held.iter())
                 .map(|seen| seen.load(Ordering::Acquire))
                 .min()
                 .unwrap_or(NEVER)
@@ -200,10 +214,39 @@ impl Guard<'_> {
     pub fn domain(&self) -> &Domain {
         &self.reader.domain
     }
+
+    /// Says that what was seen in `oldest` and later is still held when this guard has gone, until another call says otherwise; [`NEVER`] for nothing. It
+    /// keeps memory and rules that have ended from being freed, and no barrier from being answered. `oldest` is this guard's epoch, or one that has been held
+    /// without a break.
+    pub(crate) fn hold(&self, oldest: Epoch) {
+        debug_assert!(
+            oldest >= self.epoch.min(self.held()),
+            "holding what may be gone already"
+        );
+        self.domain().held[self.index()].store(oldest, Ordering::Release);
+    }
+
+    /// What [`Guard::hold`] has said last.
+    pub(crate) fn held(&self) -> Epoch {
+        self.domain().held[self.index()].load(Ordering::Relaxed)
+    }
+
+    /// A guard for going on in an epoch that is held.
+    pub(crate) fn in_held(&self, epoch: Epoch) -> Guard<'_> {
+        assert!(
+            epoch >= self.epoch.min(self.held()),
+            "an epoch that is not held"
+        );
+        Guard {
+            epoch,
+            reader: self.reader,
+        }
+    }
 }
 
 impl Drop for Reader {
     fn drop(&mut self) {
+        self.domain.held[self.index].store(NEVER, Ordering::Release);
         self.domain.seen[self.index].store(FREE, Ordering::Release);
     }
 }

@@ -1,6 +1,8 @@
 //! What a walk asks of the datapath around it.
 
+use crate::learn::{Ended, Request, Verdict};
 use crate::ops::{PortNo, ToController};
+use crate::walk::Frozen;
 use packet::{FlowKey, Frame, WordSet};
 
 /// What a host may know about the walk that calls it.
@@ -47,11 +49,13 @@ pub enum Drop {
     MeterController,
     /// An IP fragment, where the bridge drops them (`OFPC_FRAG_DROP`).
     Fragment,
+    /// Too many packets wait for rules that they have asked for.
+    HeldTooMany,
 }
 
 impl Drop {
     /// How many kinds there are.
-    pub const COUNT: usize = 10;
+    pub const COUNT: usize = 11;
 
     /// Names for counters, in the order of the variants.
     pub const NAMES: [&'static str; Drop::COUNT] = [
@@ -65,7 +69,32 @@ impl Drop {
         "meter",
         "meter_controller",
         "fragment",
+        "held_too_many",
     ];
+}
+
+/// Where a walk takes place, so that one which waits finds its way back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Place {
+    /// The host's name for the bridge.
+    pub bridge: u32,
+    /// Patch ports passed.
+    pub depth: u32,
+}
+
+/// What is worth counting about rules that packets ask for, beside drops.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// A packet waits.
+    Held,
+    /// A rule that was asked for is there.
+    Learned,
+    /// It is not, for this reason.
+    Refused(Verdict),
+    /// Control did not answer in time.
+    NoAnswer,
+    /// Too much was asked for already; the packet goes on without.
+    AskedTooMuch,
 }
 
 /// The datapath, as a walk sees it. All ports are numbers of the walk's bridge.
@@ -108,6 +137,34 @@ pub trait Host<F: Frame> {
 
     /// To the controllers; the frame stays with the walk.
     fn controller(&mut self, context: Context<'_>, to: &ToController, frame: &F);
+
+    /// To the controllers, one of which may send it back with what remains to be done; the frame stays with the walk, which ends here.
+    fn pause(&mut self, context: Context<'_>, to: &ToController, frame: &F, rest: Frozen) {
+        drop(rest);
+        self.controller(context, to, frame);
+    }
+
+    /// Where the walk takes place.
+    fn place(&self) -> Place {
+        Place::default()
+    }
+
+    /// Asks control for a rule; false when that is not possible now. The answer goes to [`crate::walk::Engine::answer`].
+    fn learn(&mut self, request: Request) -> bool {
+        drop(request);
+        false
+    }
+
+    /// Tells control that a rule has seen a connection's end; false when that is not possible now.
+    fn connection_ended(&mut self, ended: Ended) -> bool {
+        drop(ended);
+        false
+    }
+
+    /// Counts an event.
+    fn noted(&mut self, event: Event) {
+        let _ = event;
+    }
 
     /// Counts a packet whose headers lie. It is still walked, with the fields of the broken header zero, unless it is not even a frame.
     fn malformed(&mut self, reason: packet::parse::Malformed);

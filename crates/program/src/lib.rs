@@ -4,6 +4,7 @@
 //! * [`counters`]: packet and byte counts in slots that never move, one set for each worker.
 //! * [`meters`]: where workers find meters.
 //! * [`rule`] and [`ops`]: a rule, and the steps that its actions are compiled to.
+//! * [`learn`]: rules that packets ask for.
 //! * [`table`]: lookups by template; one writer, any number of readers that are never blocked.
 //! * [`walk`]: a packet's way through the tables, as data, a burst at a time.
 //!
@@ -15,6 +16,7 @@ mod conjunction;
 pub mod counters;
 pub mod epoch;
 pub mod host;
+pub mod learn;
 pub mod meters;
 pub mod ops;
 pub mod rule;

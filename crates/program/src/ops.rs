@@ -3,6 +3,7 @@
 //! An [`OpList`] is the rule's instructions in order of execution, flattened: apply-actions first, then changes of the action set and metadata,
 //! then an optional jump to a later table. Lists are shared by rules that do the same.
 
+use crate::learn::Learn;
 use crate::meters::MeterRef;
 use crate::spread::{Choice, HashFields};
 use packet::edit::CompiledSet;
@@ -218,6 +219,17 @@ pub enum Op {
     Meter(MeterRef),
     /// Hold the packet against a meter; above the rate the [`Op::Controller`] that follows is left out.
     MeterController(MeterRef),
+    /// Ask for a rule; the packet waits until it is in force.
+    Learn(Arc<Learn>),
+    /// Shorten the rule's timeouts when the packet ends a TCP connection. It is carried out when the rule is met.
+    FinTimeout {
+        /// Seconds without a packet, 0 for no change.
+        idle: u16,
+        /// Seconds since the rule was added, 0 for no change.
+        hard: u16,
+    },
+    /// Send to the controllers and stop there, until one of them says how it goes on.
+    Pause(Box<ToController>),
     /// End the whole walk, except that the action set is still run (ovs-actions(7), "exit").
     Exit,
 }
@@ -272,8 +284,29 @@ fn compiled(ops: Vec<Op>) -> Box<[Op]> {
     ready.into()
 }
 
+/// The shortest timeouts that `fin_timeout` among these steps brings, 0 for no change; None when there is none.
+pub(crate) fn fin_timeouts(ops: &[Op]) -> Option<(u16, u16)> {
+    let shorter = |a: u16, b: u16| if a == 0 || b == 0 { a.max(b) } else { a.min(b) };
+    ops.iter()
+        .filter_map(|op| match op {
+            Op::FinTimeout { idle, hard } => Some((*idle, *hard)),
+            Op::Clone(list) => fin_timeouts(&list.ops),
+            _ => None,
+        })
+        .reduce(|a, b| (shorter(a.0, b.0), shorter(a.1, b.1)))
+}
+
+/// Whether a step among these asks for a rule.
+pub(crate) fn learns(ops: &[Op]) -> bool {
+    ops.iter().any(|op| match op {
+        Op::Learn(_) => true,
+        Op::Clone(list) => learns(&list.ops),
+        _ => false,
+    })
+}
+
 impl Op {
-    fn words(&self) -> WordSet {
+    pub(crate) fn words(&self) -> WordSet {
         let field = |field: Field| field.def().words();
         match self {
             Op::OutputReg(bits) | Op::StackPush(bits) | Op::StackPop(bits) => field(bits.field),
@@ -291,6 +324,7 @@ impl Op {
                 .union(bundle.fields.words()),
             Op::CheckLength { dst, .. } => field(dst.field),
             Op::Meter(_) => field(Field::IpDscpShifted).union(field(Field::EthType)),
+            Op::Learn(learn) => learn.words(),
             Op::SetQueue(_) => WordSet::of_bytes(packet::key::at::SKB_PRIORITY, 4),
             _ => WordSet::EMPTY,
         }

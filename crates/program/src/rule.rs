@@ -5,7 +5,7 @@ use crate::epoch::{Epoch, NEVER};
 use crate::ops::{Op, OpList, PortNo};
 use packet::Match;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 /// What a rule says; fixed for its life. To change a rule, remove it and insert another in the same epoch with the same counter.
 #[derive(Clone, Debug)]
@@ -33,6 +33,14 @@ pub struct Rule {
     removed: AtomicU64,
     /// The port, when its only step is an output to one: most rules of most switches, so the walk has a short cut for them.
     pub(crate) only_output: Option<PortNo>,
+    /// The timeouts that a FIN or RST brings, when one of its steps says so: idle and hard seconds, 0 for no change.
+    pub(crate) fin: Option<(u16, u16)>,
+    /// Whether control has been told of one.
+    pub(crate) fin_told: AtomicBool,
+    /// What it was learned to do ([`crate::learn::Learn::fingerprint`]), 0 for a rule that was not learned.
+    pub(crate) fingerprint: AtomicU64,
+    /// When a packet last learned it again, in milliseconds of the datapath's clock.
+    pub(crate) learned_ms: AtomicU64,
     /// Next rule of its chain in a tuple.
     pub(crate) next: AtomicPtr<Rule>,
 }
@@ -44,11 +52,16 @@ impl Rule {
             [Op::Output(port)] => Some(*port),
             _ => None,
         };
+        let spec_fin = crate::ops::fin_timeouts(&spec.ops.ops);
         Rule {
             spec,
             added,
             removed: AtomicU64::new(NEVER),
             only_output,
+            fin: spec_fin,
+            fin_told: AtomicBool::new(false),
+            fingerprint: AtomicU64::new(0),
+            learned_ms: AtomicU64::new(0),
             next: AtomicPtr::default(),
         }
     }

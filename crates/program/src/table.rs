@@ -18,7 +18,9 @@ use crate::Program;
 use crate::conjunction::{self, SoftWriter};
 use crate::counters::{CounterId, Totals};
 use crate::epoch::{Epoch, Guard, NEVER};
+use crate::learn::Learn;
 use crate::meters::MeterRef;
+use crate::ops::learns;
 use crate::rule::{Rule, RuleSpec};
 use crate::tuple::{MaskedWord, Tuple, Words};
 pub(crate) use hot::{HotWords, Reads};
@@ -27,7 +29,9 @@ use smallvec::SmallVec;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+};
 
 /// Number of tables of a bridge. 254 is for internal use, 255 does not exist on the wire.
 pub const TABLES: usize = 255;
@@ -70,6 +74,18 @@ impl RuleRef {
     pub(crate) fn rule(&self) -> &Rule {
         // SAFETY: the writer unlinks and retires a rule only in `unlink`, which consumes the last `RuleRef` that it keeps.
         unsafe { self.0.as_ref() }
+    }
+
+    /// Says what the rule was learned to do ([`Learn::fingerprint`]), so that workers know it again.
+    pub fn set_fingerprint(&self, fingerprint: u64) {
+        self.rule()
+            .fingerprint
+            .store(fingerprint, Ordering::Relaxed);
+    }
+
+    /// When a packet last learned the rule that was there already, in milliseconds of the datapath's clock; 0 for never.
+    pub fn learned_ms(&self) -> u64 {
+        self.rule().learned_ms.load(Ordering::Relaxed)
     }
 }
 
@@ -128,6 +144,8 @@ pub struct Bridge {
     /// Whether fragments are dropped before the first lookup.
     fragments_dropped: AtomicBool,
     controller_meter: MeterRef,
+    /// Linked rules that ask for rules.
+    learning: AtomicUsize,
 }
 
 impl Bridge {
@@ -147,6 +165,7 @@ impl Bridge {
             fragment_ports: AtomicBool::new(true),
             fragments_dropped: AtomicBool::new(false),
             controller_meter: MeterRef::new(CONTROLLER_METER),
+            learning: AtomicUsize::new(0),
         })
     }
 
@@ -182,6 +201,23 @@ impl Bridge {
     #[inline(always)]
     pub(crate) fn drops_fragments(&self) -> bool {
         self.fragments_dropped.load(Ordering::Relaxed)
+    }
+
+    /// Whether rules ask for rules, so that packets must be walked one after the other.
+    #[inline(always)]
+    pub fn learns(&self) -> bool {
+        self.learning.load(Ordering::Relaxed) > 0
+    }
+
+    /// The rule that `learn` and these values mean, if one of its table, match and precedence holds in the guard's epoch, whatever it does.
+    pub fn find<'g>(
+        &self,
+        learn: &Learn,
+        values: &[u128],
+        guard: &'g Guard<'_>,
+    ) -> Option<&'g Rule> {
+        let key = learn.example(values);
+        find_exact(self.shape(learn.table, guard)?, learn, &key, guard.epoch())
     }
 
     /// The words of the key that rules match or actions read.
@@ -313,6 +349,34 @@ impl Drop for Bridge {
                 self.program.counters.free(CounterId(counter));
             }
         }
+    }
+}
+
+/// The rule that `learn` means where `key` has its values.
+fn find_exact<'g>(
+    shape: &'g Shape,
+    learn: &Learn,
+    key: &FlowKey,
+    epoch: Epoch,
+) -> Option<&'g Rule> {
+    let priority = learn.priority.into();
+    match shape {
+        Shape::Linear(entries) => entries.iter().find_map(|entry| {
+            let same = |(word, (at, mask)): (&MaskedWord, &(u8, u64))| {
+                (word.word, word.mask) == (*at, *mask)
+                    && key.words[usize::from(*at)] & mask == word.value
+            };
+            let same = entry.words.len() == learn.shape.len()
+                && entry.words.iter().zip(&learn.shape).all(same);
+            // SAFETY: the entry belongs to a shape that is alive for 'g, and a rule outlives every shape that names it.
+            let rule: &'g Rule = unsafe { entry.rule.as_ref() };
+            (same && rule.spec.priority == priority && rule.holds_in(epoch)).then_some(rule)
+        }),
+        Shape::Tuples(tuples) => tuples
+            .iter()
+            .find_map(|entry| entry.tuple.find_exact(&learn.shape, key, priority, epoch)),
+        // Learned rules are ordinary ones.
+        Shape::Conjunctive { ordinary, .. } => find_exact(ordinary.as_deref()?, learn, key, epoch),
     }
 }
 
@@ -520,7 +584,7 @@ impl Default for TableWriter {
 
 /// Whether a reader may still follow the chains of rules that have been a list since the epoch `since`.
 fn chains_in_use(program: &Program, since: Option<Epoch>) -> bool {
-    since.is_none_or(|epoch| epoch > program.domain.current() || !program.domain.passed(epoch))
+    since.is_none_or(|epoch| epoch > program.domain.current() || !program.domain.quiet(epoch))
 }
 
 fn mask_of(rule: &Rule) -> Box<[(u8, u64)]> {
@@ -682,6 +746,9 @@ impl BridgeWriter {
         let words = spec.matching.word_set().union(spec.ops.words());
         self.bridge.needed.fetch_or(words.0, Ordering::Release);
         self.ensure_counter(table);
+        if learns(&spec.ops.ops) {
+            self.bridge.learning.fetch_add(1, Ordering::Release);
+        }
         let program = Arc::clone(&self.bridge.program);
         let rule = Box::new(Rule::new(spec, program.domain.next()));
         let rule = RuleRef(NonNull::from(Box::leak(rule)));
@@ -816,7 +883,7 @@ impl BridgeWriter {
                 break;
             };
             if *epoch > passed {
-                if *epoch > program.domain.current() || !program.domain.passed(*epoch) {
+                if *epoch > program.domain.current() || !program.domain.quiet(*epoch) {
                     break;
                 }
                 passed = *epoch;
@@ -825,6 +892,9 @@ impl BridgeWriter {
                 break;
             };
             self.unlink(table, rule);
+            if learns(&rule.rule().spec.ops.ops) {
+                self.bridge.learning.fetch_sub(1, Ordering::Release);
+            }
             // SAFETY: made by `Box::leak` in `insert`, unlinked just now; the shape that may still name it was made before, and is retired by `commit`
             // no earlier than this rule, so both go after the same grace period.
             program

@@ -188,6 +188,28 @@ impl Tuple {
         &self.words
     }
 
+    /// The rule of this precedence that holds in `epoch` and matches exactly the words and masks of `shape`, with the values that `key` has there.
+    pub fn find_exact<'a>(
+        &'a self,
+        shape: &[(u8, u64)],
+        key: &FlowKey,
+        priority: u32,
+        epoch: Epoch,
+    ) -> Option<&'a Rule> {
+        if *self.words != *shape {
+            return None;
+        }
+        let view = self.view();
+        let mut rule = view.head(view.hash(key), key)?;
+        loop {
+            if rule.spec.priority == priority && rule.holds_in(epoch) {
+                return Some(rule);
+            }
+            // SAFETY: as in `first_held`.
+            rule = unsafe { rule.next.load(Ordering::Acquire).as_ref() }?;
+        }
+    }
+
     pub fn new(words: &[(u8, u64)]) -> Tuple {
         Tuple {
             words: words.into(),

@@ -7,9 +7,14 @@
 //! Outputs are put off as long as nothing changes the packet: the last one takes the frame itself, only the others cost a copy.
 
 mod edits;
+mod freeze;
 mod front;
+mod hold;
 mod meters;
 mod ways;
+
+pub use freeze::{Frozen, Thaw};
+pub use hold::{ASKED_MAX, HELD_BYTES, HELD_MAX, Held, PATIENCE_MS, Wait};
 
 use crate::action_set::{self, ActionSet};
 use crate::bits;
@@ -24,6 +29,7 @@ use packet::parse::{self, Layers, Malformed};
 use packet::{Field, FlowKey, Frame, Value, WordSet};
 use smallvec::SmallVec;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 /// Most resubmits, gotos and action lists that one packet may run through, as Open vSwitch's `MAX_RESUBMITS`.
 pub const MAX_RESUBMITS: u32 = 4096;
@@ -56,7 +62,7 @@ mod reserved {
     pub const NONE: u32 = 0xffff_ffff;
 }
 
-/// Steps to run. Valid for the burst: lists belong to rules seen under the burst's guard, to the walk's own action set, or to the caller.
+/// Steps to run. Valid for the burst: lists belong to rules seen under the burst's guard or in an epoch that is held, to the walk itself, or to the caller.
 #[derive(Clone, Copy)]
 struct Steps(NonNull<[Op]>);
 
@@ -72,7 +78,7 @@ impl Steps {
     }
 }
 
-// SAFETY: between bursts no `Steps` is kept (`Walk::reset` and the end of every burst clear them), so an idle engine may move to another thread.
+// SAFETY: between bursts a `Steps` is kept only in held walks, whose epoch is held with them (`Guard::hold`), so an idle engine may move to another thread.
 unsafe impl Send for Steps {}
 
 /// What a clone's steps must not change, put back when they are done.
@@ -116,6 +122,8 @@ struct Walk<F> {
     sent: bool,
     /// The lookup under way came from a resubmit: no rule means go on, not a miss.
     resubmitted: bool,
+    /// Lists of a walk that was frozen.
+    owned: Vec<Box<[Op]>>,
 }
 
 #[derive(Clone, Copy)]
@@ -139,11 +147,19 @@ struct Burst<'b, 'g> {
     valid: WordSet,
     now_ms: u64,
     counters: WorkerCounters<'b>,
+    /// Packets are walked one after the other, each to its end.
+    ordered: bool,
+    /// Lookups wait for rules on their way that have tickets up to this one.
+    before: u64,
 }
 
 enum Next {
     /// Look up in this table.
     Lookup(u8),
+    /// Look up with another ingress port, in this table.
+    LookupFrom(PortNo, u8),
+    /// Ask for the rule that the last step says.
+    Learn,
     Done,
 }
 
@@ -171,6 +187,7 @@ impl<F: Frame> Walk<F> {
             mirrored: 0,
             sent: false,
             resubmitted: false,
+            owned: Vec::new(),
         }
     }
 
@@ -268,6 +285,7 @@ impl<F: Frame> Walk<F> {
         self.set.clear();
         self.running_set = None;
         self.values.clear();
+        self.owned.clear();
     }
 
     fn fail<H: Host<F>>(&mut self, host: &mut H, reason: DropReason) -> Next {
@@ -479,7 +497,10 @@ impl<F: Frame> Walk<F> {
                     self.resubmitted = true;
                     if let Some(port) = in_port {
                         let table = table.unwrap_or(self.at.table);
-                        self.resubmit_from(burst, *port, table);
+                        if burst.ordered {
+                            return Next::LookupFrom(*port, table);
+                        }
+                        self.resubmit_from(burst, host, *port, table);
                         continue;
                     }
                     return Next::Lookup(table.unwrap_or(self.at.table));
@@ -507,7 +528,13 @@ impl<F: Frame> Walk<F> {
     }
 
     /// Looks up with another ingress port, which holds for the lookup only.
-    fn resubmit_from(&mut self, burst: &Burst<'_, '_>, port: PortNo, table: u8) {
+    fn resubmit_from<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        port: PortNo,
+        table: u8,
+    ) {
         self.hide_fragment_ports(burst);
         let own = self.key.u32(at::IN_PORT);
         self.key.set_u32(at::IN_PORT, port);
@@ -515,6 +542,9 @@ impl<F: Frame> Walk<F> {
         self.key.set_u32(at::IN_PORT, own);
         if let Some(rule) = found {
             self.count(burst, rule);
+            if rule.fin.is_some() {
+                self.connection_ends(host, table, rule);
+            }
             self.enter(Steps::of(&rule.spec.ops.ops), table, rule.spec.cookie);
         }
     }
@@ -661,6 +691,9 @@ impl<F: Frame> Walk<F> {
             }
             Op::Meter(meter) => return self.meter(burst, host, meter),
             Op::MeterController(meter) => self.meter_controller(burst, host, meter),
+            Op::Learn(_) => return Some(Next::Learn),
+            Op::FinTimeout { .. } => {} // done when the rule was met
+            Op::Pause(to) => self.freeze(burst, host, to),
             Op::Output(_)
             | Op::InPort
             | Op::All { .. }
@@ -756,6 +789,7 @@ pub struct Engine<F> {
     /// Walks that wait for a lookup: table and index.
     waiting: Vec<(u8, u16)>,
     group: Vec<u16>,
+    waiting_for: hold::Waiting<F>,
 }
 
 impl<F: Frame> Default for Engine<F> {
@@ -772,6 +806,7 @@ impl<F: Frame> Engine<F> {
             hot: vec![HotWords::ZERO; LOOKUP_MAX].into(),
             waiting: Vec::new(),
             group: Vec::new(),
+            waiting_for: hold::Waiting::new(),
         }
     }
 
@@ -794,10 +829,13 @@ impl<F: Frame> Engine<F> {
             valid: bridge.needed(),
             now_ms,
             counters: bridge.program().counters.of_worker(guard.index()),
+            ordered: bridge.learns() || self.waiting_for.concerns(host),
+            before: u64::MAX,
         };
         while !frames.is_empty() {
             // Only the general way tells fragments from others.
-            if !bridge.drops_fragments() && self.front(&burst, in_port, frames, mirrored, host) {
+            let short = !burst.ordered && !bridge.drops_fragments();
+            if short && self.front(&burst, in_port, frames, mirrored, host) {
                 self.drive(&burst, host);
                 continue;
             }
@@ -805,6 +843,10 @@ impl<F: Frame> Engine<F> {
             self.walks
                 .resize_with(self.walks.len().max(count), Walk::new);
             if self.parse(&burst, in_port, &mut frames[..count], host) {
+                if burst.ordered {
+                    self.first_lookup_in_order(&burst, frames.drain(..count), mirrored, host);
+                    continue;
+                }
                 self.first_lookup(&burst, frames.drain(..count), mirrored, host);
             } else {
                 self.sift(&burst, frames, count, mirrored, host);
@@ -890,8 +932,10 @@ impl<F: Frame> Engine<F> {
                 Some(rule) => Self::hit(walk, burst, host, 0, rule),
                 None => Self::missed(walk, burst, host, 0),
             };
-            if let Next::Lookup(table) = next {
-                self.waiting.push((table, index as u16));
+            match next {
+                Next::Done => {}
+                Next::Lookup(table) => self.waiting.push((table, index as u16)),
+                other => self.run_to_end(burst, host, index, other),
             }
         }
     }
@@ -920,6 +964,9 @@ impl<F: Frame> Engine<F> {
                 kept.push(frame);
             }
         }
+        if burst.ordered {
+            return self.first_lookup_in_order(burst, kept.into_iter(), mirrored, host);
+        }
         self.first_lookup(burst, kept.into_iter(), mirrored, host);
     }
 
@@ -931,7 +978,7 @@ impl<F: Frame> Engine<F> {
         guard: &Guard<'_>,
         in_port: PortNo,
         mut frame: F,
-        ops: &OpList,
+        ops: &Arc<OpList>,
         now_ms: u64,
         host: &mut H,
     ) {
@@ -941,6 +988,8 @@ impl<F: Frame> Engine<F> {
             valid: bridge.needed().union(ops.words()),
             now_ms,
             counters: bridge.program().counters.of_worker(guard.index()),
+            ordered: true,
+            before: u64::MAX,
         };
         if self.walks.is_empty() {
             self.walks.push(Walk::new());
@@ -950,10 +999,10 @@ impl<F: Frame> Engine<F> {
         walk.key.set_u32(at::ACTSET_OUTPUT, action_set::NO_OUTPUT);
         walk.start(frame, 0);
         walk.at.steps = Steps::of(&ops.ops);
-        if let Next::Lookup(table) = walk.run(&burst, host) {
-            self.waiting.push((table, 0));
-            self.drive(&burst, host);
-        }
+        let next = walk.run(&burst, host);
+        self.begin_with(guard, ops);
+        self.run_to_end(&burst, host, 0, next);
+        self.end_with();
     }
 
     /// Looks up and runs all walks that wait until none does.
@@ -989,8 +1038,10 @@ impl<F: Frame> Engine<F> {
                     }
                     None => Self::missed(walk, burst, host, table),
                 };
-                if let Next::Lookup(table) = next {
-                    self.waiting.push((table, *index));
+                match next {
+                    Next::Done => {}
+                    Next::Lookup(table) => self.waiting.push((table, *index)),
+                    other => self.run_to_end(burst, host, (*index).into(), other),
                 }
             }
             self.group = group;
@@ -1005,6 +1056,9 @@ impl<F: Frame> Engine<F> {
         table: u8,
         rule: &crate::rule::Rule,
     ) -> Next {
+        if rule.fin.is_some() {
+            walk.connection_ends(host, table, rule);
+        }
         let steps = Steps::of(&rule.spec.ops.ops);
         if walk.at.next == walk.at.steps.get().len()
             && walk.stack.is_empty()

@@ -75,7 +75,7 @@ fn a_packet_without_room_for_its_tag_is_dropped_and_counted() {
         },
     ];
     for tag in tags {
-        let list = OpList::new(vec![tag, Op::Output(2)]);
+        let list = std::sync::Arc::new(OpList::new(vec![tag, Op::Output(2)]));
         let mut walk = |room| {
             let mut sink = Sink::default();
             let mut engine = Engine::new();

@@ -15,6 +15,8 @@ use tokio::task::JoinHandle;
 const HOUSEKEEPING: Duration = Duration::from_millis(1000);
 /// Packet-ins fetched in one go, so that a flood of them leaves time for controllers' messages.
 const PACKET_INS: usize = 256;
+/// Rules that packets ask for, made in one go.
+const WISHES: usize = 256;
 
 /// A task that ends with its owner.
 struct Task(JoinHandle<anyhow::Result<()>>);
@@ -72,7 +74,7 @@ async fn keep_house(switch: Rc<Switch>, database: Rc<Database>) -> anyhow::Resul
     }
 }
 
-/// Fetches packets for the controllers from the workers and hands them out.
+/// Fetches packets for the controllers from the workers and hands them out; makes the rules that packets ask for.
 async fn deliver_packet_ins(switch: Rc<Switch>) -> anyhow::Result<()> {
     let descriptor = loop {
         match switch.with_datapath(|datapath| datapath.packet_in_fd()) {
@@ -91,6 +93,8 @@ async fn deliver_packet_ins(switch: Rc<Switch>) -> anyhow::Result<()> {
         else {
             return Ok(());
         };
+        // First the rules: packets wait for them.
+        switch.grant_wishes(WISHES);
         for packet in packets {
             switch.deliver(packet);
         }

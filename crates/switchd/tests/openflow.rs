@@ -770,6 +770,7 @@ fn packet_in(reason: PacketInReason) -> PacketIn {
         matching,
         data: vec![1; 300],
         userdata: Vec::new(),
+        continuation: Vec::new(),
     }
 }
 

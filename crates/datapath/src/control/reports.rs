@@ -7,11 +7,14 @@ use crate::history::INTERVAL_SECONDS;
 use crate::packet_in::{PacketIn, PacketInRing};
 use crate::port::BridgeId;
 use crate::report::WorkerInfo;
+use crate::wish::Wish;
 use crate::worker::PacketOut;
-use packet::Frame;
+use packet::{FlowKey, Frame};
 use program::Program;
 use program::epoch::Epoch;
+use program::learn::Answer;
 use program::ops::{OpList, PortNo};
+use program::walk::Frozen;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,15 +29,38 @@ impl<F: Frame + 'static> Datapath<F> {
         data: Vec<u8>,
         ops: Arc<OpList>,
     ) -> Result<(), Error> {
-        self.bridge(bridge)?;
+        self.send(PacketOut {
+            bridge,
+            in_port,
+            data,
+            ops,
+            rest: None,
+        })
+    }
+
+    /// Goes on with a packet that has stopped for the controllers: as it is now, with this metadata (the ingress port is in it). Carried out like
+    /// [`Datapath::packet_out`], and refused likewise.
+    pub fn resume(
+        &mut self,
+        bridge: BridgeId,
+        data: Vec<u8>,
+        metadata: FlowKey,
+        rest: Frozen,
+    ) -> Result<(), Error> {
+        self.send(PacketOut {
+            bridge,
+            in_port: metadata.u32(packet::key::at::IN_PORT),
+            data,
+            ops: Arc::default(),
+            rest: Some(Box::new((rest, metadata))),
+        })
+    }
+
+    fn send(&mut self, out: PacketOut) -> Result<(), Error> {
+        self.bridge(out.bridge)?;
         let refused = match self.workers.first() {
             None => Error::NoWorker,
-            Some(worker) => match worker.mailbox.packet_outs.push(PacketOut {
-                bridge,
-                in_port,
-                data,
-                ops,
-            }) {
+            Some(worker) => match worker.mailbox.packet_outs.push(out) {
                 Ok(()) => {
                     self.packet_outs += 1;
                     worker.mailbox.nudge();
@@ -74,6 +100,39 @@ impl<F: Frame + 'static> Datapath<F> {
             }
         }
         packets
+    }
+
+    /// Fetches up to `limit` wishes, taking turns between workers; wishes are told by the same descriptor as packet-ins ([`Datapath::packet_in_fd`]). Call it
+    /// after [`Datapath::take_packet_ins`].
+    pub fn take_wishes(&mut self, limit: usize) -> Vec<Wish> {
+        let mut wishes = Vec::new();
+        let mut empty = 0;
+        for worker in self.workers.iter().cycle() {
+            if wishes.len() >= limit {
+                self.packet_in_wake.raise();
+                break;
+            }
+            match worker.mailbox.wishes.pop() {
+                Some(wish) => {
+                    wishes.push(wish);
+                    empty = 0;
+                }
+                None => empty += 1,
+            }
+            if empty >= self.workers.len() {
+                break;
+            }
+        }
+        wishes
+    }
+
+    /// Answers a worker's wish for a rule, after what it led to has been published.
+    pub fn answer(&self, worker: usize, answer: Answer) {
+        if let Some(handle) = self.workers.iter().find(|handle| handle.number() == worker) {
+            // A worker asks for fewer rules than there is room, so none is lost while it lives; one that ended no longer waits.
+            let _ = handle.mailbox.answers.push(answer);
+            handle.mailbox.nudge();
+        }
     }
 
     /// What has been published and sent so far, for [`Datapath::barrier_passed`].
@@ -175,8 +234,12 @@ impl<F: Frame + 'static> Datapath<F> {
                     .sum(),
             ),
         ];
+        let learning = cells
+            .learning()
+            .map(|(name, count)| (name.to_owned(), count));
         drops
             .chain(malformed)
+            .chain(learning)
             .chain(others.map(|(name, count)| (name.to_owned(), count)))
             .collect()
     }

@@ -33,6 +33,10 @@ pub(super) struct Handle<F: Frame> {
 }
 
 impl<F: Frame> Handle<F> {
+    pub fn number(&self) -> usize {
+        self.number
+    }
+
     pub fn all_cycles(&self) -> u64 {
         let stats = self.mailbox.counters.read();
         stats.busy_cycles + stats.idle_cycles + stats.sleep_cycles

@@ -8,11 +8,14 @@ use crate::packet_in::PacketInRing;
 use crate::port::PortId;
 use crate::snapshot::Published;
 use crate::wake::Wake;
+use crate::wish::{ANSWERS, WishRing};
 use crossbeam_queue::ArrayQueue;
-use packet::Frame;
 use packet::io::TxQueue;
+use packet::{FlowKey, Frame};
 use program::Program;
+use program::learn::Answer;
 use program::ops::{OpList, PortNo};
+use program::walk::Frozen;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
@@ -96,6 +99,8 @@ pub(crate) struct PacketOut {
     pub in_port: PortNo,
     pub data: Vec<u8>,
     pub ops: Arc<OpList>,
+    /// Instead of `ops`: what is still to be done, and the packet's metadata.
+    pub rest: Option<Box<(Frozen, FlowKey)>>,
 }
 
 /// What all workers and control share.
@@ -119,6 +124,8 @@ pub(crate) struct Mailbox<F: Frame> {
     pub(super) wake: Wake,
     pub counters: Arc<WorkerCounters>,
     pub packet_ins: Arc<PacketInRing>,
+    pub wishes: Arc<WishRing>,
+    pub answers: ArrayQueue<Answer>,
     /// The thread has ended.
     pub ended: AtomicBool,
 }
@@ -137,7 +144,9 @@ impl<F: Frame> Mailbox<F> {
             sleeping: AtomicBool::new(false),
             wake,
             counters: Arc::default(),
+            wishes: Arc::new(WishRing::new(packet_ins.wake())),
             packet_ins,
+            answers: ArrayQueue::new(ANSWERS),
             ended: AtomicBool::new(false),
         }
     }

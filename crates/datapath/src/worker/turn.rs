@@ -3,11 +3,12 @@
 use super::mailbox::{Mailbox, PacketOut, Shared};
 use crate::counters::{Cell, DropReason};
 use crate::forward::{Egress, Forward, Patches};
+use crate::port::BridgeId;
 use crate::snapshot::{BridgeState, PortState, Snapshot};
 use packet::Frame;
 use packet::io::BURST;
 use program::epoch::Guard;
-use program::walk::Engine;
+use program::walk::{Engine, Thaw};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Packet-outs carried out per turn.
@@ -25,6 +26,8 @@ pub(super) struct Turn<'a, F: Frame> {
     pub(super) patches: &'a mut Patches<F>,
     /// The clock, read at the turn's first frame; 0 before.
     pub(super) now_ms: u64,
+    /// Packet-outs whose packets wait for rules: they are done when these are.
+    pub(super) outs_held: &'a mut u64,
 }
 
 impl<'a, F: Frame> Turn<'a, F> {
@@ -164,6 +167,7 @@ impl<'a, F: Frame> Turn<'a, F> {
             cell: self.cell,
             worker: self.guard.index(),
             packet_ins: &self.mailbox.packet_ins,
+            wishes: &self.mailbox.wishes,
             second: (self.now_ms / 1000) as u32,
             clock: &self.shared.clock,
             now_ns: 0,
@@ -187,13 +191,55 @@ impl<'a, F: Frame> Turn<'a, F> {
             };
             done.1 += 1;
             self.begin(1);
-            self.packet_out(&out);
+            let held = self.engine.held().0;
+            self.packet_out(out);
             self.follow_patches();
+            if self.engine.held().0 > held {
+                *self.outs_held += 1;
+                done.1 -= 1;
+            }
         }
         self.egress.flush(self.cell);
     }
 
-    fn packet_out(&mut self, out: &PacketOut) {
+    /// Lets packets go on that have waited for a rule.
+    #[cold]
+    pub(super) fn go_on(&mut self) {
+        while let Some(answer) = self.mailbox.answers.pop() {
+            self.engine.answer(answer);
+        }
+        self.begin(1);
+        let cell = self.cell;
+        self.engine
+            .settle(self.guard, self.now_ms, &mut |event| cell.noted(event));
+        while let Some(held) = self.engine.release() {
+            self.begin(1);
+            let place = held.place();
+            let id = BridgeId(place.bridge);
+            let bridge = self.snapshot.bridge(id.slot());
+            let Some(bridge) = bridge.filter(|bridge| bridge.id == id) else {
+                self.cell.drop(DropReason::BridgeGone, 1);
+                continue;
+            };
+            let (engine, mut host) = self.host(bridge, place.depth);
+            engine.resume(
+                held,
+                &bridge.program,
+                host.guard,
+                host.now_ms,
+                &mut host.forward,
+            );
+            self.follow_patches();
+        }
+        self.egress.flush(self.cell);
+        if self.engine.held().0 == 0 {
+            let done = std::mem::take(self.outs_held);
+            let count = &self.shared.packet_outs_done;
+            count.fetch_add(done, Ordering::Release);
+        }
+    }
+
+    fn packet_out(&mut self, out: PacketOut) {
         let Some(bridge) = self
             .snapshot
             .bridge(out.bridge.slot())
@@ -206,6 +252,16 @@ impl<'a, F: Frame> Turn<'a, F> {
         };
         self.cell.packet_outs.add(1);
         let (engine, mut host) = self.host(bridge, 0);
+        if let Some(rest) = out.rest {
+            let (rest, metadata) = *rest;
+            let thaw = Thaw {
+                frame,
+                metadata: &metadata,
+                rest,
+            };
+            let (guard, now_ms) = (host.guard, host.now_ms);
+            return engine.thaw(&bridge.program, guard, thaw, now_ms, &mut host.forward);
+        }
         engine.run_ops(
             &bridge.program,
             host.guard,

@@ -2,6 +2,7 @@
 #![allow(dead_code)] // each test uses its part
 
 pub mod generate;
+pub mod learning;
 
 use openflow::Version;
 use openflow::action::{Action, Instruction};

@@ -125,8 +125,10 @@ impl<F: Frame> Engine<F> {
             }
             None => Self::missed(walk, burst, host, 0),
         };
-        if let Next::Lookup(table) = next {
-            self.waiting.push((table, index as u16));
+        match next {
+            Next::Done => {}
+            Next::Lookup(table) => self.waiting.push((table, index as u16)),
+            other => self.run_to_end(burst, host, index, other),
         }
     }
 }

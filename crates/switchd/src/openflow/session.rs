@@ -240,7 +240,9 @@ impl Session {
             RATE_LIMITED.increment();
             return;
         }
-        let length = if packet.reason == PacketInReason::NoMatch {
+        // A packet that waits comes back as it goes.
+        let waits = !packet.continuation.is_empty();
+        let length = if packet.reason == PacketInReason::NoMatch && !waits {
             packet.data.len().min(self.miss_send_len.get().into())
         } else {
             packet.data.len()
@@ -250,6 +252,7 @@ impl Session {
             data: packet.data[..length].to_vec(),
             matching: packet.matching.clone(),
             userdata: packet.userdata.clone(),
+            continuation: packet.continuation.clone(),
             ..*packet
         };
         let bytes = encode(self.version, 0, &Message::PacketIn(packet));
@@ -431,6 +434,7 @@ impl Session {
                 };
                 self.reply(xid, &reply);
             }
+            Message::Resume(packet) => switch.resume(&packet)?,
             Message::SetFlowFormat(format) => self.flow_format.set(format),
             Message::FlowModTableId(set) => self.table_in_command.set(set),
             Message::SetPacketInFormat(format) => self.packet_in_format.set(format),

@@ -2,7 +2,7 @@
 
 use openflow::flow::{FlowMod, FlowStats, FlowStatsRequest};
 use openflow::group::{GroupDescription, GroupMod, GroupStats};
-use openflow::message::{Features, Fragments, PacketOut, QueueRequest};
+use openflow::message::{Features, Fragments, PacketIn, PacketOut, QueueRequest};
 use openflow::meter::{MeterConfig, MeterMod, MeterStats};
 use openflow::monitor::{MonitorRequest, RuleUpdate};
 use openflow::port::{PortDescription, PortMod, PortNo, PortStats};
@@ -52,6 +52,12 @@ pub trait Switch {
 
     /// Sends a packet: the changes before it hold for it too. The switch publishes them itself when it must.
     fn packet_out(&self, packet: &PacketOut, version: Version) -> Result<(), Error>;
+
+    /// Goes on with a packet that has stopped for the controllers.
+    fn resume(&self, packet: &PacketIn) -> Result<(), Error> {
+        let _ = packet;
+        Err(Error::ResumeUnsupported)
+    }
 
     /// Configures a port.
     fn port_mod(&self, change: &PortMod) -> Result<(), Error>;

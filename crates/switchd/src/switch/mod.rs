@@ -8,9 +8,11 @@
 
 pub mod bridge;
 mod bundle;
+mod continuation;
 pub mod database;
 pub mod execute;
 mod fail;
+mod learn;
 mod of;
 pub mod report;
 mod tables;
@@ -46,6 +48,8 @@ pub struct Switch {
     /// The bridges by name.
     pub bridges: RefCell<BTreeMap<String, Rc<Bridge>>>,
     running: RefCell<Option<Running>>,
+    /// Packets that have stopped for controllers.
+    continuations: RefCell<continuation::Continuations>,
     /// Whether packets and controllers wait until rules are restored (`flow-restore-wait`).
     pub restoring: Cell<bool>,
 }
@@ -71,6 +75,7 @@ impl Switch {
             applied: RefCell::default(),
             bridges: RefCell::default(),
             running: RefCell::new(None),
+            continuations: RefCell::default(),
             restoring: Cell::new(false),
         })
     }
@@ -175,6 +180,14 @@ impl Switch {
             let pipeline = bridge.pipeline.borrow();
             pipeline.name_options(&packet.key, &mut matching);
         }
+        let continuation = match packet.rest {
+            Some(rest) => {
+                let now = self.clock.now_ms();
+                let mut kept = self.continuations.borrow_mut();
+                kept.keep(packet.bridge, *rest, now)
+            }
+            None => Vec::new(),
+        };
         let message = PacketIn {
             format: PacketInFormat::default(),
             buffer_id: NO_BUFFER,
@@ -192,6 +205,7 @@ impl Switch {
             matching,
             data: packet.data,
             userdata: packet.userdata,
+            continuation,
         };
         openflow.packet_in(&message, packet.controller_id);
     }

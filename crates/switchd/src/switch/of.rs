@@ -6,7 +6,7 @@ use crate::config::ofport;
 use crate::openflow::{FlowDump, LocalFuture, Switch};
 use openflow::flow::{FlowMod, FlowStatsRequest};
 use openflow::group::{GroupCommand, GroupDescription, GroupMod, GroupStats};
-use openflow::message::{Capabilities, Features, Fragments, PacketOut, QueueRequest};
+use openflow::message::{Capabilities, Features, Fragments, PacketIn, PacketOut, QueueRequest};
 use openflow::meter::{MeterConfig, MeterMod, MeterStats};
 use openflow::monitor::{MonitorRequest, RuleUpdate};
 use openflow::port::{
@@ -346,6 +346,10 @@ impl Switch for Bridge {
         self.publish();
         self.send_packet_out(program, &packet.data);
         Ok(())
+    }
+
+    fn resume(&self, packet: &PacketIn) -> Result<(), Error> {
+        self.resume_packet(packet)
     }
 
     fn port_mod(&self, change: &PortMod) -> Result<(), Error> {

@@ -1,0 +1,425 @@
+//! Rules that packets ask for (`NXAST_LEARN`), and what goes with them.
+//!
+//! A worker says which rule a packet wants ([`program::learn::Request`]); it is made into a flow mod and carried out like one that a controller sends, a
+//! strict modify that adds. A rule that is there already and does the same only has its hard timeout restarted. `delete_learned` and `limit` ask about the
+//! rules of one table and cookie: such pairs are watched from when a rule names one until the last such rule has gone, so that neither question needs a search.
+
+use crate::store::{Rule, RuleId};
+use crate::{Clock, FlowModOutcome, Pipeline, check};
+use openflow::Version;
+use openflow::action::{Action, Instruction, Learn, LearnSource, LearnTarget, Subfield};
+use openflow::error::Error;
+use openflow::flow::{FlowFlags, FlowMod, FlowModCommand, FlowRemovedReason};
+use openflow::port;
+use packet::Match;
+use program::learn::{self, Ended, NO_COOKIE, Part, Source, Target, Verdict};
+use program::ops::Bits;
+use std::collections::HashMap;
+
+/// The highest table that a rule may be learned into.
+const LAST_TABLE: u8 = 253;
+/// Most bits of one element.
+const WIDEST: u16 = 128;
+/// Bits that one load writes.
+const LOADED: u16 = 64;
+
+/// A table and a cookie that a rule's `learn` names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Named {
+    pair: (u8, u64),
+    deletes: bool,
+}
+
+/// What is known of a table and cookie that rules name.
+#[derive(Default, Debug)]
+struct Watched {
+    /// `learn` actions that name it.
+    names: usize,
+    /// Those of them with `delete_learned`.
+    deletes: usize,
+    /// Rules in the table with the cookie.
+    rules: usize,
+}
+
+/// The tables and cookies that rules name.
+#[derive(Default)]
+pub(crate) struct Learned {
+    watched: HashMap<(u8, u64), Watched>,
+    /// Those whose last `delete_learned` has gone.
+    orphans: Vec<(u8, u64)>,
+}
+
+/// The cookie of a new rule.
+fn cookie_of(cookie: u64) -> u64 {
+    if cookie == NO_COOKIE { 0 } else { cookie }
+}
+
+fn bits(part: &Subfield) -> Bits {
+    Bits {
+        field: part.field,
+        start: part.start,
+        bits: part.bits,
+    }
+}
+
+/// What is compiled of a `learn` action.
+pub(crate) fn compile(action: &Learn) -> learn::Learn {
+    let width = |source: &LearnSource| match source {
+        LearnSource::Field(from) => from.bits,
+        LearnSource::Immediate { bits, .. } => *bits,
+    };
+    let part = |spec: &openflow::action::LearnSpec| Part {
+        source: match &spec.source {
+            LearnSource::Field(from) => Source::Field(bits(from)),
+            LearnSource::Immediate { value, .. } => Source::Number(*value),
+        },
+        target: match &spec.target {
+            LearnTarget::Match(to) => Target::Match(bits(to)),
+            LearnTarget::Load(to) => Target::Load(bits(to)),
+            LearnTarget::Output => Target::Output(width(&spec.source)),
+        },
+    };
+    learn::Learn {
+        table: action.table,
+        priority: action.priority,
+        cookie: action.cookie,
+        idle_timeout: action.idle_timeout,
+        hard_timeout: action.hard_timeout,
+        fin_idle_timeout: action.fin_idle_timeout,
+        fin_hard_timeout: action.fin_hard_timeout,
+        send_flow_rem: action.send_flow_rem,
+        limit: action.limit,
+        result: action.result.as_ref().map(bits),
+        parts: action.specs.iter().map(part).collect(),
+        ..learn::Learn::default()
+    }
+    .shaped()
+}
+
+/// What of a list of instructions asks for rules.
+pub(crate) fn named(instructions: &[Instruction]) -> Box<[Named]> {
+    let mut all = Vec::new();
+    for instruction in instructions {
+        if let Instruction::ApplyActions(actions) = instruction {
+            collect(actions, &mut all);
+        }
+    }
+    all.into()
+}
+
+fn collect(actions: &[Action], all: &mut Vec<Named>) {
+    for action in actions {
+        match action {
+            Action::Learn(learn) if learn.delete_learned || learn.limit != 0 => all.push(Named {
+                pair: (learn.table, cookie_of(learn.cookie)),
+                deletes: learn.delete_learned,
+            }),
+            Action::Clone(inner) => collect(inner, all),
+            _ => {}
+        }
+    }
+}
+
+impl check::Situation<'_> {
+    /// Open vSwitch's `learn_check`: what is read must be in the packets that come here, and what the new rule names in the packets that it matches.
+    pub(crate) fn learn(&mut self, learn: &Learn) -> Result<(), Error> {
+        if learn.table > LAST_TABLE {
+            return Err(Error::BadActionArgument);
+        }
+        let none = Match::any();
+        let mut learned = check::Situation::new(&none, Version::V1_0);
+        for spec in &learn.specs {
+            let bits = match &spec.source {
+                LearnSource::Field(from) => {
+                    self.source(from)?;
+                    from.bits
+                }
+                LearnSource::Immediate { bits, .. } => *bits,
+            };
+            match &spec.target {
+                _ if bits > WIDEST => return Err(Error::BadActionArgument),
+                LearnTarget::Match(to) | LearnTarget::Load(to) if to.bits != bits => {
+                    return Err(Error::BadActionArgument);
+                }
+                LearnTarget::Match(to) => {
+                    learned.source(to)?;
+                    if let LearnSource::Immediate { value, .. } = &spec.source {
+                        learned.will_match(to, *value);
+                    }
+                }
+                LearnTarget::Load(to) => learned.loaded(to)?,
+                LearnTarget::Output => {}
+            }
+        }
+        match &learn.result {
+            Some(result) if result.bits != 1 => Err(Error::BadActionArgument),
+            Some(result) if !packet::edit::is_metadata(result.field) => {
+                Err(Error::BadActionArgument)
+            }
+            Some(result) => self.destination(result),
+            None => Ok(()),
+        }
+    }
+
+    /// Notes that the packets have this number in these bits.
+    fn will_match(&mut self, to: &Subfield, value: u128) {
+        let def = to.field.def();
+        let place = |number: u128| {
+            let number = number << to.start >> def.wire_shift << def.shift;
+            packet::Value::from_u128(number, def.bytes)
+        };
+        let ones = if to.bits == WIDEST {
+            u128::MAX
+        } else {
+            (1 << to.bits) - 1
+        };
+        self.matching
+            .to_mut()
+            .set_bytes(def.offset, &place(value & ones), &place(ones));
+    }
+
+    fn loaded(&mut self, to: &Subfield) -> Result<(), Error> {
+        if !check::writable(to.field) {
+            return Err(Error::BadSetArgument);
+        }
+        self.destination(to)
+    }
+}
+
+/// The flow mod that makes the rule: `ovs-ofctl --strict mod-flows`, as ovs-actions(7) says.
+fn flow_mod(learn: &learn::Learn, values: &[u128]) -> FlowMod {
+    let mut actions = Vec::new();
+    if learn.fin_idle_timeout != 0 || learn.fin_hard_timeout != 0 {
+        actions.push(Action::FinTimeout {
+            idle: learn.fin_idle_timeout,
+            hard: learn.fin_hard_timeout,
+        });
+    }
+    for (part, value) in learn.parts.iter().zip(values) {
+        match part.target {
+            Target::Match(_) => {}
+            Target::Load(to) => loads(&mut actions, to, *value),
+            Target::Output(width) => actions.extend(output(width, *value)),
+        }
+    }
+    FlowMod {
+        command: FlowModCommand::ModifyStrict,
+        table: learn.table,
+        matching: learn.matching(values),
+        priority: learn.priority,
+        cookie: cookie_of(learn.cookie),
+        cookie_filter: 0,
+        cookie_mask: 0,
+        modify_cookie: learn.cookie != NO_COOKIE,
+        modify_adds: true,
+        idle_timeout: learn.idle_timeout,
+        hard_timeout: learn.hard_timeout,
+        importance: 0,
+        flags: FlowFlags {
+            send_flow_rem: learn.send_flow_rem,
+            ..FlowFlags::default()
+        },
+        out_port: port::ANY,
+        out_group: 0xffff_ffff,
+        buffer_id: 0xffff_ffff,
+        instructions: vec![Instruction::ApplyActions(actions)],
+    }
+}
+
+/// A load for each 64 bits, the lowest first, as Open vSwitch sends them.
+fn loads(actions: &mut Vec<Action>, to: Bits, value: u128) {
+    for start in (0..to.bits).step_by(LOADED.into()) {
+        let bits = LOADED.min(to.bits - start);
+        let part = (value >> start) as u64;
+        actions.push(Action::Load {
+            dst: Subfield {
+                field: to.field,
+                start: to.start + start,
+                bits,
+            },
+            value: part & u64::MAX >> (LOADED - bits),
+        });
+    }
+}
+
+/// An output to a port, or to one of the reserved ports that a learned rule may name; to others there is none.
+fn output(width: u16, value: u128) -> Option<Action> {
+    let number = match u16::try_from(value) {
+        Ok(number) => port::from_u16(number),
+        Err(_) if width <= 16 => return None,
+        Err(_) => u32::try_from(value).ok()?,
+    };
+    let reserved = [port::IN_PORT, port::FLOOD, port::LOCAL, port::ALL];
+    (number < port::MAX || reserved.contains(&number)).then_some(Action::Output {
+        port: number,
+        max_len: 0,
+    })
+}
+
+impl Pipeline {
+    /// Makes a rule that a packet has asked for, or finds it made. Workers see it after [`Pipeline::commit`] and the domain's next publication.
+    pub fn learn(
+        &mut self,
+        learn: &learn::Learn,
+        values: &[u128],
+        now: Clock,
+    ) -> (Verdict, FlowModOutcome) {
+        let change = flow_mod(learn, values);
+        let find = |pipeline: &Pipeline| {
+            pipeline
+                .store
+                .find(change.table, change.priority.into(), &change.matching)
+        };
+        if let Some(id) = find(self)
+            && self.is_learned(id, &change)
+        {
+            if let Some(rule) = self.store.get_mut(id) {
+                rule.modified_ms = now.ms();
+                rule.handle.set_fingerprint(learn.fingerprint(values));
+            }
+            return (Verdict::Known, FlowModOutcome::default());
+        }
+        if learn.limit != 0 && self.rules_of(change.table, change.cookie) >= learn.limit as usize {
+            return (Verdict::LimitReached, FlowModOutcome::default());
+        }
+        match Pipeline::flow_mod(self, &change, Version::V1_0, now) {
+            Err(_) => (Verdict::Refused, FlowModOutcome::default()),
+            Ok(outcome) => {
+                if let Some(rule) = find(self).and_then(|id| self.store.get(id)) {
+                    rule.handle.set_fingerprint(learn.fingerprint(values));
+                }
+                (Verdict::Learned, outcome)
+            }
+        }
+    }
+
+    /// Whether a rule need not change.
+    fn is_learned(&self, id: RuleId, change: &FlowMod) -> bool {
+        self.store.get(id).is_some_and(|rule| {
+            (!change.modify_cookie || rule.cookie == change.cookie)
+                && *rule.behaviour.instructions == *change.instructions
+        })
+    }
+
+    /// Rules in a table with a cookie.
+    fn rules_of(&self, table: u8, cookie: u64) -> usize {
+        match self.learned.watched.get(&(table, cookie)) {
+            Some(watched) => watched.rules,
+            // Of a packet-out, or of a rule that has gone meanwhile.
+            None => self.count_rules(table, cookie),
+        }
+    }
+
+    fn count_rules(&self, table: u8, cookie: u64) -> usize {
+        self.store
+            .table(table)
+            .filter(|(_, rule)| rule.cookie == cookie && !rule.is_hidden())
+            .count()
+    }
+
+    /// Shortens the timeouts of a rule that has seen the end of a connection. True when it changed.
+    pub fn connection_ended(&mut self, ended: &Ended) -> bool {
+        let id = self
+            .store
+            .find(ended.table, ended.priority, &ended.matching);
+        let shorter = |least: u16, now: u16| match (least, now) {
+            (0, now) => now,
+            (least, 0) => least,
+            (least, now) => least.min(now),
+        };
+        let Some((id, rule)) = id.and_then(|id| Some((id, self.store.get_mut(id)?))) else {
+            return false;
+        };
+        let before = (rule.idle_timeout, rule.hard_timeout);
+        rule.idle_timeout = shorter(ended.idle, rule.idle_timeout);
+        rule.hard_timeout = shorter(ended.hard, rule.hard_timeout);
+        let changed = before != (rule.idle_timeout, rule.hard_timeout);
+        if changed {
+            self.disarm(id);
+            self.arm(id);
+        }
+        changed
+    }
+
+    /// A rule has come. Call it before [`Pipeline::rule_went`] for the one whose place it takes.
+    pub(crate) fn rule_came(&mut self, id: RuleId) {
+        let Some(rule) = self.store.get(id) else {
+            return;
+        };
+        if rule.behaviour.learns.is_empty() && self.learned.watched.is_empty() {
+            return;
+        }
+        let (pair, behaviour) = ((rule.table, rule.cookie), rule.behaviour.clone());
+        if !rule.is_hidden()
+            && let Some(watched) = self.learned.watched.get_mut(&pair)
+        {
+            watched.rules += 1;
+        }
+        for named in &behaviour.learns {
+            if !self.learned.watched.contains_key(&named.pair) {
+                let rules = self.count_rules(named.pair.0, named.pair.1);
+                let watched = Watched {
+                    rules,
+                    ..Watched::default()
+                };
+                self.learned.watched.insert(named.pair, watched);
+            }
+            if let Some(watched) = self.learned.watched.get_mut(&named.pair) {
+                watched.names += 1;
+                watched.deletes += usize::from(named.deletes);
+            }
+        }
+    }
+
+    /// A rule has gone.
+    pub(crate) fn rule_went(&mut self, rule: &Rule) {
+        let Learned { watched, orphans } = &mut self.learned;
+        if watched.is_empty() {
+            return;
+        }
+        if !rule.is_hidden()
+            && let Some(watched) = watched.get_mut(&(rule.table, rule.cookie))
+        {
+            watched.rules -= 1;
+        }
+        for named in &rule.behaviour.learns {
+            let Some(entry) = watched.get_mut(&named.pair) else {
+                continue;
+            };
+            entry.names -= 1;
+            entry.deletes -= usize::from(named.deletes);
+            if named.deletes && entry.deletes == 0 {
+                orphans.push(named.pair);
+            }
+            if entry.names == 0 {
+                watched.remove(&named.pair);
+            }
+        }
+    }
+
+    /// Undoing a batch brings back what it took; nothing is to be deleted for it.
+    pub(crate) fn forget_orphans(&mut self) {
+        self.learned.orphans.clear();
+    }
+
+    /// Deletes what rules with `delete_learned` have left behind.
+    pub(crate) fn delete_orphans(&mut self, outcome: &mut FlowModOutcome, now: Clock) {
+        while let Some((table, cookie)) = self.learned.orphans.pop() {
+            let named_again = self.learned.watched.get(&(table, cookie));
+            if named_again.is_some_and(|watched| watched.deletes > 0) {
+                continue;
+            }
+            let left: Vec<RuleId> = self
+                .store
+                .table(table)
+                .filter(|(_, rule)| rule.cookie == cookie && !rule.is_hidden())
+                .map(|(id, _)| id)
+                .collect();
+            outcome.changed += left.len();
+            for id in left {
+                let told = self.take_out(id, FlowRemovedReason::Delete, now);
+                outcome.removed.extend(told);
+            }
+        }
+    }
+}

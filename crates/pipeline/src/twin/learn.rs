@@ -1,0 +1,195 @@
+//! Rules that a packet asks for, in the twin: worked out from the action's own words, bit by bit, into the flow mod that a controller would send.
+//! Whoever evaluates carries them out when the packet is done, for a packet does not meet the rules that it learns.
+
+use super::{Machine, ones};
+use openflow::action::{Action, Instruction, Learn, LearnSource, LearnTarget, Subfield};
+use openflow::flow::{FlowFlags, FlowMod, FlowModCommand};
+use openflow::port;
+use packet::key::at;
+use packet::{Field, Match, Value};
+
+/// FIN and RST.
+const ENDS: u16 = 0x05;
+
+/// A rule whose timeouts a packet shortens (`fin_timeout`).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Ended {
+    /// Which of the packet's hits it is.
+    pub hit: usize,
+    /// Seconds, 0 for no change.
+    pub idle: u16,
+    /// Seconds, 0 for no change.
+    pub hard: u16,
+}
+
+impl Machine<'_> {
+    /// `learn`: notes the rule, unless there is no room for it.
+    pub(super) fn learn(&mut self, learn: &Learn) {
+        let change = self.learned_rule(learn);
+        let known = self.has_rule(&change);
+        let room = known || learn.limit == 0 || self.rules_like(&change) < learn.limit as usize;
+        if room && !known {
+            self.outcome.learned.push(change);
+        }
+        if let Some(result) = &learn.result {
+            self.write(result, u128::from(room));
+        }
+    }
+
+    /// `fin_timeout`, of the rule that is being carried out.
+    pub(super) fn fin_timeout(&mut self, idle: u16, hard: u16) {
+        self.look_at(Field::TcpFlags);
+        let ends = self.key.u16(at::TCP_FLAGS) & ENDS != 0;
+        if let (true, Some(hit)) = (ends, self.within.last().copied()) {
+            self.outcome.ended.push(Ended { hit, idle, hard });
+        }
+    }
+
+    /// ovs-actions(7): like `ovs-ofctl --strict mod-flows`, which adds.
+    fn learned_rule(&mut self, learn: &Learn) -> FlowMod {
+        let mut matching = Match::any();
+        let mut actions = Vec::new();
+        if learn.fin_idle_timeout > 0 || learn.fin_hard_timeout > 0 {
+            actions.push(Action::FinTimeout {
+                idle: learn.fin_idle_timeout,
+                hard: learn.fin_hard_timeout,
+            });
+        }
+        for spec in &learn.specs {
+            let (value, bits) = match &spec.source {
+                LearnSource::Field(from) => (self.read(from), from.bits),
+                LearnSource::Immediate { value, bits } => (*value, *bits),
+            };
+            match &spec.target {
+                LearnTarget::Match(to) => add_bits(&mut matching, to, value),
+                LearnTarget::Load(to) => {
+                    let mut done = 0;
+                    while done < to.bits {
+                        let bits = (to.bits - done).min(64);
+                        actions.push(Action::Load {
+                            dst: Subfield {
+                                field: to.field,
+                                start: to.start + done,
+                                bits,
+                            },
+                            value: (value >> done & ones(bits)) as u64,
+                        });
+                        done += bits;
+                    }
+                }
+                LearnTarget::Output => actions.extend(output(value, bits)),
+            }
+        }
+        FlowMod {
+            command: FlowModCommand::ModifyStrict,
+            table: learn.table,
+            matching,
+            priority: learn.priority,
+            cookie: if learn.cookie == u64::MAX {
+                0
+            } else {
+                learn.cookie
+            },
+            cookie_filter: 0,
+            cookie_mask: 0,
+            modify_cookie: learn.cookie != u64::MAX,
+            modify_adds: true,
+            idle_timeout: learn.idle_timeout,
+            hard_timeout: learn.hard_timeout,
+            importance: 0,
+            flags: FlowFlags {
+                send_flow_rem: learn.send_flow_rem,
+                ..FlowFlags::default()
+            },
+            out_port: port::ANY,
+            out_group: u32::MAX,
+            buffer_id: u32::MAX,
+            instructions: vec![Instruction::ApplyActions(actions)],
+        }
+    }
+
+    /// Whether a rule is there, or has been learned by this packet, that does the same already.
+    fn has_rule(&self, change: &FlowMod) -> bool {
+        let mut rules = self.pipeline.store.table(change.table);
+        let there = rules.any(|(_, rule)| {
+            rule.priority == u32::from(change.priority)
+                && rule.matching == change.matching
+                && (!change.modify_cookie || rule.cookie == change.cookie)
+                && *rule.behaviour.instructions == *change.instructions
+        });
+        let same = |learned: &FlowMod| {
+            (learned.table, learned.priority) == (change.table, change.priority)
+                && learned.matching == change.matching
+        };
+        let earlier = self
+            .outcome
+            .learned
+            .iter()
+            .rev()
+            .find(|learned| same(learned));
+        earlier.map_or(there, |learned| learned.instructions == change.instructions)
+    }
+
+    /// Rules of the table and cookie, with those that this packet adds.
+    fn rules_like(&self, change: &FlowMod) -> usize {
+        let rules = || {
+            self.pipeline
+                .store
+                .table(change.table)
+                .map(|(_, rule)| rule)
+        };
+        let there = rules().filter(|rule| rule.cookie == change.cookie).count();
+        let mut new: Vec<&FlowMod> = Vec::new();
+        for learned in &self.outcome.learned {
+            let same = |priority: u32, matching: &Match| {
+                priority == u32::from(learned.priority) && *matching == learned.matching
+            };
+            let old = rules().any(|rule| same(rule.priority, &rule.matching))
+                || new.iter().any(|other| {
+                    other.table == learned.table && same(other.priority.into(), &other.matching)
+                });
+            if !old && (learned.table, learned.cookie) == (change.table, change.cookie) {
+                new.push(learned);
+            }
+        }
+        there + new.len()
+    }
+}
+
+/// Adds bits to a match, one by one.
+fn add_bits(matching: &mut Match, to: &Subfield, number: u128) {
+    let def = to.field.def();
+    let number = if to.field == Field::InPort && usize::from(to.bits) == def.action_bits {
+        return matching.set_exact(Field::InPort, port::from_u16(number as u16).into());
+    } else {
+        number
+    };
+    let (mut value, mut mask) = (Value::zero(def.bytes), Value::zero(def.bytes));
+    for bit in 0..to.bits {
+        let Some(place) = usize::from(to.start + bit).checked_sub(def.wire_shift) else {
+            continue; // bits below the field, which read as zero
+        };
+        let place = place + def.shift;
+        let (byte, one) = (def.bytes - 1 - place / 8, 1 << (place % 8));
+        mask[byte] |= one;
+        if number >> bit & 1 == 1 {
+            value[byte] |= one;
+        }
+    }
+    matching.set_bytes(def.offset, &value, &mask);
+}
+
+/// An output to an ordinary port, or to one of the four reserved ones that a learned rule may name.
+fn output(number: u128, bits: u16) -> Option<Action> {
+    let number = match number {
+        0..=0xffff => port::from_u16(number as u16),
+        _ if bits > 16 => u32::try_from(number).ok()?,
+        _ => return None,
+    };
+    let usable = number < port::MAX
+        || [port::IN_PORT, port::FLOOD, port::LOCAL, port::ALL].contains(&number);
+    usable.then_some(Action::Output {
+        port: number,
+        max_len: 0,
+    })
+}

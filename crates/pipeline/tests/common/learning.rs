@@ -1,0 +1,400 @@
+//! A switch whose packets ask for rules: the engine with a control side that answers at once, and learn actions to choose from.
+
+use super::Switch;
+use super::generate::Random;
+use openflow::action::{Action, Learn, LearnSource, LearnSpec, LearnTarget, Subfield};
+use packet::parse::Malformed;
+use packet::{Field, FlowKey, Frame, HeapFrame, WordSet};
+use pipeline::twin::{Effect, Sent};
+use program::epoch::Reader;
+use program::host::{Context, Drop, Host};
+use program::learn::{Answer, Ended, Request};
+use program::ops::{PacketInReason, ToController};
+use program::walk::{Engine, Frozen, Thaw};
+
+/// A packet that has stopped, with what is known of it.
+struct Paused {
+    bytes: Vec<u8>,
+    metadata: FlowKey,
+    rest: Frozen,
+}
+
+/// Notes what a walk does in the twin's words, and what it asks for.
+#[derive(Default)]
+struct Notes {
+    effects: Vec<Effect>,
+    requests: Vec<Request>,
+    ended: Vec<Ended>,
+    paused: Vec<Paused>,
+}
+
+impl Notes {
+    fn sent(context: &Context<'_>, frame: &HeapFrame) -> Sent {
+        Sent {
+            in_port: context.in_port,
+            queue: context.queue,
+            bytes: frame.to_vec(),
+        }
+    }
+}
+
+impl Host<HeapFrame> for Notes {
+    fn output(&mut self, context: Context<'_>, port: u32, frame: HeapFrame, to_in_port: bool) {
+        *context.sent = true;
+        self.effects.push(Effect::Output {
+            port,
+            to_in_port,
+            sent: Notes::sent(&context, &frame),
+        });
+    }
+    fn output_all(&mut self, context: Context<'_>, frame: HeapFrame, flood: bool) {
+        *context.sent = true;
+        self.effects.push(Effect::All {
+            flood,
+            sent: Notes::sent(&context, &frame),
+        });
+    }
+    fn normal(&mut self, context: Context<'_>, frame: HeapFrame) {
+        *context.sent = true;
+        self.effects
+            .push(Effect::Normal(Notes::sent(&context, &frame)));
+    }
+    fn controller(&mut self, context: Context<'_>, to: &ToController, frame: &HeapFrame) {
+        self.effects.push(Effect::Controller {
+            reason: to.reason,
+            table: context.table,
+            cookie: context.cookie,
+            max_len: to.max_len,
+            controller_id: to.controller_id,
+            userdata: to.userdata.clone(),
+            key: Box::new(FlowKey::ZERO),
+            bytes: frame.to_vec(),
+        });
+    }
+    fn pause(&mut self, context: Context<'_>, to: &ToController, frame: &HeapFrame, rest: Frozen) {
+        let mut metadata = *context.key;
+        metadata.clear(WordSet(u64::MAX).minus(context.valid));
+        self.paused.push(Paused {
+            bytes: frame.to_vec(),
+            metadata,
+            rest,
+        });
+        self.controller(context, to, frame);
+    }
+    fn learn(&mut self, request: Request) -> bool {
+        self.requests.push(request);
+        true
+    }
+    fn connection_ended(&mut self, ended: Ended) -> bool {
+        self.ended.push(ended);
+        true
+    }
+    fn port_is_live(&self, _: u32) -> bool {
+        true
+    }
+    fn now_ns(&mut self) -> u64 {
+        0
+    }
+    fn malformed(&mut self, _: Malformed) {}
+    fn dropped(&mut self, _: Drop) {}
+}
+
+/// Effects without what is not defined: keys, and where a clone's or an action set's step stands.
+pub fn comparable(effects: &[Effect]) -> Vec<Effect> {
+    let mut effects = effects.to_vec();
+    for effect in &mut effects {
+        if let Effect::Controller {
+            reason,
+            table,
+            cookie,
+            key,
+            max_len,
+            ..
+        } = effect
+        {
+            **key = FlowKey::ZERO;
+            if *reason != PacketInReason::Action && *reason != PacketInReason::NoMatch {
+                (*table, *cookie) = (0, 0);
+            }
+            *max_len = 0;
+        }
+    }
+    effects
+}
+
+/// A packet's last two bytes, by which packets of a burst are told apart.
+pub fn tail(effect: &Effect) -> Vec<u8> {
+    let bytes = match effect {
+        Effect::Output { sent, .. } | Effect::All { sent, .. } | Effect::Normal(sent) => {
+            &sent.bytes
+        }
+        Effect::Controller { bytes, .. } => bytes,
+    };
+    bytes[bytes.len() - 2..].to_vec()
+}
+
+/// A switch that walks packets, and a control side.
+pub struct Walker {
+    pub switch: Switch,
+    /// Whether requests are answered.
+    pub answers: bool,
+    engine: Engine<HeapFrame>,
+    reader: Reader,
+    asked: usize,
+    paused: usize,
+}
+
+impl Walker {
+    pub fn new() -> Walker {
+        let switch = Switch::new();
+        let reader = switch.program.domain.reader().unwrap();
+        switch.program.counters.add_worker(reader.index());
+        Walker {
+            switch,
+            answers: true,
+            engine: Engine::new(),
+            reader,
+            asked: 0,
+            paused: 0,
+        }
+    }
+
+    /// Requests since the last time.
+    pub fn asked(&mut self) -> usize {
+        std::mem::take(&mut self.asked)
+    }
+
+    /// Packets that have stopped for controllers since the last time.
+    pub fn paused(&mut self) -> usize {
+        std::mem::take(&mut self.paused)
+    }
+
+    /// Walks that wait, and their bytes.
+    pub fn held(&self) -> (usize, usize) {
+        self.engine.held()
+    }
+
+    /// Walks packets as one burst, until all are done, and tells what left.
+    pub fn walk(&mut self, in_port: u32, packets: &[Vec<u8>]) -> Vec<Effect> {
+        let mut notes = Notes::default();
+        let mut frames = packets.iter().map(|bytes| HeapFrame::new(bytes)).collect();
+        let guard = self.reader.begin();
+        self.engine.burst(
+            &self.switch.bridge,
+            &guard,
+            in_port,
+            &mut frames,
+            0,
+            self.switch.now,
+            &mut notes,
+        );
+        let _ = guard;
+        self.attend(&mut notes);
+        let settled = self.settle_into(&mut notes);
+        debug_assert!(settled || !self.answers);
+        comparable(&notes.effects)
+    }
+
+    /// Lets what may go on go on.
+    pub fn settle(&mut self) -> Vec<Effect> {
+        let mut notes = Notes::default();
+        self.settle_into(&mut notes);
+        comparable(&notes.effects)
+    }
+
+    /// The control side: answers requests, resumes packets.
+    fn attend(&mut self, notes: &mut Notes) {
+        let now = self.switch.clock();
+        let mut answers = Vec::new();
+        for request in std::mem::take(&mut notes.requests) {
+            self.asked += 1;
+            if self.answers {
+                let learned = self
+                    .switch
+                    .pipeline
+                    .learn(&request.learn, &request.values, now);
+                if learned.1.changed > 0 {
+                    self.switch.publish();
+                }
+                answers.push(Answer {
+                    ticket: request.ticket,
+                    verdict: learned.0,
+                    epoch: self.switch.program.domain.current(),
+                });
+            }
+        }
+        for ended in std::mem::take(&mut notes.ended) {
+            self.switch.pipeline.connection_ended(&ended);
+        }
+        self.switch.publish();
+        for answer in answers {
+            self.engine.answer(answer);
+        }
+    }
+
+    /// True when nothing waits any more.
+    fn settle_into(&mut self, notes: &mut Notes) -> bool {
+        for _ in 0..1000 {
+            // What is not needed any more goes as early as it can.
+            self.switch.pipeline.housekeep(usize::MAX);
+            self.switch.program.domain.publish();
+            self.switch.program.domain.collect();
+            let guard = self.reader.begin();
+            self.engine.settle(&guard, self.switch.now, &mut |_| {});
+            while let Some(held) = self.engine.release() {
+                let (bridge, now) = (&self.switch.bridge, self.switch.now);
+                self.engine.resume(held, bridge, &guard, now, notes);
+            }
+            for paused in std::mem::take(&mut notes.paused) {
+                self.paused += 1;
+                let thaw = Thaw {
+                    frame: HeapFrame::new(&paused.bytes),
+                    metadata: &paused.metadata,
+                    rest: paused.rest,
+                };
+                let (bridge, now) = (&self.switch.bridge, self.switch.now);
+                self.engine.thaw(bridge, &guard, thaw, now, notes);
+            }
+            let _ = guard;
+            let done = notes.requests.is_empty() && notes.paused.is_empty();
+            self.attend(notes);
+            if done && (self.engine.held().0 == 0 || !self.answers) {
+                let guard = self.reader.begin();
+                self.engine.settle(&guard, self.switch.now, &mut |_| {});
+                return self.engine.held().0 == 0;
+            }
+        }
+        panic!("walks that never end");
+    }
+}
+
+fn part(field: Field, start: u16, bits: u16) -> Subfield {
+    Subfield { field, start, bits }
+}
+
+fn whole(field: Field) -> Subfield {
+    part(field, 0, field.def().action_bits as u16)
+}
+
+fn spec(source: LearnSource, target: LearnTarget) -> LearnSpec {
+    LearnSpec { source, target }
+}
+
+fn plain(table: u8, priority: u16, specs: Vec<LearnSpec>) -> Learn {
+    Learn {
+        idle_timeout: 0,
+        hard_timeout: 0,
+        priority,
+        cookie: 0,
+        send_flow_rem: false,
+        delete_learned: false,
+        table,
+        fin_idle_timeout: 0,
+        fin_hard_timeout: 0,
+        limit: 0,
+        result: None,
+        specs,
+    }
+}
+
+/// Learns Ethernet sources as destinations.
+pub fn learn_source(table: u8, hard_timeout: u16) -> Learn {
+    let specs = vec![
+        spec(
+            LearnSource::Field(whole(Field::EthSrc)),
+            LearnTarget::Match(whole(Field::EthDst)),
+        ),
+        spec(
+            LearnSource::Field(whole(Field::InPort)),
+            LearnTarget::Output,
+        ),
+    ];
+    Learn {
+        hard_timeout,
+        ..plain(table, 99, specs)
+    }
+}
+
+/// Elements of a match, which go together.
+fn matches(random: &mut Random) -> Vec<LearnSpec> {
+    let from = |source: Subfield, target: Subfield| {
+        spec(LearnSource::Field(source), LearnTarget::Match(target))
+    };
+    let fixed = |value: u128, target: Subfield| {
+        let bits = target.bits;
+        spec(
+            LearnSource::Immediate { value, bits },
+            LearnTarget::Match(target),
+        )
+    };
+    match random.below(8) {
+        0 => vec![from(whole(Field::EthSrc), whole(Field::EthDst))],
+        1 => vec![from(whole(Field::EthSrc), whole(Field::EthSrc))],
+        2 => vec![
+            from(whole(Field::EthDst), whole(Field::EthSrc)),
+            from(part(Field::VlanTci, 0, 12), part(Field::VlanTci, 0, 12)),
+        ],
+        3 => vec![from(whole(Field::InPort), whole(Field::InPort))],
+        4 => vec![from(part(Field::EthSrc, 0, 8), part(Field::Reg2, 4, 8))],
+        5 => vec![fixed(0x0800, whole(Field::EthType))],
+        6 => vec![
+            fixed(0x0800, whole(Field::EthType)),
+            fixed(6, whole(Field::IpProto)),
+            from(part(Field::EthDst, 0, 16), whole(Field::TcpDst)),
+        ],
+        _ => vec![from(
+            part(Field::EthDst, 3, 40),
+            part(Field::Metadata, 2, 40),
+        )],
+    }
+}
+
+fn does(random: &mut Random) -> LearnSpec {
+    let number = |value: u128, target: Subfield| {
+        let bits = target.bits;
+        spec(
+            LearnSource::Immediate { value, bits },
+            LearnTarget::Load(target),
+        )
+    };
+    match random.below(6) {
+        0 | 1 => spec(
+            LearnSource::Field(whole(Field::InPort)),
+            LearnTarget::Output,
+        ),
+        2 => number(random.below(4).into(), whole(Field::Reg0)),
+        3 => number(u128::from(random.next()) << 40 | 5, whole(Field::Xxreg1)),
+        4 => spec(
+            LearnSource::Field(whole(Field::EthSrc)),
+            LearnTarget::Load(whole(Field::EthDst)),
+        ),
+        _ => spec(
+            LearnSource::Field(part(Field::EthSrc, 0, 2)),
+            LearnTarget::Output,
+        ),
+    }
+}
+
+/// Learn actions, each of which makes rules of a precedence and form of its own, so that no two of them overlap, into the tables that rules lie in.
+pub fn learn_actions(random: &mut Random) -> Vec<Action> {
+    let some = 1 + random.below(5);
+    let one = |random: &mut Random, index: u64| {
+        let mut specs = matches(random);
+        (0..random.below(3)).for_each(|_| specs.push(does(random)));
+        let mut learn = plain(1 + random.below(4) as u8, 50 + index as u16, specs);
+        learn.cookie = random.pick(&[0, 7, u64::MAX]);
+        learn.idle_timeout = random.pick(&[0, 60]);
+        learn.hard_timeout = random.pick(&[0, 600]);
+        learn.delete_learned = random.one_in(4) && learn.cookie == 7;
+        learn.send_flow_rem = random.one_in(4);
+        learn.limit = random.pick(&[0, 0, 0, 1, 3]);
+        if random.one_in(3) {
+            learn.result = Some(part(Field::Reg0, random.below(2) as u16, 1));
+        }
+        if random.one_in(4) {
+            (learn.fin_idle_timeout, learn.fin_hard_timeout) = (5, random.pick(&[0, 9]));
+        }
+        Action::Learn(Box::new(learn))
+    };
+    (0..some).map(|index| one(random, index)).collect()
+}

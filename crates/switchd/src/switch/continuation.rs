@@ -1,0 +1,184 @@
+//! Packets that have stopped for controllers (`controller(pause)`), until one of them says how they go on (`NXT_RESUME`).
+//!
+//! Open vSwitch sends all that remains to be done along with the packet and keeps nothing. Here the steps are compiled, so they stay, and the controller gets
+//! their name: a property like Open vSwitch's `NXCPT_BRIDGE` that holds a number of this process and one of the packet. Any controller of the bridge may send it
+//! back, once. What is kept is bounded in number, size and time; the oldest goes first, and whoever comes for it hears `NXR_STALE`.
+
+use super::Bridge;
+use crate::coverage::Counter;
+use datapath::BridgeId;
+use openflow::Error;
+use openflow::message::PacketIn;
+use packet::FlowKey;
+use program::walk::Frozen;
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
+
+/// Packets that may wait at a time.
+const KEPT: usize = 4096;
+/// Steps that they may have left to do altogether.
+const STEPS: usize = 1 << 17;
+/// How long one may wait, in milliseconds.
+const LIMIT_MS: u64 = 300_000;
+/// `NXCPT_BRIDGE`, whose content is a UUID.
+const PROPERTY: u16 = 0x8000;
+/// Bytes of the property: header and content.
+const LENGTH: u16 = 20;
+/// Shortest packet.
+const ETHERNET: usize = 14;
+
+static STALE: Counter = Counter::new("continuation_stale");
+static EXPIRED: Counter = Counter::new("continuation_expired");
+
+struct Kept<B> {
+    number: u64,
+    bridge: B,
+    since_ms: u64,
+    steps: usize,
+    /// None once somebody has come for it.
+    rest: Option<Frozen>,
+}
+
+/// What is kept, the oldest first.
+pub(super) struct Continuations<B = BridgeId> {
+    instance: u64,
+    numbers: u64,
+    steps: usize,
+    kept: VecDeque<Kept<B>>,
+}
+
+impl<B> Default for Continuations<B> {
+    fn default() -> Self {
+        Continuations {
+            // A switch that was started anew knows nothing of what the one before it kept.
+            instance: RandomState::new().hash_one(std::process::id()),
+            numbers: 0,
+            steps: 0,
+            kept: VecDeque::new(),
+        }
+    }
+}
+
+impl<B: PartialEq> Continuations<B> {
+    /// Keeps what remains to be done with a packet; returns the name for it.
+    pub(super) fn keep(&mut self, bridge: B, rest: Frozen, now_ms: u64) -> Vec<u8> {
+        let steps = rest.steps().max(1);
+        self.steps += steps;
+        self.numbers += 1;
+        self.kept.push_back(Kept {
+            number: self.numbers,
+            bridge,
+            since_ms: now_ms,
+            steps,
+            rest: Some(rest),
+        });
+        self.trim(now_ms);
+        let mut name = Vec::with_capacity(24);
+        name.extend(PROPERTY.to_be_bytes());
+        name.extend(LENGTH.to_be_bytes());
+        name.extend(self.instance.to_be_bytes());
+        name.extend(self.numbers.to_be_bytes());
+        name.extend([0; 4]);
+        name
+    }
+
+    fn trim(&mut self, now_ms: u64) {
+        while let Some(oldest) = self.kept.front() {
+            let late = now_ms.saturating_sub(oldest.since_ms) > LIMIT_MS;
+            let done = oldest.rest.is_none();
+            if !done && !late && self.kept.len() <= KEPT && self.steps <= STEPS {
+                break;
+            }
+            if !done {
+                EXPIRED.increment();
+                self.steps -= oldest.steps;
+            }
+            self.kept.pop_front();
+        }
+    }
+
+    /// Gives out what remains to be done, once.
+    fn take(&mut self, bridge: B, name: &[u8], now_ms: u64) -> Option<Frozen> {
+        self.trim(now_ms);
+        let (head, rest) = name.split_at_checked(4)?;
+        let (instance, rest) = rest.split_at_checked(8)?;
+        let (number, _) = rest.split_at_checked(8)?;
+        let known = *head == [0x80, 0, 0, LENGTH as u8] && *instance == self.instance.to_be_bytes();
+        let number = u64::from_be_bytes(number.try_into().ok()?);
+        let at = self
+            .kept
+            .binary_search_by_key(&number, |kept| kept.number)
+            .ok()
+            .filter(|_| known)?;
+        let kept = self.kept.get_mut(at).filter(|kept| kept.bridge == bridge)?;
+        let rest = kept.rest.take()?;
+        self.steps -= kept.steps;
+        Some(rest)
+    }
+}
+
+impl Bridge {
+    /// Goes on with a packet that has stopped: as it is in the message, with the metadata that is in there.
+    pub(super) fn resume_packet(&self, packet: &PacketIn) -> Result<(), Error> {
+        if packet.data.len() < ETHERNET {
+            return Err(Error::BadPacket);
+        }
+        let switch = self.switch();
+        let now = switch.clock.now_ms();
+        let rest = switch
+            .continuations
+            .borrow_mut()
+            .take(self.id, &packet.continuation, now);
+        let Some(rest) = rest else {
+            STALE.increment();
+            return Err(Error::ResumeStale);
+        };
+        let mut metadata = FlowKey::ZERO;
+        for word in packet.matching.words() {
+            metadata.words[usize::from(word.word)] = word.value;
+        }
+        // Rules that were changed before hold for it.
+        self.publish();
+        let sent = switch.with_datapath(|datapath| {
+            datapath.resume(self.id, packet.data.clone(), metadata, rest)
+        });
+        if let Ok(Err(error)) = sent {
+            tracing::warn!(target: "ofproto", "{}: resume: {error}", self.name);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packet_goes_on_once_and_only_in_its_bridge() {
+        let mut kept = Continuations::default();
+        let mut other = Continuations::default();
+        let (here, there) = (1, 2);
+        let name = kept.keep(here, Frozen::default(), 5);
+        assert_eq!(name.len() % 8, 0);
+        assert!(other.take(here, &name, 5).is_none());
+        assert!(kept.take(there, &name, 5).is_none());
+        for length in 0..20 {
+            assert!(kept.take(here, &name[..length], 5).is_none());
+        }
+        assert!(kept.take(here, &name, 5).is_some());
+        assert!(kept.take(here, &name, 5).is_none());
+    }
+
+    #[test]
+    fn the_oldest_makes_room_and_nothing_stays_for_ever() {
+        let mut kept = Continuations::default();
+        let here = 1;
+        let names: Vec<Vec<u8>> = (0..=KEPT)
+            .map(|_| kept.keep(here, Frozen::default(), 5))
+            .collect();
+        assert!(kept.take(here, &names[0], 5).is_none());
+        assert!(kept.take(here, &names[1], 5).is_some());
+        assert!(kept.take(here, &names[2], 6 + LIMIT_MS).is_none());
+        assert_eq!((kept.kept.len(), kept.steps), (0, 0));
+    }
+}

@@ -1,0 +1,70 @@
+//! Rules that packets ask for: made as if a controller had sent them, published one by one, and the workers that hold the packets told.
+
+use super::{Bridge, Switch};
+use datapath::wish::{Wanted, Wish};
+use program::learn::{Answer, Request, Verdict};
+
+impl Switch {
+    /// Makes up to `limit` of the rules that packets ask for.
+    pub fn grant_wishes(&self, limit: usize) {
+        let wishes = self.with_datapath(|datapath| datapath.take_wishes(limit));
+        let wishes = wishes.unwrap_or_default();
+        if wishes.is_empty() {
+            return;
+        }
+        let mut answers = Vec::new();
+        for Wish {
+            bridge,
+            worker,
+            wanted,
+        } in wishes
+        {
+            let bridge = self.bridge_by_id(bridge);
+            match (wanted, bridge) {
+                (Wanted::Rule(request), Some(bridge)) => {
+                    let verdict = bridge.learn(&request);
+                    answers.push((worker, self.answer(&request, verdict)));
+                }
+                (Wanted::Rule(request), None) => {
+                    answers.push((worker, self.answer(&request, Verdict::Refused)));
+                }
+                (Wanted::Ended(ended), Some(bridge)) => {
+                    bridge.pipeline.borrow_mut().connection_ended(&ended);
+                }
+                (Wanted::Ended(_), None) => {}
+            }
+        }
+        let _ = self.with_datapath(|datapath| {
+            for (worker, answer) in answers {
+                datapath.answer(worker, answer);
+            }
+        });
+    }
+
+    fn answer(&self, request: &Request, verdict: Verdict) -> Answer {
+        Answer {
+            ticket: request.ticket,
+            verdict,
+            epoch: self.program.domain.current(),
+        }
+    }
+}
+
+impl Bridge {
+    fn learn(&self, request: &Request) -> Verdict {
+        let now = self.switch().now();
+        let (verdict, outcome) =
+            self.pipeline
+                .borrow_mut()
+                .learn(&request.learn, &request.values, now);
+        if verdict == Verdict::LimitReached {
+            tracing::info!(target: "ofproto", "{}: Learn limit for flow {} reached.", self.name, request.learn.cookie);
+        }
+        if outcome.changed > 0 {
+            // Each rule has an epoch of its own: the packet that asked for it goes on in the one before.
+            self.publish();
+        }
+        self.tell_removed(outcome.removed);
+        verdict
+    }
+}
