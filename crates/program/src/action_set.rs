@@ -28,7 +28,9 @@ fn rank(op: &Op) -> u8 {
         | Op::SetVlanVid { .. }
         | Op::SetVlanPcp { .. } => CHANGES,
         Op::SetQueue(_) => 11,
-        _ => OUTPUTS,
+        Op::Resubmit { .. } => FINALS,
+        Op::Group(_) => FINALS + 2,
+        _ => FINALS + 1,
     }
 }
 
@@ -37,14 +39,14 @@ const MAX_STEPS: usize = 1024;
 
 /// Sets and moves all run, in the order in which they were written, as in Open vSwitch: one may read what another wrote.
 const CHANGES: u8 = 10;
-/// Of outputs only the last runs.
-const OUTPUTS: u8 = 20;
+/// Of a group, outputs and resubmits only the first of these runs (1.3.5 section 5.10), and of outputs only the last that was written.
+const FINALS: u8 = 20;
 
 /// Whether a new step takes the place of an old one.
 fn same_kind(old: &Op, new: &Op) -> bool {
     match rank(old) {
         CHANGES => false,
-        OUTPUTS => rank(new) == OUTPUTS,
+        FINALS.. => rank(old) == rank(new),
         _ => discriminant(old) == discriminant(new),
     }
 }
@@ -55,7 +57,8 @@ pub(crate) const NO_OUTPUT: PortNo = 0xffff_fff7;
 impl ActionSet {
     /// The port that the set sends to as it is now, as the field `actset_output` says it.
     pub fn output(&self) -> PortNo {
-        match self.ops.last() {
+        let outputs = |op: &&Op| !matches!(op, Op::Group(_)); // which does not count
+        match self.ops.iter().rev().find(outputs) {
             Some(Op::Output(port)) => *port,
             Some(Op::InPort) => 0xffff_fff8,
             Some(Op::Resubmit { .. }) => 0xffff_fff9, // OFPP_TABLE
@@ -85,16 +88,21 @@ impl ActionSet {
         &self.ops
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.ops.is_empty()
+    }
+
     pub fn clear(&mut self) {
         self.ops.clear();
     }
 
     /// The steps to run: none when no output is among them, for then the packet is dropped and nothing it carries matters.
     pub fn take(&mut self) -> Option<Box<[Op]>> {
-        let ops = std::mem::take(&mut self.ops);
-        ops.last()
-            .is_some_and(|op| rank(op) == OUTPUTS)
-            .then(|| ops.into())
+        let mut ops = std::mem::take(&mut self.ops);
+        let last = ops.pop().filter(|op| rank(op) >= FINALS)?;
+        ops.truncate(ops.partition_point(|op| rank(op) < FINALS));
+        ops.push(last);
+        Some(ops.into())
     }
 }
 
@@ -109,6 +117,23 @@ mod tests {
         assert!(set.write(&[Op::PopVlan, Op::Output(2)]));
         let ops = set.take().unwrap();
         assert_eq!(&*ops, &[Op::PopVlan, Op::PushVlan(0x8100), Op::Output(2)]);
+    }
+
+    #[test]
+    fn a_group_goes_before_outputs_and_those_before_resubmits() {
+        let group = Op::Group(crate::group::GroupRef::unbound(3));
+        let resubmit = Op::Resubmit {
+            in_port: None,
+            table: Some(2),
+        };
+        let mut set = ActionSet::default();
+        assert!(set.write(&[group.clone(), Op::PopVlan, Op::Output(1), resubmit.clone()]));
+        assert_eq!(set.output(), 1, "the group does not count");
+        assert_eq!(&*set.take().unwrap(), &[Op::PopVlan, group]);
+        assert!(set.write(&[resubmit.clone(), Op::Output(1), Op::Output(2)]));
+        assert_eq!(&*set.take().unwrap(), &[Op::Output(2)]);
+        assert!(set.write(std::slice::from_ref(&resubmit)));
+        assert_eq!(&*set.take().unwrap(), &[resubmit]);
     }
 
     #[test]

@@ -51,11 +51,17 @@ pub enum Drop {
     Fragment,
     /// Too many packets wait for rules that they have asked for.
     HeldTooMany,
+    /// A group that there is not.
+    NoGroup,
+    /// A group none of whose buckets is live.
+    NoLiveBucket,
+    /// Groups behind groups, deeper than allowed.
+    GroupTooDeep,
 }
 
 impl Drop {
     /// How many kinds there are.
-    pub const COUNT: usize = 11;
+    pub const COUNT: usize = 14;
 
     /// Names for counters, in the order of the variants.
     pub const NAMES: [&'static str; Drop::COUNT] = [
@@ -70,6 +76,9 @@ impl Drop {
         "meter_controller",
         "fragment",
         "held_too_many",
+        "no_group",
+        "no_live_bucket",
+        "group_too_deep",
     ];
 }
 

@@ -5,6 +5,7 @@
 //! * [`meters`]: where workers find meters.
 //! * [`rule`] and [`ops`]: a rule, and the steps that its actions are compiled to.
 //! * [`learn`]: rules that packets ask for.
+//! * [`group`]: groups, and how a select group chooses.
 //! * [`table`]: lookups by template; one writer, any number of readers that are never blocked.
 //! * [`walk`]: a packet's way through the tables, as data, a burst at a time.
 //!
@@ -15,6 +16,7 @@ mod bits;
 mod conjunction;
 pub mod counters;
 pub mod epoch;
+pub mod group;
 pub mod host;
 pub mod learn;
 pub mod meters;

@@ -3,6 +3,8 @@
 //! An [`OpList`] is the rule's instructions in order of execution, flattened: apply-actions first, then changes of the action set and metadata,
 //! then an optional jump to a later table. Lists are shared by rules that do the same.
 
+use crate::action_set::ActionSet;
+use crate::group::{Bucket, GroupRef};
 use crate::learn::Learn;
 use crate::meters::MeterRef;
 use crate::spread::{Choice, HashFields};
@@ -230,6 +232,10 @@ pub enum Op {
     },
     /// Send to the controllers and stop there, until one of them says how it goes on.
     Pause(Box<ToController>),
+    /// Run a group's buckets, each as on a copy.
+    Group(GroupRef),
+    /// Run a bucket as on a copy; stands in groups only.
+    Bucket(Arc<Bucket>),
     /// End the whole walk, except that the action set is still run (ovs-actions(7), "exit").
     Exit,
 }
@@ -254,6 +260,16 @@ impl OpList {
             [Op::Conjunction(clauses)] => Some(clauses),
             _ => None,
         }
+    }
+
+    /// Gives the groups that its steps name their slots.
+    pub fn bind(&mut self, find: &impl Fn(u32) -> GroupRef) {
+        self.ops.iter_mut().for_each(|op| op.bind(find));
+    }
+
+    /// Whether it writes to the action set.
+    pub(crate) fn writes_set(&self) -> bool {
+        self.ops.iter().any(|op| matches!(op, Op::WriteActions(_)))
     }
 
     /// The words of the key that its steps read or change, so must be filled by the parser when the list may run.
@@ -305,7 +321,29 @@ pub(crate) fn learns(ops: &[Op]) -> bool {
     })
 }
 
+/// Steps in the order in which an action set runs them, without those that it does not run: none at all when nothing would leave. None when there are too
+/// many for a set.
+pub fn in_set_order(ops: &[Op]) -> Option<Vec<Op>> {
+    let mut set = ActionSet::default();
+    set.write(ops)
+        .then(|| set.take().map(Vec::from).unwrap_or_default())
+}
+
 impl Op {
+    /// Gives the groups that it names their slots.
+    pub fn bind(&mut self, find: &impl Fn(u32) -> GroupRef) {
+        match self {
+            Op::Group(group) => *group = find(group.number),
+            Op::WriteActions(ops) if ops.iter().any(|op| matches!(op, Op::Group(_))) => {
+                let mut bound = ops.to_vec();
+                bound.iter_mut().for_each(|op| op.bind(find));
+                *ops = bound.into();
+            }
+            Op::Clone(list) => Arc::make_mut(list).bind(find),
+            _ => {}
+        }
+    }
+
     pub(crate) fn words(&self) -> WordSet {
         let field = |field: Field| field.def().words();
         match self {
@@ -317,6 +355,7 @@ impl Op {
                 .iter()
                 .fold(WordSet::EMPTY, |set, op| set.union(op.words())),
             Op::Clone(list) => list.words(),
+            Op::Bucket(bucket) => bucket.words(),
             Op::Multipath(multipath) => multipath.fields.words().union(field(multipath.dst.field)),
             Op::Bundle(bundle) => bundle
                 .dst

@@ -49,13 +49,14 @@ const WEIGHED_MAX: u32 = 64;
 /// Hashes that [`Choice::Iterate`] tries: at worst each fits with probability 1/2.
 const ITERATIONS: u32 = 64;
 
-fn mix(hash: u64, value: u64) -> u64 {
+/// Mixes a number into a hash.
+pub(crate) fn mix(hash: u64, value: u64) -> u64 {
     let product = u128::from(hash ^ value ^ 0x9e37_79b9_7f4a_7c15) * 0xd6e8_feb8_6659_fd93_u128;
     product as u64 ^ (product >> 64) as u64
 }
 
 /// A hash of two things that is the same when they change places.
-fn pair(one: u64, other: u64) -> u64 {
+pub(crate) fn pair(one: u64, other: u64) -> u64 {
     mix(0x51, one).wrapping_add(mix(0x51, other))
 }
 

@@ -18,6 +18,7 @@ use crate::Program;
 use crate::conjunction::{self, SoftWriter};
 use crate::counters::{CounterId, Totals};
 use crate::epoch::{Epoch, Guard, NEVER};
+use crate::group::{Group, GroupRef, GroupTable};
 use crate::learn::Learn;
 use crate::meters::MeterRef;
 use crate::ops::learns;
@@ -139,6 +140,9 @@ pub struct Bridge {
     program: Arc<Program>,
     slots: Box<[Slot]>,
     needed: AtomicU64,
+    groups: GroupTable,
+    /// Whether some rule has written to an action set.
+    writes_sets: AtomicBool,
     /// Whether a first fragment's ports are matched as they are.
     fragment_ports: AtomicBool,
     /// Whether fragments are dropped before the first lookup.
@@ -162,6 +166,8 @@ impl Bridge {
             program,
             slots,
             needed: AtomicU64::new(WordSet::HOT.0),
+            groups: GroupTable::default(),
+            writes_sets: AtomicBool::new(false),
             fragment_ports: AtomicBool::new(true),
             fragments_dropped: AtomicBool::new(false),
             controller_meter: MeterRef::new(CONTROLLER_METER),
@@ -224,6 +230,33 @@ impl Bridge {
     #[inline(always)]
     pub fn needed(&self) -> WordSet {
         WordSet(self.needed.load(Ordering::Acquire))
+    }
+
+    /// Adds words of the key that are read. Publication comes later, so every burst that sees the reader fills them.
+    pub(crate) fn need(&self, words: WordSet) {
+        self.needed.fetch_or(words.0, Ordering::Release);
+    }
+
+    /// Whether a rule has ever written to an action set: else what follows a rule's last step is known.
+    #[inline]
+    pub(crate) fn writes_sets(&self) -> bool {
+        self.writes_sets.load(Ordering::Relaxed)
+    }
+
+    /// The groups.
+    #[inline(always)]
+    pub(crate) fn groups(&self) -> &GroupTable {
+        &self.groups
+    }
+
+    /// A group as it is in the guard's epoch; None when there is none.
+    #[inline]
+    pub fn group<'g>(&self, to: GroupRef, guard: &'g Guard<'_>) -> Option<&'g Group> {
+        assert!(
+            std::ptr::eq(guard.domain(), &*self.program.domain),
+            "a guard of another program"
+        );
+        self.groups.get(to, guard)
     }
 
     /// What becomes of a packet that `table` has no rule for.
@@ -744,7 +777,10 @@ impl BridgeWriter {
     pub fn insert(&mut self, table: u8, spec: RuleSpec) -> RuleRef {
         assert!(usize::from(table) < TABLES);
         let words = spec.matching.word_set().union(spec.ops.words());
-        self.bridge.needed.fetch_or(words.0, Ordering::Release);
+        self.bridge.need(words);
+        if spec.ops.writes_set() {
+            self.bridge.writes_sets.store(true, Ordering::Relaxed);
+        }
         self.ensure_counter(table);
         if learns(&spec.ops.ops) {
             self.bridge.learning.fetch_add(1, Ordering::Release);

@@ -9,6 +9,7 @@
 mod edits;
 mod freeze;
 mod front;
+mod groups;
 mod hold;
 mod meters;
 mod ways;
@@ -81,7 +82,7 @@ impl Steps {
 // SAFETY: between bursts a `Steps` is kept only in held walks, whose epoch is held with them (`Guard::hold`), so an idle engine may move to another thread.
 unsafe impl Send for Steps {}
 
-/// What a clone's steps must not change, put back when they are done.
+/// What a clone's or a bucket's steps must not change, put back when they are done.
 struct Saved<F> {
     frame: Option<F>,
     key: FlowKey,
@@ -91,6 +92,8 @@ struct Saved<F> {
     values: Vec<(u128, u16)>,
     /// The clone's own action set once its list has ended, while it is run.
     running_set: Option<Box<[Op]>>,
+    /// Whether it is a bucket's: action set and stack are not put back.
+    bucket: bool,
 }
 
 /// Where a walk goes on.
@@ -100,6 +103,8 @@ struct Position<F> {
     table: u8,
     cookie: u64,
     depth: u32,
+    /// How many select groups have chosen on the way here.
+    level: u32,
     saved: Option<Box<Saved<F>>>,
 }
 
@@ -124,6 +129,8 @@ struct Walk<F> {
     resubmitted: bool,
     /// Lists of a walk that was frozen.
     owned: Vec<Box<[Op]>>,
+    /// Used by buckets again and again.
+    spare: Vec<Box<Saved<F>>>,
 }
 
 #[derive(Clone, Copy)]
@@ -175,6 +182,7 @@ impl<F: Frame> Walk<F> {
                 table: 0,
                 cookie: NO_COOKIE,
                 depth: 0,
+                level: 0,
                 saved: None,
             },
             stack: SmallVec::new(),
@@ -188,6 +196,7 @@ impl<F: Frame> Walk<F> {
             sent: false,
             resubmitted: false,
             owned: Vec::new(),
+            spare: Vec::new(),
         }
     }
 
@@ -200,6 +209,7 @@ impl<F: Frame> Walk<F> {
             table: 0,
             cookie: NO_COOKIE,
             depth: 0,
+            level: 0,
             saved: None,
         };
         self.queue = None;
@@ -378,6 +388,7 @@ impl<F: Frame> Walk<F> {
         if let Some(saved) = &mut self.at.saved {
             // A clone runs what the action set holds by then, and the walk does so again at its end, as Open vSwitch 3.1.
             if saved.running_set.is_none()
+                && !saved.bucket
                 && let Some(ops) = self.set.take()
             {
                 self.at.steps = Steps::of(saved.running_set.insert(ops));
@@ -385,6 +396,9 @@ impl<F: Frame> Walk<F> {
                 return true;
             }
             self.flush(burst, host);
+        }
+        if let Some(saved) = self.at.saved.take_if(|saved| saved.bucket) {
+            self.leave_bucket(saved);
         }
         if let Some(saved) = self.at.saved.take() {
             self.frame = saved.frame;
@@ -420,7 +434,7 @@ impl<F: Frame> Walk<F> {
 
     /// Enters a list; where it ends, the walk comes back here.
     fn enter(&mut self, steps: Steps, table: u8, cookie: u64) {
-        let depth = self.depth_in(table);
+        let (depth, level) = (self.depth_in(table), self.at.level);
         let here = std::mem::replace(
             &mut self.at,
             Position {
@@ -429,6 +443,7 @@ impl<F: Frame> Walk<F> {
                 table,
                 cookie,
                 depth,
+                level,
                 saved: None,
             },
         );
@@ -665,6 +680,7 @@ impl<F: Frame> Walk<F> {
                     set: self.set.clone(),
                     values: self.values.clone(),
                     running_set: None,
+                    bucket: false,
                 };
                 let (table, cookie) = (self.at.table, self.at.cookie);
                 self.enter(Steps::of(&list.ops), table, cookie);
@@ -673,6 +689,8 @@ impl<F: Frame> Walk<F> {
             Op::Exit => {
                 self.unwind(burst, host);
             }
+            Op::Group(group) => return self.group(burst, host, *group),
+            Op::Bucket(bucket) => return self.bucket(burst, host, bucket, self.at.level),
             Op::Conjunction(_) => {}
             Op::Multipath(multipath) => {
                 if !self.multipath(burst, host, multipath) {
@@ -708,6 +726,9 @@ impl<F: Frame> Walk<F> {
     /// `exit`: leaves every list, putting back what clones saved. The action set is not run: so does Open vSwitch 3.1, though its
     /// ovs-actions(7) says otherwise.
     fn unwind<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H) {
+        if self.is_in_bucket() {
+            return self.unwind_bucket(burst, host);
+        }
         self.set.clear();
         self.at.next = self.at.steps.get().len();
         while !self.stack.is_empty() {
@@ -1072,6 +1093,7 @@ impl<F: Frame> Engine<F> {
                 table,
                 cookie: rule.spec.cookie,
                 depth,
+                level: walk.at.level,
                 saved: None,
             };
         } else {
