@@ -121,6 +121,23 @@ impl Bucket {
     }
 }
 
+impl GroupDescription {
+    /// Whether a part of a multipart message can hold it, and its counters, in every version.
+    pub fn fits_in_message(&self) -> bool {
+        // Header of the message and of the part; counters of a group and of a bucket.
+        const HEADERS: usize = 16;
+        const COUNTERS: usize = 40;
+        const BUCKET_COUNTERS: usize = 16;
+        let most = usize::from(u16::MAX) - HEADERS;
+        let described = [1, 4, 6].iter().all(|version| {
+            let mut out = Vec::new();
+            crate::group_codec::put_description(&mut out, self, *version);
+            out.len() <= most
+        });
+        described && COUNTERS + self.buckets.len() * BUCKET_COUNTERS <= most
+    }
+}
+
 /// A change of the groups.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GroupMod {

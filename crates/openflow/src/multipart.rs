@@ -303,7 +303,7 @@ pub(crate) fn take_reply(r: &mut Reader<'_>, version: u8) -> Result<(MultipartRe
         kind::GROUP_DESCRIPTION => MultipartReply::GroupDescription(take_all(r, |r| {
             group_codec::take_description(r, version)
         })?),
-        kind::GROUP_FEATURES => MultipartReply::GroupFeatures(take_group_features(r)?),
+        kind::GROUP_FEATURES => MultipartReply::GroupFeatures(take_group_features(r, version)?),
         kind::METER => MultipartReply::Meter(take_all(r, group_codec::take_meter_stats)?),
         kind::METER_CONFIG => {
             MultipartReply::MeterConfig(take_all(r, group_codec::take_meter_config)?)
@@ -358,26 +358,68 @@ fn put_aggregate(out: &mut Vec<u8>, sums: &Aggregate, version: u8) {
     out.pad(4);
 }
 
-fn take_group_features(r: &mut Reader<'_>) -> Result<GroupFeatures, Error> {
+fn take_group_features(r: &mut Reader<'_>, version: u8) -> Result<GroupFeatures, Error> {
     let mut features = GroupFeatures {
         types: r.u32()?,
         capabilities: r.u32()?,
         ..GroupFeatures::default()
     };
-    for number in features.max_groups.iter_mut().chain(&mut features.actions) {
+    for number in &mut features.max_groups {
         *number = r.u32()?;
+    }
+    for actions in &mut features.actions {
+        *actions = neutral_actions(r.u32()?, version);
     }
     Ok(features)
 }
 
-fn put_group_features(out: &mut Vec<u8>, features: &GroupFeatures) {
+/// Bits of 1.0 and 1.1 for actions that 1.3 has elsewhere: those that each set one field, and in 1.0 `strip_vlan` and `enqueue`. In 1.0 they are all.
+const SETS_1_0: u32 = 0b0111_1111_0110;
+const SETS_1_1: u32 = 0b0110_0111_1111_1110;
+const SET_FIELD: u32 = 1 << 25;
+const POP_VLAN: u32 = 1 << 18;
+const SET_QUEUE: u32 = 1 << 21;
+
+/// Actions of groups in the numbers of a version.
+fn actions_of(actions: u32, version: u8) -> u32 {
+    let when = |bit: u32, bits: u32| if actions & bit != 0 { bits } else { 0 };
+    match version {
+        1 => {
+            when(1, 1)
+                | when(SET_FIELD, SETS_1_0)
+                | when(POP_VLAN, 1 << 3)
+                | when(SET_QUEUE, 1 << 11)
+        }
+        2 => actions & !SET_FIELD | when(SET_FIELD, SETS_1_1),
+        _ => actions,
+    }
+}
+
+fn neutral_actions(actions: u32, version: u8) -> u32 {
+    let when = |bits: u32, bit: u32| if actions & bits != 0 { bit } else { 0 };
+    match version {
+        1 => {
+            when(1, 1)
+                | when(SETS_1_0, SET_FIELD)
+                | when(1 << 3, POP_VLAN)
+                | when(1 << 11, SET_QUEUE)
+        }
+        2 => actions & !SETS_1_1 | when(SETS_1_1, SET_FIELD),
+        _ => actions,
+    }
+}
+
+fn put_group_features(out: &mut Vec<u8>, features: &GroupFeatures, version: u8) {
     out.put_u32(features.types);
     out.put_u32(features.capabilities);
     features
         .max_groups
         .iter()
-        .chain(&features.actions)
         .for_each(|number| out.put_u32(*number));
+    features
+        .actions
+        .iter()
+        .for_each(|actions| out.put_u32(actions_of(*actions, version)));
 }
 
 fn take_meter_features(r: &mut Reader<'_>, version: u8) -> Result<MeterFeatures, Error> {
@@ -556,7 +598,7 @@ fn put_items(w: &mut MultipartWriter, reply: &MultipartReply, version: u8) {
         GroupDescription(items) => {
             each(w, items, |o, i| group_codec::put_description(o, i, version));
         }
-        GroupFeatures(features) => w.push(|out| put_group_features(out, features)),
+        GroupFeatures(features) => w.push(|out| put_group_features(out, features, version)),
         Meter(items) => each(w, items, group_codec::put_meter_stats),
         MeterConfig(items) => each(w, items, group_codec::put_meter_config),
         // 1.5.1 appended eight bytes, which os-ken demands and Open vSwitch's client refuses; Sluice says what Open vSwitch says.

@@ -201,7 +201,7 @@ pub struct GroupFeatures {
     pub capabilities: u32,
     /// How many groups of each type.
     pub max_groups: [u32; 4],
-    /// Actions by type, bit n for `OFPAT` number n.
+    /// Actions by type, bit n for `OFPAT` number n of OpenFlow 1.3. 1.0 and 1.1 are told their own actions for these.
     pub actions: [u32; 4],
 }
 

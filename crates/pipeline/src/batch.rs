@@ -4,19 +4,24 @@
 //! and its neighbours as it left them. Nothing of a batch is published before it ends.
 
 use crate::Pipeline;
+use crate::groups::Entry as GroupEntry;
 use crate::store::{Rule, RuleId};
 use program::counters::CounterId;
 use program::rule::RuleSpec;
 use std::sync::Arc;
 
 /// How to undo one change.
-enum Step {
+pub(crate) enum Step {
     /// A rule was added.
     Inserted(RuleId),
     /// A rule was removed; what followed it.
     Removed(Box<Rule>, Option<RuleId>),
     /// A rule took the place of this one.
     Replaced(RuleId, Box<Rule>),
+    /// A group was added, or took the place of this one.
+    GroupPut(u32, Option<Box<GroupEntry>>),
+    /// A group was removed.
+    GroupRemoved(Box<GroupEntry>),
 }
 
 /// How to undo a batch.
@@ -53,7 +58,7 @@ impl Pipeline {
                 Step::Removed(rule, _) | Step::Replaced(_, rule) => {
                     self.behaviours.release(rule.behaviour)
                 }
-                Step::Inserted(_) => {}
+                Step::Inserted(_) | Step::GroupPut(..) | Step::GroupRemoved(_) => {}
             }
         }
     }
@@ -71,6 +76,8 @@ impl Pipeline {
         let cursors = std::mem::take(&mut undo.cursors_before);
         while let Some(step) = undo.steps.pop() {
             match step {
+                Step::GroupPut(number, old) => self.undo_put_group(number, old),
+                Step::GroupRemoved(entry) => self.undo_remove_group(*entry),
                 Step::Inserted(id) => {
                     self.disarm(id);
                     if let Some((rule, _)) = self.store.remove(id) {
@@ -122,6 +129,13 @@ impl Pipeline {
         };
         rule.handle = self.writer.insert(rule.table, spec);
         rule.timer = 0;
+    }
+
+    /// Notes how to undo a change of the groups.
+    pub(crate) fn note(&mut self, step: Step) {
+        if let Some(undo) = &mut self.undo {
+            undo.steps.push(step);
+        }
     }
 
     pub(crate) fn note_inserted(&mut self, id: RuleId) {

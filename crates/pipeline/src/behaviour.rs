@@ -7,7 +7,7 @@ use crate::learn::{self, Named};
 use crate::meters::Users;
 use openflow::action::Instruction;
 use program::ops::OpList;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// Instructions in their own words and compiled.
@@ -17,6 +17,8 @@ pub(crate) struct Behaviour {
     pub instructions: Arc<[Instruction]>,
     /// As workers run them.
     pub ops: Arc<OpList>,
+    /// The groups that they name, each once.
+    pub groups: Box<[u32]>,
     /// Whether they belong to a table-miss rule, whose packet-ins say so.
     miss: bool,
     /// Tables and cookies that its `learn` actions watch.
@@ -47,6 +49,10 @@ impl Behaviours {
         let ops = Arc::new(compile::instructions(&instructions, miss, context));
         let learns = learn::named(&instructions);
         let behaviour = Arc::new(Behaviour {
+            groups: crate::groups::used(&instructions)
+                .collect::<BTreeSet<u32>>()
+                .into_iter()
+                .collect(),
             instructions: Arc::clone(&instructions),
             ops,
             miss,

@@ -74,6 +74,15 @@ pub(crate) fn packet_out(
     situation.verdict()
 }
 
+/// Checks the actions of a group's bucket: those of an action set, for packets of which nothing is known.
+pub(crate) fn bucket(actions: &[Action], version: Version) -> Result<(), Error> {
+    let any = Match::any();
+    let mut situation = Situation::new(&any, version);
+    situation.unknown = true;
+    situation.set(actions)?;
+    situation.verdict()
+}
+
 /// A rule that is part of conditions does nothing itself, so nothing but notes may stand beside its conjunctions (ovs-actions(7)).
 fn conjunctions(actions: &[Action], instructions: usize) -> Result<(), Error> {
     let part = |action: &Action| matches!(action, Action::Conjunction { .. });
@@ -102,6 +111,8 @@ pub(crate) struct Situation<'m> {
     pub(crate) matching: Cow<'m, Match>,
     /// Whether actions may stand that leave alone the packets they do not fit.
     lenient: bool,
+    /// Whether nothing at all is known of the packets, so that fields may be named that they may lack.
+    unknown: bool,
     /// The error of the earliest stage so far.
     found: Option<Error>,
     /// Whether an action does not fit the match that an older version would let stand: found between the stages 1 and 2.
@@ -113,6 +124,7 @@ impl<'m> Situation<'m> {
         Situation {
             matching: Cow::Borrowed(matching),
             lenient: version == Version::V1_0,
+            unknown: false,
             found: None,
             inconsistent: false,
         }
@@ -219,7 +231,6 @@ impl<'m> Situation<'m> {
             }
             Action::Learn(learn) => self.learn(learn),
             Action::FinTimeout { .. } => self.wants(Prerequisite::Tcp),
-            Action::Group(_) => Err(Error::BadOutGroup),
             Action::Conjunction {
                 clause, clauses, ..
             } if !(2..=64).contains(clauses) || clause >= clauses => Err(Error::BadConjunction),
@@ -251,6 +262,7 @@ impl<'m> Situation<'m> {
             | Action::Conjunction { .. }
             | Action::Sample(_)
             | Action::DeleteField(_)
+            | Action::Group(_)
             | Action::Meter(_)
             | Action::Resubmit { .. } => Ok(()),
         }
@@ -272,7 +284,7 @@ impl<'m> Situation<'m> {
     /// Whether the match says what the field needs. In every version, for set-field, load and move come from versions and extensions that have
     /// prerequisites.
     fn has(&self, field: Field) -> Result<(), Error> {
-        if field.def().prerequisite.met_by(&self.matching) {
+        if self.unknown || field.def().prerequisite.met_by(&self.matching) {
             Ok(())
         } else {
             Err(Error::ActionMatchInconsistent)
@@ -325,6 +337,7 @@ impl<'m> Situation<'m> {
     /// Unlike a match, which says by the field itself that there is a tag, an action needs one that is there already (1.3.5 section 7.2.5).
     fn tagged_for(&self, field: Field) -> Result<(), Error> {
         match field {
+            Field::VlanVid if self.unknown => Ok(()),
             Field::VlanVid if !Prerequisite::VlanPresent.met_by(&self.matching) => {
                 Err(Error::ActionMatchInconsistent)
             }

@@ -7,19 +7,21 @@ mod ways;
 
 pub(crate) use ways::fields;
 
+use crate::groups::Groups;
 use crate::learn;
 use crate::meters::Meters;
 use crate::options;
 use openflow::action::{Action, Instruction, Subfield};
 use openflow::port;
 use packet::{Field, Value};
-use program::ops::{Bits, Op, OpList, PacketInReason, ToController};
+use program::ops::{Bits, Op, OpList, PacketInReason, ToController, in_set_order};
 use std::sync::Arc;
 
 /// What of the bridge actions refer to.
 #[derive(Clone, Copy)]
 pub(crate) struct Context<'a> {
     pub meters: &'a Meters,
+    pub groups: &'a Groups,
 }
 
 /// Where a list of actions stands, which packet-ins tell.
@@ -33,6 +35,8 @@ enum Place {
     Set,
     /// In a packet-out.
     PacketOut,
+    /// In a group's bucket.
+    Bucket,
 }
 
 impl Place {
@@ -42,6 +46,7 @@ impl Place {
             Place::Miss => PacketInReason::NoMatch,
             Place::Set => PacketInReason::ActionSet,
             Place::PacketOut => PacketInReason::PacketOut,
+            Place::Bucket => PacketInReason::Group,
         }
     }
 }
@@ -92,6 +97,13 @@ pub(crate) fn rank(instruction: &Instruction) -> u8 {
         Instruction::GotoTable(_) => 5,
         Instruction::StatTrigger(_) => 6,
     }
+}
+
+/// Compiles a bucket's actions, which are those of an action set; None when there are too many.
+pub(crate) fn bucket(actions: &[Action], context: Context<'_>) -> Option<Box<[Op]>> {
+    let mut ops = Vec::new();
+    append(&mut ops, actions, Place::Bucket, context);
+    Some(OpList::new(in_set_order(&ops)?).ops)
 }
 
 /// Compiles a packet-out's actions.
@@ -197,6 +209,7 @@ fn append_one(ops: &mut Vec<Op>, action: &Action, place: Place, context: Context
             table: *table,
         }),
         Action::Exit => ops.push(Op::Exit),
+        Action::Group(number) => ops.push(Op::Group(context.groups.find(*number))),
         Action::Meter(number) => ops.push(Op::Meter(context.meters.place(*number))),
         Action::StackPush(from) => ops.push(Op::StackPush(bits(from))),
         Action::StackPop(to) => ops.push(Op::StackPop(bits(to))),
@@ -346,13 +359,21 @@ mod tests {
     use super::*;
 
     fn compiled(instructions: &[Instruction], miss: bool) -> OpList {
-        let meters = Meters::default();
-        super::instructions(instructions, miss, Context { meters: &meters })
+        let (meters, groups) = (Meters::default(), Groups::default());
+        let context = Context {
+            meters: &meters,
+            groups: &groups,
+        };
+        super::instructions(instructions, miss, context)
     }
 
     fn packet_out(actions: &[Action]) -> OpList {
-        let meters = Meters::default();
-        super::packet_out(actions, Context { meters: &meters })
+        let (meters, groups) = (Meters::default(), Groups::default());
+        let context = Context {
+            meters: &meters,
+            groups: &groups,
+        };
+        super::packet_out(actions, context)
     }
 
     fn apply(actions: Vec<Action>) -> Vec<Op> {

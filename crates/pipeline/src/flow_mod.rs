@@ -4,6 +4,7 @@
 //! Section numbers are those of OpenFlow 1.3.5 unless another version is named.
 
 use crate::behaviour::Behaviour;
+use crate::compile::Context;
 use crate::store::{Rule, RuleId};
 use crate::{Clock, Pipeline, check};
 use openflow::Version;
@@ -121,6 +122,7 @@ impl Pipeline {
             goto_from(change.table),
         )?;
         if !delete {
+            self.check_groups(&change.instructions)?;
             self.check_meters(&change.instructions)?;
         }
         let mut outcome = match change.command {
@@ -171,9 +173,14 @@ impl Pipeline {
             table,
             matching: change.matching.clone(),
             priority,
-            behaviour: self
-                .behaviours
-                .intern(&change.instructions, miss, self.meters.context()),
+            behaviour: self.behaviours.intern(
+                &change.instructions,
+                miss,
+                Context {
+                    meters: &self.meters,
+                    groups: &self.groups,
+                },
+            ),
             cookie,
             counter,
             created_ms: now.ms(),
@@ -270,9 +277,14 @@ impl Pipeline {
             table: old.table,
             matching: old.matching.clone(),
             priority: old.priority,
-            behaviour: self
-                .behaviours
-                .intern(&change.instructions, miss, self.meters.context()),
+            behaviour: self.behaviours.intern(
+                &change.instructions,
+                miss,
+                Context {
+                    meters: &self.meters,
+                    groups: &self.groups,
+                },
+            ),
             cookie: if new_cookie {
                 change.cookie
             } else {
@@ -353,6 +365,7 @@ impl Pipeline {
             return Err(Error::FlowModPermission);
         }
         check::instructions(instructions, matching, Version::V1_0, table)?;
+        self.check_groups(instructions)?;
         self.check_meters(instructions)?;
         let old = self.store.find(table, priority, matching);
         let counter = match old.and_then(|id| self.store.get(id)) {
@@ -363,9 +376,14 @@ impl Pipeline {
             table,
             matching: matching.clone(),
             priority,
-            behaviour: self
-                .behaviours
-                .intern(instructions, false, self.meters.context()),
+            behaviour: self.behaviours.intern(
+                instructions,
+                false,
+                Context {
+                    meters: &self.meters,
+                    groups: &self.groups,
+                },
+            ),
             cookie: 0,
             counter,
             created_ms: now.ms(),

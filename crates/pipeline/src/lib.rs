@@ -4,6 +4,7 @@
 //! workers need into the bridge's [`program`]. It has no threads, sockets or ports; whoever owns it hands it messages and the time, and publishes.
 //!
 //! * [`flow_mod`](Pipeline::flow_mod): the five commands, with the semantics of OpenFlow 1.0 to 1.5 and of Open vSwitch where these leave room.
+//! * [`group_mod`](Pipeline::group_mod): groups, which share the rules' epochs and batches.
 //! * [`expire`](Pipeline::expire): timeouts.
 //! * [`flow_stats`](Pipeline::flow_stats) and its neighbours: what is there.
 //! * [`take_changes`](Pipeline::take_changes): what flow monitors tell.
@@ -20,6 +21,7 @@ mod compile;
 mod dump;
 mod eviction;
 mod flow_mod;
+mod groups;
 mod index;
 mod learn;
 mod meters;
@@ -34,16 +36,19 @@ mod vacancy;
 pub use changes::RuleChange;
 pub use dump::Dump;
 pub use flow_mod::FlowModOutcome;
+pub use groups::group_features;
 pub use meters::meter_features;
 pub use packet_out::PacketOutProgram;
 pub use query::{RuleView, table_features};
 
 use behaviour::Behaviours;
+use groups::Groups;
 use meters::Meters;
 use openflow::flow::{FlowRemoved, FlowRemovedReason};
 use openflow::monitor::UpdateEvent;
 use program::Program;
 use program::counters::CounterId;
+use program::group::GroupWriter;
 use program::table::{Bridge, BridgeWriter, Miss};
 use std::sync::{Arc, Weak};
 use store::{Rule, RuleId, Store};
@@ -91,6 +96,8 @@ pub struct Pipeline {
     store: Store,
     behaviours: Behaviours,
     meters: Meters,
+    groups: Groups,
+    group_writer: GroupWriter,
     timers: Timers,
     /// The map of tunnel options.
     options: options::Options,
@@ -118,6 +125,8 @@ impl Pipeline {
         Pipeline {
             meters: Meters::new(bridge.controller_meter()),
             program,
+            groups: Groups::default(),
+            group_writer: GroupWriter::new(Arc::clone(&bridge)),
             writer: BridgeWriter::new(bridge),
             store: Store::default(),
             behaviours: Behaviours::default(),
@@ -139,6 +148,7 @@ impl Pipeline {
     /// Makes what changed ready for `program.domain.publish()`, after which workers see all of it at once.
     pub fn commit(&mut self) {
         self.writer.commit();
+        self.commit_groups();
         self.release_counters();
         self.meters.commit(&self.program.domain);
     }

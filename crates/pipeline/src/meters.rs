@@ -5,7 +5,6 @@
 //! `controller(meter_id=N)` action is bound to the number: without a meter of it, packet-ins are not limited by it.
 
 use crate::behaviour::Behaviours;
-use crate::compile::Context;
 use crate::store::RuleId;
 use crate::{Clock, FlowModOutcome, Pipeline};
 use openflow::action::{Action, Instruction};
@@ -54,12 +53,6 @@ impl Meters {
             .insert(meter::CONTROLLER, controller.clone());
         meters
     }
-
-    /// What a compilation needs.
-    pub fn context(&self) -> Context<'_> {
-        Context { meters: self }
-    }
-
     /// The place of a number, whether there is such a meter or not.
     pub fn place(&self, number: u32) -> MeterRef {
         let mut places = self.places.borrow_mut();

@@ -52,11 +52,9 @@ impl Pipeline {
     ) -> Result<Arc<OpList>, Error> {
         let actions = &*self.options.actions(actions)?;
         check::packet_out(actions, matching, version)?;
+        self.check_groups(&[Instruction::ApplyActions(actions.to_vec())])?;
         self.check_meters(&[Instruction::ApplyActions(actions.to_vec())])?;
-        Ok(Arc::new(compile::packet_out(
-            actions,
-            self.meters.context(),
-        )))
+        Ok(Arc::new(compile::packet_out(actions, self.context())))
     }
 }
 

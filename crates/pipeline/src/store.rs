@@ -10,7 +10,7 @@ use openflow::flow::FlowFlags;
 use packet::Match;
 use program::counters::CounterId;
 use program::table::RuleRef;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
@@ -117,6 +117,8 @@ pub(crate) struct Store {
     indexes: Box<[Indexes]>,
     /// Where dumps stand.
     cursors: Vec<Weak<AtomicU32>>,
+    /// The rules that use a group.
+    group_users: HashMap<u32, BTreeSet<RuleId>>,
 }
 
 /// A place in a table's list: the next rule's number. The store moves it on when that rule goes.
@@ -143,6 +145,7 @@ impl Default for Store {
             count: 0,
             indexes: (0..TABLES).map(|_| Indexes::default()).collect(),
             cursors: Vec::new(),
+            group_users: HashMap::new(),
         }
     }
 }
@@ -283,6 +286,7 @@ impl Store {
         let hash = self.hash(rule.table, rule.priority, &rule.matching);
         let chain = self.index.insert(hash, id).unwrap_or(NONE);
         let (table, hidden) = (usize::from(rule.table), rule.is_hidden());
+        self.uses_groups(id, &rule.behaviour);
         let next = next.unwrap_or(NONE);
         let previous = self
             .entry(next)
@@ -320,6 +324,29 @@ impl Store {
         }
     }
 
+    fn uses_groups(&mut self, id: RuleId, behaviour: &Behaviour) {
+        for group in &behaviour.groups {
+            self.group_users.entry(*group).or_default().insert(id);
+        }
+    }
+
+    fn uses_groups_no_more(&mut self, id: RuleId, behaviour: &Behaviour) {
+        for group in &behaviour.groups {
+            if let Some(users) = self.group_users.get_mut(group) {
+                users.remove(&id);
+                if users.is_empty() {
+                    self.group_users.remove(group);
+                }
+            }
+        }
+    }
+
+    /// The rules that use a group.
+    pub fn users_of_group(&self, group: u32) -> Vec<RuleId> {
+        let users = self.group_users.get(&group);
+        users.map_or_else(Vec::new, |users| users.iter().copied().collect())
+    }
+
     fn grow(&mut self) -> RuleId {
         let first = self.chunks.len() * CHUNK;
         self.chunks.push((0..CHUNK).map(|_| None).collect());
@@ -347,6 +374,7 @@ impl Store {
                 let _ = cursor.compare_exchange(id, next, Relaxed, Relaxed);
             }
         }
+        self.uses_groups_no_more(id, &rule.behaviour);
         let table = usize::from(rule.table);
         self.link(table, previous, next, next, previous);
         self.lists[table].rules -= 1;
@@ -380,6 +408,9 @@ impl Store {
 
     /// Puts a rule of the same table, match and priority in another's place, and gives the other back.
     pub fn replace(&mut self, id: RuleId, rule: Rule) -> Option<Rule> {
+        let before = Arc::clone(&self.get(id)?.behaviour);
+        self.uses_groups_no_more(id, &before);
+        self.uses_groups(id, &rule.behaviour);
         let entry = self
             .chunks
             .get_mut(id as usize / CHUNK)?

@@ -7,6 +7,7 @@
 //! [`trace`] tells what happened on the way. Whoever adds to the machine says what a reader of the story wants to know with `say`, `open` and `close`:
 //! see the head of [`story`].
 
+mod groups;
 mod headers;
 mod learn;
 mod meters;
@@ -17,6 +18,7 @@ pub use meters::Levels;
 
 use crate::Pipeline;
 use crate::store::Rule;
+pub use groups::GroupHit;
 use headers::Packet;
 pub use learn::Ended;
 use openflow::action::{Action, Instruction, Subfield};
@@ -106,6 +108,8 @@ pub struct Outcome {
     pub learned: Vec<FlowMod>,
     /// Rules whose timeouts it shortens.
     pub ended: Vec<Ended>,
+    /// Groups and buckets met, in order.
+    pub groups: Vec<GroupHit>,
     /// Whether a bound on resubmits, depth or stack ended it; then Open vSwitch sends nothing at all.
     pub cut_short: bool,
 }
@@ -245,6 +249,8 @@ struct Machine<'p> {
     stack: Vec<u128>,
     queue: Option<u32>,
     resubmits: u32,
+    /// How many select groups have chosen on the way here.
+    level: u32,
     /// An exit: nothing more happens.
     stopped: bool,
     /// A meter dropped the packet, or the copy that a clone works on.
@@ -273,6 +279,7 @@ impl<'p> Machine<'p> {
             stack: Vec::new(),
             queue: None,
             resubmits: 0,
+            level: 0,
             stopped: false,
             dead: false,
             levels: None,
@@ -536,6 +543,7 @@ impl<'p> Machine<'p> {
                 }
             }
             Action::Meter(number) => self.meter(*number),
+            Action::Group(number) => self.group(*number, at),
             Action::Enqueue { port, queue } => {
                 let before = self.queue;
                 self.choose_queue(Some(*queue));
@@ -651,7 +659,7 @@ impl<'p> Machine<'p> {
     }
 
     /// OpenFlow 1.3.5 section 5.10, as Open vSwitch fills it in: of tag and TTL actions and the queue the last one counts, sets and moves run in order,
-    /// and without an output nothing runs.
+    /// and without a group, an output or a resubmit nothing runs.
     fn run_set(&mut self) {
         let set = std::mem::take(&mut self.set);
         let (ordered, ends) = in_order(&set);
@@ -877,7 +885,8 @@ impl<'p> Machine<'p> {
 /// The actions of a set in the order in which they run, and whether there is one that sends the packet somewhere, without which none runs.
 fn in_order(set: &[Action]) -> (Vec<Action>, bool) {
     let last = |kind: fn(&Action) -> bool| set.iter().rev().find(|action| kind(action)).cloned();
-    let finals = last(|action| matches!(action, Action::Output { .. }))
+    let finals = last(|action| matches!(action, Action::Group(_)))
+        .or_else(|| last(|action| matches!(action, Action::Output { .. })))
         .or_else(|| last(|action| matches!(action, Action::Resubmit { .. })));
     let mut ordered = Vec::new();
     let slots: [fn(&Action) -> bool; 10] = [
@@ -897,7 +906,10 @@ fn in_order(set: &[Action]) -> (Vec<Action>, bool) {
         !slots.iter().any(|slot| slot(action))
             && !matches!(
                 action,
-                Action::SetQueue(_) | Action::Output { .. } | Action::Resubmit { .. }
+                Action::SetQueue(_)
+                    | Action::Group(_)
+                    | Action::Output { .. }
+                    | Action::Resubmit { .. }
             )
     };
     ordered.extend(set.iter().filter(slotted).cloned());

@@ -9,6 +9,7 @@ use common::{Switch, apply};
 use openflow::Version;
 use openflow::action::Action;
 use openflow::flow::FlowModCommand;
+use openflow::group::{self, GroupDescription, GroupStats};
 use openflow::meter::{MeterCommand, MeterConfig, MeterMod};
 use openflow::port;
 use packet::parse::Malformed;
@@ -102,6 +103,7 @@ struct Case {
     known: HashMap<(u8, u16), Match>,
     accepted: usize,
     truncates: bool,
+    groups_met: usize,
     levels: RefCell<Levels>,
 }
 
@@ -122,12 +124,14 @@ impl Case {
             known: HashMap::new(),
             accepted: 0,
             truncates: false,
+            groups_met: 0,
             levels: RefCell::default(),
         };
         case.levels.borrow_mut().set_time(NOW_NS);
         generate::meters()
             .into_iter()
             .for_each(|config| case.add_meter(config));
+        (0..20).for_each(|_| case.change_group());
         if case.random.one_in(8) {
             let mut config = generate::meters().remove(1);
             config.meter = openflow::meter::CONTROLLER;
@@ -196,6 +200,28 @@ impl Case {
         self.add_meter(config);
     }
 
+    /// Sometimes a group comes, changes or goes.
+    fn change_groups(&mut self) {
+        if self.random.one_in(8) {
+            self.change_group();
+        }
+    }
+
+    fn change_group(&mut self) {
+        let change = generate::groups::group_change(&mut self.random);
+        let now = self.switch.clock();
+        let _ = self.switch.pipeline.group_mod(&change, Version::V1_0, now);
+    }
+
+    /// All that is known of the groups.
+    fn groups(&self) -> (Vec<GroupDescription>, Vec<GroupStats>) {
+        let pipeline = &self.switch.pipeline;
+        (
+            pipeline.group_descriptions(group::ALL),
+            pipeline.group_stats(group::ALL, self.switch.clock()),
+        )
+    }
+
     fn mutate(&mut self, count: u64) {
         self.change_meters();
         // Some changes are tried and taken back, which must leave no trace.
@@ -203,15 +229,19 @@ impl Case {
             let before: Vec<_> = self.switch.pipeline.dump_all(self.switch.clock()).collect();
             self.switch.pipeline.begin_batch();
             let mut known = self.known.clone();
+            let groups = self.groups();
             for _ in 0..self.random.below(10) {
+                self.change_groups();
                 let change = change(&mut self.random, &mut known);
                 let _ = self.switch.mod10(change);
             }
             self.switch.pipeline.roll_back();
             let after: Vec<_> = self.switch.pipeline.dump_all(self.switch.clock()).collect();
             assert_eq!(before, after, "a batch that was rolled back left something");
+            assert_eq!(groups, self.groups());
         }
         for _ in 0..count {
+            self.change_groups();
             let change = change(&mut self.random, &mut self.known);
             let adds = change.command == FlowModCommand::Add;
             self.truncates |= format!("{:?}", change.instructions).contains("OutputTrunc");
@@ -244,6 +274,7 @@ fn comparable(effects: &[Effect], valid: &[WordSet]) -> Vec<Effect> {
                 key.clear(WordSet(u64::MAX).minus(*valid));
             }
             if *reason == program::ops::PacketInReason::ActionSet
+                || *reason == program::ops::PacketInReason::Group
                 || *reason == program::ops::PacketInReason::InvalidTtl
             {
                 (*table, *cookie) = (0, 0);
@@ -376,7 +407,7 @@ fn compare_burst(
 }
 
 /// Packets, effects, rules and conjunctive matches of a case.
-fn run(seed: u64) -> [usize; 4] {
+fn run(seed: u64) -> [usize; 5] {
     let mut case = Case::new(seed);
     let mut reader = case.switch.program.domain.reader().unwrap();
     case.switch.program.counters.add_worker(reader.index());
@@ -386,6 +417,7 @@ fn run(seed: u64) -> [usize; 4] {
     let (mut packets, mut effects, mut conjunctions) = (0, 0, 0);
     for round in 0..4 {
         let mut expected = counters(&case);
+        let mut groups = case.groups().1;
         let guard = reader.begin();
         let mut burst = Vec::new();
         for index in 0..8 {
@@ -406,11 +438,34 @@ fn run(seed: u64) -> [usize; 4] {
                     .unwrap();
                 *count = (count.0 + 1, count.1 + hit.bytes as u64);
             }
+            for hit in &outcome.groups {
+                case.groups_met += 1;
+                let group = groups
+                    .iter_mut()
+                    .find(|stats| stats.group == hit.group)
+                    .unwrap();
+                let (packets, bytes) = match hit.bucket {
+                    Some(place) => {
+                        let (packets, bytes) = &mut group.buckets[place];
+                        (packets, bytes)
+                    }
+                    None => (&mut group.packets, &mut group.bytes),
+                };
+                *packets += 1;
+                *bytes += hit.bytes as u64;
+            }
             if !outcome.cut_short && in_port == 1 {
                 burst.push((bytes, outcome.effects));
             }
         }
-        assert_eq!(counters(&case), expected, "seed {seed}: counters");
+        let counted = counters(&case);
+        let wrong: Vec<_> = counted
+            .iter()
+            .filter(|(rule, count)| expected[rule] != **count)
+            .map(|(rule, count)| (rule.0, rule.1, count, expected[rule]))
+            .collect();
+        assert!(wrong.is_empty(), "seed {seed}: counters {wrong:?}");
+        assert_eq!(case.groups().1, groups, "seed {seed}: counters of groups");
         if !case.truncates {
             compare_burst(&case, &mut engine, &guard, &burst, seed);
         }
@@ -419,7 +474,13 @@ fn run(seed: u64) -> [usize; 4] {
         let count = case.random.below(12);
         case.mutate(count);
     }
-    [packets, effects, case.accepted, conjunctions]
+    [
+        packets,
+        effects,
+        case.accepted,
+        conjunctions,
+        case.groups_met,
+    ]
 }
 
 fn counters(case: &Case) -> HashMap<(u8, u32, Match), (u64, u64)> {
@@ -445,19 +506,21 @@ fn number(name: &str, default: u64) -> u64 {
 #[test]
 fn the_walk_does_what_the_rules_say() {
     let first = number("SLUICE_SEED", 1);
-    let mut total = [0; 4];
+    let mut total = [0; 5];
     let cases = number("SLUICE_CASES", 600);
     for seed in first..first + cases {
         for (sum, some) in total.iter_mut().zip(run(seed)) {
             *sum += some;
         }
     }
-    let [packets, effects, rules, conjunctions] = total;
-    println!("{packets} packets, {effects} effects, {rules} rules, {conjunctions} conjunctions");
+    let [packets, effects, rules, conjunctions, groups] = total;
+    println!(
+        "{packets} packets, {effects} effects, {rules} rules, {conjunctions} conjunctions, {groups} groups and buckets met"
+    );
     // A generator that makes nothing happen would prove nothing.
     if cases >= 100 {
         assert!(
-            effects > packets / 2,
+            effects > packets / 3,
             "{effects} effects of {packets} packets"
         );
         assert!(rules as u64 > 5 * cases, "{rules} rules accepted");
@@ -465,6 +528,7 @@ fn the_walk_does_what_the_rules_say() {
             conjunctions as u64 > cases / 10,
             "{conjunctions} conjunctive matches"
         );
+        assert!(groups > packets / 20, "{groups} groups and buckets met");
     }
 }
 

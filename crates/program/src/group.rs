@@ -26,6 +26,10 @@ const CHUNKS: usize = 1024;
 /// Most groups of a bridge, those among them that are only mentioned.
 pub const GROUPS_MAX: usize = CHUNK * CHUNKS;
 
+/// Buckets that watch something which are looked at for one choice, those of watched groups included; beyond, they count as dead. Groups that watch
+/// each other would be looked at for ever.
+pub const LOOKS: u32 = 1024;
+
 /// A group, named in a step.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct GroupRef {

@@ -683,6 +683,7 @@ impl<F: Frame> Walk<F> {
                     bucket: false,
                 };
                 let (table, cookie) = (self.at.table, self.at.cookie);
+                self.resubmitted = false; // a clone in a rule that a resubmit found is no deeper than the rule
                 self.enter(Steps::of(&list.ops), table, cookie);
                 self.at.saved = Some(Box::new(saved));
             }

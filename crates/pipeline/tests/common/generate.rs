@@ -1,6 +1,7 @@
 //! Generated rules and packets: few values, so that they meet.
 #![allow(dead_code)] // each test uses its part
 
+pub mod groups;
 pub mod ways;
 
 use crate::common;
@@ -343,7 +344,17 @@ fn set_field(random: &mut Random) -> Action {
     Action::SetField { field, value, mask }
 }
 
+/// Groups that rules and buckets name.
+pub const GROUPS: u64 = 6;
+
 pub fn action(random: &mut Random, table: u8, nested: bool) -> Action {
+    if random.one_in(16) {
+        return Action::Group(random.below(GROUPS) as u32);
+    }
+    other_action(random, table, nested)
+}
+
+fn other_action(random: &mut Random, table: u8, nested: bool) -> Action {
     let later = table + 1 + random.below((TABLES - u64::from(table)).max(1)) as u8;
     match random.below(37) {
         36 => ways::action(random),

@@ -109,9 +109,6 @@ impl<F: Frame> Engine<F> {
         let others = burst.valid.minus(WordSet::HOT);
         if !others.is_empty() {
             walk.key.clear(others);
-            if others.contains(at::ACTSET_OUTPUT / 8) {
-                walk.key.set_u32(at::ACTSET_OUTPUT, action_set::NO_OUTPUT);
-            }
         }
         if others.contains(at::ACTSET_OUTPUT / 8) {
             walk.key.set_u32(at::ACTSET_OUTPUT, action_set::NO_OUTPUT);

@@ -7,12 +7,10 @@ use super::{Burst, DropReason, MAX_DEPTH, MAX_RESUBMITS, Next, Pending, PendingK
 use super::{Position, Saved, Steps, Walk};
 use crate::action_set::ActionSet;
 use crate::counters::CounterId;
-use crate::group::{Bucket, GroupRef, Kind};
+use crate::group::{Bucket, GroupRef, Kind, LOOKS};
 use crate::host::Host;
 use packet::Frame;
 
-/// Buckets looked at for one choice, those of watched groups included; beyond, they count as dead.
-const LOOKS: u32 = 1024;
 /// Places for what buckets put aside that a walk keeps.
 const SPARE: usize = 4;
 
@@ -35,7 +33,7 @@ impl<F: Frame> Walk<F> {
         let (bucket, level) = match &group.kind {
             Kind::Every(steps) => {
                 self.count_at(burst, group.counter);
-                self.call(Steps::of(steps), self.at.level);
+                self.call(Steps::of(steps), self.at.depth, self.at.level);
                 return None;
             }
             Kind::FirstLive(buckets) => {
@@ -78,21 +76,25 @@ impl<F: Frame> Walk<F> {
             && self.at.saved.is_none()
     }
 
-    /// Runs steps and comes back, if there is something to come back to.
-    fn call(&mut self, steps: Steps, level: u32) {
-        let position = Position {
+    /// The beginning of steps that stand where this step stands.
+    fn position(&self, steps: Steps, depth: u32, level: u32) -> Position<F> {
+        Position {
             steps,
             next: 0,
             table: self.at.table,
             cookie: self.at.cookie,
-            depth: self.at.depth + 1,
+            depth,
             level,
             saved: None,
-        };
-        if self.is_last() {
-            self.at = position;
-        } else {
-            let here = std::mem::replace(&mut self.at, position);
+        }
+    }
+
+    /// Runs steps and comes back, if there is something to come back to.
+    fn call(&mut self, steps: Steps, depth: u32, level: u32) {
+        let position = self.position(steps, depth, level);
+        let here = std::mem::replace(&mut self.at, position);
+        let over = here.next == here.steps.get().len() && here.saved.is_none();
+        if !over || !self.stack.is_empty() {
             self.stack.push(here);
         }
     }
@@ -118,35 +120,22 @@ impl<F: Frame> Walk<F> {
             });
             return None;
         }
-        let steps = Steps::of(&bucket.ops);
+        let (steps, depth) = (Steps::of(&bucket.ops), self.at.depth + 1);
         // Rules that a bucket runs may write to the action set, which must meet the packet as it was.
         let unseen = self.is_last()
             && self.set.is_empty()
             && (!bucket.resubmits || !burst.bridge.writes_sets());
         if !bucket.changes || unseen {
-            self.call(steps, level);
+            self.call(steps, depth, level);
             return None;
         }
         self.flush(burst, host);
         let saved = self.put_aside();
-        self.call_apart(steps, level);
-        self.at.saved = Some(saved);
-        None
-    }
-
-    /// As [`Walk::call`], but always with a place to come back to.
-    fn call_apart(&mut self, steps: Steps, level: u32) {
-        let position = Position {
-            steps,
-            next: 0,
-            table: self.at.table,
-            cookie: self.at.cookie,
-            depth: self.at.depth + 1,
-            level,
-            saved: None,
-        };
+        let position = self.position(steps, depth, level);
         let here = std::mem::replace(&mut self.at, position);
         self.stack.push(here);
+        self.at.saved = Some(saved);
+        None
     }
 
     fn put_aside(&mut self) -> Box<Saved<F>> {

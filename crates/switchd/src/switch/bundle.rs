@@ -31,7 +31,10 @@ impl Bridge {
                     let outcome = self.pipeline.borrow_mut().flow_mod(change, version, now);
                     outcome.map(|outcome| removed.extend(outcome.removed))
                 }
-                Message::GroupMod(change) => self.group_mod(change, version),
+                Message::GroupMod(change) => {
+                    let outcome = self.pipeline.borrow_mut().group_mod(change, version, now);
+                    outcome.map(|outcome| removed.extend(outcome.removed))
+                }
                 Message::PortMod(change) => self
                     .check_port_mod(change)
                     .map(|_| effects.push(Effect::Port(change))),

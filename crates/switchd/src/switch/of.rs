@@ -5,7 +5,7 @@ use super::tables::{BridgeDump, TABLES};
 use crate::config::ofport;
 use crate::openflow::{FlowDump, LocalFuture, Switch};
 use openflow::flow::{FlowMod, FlowStatsRequest};
-use openflow::group::{GroupCommand, GroupDescription, GroupMod, GroupStats};
+use openflow::group::{GroupDescription, GroupMod, GroupStats};
 use openflow::message::{Capabilities, Features, Fragments, PacketIn, PacketOut, QueueRequest};
 use openflow::meter::{MeterConfig, MeterMod, MeterStats};
 use openflow::monitor::{MonitorRequest, RuleUpdate};
@@ -291,6 +291,7 @@ impl Switch for Bridge {
             capabilities: Capabilities::FLOW_STATS
                 | Capabilities::TABLE_STATS
                 | Capabilities::PORT_STATS
+                | Capabilities::GROUP_STATS
                 | Capabilities::QUEUE_STATS
                 | Capabilities::ARP_MATCH_IP
                 | Capabilities::BUNDLES
@@ -394,13 +395,11 @@ impl Switch for Bridge {
         self.pipeline.borrow().tlv_table()
     }
 
-    fn group_mod(&self, change: &GroupMod, _: Version) -> Result<(), Error> {
-        // There are no groups, so deleting some or all of them is done already; controllers begin with that.
-        if change.command == GroupCommand::Delete {
-            Ok(())
-        } else {
-            Err(Error::BadType)
-        }
+    fn group_mod(&self, change: &GroupMod, version: Version) -> Result<(), Error> {
+        let now = self.switch().now();
+        let outcome = self.pipeline.borrow_mut().group_mod(change, version, now)?;
+        self.tell_removed(outcome.removed);
+        Ok(())
     }
 
     fn meter_mod(&self, change: &MeterMod) -> Result<(), Error> {
@@ -526,16 +525,17 @@ impl Switch for Bridge {
         }
     }
 
-    fn group_stats(&self, _: u32) -> Result<Vec<GroupStats>, Error> {
-        Ok(Vec::new())
+    fn group_stats(&self, group: u32) -> Result<Vec<GroupStats>, Error> {
+        let now = self.switch().now();
+        Ok(self.pipeline.borrow().group_stats(group, now))
     }
 
-    fn groups(&self, _: u32) -> Result<Vec<GroupDescription>, Error> {
-        Ok(Vec::new())
+    fn groups(&self, group: u32) -> Result<Vec<GroupDescription>, Error> {
+        Ok(self.pipeline.borrow().group_descriptions(group))
     }
 
     fn group_features(&self) -> GroupFeatures {
-        GroupFeatures::default()
+        pipeline::group_features()
     }
 
     fn meter_stats(&self, meter: u32) -> Result<Vec<MeterStats>, Error> {

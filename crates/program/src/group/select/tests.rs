@@ -130,7 +130,11 @@ fn key(number: u32) -> FlowKey {
     key.set_u64(at::ETH_DST, u64::from(one(2)) << 20);
     key.set_u16(
         at::ETH_TYPE,
-        if number % 3 == 0 { ETH_IPV6 } else { ETH_IPV4 },
+        if number.is_multiple_of(3) {
+            ETH_IPV6
+        } else {
+            ETH_IPV4
+        },
     );
     key.set_u32(at::IPV4_SRC, one(3));
     key.set_u32(at::IPV4_DST, one(4));

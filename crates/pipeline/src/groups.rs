@@ -1,0 +1,578 @@
+//! Groups of a bridge (OpenFlow 1.3.5 sections 5.6, 6.5 and 7.3.4.2; 1.5.1 section 7.3.4.3).
+//!
+//! A group that a rule is to use must be there when the rule comes; with the group go the rules that use it. A bucket may name a group that is not there yet, as in
+//! Open vSwitch, so that groups may come in any order; until it is there the bucket does nothing. Loops are refused.
+//!
+//! Every number that is mentioned has a slot in the program ([`GroupRef`]), which steps hold. It is given back when neither a group nor a bucket
+//! mentions the number any more.
+
+use crate::{Clock, Pipeline, check, compile};
+use openflow::Version;
+use openflow::action::{Action, Instruction};
+use openflow::error::Error;
+use openflow::flow::FlowRemovedReason;
+use openflow::group::{
+    self, Bucket, GroupCommand, GroupDescription, GroupKind, GroupMod, GroupStats, Selection,
+    SelectionMethod,
+};
+use openflow::port;
+use openflow::stats::GroupFeatures;
+use program::counters::CounterId;
+use program::group::{Group, GroupHash, GroupRef, Selector, Watch};
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use crate::FlowModOutcome;
+use crate::batch::Step;
+
+/// A group.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    /// What it is, in OpenFlow's words.
+    pub description: GroupDescription,
+    to: GroupRef,
+    created_ms: u64,
+    counter: CounterId,
+    /// In the order of the buckets.
+    bucket_counters: Vec<CounterId>,
+}
+
+impl Entry {
+    /// The groups that its buckets name, each as often as it is named.
+    fn mentioned(&self) -> impl Iterator<Item = u32> + '_ {
+        self.description.buckets.iter().flat_map(mentioned)
+    }
+
+    fn counters(&self) -> impl Iterator<Item = CounterId> + '_ {
+        self.bucket_counters.iter().copied().chain([self.counter])
+    }
+}
+
+fn mentioned(bucket: &Bucket) -> impl Iterator<Item = u32> + '_ {
+    let watched = (bucket.watch_group != group::ANY).then_some(bucket.watch_group);
+    used_by(&bucket.actions).into_iter().chain(watched)
+}
+
+/// The groups that actions send packets to, those in clones too.
+fn used_by(actions: &[Action]) -> Vec<u32> {
+    let of = |action: &Action| match action {
+        Action::Group(number) => vec![*number],
+        Action::Clone(actions) => used_by(actions),
+        _ => Vec::new(),
+    };
+    actions.iter().flat_map(of).collect()
+}
+
+/// The groups that a rule's instructions send packets to.
+pub(crate) fn used(instructions: &[Instruction]) -> impl Iterator<Item = u32> + '_ {
+    instructions
+        .iter()
+        .flat_map(|instruction| match instruction {
+            Instruction::ApplyActions(actions) | Instruction::WriteActions(actions) => {
+                used_by(actions)
+            }
+            _ => Vec::new(),
+        })
+}
+
+struct Slot {
+    to: GroupRef,
+    mentions: usize,
+}
+
+/// The groups of a bridge.
+#[derive(Default)]
+pub(crate) struct Groups {
+    known: BTreeMap<u32, Entry>,
+    slots: HashMap<u32, Slot>,
+    /// Numbers that were mentioned no more at some time since the last commit.
+    idle: Vec<u32>,
+}
+
+impl Groups {
+    /// A group.
+    pub fn get(&self, number: u32) -> Option<&Entry> {
+        self.known.get(&number)
+    }
+
+    /// The slot of a number, as a step names it.
+    pub fn find(&self, number: u32) -> GroupRef {
+        self.slots
+            .get(&number)
+            .map_or(GroupRef::unbound(number), |slot| slot.to)
+    }
+
+    fn unmention(&mut self, number: u32) {
+        if let Some(slot) = self.slots.get_mut(&number) {
+            slot.mentions -= 1;
+            if slot.mentions == 0 {
+                self.idle.push(number);
+            }
+        }
+    }
+
+    /// Whether buckets would lead a packet back to the group that they are for.
+    fn loops(&self, number: u32, buckets: &[Bucket]) -> bool {
+        let of = |buckets: &[Bucket]| -> Vec<u32> {
+            buckets
+                .iter()
+                .flat_map(|bucket| used_by(&bucket.actions))
+                .collect()
+        };
+        let mut next = of(buckets);
+        let mut seen = HashSet::new();
+        while let Some(other) = next.pop() {
+            if other == number {
+                return true;
+            }
+            if seen.insert(other)
+                && let Some(entry) = self.known.get(&other)
+            {
+                next.extend(of(&entry.description.buckets));
+            }
+        }
+        false
+    }
+}
+
+/// What a select group hashes.
+pub(crate) fn hash_of(selection: Option<&Selection>) -> GroupHash {
+    match selection {
+        None => GroupHash::Usual,
+        Some(selection) => match selection.method {
+            SelectionMethod::DpHash => GroupHash::FiveTuple {
+                // The high half names the hash: 0 the five-tuple's, 1 the symmetric one (`enum ovs_hash_alg`); others are taken for the first.
+                symmetric: selection.parameter >> 32 == 1,
+                basis: selection.parameter as u32,
+            },
+            SelectionMethod::Hash if selection.fields.is_empty() => GroupHash::Usual,
+            SelectionMethod::Hash => GroupHash::fields(&selection.fields, selection.parameter),
+        },
+    }
+}
+
+/// How a select group chooses.
+pub(crate) fn selector_of(description: &GroupDescription) -> Selector {
+    let shares: Vec<(u32, u16)> = description
+        .buckets
+        .iter()
+        .map(|bucket| (bucket.id, bucket.weight))
+        .collect();
+    Selector::new(hash_of(description.selection.as_ref()), &shares)
+}
+
+/// What groups are possible, as Open vSwitch says it. Loops are refused though `CHAINING_CHECKS` is not told.
+pub fn group_features() -> GroupFeatures {
+    // Output, set and decrement MPLS TTL, push and pop VLAN and MPLS, set queue, group, set and decrement IP TTL, set field.
+    const ACTIONS: [u32; 12] = [0, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25];
+    const SELECT_WEIGHT: u32 = 1;
+    const SELECT_LIVENESS: u32 = 2;
+    const CHAINING: u32 = 4;
+    GroupFeatures {
+        types: 0xf,
+        capabilities: SELECT_WEIGHT | SELECT_LIVENESS | CHAINING,
+        max_groups: [group::MAX; 4],
+        actions: [ACTIONS.iter().fold(0, |bits, number| bits | 1 << number); 4],
+    }
+}
+
+impl Pipeline {
+    /// Carries out a group mod, or refuses it and changes nothing. Errors are those of OpenFlow 1.3.5 section 7.5.4.7, as Open vSwitch 3.1 gives them. Workers
+    /// see the change as they see flow mods, and with them at once.
+    pub fn group_mod(
+        &mut self,
+        change: &GroupMod,
+        version: Version,
+        now: Clock,
+    ) -> Result<FlowModOutcome, Error> {
+        let known = self.groups.known.get(&change.group);
+        let description = match (change.command, known) {
+            (GroupCommand::Delete, _) => return Ok(self.delete_groups(change.group, now)),
+            (GroupCommand::Add, Some(_)) => return Err(Error::GroupExists),
+            (GroupCommand::Add | GroupCommand::AddOrModify, _)
+            | (GroupCommand::Modify, Some(_)) => described(change)?,
+            (_, None) => return Err(Error::UnknownGroup),
+            (GroupCommand::InsertBucket, Some(entry)) => inserted(&entry.description, change)?,
+            (GroupCommand::RemoveBucket, Some(entry)) => removed(&entry.description, change)?,
+        };
+        let keeps = matches!(
+            change.command,
+            GroupCommand::InsertBucket | GroupCommand::RemoveBucket
+        );
+        self.check_group(&description, version)?;
+        self.put_group(description, keeps, now)?;
+        Ok(FlowModOutcome {
+            removed: Vec::new(),
+            changed: 1,
+        })
+    }
+
+    fn check_group(&self, description: &GroupDescription, version: Version) -> Result<(), Error> {
+        for bucket in &description.buckets {
+            check::bucket(&bucket.actions, version)?;
+        }
+        if self.groups.loops(description.group, &description.buckets) {
+            return Err(Error::GroupLoop);
+        }
+        if description.fits_in_message() {
+            Ok(())
+        } else {
+            Err(Error::OutOfBuckets)
+        }
+    }
+
+    /// Makes or replaces a group. `keeps`: buckets that stay keep their counters; the group's own go on in any case (section 6.5).
+    fn put_group(
+        &mut self,
+        description: GroupDescription,
+        keeps: bool,
+        now: Clock,
+    ) -> Result<(), Error> {
+        let number = description.group;
+        let old = self.groups.known.get(&number).cloned();
+        let mut counters = Vec::new();
+        let result = self.entry_of(description, old.as_ref(), keeps, now, &mut counters);
+        let entry = match result {
+            Ok(entry) => entry,
+            Err(error) => {
+                counters
+                    .iter()
+                    .for_each(|counter| self.program.counters.free(*counter));
+                return Err(error);
+            }
+        };
+        let compiled = self.compiled(&entry)?;
+        self.group_writer.put(entry.to, compiled);
+        if let Some(old) = &old {
+            self.forget_counters(old, &entry);
+            self.unmention_all(old);
+        }
+        self.groups.known.insert(number, entry);
+        self.note(Step::GroupPut(number, old.map(Box::new)));
+        Ok(())
+    }
+
+    /// The group with its counters and its slots. Leaves in `counters` those that it took, and on failure no mention.
+    fn entry_of(
+        &mut self,
+        description: GroupDescription,
+        old: Option<&Entry>,
+        keeps: bool,
+        now: Clock,
+        counters: &mut Vec<CounterId>,
+    ) -> Result<Entry, Error> {
+        let program = std::sync::Arc::clone(&self.program);
+        let mut fresh = || {
+            let counter = program.counters.allocate().ok_or(Error::OutOfGroups)?;
+            counters.push(counter);
+            Ok::<_, Error>(counter)
+        };
+        let counter = old.map_or_else(&mut fresh, |old| Ok(old.counter))?;
+        let kept: HashMap<u32, CounterId> = old
+            .filter(|_| keeps)
+            .map(|old| {
+                let ids = old.description.buckets.iter().map(|bucket| bucket.id);
+                ids.zip(old.bucket_counters.iter().copied()).collect()
+            })
+            .unwrap_or_default();
+        let bucket_counters = description
+            .buckets
+            .iter()
+            .map(|bucket| kept.get(&bucket.id).map_or_else(&mut fresh, |old| Ok(*old)))
+            .collect::<Result<Vec<_>, Error>>()?;
+        // The bucket must compile before anything changes.
+        if description
+            .buckets
+            .iter()
+            .any(|bucket| compile::bucket(&bucket.actions, self.context()).is_none())
+        {
+            return Err(Error::TooManyActions);
+        }
+        let mut entry = Entry {
+            to: GroupRef::unbound(description.group),
+            description,
+            created_ms: old.map_or(now.ms(), |old| old.created_ms),
+            counter,
+            bucket_counters,
+        };
+        self.mention_all(&mut entry)?;
+        Ok(entry)
+    }
+
+    /// Counts the mentions of a group: its own, and those of its buckets. On failure none.
+    fn mention_all(&mut self, entry: &mut Entry) -> Result<(), Error> {
+        let numbers: Vec<u32> = entry.mentioned().chain([entry.description.group]).collect();
+        for (index, number) in numbers.iter().enumerate() {
+            match self.groups.slots.get_mut(number) {
+                Some(slot) => slot.mentions += 1,
+                None => match self.group_writer.allocate(*number) {
+                    Some(to) => {
+                        self.groups.slots.insert(*number, Slot { to, mentions: 1 });
+                    }
+                    None => {
+                        for number in &numbers[..index] {
+                            self.groups.unmention(*number);
+                        }
+                        return Err(Error::OutOfGroups);
+                    }
+                },
+            }
+        }
+        entry.to = self.groups.find(entry.description.group);
+        Ok(())
+    }
+
+    fn unmention_all(&mut self, entry: &Entry) {
+        for number in entry.mentioned().chain([entry.description.group]) {
+            self.groups.unmention(number);
+        }
+    }
+
+    /// Lets go of the counters that an entry has and its successor has not.
+    fn forget_counters(&mut self, old: &Entry, new: &Entry) {
+        let kept: HashSet<CounterId> = new.counters().collect();
+        self.dead_counters
+            .extend(old.counters().filter(|counter| !kept.contains(counter)));
+    }
+
+    /// What actions refer to.
+    pub(crate) fn context(&self) -> compile::Context<'_> {
+        compile::Context {
+            meters: &self.meters,
+            groups: &self.groups,
+        }
+    }
+
+    /// The form that workers run.
+    fn compiled(&self, entry: &Entry) -> Result<Group, Error> {
+        let description = &entry.description;
+        let mut buckets = Vec::new();
+        for (bucket, counter) in description.buckets.iter().zip(&entry.bucket_counters) {
+            let ops =
+                compile::bucket(&bucket.actions, self.context()).ok_or(Error::TooManyActions)?;
+            let watch = bucket.is_watched().then(|| Watch {
+                port: (bucket.watch_port != port::ANY).then_some(bucket.watch_port),
+                group: (bucket.watch_group != group::ANY)
+                    .then(|| self.groups.find(bucket.watch_group)),
+            });
+            buckets.push(program::group::Bucket::new(ops, *counter, watch));
+        }
+        let (number, counter) = (description.group, entry.counter);
+        Ok(match description.kind {
+            GroupKind::All | GroupKind::Indirect => Group::every(number, counter, buckets),
+            GroupKind::FastFailover => Group::first_live(number, counter, buckets),
+            GroupKind::Select => {
+                Group::selected(number, counter, buckets, selector_of(description))
+            }
+        })
+    }
+
+    /// Section 6.5, delete: with a group go the rules that use it. No group to delete is no error. Buckets that name it stay.
+    fn delete_groups(&mut self, number: u32, now: Clock) -> FlowModOutcome {
+        let numbers: Vec<u32> = if number == group::ALL {
+            self.groups.known.keys().copied().collect()
+        } else {
+            Vec::from([number])
+        };
+        let mut outcome = FlowModOutcome::default();
+        for number in numbers {
+            let Some(entry) = self.groups.known.get(&number).cloned() else {
+                continue;
+            };
+            for id in self.store.users_of_group(number) {
+                outcome.changed += 1;
+                outcome
+                    .removed
+                    .extend(self.take_out(id, FlowRemovedReason::GroupDelete, now));
+            }
+            outcome.changed += 1;
+            self.group_writer.remove(entry.to);
+            self.groups.known.remove(&number);
+            self.unmention_all(&entry);
+            self.dead_counters.extend(entry.counters());
+            self.note(Step::GroupRemoved(Box::new(entry)));
+        }
+        outcome
+    }
+
+    /// Undoes [`Pipeline::put_group`].
+    pub(crate) fn undo_put_group(&mut self, number: u32, old: Option<Box<Entry>>) {
+        let Some(new) = self.groups.known.remove(&number) else {
+            return;
+        };
+        self.group_writer.take_back(new.to);
+        let kept: HashSet<CounterId> = old.iter().flat_map(|old| old.counters()).collect();
+        self.dead_counters
+            .extend(new.counters().filter(|counter| !kept.contains(counter)));
+        self.unmention_all(&new);
+        if let Some(old) = old {
+            self.bring_back(*old);
+        }
+    }
+
+    /// Undoes the removal of a group.
+    pub(crate) fn undo_remove_group(&mut self, entry: Entry) {
+        self.group_writer.bring_back(entry.to);
+        self.bring_back(entry);
+    }
+
+    fn bring_back(&mut self, mut entry: Entry) {
+        // Slots are kept until a batch has ended, so none is missing.
+        let found = self.mention_all(&mut entry);
+        debug_assert!(found.is_ok());
+        self.groups.known.insert(entry.description.group, entry);
+    }
+
+    /// Hands over what the next publication makes unreachable.
+    pub(crate) fn commit_groups(&mut self) {
+        if self.undo.is_some() {
+            return;
+        }
+        for number in std::mem::take(&mut self.groups.idle) {
+            let slots = &mut self.groups.slots;
+            if slots.get(&number).is_some_and(|slot| slot.mentions == 0)
+                && let Some(slot) = slots.remove(&number)
+            {
+                self.group_writer.release(slot.to);
+            }
+        }
+        self.group_writer.commit();
+    }
+
+    /// Whether every group that a rule would use is there.
+    pub(crate) fn check_groups(&self, instructions: &[Instruction]) -> Result<(), Error> {
+        let there = |number: u32| self.groups.known.contains_key(&number);
+        if used(instructions).all(there) {
+            Ok(())
+        } else {
+            Err(Error::BadOutGroup)
+        }
+    }
+
+    /// Counters of a group, or of all ([`group::ALL`], [`group::ANY`]), by number. References are the rules that use it, as in Open vSwitch.
+    pub fn group_stats(&self, number: u32, now: Clock) -> Vec<GroupStats> {
+        let read = |counter: CounterId| {
+            let totals = self.program.counters.read(counter);
+            (totals.packets, totals.bytes)
+        };
+        self.wanted(number)
+            .map(|entry| {
+                let (packets, bytes) = read(entry.counter);
+                let group = entry.description.group;
+                GroupStats {
+                    group,
+                    references: u32::try_from(self.store.users_of_group(group).len())
+                        .unwrap_or(u32::MAX),
+                    packets,
+                    bytes,
+                    duration_ns: now
+                        .ms()
+                        .saturating_sub(entry.created_ms)
+                        .saturating_mul(1_000_000),
+                    buckets: entry.bucket_counters.iter().map(|id| read(*id)).collect(),
+                }
+            })
+            .collect()
+    }
+
+    /// What a group is, or all are ([`group::ALL`], [`group::ANY`]), by number.
+    pub fn group_descriptions(&self, number: u32) -> Vec<GroupDescription> {
+        self.wanted(number)
+            .map(|entry| entry.description.clone())
+            .collect()
+    }
+
+    fn wanted(&self, number: u32) -> impl Iterator<Item = &Entry> {
+        let range = match number {
+            group::ALL | group::ANY => 0..=u32::MAX,
+            one => one..=one,
+        };
+        self.groups.known.range(range).map(|(_, entry)| entry)
+    }
+
+    /// Number of slots in use: by groups, and by groups that are only mentioned.
+    pub fn group_slots(&self) -> usize {
+        self.groups.slots.len()
+    }
+
+    /// Number of groups.
+    pub fn group_count(&self) -> usize {
+        self.groups.known.len()
+    }
+}
+
+/// The group that an add or a modify describes.
+fn described(change: &GroupMod) -> Result<GroupDescription, Error> {
+    if change.group > group::MAX {
+        return Err(Error::InvalidGroup);
+    }
+    if change.kind == GroupKind::Indirect && change.buckets.len() != 1 {
+        return Err(Error::InvalidGroup);
+    }
+    let mut ids = HashSet::new();
+    for bucket in &change.buckets {
+        bucket.fits(change.kind)?;
+        if !ids.insert(bucket.id) {
+            return Err(Error::BadBucket);
+        }
+    }
+    Ok(GroupDescription {
+        kind: change.kind,
+        group: change.group,
+        buckets: change.buckets.clone(),
+        selection: change.selection.clone(),
+    })
+}
+
+/// Where a command's bucket stands.
+fn place(description: &GroupDescription, id: u32) -> Result<usize, Error> {
+    let mut buckets = description.buckets.iter();
+    buckets
+        .position(|bucket| bucket.id == id)
+        .ok_or(Error::UnknownBucket)
+}
+
+/// The group with buckets put in: before all, behind all, or behind the one that the command names.
+fn inserted(old: &GroupDescription, change: &GroupMod) -> Result<GroupDescription, Error> {
+    let at = match change.command_bucket {
+        group::BUCKET_FIRST => 0,
+        group::BUCKET_LAST => old.buckets.len(),
+        id => place(old, id)? + 1,
+    };
+    let mut new = old.clone();
+    for (offset, bucket) in change.buckets.iter().enumerate() {
+        if new.buckets.iter().any(|other| other.id == bucket.id) {
+            return Err(Error::BucketExists);
+        }
+        let mut bucket = bucket.clone();
+        // Where none was said, the codec says 1.
+        if old.kind != GroupKind::Select && bucket.weight == 1 {
+            bucket.weight = 0;
+        }
+        match bucket.fits(old.kind) {
+            // As in Open vSwitch: a bucket that watches nothing is always live.
+            Err(Error::InvalidGroup)
+                if old.kind == GroupKind::FastFailover && bucket.weight == 0 => {}
+            result => result?,
+        }
+        new.buckets.insert(at + offset, bucket);
+    }
+    if new.kind == GroupKind::Indirect && new.buckets.len() != 1 {
+        return Err(Error::InvalidGroup);
+    }
+    Ok(new)
+}
+
+/// The group with buckets taken out. The first or last of none is none.
+fn removed(old: &GroupDescription, change: &GroupMod) -> Result<GroupDescription, Error> {
+    let mut new = old.clone();
+    match change.command_bucket {
+        group::BUCKET_ALL => new.buckets.clear(),
+        group::BUCKET_FIRST => drop(new.buckets.drain(..new.buckets.len().min(1))),
+        group::BUCKET_LAST => drop(new.buckets.pop()),
+        id => drop(new.buckets.remove(place(old, id)?)),
+    }
+    if new.kind == GroupKind::Indirect && new.buckets.len() != 1 {
+        return Err(Error::InvalidGroup);
+    }
+    Ok(new)
+}
