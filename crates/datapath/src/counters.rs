@@ -59,6 +59,12 @@ pub enum DropReason {
     Fragment,
     /// Too many packets wait for rules that they have asked for.
     HeldTooMany,
+    /// Sent to a group that there is not.
+    NoGroup,
+    /// Sent to a group none of whose buckets is live.
+    NoLiveBucket,
+    /// Went through more groups behind groups than allowed.
+    GroupTooDeep,
     /// Sent to a port number that no port has.
     UnknownPort,
     /// Sent to the port that it came in by, without saying so.
@@ -126,6 +132,9 @@ impl DropReason {
         "meter_controller",
         "fragment",
         "held_too_many",
+        "no_group",
+        "no_live_bucket",
+        "group_too_deep",
         "unknown_port",
         "ingress_port",
         "port_down",

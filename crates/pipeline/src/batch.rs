@@ -90,7 +90,7 @@ impl Pipeline {
                 Step::Removed(mut rule, next) => {
                     self.compile_again(&mut rule);
                     let id = self.store.insert_before(*rule, next);
-                    self.rule_came(id);
+                    self.rule_came(id, None);
                     self.arm(id);
                 }
                 Step::Replaced(id, mut rule) => {
@@ -103,7 +103,7 @@ impl Pipeline {
                     self.compile_again(&mut rule);
                     let counter = rule.counter;
                     if let Some(new) = self.store.replace(id, *rule) {
-                        self.rule_came(id);
+                        self.rule_came(id, Some(&new));
                         self.rule_went(&new);
                         if new.counter != counter {
                             self.dead_counters.push(new.counter);
@@ -139,7 +139,7 @@ impl Pipeline {
     }
 
     pub(crate) fn note_inserted(&mut self, id: RuleId) {
-        self.rule_came(id);
+        self.rule_came(id, None);
         if let Some(undo) = &mut self.undo {
             undo.steps.push(Step::Inserted(id));
         }
@@ -154,7 +154,7 @@ impl Pipeline {
     }
 
     pub(crate) fn note_replaced(&mut self, id: RuleId, old: Rule) {
-        self.rule_came(id);
+        self.rule_came(id, Some(&old));
         self.rule_went(&old);
         match &mut self.undo {
             Some(undo) => undo.steps.push(Step::Replaced(id, Box::new(old))),

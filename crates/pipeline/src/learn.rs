@@ -341,8 +341,8 @@ impl Pipeline {
         changed
     }
 
-    /// A rule has come. Call it before [`Pipeline::rule_went`] for the one whose place it takes.
-    pub(crate) fn rule_came(&mut self, id: RuleId) {
+    /// A rule has come, in the place of another or not. Call it before [`Pipeline::rule_went`] for that other, which still counts.
+    pub(crate) fn rule_came(&mut self, id: RuleId, leaving: Option<&Rule>) {
         let Some(rule) = self.store.get(id) else {
             return;
         };
@@ -357,7 +357,10 @@ impl Pipeline {
         }
         for named in &behaviour.learns {
             if !self.learned.watched.contains_key(&named.pair) {
-                let rules = self.count_rules(named.pair.0, named.pair.1);
+                let leaves = leaving.is_some_and(|rule| {
+                    (rule.table, rule.cookie) == named.pair && !rule.is_hidden()
+                });
+                let rules = self.count_rules(named.pair.0, named.pair.1) + usize::from(leaves);
                 let watched = Watched {
                     rules,
                     ..Watched::default()
