@@ -13,7 +13,8 @@ use openflow::error::Error;
 use openflow::flow::{FlowMod, FlowModCommand, FlowRemoved, FlowRemovedReason, TABLE_ALL};
 use openflow::monitor::UpdateEvent;
 use openflow::port::{self, PortNo};
-use packet::Match;
+use packet::key::at;
+use packet::{Field, Match};
 use program::counters::CounterId;
 use program::rule::RuleSpec;
 use program::table::RuleRef;
@@ -115,6 +116,9 @@ impl Pipeline {
             return Err(Error::BadTableId);
         }
         let change = &*self.resolved(change)?;
+        if !delete && names_datapath_fields(&change.matching) {
+            return Err(Error::Permission);
+        }
         check::instructions(
             &change.instructions,
             &change.matching,
@@ -567,6 +571,12 @@ impl NewRule {
             changed_pause: pauses,
         }
     }
+}
+
+/// Whether a match names what only Open vSwitch's own rules may: a hash of its datapath, or a packet that comes round again.
+fn names_datapath_fields(matching: &Match) -> bool {
+    matching.word_set().contains(at::DP_HASH / 8)
+        && (!matching.get(Field::DpHash).1.is_zero() || !matching.get(Field::RecircId).0.is_zero())
 }
 
 fn criteria(change: &FlowMod, delete: bool) -> Criteria<'_> {

@@ -441,3 +441,60 @@ fn sixty_four_clauses_and_a_thousand_conditions() {
         assert_eq!(found.map(|rule| rule.spec.cookie), expected, "{value:x}");
     }
 }
+
+/// `cargo test -p sluice-program --test conjunction -- --ignored --nocapture` prints what a lookup costs among many conditions.
+#[test]
+#[ignore = "prints a time"]
+fn what_a_lookup_costs() {
+    for conditions in [1_u32, 10, 100, 400] {
+        let mut table = Table::new();
+        let mut reader = table.program.domain.reader().unwrap();
+        let exact = |word: usize, value: u64| {
+            let mut matching = Match::any();
+            matching.set_word(word, value, u64::MAX);
+            matching
+        };
+        // Each of 3000 addresses and ports belongs to a tenth of the conditions, at most; clause k of n looks at word k.
+        for value in 0..3000_u64 {
+            for (index, word) in [6, 9, 10].into_iter().enumerate() {
+                let clauses = (0..conditions)
+                    .filter(|id| conditions < 10 || u64::from(*id) % 10 == value % 10)
+                    .map(|id| Clause {
+                        id: id + 1,
+                        index: index as u8,
+                        of: 3,
+                    });
+                table.insert(Plain {
+                    matching: exact(word, value),
+                    priority: 5,
+                    cookie: 1,
+                    clauses: clauses.collect(),
+                });
+            }
+        }
+        for id in 0..conditions {
+            let mut matching = Match::any();
+            matching.set_exact(packet::Field::ConjId, u128::from(id) + 1);
+            table.insert(Plain {
+                matching,
+                priority: 5,
+                cookie: 2,
+                clauses: Vec::new(),
+            });
+        }
+        table.publish();
+        let guard = reader.begin();
+        let mut key = FlowKey::ZERO;
+        let (mut found, began) = (0, std::time::Instant::now());
+        for turn in 0..100_000_u64 {
+            key.words[6] = turn * 7 % 3000;
+            key.words[9] = turn * 11 % 3000;
+            key.words[10] = turn * 13 % 3000;
+            found += u32::from(table.bridge.lookup(0, &key, &guard).is_some());
+        }
+        let each = began.elapsed().as_nanos() / 100_000;
+        println!(
+            "{conditions} conditions over 9000 rules: {each} ns a lookup, {found} of 100000 found"
+        );
+    }
+}
