@@ -17,6 +17,7 @@ use crate::mac_table::{self, MacTable};
 use crate::mirror::{self, MirrorCounters, MirrorOutput, MirrorSpec};
 use crate::packet_in::{PacketInRing, PacketInWake};
 use crate::port::{BridgeId, LOCAL, MAX_PORTS, MakeTx, PortId, PortKind, PortSettings, PortSpec};
+use crate::queues::{QueueTotals, Queues};
 use crate::report::PortInfo;
 use crate::snapshot::{Behind, BridgeParts, BridgeState, PortState, Published, Snapshot};
 use crate::vlan::VlanSet;
@@ -117,6 +118,7 @@ struct PortRecord<F: Frame> {
     settings: PortSettings,
     kind: Kind<F>,
     counters: Arc<PortCounters>,
+    queues: Queues,
     histories: Vec<History>,
 }
 
@@ -280,6 +282,7 @@ impl<F: Frame + 'static> Datapath<F> {
             }
         };
         self.names.insert(spec.name.clone(), slot);
+        let sent_by = Queues::default().changed(&spec.settings.queues, self.shared.clock.now_ms());
         self.ports[slot as usize] = Some(PortRecord {
             id,
             name: spec.name,
@@ -288,6 +291,7 @@ impl<F: Frame + 'static> Datapath<F> {
             settings: spec.settings,
             kind,
             counters,
+            queues: sent_by,
             histories: rx.iter().map(|_| History::default()).collect(),
         });
         self.redraw_with_peers(id);
@@ -325,11 +329,13 @@ impl<F: Frame + 'static> Datapath<F> {
 
     /// Changes a port's VLANs and flags.
     pub fn modify_port(&mut self, id: PortId, settings: PortSettings) -> Result<(), Error> {
+        let now_ms = self.shared.clock.now_ms();
         let port = self.port_mut(id)?;
         if port.settings == settings {
             return Ok(());
         }
         let flush = port.settings.vlan != settings.vlan;
+        port.queues = port.queues.changed(&settings.queues, now_ms);
         port.settings = settings;
         let bridge = port.bridge;
         self.redraw(bridge);
@@ -396,6 +402,13 @@ impl<F: Frame + 'static> Datapath<F> {
             rx_errors: drops.malformed,
             ..port.counters.sum()
         })
+    }
+
+    /// What the queues of a port have sent.
+    pub fn queue_stats(&self, id: PortId) -> Result<Vec<QueueTotals>, Error> {
+        let port = self.port(id)?;
+        let sent = port.counters.sum();
+        Ok(port.queues.totals(sent.tx_packets, sent.tx_bytes))
     }
 
     /// Bridges of patch ports whose peer is `name`.
@@ -485,7 +498,12 @@ impl<F: Frame + 'static> Datapath<F> {
             mirror_in: if reserved { 0 } else { mirror_in },
             mirror_out,
             reserved,
-            plain: behind == Behind::Device && !flags.down && !flags.no_fwd && mirror_out == 0,
+            plain: behind == Behind::Device
+                && !flags.down
+                && !flags.no_fwd
+                && mirror_out == 0
+                && port.queues.is_empty(),
+            queues: port.queues.clone(),
             counters: Arc::clone(&port.counters),
         }
     }

@@ -229,6 +229,8 @@ pub(crate) struct Forward<'a, F: Frame> {
     pub wishes: &'a WishRing,
     /// The clock in seconds, for learning.
     pub second: u32,
+    /// The queue that the frame in hand names.
+    pub queue: Option<u32>,
     pub clock: &'a Clock,
     /// The clock in nanoseconds, read at the burst's first meter; 0 before.
     pub now_ns: u64,
@@ -255,6 +257,11 @@ impl<'a, F: Frame> Forward<'a, F> {
         }
         if port.mirror_out & !*mirrored != 0 {
             self.mirror(mirrored, port, port.mirror_out, &mut frame);
+        }
+        if let Some(queue) = self.queue
+            && !port.queues.is_empty()
+        {
+            port.queues.count(queue, frame.len() as u64);
         }
         match port.behind {
             Behind::Device => self.egress.push(port.id.slot(), frame, self.cell),
@@ -323,6 +330,7 @@ impl<'a, F: Frame> Forward<'a, F> {
         }
     }
 
+    /// A mirror's copy, which names no queue.
     fn copy_to(
         &mut self,
         mirrored: &mut u32,
@@ -343,7 +351,9 @@ impl<'a, F: Frame> Forward<'a, F> {
         if let Some(snaplen) = snaplen {
             cut(&mut copy, snaplen as usize);
         }
+        let queue = self.queue.take();
         self.emit(mirrored, port, copy);
+        self.queue = queue;
     }
 
     /// Sends a frame of a VLAN out of a port, tagged as the port wants it.
@@ -401,6 +411,7 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
     #[inline(always)]
     fn output(&mut self, context: Context<'_>, number: PortNo, frame: F, to_in_port: bool) {
         *context.sent = true;
+        self.queue = context.queue;
         let bridge = self.bridge;
         let Some(port) = bridge.port(number) else {
             return self.cell.drop(DropReason::UnknownPort, 1);
@@ -436,6 +447,7 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
 
     fn output_all(&mut self, context: Context<'_>, frame: F, flood: bool) {
         *context.sent = true;
+        self.queue = context.queue;
         let (in_port, mirrored) = (context.in_port, context.mirrored);
         let choose = |port: &PortState| normal::all_reaches(port, in_port, flood);
         self.send_to_each(frame, choose, |host, port, frame| {
@@ -449,6 +461,7 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
 
     fn normal(&mut self, context: Context<'_>, mut frame: F) {
         *context.sent = true;
+        self.queue = context.queue;
         let front = match vlan::ethernet(&mut frame) {
             Ok(front) => front,
             Err(Malformed::Runt) => return self.cell.drop(DropReason::Runt, 1),

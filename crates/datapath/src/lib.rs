@@ -22,6 +22,7 @@ pub mod mirror;
 mod normal;
 pub mod packet_in;
 mod port;
+mod queues;
 mod report;
 mod snapshot;
 pub mod vlan;
@@ -37,4 +38,5 @@ pub use forward::MAX_PATCHES;
 pub use port::{
     BridgeId, LOCAL, MAX_PORTS, MakeTx, PortFlags, PortId, PortKind, PortSettings, PortSpec,
 };
+pub use queues::QueueTotals;
 pub use report::{PortInfo, QueueInfo, WorkerInfo};

@@ -60,6 +60,8 @@ pub struct PortSettings {
     pub vlan: VlanConfig,
     /// OpenFlow's bits.
     pub flags: PortFlags,
+    /// The queues that it has, by number; 0 is where everything goes that names no other.
+    pub queues: Vec<u32>,
     /// What is sent there is lost: the device is down or has no carrier.
     pub no_carrier: bool,
 }

@@ -7,6 +7,7 @@ use crate::counters::PortCounters;
 use crate::mac_table::MacTable;
 use crate::mirror::Mirror;
 use crate::port::{LOCAL, PortFlags, PortId};
+use crate::queues::Queues;
 use crate::vlan::{VlanConfig, VlanSet};
 use program::epoch::{Domain, Epoch, Guard};
 use program::ops::PortNo;
@@ -43,6 +44,7 @@ pub(crate) struct PortState {
     pub reserved: bool,
     /// A device, and nothing has to be looked at before sending.
     pub plain: bool,
+    pub queues: Queues,
     pub counters: Arc<PortCounters>,
 }
 

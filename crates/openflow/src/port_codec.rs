@@ -189,6 +189,10 @@ pub(crate) fn take_mod(r: &mut Reader<'_>, version: u8) -> Result<PortMod, Error
         r.skip(2)?;
     }
     let (config, mask) = (r.u32()?, r.u32()?);
+    // 1.0 has no number for this error, and ignores what it does not know.
+    if version > 1 && mask & !known != 0 {
+        return Err(Error::PortModBadConfig);
+    }
     let advertise = if version >= 5 {
         let mut advertise = PortFeatures::empty();
         while !r.is_empty() {

@@ -169,6 +169,7 @@ impl<'a, F: Frame> Turn<'a, F> {
             packet_ins: &self.mailbox.packet_ins,
             wishes: &self.mailbox.wishes,
             second: (self.now_ms / 1000) as u32,
+            queue: None,
             clock: &self.shared.clock,
             now_ns: 0,
             depth,

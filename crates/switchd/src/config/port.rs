@@ -43,6 +43,8 @@ pub struct Port {
     pub fake_bridge: bool,
     /// Whether other protected ports may not be reached through it.
     pub protected: bool,
+    /// The numbers of its queues, ascending.
+    pub queues: Vec<u32>,
 }
 
 impl Port {
@@ -107,7 +109,7 @@ pub fn read(
             "Port",
             &port.name,
             "qos",
-            "queueing is not supported yet, ignoring it",
+            "queues are listed and counted, but rates are not enforced yet",
         );
     }
     if interface.ingress_policing_rate > 0 || interface.ingress_policing_kpkts_rate > 0 {
@@ -143,7 +145,29 @@ pub fn read(
         port_mac: port_mac(port, problems),
         fake_bridge: port.fake_bridge,
         protected: port.protected,
+        queues: port.qos.as_ref().map(queues).unwrap_or_default(),
     })
+}
+
+/// The queues of a port, as Open vSwitch's kinds of QoS have them: the two hierarchical ones have a default queue of number 0, others none but their own, or none at all.
+fn queues(qos: &vswitch::QoS) -> Vec<u32> {
+    let own = || {
+        qos.queues
+            .keys()
+            .filter_map(|number| u32::try_from(*number).ok())
+    };
+    match qos.kind.as_str() {
+        "linux-htb" | "linux-hfsc" => {
+            own()
+                .filter(|number| *number != 0)
+                .fold(vec![0], |mut all, number| {
+                    all.push(number);
+                    all
+                })
+        }
+        "trtcm-policer" => own().collect(),
+        _ => Vec::new(),
+    }
 }
 
 /// The number that an interface had before, if it is one that it could have again.

@@ -107,6 +107,7 @@ pub(super) async fn run(
         reason = write(hub, &session, &mut writer) => reason,
         reason = probe(&session, &last_heard, observer) => reason,
         never = session.expire_bundles() => match never {},
+        never = session.release_packet_ins() => match never {},
         () = session.closing.notified() => "disconnecting".into(),
     }
 }

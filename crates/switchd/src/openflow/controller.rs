@@ -166,6 +166,29 @@ impl Record {
             .count()
     }
 
+    /// What the rate limit has done to packet-ins, where there is one.
+    fn packet_ins(&self) -> Vec<(&'static str, String)> {
+        let sessions = self.sessions.borrow();
+        let counts = sessions
+            .iter()
+            .find_map(Weak::upgrade)
+            .and_then(|session| session.scheduler.counts(&session.live));
+        let Some([miss, action]) = counts else {
+            return Vec::new();
+        };
+        let pairs = [
+            ("packet-in-miss-backlog", miss.backlog),
+            ("packet-in-miss-bypassed", miss.bypassed),
+            ("packet-in-miss-queued", miss.queued),
+            ("packet-in-miss-dropped", miss.dropped),
+            ("packet-in-action-backlog", action.backlog),
+            ("packet-in-action-bypassed", action.bypassed),
+            ("packet-in-action-queued", action.queued),
+            ("packet-in-action-dropped", action.dropped),
+        ];
+        pairs.map(|(name, count)| (name, count.to_string())).into()
+    }
+
     /// What the database is told.
     pub(super) fn status(&self, target: &str, passive: bool) -> ControllerStatus {
         let connections = self.connections();
@@ -173,6 +196,7 @@ impl Record {
         let since = |moment: Option<i64>| {
             moment.map(|moment| ((clock::now() - moment) / 1000).max(0).to_string())
         };
+        status.extend(self.packet_ins());
         if passive {
             if connections > 1 {
                 status.push(("n_connections", connections.to_string()));

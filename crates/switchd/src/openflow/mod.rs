@@ -14,6 +14,7 @@ mod dumps;
 mod hub;
 mod monitors;
 mod outbox;
+mod scheduler;
 mod session;
 pub mod switch;
 

@@ -7,16 +7,17 @@ use super::bundles::Bundles;
 use super::hub::Hub;
 use super::monitors::Monitors;
 use super::outbox::Outbox;
-use crate::clock;
-use crate::coverage::Counter;
+use super::scheduler::Scheduler;
 use openflow::decode::DecodeOptions;
 use openflow::flow::FlowStatsRequest;
 use openflow::message::{
     AsyncConfig, AsyncKind, FlowFormat, Message, MultipartReply, MultipartRequest, PacketIn,
     PacketInFormat, PacketInReason, QueueRequest, Role, RoleMessage, SwitchConfig,
 };
+use openflow::port::PortNo;
 use openflow::stats::TableFeatures;
 use openflow::{Error, Header, Version, encode, encode_error, encode_multipart, port};
+use packet::Field;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
@@ -26,8 +27,6 @@ const DEFAULT_MISS_SEND_LEN: u16 = 128;
 /// Parts that a request for a change of table features may have, and tables in them.
 const MAX_PARTS: usize = 512;
 const MAX_TABLES: usize = 512;
-
-static RATE_LIMITED: Counter = Counter::new("openflow_packet_in_rate_limited");
 
 /// What kind of controller is on the other side.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -89,33 +88,6 @@ impl Live {
     }
 }
 
-/// A token bucket for packet-ins, in thousandths of a packet.
-#[derive(Debug)]
-struct Bucket {
-    level: Cell<u64>,
-    filled_at: Cell<i64>,
-}
-
-impl Bucket {
-    /// Takes a packet's worth; false when there is none. `now` in milliseconds.
-    fn take(&self, rate: u32, burst: u32, now: i64) -> bool {
-        if rate == 0 {
-            return true;
-        }
-        let burst = if burst == 0 { rate / 4 } else { burst };
-        let depth = u64::from(burst.max(1)) * 1000;
-        let passed = u64::try_from(now.saturating_sub(self.filled_at.replace(now))).unwrap_or(0);
-        let level = self
-            .level
-            .get()
-            .saturating_add(passed.saturating_mul(rate.into()))
-            .min(depth);
-        let enough = level >= 1000;
-        self.level.set(level - if enough { 1000 } else { 0 });
-        enough
-    }
-}
-
 /// A connection whose version is known.
 pub(super) struct Session {
     pub(super) kind: Kind,
@@ -130,7 +102,7 @@ pub(super) struct Session {
     pub(super) miss_send_len: Cell<u16>,
     pub(super) controller_id: Cell<u16>,
     pub(super) live: Rc<Live>,
-    bucket: Bucket,
+    pub(super) scheduler: Scheduler,
     invalid_ttl: Cell<bool>,
     packet_in_format: Cell<PacketInFormat>,
     flow_format: Cell<FlowFormat>,
@@ -187,11 +159,7 @@ impl Session {
             }),
             controller_id: Cell::new(0),
             live,
-            // Full at first: the burst is there from the beginning.
-            bucket: Bucket {
-                level: Cell::new(u64::MAX),
-                filled_at: Cell::new(clock::now()),
-            },
+            scheduler: Scheduler::new(),
             invalid_ttl: Cell::new(false),
             packet_in_format: Cell::new(PacketInFormat::Standard),
             flow_format: Cell::new(FlowFormat::Standard),
@@ -235,11 +203,6 @@ impl Session {
         if !asked && !self.wants(AsyncKind::PacketIn, reason as u8) {
             return;
         }
-        let (rate, burst) = (self.live.rate.get(), self.live.burst.get());
-        if !self.bucket.take(rate, burst, clock::now()) {
-            RATE_LIMITED.increment();
-            return;
-        }
         // A packet that waits comes back as it goes.
         let waits = !packet.continuation.is_empty();
         let length = if packet.reason == PacketInReason::NoMatch && !waits {
@@ -255,9 +218,24 @@ impl Session {
             continuation: packet.continuation.clone(),
             ..*packet
         };
+        let miss = packet.reason == PacketInReason::NoMatch;
+        let in_port = packet.matching.get(Field::InPortOxm).0.to_u64() as PortNo;
         let bytes = encode(self.version, 0, &Message::PacketIn(packet));
-        let limit = self.live.packet_in_limit.get();
-        self.outbox.send_packet_in(bytes, limit);
+        if let Some(bytes) = self.scheduler.offer(&self.live, miss, in_port, bytes) {
+            self.outbox
+                .send_packet_in(bytes, self.live.packet_in_limit.get());
+        }
+    }
+
+    /// Sends packet-ins that had to wait for the rate limit, as long as the connection lives.
+    pub(super) async fn release_packet_ins(&self) -> std::convert::Infallible {
+        loop {
+            for bytes in self.scheduler.released(&self.live).await {
+                self.outbox
+                    .send_packet_in(bytes, self.live.packet_in_limit.get());
+            }
+            tokio::task::yield_now().await;
+        }
     }
 
     /// The form in which flow-removed messages go to this peer.
@@ -420,7 +398,9 @@ impl Session {
                 }
             }
             Message::QueueGetConfigRequest(number) => {
-                let usable = number < port::MAX || number == port::LOCAL || number == port::ANY;
+                // A physical port or, after 1.0, any (1.3.5 section 7.3.6.1), as Open vSwitch has it.
+                let any = number == port::ANY && self.version > Version::V1_0;
+                let usable = number < port::MAX || any;
                 if !usable {
                     return Err(Error::QueueBadPort);
                 }
@@ -559,32 +539,5 @@ impl Session {
             .into_iter()
             .for_each(|part| self.outbox.send(part));
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_bucket_gives_its_burst_and_then_its_rate() {
-        let bucket = Bucket {
-            level: Cell::new(u64::MAX),
-            filled_at: Cell::new(0),
-        };
-        let taken = |count: usize, now| (0..count).filter(|_| bucket.take(100, 10, now)).count();
-        assert_eq!(taken(50, 0), 10);
-        assert_eq!(taken(50, 50), 5);
-        assert_eq!(taken(50, 51), 0);
-        // Parts of a packet are kept, and a clock that stands or goes back gives nothing.
-        assert_eq!(taken(50, 60), 1);
-        assert_eq!(taken(50, 60), 0);
-        assert_eq!(taken(50, 10_000), 10);
-        // No rate, no limit; a rate without a burst lets a quarter of a second's through.
-        assert!((0..1000).all(|_| bucket.take(0, 0, 10_000)));
-        assert_eq!(
-            (0..1000).filter(|_| bucket.take(100, 0, 20_000)).count(),
-            25
-        );
     }
 }

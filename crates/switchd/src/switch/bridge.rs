@@ -67,6 +67,7 @@ pub fn settings_of(
             no_fwd: flags.contains(Bits::NO_FWD),
             no_packet_in: flags.contains(Bits::NO_PACKET_IN),
         },
+        queues: config.queues.clone(),
         no_carrier: false,
     }
 }

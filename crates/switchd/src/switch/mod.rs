@@ -14,6 +14,7 @@ pub mod execute;
 mod fail;
 mod learn;
 mod of;
+mod queues;
 pub mod report;
 mod tables;
 

@@ -2,7 +2,6 @@
 
 use super::bridge::{Bridge, Port};
 use super::tables::{BridgeDump, TABLES};
-use crate::config::ofport;
 use crate::openflow::{FlowDump, LocalFuture, Switch};
 use openflow::flow::{FlowMod, FlowStatsRequest};
 use openflow::group::{GroupDescription, GroupMod, GroupStats};
@@ -175,7 +174,7 @@ impl Bridge {
         let number = port::to_u16(change.port).ok_or(Error::PortModBadPort)?;
         let ports = self.ports.borrow();
         let port = ports.get(&number).ok_or(Error::PortModBadPort)?;
-        if port.info.mac != change.hw_addr && change.hw_addr != [0; 6] {
+        if port.info.mac != change.hw_addr {
             return Err(Error::PortModBadHwAddr);
         }
         Ok(number)
@@ -507,22 +506,11 @@ impl Switch for Bridge {
     }
 
     fn queue_stats(&self, request: QueueRequest) -> Result<Vec<QueueStats>, Error> {
-        self.queues(request).map(|_| Vec::new())
+        self.stats_of_queues(request)
     }
 
     fn queues(&self, request: QueueRequest) -> Result<Vec<QueueDescription>, Error> {
-        if request.port != port::ANY {
-            let number = port::to_u16(request.port).ok_or(Error::QueueBadPort)?;
-            if number != ofport::LOCAL && !self.ports.borrow().contains_key(&number) {
-                return Err(Error::QueueBadPort);
-            }
-        }
-        // No queues can be configured yet, so every single one that is named is unknown.
-        if request.queue == u32::MAX {
-            Ok(Vec::new())
-        } else {
-            Err(Error::QueueBadQueue)
-        }
+        self.describe_queues(request)
     }
 
     fn group_stats(&self, group: u32) -> Result<Vec<GroupStats>, Error> {

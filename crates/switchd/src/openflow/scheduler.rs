@@ -1,0 +1,344 @@
+//! Packet-ins above a controller's rate limit: they wait in a queue for each port, so that a port that floods takes nothing from the others.
+//!
+//! Within the rate nothing waits. Above it packet-ins of each ingress port queue up apart and are sent in turn, one of each, as the rate allows. As many wait altogether as the
+//! burst has; when one more comes the longest queue loses its oldest. Packets that met no rule and those that an action sends are limited apart, each by the whole
+//! rate (all as in Open vSwitch's `pinsched`).
+
+use super::session::Live;
+use crate::clock;
+use crate::coverage::Counter;
+use openflow::port::PortNo;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use tokio::sync::Notify;
+
+static RATE_LIMITED: Counter = Counter::new("openflow_packet_in_rate_limited");
+/// Packet-ins that are released at once at most; then others have their turn.
+const RELEASED: usize = 50;
+
+/// A token bucket for packet-ins, in thousandths of a packet.
+#[derive(Debug)]
+struct Bucket {
+    level: Cell<u64>,
+    filled_at: Cell<i64>,
+}
+
+impl Bucket {
+    /// A full one: the burst is there from the beginning.
+    fn new() -> Bucket {
+        Bucket {
+            level: Cell::new(u64::MAX),
+            filled_at: Cell::new(clock::now()),
+        }
+    }
+
+    fn fill(&self, limits: Limits, now: i64) -> u64 {
+        let depth = limits.burst as u64 * 1000;
+        let passed = u64::try_from(now.saturating_sub(self.filled_at.replace(now))).unwrap_or(0);
+        let level = self
+            .level
+            .get()
+            .saturating_add(passed.saturating_mul(limits.rate.into()))
+            .min(depth);
+        self.level.set(level);
+        level
+    }
+
+    /// Takes a packet's worth; false when there is none. `now` in milliseconds.
+    fn take(&self, limits: Limits, now: i64) -> bool {
+        let level = self.fill(limits, now);
+        let enough = level >= 1000;
+        self.level.set(level - if enough { 1000 } else { 0 });
+        enough
+    }
+
+    /// Milliseconds until there is a packet's worth.
+    fn wait(&self, limits: Limits, now: i64) -> i64 {
+        let missing = 1000_u64.saturating_sub(self.fill(limits, now));
+        missing.div_ceil(u64::from(limits.rate).max(1)) as i64
+    }
+}
+
+/// A limit that is in force.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    /// Packets per second.
+    rate: u32,
+    /// Packets that may come at once above it, and that may wait; at least 1.
+    burst: usize,
+}
+
+impl Limits {
+    /// None when there is no limit. A burst that is not given is a quarter of a second's.
+    fn of(live: &Live) -> Option<Limits> {
+        let (rate, burst) = (live.rate.get(), live.burst.get());
+        let burst = if burst == 0 { rate / 4 } else { burst };
+        (rate > 0).then(|| Limits {
+            rate,
+            burst: burst.max(1) as usize,
+        })
+    }
+}
+
+/// What has become of packet-ins under a limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Counts {
+    /// Waiting now.
+    pub(super) backlog: u64,
+    /// Sent at once.
+    pub(super) bypassed: u64,
+    /// Made to wait.
+    pub(super) queued: u64,
+    /// Dropped from a queue that was full.
+    pub(super) dropped: u64,
+}
+
+/// The packet-ins of one kind.
+#[derive(Debug)]
+struct Schedule {
+    bucket: Bucket,
+    queues: BTreeMap<PortNo, VecDeque<Vec<u8>>>,
+    counts: Counts,
+    /// The port that was served last.
+    last: PortNo,
+}
+
+impl Schedule {
+    fn new() -> Schedule {
+        Schedule {
+            bucket: Bucket::new(),
+            queues: BTreeMap::new(),
+            counts: Counts::default(),
+            last: PortNo::MAX,
+        }
+    }
+
+    /// A packet-in that is to go: given back when it may go at once.
+    fn offer(&mut self, port: PortNo, bytes: Vec<u8>, limits: Limits, now: i64) -> Option<Vec<u8>> {
+        if self.counts.backlog == 0 && self.bucket.take(limits, now) {
+            self.counts.bypassed += 1;
+            return Some(bytes);
+        }
+        while self.counts.backlog >= limits.burst as u64 {
+            self.drop_one();
+        }
+        self.queues.entry(port).or_default().push_back(bytes);
+        self.counts.backlog += 1;
+        self.counts.queued += 1;
+        None
+    }
+
+    /// Drops the oldest of the longest queue; of several, that of the port that waits longest for its turn loses last.
+    fn drop_one(&mut self) {
+        let turn = |port: PortNo| port.wrapping_sub(self.last).wrapping_sub(1);
+        let longest = self
+            .queues
+            .iter()
+            .max_by_key(|(port, queue)| (queue.len(), turn(**port)))
+            .map(|(port, _)| *port);
+        if let Some(port) = longest
+            && self.pop(port).is_some()
+        {
+            self.counts.dropped += 1;
+            RATE_LIMITED.increment();
+        }
+    }
+
+    fn pop(&mut self, port: PortNo) -> Option<Vec<u8>> {
+        let queue = self.queues.get_mut(&port)?;
+        let bytes = queue.pop_front()?;
+        if queue.is_empty() {
+            self.queues.remove(&port);
+        }
+        self.counts.backlog -= 1;
+        Some(bytes)
+    }
+
+    /// The next packet-in in turn, if it may go.
+    fn release(&mut self, limits: Option<Limits>, now: i64) -> Option<Vec<u8>> {
+        let after = self.last.checked_add(1);
+        let next = after.and_then(|after| self.queues.range(after..).next());
+        let port = *next.or_else(|| self.queues.iter().next())?.0;
+        if limits.is_some_and(|limits| !self.bucket.take(limits, now)) {
+            return None;
+        }
+        self.last = port;
+        self.pop(port)
+    }
+}
+
+/// The packet-ins of one connection.
+#[derive(Debug)]
+pub(super) struct Scheduler {
+    /// Of packets that met no rule, and others.
+    schedules: RefCell<[Schedule; 2]>,
+    waiting: Notify,
+}
+
+impl Scheduler {
+    pub(super) fn new() -> Scheduler {
+        Scheduler {
+            schedules: RefCell::new([Schedule::new(), Schedule::new()]),
+            waiting: Notify::new(),
+        }
+    }
+
+    /// A packet-in that is to go: given back when it may go at once, else it waits for [`Scheduler::released`].
+    pub(super) fn offer(
+        &self,
+        live: &Live,
+        miss: bool,
+        port: PortNo,
+        bytes: Vec<u8>,
+    ) -> Option<Vec<u8>> {
+        let Some(limits) = Limits::of(live) else {
+            return Some(bytes);
+        };
+        let mut schedules = self.schedules.borrow_mut();
+        let now = schedules[usize::from(!miss)].offer(port, bytes, limits, clock::now());
+        if now.is_none() {
+            self.waiting.notify_one();
+        }
+        now
+    }
+
+    /// Waits until packet-ins that waited may go, and gives them.
+    pub(super) async fn released(&self, live: &Live) -> Vec<Vec<u8>> {
+        loop {
+            let now = clock::now();
+            let limits = Limits::of(live);
+            let wait = {
+                let mut schedules = self.schedules.borrow_mut();
+                let mut released = Vec::new();
+                for schedule in schedules.iter_mut() {
+                    while released.len() < RELEASED
+                        && let Some(bytes) = schedule.release(limits, now)
+                    {
+                        released.push(bytes);
+                    }
+                }
+                if !released.is_empty() {
+                    return released;
+                }
+                let held = schedules
+                    .iter()
+                    .filter(|schedule| schedule.counts.backlog > 0);
+                held.map(|schedule| {
+                    limits.map_or(0, |limits| schedule.bucket.wait(limits, now).max(1))
+                })
+                .min()
+            };
+            match wait {
+                Some(wait) => tokio::select! {
+                    () = clock::sleep_until(now.saturating_add(wait)) => {}
+                    () = live.changed.notified() => {}
+                },
+                None => self.waiting.notified().await,
+            }
+        }
+    }
+
+    /// What has become of packet-ins: of packets that met no rule, and others; None where there is no limit.
+    pub(super) fn counts(&self, live: &Live) -> Option<[Counts; 2]> {
+        Limits::of(live)?;
+        let schedules = self.schedules.borrow();
+        Some([schedules[0].counts, schedules[1].counts])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn limits(rate: u32, burst: usize) -> Limits {
+        Limits { rate, burst }
+    }
+
+    #[test]
+    fn a_bucket_gives_its_burst_and_then_its_rate() {
+        let bucket = Bucket {
+            level: Cell::new(u64::MAX),
+            filled_at: Cell::new(0),
+        };
+        let taken = |count: usize, now| {
+            (0..count)
+                .filter(|_| bucket.take(limits(100, 10), now))
+                .count()
+        };
+        assert_eq!(taken(50, 0), 10);
+        assert_eq!(taken(50, 50), 5);
+        assert_eq!(taken(50, 51), 0);
+        assert_eq!(bucket.wait(limits(100, 10), 51), 9);
+        // Parts of a packet are kept, and a clock that stands or goes back gives nothing.
+        assert_eq!(taken(50, 60), 1);
+        assert_eq!(taken(50, 60), 0);
+        assert_eq!(taken(50, 10_000), 10);
+    }
+
+    #[test]
+    fn limits_are_chosen_where_the_row_is_silent() {
+        let live = Live::new(Duration::ZERO, 1);
+        assert!(Limits::of(&live).is_none());
+        live.rate.set(100);
+        assert_eq!(Limits::of(&live).unwrap().burst, 25);
+        live.rate.set(1);
+        assert_eq!(Limits::of(&live).unwrap().burst, 1);
+        live.burst.set(7);
+        assert_eq!(Limits::of(&live).unwrap().burst, 7);
+    }
+
+    #[test]
+    fn a_port_that_floods_loses_its_own() {
+        let mut schedule = Schedule::new();
+        schedule.bucket.filled_at.set(0);
+        let limits = limits(1000, 4);
+        let packet = |port: u8, number: u8| vec![port, number];
+        // The burst goes at once, the rest waits.
+        for number in 0..4 {
+            assert!(schedule.offer(1, packet(1, number), limits, 0).is_some());
+        }
+        for number in 4..104 {
+            assert!(schedule.offer(1, packet(1, number), limits, 0).is_none());
+        }
+        for port in [2, 3] {
+            assert!(
+                schedule
+                    .offer(port.into(), packet(port, 0), limits, 0)
+                    .is_none()
+            );
+        }
+        assert_eq!(
+            schedule.counts,
+            Counts {
+                backlog: 4,
+                bypassed: 4,
+                queued: 102,
+                dropped: 98
+            }
+        );
+        // In turn; the newest of the flood are left.
+        let released: Vec<_> =
+            std::iter::from_fn(|| schedule.release(Some(limits), 1_000_000)).collect();
+        assert_eq!(
+            released,
+            [packet(1, 102), packet(2, 0), packet(3, 0), packet(1, 103)]
+        );
+        assert_eq!(schedule.counts.backlog, 0);
+        assert!(schedule.queues.is_empty());
+    }
+
+    #[tokio::test]
+    async fn what_waits_goes_when_its_time_has_come_or_the_limit_has_gone() {
+        let live = Live::new(Duration::ZERO, 1);
+        live.rate.set(20);
+        live.burst.set(2);
+        let scheduler = Scheduler::new();
+        let offered = (0..4).filter_map(|number| scheduler.offer(&live, true, 1, vec![number]));
+        assert_eq!(offered.count(), 2);
+        assert_eq!(scheduler.released(&live).await, [[2]]);
+        live.rate.set(0);
+        assert_eq!(scheduler.released(&live).await, [[3]]);
+        assert!(scheduler.counts(&live).is_none());
+    }
+}
