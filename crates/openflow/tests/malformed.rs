@@ -662,6 +662,27 @@ fn other_messages() {
         Some(Error::BadMeterFlags)
     );
     assert_eq!(
+        refused(&message(4, 29, "0000 0003 00000001")),
+        Some(Error::BadMeterFlags)
+    );
+    // 7.3.4.3: a port mod with a bit that the version does not have; 1.0 has no error for it.
+    assert_eq!(
+        refused(&message(
+            4,
+            16,
+            "00000001 00000000 020000000001 0000 00000000 00000002 00000000 00000000"
+        )),
+        Some(Error::PortModBadConfig)
+    );
+    assert_eq!(
+        refused(&message(
+            1,
+            15,
+            "0001 020000000001 00000000 00000100 00000000 00000000"
+        )),
+        None
+    );
+    assert_eq!(
         refused(&message(
             4,
             29,
