@@ -21,7 +21,7 @@ use program::host::{Context, Drop, Host};
 use program::ops::ToController;
 use program::table::Miss;
 use program::walk::Engine;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
 /// Every third port is down.
@@ -35,6 +35,8 @@ struct Notes {
     effects: Vec<Effect>,
     /// The words of a controller's key that mean something.
     valid: Vec<WordSet>,
+    /// A frame had no room for what a step would add.
+    failed: bool,
 }
 
 impl Notes {
@@ -90,7 +92,9 @@ impl Host<HeapFrame> for Notes {
     fn now_ns(&mut self) -> u64 {
         NOW_NS
     }
-    fn dropped(&mut self, _: Drop) {}
+    fn dropped(&mut self, reason: Drop) {
+        self.failed |= reason == Drop::ActionFailed;
+    }
 }
 
 /// When meters are added, in milliseconds, and what the meters' clock shows all the time.
@@ -104,6 +108,8 @@ struct Case {
     accepted: usize,
     truncates: bool,
     groups_met: usize,
+    /// Walk and twin came to different bounds since the counters were compared.
+    ended_apart: Cell<bool>,
     levels: RefCell<Levels>,
 }
 
@@ -125,6 +131,7 @@ impl Case {
             accepted: 0,
             truncates: false,
             groups_met: 0,
+            ended_apart: Cell::new(false),
             levels: RefCell::default(),
         };
         case.levels.borrow_mut().set_time(NOW_NS);
@@ -344,6 +351,9 @@ fn compare_one(
         case.switch.now,
         &mut notes,
     );
+    // What goes around in a circle and grows ends in the walk where the frame is full, in the twin only at the bound on resubmits.
+    case.ended_apart
+        .set(case.ended_apart.get() || outcome.cut_short && notes.failed);
     if !outcome.cut_short {
         let (expected, got) = (
             comparable(&outcome.effects, &notes.valid),
@@ -464,8 +474,10 @@ fn run(seed: u64) -> [usize; 5] {
             .filter(|(rule, count)| expected[rule] != **count)
             .map(|(rule, count)| (rule.0, rule.1, count, expected[rule]))
             .collect();
-        assert!(wrong.is_empty(), "seed {seed}: counters {wrong:?}");
-        assert_eq!(case.groups().1, groups, "seed {seed}: counters of groups");
+        if !case.ended_apart.take() {
+            assert!(wrong.is_empty(), "seed {seed}: counters {wrong:?}");
+            assert_eq!(case.groups().1, groups, "seed {seed}: counters of groups");
+        }
         if !case.truncates {
             compare_burst(&case, &mut engine, &guard, &burst, seed);
         }

@@ -100,7 +100,6 @@ impl Machine<'_> {
             named.iter().for_each(|(field, _)| self.look_at(*field));
             return;
         }
-        let ip = [0x0800, 0x86dd].contains(&self.key.u16(at::ETH_TYPE));
         let five_tuple = selection.is_some_and(|all| all.method == SelectionMethod::DpHash);
         if !five_tuple {
             MACS.iter().for_each(|field| self.look_at(*field));

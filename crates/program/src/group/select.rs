@@ -19,9 +19,9 @@ const PROBES: usize = 8;
 /// What of a packet chooses the bucket.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum GroupHash {
-    /// Ethernet addresses, IP addresses and protocol, ports of TCP, UDP and SCTP; the same for both directions of a connection.
+    /// Ethernet addresses, IP addresses and protocol, ports of TCP, UDP and SCTP, ARP's addresses; the same for both directions of a connection.
     Usual,
-    /// IP addresses and protocol, ports of TCP, UDP and SCTP (`dp_hash`).
+    /// IP addresses and protocol, ports of TCP, UDP and SCTP; ARP's addresses (`dp_hash`).
     FiveTuple {
         /// Whether both directions of a connection have the same.
         symmetric: bool,
@@ -38,6 +38,7 @@ pub enum GroupHash {
 }
 
 const ETH_IPV4: u16 = 0x0800;
+const ETH_ARP: u16 = 0x0806;
 const ETH_IPV6: u16 = 0x86dd;
 
 impl GroupHash {
@@ -114,6 +115,11 @@ fn five_tuple(key: &FlowKey, hash: u64, both: fn(u64, u64) -> u64) -> u64 {
     let addresses = match key.u16(at::ETH_TYPE) {
         ETH_IPV4 => both(key.u32(at::IPV4_SRC).into(), key.u32(at::IPV4_DST).into()),
         ETH_IPV6 => both(address(at::IPV6_SRC), address(at::IPV6_DST)),
+        // ARP's addresses lie where those of IPv4 do, and in the place of the protocol whether it asks or answers.
+        ETH_ARP => {
+            let pair = both(key.u32(at::IPV4_SRC).into(), key.u32(at::IPV4_DST).into());
+            return mix(hash, pair);
+        }
         _ => return hash,
     };
     let protocol = key.u8(at::IP_PROTO);

@@ -178,6 +178,23 @@ fn both_directions_have_one_hash_where_they_should() {
     }
 }
 
+/// Questions and answers of ARP stay together, and different addresses spread.
+#[test]
+fn arp_is_spread_by_its_addresses() {
+    let arp = |from: u32, to: u32, operation| {
+        let mut key = FlowKey::ZERO;
+        key.set_u16(at::ETH_TYPE, ETH_ARP);
+        key.set_u32(at::IPV4_SRC, from);
+        key.set_u32(at::IPV4_DST, to);
+        key.set_u8(at::IP_PROTO, operation);
+        GroupHash::Usual.hash(&key, 0)
+    };
+    assert_eq!(arp(1, 2, 1), arp(2, 1, 2));
+    let group = selector(&[(0, 1), (1, 1)]);
+    let first = (0..1000).filter(|to| group.choose(arp(7, *to, 1), |_| true) == Some(0));
+    assert!((400..600).contains(&first.count()));
+}
+
 /// The words that are told are all that count, and each of them does.
 #[test]
 fn the_words_that_are_read_are_told() {
