@@ -104,10 +104,10 @@ impl Machine<'_> {
         if !five_tuple {
             MACS.iter().for_each(|field| self.look_at(*field));
         }
-        let known = if ip {
-            &FIVE_TUPLE[..]
-        } else {
-            &FIVE_TUPLE[..1]
+        let known = match self.key.u16(at::ETH_TYPE) {
+            0x0800 | 0x86dd => &FIVE_TUPLE[..],
+            0x0806 => &[Field::EthType, Field::ArpSpa, Field::ArpTpa],
+            _ => &FIVE_TUPLE[..1],
         };
         known.iter().for_each(|field| self.look_at(*field));
     }
