@@ -14,29 +14,33 @@ use crate::{
     ct_flush, flow_codec, group_codec, header, packet_codec, port_codec, table_codec, tlv_codec,
 };
 
-/// Writes a message. Empty when the version has no form for it: then there is nothing to send. A long multipart reply becomes several
-/// messages, one after another in the same bytes.
+/// Writes a message. Empty when the version has no form for it, or when it would be longer than a message can be: then there is nothing to send.
+/// A long multipart reply becomes several messages, one after another in the same bytes.
 pub fn encode(version: Version, xid: u32, message: &Message) -> Vec<u8> {
     if let Message::MultipartReply { reply, more } = message {
         return multipart::encode_multipart(version, xid, reply, *more).concat();
     }
     let mut out = Vec::with_capacity(128);
-    encode_into(&mut out, version, xid, message);
+    let _ = encode_into(&mut out, version, xid, message);
     out
 }
 
-/// Writes a message other than a multipart reply behind what is in `out`; nothing when the version has no form for it.
-fn encode_into(out: &mut Vec<u8>, version: Version, xid: u32, message: &Message) {
+/// Writes a message other than a multipart reply behind what is in `out`; nothing, and None, when the version has no form for it or its length has
+/// no room in the header: one with a wrong length would take the peer out of step for good.
+fn encode_into(out: &mut Vec<u8>, version: Version, xid: u32, message: &Message) -> Option<()> {
     let start = out.len();
     let wire = version as u8;
     header::put(out, wire, 0, xid);
-    match put_body(out, version, message) {
+    let number =
+        put_body(out, version, message).filter(|_| out.len() - start <= usize::from(u16::MAX));
+    match number {
         Some(number) => {
             out[start + 1] = number;
             out.set_length(start + 2, start);
         }
         None => out.truncate(start),
     }
+    number.map(|_| ())
 }
 
 /// Writes the body and says the type's number, None when the version has none.
@@ -119,7 +123,7 @@ fn put_body(out: &mut Vec<u8>, version: Version, message: &Message) -> Option<u8
             standard(kind::TABLE_STATUS)
         }
         Message::RequestForward { xid, message } => {
-            encode_into(out, version, *xid, message);
+            encode_into(out, version, *xid, message)?;
             standard(kind::REQUEST_FORWARD)
         }
         Message::GetAsyncRequest => standard(kind::GET_ASYNC_REQUEST),
@@ -331,8 +335,14 @@ fn put_features(out: &mut Vec<u8>, features: &Features, version: u8) {
     out.put_u32(capabilities(features.capabilities, version));
     out.put_u32(if version == 1 { features.actions } else { 0 });
     if version <= 3 {
+        // As many as one message holds, as Open vSwitch sends them; 1.1 and later can be asked for all.
         for port in &features.ports {
+            let before = out.len();
             port_codec::put_description(out, port, version);
+            if out.len() > usize::from(u16::MAX) {
+                out.truncate(before);
+                break;
+            }
         }
     }
 }
@@ -469,6 +479,6 @@ fn put_bundle_add(out: &mut Vec<u8>, add: &BundleAdd, version: Version) -> Optio
     out.put_u32(add.bundle);
     out.pad(2);
     out.put_u16(add.flags);
-    encode_into(out, version, add.xid, &add.message);
+    encode_into(out, version, add.xid, &add.message)?;
     Some(number)
 }

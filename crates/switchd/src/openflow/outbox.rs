@@ -63,9 +63,10 @@ impl Outbox {
         self.push(bytes, Kind::Other);
     }
 
-    /// Queues a packet-in, unless `limit` of them wait or the queue is full.
+    /// Queues a packet-in, unless `limit` of them wait or the queue is full. One that no message can hold is empty and lost.
     pub(super) fn send_packet_in(&self, bytes: Vec<u8>, limit: usize) {
-        if self.packet_ins.get() >= limit || self.bytes.get() > CLOSE_LIMIT {
+        let full = self.packet_ins.get() >= limit || self.bytes.get() > CLOSE_LIMIT;
+        if full || bytes.is_empty() {
             self.count_drop();
             return;
         }

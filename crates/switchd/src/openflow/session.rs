@@ -24,6 +24,8 @@ use std::time::Duration;
 
 /// Bytes of a packet that met no rule that a primary controller gets unless it says otherwise (`OFP_DEFAULT_MISS_SEND_LEN`).
 const DEFAULT_MISS_SEND_LEN: u16 = 128;
+/// Bytes that are left of a packet that is too long for a packet-in with what is said about it: a frame that has yet to be segmented may be.
+const MOST_DATA: usize = 60_000;
 /// Parts that a request for a change of table features may have, and tables in them.
 const MAX_PARTS: usize = 512;
 const MAX_TABLES: usize = 512;
@@ -210,17 +212,23 @@ impl Session {
         } else {
             packet.data.len()
         };
-        let packet = PacketIn {
-            format: self.packet_in_format.get(),
-            data: packet.data[..length].to_vec(),
-            matching: packet.matching.clone(),
-            userdata: packet.userdata.clone(),
-            continuation: packet.continuation.clone(),
-            ..*packet
+        let with_data = |length: usize| {
+            let packet = PacketIn {
+                format: self.packet_in_format.get(),
+                data: packet.data[..length].to_vec(),
+                matching: packet.matching.clone(),
+                userdata: packet.userdata.clone(),
+                continuation: packet.continuation.clone(),
+                ..*packet
+            };
+            encode(self.version, 0, &Message::PacketIn(packet))
         };
         let miss = packet.reason == PacketInReason::NoMatch;
         let in_port = packet.matching.get(Field::InPortOxm).0.to_u64() as PortNo;
-        let bytes = encode(self.version, 0, &Message::PacketIn(packet));
+        let mut bytes = with_data(length);
+        if bytes.is_empty() && !waits && length > MOST_DATA {
+            bytes = with_data(MOST_DATA);
+        }
         if let Some(bytes) = self.scheduler.offer(&self.live, miss, in_port, bytes) {
             self.outbox
                 .send_packet_in(bytes, self.live.packet_in_limit.get());
