@@ -85,12 +85,13 @@ impl Session {
                 }
             }
         }
+        // Each monitor once, as it is in the end: a message may name one thousands of times.
+        let mut named = HashSet::new();
         let initial: Vec<&MonitorRequest> = requests
             .iter()
-            .filter(|request| {
-                request.command != MonitorCommand::Delete
-                    && request.flags.contains(MonitorFlags::INITIAL)
-            })
+            .filter(|request| named.insert(request.id))
+            .filter_map(|request| monitors.get(&request.id))
+            .filter(|monitor| monitor.flags.contains(MonitorFlags::INITIAL))
             .collect();
         let updates = collect(&initial, |monitor| hub.switch().monitored(monitor));
         self.monitors.by_id.replace(monitors);
