@@ -31,6 +31,11 @@ use program::table::Miss;
 use program::walk::{MAX_DEPTH, MAX_RESUBMITS, NO_COOKIE};
 use story::{Story, Teller, What};
 
+/// Lookups inside each other that a story tells: every table once, and the deepest resubmits. Each takes a part of the stack.
+const MAX_NESTED: u32 = 400;
+/// Bytes of packets that leave, in a story.
+const MAX_TOLD_BYTES: usize = 64 << 20;
+
 /// Something that leaves the tables.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Effect {
@@ -251,6 +256,8 @@ struct Machine<'p> {
     resubmits: u32,
     /// How many select groups have chosen on the way here.
     level: u32,
+    /// Lookups that are being carried out.
+    nested: u32,
     /// An exit: nothing more happens.
     stopped: bool,
     /// A meter dropped the packet, or the copy that a clone works on.
@@ -280,6 +287,7 @@ impl<'p> Machine<'p> {
             queue: None,
             resubmits: 0,
             level: 0,
+            nested: 0,
             stopped: false,
             dead: false,
             levels: None,
@@ -341,8 +349,34 @@ impl<'p> Machine<'p> {
         best
     }
 
+    /// A story must end before it takes all memory or all of the stack; a walk in the datapath needs little of either.
+    fn ends_story(&mut self) -> bool {
+        let Some(teller) = &self.teller else {
+            return false;
+        };
+        let effects = &self.outcome.effects;
+        let too_long = self.nested >= MAX_NESTED
+            || teller.is_exhausted()
+            || self.set.len() > story::MAX_STEPS
+            || effects.len() * (self.packet.bytes().len() + 64) > MAX_TOLD_BYTES;
+        if too_long && !self.outcome.cut_short {
+            self.outcome.cut_short = true;
+            self.say(|| What::Error("the story is too long to be told to its end".into()));
+        }
+        too_long
+    }
+
     /// Looks up in a table, matching `in_port` as the ingress port, and does what the rule found says.
     fn look_up(&mut self, table: u8, in_port: PortNo, honour_miss: bool, depth: u32) {
+        if self.ends_story() {
+            return;
+        }
+        self.nested += 1;
+        self.search(table, in_port, honour_miss, depth);
+        self.nested -= 1;
+    }
+
+    fn search(&mut self, table: u8, in_port: PortNo, honour_miss: bool, depth: u32) {
         let own = self.key.u32(at::IN_PORT);
         self.key.set_u32(at::IN_PORT, in_port);
         let found = self.best(table);
@@ -473,7 +507,7 @@ impl<'p> Machine<'p> {
 
     fn list(&mut self, actions: &[Action], at: At) -> Flow {
         for (index, action) in actions.iter().enumerate() {
-            if self.is_over() {
+            if self.is_over() || self.ends_story() {
                 return Flow::On;
             }
             let last = index + 1 == actions.len();

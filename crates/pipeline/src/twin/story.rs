@@ -15,6 +15,8 @@ use packet::{Field, FlowKey, Match};
 
 /// Steps that are told at most; a walk can do millions of actions.
 pub const MAX_STEPS: usize = 20_000;
+/// Steps after which nobody goes on: a walk of them all would keep the listener waiting.
+const MAX_WORK: usize = 10 * MAX_STEPS;
 
 /// The Ethertype of frames that have none: 802.2.
 pub(super) const NO_ETHERTYPE: u16 = 0x05ff;
@@ -124,6 +126,11 @@ impl Teller {
             steps: 0,
             effects: 0,
         }
+    }
+
+    /// Whether so much has happened that the walk is to end.
+    pub fn is_exhausted(&self) -> bool {
+        self.steps >= MAX_WORK
     }
 
     fn put(&mut self, step: Step) {

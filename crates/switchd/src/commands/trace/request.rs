@@ -14,6 +14,8 @@ use std::rc::Rc;
 const PAYLOAD_MAX: usize = 64_000;
 /// The smallest packet.
 const ETHERNET: usize = 14;
+/// The longest one.
+const LONGEST: usize = 65_535 + ETHERNET;
 
 /// What is asked.
 pub(super) struct Request {
@@ -189,6 +191,7 @@ fn hexadecimal(text: &str) -> Result<Vec<u8>, String> {
     match hexadecimal_bytes(text) {
         None => Err("Trailing garbage in packet data".into()),
         Some(bytes) if bytes.len() < ETHERNET => Err("Packet data too short for Ethernet".into()),
+        Some(bytes) if bytes.len() > LONGEST => Err("Packet data too long for Ethernet".into()),
         Some(bytes) => Ok(bytes),
     }
 }

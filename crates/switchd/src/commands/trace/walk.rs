@@ -14,13 +14,17 @@ use openflow::message::Fragments;
 use openflow::port::{self, PortNo};
 use packet::FlowKey;
 use packet::key::at;
-use pipeline::twin::story::{Step, What};
+use pipeline::twin::story::{MAX_STEPS, Step, What};
 use pipeline::twin::{self, Effect, Sent};
 use program::ops::PacketInReason;
 use std::rc::Rc;
 
 /// Patch ports that a packet passes at most, as in the datapath.
 const MAX_PATCHES: u32 = datapath::MAX_PATCHES;
+/// Bridges that a packet and its copies enter behind patch ports at most, as in the datapath: bridges that are linked twice would flood for ever.
+const MAX_WALKS: u32 = 256;
+/// Steps inside each other behind which no further bridge is entered.
+const MAX_NESTED: u32 = 300;
 /// `OFPR_EXPLICIT_MISS`, for rules that are table misses.
 const EXPLICIT_MISS: u8 = 6;
 
@@ -32,7 +36,13 @@ pub(super) struct Walk<'s> {
     actions: Actions,
     looked_at: FlowKey,
     failure: Option<&'static str>,
+    /// Patch ports between here and where the packet came in.
     patches: u32,
+    /// Bridges that have been entered behind patch ports.
+    walks: u32,
+    /// Steps that have been told, and how deep the one is that is being told.
+    told: usize,
+    nested: u32,
     userspace: u32,
 }
 
@@ -58,6 +68,9 @@ impl<'s> Walk<'s> {
             looked_at: FlowKey::ZERO,
             failure: None,
             patches: 0,
+            walks: 0,
+            told: 0,
+            nested: 0,
             userspace: 0,
         }
     }
@@ -123,9 +136,12 @@ impl<'s> Walk<'s> {
     }
 
     fn steps(&mut self, steps: &[Step], here: &mut Here<'_>, out: &mut Vec<Node>) {
+        self.nested += 1;
         for step in steps {
+            self.told += 1;
             self.step(step, here, out);
         }
+        self.nested -= 1;
     }
 
     fn step(&mut self, step: &Step, here: &mut Here<'_>, out: &mut Vec<Node>) {
@@ -349,6 +365,10 @@ impl<'s> Walk<'s> {
             let text = format!("over {MAX_PATCHES} patch ports");
             return out.push(Node::new(Kind::Error, text));
         }
+        if self.walks >= MAX_WALKS || self.told >= MAX_STEPS || self.nested >= MAX_NESTED {
+            let text = "too many bridges and steps to be told of all";
+            return out.push(Node::new(Kind::Error, text));
+        }
         let Some(bridge) = self.switch.bridge_by_id(peer) else {
             return;
         };
@@ -359,6 +379,7 @@ impl<'s> Walk<'s> {
             metadata.set_u32(mark, key.u32(mark));
         }
         self.patches += 1;
+        self.walks += 1;
         let (node, _) = self.bridge(&bridge, &metadata, &sent.bytes, None);
         self.patches -= 1;
         out.push(node);
