@@ -42,7 +42,7 @@ pub async fn run(shell: Rc<Shell>) -> anyhow::Result<()> {
         writer.write(move || ready.ready()).await;
         Ok(())
     }));
-    let _packets = Task(tokio::task::spawn_local(deliver_packet_ins(Rc::clone(
+    let mut packets = Task(tokio::task::spawn_local(deliver_packet_ins(Rc::clone(
         &switch,
     ))));
     let mut keep = Task(tokio::task::spawn_local(keep_house(
@@ -53,8 +53,10 @@ pub async fn run(shell: Rc<Shell>) -> anyhow::Result<()> {
         _ = shell.exit_requested() => Ok(()),
         ended = &mut follow.0 => ended.unwrap_or_else(|error| Err(error.into())),
         ended = &mut keep.0 => ended.unwrap_or_else(|error| Err(error.into())),
+        // Without it no packet-in arrives and no rule is learned, and nobody would notice.
+        ended = &mut packets.0 => ended.unwrap_or_else(|error| Err(error.into())),
     };
-    drop((follow, keep));
+    drop((follow, keep, packets));
     switch.shut_down();
     result
 }
