@@ -113,8 +113,8 @@ pub(super) struct Session {
     /// Told when a bundle is opened.
     pub(super) bundles_changed: tokio::sync::Notify,
     pub(super) monitors: Monitors,
-    /// The parts of a change of table features that came so far, and their number.
-    parts: RefCell<(usize, Vec<TableFeatures>)>,
+    /// The parts of a change of table features that came so far: their transaction id, number and tables.
+    parts: RefCell<(u32, usize, Vec<TableFeatures>)>,
     /// Told when the connection is to end, for a reason that the switch has.
     pub(super) closing: tokio::sync::Notify,
 }
@@ -479,16 +479,20 @@ impl Session {
     ) -> Result<(), Error> {
         let wanted = {
             let mut parts = self.parts.borrow_mut();
-            parts.0 += 1;
-            parts.1.extend(tables);
-            if parts.0 > MAX_PARTS || parts.1.len() > MAX_TABLES {
+            if parts.0 != xid {
+                // What was left of another request, of which a part was refused.
+                *parts = (xid, 0, Vec::new());
+            }
+            parts.1 += 1;
+            parts.2.extend(tables);
+            if parts.1 > MAX_PARTS || parts.2.len() > MAX_TABLES {
                 *parts = Default::default();
                 return Err(Error::MultipartOverflow);
             }
             if more {
                 return Ok(());
             }
-            std::mem::take(&mut *parts).1
+            std::mem::take(&mut *parts).2
         };
         if !wanted.is_empty() {
             self.may_write()?;
