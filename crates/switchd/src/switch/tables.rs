@@ -219,7 +219,7 @@ fn subfield(text: &str) -> Option<Subfield> {
         Some((start, end)) => (start.parse().ok()?, end.parse().ok()?),
         None => (part.parse().ok()?, part.parse().ok()?),
     };
-    (start <= end && end < def.bits).then_some(Subfield {
+    (start <= end && end < def.bits).then(|| Subfield {
         field: def.field,
         start: start as u16,
         bits: (end - start + 1) as u16,
