@@ -361,10 +361,13 @@ fn compare_one(
         );
         assert!(
             expected == got,
-            "seed {seed}, in_port {in_port}, packet {bytes:02x?}\ntwin:\n{}walk:\n{}rules:\n{}",
+            "seed {seed}, in_port {in_port}, packet {bytes:02x?}\ntwin:\n{}walk:\n{}rules:\n{}groups: {:?}",
             show(&expected),
             show(&got),
-            describe(case, &outcome)
+            describe(case, &outcome),
+            case.switch
+                .pipeline
+                .group_descriptions(openflow::group::ALL)
         );
     }
     outcome

@@ -162,7 +162,8 @@ impl Machine<'_> {
             self.list(&ordered, at);
         }
         (self.packet, self.key, self.queue, self.last) = before;
-        self.stopped = false; // an exit ends the bucket
+        // An exit, or a meter that drops, ends the bucket.
+        (self.stopped, self.dead) = (false, false);
         self.close();
     }
 }
