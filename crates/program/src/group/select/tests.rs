@@ -195,6 +195,38 @@ fn arp_is_spread_by_its_addresses() {
     assert!((400..600).contains(&first.count()));
 }
 
+/// Packets that differ in what is hashed are spread evenly.
+#[test]
+fn packets_are_spread_evenly() {
+    const PACKETS: u32 = 30_000;
+    let group = selector(&[(0, 1), (1, 1), (2, 2)]);
+    let hashes = [
+        GroupHash::Usual,
+        GroupHash::FiveTuple {
+            symmetric: true,
+            basis: 0,
+        },
+        GroupHash::fields(&[(Field::EthSrc, Field::EthSrc.def().place())], 0),
+    ];
+    for hash in hashes {
+        for level in [0, 1] {
+            let mut shares = [0_u32; 3];
+            for number in 0..PACKETS {
+                let place = group.choose(hash.hash(&key(number), level), |_| true);
+                shares[place.unwrap()] += 1;
+            }
+            for (share, part) in shares.iter().zip([0.25, 0.25, 0.5]) {
+                let fair = f64::from(PACKETS) * part;
+                let off = (f64::from(*share) - fair).abs();
+                assert!(
+                    off <= 5.0 * (fair * (1.0 - part)).sqrt(),
+                    "{hash:?}: {shares:?}"
+                );
+            }
+        }
+    }
+}
+
 /// The words that are told are all that count, and each of them does.
 #[test]
 fn the_words_that_are_read_are_told() {
