@@ -21,6 +21,8 @@ VENV = os.path.join(ROOT, ".build/venv")
 VERSIONS = {"of10": "OpenFlow10", "of13": "OpenFlow13", "of14": "OpenFlow14"}
 # Kinds of tests, each with a part in every sample; meters measure for half a minute each, so only few of them.
 METERS_IN_SAMPLE = 2
+# How often a test that is expected to pass may be tried.
+TRIES = 3
 PORTS = 3
 
 
@@ -166,7 +168,7 @@ def results(log):
 
 
 def certify(lab, version, tests):
-    """Runs tests and fails when one that is not expected to fail did, twice. Tells how many passed."""
+    """Runs tests and fails when one that is not expected to fail did, each time. Tells how many passed."""
     check(os.path.exists(os.path.join(suite(), version)), f"os-ken has no tests of {version}")
     reasons = expected_failures(version)
     bench = Bench(lab, version)
@@ -175,13 +177,16 @@ def certify(lab, version, tests):
     missing = [name for name in tests if name not in found]
     check(not missing, f"{len(missing)} tests of {version} were not run, the first: {missing[:1]}")
     failed = [name for name in tests if found[name] is not None]
-    # The suite waits for packets in real time: on a loaded machine one may come late. What fails must do so again.
+    # The suite waits for packets in real time, and measures rates of what a Python program sends (groups, meters): on a loaded machine packets come late
+    # or too few. What is wrong fails every time.
     again = [name for name in failed if not is_expected(name, reasons)]
-    retried = bench.run(again, patience) if again else {}
-    new = [name for name in again if retried.get(name, "was not run again") is not None]
+    new = again
+    for _ in range(TRIES - 1):
+        retried = bench.run(new, patience) if new else {}
+        new = [name for name in new if retried.get(name, "was not run again") is not None]
     for name in again:
         if name not in new:
-            print(f"passed at the second try: {name[0]}: {name[1]}: {found[name]}")
+            print(f"passed when tried again: {name[0]}: {name[1]}: {found[name]}")
     for name in failed:
         if name not in again:
             print(f"expected: {name[0]}: {name[1]}: {found[name]}")
