@@ -13,7 +13,7 @@ use crate::store::{Rule, RuleId, Store};
 use openflow::flow::TABLE_ALL;
 use packet::Match;
 use smallvec::SmallVec;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque, hash_map};
 use std::hash::{BuildHasher, RandomState};
 
 /// Rules below which a table is simply looked through.
@@ -64,10 +64,55 @@ impl Shape {
     }
 }
 
+/// Rules that hold the same in a shape's bits, oldest first. Nearly always it is one; where it is a whole table (one cookie for all), it must not cost
+/// the length of the list to let the oldest go, which is what a command for all of them does again and again.
+enum Alike {
+    One(RuleId),
+    More(VecDeque<RuleId>),
+}
+
+impl Alike {
+    /// Takes up a rule as the youngest.
+    fn add(place: hash_map::Entry<'_, u64, Alike>, id: RuleId) {
+        match place {
+            hash_map::Entry::Vacant(place) => {
+                place.insert(Alike::One(id));
+            }
+            hash_map::Entry::Occupied(mut place) => match place.get_mut() {
+                Alike::More(rules) => rules.push_back(id),
+                Alike::One(first) => {
+                    let rules = VecDeque::from([*first, id]);
+                    place.insert(Alike::More(rules));
+                }
+            },
+        }
+    }
+
+    /// Lets a rule go; whether none is left.
+    fn remove(&mut self, id: RuleId) -> bool {
+        match self {
+            Alike::One(only) => *only == id,
+            Alike::More(rules) => {
+                if let Some(at) = rules.iter().position(|other| *other == id) {
+                    rules.remove(at);
+                }
+                rules.is_empty()
+            }
+        }
+    }
+
+    fn to_vec(&self) -> Vec<RuleId> {
+        match self {
+            Alike::One(only) => vec![*only],
+            Alike::More(rules) => rules.iter().copied().collect(),
+        }
+    }
+}
+
 /// The rules of a table by what they hold in a shape's bits.
 struct Projection {
     shape: Shape,
-    rules: HashMap<u64, SmallVec<[RuleId; 2]>>,
+    rules: HashMap<u64, Alike>,
     /// Changes of the table since it was of use.
     unused: usize,
 }
@@ -99,7 +144,7 @@ impl Indexes {
                 .shape
                 .project(random, &rule.matching, rule.cookie)
             {
-                projection.rules.entry(hash).or_default().push(id);
+                Alike::add(projection.rules.entry(hash), id);
             }
             projection.unused <= bound
         });
@@ -120,11 +165,9 @@ impl Indexes {
                 .project(random, &rule.matching, rule.cookie);
             if let Some(hash) = hash
                 && let Some(rules) = projection.rules.get_mut(&hash)
+                && rules.remove(id)
             {
-                rules.retain(|other| *other != id);
-                if rules.is_empty() {
-                    projection.rules.remove(&hash);
-                }
+                projection.rules.remove(&hash);
             }
         }
         if let Some((census, _)) = &mut self.census {
@@ -173,10 +216,10 @@ impl Store {
             return;
         };
         indexes.seen.remove(seen);
-        let mut rules: HashMap<u64, SmallVec<[RuleId; 2]>> = HashMap::new();
+        let mut rules = HashMap::new();
         for (id, rule) in self.table(table) {
             if let Some(hash) = shape.project(self.random(), &rule.matching, rule.cookie) {
-                rules.entry(hash).or_default().push(id);
+                Alike::add(rules.entry(hash), id);
             }
         }
         if let Some(indexes) = self.indexes_mut(table) {
@@ -191,15 +234,15 @@ impl Store {
         }
     }
 
-    /// Rules among which are all that a question of this shape means; None when no index knows.
-    fn candidates(&self, table: u8, shape: &Shape, criteria: &Criteria<'_>) -> Option<&[RuleId]> {
+    /// Rules among which are all that a question of this shape means, oldest first; None when no index knows.
+    fn candidates(&self, table: u8, shape: &Shape, criteria: &Criteria<'_>) -> Option<Vec<RuleId>> {
         let projection = self.indexes(table)?.find(shape)?;
         let hash = shape.project(self.random(), criteria.matching, criteria.cookie)?;
         Some(
             projection
                 .rules
                 .get(&hash)
-                .map_or(&[], |rules| rules.as_slice()),
+                .map_or_else(Vec::new, Alike::to_vec),
         )
     }
 
@@ -236,9 +279,7 @@ impl Pipeline {
     /// Rules of a table among which are all that are meant, oldest first; None when they must be sought among all.
     pub(crate) fn indexed(&self, table: u8, criteria: &Criteria<'_>) -> Option<Vec<RuleId>> {
         let shape = Shape::of(criteria)?;
-        self.store
-            .candidates(table, &shape, criteria)
-            .map(<[RuleId]>::to_vec)
+        self.store.candidates(table, &shape, criteria)
     }
 
     /// Whether a rule of this match and priority would overlap another.
