@@ -1,11 +1,11 @@
 """The same scenario on Open vSwitch and on the daemon under test: what the tools show differs only by what is explained in
 test_7_differences.txt beside this file."""
-import difflib
 import os
 import re
 import time
 
-from harness import OPEN_VSWITCH, Failure, Skip, check, ethernet, switchd_command, test, wait_for
+from differences import hold
+from harness import OPEN_VSWITCH, Skip, ethernet, switchd_command, test, wait_for
 
 EXPLAINED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "test_7_differences.txt")
 
@@ -125,47 +125,13 @@ def in_order(lines):
     return "".join(entry[0] + "\n" + (in_order(entry[1:]) if entry[1:] else "") for entry in sorted(entries))
 
 
-def explanations():
-    """[(command pattern, line pattern)] of the list of differences; see its head for the format."""
-    entries, command = [], None
-    with open(EXPLAINED, encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            line = line.rstrip("\n")
-            if not line or line.startswith("#"):
-                continue
-            if line.startswith("== "):
-                command = re.compile(line[3:])
-            elif line.startswith(("- ", "+ ")) and command:
-                entries.append((number, command, line[0], re.compile(line[2:])))
-            else:
-                raise Failure(f"{EXPLAINED}:{number}: neither '== COMMAND', '- LINE', '+ LINE' nor a comment")
-    return entries
-
-
 @test(timeout=120)
 def outputs_differ_only_as_explained(lab):
     """vsctl, ofctl and appctl on both daemons, line by line."""
     if not os.path.exists(OPEN_VSWITCH):
         raise Skip("Open vSwitch is not installed")
     wanted, got = scenario(lab, "r", switchd_command("ovs")), scenario(lab, "t")
-    entries, used, unexplained, differing = explanations(), set(), {}, 0
-    for shown, reference in wanted.items():
-        for line in difflib.unified_diff(reference.splitlines(), got[shown].splitlines(), "Open vSwitch", "this daemon", n=0, lineterm=""):
-            if line.startswith(("---", "+++", "@@")):
-                continue
-            differing += 1
-            entry = next((entry for entry in entries if entry[1].fullmatch(shown) and entry[2] == line[0] and entry[3].fullmatch(line[1:].strip())), None)
-            if entry:
-                used.add(entry[0])
-            else:
-                unexplained.setdefault(shown, []).append(line)
     for shown, text in got.items():
         with open(os.path.join(lab.directory, re.sub(r"\W+", "-", shown) + ".txt"), "w", encoding="utf-8") as file:
             file.write(f"# Open vSwitch\n{wanted[shown]}\n# this daemon\n{text}")
-    lab.note(f"{differing} lines differ, {len(entries)} explanations")
-    lines = [f"{sum(map(len, unexplained.values()))} lines differ without an explanation (- Open vSwitch, + this daemon):"]
-    for shown, differ in unexplained.items():
-        lines += [f"== {shown}", *(f"{line[0]} {line[1:].strip()}" for line in differ[:12]), *([f"   and {len(differ) - 12} more"] if len(differ) > 12 else [])]
-    check(not unexplained, "\n".join(lines))
-    stale = [f"line {number}" for number, *_ in entries if number not in used]
-    check(lab.is_ovs or not stale, f"{EXPLAINED} explains what no longer differs: {', '.join(stale)}")
+    hold(lab, EXPLAINED, [(shown, reference, got[shown]) for shown, reference in wanted.items()])

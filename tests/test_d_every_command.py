@@ -1,10 +1,10 @@
 """Every command of ovs-ofctl in every version of OpenFlow, on Open vSwitch and on the daemon under test: both answer the same, but for what is
 explained in test_d_differences.txt beside this file."""
-import difflib
 import os
 import re
 
-from harness import OPEN_VSWITCH, Failure, Skip, check, switchd_command, test
+from differences import hold
+from harness import OPEN_VSWITCH, Skip, switchd_command, test
 
 EXPLAINED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "test_d_differences.txt")
 VERSIONS = ("OpenFlow10", "OpenFlow11", "OpenFlow12", "OpenFlow13", "OpenFlow14", "OpenFlow15")
@@ -227,50 +227,15 @@ def normal(line, text, switch):
     return re.sub(r"[ \t]+$", "", text, flags=re.M).strip() + "\n"
 
 
-def explanations():
-    """[(line number, command pattern, sign, line pattern)] of the list of differences; see its head for the format."""
-    entries, command = [], None
-    with open(EXPLAINED, encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            line = line.rstrip("\n")
-            if not line or line.startswith("#"):
-                continue
-            if line.startswith("== "):
-                command = re.compile(line[3:])
-            elif line.startswith(("- ", "+ ")) and command:
-                entries.append((number, command, line[0], re.compile(line[2:])))
-            else:
-                raise Failure(f"{EXPLAINED}:{number}: neither '== COMMAND', '- LINE', '+ LINE' nor a comment")
-    return entries
-
-
-# On request until groups and learned rules are there; then the list of differences is short.
+# On request until its list of differences is up to date.
 @test(timeout=240, on_request=True)
 def every_command_of_ovs_ofctl_in_every_version(lab):
     """Some 180 commands, six versions, both daemons, line by line."""
     if not os.path.exists(OPEN_VSWITCH):
         raise Skip("Open vSwitch is not installed")
     wanted, got = scenario(lab, "r", switchd_command("ovs")), scenario(lab, "t")
-    entries, used, unexplained, differing = explanations(), set(), {}, 0
-    for (version, number, line), reference in wanted.items():
-        shown = f"-O {version} {line}"
-        for text in difflib.unified_diff(reference.splitlines(), got[version, number, line].splitlines(), n=0, lineterm=""):
-            if text.startswith(("---", "+++", "@@")):
-                continue
-            differing += 1
-            entry = next((entry for entry in entries if entry[1].fullmatch(shown) and entry[2] == text[0] and entry[3].fullmatch(text[1:].strip())), None)
-            if entry:
-                used.add(entry[0])
-            else:
-                unexplained.setdefault(shown, []).append(text)
     with open(os.path.join(lab.directory, "answers.txt"), "w", encoding="utf-8") as file:
         for (version, number, line), reference in wanted.items():
             answer = got[version, number, line]
             file.write(f"#### -O {version} {line}\n{reference}" + ("" if answer == reference else f"#### but\n{answer}"))
-    lab.note(f"{len(wanted)} commands, {differing} lines differ, {len(entries)} explanations")
-    lines = [f"{sum(map(len, unexplained.values()))} lines differ without an explanation (- Open vSwitch, + this daemon):"]
-    for shown, differ in unexplained.items():
-        lines += [f"== {shown}", *(f"{line[0]} {line[1:].strip()}" for line in differ[:12]), *([f"   and {len(differ) - 12} more"] if len(differ) > 12 else [])]
-    check(not unexplained, "\n".join(lines))
-    stale = [f"line {number}" for number, *_ in entries if number not in used]
-    check(lab.is_ovs or not stale, f"{EXPLAINED} explains what no longer differs: {', '.join(stale)}")
+    hold(lab, EXPLAINED, [(f"-O {key[0]} {key[2]}", reference, got[key]) for key, reference in wanted.items()])
