@@ -2,6 +2,7 @@
 
 use crate::learn::{Ended, Request, Verdict};
 use crate::ops::{PortNo, ToController};
+use crate::rule::Rule;
 use crate::walk::Frozen;
 use packet::{FlowKey, Frame, WordSet};
 
@@ -168,6 +169,13 @@ pub trait Host<F: Frame> {
     fn connection_ended(&mut self, ended: Ended) -> bool {
         drop(ended);
         false
+    }
+
+    /// A packet has been looked up in `table`, and this rule found; `key` is what was looked up, where the packet has a whole key. Nothing needs to be done:
+    /// this is for those who ask which way a packet takes.
+    #[inline(always)]
+    fn looked_up(&mut self, table: u8, key: Option<&FlowKey>, rule: Option<&Rule>) {
+        let _ = (table, key, rule);
     }
 
     /// Counts an event.

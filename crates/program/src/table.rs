@@ -12,6 +12,7 @@
 //! only in the epochs it carries ([`Rule::holds_in`]). A rule that goes is first only marked; once no worker can be in an epoch in which it held, it
 //! is unlinked ([`BridgeWriter::housekeep`]), and once no worker can be looking at it, it is freed (`Domain::retire`).
 
+pub(crate) mod effort;
 mod hot;
 
 use crate::Program;
@@ -24,7 +25,9 @@ use crate::meters::MeterRef;
 use crate::ops::learns;
 use crate::rule::{Rule, RuleSpec};
 use crate::tuple::{MaskedWord, Tuple, Words};
-pub(crate) use hot::{HotWords, Reads};
+pub use effort::Effort;
+pub(crate) use hot::HotWords;
+pub use hot::Reads;
 use packet::{FlowKey, WordSet};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, HashMap, VecDeque};

@@ -5,6 +5,7 @@
 
 use crate::epoch::{Domain, Epoch};
 use crate::rule::Rule;
+use crate::table::effort::Count;
 use packet::FlowKey;
 use packet::matching::MatchWord;
 use smallvec::SmallVec;
@@ -145,6 +146,29 @@ impl<'a> View<'a> {
             // SAFETY: as in `first_held`.
             unsafe { rule.next.load(Ordering::Acquire).as_ref() }
         })
+    }
+
+    /// Notes what [`View::find`] reads of the slots and of the rules' matches.
+    pub fn read_by(&self, key: &FlowKey, count: &mut Count) {
+        count.reads(self.words);
+        let hash = self.hash(key);
+        let mask = self.slots.len() - 1;
+        for step in 0..self.slots.len() {
+            let slot = &self.slots[(hash as usize + step) & mask];
+            count.reads(slot);
+            let slot = slot.load(Ordering::Acquire);
+            if slot == EMPTY {
+                return;
+            }
+            if slot != DELETED && tag(slot) == tag(hash) {
+                // SAFETY: as in `head`.
+                let words = unsafe { address(slot).as_ref() }.spec.matching.words();
+                count.reads(words);
+                if key.has(words) {
+                    return;
+                }
+            }
+        }
     }
 
     /// The first rule of the matching chain.

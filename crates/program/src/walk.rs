@@ -554,6 +554,7 @@ impl<F: Frame> Walk<F> {
         let own = self.key.u32(at::IN_PORT);
         self.key.set_u32(at::IN_PORT, port);
         let found = burst.bridge.lookup(table, &self.key, burst.guard);
+        host.looked_up(table, Some(&self.key), found);
         self.key.set_u32(at::IN_PORT, own);
         if let Some(rule) = found {
             self.count(burst, rule);
@@ -928,6 +929,7 @@ impl<F: Frame> Engine<F> {
         );
         for (index, (frame, rule)) in frames.zip(found).enumerate() {
             let walk = &mut self.walks[index];
+            host.looked_up(0, Some(&walk.key), rule);
             if let Some(rule) = rule {
                 burst
                     .counters
@@ -1053,6 +1055,7 @@ impl<F: Frame> Engine<F> {
             );
             for (index, rule) in group.iter().zip(found.iter()) {
                 let walk = &mut self.walks[usize::from(*index)];
+                host.looked_up(table, Some(&walk.key), *rule);
                 let next = match rule {
                     Some(rule) => {
                         walk.count(burst, rule);

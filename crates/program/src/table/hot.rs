@@ -14,7 +14,7 @@ use packet::parse::{Extent, HOT_WORDS};
 
 /// What a table's lookup looks at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Reads {
+pub enum Reads {
     /// The ingress port, or nothing.
     Port,
     /// Words of [`WordSet::HOT`].
@@ -103,7 +103,7 @@ impl Words for HotWords {
 impl Bridge {
     /// What `table` looks at. Ask before [`Bridge::lookup_hot`], which answers only what may be asked of it.
     #[inline(always)]
-    pub(crate) fn reads(&self, table: u8, guard: &Guard<'_>) -> Reads {
+    pub fn reads(&self, table: u8, guard: &Guard<'_>) -> Reads {
         self.published(table, guard)
             .map_or(Reads::Port, |published| published.reads)
     }

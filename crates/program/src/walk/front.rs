@@ -69,6 +69,7 @@ impl<F: Frame> Engine<F> {
         burst.bridge.count_hot(0, count, matched, burst.guard);
         self.walks
             .resize_with(self.walks.len().max(count), Walk::new);
+        found.iter().for_each(|rule| host.looked_up(0, None, *rule));
         let mut frames = frames.drain(..count);
         let mut index = 0;
         while index < count {
@@ -179,6 +180,7 @@ fn by_port<F: Frame, H: Host<F>>(
         return false;
     }
     let count = frames.len();
+    (0..count).for_each(|_| host.looked_up(0, None, Some(rule)));
     burst.bridge.count_hot(0, count, count, burst.guard);
     let counter = rule.spec.counter;
     burst

@@ -493,6 +493,7 @@ impl<F: Frame> Engine<F> {
         );
         for (index, (frame, rule)) in frames.zip(found).enumerate() {
             self.walks[index].start(frame, mirrored);
+            host.looked_up(0, Some(&self.walks[index].key), rule);
             let first = Wanted {
                 table: 0,
                 from: None,
@@ -528,6 +529,7 @@ impl<F: Frame> Engine<F> {
             let own = walk.key.u32(at::IN_PORT);
             walk.key.set_u32(at::IN_PORT, wanted.from.unwrap_or(own));
             let found = burst.bridge.lookup(wanted.table, &walk.key, burst.guard);
+            host.looked_up(wanted.table, Some(&walk.key), found);
             walk.key.set_u32(at::IN_PORT, own);
             next = self.obey(burst, host, index, wanted, found);
         }

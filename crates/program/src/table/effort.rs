@@ -1,0 +1,179 @@
+//! What a lookup costs in memory: counted, not measured.
+//!
+//! Each template says for one key how many rules it compares, how many hash tables it tries, and which cache lines of the rules' own memory it reads. `sluice predict`
+//! shows these figures for each table; they follow the lookups of [`super`] step by step.
+
+use super::{Bridge, LinearEntry, Shape, TupleEntry};
+use crate::epoch::{Epoch, Guard};
+use crate::rule::Rule;
+use packet::FlowKey;
+use std::collections::BTreeSet;
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// What one lookup takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Effort {
+    /// Rules compared one after the other.
+    pub compares: u32,
+    /// Hash tables tried.
+    pub probes: u32,
+    /// Different cache lines read of tables and rules. The key's own are left out, and so are counters and steps.
+    pub lines: u32,
+}
+
+/// An effort while it is counted.
+#[derive(Default)]
+pub(crate) struct Count {
+    compares: u32,
+    probes: u32,
+    lines: BTreeSet<usize>,
+}
+
+impl Count {
+    /// Notes that a value is read.
+    pub fn reads<T: ?Sized>(&mut self, value: &T) {
+        let first = std::ptr::from_ref(value).cast::<u8>() as usize;
+        let bytes = size_of_val(value).max(1);
+        self.lines.extend(first / LINE..=(first + bytes - 1) / LINE);
+    }
+
+    fn reads_rule(&mut self, rule: &Rule) {
+        self.reads(&rule.added);
+        self.reads(&rule.spec.priority);
+    }
+}
+
+impl Bridge {
+    /// What looking `key` up in `table` takes, in the guard's epoch. Slow: for prediction, not for packets.
+    pub fn effort(&self, table: u8, key: &FlowKey, guard: &Guard<'_>) -> Effort {
+        let mut count = Count::default();
+        if let Some(shape) = self.shape(table, guard) {
+            of_shape(shape, key, guard.epoch(), &mut count);
+        }
+        Effort {
+            compares: count.compares,
+            probes: count.probes,
+            lines: count.lines.len() as u32,
+        }
+    }
+}
+
+fn of_shape(shape: &Shape, key: &FlowKey, epoch: Epoch, count: &mut Count) {
+    match shape {
+        Shape::Linear(entries) => of_list(entries, key, epoch, count),
+        Shape::Tuples(tuples) => of_tuples(tuples, key, epoch, count),
+        Shape::Conjunctive { ordinary, soft } => {
+            if let Some(ordinary) = ordinary {
+                of_shape(ordinary, key, epoch, count);
+            }
+            // Every tuple of soft rules is looked at, for each may fulfil a clause.
+            for entry in soft {
+                count.probes += 1;
+                entry.tuple.view().read_by(key, count);
+            }
+        }
+    }
+}
+
+fn of_list(entries: &[LinearEntry], key: &FlowKey, epoch: Epoch, count: &mut Count) {
+    for entry in entries {
+        count.compares += 1;
+        count.reads(entry);
+        count.reads(&entry.words[..]);
+        let has = |word: &crate::tuple::MaskedWord| {
+            key.words[usize::from(word.word)] & word.mask == word.value
+        };
+        if entry.words.iter().all(has) {
+            // SAFETY: as in `linear`: the entry belongs to a shape that is alive, and a rule outlives every shape that names it.
+            let rule = unsafe { entry.rule.as_ref() };
+            count.reads_rule(rule);
+            if rule.holds_in(epoch) {
+                return;
+            }
+        }
+    }
+}
+
+fn of_tuples(tuples: &[TupleEntry], key: &FlowKey, epoch: Epoch, count: &mut Count) {
+    let mut best: Option<u32> = None;
+    for entry in tuples {
+        count.reads(entry);
+        if best.is_some_and(|best| best >= entry.max_priority) {
+            return;
+        }
+        count.probes += 1;
+        let view = entry.tuple.view();
+        view.read_by(key, count);
+        if let Some(rule) = view.find(view.hash(key), key, epoch) {
+            count.reads_rule(rule);
+            best = best.max(Some(rule.spec.priority));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Program;
+    use crate::ops::{Op, OpList};
+    use crate::rule::RuleSpec;
+    use crate::table::{BridgeWriter, LINEAR_MAX};
+    use packet::key::at;
+    use packet::{Field, Match};
+    use std::sync::Arc;
+
+    fn table(rules: impl Iterator<Item = (Match, u32)>) -> (Arc<Program>, BridgeWriter) {
+        let program = Arc::new(Program::new());
+        let mut writer = BridgeWriter::new(Bridge::new(Arc::clone(&program)));
+        for (matching, priority) in rules {
+            let spec = RuleSpec {
+                matching,
+                priority,
+                ops: Arc::new(OpList::new(vec![Op::Output(2)])),
+                counter: program.counters.allocate().unwrap(),
+                cookie: 0,
+            };
+            writer.insert(0, spec);
+        }
+        writer.commit();
+        program.domain.publish();
+        (program, writer)
+    }
+
+    fn port(number: u128) -> Match {
+        let mut matching = Match::any();
+        matching.set_exact(Field::InPort, number);
+        matching
+    }
+
+    fn effort(program: &Program, writer: &BridgeWriter, port: u32) -> Effort {
+        let mut key = FlowKey::ZERO;
+        key.set_u32(at::IN_PORT, port);
+        let mut reader = program.domain.reader().unwrap();
+        writer.bridge().effort(0, &key, &reader.begin())
+    }
+
+    #[test]
+    fn a_list_is_compared_up_to_the_rule_that_matches() {
+        let (program, writer) = table((1..=10).map(|number| (port(number), 20 - number as u32)));
+        for (number, compares) in [(1, 1), (7, 7), (10, 10), (99, 10)] {
+            assert_eq!(effort(&program, &writer, number).compares, compares);
+        }
+        assert_eq!(effort(&program, &writer, 1).probes, 0);
+        let (first, last) = (effort(&program, &writer, 1), effort(&program, &writer, 10));
+        assert!(first.lines < last.lines && last.lines >= 10, "{last:?}");
+    }
+
+    #[test]
+    fn one_mask_takes_one_probe_whatever_the_number_of_rules() {
+        let many = LINEAR_MAX as u128 * 40;
+        let (program, writer) = table((1..=many).map(|number| (port(number), 5)));
+        for number in [1, 99, many as u32, many as u32 + 1] {
+            let effort = effort(&program, &writer, number);
+            assert_eq!((effort.compares, effort.probes), (0, 1));
+            assert!((2..16).contains(&effort.lines), "{effort:?}");
+        }
+    }
+}
