@@ -6,6 +6,7 @@
 #   make test       format, lints, licences, unit and property tests, fuzz targets, end-to-end tests
 #   make e2e        the end-to-end tests alone; TESTS="3_vhost 4_pcap" selects, SWITCHD=ovs runs them on Open vSwitch
 #   make conformance  all of os-ken's switch certification tests (about 50 minutes; VERSIONS="1_0" selects); make test runs a sample
+#   make bench-accept  puts the counts of instructions that make test compares on record (bench/instructions.txt)
 #   make bench      cycles per packet of parsing, classifying and acting
 #   make install    DESTDIR= PREFIX=/usr/local
 
@@ -17,7 +18,7 @@ TESTS ?=
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: all build demo test e2e conformance bench install uninstall clean
+.PHONY: all build demo test e2e conformance bench bench-accept install uninstall clean
 
 all: build
 
@@ -46,6 +47,10 @@ conformance:
 bench:
 	@scripts/setup build
 	cargo bench --locked
+
+bench-accept:
+	@scripts/setup
+	@bench/instructions.py accept
 
 install: build
 	install -d $(DESTDIR)$(PREFIX)/sbin $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(UNITDIR) $(DESTDIR)$(PREFIX)/share/doc/sluice

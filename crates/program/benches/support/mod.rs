@@ -1,0 +1,288 @@
+//! What the benchmarks of this crate share: small frames, a host that keeps what is sent, rule sets, and a switch that holds them.
+#![allow(dead_code)] // each benchmark takes what it needs
+
+use packet::{Field, Frame, Match, Offload, Value};
+use program::Program;
+use program::epoch::Reader;
+use program::host::{Context, Drop, Host};
+use program::ops::{Op, OpList, ToController};
+use program::rule::RuleSpec;
+use program::table::{Bridge, BridgeWriter};
+use std::sync::Arc;
+
+/// Packets of a burst.
+pub const BURST: usize = 32;
+
+/// A 60-byte frame with headroom, owned by whoever holds it.
+pub struct Buffer(Box<[u8; 128]>, u8);
+
+impl Frame for Buffer {
+    fn len(&self) -> usize {
+        128 - usize::from(self.1)
+    }
+    fn head(&self) -> &[u8] {
+        &self.0[usize::from(self.1)..]
+    }
+    fn head_mut(&mut self) -> &mut [u8] {
+        &mut self.0[usize::from(self.1)..]
+    }
+    fn headroom(&self) -> usize {
+        usize::from(self.1)
+    }
+    fn push_front(&mut self, n: usize) -> bool {
+        let fits = n <= usize::from(self.1);
+        if fits {
+            self.1 -= n as u8;
+        }
+        fits
+    }
+    fn pull_front(&mut self, n: usize) -> bool {
+        self.1 += n as u8;
+        true
+    }
+    fn truncate(&mut self, _: usize) {}
+    fn linearize(&mut self, _: usize) -> bool {
+        true
+    }
+    fn segment_count(&self) -> usize {
+        1
+    }
+    fn segment(&self, index: usize) -> Option<&[u8]> {
+        (index == 0).then(|| self.head())
+    }
+    fn segment_mut(&mut self, index: usize) -> Option<&mut [u8]> {
+        (index == 0).then(|| self.head_mut())
+    }
+    fn duplicate(&self) -> Option<Self> {
+        Some(Buffer(self.0.clone(), self.1))
+    }
+    fn sibling(&self, _: &[u8]) -> Option<Self> {
+        None
+    }
+    fn offload(&self) -> Offload {
+        Offload::default()
+    }
+    fn set_offload(&mut self, _: Offload) {}
+}
+
+/// A UDP packet in such a frame.
+pub fn frame(source: u32, destination: u32, source_port: u16, destination_port: u16) -> Buffer {
+    let mut bytes = [0_u8; 128];
+    let b = &mut bytes[68..];
+    b[5] = 2;
+    b[11] = 1;
+    b[12..14].copy_from_slice(&[8, 0]);
+    b[14] = 0x45;
+    b[16..18].copy_from_slice(&46_u16.to_be_bytes());
+    b[22] = 64;
+    b[23] = 17;
+    b[26..30].copy_from_slice(&source.to_be_bytes());
+    b[30..34].copy_from_slice(&destination.to_be_bytes());
+    b[34..36].copy_from_slice(&source_port.to_be_bytes());
+    b[36..38].copy_from_slice(&destination_port.to_be_bytes());
+    b[38..40].copy_from_slice(&26_u16.to_be_bytes());
+    Buffer(Box::new(bytes), 68)
+}
+
+/// Where packets end.
+#[derive(Default)]
+pub struct Sink {
+    /// Those that were sent, to be handed round.
+    pub out: Vec<Buffer>,
+    /// Those that were not.
+    pub lost: usize,
+}
+
+impl Host<Buffer> for Sink {
+    fn port_is_live(&self, _: u32) -> bool {
+        true
+    }
+    fn output(&mut self, context: Context<'_>, _: u32, frame: Buffer, _: bool) {
+        *context.sent = true;
+        self.out.push(frame);
+    }
+    fn output_all(&mut self, _: Context<'_>, frame: Buffer, _: bool) {
+        self.out.push(frame);
+    }
+    fn normal(&mut self, _: Context<'_>, frame: Buffer) {
+        self.out.push(frame);
+    }
+    fn controller(&mut self, _: Context<'_>, _: &ToController, _: &Buffer) {}
+    fn malformed(&mut self, _: packet::parse::Malformed) {
+        self.lost += 1;
+    }
+    fn now_ns(&mut self) -> u64 {
+        0
+    }
+    fn dropped(&mut self, _: Drop) {
+        self.lost += 1;
+    }
+}
+
+/// Table, match, precedence and steps.
+pub type Rules = Vec<(u8, Match, u32, Vec<Op>)>;
+
+/// A match on UDP over IPv4.
+pub fn udp() -> Match {
+    let mut matching = Match::any();
+    matching.set_exact(Field::EthType, 0x0800);
+    matching.set_exact(Field::IpProto, 17);
+    matching
+}
+
+/// One rule for everything that comes in by port 1.
+pub fn one_port() -> Rules {
+    let mut matching = Match::any();
+    matching.set_exact(Field::InPort, 1);
+    vec![(0, matching, 1, vec![Op::Output(2)])]
+}
+
+/// One rule for UDP to port 80.
+pub fn one_service() -> Rules {
+    let mut matching = udp();
+    matching.set_exact(Field::UdpDst, 80);
+    vec![(0, matching, 10, vec![Op::Output(2)])]
+}
+
+/// A rule for each source address from 10.0.0.0 on.
+pub fn exact(count: u32) -> Rules {
+    let rule = |index| {
+        let mut matching = udp();
+        matching.set_exact(Field::Ipv4Src, u128::from(0x0a00_0000 + index));
+        (0, matching, 10, vec![Op::Output(2)])
+    };
+    (0..count).map(rule).collect()
+}
+
+/// 1000 rules on prefixes of ten lengths, each with a precedence of its own, and one for the rest.
+pub fn masks() -> Rules {
+    let rule = |index: u32| {
+        let mut matching = udp();
+        let mask = u32::MAX << (index % 10);
+        let address = (0x0a00_0000 + index * 97) & mask;
+        matching.set(Field::Ipv4Src, &address.to_be_bytes(), &mask.to_be_bytes());
+        (0, matching, 10 + index, vec![Op::Output(2)])
+    };
+    let rest = [(0, Match::any(), 1, vec![Op::Output(3)])];
+    (0..1000).map(rule).chain(rest).collect()
+}
+
+/// The step that gives a field a value.
+pub fn set(field: Field, value: u128) -> Op {
+    let def = field.def();
+    let value = Value::from_u128(value << def.shift, def.bytes);
+    let mask = def.place();
+    Op::SetField { field, value, mask }
+}
+
+/// What a router with address translation does.
+pub fn rewrite() -> Vec<Op> {
+    vec![
+        set(Field::EthSrc, 0x0200_0000_0102),
+        set(Field::EthDst, 0x0200_0000_0103),
+        set(Field::Ipv4Src, 0x0b00_0001),
+        set(Field::Ipv4Dst, 0x0b00_0002),
+        set(Field::UdpSrc, 1024),
+        set(Field::IpTtl, 63),
+        Op::Output(2),
+    ]
+}
+
+/// The case of this name of `make bench`: port security, routing by 256 prefixes, an access list. TTLs are set and not
+/// decremented, since the frames go round.
+pub fn l2l3() -> Rules {
+    let resubmit = |table| Op::Resubmit {
+        in_port: None,
+        table: Some(table),
+    };
+    let mut port = Match::any();
+    port.set_exact(Field::InPort, 1);
+    let mut rules = vec![
+        (0, port, 10, vec![set(Field::Reg0, 7), resubmit(1)]),
+        (0, Match::any(), 0, vec![]),
+        (2, Match::any(), 1, vec![]),
+    ];
+    for network in 0..256_u32 {
+        let mut matching = Match::any();
+        matching.set_exact(Field::EthType, 0x0800);
+        let address = 0x0b00_0000 | network << 8;
+        matching.set(
+            Field::Ipv4Dst,
+            &address.to_be_bytes(),
+            &[0xff, 0xff, 0xff, 0],
+        );
+        let steps = vec![
+            set(Field::Reg1, network.into()),
+            set(Field::IpTtl, 63),
+            set(Field::EthDst, 0x0200_0000_0100 + u128::from(network)),
+            resubmit(2),
+        ];
+        rules.push((1, matching, 10, steps));
+    }
+    for port in 70..90 {
+        let mut matching = udp();
+        matching.set_exact(Field::Reg0, 7);
+        matching.set_exact(Field::UdpDst, port);
+        rules.push((2, matching, 10, vec![Op::Output(2)]));
+    }
+    rules
+}
+
+/// A bridge with rules, one worker's reader, and the writer.
+pub struct Switch {
+    /// What the bridge belongs to.
+    pub program: Arc<Program>,
+    /// The bridge.
+    pub bridge: Arc<Bridge>,
+    /// Its writer.
+    pub writer: BridgeWriter,
+    /// The worker's way to epochs.
+    pub reader: Reader,
+}
+
+impl Switch {
+    /// A switch with these rules, published.
+    pub fn new(rules: &Rules) -> Switch {
+        let program = Arc::new(Program::new());
+        let bridge = Bridge::new(Arc::clone(&program));
+        let mut writer = BridgeWriter::new(Arc::clone(&bridge));
+        let reader = program.domain.reader().unwrap();
+        program.counters.add_worker(reader.index());
+        for (table, matching, priority, ops) in rules {
+            let counter = program.counters.allocate().unwrap();
+            let ops = Arc::new(OpList::new(ops.clone()));
+            writer.insert(
+                *table,
+                RuleSpec {
+                    matching: matching.clone(),
+                    priority: *priority,
+                    ops,
+                    counter,
+                    cookie: 0,
+                },
+            );
+        }
+        writer.commit();
+        program.domain.publish();
+        Switch {
+            program,
+            bridge,
+            writer,
+            reader,
+        }
+    }
+}
+
+/// `count` frames of `flows` flows in turn.
+pub fn frames(count: usize, flows: u32) -> Vec<Buffer> {
+    let one = |index: u32| {
+        let flow = index.wrapping_mul(7919) % flows;
+        frame(
+            0x0a00_0000 + flow,
+            0x0b00_0000 + flow % 65536,
+            1024 + (flow % 50_000) as u16,
+            80,
+        )
+    };
+    (0..count as u32).map(one).collect()
+}
