@@ -17,10 +17,11 @@ REST = ("127.0.0.1", 8080)
 class Program:
     """An os-ken application in a switch's namespace, with its REST interface."""
 
-    def __init__(self, switch, *applications):
+    def __init__(self, switch, *applications, reads=None):
+        """`reads` is what makes the program read its rules back from the switch: a request answered in order, behind all that it was told before."""
         if not os.path.exists(f"{VENV}/bin/python"):
             raise Skip("no .build/venv-applications: run scripts/setup")
-        self.switch = switch
+        self.switch, self.reads = switch, reads
         self.process = switch.namespace.start(
             [f"{VENV}/bin/python", "-W", "ignore", "-c", LAUNCH, "--ofp-listen-host", "127.0.0.1", "--ofp-tcp-listen-port", "6653",
              "--wsapi-host", REST[0], "--wsapi-port", str(REST[1]), *[f"os_ken.app.{name}" for name in applications]], "program.out")
@@ -44,9 +45,11 @@ class Program:
         return answer.status, json.loads(text) if text else None
 
     def tell(self, method, path, body=None):
-        """A request that has to be carried out on every switch it is for."""
+        """A request that has to be carried out on every switch it is for. The program answers when it has sent its rules, so what follows waits for the switch to have read them."""
         status, answer = self.ask(method, path, body)
         check(status == 200 and "failure" not in json.dumps(answer), f"{method} {path} {body}: {status} {answer}")
+        if self.reads and method != "GET":
+            equal(self.ask("GET", self.reads)[0], 200, f"status of {self.reads}")
         return answer
 
 
@@ -107,7 +110,7 @@ def firewall(lab):
     switch = lab.switch()
     secure_bridge(switch, "br0", 1)
     hosts = [lab.host(f"h{number}", switch, ip=f"10.7.0.{number}/24", ip6=f"fd07::{number}/64", bridge="br0") for number in (1, 2, 3)]
-    program = Program(switch, "rest_firewall")
+    program = Program(switch, "rest_firewall", reads=f"/firewall/rules/{datapath(1)}")
     program.connect("br0")
     wait_for("the firewall has the switch", lambda: program.ask("GET", "/firewall/module/status")[1], 20)
     equal(program.tell("GET", "/firewall/module/status")[0]["status"], "disable", "the firewall's state at first")
@@ -151,7 +154,7 @@ def quality_of_service(lab):
     switch = lab.switch()
     secure_bridge(switch, "br0", 1)
     hosts = [lab.host(f"h{number}", switch, ip=f"10.8.0.{number}/24", quiet=True, bridge="br0") for number in (1, 2)]
-    program = Program(switch, "rest_qos", "rest_conf_switch")
+    program = Program(switch, "rest_qos", "rest_conf_switch", reads=f"/qos/rules/{datapath(1)}")
     program.connect("br0")
     # The program's rules stand in table 0 and send on to table 1, where its tutorial has a learning switch.
     switch.ofctl("-O", "OpenFlow13", "add-flow", "br0", "table=1,priority=1,actions=normal")

@@ -120,7 +120,8 @@ pub(crate) fn put_group_mod(out: &mut Vec<u8>, change: &GroupMod, version: u8) {
         out.put_u32(change.command_bucket);
     }
     let start = out.len();
-    put_buckets(out, &change.buckets, change.kind, version);
+    let weight = default_weight(change.command, change.kind);
+    put_buckets(out, &change.buckets, change.kind, weight, version);
     if layout(version) >= 6 {
         out.set_length(at, start);
         if let Some(selection) = &change.selection {
@@ -207,7 +208,13 @@ fn take_bucket15(r: &mut Reader<'_>, version: u8, default_weight: u16) -> Result
     Ok(bucket)
 }
 
-fn put_buckets(out: &mut Vec<u8>, buckets: &[Bucket], kind: GroupKind, version: u8) {
+fn put_buckets(
+    out: &mut Vec<u8>,
+    buckets: &[Bucket],
+    kind: GroupKind,
+    default_weight: u16,
+    version: u8,
+) {
     for bucket in buckets {
         let start = out.len();
         out.put_u16(0);
@@ -217,7 +224,8 @@ fn put_buckets(out: &mut Vec<u8>, buckets: &[Bucket], kind: GroupKind, version: 
             let actions = out.len();
             put_actions(out, &bucket.actions, version, Context::default());
             out.set_length(start + 2, actions);
-            if kind == GroupKind::Select {
+            // Only select groups use weights, but a message that inserts buckets may tell another type than the group has.
+            if kind == GroupKind::Select || bucket.weight != default_weight {
                 out.put_u16(0);
                 out.put_u16(6);
                 out.put_u16(bucket.weight);
@@ -285,7 +293,8 @@ pub(crate) fn put_description(out: &mut Vec<u8>, description: &GroupDescription,
         out.pad(8);
     }
     let buckets = out.len();
-    put_buckets(out, &description.buckets, description.kind, version);
+    let weight = default_weight(GroupCommand::Add, description.kind);
+    put_buckets(out, &description.buckets, description.kind, weight, version);
     if layout(version) >= 6 {
         out.set_length(at, buckets);
         if let Some(selection) = &description.selection {
