@@ -3,9 +3,9 @@
 //! The least of many short runs is printed, since anything else on the machine only adds.
 
 use openflow::action::{Action, Instruction};
-use openflow::flow::{FlowFlags, FlowMod, FlowModCommand};
-use openflow::message::{FlowFormat, FlowModForm, Message, NO_BUFFER};
-use openflow::{DecodeOptions, Version, decode, encode, group, port};
+use openflow::flow::FlowMod;
+use openflow::message::{FlowFormat, FlowModForm, Message};
+use openflow::{DecodeOptions, Version, decode, encode};
 use packet::{Field, Match};
 use std::hint::black_box;
 use std::time::Instant;
@@ -26,26 +26,15 @@ fn flow_mod() -> FlowMod {
         matching.set_exact(field, value);
     }
     FlowMod {
-        command: FlowModCommand::Add,
-        table: 0,
-        matching,
-        priority: 5,
         cookie: 1,
-        cookie_filter: 0,
-        cookie_mask: 0,
-        modify_cookie: false,
-        modify_adds: false,
-        idle_timeout: 0,
-        hard_timeout: 0,
-        importance: 0,
-        flags: FlowFlags::default(),
-        out_port: port::ANY,
-        out_group: group::ANY,
-        buffer_id: NO_BUFFER,
-        instructions: vec![Instruction::ApplyActions(vec![Action::Output {
-            port: 2,
-            max_len: 0,
-        }])],
+        ..FlowMod::add(
+            matching,
+            5,
+            vec![Instruction::ApplyActions(vec![Action::Output {
+                port: 2,
+                max_len: 0,
+            }])],
+        )
     }
 }
 

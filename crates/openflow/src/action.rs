@@ -412,3 +412,32 @@ pub struct StatTrigger {
     /// Bytes.
     pub bytes: Option<u64>,
 }
+
+impl Action {
+    /// Whether it may stand in an action set, as Open vSwitch decides it (1.3.5 section 5.10).
+    pub fn is_allowed_in_set(&self) -> bool {
+        !matches!(
+            self,
+            Action::OutputReg { .. }
+                | Action::OutputTrunc { .. }
+                | Action::Controller { .. }
+                | Action::Enqueue { .. }
+                | Action::PopQueue
+                | Action::Note(_)
+                | Action::Exit
+                | Action::StackPush(_)
+                | Action::StackPop(_)
+                | Action::Clone(_)
+                | Action::Conjunction { .. }
+                | Action::Meter(_)
+                | Action::Learn(_)
+                | Action::Multipath(_)
+                | Action::Bundle(_)
+                | Action::CheckPktLarger { .. }
+                | Action::Sample(_)
+                | Action::FinTimeout { .. }
+                | Action::DeleteField(_)
+                | Action::Nat(_)
+        )
+    }
+}

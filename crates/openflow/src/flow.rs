@@ -77,6 +77,31 @@ pub struct FlowMod {
     pub instructions: Vec<Instruction>,
 }
 
+impl FlowMod {
+    /// Adds a rule to table 0: without cookie, timeouts, flags or a buffered packet.
+    pub fn add(matching: Match, priority: u16, instructions: Vec<Instruction>) -> FlowMod {
+        FlowMod {
+            command: FlowModCommand::Add,
+            table: 0,
+            matching,
+            priority,
+            cookie: 0,
+            cookie_filter: 0,
+            cookie_mask: 0,
+            modify_cookie: false,
+            modify_adds: false,
+            idle_timeout: 0,
+            hard_timeout: 0,
+            importance: 0,
+            flags: FlowFlags::default(),
+            out_port: crate::port::ANY,
+            out_group: crate::group::ANY,
+            buffer_id: crate::message::NO_BUFFER,
+            instructions,
+        }
+    }
+}
+
 /// Which rules a flow or aggregate statistics request asks for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FlowStatsRequest {

@@ -88,7 +88,7 @@ fn take_instruction(
         }
         3 => {
             let actions = take_list(&mut body, version)?;
-            if !actions.iter().all(is_allowed_in_set) {
+            if !actions.iter().all(Action::is_allowed_in_set) {
                 return Err(Error::BadActionType);
             }
             non_empty(actions).map(Instruction::WriteActions)
@@ -140,33 +140,6 @@ fn take_list(body: &mut Reader<'_>, version: u8) -> Result<Vec<Action>, Error> {
 
 fn non_empty(actions: Vec<Action>) -> Option<Vec<Action>> {
     (!actions.is_empty()).then_some(actions)
-}
-
-/// Whether an action may be in an action set, as Open vSwitch decides it.
-fn is_allowed_in_set(action: &Action) -> bool {
-    !matches!(
-        action,
-        Action::OutputReg { .. }
-            | Action::OutputTrunc { .. }
-            | Action::Controller { .. }
-            | Action::Enqueue { .. }
-            | Action::PopQueue
-            | Action::Note(_)
-            | Action::Exit
-            | Action::StackPush(_)
-            | Action::StackPop(_)
-            | Action::Clone(_)
-            | Action::Conjunction { .. }
-            | Action::Meter(_)
-            | Action::Learn(_)
-            | Action::Multipath(_)
-            | Action::Bundle(_)
-            | Action::CheckPktLarger { .. }
-            | Action::Sample(_)
-            | Action::FinTimeout { .. }
-            | Action::DeleteField(_)
-            | Action::Nat(_)
-    )
 }
 
 /// Writes instructions (in 1.0: actions).

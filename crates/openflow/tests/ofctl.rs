@@ -3,9 +3,7 @@
 
 use openflow::action::{Action, Instruction, Subfield};
 use openflow::error::Error;
-use openflow::flow::{
-    FlowFlags, FlowMod, FlowModCommand, FlowRemoved, FlowRemovedReason, FlowStats,
-};
+use openflow::flow::{FlowFlags, FlowMod, FlowRemoved, FlowRemovedReason, FlowStats};
 use openflow::message::{
     FlowFormat, FlowModForm, Message, MultipartReply, NO_BUFFER, PacketIn, PacketInFormat,
     PacketInReason,
@@ -448,26 +446,15 @@ fn every_action() {
 #[test]
 fn flow_mods() {
     let change = FlowMod {
-        command: FlowModCommand::Add,
         table: 2,
-        matching: tcp_match(),
-        priority: 77,
         cookie: 0xabc,
-        cookie_filter: 0,
-        cookie_mask: 0,
         modify_cookie: true,
-        modify_adds: false,
         idle_timeout: 60,
-        hard_timeout: 0,
-        importance: 0,
         flags: FlowFlags {
             check_overlap: true,
             ..FlowFlags::default()
         },
-        out_port: port::ANY,
-        out_group: 0xffff_ffff,
-        buffer_id: NO_BUFFER,
-        instructions: vec![Instruction::ApplyActions(actions())],
+        ..FlowMod::add(tcp_match(), 77, vec![Instruction::ApplyActions(actions())])
     };
     let rule = "priority=77,tcp,in_port=3,dl_vlan=7,nw_src=10.1.0.0/16,tp_dst=80 cookie:0xabc idle:60 check_overlap";
     for version in [Version::V1_3, Version::V1_4, Version::V1_1, Version::V1_2] {

@@ -10,7 +10,7 @@ use openflow::conntrack::{
     PACKET_TYPE_NEXT, PACKET_TYPE_NSH,
 };
 use openflow::ct_flush::{CtFlush, CtTuple};
-use openflow::flow::{FlowFlags, FlowMod, FlowModCommand};
+use openflow::flow::{FlowFlags, FlowMod};
 use openflow::message::{FlowFormat, FlowModForm, Message, MultipartRequest, NO_BUFFER, PacketOut};
 use openflow::tlv::{TlvCommand, TlvMapping, TlvTable, TlvTableMod};
 use openflow::{DecodeOptions, Version, decode, encode, port};
@@ -375,26 +375,13 @@ fn rule(version: Version, instructions: Vec<Instruction>) -> Message {
     matching.set_exact(Field::IpProto, 6);
     Message::FlowMod {
         change: FlowMod {
-            command: FlowModCommand::Add,
-            table: 0,
-            matching,
-            priority: 5,
             cookie: 9,
-            cookie_filter: 0,
-            cookie_mask: 0,
             modify_cookie: version == Version::V1_0,
-            modify_adds: false,
-            idle_timeout: 0,
-            hard_timeout: 0,
-            importance: 0,
             flags: FlowFlags {
                 reset_counts: version <= Version::V1_1,
                 ..FlowFlags::default()
             },
-            out_port: port::ANY,
-            out_group: u32::MAX,
-            buffer_id: NO_BUFFER,
-            instructions,
+            ..FlowMod::add(matching, 5, instructions)
         },
         form: FlowModForm {
             format: if version == Version::V1_0 {

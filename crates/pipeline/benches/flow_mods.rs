@@ -2,7 +2,7 @@
 
 use openflow::Version;
 use openflow::action::{Action, Instruction};
-use openflow::flow::{FlowFlags, FlowMod, FlowModCommand, FlowStatsRequest, TABLE_ALL};
+use openflow::flow::{FlowMod, FlowModCommand, FlowStatsRequest, TABLE_ALL};
 use openflow::port;
 use packet::{Field, Match};
 use pipeline::{Clock, Options, Pipeline};
@@ -20,25 +20,14 @@ fn change(command: FlowModCommand, number: u32, ports: u32) -> FlowMod {
     matching.set_exact(Field::UdpDst, (number & 0xffff).into());
     FlowMod {
         command,
-        table: 0,
-        matching,
-        priority: 100,
-        cookie: 0,
-        cookie_filter: 0,
-        cookie_mask: 0,
-        modify_cookie: false,
-        modify_adds: false,
-        idle_timeout: 0,
-        hard_timeout: 0,
-        importance: 0,
-        flags: FlowFlags::default(),
-        out_port: port::ANY,
-        out_group: 0xffff_ffff,
-        buffer_id: 0xffff_ffff,
-        instructions: vec![Instruction::ApplyActions(vec![Action::Output {
-            port: 1 + number % ports,
-            max_len: 0,
-        }])],
+        ..FlowMod::add(
+            matching,
+            100,
+            vec![Instruction::ApplyActions(vec![Action::Output {
+                port: 1 + number % ports,
+                max_len: 0,
+            }])],
+        )
     }
 }
 

@@ -162,30 +162,8 @@ impl<'m> Situation<'m> {
         // What tables further on do to the packet before the set runs cannot be known here.
         self.lenient = true;
         for action in actions {
-            let forbidden = matches!(
-                action,
-                Action::OutputReg { .. }
-                    | Action::OutputTrunc { .. }
-                    | Action::Controller { .. }
-                    | Action::Enqueue { .. }
-                    | Action::PopQueue
-                    | Action::Note(_)
-                    | Action::Exit
-                    | Action::StackPush(_)
-                    | Action::StackPop(_)
-                    | Action::Clone(_)
-                    | Action::Conjunction { .. }
-                    | Action::Learn(_)
-                    | Action::Multipath(_)
-                    | Action::Bundle(_)
-                    | Action::CheckPktLarger { .. }
-                    | Action::Sample(_)
-                    | Action::FinTimeout { .. }
-                    | Action::DeleteField(_)
-                    | Action::Meter(_)
-            );
             // In 1.0 Nicira's write_actions is all there is, and Open vSwitch checks nothing; it then ignores them. Refused here too.
-            if forbidden {
+            if !action.is_allowed_in_set() {
                 return Err(Error::BadActionType);
             }
         }

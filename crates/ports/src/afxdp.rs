@@ -5,8 +5,8 @@
 //! off`). The device's link, counters and addresses are the kernel's.
 
 use crate::error::Error;
-use crate::kernel::{change, change_mac, info_of, status_of};
-use crate::link::{LinkWatch, Links};
+use crate::interface::Interface;
+use crate::link::Links;
 use crate::mbuf::Mbuf;
 use crate::spec::{Dpdk, Kind, PortSpec, Xdp};
 use crate::{Eal, Mac, OpenPort, PortControl, PortInfo, ethdev};
@@ -24,8 +24,9 @@ pub(crate) fn open(
     };
     let mut links = Links::new().map_err(failed)?;
     let link = links.by_name(&spec.name).map_err(failed)?;
+    let mut interface = Interface::new(&spec.name, links, &link);
     if let Some(mac) = spec.mac {
-        change_mac(&mut links, &spec.name, mac)?;
+        interface.set_mac(mac)?;
     }
     let forced = match mode {
         Xdp::BestEffort => "",
@@ -62,10 +63,7 @@ pub(crate) fn open(
     let OpenPort { control, rx } = ethdev::open(eal, &device, &options)?;
     Ok(OpenPort {
         control: Box::new(XdpControl {
-            name: spec.name.clone(),
-            ifindex: link.ifindex,
-            watch: LinkWatch::new(&link),
-            links,
+            interface,
             device: control,
         }),
         rx,
@@ -74,10 +72,7 @@ pub(crate) fn open(
 
 /// The control thread's side: DPDK's for the queues, the kernel's for the rest.
 struct XdpControl {
-    name: String,
-    ifindex: u32,
-    watch: LinkWatch,
-    links: Links,
+    interface: Interface,
     device: Box<dyn PortControl>,
 }
 
@@ -87,14 +82,11 @@ impl PortControl for XdpControl {
     }
 
     fn info(&mut self) -> PortInfo {
-        match self.links.by_index(self.ifindex) {
-            Ok(link) => info_of(&self.links, &self.name, &link, &mut self.watch),
-            Err(_) => PortInfo::default(),
-        }
+        self.interface.info()
     }
 
     fn status(&mut self) -> Vec<(String, String)> {
-        status_of(&self.links, &self.name)
+        self.interface.status()
     }
 
     fn device_stats(&mut self) -> Vec<(String, u64)> {
@@ -106,16 +98,11 @@ impl PortControl for XdpControl {
     }
 
     fn set_mac(&mut self, mac: Mac) -> Result<(), Error> {
-        change_mac(&mut self.links, &self.name, mac)
+        self.interface.set_mac(mac)
     }
 
     fn set_admin(&mut self, up: bool) -> Result<(), Error> {
-        let what = if up {
-            "setting it up"
-        } else {
-            "setting it down"
-        };
-        change(&self.name, what, self.links.set_up(&self.name, up))
+        self.interface.set_admin(up)
     }
 
     fn close(self: Box<Self>) {}

@@ -9,7 +9,8 @@
 use crate::descriptor::Descriptor;
 use crate::egress;
 use crate::error::{Error, last_errno};
-use crate::link::{LinkState, LinkWatch, Links, set_option};
+use crate::interface::Interface;
+use crate::link::{Links, set_option};
 use crate::mbuf::{self, Mbuf};
 use crate::pool::Pool;
 use crate::spec::PortSpec;
@@ -88,10 +89,7 @@ pub(crate) fn open(eal: &Eal, spec: &PortSpec) -> Result<OpenPort, Error> {
     let socket = Arc::new(Descriptor::new(receiver(link.ifindex).map_err(failed)?));
     let rx = KernelRx::new(socket.clone(), eal.pool()?);
     let mut control = Box::new(KernelControl {
-        name: spec.name.clone(),
-        ifindex: link.ifindex,
-        watch: LinkWatch::new(&link),
-        links,
+        interface: Interface::new(&spec.name, links, &link),
         socket,
     });
     if let Some(mac) = spec.mac {
@@ -459,89 +457,14 @@ impl TxQueue<Mbuf> for KernelTx {
 
 /// The control thread's side.
 struct KernelControl {
-    name: String,
-    ifindex: u32,
-    watch: LinkWatch,
-    links: Links,
+    interface: Interface,
     socket: Arc<Descriptor>,
-}
-
-/// What is known of a kernel interface, for any port that has one.
-pub(crate) fn info_of(
-    links: &Links,
-    name: &str,
-    link: &LinkState,
-    watch: &mut LinkWatch,
-) -> PortInfo {
-    let (link_speed, full_duplex) = links.speed(name);
-    PortInfo {
-        present: true,
-        mac: link.mac,
-        mtu: link.mtu.min(u32::from(u16::MAX)) as u16,
-        ifindex: link.ifindex,
-        admin_up: link.is_up(),
-        link_up: link.has_link(),
-        link_speed,
-        full_duplex,
-        link_resets: watch.look(link),
-    }
-}
-
-/// `Interface.status` of a kernel interface.
-pub(crate) fn status_of(links: &Links, name: &str) -> Vec<(String, String)> {
-    let Some(driver) = links.driver(name) else {
-        return Vec::new();
-    };
-    [
-        ("driver_name", driver.name),
-        ("driver_version", driver.version),
-        ("firmware_version", driver.firmware),
-    ]
-    .map(|(key, value)| (key.to_string(), value))
-    .to_vec()
-}
-
-/// Words an error of a change to a device.
-pub(crate) fn change(
-    name: &str,
-    what: impl Into<String>,
-    result: Result<(), i32>,
-) -> Result<(), Error> {
-    result.map_err(|errno| Error::Device {
-        name: name.to_string(),
-        what: what.into(),
-        errno,
-    })
-}
-
-/// Changes an interface's MAC address, if it is another now.
-pub(crate) fn change_mac(links: &mut Links, name: &str, mac: Mac) -> Result<(), Error> {
-    if links.by_name(name).is_ok_and(|link| link.mac == mac) {
-        return Ok(());
-    }
-    let text: Vec<String> = mac.iter().map(|byte| format!("{byte:02x}")).collect();
-    change(
-        name,
-        format!("setting MAC address {}", text.join(":")),
-        links.set_mac(name, mac),
-    )
-}
-
-/// Changes an interface's MTU, if it is another now.
-pub(crate) fn change_mtu(links: &mut Links, name: &str, mtu: u16) -> Result<(), Error> {
-    if links
-        .by_name(name)
-        .is_ok_and(|link| link.mtu == u32::from(mtu))
-    {
-        return Ok(());
-    }
-    change(name, format!("setting MTU {mtu}"), links.set_mtu(name, mtu))
 }
 
 impl PortControl for KernelControl {
     fn tx_queue(&mut self, _worker: usize) -> Result<Box<dyn TxQueue<Mbuf>>, Error> {
-        let fd = sender(self.ifindex).map_err(|errno| Error::Open {
-            name: self.name.clone(),
+        let fd = sender(self.interface.index()).map_err(|errno| Error::Open {
+            name: self.interface.name().to_string(),
             errno,
         })?;
         Ok(Box::new(KernelTx {
@@ -555,38 +478,27 @@ impl PortControl for KernelControl {
     }
 
     fn info(&mut self) -> PortInfo {
-        match self.links.by_index(self.ifindex) {
-            Ok(link) => info_of(&self.links, &self.name, &link, &mut self.watch),
-            Err(_) => PortInfo::default(),
-        }
+        self.interface.info()
     }
 
     fn status(&mut self) -> Vec<(String, String)> {
-        status_of(&self.links, &self.name)
+        self.interface.status()
     }
 
     fn device_stats(&mut self) -> Vec<(String, u64)> {
-        match self.links.by_index(self.ifindex) {
-            Ok(link) => link.statistics(false),
-            Err(_) => Vec::new(),
-        }
+        self.interface.statistics(false)
     }
 
     fn set_mtu(&mut self, mtu: u16) -> Result<(), Error> {
-        change_mtu(&mut self.links, &self.name, mtu)
+        self.interface.set_mtu(mtu)
     }
 
     fn set_mac(&mut self, mac: Mac) -> Result<(), Error> {
-        change_mac(&mut self.links, &self.name, mac)
+        self.interface.set_mac(mac)
     }
 
     fn set_admin(&mut self, up: bool) -> Result<(), Error> {
-        let what = if up {
-            "setting it up"
-        } else {
-            "setting it down"
-        };
-        change(&self.name, what, self.links.set_up(&self.name, up))
+        self.interface.set_admin(up)
     }
 
     fn close(self: Box<Self>) {}

@@ -22,6 +22,7 @@ mod error;
 mod ethdev;
 mod fault;
 mod gate;
+mod interface;
 mod kernel;
 mod link;
 mod mbuf;

@@ -6,8 +6,8 @@
 use crate::descriptor::Descriptor;
 use crate::egress;
 use crate::error::{Error, last_errno};
-use crate::kernel::{change, change_mac, change_mtu, info_of, status_of};
-use crate::link::{self, LinkWatch, Links};
+use crate::interface::Interface;
+use crate::link::{self, Links};
 use crate::mbuf::{self, Mbuf};
 use crate::pool::Pool;
 use crate::spec::PortSpec;
@@ -37,10 +37,7 @@ pub(crate) fn open(eal: &Eal, spec: &PortSpec) -> Result<OpenPort, Error> {
         drops: QueueDrops::default(),
     };
     let mut control = Box::new(TapControl {
-        name: spec.name.clone(),
-        ifindex: link.ifindex,
-        watch: LinkWatch::new(&link),
-        links,
+        interface: Interface::new(&spec.name, links, &link),
         tap,
     });
     if let Some(mac) = spec.mac {
@@ -206,10 +203,7 @@ impl TxQueue<Mbuf> for TapTx {
 
 /// The control thread's side.
 struct TapControl {
-    name: String,
-    ifindex: u32,
-    watch: LinkWatch,
-    links: Links,
+    interface: Interface,
     tap: Arc<Descriptor>,
 }
 
@@ -223,38 +217,27 @@ impl PortControl for TapControl {
     }
 
     fn info(&mut self) -> PortInfo {
-        match self.links.by_index(self.ifindex) {
-            Ok(link) => info_of(&self.links, &self.name, &link, &mut self.watch),
-            Err(_) => PortInfo::default(),
-        }
+        self.interface.info()
     }
 
     fn status(&mut self) -> Vec<(String, String)> {
-        status_of(&self.links, &self.name)
+        self.interface.status()
     }
 
     fn device_stats(&mut self) -> Vec<(String, u64)> {
-        match self.links.by_index(self.ifindex) {
-            Ok(link) => link.statistics(true),
-            Err(_) => Vec::new(),
-        }
+        self.interface.statistics(true)
     }
 
     fn set_mtu(&mut self, mtu: u16) -> Result<(), Error> {
-        change_mtu(&mut self.links, &self.name, mtu)
+        self.interface.set_mtu(mtu)
     }
 
     fn set_mac(&mut self, mac: Mac) -> Result<(), Error> {
-        change_mac(&mut self.links, &self.name, mac)
+        self.interface.set_mac(mac)
     }
 
     fn set_admin(&mut self, up: bool) -> Result<(), Error> {
-        let what = if up {
-            "setting it up"
-        } else {
-            "setting it down"
-        };
-        change(&self.name, what, self.links.set_up(&self.name, up))
+        self.interface.set_admin(up)
     }
 
     fn close(self: Box<Self>) {}

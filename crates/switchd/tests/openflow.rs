@@ -734,25 +734,7 @@ fn settings(target: &str) -> ControllerSettings {
 
 fn add(priority: u16) -> Message {
     Message::FlowMod {
-        change: FlowMod {
-            command: FlowModCommand::Add,
-            table: 0,
-            matching: Match::any(),
-            priority,
-            cookie: 0,
-            cookie_filter: 0,
-            cookie_mask: 0,
-            modify_cookie: false,
-            modify_adds: false,
-            idle_timeout: 0,
-            hard_timeout: 0,
-            importance: 0,
-            flags: Default::default(),
-            out_port: port::ANY,
-            out_group: u32::MAX,
-            buffer_id: NO_BUFFER,
-            instructions: Vec::new(),
-        },
+        change: FlowMod::add(Match::any(), priority, Vec::new()),
         form: Default::default(),
     }
 }

@@ -3,9 +3,8 @@
 use super::matching::Reader;
 use super::values::bounded;
 use super::{Error, PortNames, Result, instructions, pairs, port};
-use crate::flow::{FlowFlags, FlowMod, FlowModCommand};
+use crate::flow::FlowMod;
 use crate::format::DEFAULT_PRIORITY;
-use crate::message::NO_BUFFER;
 
 /// What `dump-flows` prints of a rule that is no part of it.
 const STATISTICS: [&str; 8] = [
@@ -26,23 +25,8 @@ pub fn flow(text: &str, names: PortNames<'_>) -> Result<FlowMod> {
         .ok_or_else(|| Error::new("must specify an action"))?;
     let (head, right) = (&text[..at], &text[at + "actions=".len()..]);
     let mut rule = FlowMod {
-        command: FlowModCommand::Add,
-        table: 0,
-        matching: packet::Match::any(),
-        priority: DEFAULT_PRIORITY as u16,
-        cookie: 0,
-        cookie_filter: 0,
-        cookie_mask: 0,
         modify_cookie: true,
-        modify_adds: false,
-        idle_timeout: 0,
-        hard_timeout: 0,
-        importance: 0,
-        flags: FlowFlags::default(),
-        out_port: crate::port::ANY,
-        out_group: u32::MAX,
-        buffer_id: NO_BUFFER,
-        instructions: Vec::new(),
+        ..FlowMod::add(packet::Match::any(), DEFAULT_PRIORITY as u16, Vec::new())
     };
     let mut reader = Reader::new(names, false);
     for pair in pairs(head) {

@@ -7,7 +7,7 @@ pub mod learning;
 use openflow::Version;
 use openflow::action::{Action, Instruction};
 use openflow::error::Error;
-use openflow::flow::{FlowFlags, FlowMod, FlowModCommand, FlowStats, FlowStatsRequest, TABLE_ALL};
+use openflow::flow::{FlowMod, FlowModCommand, FlowStats, FlowStatsRequest, TABLE_ALL};
 use openflow::port;
 use packet::{Field, Match};
 use pipeline::{Clock, FlowModOutcome, Options, Pipeline};
@@ -135,22 +135,7 @@ pub fn fields(all: &[(Field, u128)]) -> Match {
 pub fn flow(command: FlowModCommand, matching: Match, priority: u16) -> FlowMod {
     FlowMod {
         command,
-        table: 0,
-        matching,
-        priority,
-        cookie: 0,
-        cookie_filter: 0,
-        cookie_mask: 0,
-        modify_cookie: false,
-        modify_adds: false,
-        idle_timeout: 0,
-        hard_timeout: 0,
-        importance: 0,
-        flags: FlowFlags::default(),
-        out_port: port::ANY,
-        out_group: 0xffff_ffff,
-        buffer_id: 0xffff_ffff,
-        instructions: apply(&[output(1)]),
+        ..FlowMod::add(matching, priority, apply(&[output(1)]))
     }
 }
 

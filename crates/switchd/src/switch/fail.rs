@@ -9,7 +9,7 @@ use crate::config::controller::Controller;
 use crate::config::desired::FailMode;
 use openflow::Version;
 use openflow::action::{Action, Instruction};
-use openflow::flow::{FlowFlags, FlowMod, FlowModCommand};
+use openflow::flow::FlowMod;
 use openflow::port;
 use packet::Match;
 use std::cell::{Cell, RefCell};
@@ -42,25 +42,7 @@ fn normal() -> Vec<Instruction> {
 
 /// The rule of a standalone bridge without controllers.
 fn switch_everything() -> FlowMod {
-    FlowMod {
-        command: FlowModCommand::Add,
-        table: 0,
-        matching: Match::any(),
-        priority: 0,
-        cookie: 0,
-        cookie_filter: 0,
-        cookie_mask: 0,
-        modify_cookie: false,
-        modify_adds: false,
-        idle_timeout: 0,
-        hard_timeout: 0,
-        importance: 0,
-        flags: FlowFlags::default(),
-        out_port: port::ANY,
-        out_group: u32::MAX,
-        buffer_id: u32::MAX,
-        instructions: normal(),
-    }
+    FlowMod::add(Match::any(), 0, normal())
 }
 
 impl Bridge {
