@@ -92,16 +92,9 @@ impl Pipeline {
         self.store.len() - self.rule_count()
     }
 
-    /// How a table is looked up: the template's name, and its size (rules for `linear`, tuples for `tuples`).
-    pub fn template(&self, table: u8) -> (&'static str, usize) {
-        match self.program.domain.reader() {
-            Some(mut reader) => {
-                let template = self.writer.bridge().describe(table, &reader.begin());
-                reader.offline();
-                template
-            }
-            None => ("busy", 0),
-        }
+    /// How a table looks its rules up, and what that costs.
+    pub fn describe(&self, table: u8) -> program::table::Description {
+        self.writer.describe(table)
     }
 
     /// Number of different lists of actions.

@@ -13,7 +13,7 @@ use crate::Program;
 use crate::epoch::Epoch;
 use crate::ops::Clause;
 use crate::rule::Rule;
-use crate::table::{RuleRef, TupleEntry, TupleWriters};
+use crate::table::{Description, RuleRef, TupleEntry, TupleWriters};
 use packet::FlowKey;
 use packet::key::at;
 use std::cell::RefCell;
@@ -42,6 +42,11 @@ impl SoftWriter {
 
     pub fn is_empty(&self) -> bool {
         self.tuples.len() == 0
+    }
+
+    /// What gathering costs.
+    pub fn describe(&self) -> Description {
+        self.tuples.describe()
     }
 
     pub fn entries(&self) -> Box<[TupleEntry]> {

@@ -12,6 +12,7 @@
 //! only in the epochs it carries ([`Rule::holds_in`]). A rule that goes is first only marked; once no worker can be in an epoch in which it held, it
 //! is unlinked ([`BridgeWriter::housekeep`]), and once no worker can be looking at it, it is freed (`Domain::retire`).
 
+mod describe;
 pub(crate) mod effort;
 mod hot;
 
@@ -25,6 +26,7 @@ use crate::meters::MeterRef;
 use crate::ops::learns;
 use crate::rule::{Rule, RuleSpec};
 use crate::tuple::{MaskedWord, Tuple, Words};
+pub use describe::{Description, Template, Work};
 pub use effort::Effort;
 pub(crate) use hot::HotWords;
 pub use hot::Reads;
@@ -359,16 +361,6 @@ impl Bridge {
         }
         let Totals { packets, bytes, .. } = self.program.counters.read(CounterId(counter));
         (packets, bytes)
-    }
-
-    /// How `table` looks its rules up: the template's name, and for tuples how many there are.
-    pub fn describe(&self, table: u8, guard: &Guard<'_>) -> (&'static str, usize) {
-        match self.shape(table, guard) {
-            None => ("empty", 0),
-            Some(Shape::Linear(entries)) => ("linear", entries.len()),
-            Some(Shape::Tuples(tuples)) => ("tuples", tuples.len()),
-            Some(Shape::Conjunctive { soft, .. }) => ("conjunctive", soft.len()),
-        }
     }
 }
 

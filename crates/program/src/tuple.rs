@@ -234,6 +234,11 @@ impl Tuple {
         }
     }
 
+    /// Memory of its slots.
+    pub fn bytes(&self) -> usize {
+        self.slots().slots.len() * size_of::<AtomicU64>()
+    }
+
     pub fn new(words: &[(u8, u64)]) -> Tuple {
         Tuple {
             words: words.into(),

@@ -2,6 +2,7 @@
 
 use super::{Answer, Commands, bridges, one_or_all};
 use crate::switch::{Bridge, Switch};
+use program::table::Description;
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::sync::LazyLock;
@@ -73,8 +74,7 @@ fn workers(switch: &Switch) -> Vec<Value> {
 /// A table with what it looks rules up by.
 struct Table {
     stats: openflow::stats::TableStats,
-    template: &'static str,
-    size: usize,
+    lookup: Description,
 }
 
 /// Tables that hold rules, or have been asked.
@@ -84,13 +84,9 @@ fn tables_in_use(bridge: &Bridge) -> Vec<Table> {
         .table_stats()
         .into_iter()
         .filter(|table| table.active > 0 || table.lookups > 0);
-    used.map(|stats| {
-        let (template, size) = pipeline.template(stats.table);
-        Table {
-            stats,
-            template,
-            size,
-        }
+    used.map(|stats| Table {
+        lookup: pipeline.describe(stats.table),
+        stats,
     })
     .collect()
 }
@@ -103,7 +99,7 @@ fn table_counters(bridge: &Bridge) -> Vec<Value> {
             "rules": table.stats.active,
             "lookups": table.stats.lookups,
             "matches": table.stats.matched,
-            "template": table.template,
+            "template": table.lookup.template.name(),
         })
     };
     tables_in_use(bridge).into_iter().map(describe).collect()
@@ -111,24 +107,41 @@ fn table_counters(bridge: &Bridge) -> Vec<Value> {
 
 fn tables(switch: &Switch, arguments: &[String]) -> Answer {
     let mut text = format!(
-        "{:<16} {:>5} {:>10}  {:<8} {:>10} {:>20} {:>20}\n",
-        "bridge", "table", "rules", "template", "size", "lookups", "matches"
+        "{:<16} {:>5} {:>9}  {:<11} {:>6} {:>12} {:>14} {:>14} {:>10}  {}\n",
+        "bridge",
+        "table",
+        "rules",
+        "template",
+        "masks",
+        "memory",
+        "accesses",
+        "cycles",
+        "lookups",
+        "matches"
     );
     for bridge in one_or_all(switch, arguments)? {
-        for table in tables_in_use(&bridge) {
-            let stats = &table.stats;
+        for Table { stats, lookup } in tables_in_use(&bridge) {
             let _ = writeln!(
                 text,
-                "{:<16} {:>5} {:>10}  {:<8} {:>10} {:>20} {:>20}",
+                "{:<16} {:>5} {:>9}  {:<11} {:>6} {:>12} {:>14} {:>14} {:>10}  {}",
                 bridge.name,
                 stats.table,
                 stats.active,
-                table.template,
-                table.size,
+                lookup.template.name(),
+                lookup.masks,
+                lookup.bytes,
+                range(lookup.typical.accesses, lookup.worst.accesses),
+                range(lookup.typical_cycles(), lookup.worst_cycles()),
                 stats.lookups,
                 stats.matched
             );
+            let _ = writeln!(text, "    {}", lookup.why);
         }
     }
     Ok(text)
+}
+
+/// What a packet as most are costs, and at most.
+fn range(typical: f64, worst: f64) -> String {
+    format!("{typical:.1} to {worst:.0}")
 }
