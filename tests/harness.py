@@ -476,9 +476,9 @@ def switchd_command(text=None):
 class Lab:
     """What a test has: a directory, namespaces, switches, programs."""
 
-    def __init__(self, directory):
+    def __init__(self, directory, switchd=None):
         self.directory = directory
-        self.switchd = switchd_command()
+        self.switchd = switchd or switchd_command()
         self.is_ovs = is_open_vswitch(self.switchd)
         self.switches, self.programs, self.notes = [], [], []
 

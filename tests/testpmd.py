@@ -11,10 +11,10 @@ from harness import PATIENCE, Failure
 class Testpmd:
     """One testpmd process whose ports are virtio-user devices that listen on the given sockets."""
 
-    def __init__(self, lab, sockets, name="testpmd", options=(), devices=()):
+    def __init__(self, lab, sockets, name="testpmd", options=(), devices=(), cores=("-l", "0,1")):
         self.lab, self.name, self.text = lab, name, ""
         # Its output is read while it runs, so it must not be held back in a buffer.
-        command = ["stdbuf", "-o0", "dpdk-testpmd", "-l", "0,1", "--no-pci", "--in-memory", "--single-file-segments", "-m", "256", f"--file-prefix={name}{os.getpid()}"]
+        command = ["stdbuf", "-o0", "dpdk-testpmd", *cores, "--no-pci", "--in-memory", "--single-file-segments", "-m", "256", f"--file-prefix={name}{os.getpid()}"]
         for number, path in enumerate(sockets):
             command += ["--vdev", f"net_virtio_user{number},path={path},queues=1,server=1"]
         for device in devices:
@@ -49,10 +49,10 @@ class Testpmd:
         self.process.stdin.flush()
         return self.wait("testpmd> ", seconds)
 
-    def forward(self, mode):
-        """Starts forwarding in a mode."""
+    def forward(self, mode, first=0):
+        """Starts forwarding in a mode; sends so many bursts first, which then circulate."""
         self.command(f"set fwd {mode}")
-        self.command("start")
+        self.command(f"start tx_first {first}" if first else "start")
 
     def stop(self):
         """Stops forwarding."""

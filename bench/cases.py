@@ -1,0 +1,160 @@
+"""Rule sets with the traffic that meets them, for bench/forwarding.py and whoever else wants them.
+
+A rule is a line for ovs-ofctl in which {in}, {out} and {out2} stand for ports. Where it is known which rule each frame must meet, the rule's
+number is its cookie, and the case says so for each frame.
+"""
+import dataclasses
+import random
+
+import cases_long
+from frames import FRAMES, TCP, UDP, address_text, frame, mac_text, prefix_mask, uniform, zipf
+
+
+@dataclasses.dataclass
+class Case:
+    """A rule set and its traffic."""
+    rules: list
+    frames: list
+    # For each frame the cookie of its rule.
+    hits: list = None
+    # For a learning bridge: the port ("in", "out", "out2") behind which each MAC address is.
+    stations: dict = None
+
+
+def sink(number):
+    """One of the two ports out."""
+    return "{out}" if number % 2 else "{out2}"
+
+
+def one_service(frames):
+    """A rule for UDP to port 80 and any flows."""
+    return Case(["priority=10,udp,tp_dst=80,actions=output:{out}"], frames)
+
+
+def access_list(count, shapes_count, seed):
+    """Rules over so many different masks of addresses and ports, each with a priority of its own, and packets that meet them."""
+    draw = random.Random(seed)
+    shapes = []
+    while len(shapes) < shapes_count:
+        shape = (prefix_mask(draw.choice([8, 12, 16, 20, 24, 28, 32])), prefix_mask(draw.choice([8, 16, 20, 24, 28, 32])),
+                 draw.choice([0, 0xf000, 0xff00, 0xffff]), draw.choice([0, 0xff00, 0xffff]), draw.choice([TCP, UDP]))
+        if shape not in shapes:
+            shapes.append(shape)
+    rules, values, tables = [], [], [{} for _ in shapes]
+    for number in range(count):
+        shape, table = shapes[number % shapes_count], tables[number % shapes_count]
+        value = (draw.getrandbits(32) & shape[0], draw.getrandbits(32) & shape[1], draw.randrange(65536) & shape[2], draw.randrange(65536) & shape[3])
+        if value in table:
+            continue
+        cookie = len(rules) + 1
+        table[value] = cookie
+        values.append((value, shape))
+        match = f"{'udp' if shape[4] == UDP else 'tcp'},nw_src={address_text(value[0])}/{address_text(shape[0])},nw_dst={address_text(value[1])}/{address_text(shape[1])}"
+        match += f",tp_src={value[2]:#x}/{shape[2]:#x}" if shape[2] else ""
+        match += f",tp_dst={value[3]:#x}/{shape[3]:#x}" if shape[3] else ""
+        rules.append(f"cookie={cookie},priority={9 + cookie},{match},actions=output:{sink(number)}")
+    frames, hits = [], []
+    for _ in range(FRAMES):
+        value, shape = values[draw.randrange(len(values))]
+        packet = tuple(part | draw.getrandbits(bits) & ~mask for part, mask, bits in zip(value, shape, (32, 32, 16, 16)))
+        frames.append(frame(*packet, shape[4]))
+        # The latest rule has the highest priority.
+        hits.append(max(table.get(tuple(part & mask for part, mask in zip(packet, other)), 0) for table, other in zip(tables, shapes) if other[4] == shape[4]))
+    return Case(rules + ["cookie=0,priority=1,actions=output:{out}"], frames, hits)
+
+
+def tuple_space_explosion(seed):
+    """Four rules, and packets that differ from them at every bit in turn, so that a reactive cache needs a mask for each prefix
+    length (Csikor, Divakaran, Kang, Korosi, Sonkoly, Haja, Pezaros, Schmid, Retvari: Tuple Space Explosion, CoNEXT 2019)."""
+    draw = random.Random(seed)
+    rules = ["priority=40,tcp,tp_dst=80,actions=output:{out}", "priority=30,ip,nw_src=10.0.0.1,actions=output:{out}",
+             "priority=20,tcp,tp_src=12345,actions=output:{out}", "priority=1,actions=output:{out}"]
+    frames = []
+    for _ in range(FRAMES):
+        source = 0x0a000001 ^ (1 << (31 - draw.randrange(32))) ^ draw.getrandbits(draw.randrange(1, 32))
+        source_port = 12345 ^ (1 << draw.randrange(16))
+        destination_port = 80 ^ (1 << draw.randrange(16))
+        source_port ^= draw.getrandbits(max(1, (source_port ^ 12345).bit_length() - 1))
+        destination_port ^= draw.getrandbits(max(1, (destination_port ^ 80).bit_length() - 1))
+        frames.append(frame(source, draw.getrandbits(32), source_port, destination_port, TCP))
+    return Case(rules, frames)
+
+
+def tenant(flows):
+    """Three tables: port security, routing by 256 prefixes with the edits of a router, an access list."""
+    rules = ["table=0,priority=10,in_port={in},dl_src=02:00:00:00:00:01,actions=load:7->NXM_NX_REG0[],resubmit(,1)", "table=0,priority=0,actions=drop"]
+    rules += [f"cookie={network + 1},table=1,priority=10,ip,nw_dst=11.0.{network}.0/24,actions=load:{network}->NXM_NX_REG1[],dec_ttl,"
+              f"mod_dl_dst:02:00:00:00:01:{network:02x},resubmit(,2)" for network in range(256)]
+    rules += [f"table=2,priority=10,reg0=7,udp,tp_dst={port},actions=output:{{out}}" for port in range(70, 90)]
+    rules.append("table=2,priority=1,actions=drop")
+    frames = uniform(flows)
+    return Case(rules, frames, [data[32] + 1 for data in frames])
+
+
+def routing(count):
+    """A router: prefixes as long as those of the Internet's table, each with a next hop of 256; TTL and MAC addresses change."""
+    draw = random.Random(17)
+    tables = {length: {} for length in range(12, 33)}
+    lengths = [24] * 60 + [23, 22] * 10 + [21, 20, 19] * 4 + [18, 16] * 2 + [32, 28, 14, 12]
+    rules, routes = [], []
+    while len(rules) < count:
+        length = draw.choice(lengths)
+        network = (draw.randrange(1, 224) << 24 | draw.getrandbits(24)) & prefix_mask(length)
+        if network in tables[length]:
+            continue
+        cookie = len(rules) + 1
+        tables[length][network] = cookie
+        routes.append((network, length))
+        hop = draw.randrange(256)
+        rules.append(f"cookie={cookie},priority={100 + length},ip,nw_dst={address_text(network)}/{length},actions=dec_ttl,mod_dl_src:02:00:00:00:02:00,"
+                     f"mod_dl_dst:02:00:00:00:01:{hop:02x},output:{sink(hop)}")
+    frames, hits = [], []
+    longest_first = sorted(tables, reverse=True)
+    for _ in range(FRAMES):
+        network, length = routes[draw.randrange(count)]
+        destination = network | draw.getrandbits(32) & ~prefix_mask(length) & 0xffffffff
+        frames.append(frame(0x0a000000 + draw.randrange(65536), destination, 1024 + draw.randrange(50000), 80))
+        hits.append(next(tables[bits][destination & prefix_mask(bits)] for bits in longest_first if destination & prefix_mask(bits) in tables[bits]))
+    return Case(rules, frames, hits)
+
+
+def bridging(count, learned):
+    """A bridge with so many MAC addresses: half of them behind the port in, which send to the others behind the ports out. `learned` says
+    whether NORMAL has learned them, or rules for each destination stand in its place (then all are destinations)."""
+    station = 0x020000100000
+    if not learned:
+        rules = [f"cookie={number + 1},priority=10,dl_dst={mac_text(station + number)},actions=output:{sink(number)}" for number in range(count)]
+        order = list(range(count))
+        random.Random(19).shuffle(order)
+        return Case(rules, [to_station(number, station + number) for number in order], [number + 1 for number in order])
+    half = count // 2
+    stations = {station + number: sink(number).strip("{}") for number in range(half)} | {2 * station + number: "in" for number in range(half)}
+    order = list(range(half))
+    random.Random(19).shuffle(order)
+    return Case(["actions=NORMAL"], [to_station(number, station + number, 2 * station + number) for number in order], stations=stations)
+
+
+def to_station(number, destination_mac, source_mac=0x020000000001):
+    """A packet of flow `number` between two MAC addresses."""
+    return frame(0x0a000000 + number, 0x0b000000 + number * 7919 % 65536, 1024 + number % 50000, 80, UDP, source_mac, destination_mac)
+
+
+CASES = {
+    "inport-1": lambda: Case(["in_port={in},actions=output:{out}"], uniform(1)),
+    "udp-1": lambda: one_service(uniform(1)),
+    "udp-1k": lambda: one_service(uniform(1000)),
+    "udp-10k": lambda: one_service(uniform(10000)),
+    "udp-100k": lambda: one_service(uniform(100000)),
+    "zipf-100k": lambda: one_service(zipf(100000)),
+    "acl-1k-10masks": lambda: access_list(1000, 10, 11),
+    "acl-1k-50masks": lambda: access_list(1000, 50, 12),
+    "l2l3-10k": lambda: tenant(10000),
+    "tse": lambda: tuple_space_explosion(13),
+    "route-10k": lambda: routing(10000),
+    "route-100k": lambda: routing(100000),
+    "mac-10k": lambda: bridging(10000, False),
+    "mac-100k": lambda: bridging(100000, False),
+    "normal-10k": lambda: bridging(10000, True),
+    "normal-100k": lambda: bridging(100000, True),
+}
+CASES |= {name: lambda make=make: Case(*make()) for name, make in cases_long.CASES.items()}
