@@ -227,8 +227,7 @@ def normal(line, text, switch):
     return re.sub(r"[ \t]+$", "", text, flags=re.M).strip() + "\n"
 
 
-# On request until its list of differences is up to date.
-@test(timeout=240, on_request=True)
+@test(timeout=240)
 def every_command_of_ovs_ofctl_in_every_version(lab):
     """Some 180 commands, six versions, both daemons, line by line."""
     if not os.path.exists(OPEN_VSWITCH):

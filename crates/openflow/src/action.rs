@@ -7,6 +7,10 @@ use crate::conntrack::{Ct, Encap, Nat};
 use crate::port::PortNo;
 use packet::{Field, Value};
 
+/// Fields that only `set_field` writes, and before 1.5: Open vSwitch and its tools only read them. From 1.5 on `ovs-ofctl` sends a `load` in the form of a
+/// set-field, and it gives up on a whole dump at the first rule that writes one of these.
+pub const READ_ONLY_IN_TOOLS: [Field; 3] = [Field::EthType, Field::IpProto, Field::MplsBos];
+
 /// Part of a field: `field[start..start + bits]`, counted from the field's lowest bit.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Subfield {

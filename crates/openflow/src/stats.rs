@@ -38,6 +38,10 @@ pub struct TableStats {
     pub name: String,
     /// How many rules fit (1.0 to 1.2).
     pub max_entries: u32,
+    /// Instructions that it takes (1.1 and 1.2).
+    pub instructions: InstructionKinds,
+    /// What becomes of packets without a rule, `OFPTC_*` (1.1 and 1.2).
+    pub config: u32,
     /// How many it has.
     pub active: u32,
     /// Packets looked up.

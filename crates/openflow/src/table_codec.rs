@@ -30,13 +30,18 @@ pub(crate) fn take_stats(r: &mut Reader<'_>, version: u8) -> Result<TableStats, 
         2 => {
             r.skip(7)?;
             stats.name = r.text(32)?;
-            r.skip(24)?;
+            r.skip(8)?;
+            stats.instructions = InstructionKinds::from_bits_truncate(r.u32()?);
+            r.skip(8)?;
+            stats.config = r.u32()?;
             stats.max_entries = r.u32()?;
         }
         3 => {
             r.skip(7)?;
             stats.name = r.text(32)?;
-            r.skip(64)?;
+            r.skip(56)?;
+            stats.instructions = InstructionKinds::from_bits_truncate(r.u32()?);
+            stats.config = r.u32()?;
             stats.max_entries = r.u32()?;
         }
         _ => r.skip(3)?,
@@ -47,7 +52,7 @@ pub(crate) fn take_stats(r: &mut Reader<'_>, version: u8) -> Result<TableStats, 
     Ok(stats)
 }
 
-/// Writes a table's counters. What 1.1 and 1.2 also say of its abilities is the same for every table: all.
+/// Writes a table's counters. What 1.1 and 1.2 also say of its matches and actions is the same for every table: all.
 pub(crate) fn put_stats(out: &mut Vec<u8>, stats: &TableStats, version: u8) {
     out.put_u8(stats.table);
     match version {
@@ -60,9 +65,10 @@ pub(crate) fn put_stats(out: &mut Vec<u8>, stats: &TableStats, version: u8) {
         2 => {
             out.pad(7);
             out.put_text(&stats.name, 32);
-            // Wildcards and match: every field of OFPFMF11_*, the type not being one; instructions 1 to 5; actions 0 to 24 in both places.
-            let fields = 0xfbff;
-            for word in [fields, fields, 0x3e, 0x1ff_ffff, 0x1ff_ffff, 0] {
+            // Wildcards and match: every field of OFPFMF11_*, the type not being one; actions 0 to 24 in both places.
+            let (fields, actions) = (0xfbff, 0x1ff_ffff);
+            let instructions = stats.instructions.bits();
+            for word in [fields, fields, instructions, actions, actions, stats.config] {
                 out.put_u32(word);
             }
             out.put_u32(stats.max_entries);
@@ -78,8 +84,8 @@ pub(crate) fn put_stats(out: &mut Vec<u8>, stats: &TableStats, version: u8) {
             out.put_u64(fields_12(|def| def.writable));
             out.put_u64(u64::MAX);
             out.put_u64(u64::MAX);
-            out.put_u32(0x3e);
-            out.put_u32(0);
+            out.put_u32(stats.instructions.bits());
+            out.put_u32(stats.config);
             out.put_u32(stats.max_entries);
         }
         _ => out.pad(3),
@@ -367,7 +373,13 @@ fn put_rules(out: &mut Vec<u8>, rules: &RuleKinds, same_as: Option<&RuleKinds>, 
         same_as.is_none_or(|ordinary| part(rules, ordinary))
     };
     if differs(|a, b| a.instructions != b.instructions) {
-        put_ids(out, INSTRUCTIONS + miss, rules.instructions.bits().into());
+        let mut instructions = rules.instructions;
+        // In 1.5 it is an action.
+        instructions.set(
+            InstructionKinds::METER,
+            version < 6 && instructions.contains(InstructionKinds::METER),
+        );
+        put_ids(out, INSTRUCTIONS + miss, instructions.bits().into());
     }
     if differs(|a, b| a.next_tables != b.next_tables) {
         property(out, NEXT_TABLES + miss, |out| out.put(&rules.next_tables));
@@ -379,7 +391,7 @@ fn put_rules(out: &mut Vec<u8>, rules: &RuleKinds, same_as: Option<&RuleKinds>, 
         put_field_list(
             out,
             WRITE_SET_FIELD + miss,
-            &rules.write.set_fields,
+            &settable(&rules.write, version),
             version,
         );
     }
@@ -390,10 +402,17 @@ fn put_rules(out: &mut Vec<u8>, rules: &RuleKinds, same_as: Option<&RuleKinds>, 
         put_field_list(
             out,
             APPLY_SET_FIELD + miss,
-            &rules.apply.set_fields,
+            &settable(&rules.apply, version),
             version,
         );
     }
+}
+
+/// Fields that set-field may write in a version.
+fn settable(kinds: &ActionKinds, version: u8) -> Vec<Field> {
+    let mut fields = kinds.set_fields.clone();
+    fields.retain(|field| version < 6 || !crate::action::READ_ONLY_IN_TOOLS.contains(field));
+    fields
 }
 
 /// Actions whose numbers a version has.

@@ -1,6 +1,8 @@
 //! Damaged messages: the decoder finds in each what `ovs-ofctl` finds, or nothing where that finds nothing, but for the differences that are listed with their
 //! reasons. Real messages are damaged byte by byte. Skipped, with a word, where `ovs-ofctl` is not installed.
 
+mod common;
+
 use openflow::error::Error;
 use openflow::{DecodeOptions, decode};
 use std::collections::BTreeMap;
@@ -42,40 +44,8 @@ fn rules(version: &str) -> Option<Vec<Vec<u8>>> {
         text += "table=2,actions=meter:5,encap(nsh(md_type=2,tlv(0x1000,10,0x12345678))),decap()\n";
         text += "table=2,actions=set_field:0x5->reg0,set_field:0x1/0xf0f->metadata,set_field:0x10000/0xff0000->xreg1\n";
     }
-    let path = std::env::temp_dir().join(format!("sluice-rules-{}-{version}", std::process::id()));
-    std::fs::write(&path, text).unwrap();
-    let output = Command::new("ovs-ofctl")
-        .args(["-O", version, "-mmmmm", "parse-flows"])
-        .arg(&path)
-        .output();
-    std::fs::remove_file(&path).unwrap();
-    let output = match output {
-        Ok(output) => output,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            eprintln!("skipped: ovs-ofctl is not installed");
-            return None;
-        }
-        Err(error) => panic!("ovs-ofctl: {error}"),
-    };
-    assert!(output.status.success(), "{version}: {output:?}");
-    let mut messages: Vec<Vec<u8>> = Vec::new();
-    for line in String::from_utf8(output.stdout).unwrap().lines().skip(2) {
-        match line.split_once("  ") {
-            Some((offset, rest))
-                if offset.len() == 8 && u32::from_str_radix(offset, 16).is_ok() =>
-            {
-                let digits = rest[..rest.find('|').unwrap()].split([' ', '-']);
-                let bytes = digits
-                    .filter(|byte| !byte.is_empty())
-                    .map(|byte| u8::from_str_radix(byte, 16).unwrap());
-                messages.last_mut().unwrap().extend(bytes);
-            }
-            _ => messages.push(Vec::new()),
-        }
-    }
-    messages.retain(|message| {
-        message.get(1) == Some(&14) || message.get(12..16) == Some(&[0, 0, 0, 13])
-    });
+    let parsed = common::parse_flows(version, &text)?;
+    let messages: Vec<Vec<u8>> = parsed.into_iter().map(|parsed| parsed.bytes).collect();
     assert!(messages.len() >= 13);
     Some(messages)
 }

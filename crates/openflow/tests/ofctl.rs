@@ -610,6 +610,7 @@ fn ports_tables_and_description() {
                 active: 11,
                 lookups: 12,
                 matched: 13,
+                ..TableStats::default()
             }])),
             "active=11, lookup=12, matched=13",
         );

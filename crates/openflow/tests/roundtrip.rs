@@ -1019,6 +1019,16 @@ fn plain(version: Version) -> BoxedStrategy<Message> {
                 } else {
                     0
                 },
+                instructions: if matches!(version, Version::V1_1 | Version::V1_2) {
+                    InstructionKinds::from_bits_truncate(active)
+                } else {
+                    InstructionKinds::empty()
+                },
+                config: if matches!(version, Version::V1_1 | Version::V1_2) {
+                    active >> 7
+                } else {
+                    0
+                },
                 active,
                 lookups,
                 matched,

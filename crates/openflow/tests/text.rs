@@ -1,59 +1,17 @@
 //! From text to text and from bytes to bytes: flow mods that `ovs-ofctl parse-flows` writes are decoded, print as it prints them, and are encoded to the
 //! same bytes. Skipped, with a word, where `ovs-ofctl` is not installed.
 
+mod common;
+
+use common::{Parsed, parse_flows};
 use openflow::flow::FlowMod;
 use openflow::message::{FlowFormat, Message};
 use openflow::{DecodeOptions, Version, decode, encode, format};
-use std::process::Command;
-
-/// What `ovs-ofctl` says of a line, and what it sends.
-struct Parsed {
-    text: String,
-    bytes: Vec<u8>,
-}
 
 /// The flow mods that `ovs-ofctl` makes of lines; None where it is not installed.
 fn parse(version: &str, lines: &[&str]) -> Option<Vec<Parsed>> {
-    let path = std::env::temp_dir().join(format!(
-        "sluice-text-{}-{version}-{:p}",
-        std::process::id(),
-        lines
-    ));
-    std::fs::write(&path, lines.join("\n") + "\n").unwrap();
-    let output = Command::new("ovs-ofctl")
-        .args(["-O", version, "-mmmmm", "parse-flows"])
-        .arg(&path)
-        .output();
-    std::fs::remove_file(&path).unwrap();
-    let output = match output {
-        Ok(output) => output,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            eprintln!("skipped: ovs-ofctl is not installed");
-            return None;
-        }
-        Err(error) => panic!("ovs-ofctl: {error}"),
-    };
-    assert!(output.status.success(), "{version}: {output:?}");
-    let text = String::from_utf8(output.stdout).unwrap();
-    let mut parsed: Vec<Parsed> = Vec::new();
-    for line in text.lines().skip(2) {
-        match line.split_once("  ") {
-            Some((offset, rest))
-                if offset.len() == 8 && u32::from_str_radix(offset, 16).is_ok() =>
-            {
-                let hex = &rest[..rest.find('|').unwrap()];
-                let digits = hex.split([' ', '-']).filter(|byte| !byte.is_empty());
-                let bytes = digits.map(|byte| u8::from_str_radix(byte, 16).unwrap());
-                parsed.last_mut().unwrap().bytes.extend(bytes);
-            }
-            _ => parsed.push(Parsed {
-                text: line.to_owned(),
-                bytes: Vec::new(),
-            }),
-        }
-    }
-    parsed.retain(|parsed| parsed.text.contains("FLOW_MOD "));
-    assert_eq!(parsed.len(), lines.len(), "{version}: {text}");
+    let parsed = parse_flows(version, &(lines.join("\n") + "\n"))?;
+    assert_eq!(parsed.len(), lines.len(), "{version}: {lines:?}");
     Some(parsed)
 }
 

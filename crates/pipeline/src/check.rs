@@ -7,7 +7,7 @@
 mod encapsulation;
 
 use openflow::Version;
-use openflow::action::{Action, Bundle, Instruction, Multipath, Subfield};
+use openflow::action::{Action, Bundle, Instruction, Multipath, READ_ONLY_IN_TOOLS, Subfield};
 use openflow::error::Error;
 use openflow::port::{self, PortNo};
 use packet::fields::Prerequisite;
@@ -111,6 +111,8 @@ pub(crate) struct Situation<'m> {
     pub(crate) matching: Cow<'m, Match>,
     /// Whether actions may stand that leave alone the packets they do not fit.
     lenient: bool,
+    /// Whether set-field may write what only it can.
+    writes_all: bool,
     /// Whether nothing at all is known of the packets, so that fields may be named that they may lack.
     unknown: bool,
     /// The error of the earliest stage so far.
@@ -124,6 +126,7 @@ impl<'m> Situation<'m> {
         Situation {
             matching: Cow::Borrowed(matching),
             lenient: version == Version::V1_0,
+            writes_all: version < Version::V1_5,
             unknown: false,
             found: None,
             inconsistent: false,
@@ -282,7 +285,7 @@ impl<'m> Situation<'m> {
 
     fn set_field(&mut self, field: Field, value: &[u8], mask: &[u8]) -> Result<(), Error> {
         let def = field.def();
-        if !settable(field) {
+        if !settable(field) || !self.writes_all && !writable(field) {
             return Err(Error::BadSetArgument);
         }
         let place = def.place();
@@ -425,11 +428,10 @@ impl<'m> Situation<'m> {
 
 /// Fields that Nicira's actions may write: those of connection tracking only inside `ct`, and not those that Open vSwitch only reads.
 pub(crate) fn writable(field: Field) -> bool {
-    let refused = matches!(field, Field::EthType | Field::IpProto | Field::MplsBos);
-    settable(field) && !refused
+    settable(field) && !READ_ONLY_IN_TOOLS.contains(&field)
 }
 
-/// Fields that set-field may write: every header field (1.3.5 section 7.2.5).
+/// Fields that set-field may write: every header field (1.3.5 section 7.2.5); in 1.5 only those that are [`writable`].
 pub(crate) fn settable(field: Field) -> bool {
     let refused = matches!(field, Field::InPortOxm | Field::CtMark | Field::CtLabel);
     field.def().writable && !refused

@@ -111,6 +111,8 @@ impl Pipeline {
                     table,
                     name: String::new(),
                     max_entries: self.max_entries(table),
+                    instructions: instructions(table) & !InstructionKinds::METER,
+                    config: 0,
                     active: self.store.table_len(table).0,
                     lookups,
                     matched,
@@ -158,23 +160,27 @@ impl Pipeline {
 }
 
 /// `OFPAT_*` numbers of the actions that [`crate::compile`] knows: output, copy TTL out and in, set and decrement MPLS TTL, push and pop VLAN and
-/// MPLS, set queue, set and decrement IP TTL, set field, push and pop PBB.
-const ACTIONS: [u32; 15] = [0, 11, 12, 15, 16, 17, 18, 19, 20, 21, 23, 24, 25, 26, 27];
+/// MPLS, set queue, group, set and decrement IP TTL, set field, push and pop PBB.
+const ACTIONS: [u32; 16] = [
+    0, 11, 12, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27,
+];
+
+/// Instructions that a table's rules may have in a version with all of them.
+fn instructions(table: u8) -> InstructionKinds {
+    let mut kinds = InstructionKinds::all();
+    kinds.set(InstructionKinds::GOTO_TABLE, table < INTERNAL - 1);
+    kinds
+}
 
 /// What table `table` can do, for ordinary rules and the table-miss rule alike.
 pub fn table_features(table: u8, max_entries: u32) -> TableFeatures {
     let next_tables: Vec<u8> = (table.saturating_add(1)..INTERNAL).collect();
-    let mut instructions = InstructionKinds::WRITE_METADATA
-        | InstructionKinds::WRITE_ACTIONS
-        | InstructionKinds::APPLY_ACTIONS
-        | InstructionKinds::CLEAR_ACTIONS;
-    instructions.set(InstructionKinds::GOTO_TABLE, !next_tables.is_empty());
     let kinds = ActionKinds {
         actions: ACTIONS.iter().fold(0, |bits, number| bits | 1 << number),
         set_fields: known().filter(|field| check::settable(*field)).collect(),
     };
     let rules = RuleKinds {
-        instructions,
+        instructions: instructions(table),
         next_tables,
         write: kinds.clone(),
         apply: kinds,

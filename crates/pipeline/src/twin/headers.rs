@@ -204,7 +204,10 @@ impl Packet {
             if field == Field::EthType {
                 return self.see_first_tag();
             }
-            self.fix_checksums(&headers, checksums);
+            // What lies in front of the IP header is in no checksum: even one that is wrong only in its kind of zero stays as it is.
+            if at >= headers.l3 {
+                self.fix_checksums(&headers, checksums);
+            }
         }
     }
 

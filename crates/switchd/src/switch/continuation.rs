@@ -143,7 +143,10 @@ impl Bridge {
             datapath.resume(self.id, packet.data.clone(), metadata, rest)
         });
         if let Ok(Err(error)) = sent {
+            // The worker's queue is full: the packet is lost, and whoever sent it is told so.
             tracing::warn!(target: "ofproto", "{}: resume: {error}", self.name);
+            STALE.increment();
+            return Err(Error::ResumeStale);
         }
         Ok(())
     }

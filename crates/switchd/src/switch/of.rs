@@ -478,6 +478,7 @@ impl Switch for Bridge {
         let mut tables = self.pipeline.borrow().table_stats();
         for table in &mut tables {
             table.name = self.table_name(table.table).unwrap_or_default();
+            table.config = self.miss_config(table.table);
         }
         tables
     }

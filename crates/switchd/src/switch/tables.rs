@@ -124,6 +124,12 @@ impl Bridge {
         }
     }
 
+    /// What becomes of packets without a rule, in the words of 1.1 and 1.2.
+    pub(super) fn miss_config(&self, table: u8) -> u32 {
+        let asked = self.table_configs.borrow().get(&table).copied();
+        asked.unwrap_or(0) & MISS_BITS
+    }
+
     /// What a table is called, if it has a name.
     pub(super) fn table_name(&self, table: u8) -> Option<String> {
         let configured = self

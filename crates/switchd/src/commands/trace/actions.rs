@@ -53,32 +53,27 @@ fn ethernet(bytes: &[u8]) -> String {
     digits.join(":")
 }
 
-fn ipv4(bytes: &[u8]) -> String {
-    let number = bytes
+/// The number that bytes make, the first one highest; the lowest 128 bits of it.
+fn number(bytes: &[u8]) -> u128 {
+    bytes
         .iter()
-        .fold(0, |number, byte| number << 8 | u32::from(*byte));
-    Ipv4Addr::from(number).to_string()
+        .fold(0, |number, byte| number << 8 | u128::from(*byte))
+}
+
+fn ipv4(bytes: &[u8]) -> String {
+    Ipv4Addr::from(number(bytes) as u32).to_string()
 }
 
 fn ipv6(bytes: &[u8]) -> String {
-    let number = bytes
-        .iter()
-        .fold(0, |number, byte| number << 8 | u128::from(*byte));
-    Ipv6Addr::from(number).to_string()
+    Ipv6Addr::from(number(bytes)).to_string()
 }
 
 fn decimal(bytes: &[u8]) -> String {
-    let number = bytes
-        .iter()
-        .fold(0, |number, byte| number << 8 | u64::from(*byte));
-    number.to_string()
+    number(bytes).to_string()
 }
 
 fn hexadecimal(bytes: &[u8]) -> String {
-    match bytes
-        .iter()
-        .fold(0, |number, byte| number << 8 | u64::from(*byte))
-    {
+    match number(bytes) {
         0 => "0".into(),
         number => format!("{number:#x}"),
     }
