@@ -10,6 +10,7 @@ use openflow::message::MultipartRequest;
 use openflow::{
     DecodeOptions, Error, Message, Version, decode, encode, encode_error, frame_length,
 };
+use packet::Match;
 
 fuzz_target!(|data: &[u8]| {
     let Some((flags, bytes)) = data.split_first() else {
@@ -45,7 +46,9 @@ fuzz_target!(|data: &[u8]| {
     let told_otherwise = version == Version::V1_1
         || has_no_text(&message)
         || has_replaced_action(version, &message)
-        || has_impossible_tag(&message);
+        || matches_of(&message)
+            .into_iter()
+            .any(|matching| has_impossible_tag(matching) || has_whole_option(matching));
     if again != message && from_controller(&message) && !told_otherwise {
         assert_eq!(again, message);
     } else {
@@ -100,6 +103,8 @@ fn from_controller(message: &Message) -> bool {
             | Message::GetAsyncReply(_)
             | Message::QueueGetConfigReply { .. }
             | Message::MultipartReply { .. }
+            // A packet-in that comes back.
+            | Message::Resume(_)
     )
 }
 
@@ -126,21 +131,35 @@ fn has_no_text(message: &Message) -> bool {
     matches!(message, Message::MultipartRequest { request: MultipartRequest::TableFeatures(tables), .. } if tables.iter().any(|table| table.name.contains('\u{fffd}')))
 }
 
+/// What a message says about packets.
+fn matches_of(message: &Message) -> Vec<&Match> {
+    match message {
+        Message::FlowMod { change, .. } => vec![&change.matching],
+        Message::PacketOut(out) => vec![&out.matching],
+        Message::MultipartRequest { request, .. } => match request {
+            MultipartRequest::Flow { request, .. }
+            | MultipartRequest::Aggregate { request, .. } => vec![&request.matching],
+            MultipartRequest::FlowMonitor(monitors) => {
+                monitors.iter().map(|monitor| &monitor.matching).collect()
+            }
+            _ => Vec::new(),
+        },
+        Message::BundleAdd(add) => matches_of(&add.message),
+        _ => Vec::new(),
+    }
+}
+
 /// Whether it matches bits of a tag on packets that have none: the older field for that takes any bits, what is said in its place does not.
-fn has_impossible_tag(message: &Message) -> bool {
-    let matching = match message {
-        Message::FlowMod { change, .. } => &change.matching,
-        Message::PacketOut(out) => &out.matching,
-        Message::MultipartRequest {
-            request:
-                MultipartRequest::Flow { request, .. } | MultipartRequest::Aggregate { request, .. },
-            ..
-        } => &request.matching,
-        Message::BundleAdd(add) => return has_impossible_tag(&add.message),
-        _ => return false,
-    };
+fn has_impossible_tag(matching: &Match) -> bool {
     let (value, mask) = matching.bytes(packet::key::at::VLAN_TCI, 2);
     value[0] & 0x10 == 0 && mask[0] & 0x10 != 0
+}
+
+/// Whether all bits of some words of a tunnel's option count: that is told without a mask, which means all of its words, however many they are.
+fn has_whole_option(matching: &Match) -> bool {
+    (0..packet::options::OPTIONS)
+        .filter_map(|option| matching.option(option))
+        .any(|(_, mask)| mask.ends_with(&[0xff; 4]))
 }
 
 /// Every refusal can be told to the peer.

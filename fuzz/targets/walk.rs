@@ -439,12 +439,7 @@ impl<'g> Session<'g> {
             assert!(turns < 1000, "frames wait for ever");
         }
         assert_eq!(engine.held(), (0, 0));
-        let accounts = host
-            .events
-            .0
-            .iter()
-            
-            .count();
+        let accounts = host.events.0.iter().count();
         assert!(
             accounts >= count,
             "a frame is lost: told {:?}",

@@ -444,7 +444,10 @@ fn answers() -> Vec<(&'static str, Message)> {
             data: vec![0xab; 60],
             userdata: vec![1, 2],
             continuation: if format == PacketInFormat::Nxt2 {
-                vec![0x80, 0, 0, 20, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 0, 0, 0, 0]
+                vec![
+                    0x80, 0, 0, 20, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 0, 0, 0,
+                    0,
+                ]
             } else {
                 Vec::new()
             },
