@@ -124,14 +124,43 @@ def bridging(count, learned):
     station = 0x020000100000
     if not learned:
         rules = [f"cookie={number + 1},priority=10,dl_dst={mac_text(station + number)},actions=output:{sink(number)}" for number in range(count)]
-        order = list(range(count))
-        random.Random(19).shuffle(order)
+        order = random.Random(19).sample(range(count), min(count, FRAMES))
         return Case(rules, [to_station(number, station + number) for number in order], [number + 1 for number in order])
     half = count // 2
     stations = {station + number: sink(number).strip("{}") for number in range(half)} | {2 * station + number: "in" for number in range(half)}
-    order = list(range(half))
-    random.Random(19).shuffle(order)
+    order = random.Random(19).sample(range(half), min(half, FRAMES))
     return Case(["actions=NORMAL"], [to_station(number, station + number, 2 * station + number) for number in order], stations=stations)
+
+
+def exact(count):
+    """A rule for each flow, by addresses and ports."""
+    draw = random.Random(23)
+    flows = [(0x0a000000 + number, 0x0b000000 + number * 7919 % 65536, 1024 + number % 50000, 80) for number in range(count)]
+    rules = [f"cookie={number + 1},priority=10,udp,nw_src={address_text(flow[0])},nw_dst={address_text(flow[1])},tp_src={flow[2]},tp_dst=80,actions=output:{sink(number)}"
+             for number, flow in enumerate(flows)]
+    order = draw.sample(range(count), min(count, FRAMES))
+    order = order * max(1, 4096 // len(order))
+    return Case(rules, [frame(*flows[number]) for number in order], [number + 1 for number in order])
+
+
+def mixed(count):
+    """Rules over 50 masks of addresses and ports (as many as there are rules when those are fewer), one priority for each mask, and packets
+    that meet them or a rule before them."""
+    draw = random.Random(29)
+    # Long enough that a million rules of fifty masks find room.
+    shapes = [(prefix_mask(draw.randrange(18, 33)), prefix_mask(draw.randrange(12, 33)), draw.choice([0, 0xffff]), draw.choice([0, 0xff00, 0xffff])) for _ in range(50)]
+    rules, values = [], []
+    for number in range(count):
+        shape = shapes[number % 50]
+        value = tuple(draw.getrandbits(bits) & mask for bits, mask in zip((32, 32, 16, 16), shape))
+        match = f"udp,nw_src={address_text(value[0])}/{address_text(shape[0])},nw_dst={address_text(value[1])}/{address_text(shape[1])}"
+        match += ",tp_src={:#x}/{:#x}".format(value[2], shape[2]) if shape[2] else ""
+        match += ",tp_dst={:#x}/{:#x}".format(value[3], shape[3]) if shape[3] else ""
+        rules.append(f"priority={10 + number % 50},{match},actions=output:{sink(number)}")
+        values.append((value, shape))
+    chosen = draw.sample(values, min(count, FRAMES))
+    chosen *= max(1, 4096 // len(chosen))
+    return Case(rules, [frame(*(part | draw.getrandbits(bits) & ~mask for part, mask, bits in zip(value, shape, (32, 32, 16, 16)))) for value, shape in chosen])
 
 
 def to_station(number, destination_mac, source_mac=0x020000000001):

@@ -34,6 +34,8 @@ WORKER_CORE = 1
 PACKET_OUT = 13
 NORMAL = 0xfffa
 STATIONS_AT_A_TIME = 1000
+# Says, with a directory, that a benchmark runs in its namespaces already.
+INSIDE = "SLUICE_BENCH_INSIDE"
 # Seconds of testpmd's that do not count.
 WARM_UP = 2
 
@@ -71,17 +73,15 @@ def contenders(options):
 def run(work, daemons, pages=HUGE_PAGES):
     """Calls `work(lab)` in namespaces of its own, with huge pages that are given back, and ends this process with its result. Nothing is left
     behind, whatever happens."""
-    if os.environ.get("SLUICE_BENCH_INSIDE"):
-        def inside():
-            with tempfile.TemporaryDirectory(prefix="bench.") as directory:
-                return work(harness.Lab(directory, next(iter(daemons.values())))) or 0
-        sys.exit(isolated.as_first(inside))
+    directory = os.environ.get(INSIDE)
+    if directory:
+        sys.exit(isolated.as_first(lambda: work(harness.Lab(directory, next(iter(daemons.values())))) or 0))
     if os.geteuid() != 0:
         sys.exit("namespaces and huge pages need root")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        with hugepages.reserved(pages):
-            process = isolated.start([sys.executable, *sys.argv], env=dict(os.environ, SLUICE_BENCH_INSIDE="1"))
+        with hugepages.reserved(pages), tempfile.TemporaryDirectory(prefix="bench.") as directory:
+            process = isolated.start([sys.executable, *sys.argv], env=dict(os.environ) | {INSIDE: directory})
             try:
                 code = process.wait()
             finally:

@@ -22,7 +22,7 @@ from frames import write_pcap
 WARM = 2
 
 
-def measure(lab, results, name, case, pcap, label, command, seconds):
+def measure(lab, results, name, case, pcap, label, command, options):
     """One round of one daemon."""
     bridge = ["fail_mode=secure"]
     if case.stations:
@@ -34,13 +34,23 @@ def measure(lab, results, name, case, pcap, label, command, seconds):
         if case.stations:
             switch.learn(case.stations)
         time.sleep(WARM)
-        counts = switch.count(seconds)
+        counts = switch.count(options.seconds)
         results.add(name, label, rate_of(counts))
         if case.hits:
             results.add(name, f"{label}.wrong", switch.wrong(case.hits))
         if case.stations:
             results.add(name, f"{label}.wrong", wrong_ports(counts, case.frames, case.stations))
         results.add(name, f"{label}.rss_mb", switch.memory_mb())
+        if options.profile:
+            profile(lab, switch, name)
+
+
+def profile(lab, switch, name):
+    """Prints where the daemon's workers spend their time, by perf's software clock: functions above 1%."""
+    data = os.path.join(lab.directory, "perf.data")
+    harness.run(["perf", "record", "-q", "-e", "cpu-clock", "-F", "1999", "-o", data, "-p", str(switch.process.pid), "--", "sleep", "2"])
+    text = harness.run(["perf", "report", "-i", data, "--stdio", "--no-children", "-q", "--sort", "dso,symbol", "--percent-limit", "1"], seconds=120).stdout
+    print(f"{name}: {switch.label}\n" + "\n".join(line.rstrip()[:150] for line in text.splitlines() if line.strip()), flush=True)
 
 
 def report(results, names, labels):
@@ -71,7 +81,7 @@ def work(options, daemons):
                     results.add(name, LIMIT, limit(lab, pcap, options.seconds))
                 for label, command in daemons.items():
                     try:
-                        measure(lab, results, name, case, pcap, label, command, options.seconds)
+                        measure(lab, results, name, case, pcap, label, command, options)
                     except (harness.Failure, OSError) as failure:
                         stderr(f"{name}: {label}: {failure}")
                         failed = True
@@ -86,6 +96,7 @@ def main():
     options = parser(__doc__)
     options.add_argument("--case", action="append", choices=CASES, metavar="NAME", help=f"of {', '.join(CASES)} (default: all)")
     options.add_argument("--no-limit", action="store_true", help="does not measure the limit")
+    options.add_argument("--profile", action="store_true", help="also prints where the workers' time goes (perf, software clock)")
     options = options.parse_args()
     daemons = contenders(options)
     run(work(options, daemons), daemons)

@@ -1,0 +1,154 @@
+#!/usr/bin/python3
+"""Kernel interfaces: packets from veth to veth, and TCP from namespace to namespace.
+
+    bench/kernel.py [--case packets|tcp] [--rounds 3] [--seconds 3] [--daemon LABEL=COMMAND]... [--json FILE]
+
+Each daemon (and the Linux bridge) has two veth pairs whose other ends are in namespaces of their own, with the kernel's defaults: offloads on.
+
+    packets  testpmd sends 64-byte UDP packets through AF_PACKET at one end, as fast as it can, from core 0; Mpps that arrive at the other end. "af_xdp" is a
+             daemon with ports of type afxdp in place of ordinary ones ("-" where it has no such type)
+    tcp      iperf3, one connection and then four, Gbit/s; and the share of a core that the daemon used. Large frames and unfinished checksums
+             pass through where a switch can carry them
+
+Needs root and two cores with nothing else to do.
+"""
+import json
+import os
+import signal
+import sys
+import time
+
+from contender import Results, contender, contenders, figure, harness, machine, parser, run, stderr, table
+
+BRIDGE = "Linux bridge"
+HUGE_PAGES = 128
+
+
+class LinuxBridge:
+    """The kernel's own bridge between two veth pairs."""
+
+    def __init__(self, lab, number):
+        self.namespace = lab.namespace(f"bridge{number}").quiet()
+        self.namespace.run("ip link add br0 type bridge")
+        self.namespace.run("ip link set br0 up")
+
+    def link(self, host, name, device, ip):
+        """A pair as harness.Switch.link makes it."""
+        self.namespace.run(["ip", "link", "add", name, "type", "veth", "peer", "name", device, "netns", host.name])
+        self.namespace.run(["ip", "link", "set", name, "master", "br0", "up"])
+        host.run(["ip", "link", "set", device, "up"])
+        host.run(["ip", "addr", "add", ip, "dev", device])
+
+    def cpu_seconds(self):
+        """The kernel's work is nobody's."""
+        return None
+
+
+def cpu_seconds(switch):
+    """Seconds that a daemon has used of processors."""
+    with open(f"/proc/{switch.process.pid}/stat", encoding="ascii") as file:
+        fields = file.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def hosts(lab, switch, number, *settings):
+    """Two namespaces with a link to the switch each."""
+    result = []
+    for side in (1, 2):
+        host = lab.namespace(f"h{number}-{side}").quiet()
+        switch.link(host, f"p{number}-{side}", "eth0", *settings, ip=f"10.9.0.{side}/24")
+        result.append(host)
+    return result
+
+
+def packets(lab, source, target, seconds):
+    """Mpps that arrive at the target while testpmd sends from the source."""
+    def arrived():
+        return json.loads(target.run("ip -j -s link show eth0").stdout)[0]["stats64"]["rx"]["packets"]
+    already = arrived()
+    # Packets that are not for the host end in the first step of the kernel's way up.
+    command = ["dpdk-testpmd", "--lcores", "0@0,1@0", "--no-pci", "--in-memory", "-m", "128", f"--file-prefix=sender{len(lab.programs)}",
+               "--vdev=net_af_packet0,iface=eth0,blocksz=65536,framesz=2048,framecnt=2048,qpairs=1,qdisc_bypass=1", "--", "--nb-cores=1", "--forward-mode=txonly",
+               "--eth-peer=0,02:00:00:00:00:09", "--stats-period", "1", "--total-num-mbufs=4096", "--no-mlockall", "--port-topology=loop"]
+    process = source.start(command, "sender.out")
+    harness.wait_for("packets arrive", lambda: arrived() > already + 1000, 30)
+    time.sleep(0.5)
+    before, begin = arrived(), time.monotonic()
+    time.sleep(seconds)
+    after, end = arrived(), time.monotonic()
+    process.send_signal(signal.SIGINT)
+    process.wait(20)
+    return (after - before) / (end - begin) / 1e6
+
+
+def tcp(results, label, switch, source, target, seconds):
+    """iperf3 with one connection and with four."""
+    server = target.start(["iperf3", "-s"], "iperf3.out")
+    source.reaches("10.9.0.2")
+    for connections in (1, 4):
+        used = switch.cpu_seconds() if isinstance(switch, LinuxBridge) else cpu_seconds(switch)
+        report = source.iperf("10.9.0.2", "-P", str(connections), seconds=max(1, int(seconds)))
+        name = f"tcp, {connections} connection{'s' if connections > 1 else ''}, Gbit/s"
+        results.add(name, label, report["end"]["sum_received"]["bits_per_second"] / 1e9)
+        if used is not None:
+            results.add(f"{name.rsplit(',', 1)[0]}, cores used", label, (cpu_seconds(switch) - used) / report["end"]["sum_received"]["seconds"])
+    server.terminate()
+    server.wait(10)
+
+
+def one(lab, results, label, switch, options):
+    """One contender with ordinary ports."""
+    source, target = hosts(lab, switch, len(lab.programs))
+    if options.case in (None, "tcp"):
+        tcp(results, label, switch, source, target, options.seconds)
+    if options.case in (None, "packets"):
+        results.add("packets, Mpps", label, packets(lab, source, target, options.seconds))
+
+
+def af_xdp(lab, results, label, switch, options):
+    """One daemon with AF_XDP ports, where it has them."""
+    try:
+        source, target = hosts(lab, switch, len(lab.programs), "type=afxdp")
+    except harness.Failure as failure:
+        stderr(f"{label} has no AF_XDP ports: {str(failure).splitlines()[-1][:150]}")
+        return
+    results.add("packets by af_xdp, Mpps", label, packets(lab, source, target, options.seconds))
+
+
+def report(results, labels):
+    """The table."""
+    rows = []
+    for name in results.rows:
+        middle = [results.median(name, label) for label in labels]
+        rows.append([name, *[results.spread(name, label) for label in labels], *[figure(middle[0] / other, 2) if middle[0] and other else "-" for other in middle[1:]]])
+    table(["", *labels, *[f"x {label}" for label in labels[1:]]], rows)
+
+
+def work(options, daemons):
+    """All rounds."""
+    def measured(lab):
+        results = Results(options.json)
+        for number in range(options.rounds):
+            one(lab, results, BRIDGE, LinuxBridge(lab, number), options)
+            for label, command in daemons.items():
+                with contender(lab, label, command, dpdk=False, bridge=()) as switch:
+                    one(lab, results, label, switch, options)
+                if options.case in (None, "packets"):
+                    with contender(lab, label, command, dpdk=False, bridge=()) as switch:
+                        af_xdp(lab, results, label, switch, options)
+            stderr(f"round {number + 1} of {options.rounds} is done")
+        print(machine())
+        report(results, [*daemons, BRIDGE])
+    return measured
+
+
+def main():
+    options = parser(__doc__)
+    options.add_argument("--case", choices=["packets", "tcp"])
+    options = options.parse_args()
+    daemons = contenders(options)
+    run(work(options, daemons), daemons, HUGE_PAGES)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
