@@ -3,6 +3,7 @@
 //! A slot is a number; each worker has its own copy of every slot, in chunks made when a slot in them is first allocated, so a worker adds without
 //! a lock or a shared cache line, and the control thread sums the copies when somebody asks (paper a measured what a shared counter costs).
 
+use crossbeam_utils::CachePadded;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
@@ -93,14 +94,15 @@ struct Allocation {
 /// All counters of a program.
 pub struct Counters {
     directories: Box<[Directory]>,
-    allocation: Mutex<Allocation>,
+    /// On lines of its own, for workers read the neighbour in every burst.
+    allocation: CachePadded<Mutex<Allocation>>,
 }
 
 impl Default for Counters {
     fn default() -> Self {
         Counters {
             directories: (0..MAX_READERS).map(|_| Directory::new()).collect(),
-            allocation: Mutex::default(),
+            allocation: CachePadded::default(),
         }
     }
 }
@@ -140,8 +142,9 @@ impl Counters {
                 id
             }
         };
+        let workers = allocation.workers;
         drop(allocation);
-        self.reset(id);
+        self.reset_of(workers, id);
         Some(id)
     }
 
@@ -152,7 +155,12 @@ impl Counters {
 
     /// Sets a counter to zero. A worker that counts at this moment may win.
     pub fn reset(&self, id: CounterId) {
-        for directory in &self.directories {
+        let workers = self.allocation().workers;
+        self.reset_of(workers, id);
+    }
+
+    fn reset_of(&self, workers: usize, id: CounterId) {
+        for directory in &self.directories[..workers] {
             if let Some(slot) = directory.slot(id) {
                 slot.packets.store(0, Ordering::Relaxed);
                 slot.bytes.store(0, Ordering::Relaxed);

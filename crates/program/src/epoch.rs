@@ -28,13 +28,17 @@ const FREE: u64 = u64::MAX;
 /// What an offline reader shows.
 const OFFLINE: u64 = u64::MAX - 1;
 
+/// What waits to be freed, with the epoch that all readers must have reached.
+type Retired = VecDeque<(Epoch, Box<dyn Any + Send>)>;
+
 /// The epoch shared by a writer and its readers.
 pub struct Domain {
     epoch: CachePadded<AtomicU64>,
     seen: Box<[CachePadded<AtomicU64>]>,
     /// For each reader the oldest epoch that it still holds something of outside its bursts, [`NEVER`] for none.
     held: Box<[AtomicU64]>,
-    retired: Mutex<VecDeque<(Epoch, Box<dyn Any + Send>)>>,
+    /// On lines of its own: control writes it all the time, and workers read its neighbours in every turn.
+    retired: CachePadded<Mutex<Retired>>,
 }
 
 impl Default for Domain {
@@ -45,7 +49,7 @@ impl Default for Domain {
                 .map(|_| CachePadded::new(AtomicU64::new(FREE)))
                 .collect(),
             held: (0..MAX_READERS).map(|_| AtomicU64::new(NEVER)).collect(),
-            retired: Mutex::default(),
+            retired: CachePadded::default(),
         }
     }
 }

@@ -240,8 +240,10 @@ pub enum Op {
     Exit,
 }
 
-/// A compiled list of steps.
+/// A compiled list of steps. In a shared one the steps do not lie on one line with the number of those who share it, which changes with every
+/// rule that does the same, while workers run the steps.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+#[repr(align(64))]
 pub struct OpList {
     /// The steps, in order.
     pub ops: Box<[Op]>,

@@ -5,7 +5,8 @@
 //! * [`Shape::Linear`]: up to [`LINEAR_MAX`] rules, compared one after the other by precedence. Cost grows with the number of rules and with nothing
 //!   else, so a table of four rules over four masks (the tuple space explosion of Csikor et al.) costs four compares for any traffic.
 //! * [`Shape::Tuples`]: one hash table for each set of masked bits, tried in the order of the highest precedence in each, until what was found
-//!   beats all that is left. Hash tables grow in place; the list of tuples is replaced as a whole.
+//!   beats all that is left. A packet that differs from what all rules of a tuple have in common, their protocol for instance, passes it over
+//!   without a look into memory. Hash tables grow in place; the list of tuples is replaced as a whole.
 //! * [`Shape::Conjunctive`]: one of the above, and beside it the rules that are parts of conditions ([`crate::conjunction`]).
 //!
 //! The writer changes hash tables in place by single stores that readers see or do not see; either is right, because a rule is visible
@@ -30,7 +31,9 @@ pub use describe::{Description, Template, Work};
 pub use effort::Effort;
 pub(crate) use hot::HotWords;
 pub use hot::Reads;
-use packet::{FlowKey, WordSet};
+use packet::key::at;
+use packet::matching::MatchWord;
+use packet::{FlowKey, Match, WordSet};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ptr::NonNull;
@@ -82,6 +85,11 @@ impl RuleRef {
         unsafe { self.0.as_ref() }
     }
 
+    /// What the rule matches.
+    pub fn matching(&self) -> &Match {
+        &self.rule().spec.matching
+    }
+
     /// Says what the rule was learned to do ([`Learn::fingerprint`]), so that workers know it again.
     pub fn set_fingerprint(&self, fingerprint: u64) {
         self.rule()
@@ -106,7 +114,32 @@ pub(crate) struct TupleEntry {
     pub tuple: Arc<Tuple>,
     /// The highest precedence of its rules when the list was made.
     pub max_priority: u32,
+    /// Bits in which all of its rules agree, of one word: a packet that differs in one of them has no rule here, and a hash table that is large need not be
+    /// looked at. To look at a small one costs less than to ask.
+    pub agreed: MatchWord,
+    /// Those of a second word, where the two words are all that its rules look at and they agree in all of it: then all packets that have these bits
+    /// meet the same rule.
+    pub single: Option<MatchWord>,
 }
+
+impl TupleEntry {
+    /// Whether the hash table is looked at for a key.
+    pub fn admits(&self, key: &impl Words) -> bool {
+        match self.single {
+            Some(second) => has_bits(key, self.agreed) && has_bits(key, second),
+            None => !self.tuple.view().is_large() || has_bits(key, self.agreed),
+        }
+    }
+}
+
+/// Whether a key has these bits.
+#[inline(always)]
+fn has_bits(key: &impl Words, bits: MatchWord) -> bool {
+    key.word(bits.word) & bits.mask == bits.value
+}
+
+/// The words that say best what kind of packet it is: protocol and ports, then ingress port, Ethernet type and VLAN.
+const TELLING: [u8; 2] = [(at::IP_PROTO / 8) as u8, (at::ETH_TYPE / 8) as u8];
 
 /// A table's lookup.
 enum Shape {
@@ -237,9 +270,12 @@ impl Bridge {
         WordSet(self.needed.load(Ordering::Acquire))
     }
 
-    /// Adds words of the key that are read. Publication comes later, so every burst that sees the reader fills them.
+    /// Adds words of the key that are read. Publication comes later, so every burst that sees the reader fills them. Workers read this line for every
+    /// burst, so it is written only where that changes something; likewise below.
     pub(crate) fn need(&self, words: WordSet) {
-        self.needed.fetch_or(words.0, Ordering::Release);
+        if !words.minus(self.needed()).is_empty() {
+            self.needed.fetch_or(words.0, Ordering::Release);
+        }
     }
 
     /// Whether a rule has ever written to an action set: else what follows a rule's last step is known.
@@ -442,6 +478,10 @@ fn lookup_tuples<'k, 'g, K: Words + 'k>(
             return;
         }
         let tuple = entry.tuple.view();
+        if entry.single.is_some() || tuple.is_large() {
+            lookup_admitted(entry, &pending, key, epoch, out);
+            continue;
+        }
         for index in &pending {
             let hash = tuple.hash(key(usize::from(*index)));
             hashes[usize::from(*index)] = hash;
@@ -455,6 +495,54 @@ fn lookup_tuples<'k, 'g, K: Words + 'k>(
                 out[at] = Some(rule);
             }
         }
+    }
+}
+
+/// Looks some packets up in a tuple to which not all packets come.
+#[inline(never)]
+fn lookup_admitted<'k, 'g, K: Words + 'k>(
+    entry: &'g TupleEntry,
+    pending: &[u8],
+    key: &impl Fn(usize) -> &'k K,
+    epoch: Epoch,
+    out: &mut [Option<&'g Rule>],
+) {
+    let mut hashes = [0_u64; LOOKUP_MAX];
+    let mut admitted: SmallVec<[u8; LOOKUP_MAX]> = SmallVec::new();
+    for index in pending {
+        if has_bits(key(usize::from(*index)), entry.agreed) {
+            admitted.push(*index);
+        }
+    }
+    if let Some(second) = entry.single {
+        admitted.retain(|index| has_bits(key(usize::from(*index)), second));
+        if let Some(first) = admitted.first() {
+            let (tuple, like) = (entry.tuple.view(), key(usize::from(*first)));
+            let rule = tuple.find(tuple.hash(like), like, epoch);
+            for index in &admitted {
+                take_better(&mut out[usize::from(*index)], rule);
+            }
+        }
+        return;
+    }
+    let tuple = entry.tuple.view();
+    for (index, hash) in admitted.iter().zip(&mut hashes) {
+        *hash = tuple.hash(key(usize::from(*index)));
+        tuple.prefetch(*hash);
+    }
+    for (index, hash) in admitted.iter().zip(hashes) {
+        let at = usize::from(*index);
+        take_better(&mut out[at], tuple.find(hash, key(at), epoch));
+    }
+}
+
+/// Puts a rule in the place of one of lower precedence.
+#[inline(always)]
+fn take_better<'g>(best: &mut Option<&'g Rule>, other: Option<&'g Rule>) {
+    if let Some(rule) = other
+        && best.is_none_or(|best| best.spec.priority < rule.spec.priority)
+    {
+        *best = other;
     }
 }
 
@@ -499,9 +587,56 @@ struct TupleWriter {
     shared: Arc<Tuple>,
     /// How many linked rules have each precedence.
     priorities: BTreeMap<u32, usize>,
+    /// The bits in which all of its rules have agreed since it was made, in the order of its words; a word may have none left.
+    agreed: SmallVec<[MatchWord; 4]>,
 }
 
 impl TupleWriter {
+    fn new(first: &Match) -> TupleWriter {
+        TupleWriter {
+            shared: Arc::new(Tuple::new(&mask_of(first))),
+            priorities: BTreeMap::new(),
+            agreed: first.words().into(),
+        }
+    }
+
+    /// Leaves out the bits in which a rule differs from those before it; true when there were some.
+    fn narrow(&mut self, matching: &Match) -> bool {
+        let mut narrowed = false;
+        for (agreed, word) in self.agreed.iter_mut().zip(matching.words()) {
+            let differing = (agreed.value ^ word.value) & agreed.mask;
+            agreed.mask &= !differing;
+            agreed.value &= !differing;
+            narrowed |= differing != 0;
+        }
+        narrowed
+    }
+
+    /// What readers are told of it; None when it has no rules.
+    fn entry(&self) -> Option<TupleEntry> {
+        let words = self.shared.words();
+        let whole = |(agreed, (_, mask)): (&MatchWord, &(u8, u64))| agreed.mask == *mask;
+        let mut agreed: SmallVec<[MatchWord; 4]> = self.agreed.clone();
+        agreed.retain(|word| word.mask != 0);
+        agreed.sort_by_key(|word| {
+            let telling = TELLING.iter().position(|telling| *telling == word.word);
+            (telling.unwrap_or(TELLING.len()), word.word)
+        });
+        let nothing = MatchWord {
+            word: 0,
+            mask: 0,
+            value: 0,
+        };
+        let place = |index| agreed.get(index).copied().unwrap_or(nothing);
+        let single = words.len() <= 2 && self.agreed.iter().zip(words).all(whole);
+        Some(TupleEntry {
+            tuple: Arc::clone(&self.shared),
+            max_priority: self.highest()?,
+            agreed: place(0),
+            single: single.then(|| place(1)),
+        })
+    }
+
     fn highest(&self) -> Option<u32> {
         self.priorities
             .last_key_value()
@@ -536,28 +671,29 @@ impl TupleWriters {
     /// Links a rule; true when the published list of tuples must be made anew.
     pub fn link(&mut self, program: &Program, rule: RuleRef) -> bool {
         self.rules += 1;
-        let mask = mask_of(rule.rule());
-        let writer = self
-            .tuples
-            .entry(mask)
-            .or_insert_with_key(|mask| TupleWriter {
-                shared: Arc::new(Tuple::new(mask)),
-                priorities: BTreeMap::new(),
-            });
+        let mask = mask_of(rule.matching());
+        if !self.tuples.contains_key(&*mask) {
+            let first = TupleWriter::new(rule.matching());
+            self.tuples.insert(mask.to_vec().into(), first);
+        }
+        let Some(writer) = self.tuples.get_mut(&*mask) else {
+            unreachable!("it was put there just now");
+        };
         let before = writer.highest();
+        let narrowed = writer.narrow(rule.matching());
         *writer
             .priorities
             .entry(rule.rule().spec.priority)
             .or_default() += 1;
         writer.shared.insert(&program.domain, rule.0);
-        before.is_none_or(|before| before < rule.rule().spec.priority)
+        narrowed || before.is_none_or(|before| before < rule.rule().spec.priority)
     }
 
     /// Unlinks a rule; true as for `link`.
     pub fn unlink(&mut self, rule: RuleRef) -> bool {
         self.rules -= 1;
-        let mask = mask_of(rule.rule());
-        let Some(writer) = self.tuples.get_mut(&mask) else {
+        let mask = mask_of(rule.matching());
+        let Some(writer) = self.tuples.get_mut(&*mask) else {
             return false;
         };
         let priority = rule.rule().spec.priority;
@@ -571,7 +707,7 @@ impl TupleWriters {
         writer.shared.remove(rule.0);
         let lowered = highest != writer.highest();
         if writer.priorities.is_empty() {
-            self.tuples.remove(&mask);
+            self.tuples.remove(&*mask);
         }
         lowered
     }
@@ -581,12 +717,7 @@ impl TupleWriters {
         let mut entries: Vec<TupleEntry> = self
             .tuples
             .values()
-            .filter_map(|writer| {
-                Some(TupleEntry {
-                    tuple: Arc::clone(&writer.shared),
-                    max_priority: writer.highest()?,
-                })
-            })
+            .filter_map(TupleWriter::entry)
             .collect();
         entries.sort_by_key(|entry| std::cmp::Reverse(entry.max_priority));
         entries.into()
@@ -615,13 +746,9 @@ fn chains_in_use(program: &Program, since: Option<Epoch>) -> bool {
     since.is_none_or(|epoch| epoch > program.domain.current() || !program.domain.quiet(epoch))
 }
 
-fn mask_of(rule: &Rule) -> Box<[(u8, u64)]> {
-    rule.spec
-        .matching
-        .words()
-        .iter()
-        .map(|word| (word.word, word.mask))
-        .collect()
+fn mask_of(matching: &Match) -> SmallVec<[(u8, u64); 4]> {
+    let words = matching.words().iter();
+    words.map(|word| (word.word, word.mask)).collect()
 }
 
 impl TableWriter {
@@ -773,20 +900,20 @@ impl BridgeWriter {
         assert!(usize::from(table) < TABLES);
         let words = spec.matching.word_set().union(spec.ops.words());
         self.bridge.need(words);
-        if spec.ops.writes_set() {
+        if spec.ops.writes_set() && !self.bridge.writes_sets() {
             self.bridge.writes_sets.store(true, Ordering::Relaxed);
         }
         self.ensure_counter(table);
         if learns(&spec.ops.ops) {
             self.bridge.learning.fetch_add(1, Ordering::Release);
         }
-        let program = Arc::clone(&self.bridge.program);
+        let program = &*self.bridge.program;
         let rule = Box::new(Rule::new(spec, program.domain.next()));
         let rule = RuleRef(NonNull::from(Box::leak(rule)));
         let renewed = if rule.is_soft() {
-            self.soft.entry(table).or_default().link(&program, rule)
+            self.soft.entry(table).or_default().link(program, rule)
         } else {
-            self.tables.entry(table).or_default().link(&program, rule)
+            self.tables.entry(table).or_default().link(program, rule)
         };
         if renewed {
             self.dirty.insert(table);

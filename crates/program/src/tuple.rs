@@ -6,6 +6,7 @@
 use crate::epoch::{Domain, Epoch};
 use crate::rule::Rule;
 use crate::table::effort::Count;
+use crossbeam_utils::CachePadded;
 use packet::FlowKey;
 use packet::matching::MatchWord;
 use smallvec::SmallVec;
@@ -30,14 +31,16 @@ impl From<&MatchWord> for MaskedWord {
     }
 }
 
+/// Slots of 32 KB.
+const LARGE: usize = 4096;
 const EMPTY: u64 = 0;
 const DELETED: u64 = 1;
 const ADDRESS: u64 = (1 << 48) - 1;
 
 struct Slots {
     slots: Box<[AtomicU64]>,
-    /// Slots that are not [`EMPTY`]; the writer's.
-    used: AtomicUsize,
+    /// Slots that are not [`EMPTY`]; the writer's, on a line of its own, for readers look at the other one in every burst.
+    used: CachePadded<AtomicUsize>,
 }
 
 impl Slots {
@@ -46,7 +49,7 @@ impl Slots {
             slots: (0..count.next_power_of_two().max(8))
                 .map(|_| AtomicU64::new(EMPTY))
                 .collect(),
-            used: AtomicUsize::new(0),
+            used: CachePadded::new(AtomicUsize::new(0)),
         }
     }
 }
@@ -113,6 +116,12 @@ impl View<'_> {
         self.words
             .iter()
             .fold(SEED, |hash, (word, mask)| mix(hash, key.word(*word) & mask))
+    }
+
+    /// Whether its slots are more than stay in a first-level cache beside others.
+    #[inline(always)]
+    pub fn is_large(&self) -> bool {
+        self.slots.len() > LARGE
     }
 
     #[inline(always)]
@@ -300,7 +309,8 @@ impl Tuple {
             Err(at) => {
                 let slot = &self.slots().slots[at];
                 if slot.load(Ordering::Relaxed) == EMPTY {
-                    self.slots().used.fetch_add(1, Ordering::Relaxed);
+                    let used = &self.slots().used;
+                    used.store(used.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
                 }
                 new.next.store(std::ptr::null_mut(), Ordering::Relaxed);
                 slot.store(entry(rule, hash), Ordering::Release);
@@ -338,7 +348,8 @@ impl Tuple {
             .map(|slot| slot.load(Ordering::Relaxed))
             .filter(|slot| *slot > DELETED)
             .collect();
-        let new = Slots::new((chains.len() + 1) * 4);
+        let count = chains.len();
+        let new = Slots::new((count + 1) * 4);
         let mask = new.slots.len() - 1;
         for slot in chains {
             // SAFETY: a linked head is alive.
@@ -348,8 +359,8 @@ impl Tuple {
                 at = (at + 1) & mask;
             }
             new.slots[at].store(slot, Ordering::Relaxed);
-            new.used.fetch_add(1, Ordering::Relaxed);
         }
+        new.used.store(count, Ordering::Relaxed);
         let old = self
             .slots
             .swap(Box::into_raw(Box::new(new)), Ordering::AcqRel);

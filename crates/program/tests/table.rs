@@ -5,7 +5,7 @@ use program::Program;
 use program::epoch::Epoch;
 use program::ops::{Op, OpList};
 use program::rule::RuleSpec;
-use program::table::{Bridge, BridgeWriter, RuleRef, Template};
+use program::table::{Bridge, BridgeWriter, LOOKUP_MAX, RuleRef, Template};
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,18 +31,21 @@ enum Step {
     Remove(usize),
     Publish,
     Housekeep,
-    Look(u64, u64),
+    /// A burst.
+    Look(Vec<(u64, u64)>),
 }
 
 const MASKS: [(u64, u64); 6] = [(0, 0), (7, 0), (0, 7), (3, 1), (7, 7), (0, 4)];
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
+        // Few values for the rules, many for the packets: rules of a mask often agree in bits that packets differ in.
         6 => (0..MASKS.len(), 0_u64..64, 0_u32..6).prop_map(|(mask, value, priority)| Step::Insert { mask, value, priority }),
+        3 => (0..MASKS.len(), 0_u64..2, 0_u32..6).prop_map(|(mask, value, priority)| Step::Insert { mask, value: value * 9, priority }),
         3 => (0_usize..200).prop_map(Step::Remove),
         2 => Just(Step::Publish),
         1 => Just(Step::Housekeep),
-        6 => (0_u64..8, 0_u64..8).prop_map(|(a, b)| Step::Look(a, b)),
+        6 => prop::collection::vec((0_u64..8, 0_u64..8), 1..LOOKUP_MAX).prop_map(Step::Look),
     ];
     prop::collection::vec(step, 1..250)
 }
@@ -95,20 +98,26 @@ proptest! {
                     writer.housekeep(usize::MAX);
                     program.domain.collect();
                 }
-                Step::Look(a, b) => {
-                    let mut key = FlowKey::ZERO;
-                    key.words[6] = a;
-                    key.words[9] = b;
+                Step::Look(keys) => {
+                    let keys: Vec<FlowKey> = keys.into_iter().map(|(a, b)| {
+                        let mut key = FlowKey::ZERO;
+                        key.words[6] = a;
+                        key.words[9] = b;
+                        key
+                    }).collect();
                     let guard = reader.begin();
                     let epoch = guard.epoch();
-                    let best = twins.iter()
-                        .filter(|twin| twin.added <= epoch && epoch < twin.removed && twin.matching.matches(&key))
-                        .map(|twin| twin.priority).max();
-                    let found = bridge.lookup(3, &key, &guard);
-                    prop_assert_eq!(found.map(|rule| rule.spec.priority), best);
-                    if let Some(rule) = found {
-                        let twin = twins.iter().find(|twin| twin.cookie == rule.spec.cookie).unwrap();
-                        prop_assert!(twin.matching.matches(&key) && twin.added <= epoch && epoch < twin.removed);
+                    let mut found = [None; LOOKUP_MAX];
+                    bridge.lookup_burst(3, keys.len(), |index| &keys[index], &guard, &mut found);
+                    for (key, found) in keys.iter().zip(found) {
+                        let best = twins.iter()
+                            .filter(|twin| twin.added <= epoch && epoch < twin.removed && twin.matching.matches(key))
+                            .map(|twin| twin.priority).max();
+                        prop_assert_eq!(found.map(|rule| rule.spec.priority), best);
+                        if let Some(rule) = found {
+                            let twin = twins.iter().find(|twin| twin.cookie == rule.spec.cookie).unwrap();
+                            prop_assert!(twin.matching.matches(key) && twin.added <= epoch && epoch < twin.removed);
+                        }
                     }
                 }
             }
@@ -273,5 +282,65 @@ fn a_table_filled_right_after_it_was_emptied_does_not_stay_a_list() {
         key.words[6] = value;
         let rule = bridge.lookup(0, &key, &guard).unwrap();
         assert_eq!(rule.spec.cookie, 1000 + value);
+    }
+}
+
+#[test]
+fn a_large_tuple_is_passed_over_only_by_packets_that_have_no_rule_in_it() {
+    let program = Arc::new(Program::new());
+    let bridge = Bridge::new(Arc::clone(&program));
+    let mut writer = BridgeWriter::new(Arc::clone(&bridge));
+    let mut reader = program.domain.reader().unwrap();
+    let exact = |value: u64| {
+        let mut matching = Match::any();
+        matching.set_word(6, value, u64::MAX);
+        matching
+    };
+    // All begin with the same bits; others are met by their word 9.
+    let (base, other) = (0x1_0000_0000, 0x2_0000_0000);
+    for number in 0..3000 {
+        writer.insert(0, spec(&program, exact(base + number * 7), 5, number));
+    }
+    for value in 0..20 {
+        let mut matching = Match::any();
+        matching.set_word(9, value, 0xff);
+        writer.insert(0, spec(&program, matching, 1, 10_000 + value));
+    }
+    writer.commit();
+    program.domain.publish();
+    let mut newcomers = Vec::new();
+    for round in 0..300_u64 {
+        let keys: Vec<FlowKey> = (0..LOOKUP_MAX as u64)
+            .map(|index| {
+                let number = round * 97 + index * 13;
+                let mut key = FlowKey::ZERO;
+                key.words[6] = [base, other, 0][number as usize % 3] + number % 22_000;
+                key.words[9] = number % 25;
+                key
+            })
+            .collect();
+        let guard = reader.begin();
+        let mut found = [None; LOOKUP_MAX];
+        bridge.lookup_burst(0, LOOKUP_MAX, |index| &keys[index], &guard, &mut found);
+        for (key, found) in keys.iter().zip(found) {
+            let (first, second) = (key.words[6], key.words[9]);
+            let offset = first.wrapping_sub(base);
+            let wanted = if newcomers.contains(&first) {
+                Some(20_000 + first)
+            } else if offset < 21_000 && offset % 7 == 0 {
+                Some(offset / 7)
+            } else {
+                (second < 20).then_some(10_000 + second)
+            };
+            assert_eq!(found.map(|rule| rule.spec.cookie), wanted);
+        }
+        if round % 50 == 49 {
+            // A rule that does not agree with the others in what they had in common.
+            let value = if round < 100 { other + round } else { round };
+            writer.insert(0, spec(&program, exact(value), 5, 20_000 + value));
+            newcomers.push(value);
+            writer.commit();
+            program.domain.publish();
+        }
     }
 }

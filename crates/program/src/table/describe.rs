@@ -129,7 +129,7 @@ impl BridgeWriter {
                 let reads = writer
                     .rules()
                     .iter()
-                    .map(|rule| super::mask_of(rule.rule()))
+                    .map(|rule| super::mask_of(rule.matching()))
                     .collect::<std::collections::HashSet<_>>();
                 Description {
                     template: Template::Linear,

@@ -103,6 +103,9 @@ fn of_tuples(tuples: &[TupleEntry], key: &FlowKey, epoch: Epoch, count: &mut Cou
         if best.is_some_and(|best| best >= entry.max_priority) {
             return;
         }
+        if !entry.admits(key) {
+            continue;
+        }
         count.probes += 1;
         let view = entry.tuple.view();
         view.read_by(key, count);
@@ -175,5 +178,27 @@ mod tests {
             assert_eq!((effort.compares, effort.probes), (0, 1));
             assert!((2..16).contains(&effort.lines), "{effort:?}");
         }
+    }
+
+    #[test]
+    fn a_large_tuple_is_not_probed_by_a_packet_that_differs_from_all_its_rules() {
+        let (program, writer) = table((1..=5000).map(|number| (port(number), 5)));
+        // 8192 is a bit that no rule has.
+        for (number, probes) in [(1, 1), (4999, 1), (8191, 1), (8192, 0), (9999, 0)] {
+            assert_eq!(effort(&program, &writer, number).probes, probes);
+        }
+    }
+
+    #[test]
+    fn a_tuple_of_one_match_is_compared_first() {
+        let both = |number: u128| {
+            let mut matching = port(1);
+            matching.set_exact(Field::EthType, number);
+            matching
+        };
+        let many = (1..=30).map(|priority| (port(7), priority));
+        let (program, writer) = table(many.chain([(both(0x0800), 1000)]));
+        assert_eq!(effort(&program, &writer, 7).probes, 1);
+        assert_eq!(effort(&program, &writer, 8).probes, 0);
     }
 }
