@@ -65,6 +65,10 @@ fn take_nested(mut reader: Reader<'_>, version: u8, nest: Nest) -> Result<Action
         return Err(Error::BadActionArgument);
     }
     let mut list = ActionList::default();
+    // Most lists have one action, of 8 or 16 bytes.
+    if (8..=16).contains(&reader.len()) {
+        list.actions.reserve_exact(1);
+    }
     while !reader.is_empty() {
         let (kind, mut body) = take_header(&mut reader)?;
         if kind != 0xffff && !standard_length(kind, version).contains(&(body.len() + 4)) {

@@ -18,7 +18,7 @@ pub(crate) fn take_instructions(
 ) -> Result<Vec<Instruction>, Error> {
     if version == 1 {
         let list = take_actions(reader, version)?;
-        let mut instructions = Vec::new();
+        let mut instructions = Vec::with_capacity(1);
         if !list.actions.is_empty() {
             instructions.push(Instruction::ApplyActions(list.actions));
         }
@@ -36,7 +36,7 @@ pub(crate) fn take_instructions(
             return Err(Error::DuplicateInstruction);
         }
     }
-    let mut instructions = Vec::new();
+    let mut instructions = Vec::with_capacity(found.iter().flatten().count());
     for (kind, body) in found.into_iter().flatten() {
         instructions.extend(take_instruction(kind, body, version)?);
     }

@@ -42,6 +42,28 @@ fn resident() -> usize {
         * 4096
 }
 
+/// A rule of one of eight masks, which overlaps no other, added under the condition that it does not.
+fn checked(number: u32) -> FlowMod {
+    let mut matching = Match::any();
+    matching.set_exact(Field::EthType, 0x0800);
+    matching.set_exact(Field::IpProto, 17);
+    matching.set_exact(Field::Ipv4Dst, (0x0a00_0000 + number).into());
+    let optional = [
+        (Field::InPort, 1),
+        (Field::Ipv4Src, 0x0b00_0001),
+        (Field::UdpDst, 53),
+    ];
+    for (bit, (field, value)) in optional.into_iter().enumerate() {
+        if number >> bit & 1 == 1 {
+            matching.set_exact(field, value);
+        }
+    }
+    let mut change = change(FlowModCommand::Add, number, 64);
+    change.matching = matching;
+    change.flags.check_overlap = true;
+    change
+}
+
 fn main() {
     let rules: u32 = std::env::args()
         .skip(1)
@@ -128,5 +150,28 @@ fn main() {
         "delete strict",
         FlowModCommand::DeleteStrict,
         0,
+    );
+    let start = Instant::now();
+    for number in 0..rules {
+        pipeline
+            .flow_mod(&checked(number), Version::V1_3, now)
+            .expect("a rule that overlaps no other");
+    }
+    println!(
+        "{:<28}{:>8} ns each, {:>6} MB resident",
+        "add checked, 8 masks",
+        start.elapsed().as_nanos() / u128::from(rules),
+        (resident() - before) >> 20
+    );
+    let mut every = change(FlowModCommand::Delete, 0, 1);
+    every.matching = Match::any();
+    let start = Instant::now();
+    pipeline
+        .flow_mod(&every, Version::V1_3, now)
+        .expect("a flow mod that is right");
+    println!(
+        "{:<28}{:>8} ns each",
+        "delete all at once",
+        start.elapsed().as_nanos() / u128::from(rules)
     );
 }

@@ -121,7 +121,7 @@ impl Pipeline {
     /// Puts a rule that was removed, and not published as removed, into the program again.
     fn compile_again(&mut self, rule: &mut Rule) {
         let spec = RuleSpec {
-            matching: rule.matching.clone(),
+            matching: rule.matching().clone(),
             priority: rule.priority,
             ops: Arc::clone(&rule.behaviour.ops),
             counter: rule.counter,

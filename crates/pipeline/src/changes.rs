@@ -60,7 +60,7 @@ fn update_of(rule: &Rule, event: UpdateEvent) -> RuleUpdate {
         cookie: rule.cookie,
         idle_timeout: rule.idle_timeout,
         hard_timeout: rule.hard_timeout,
-        matching: rule.matching.clone(),
+        matching: rule.matching().clone(),
         instructions: Arc::clone(&rule.behaviour.instructions),
     }
 }

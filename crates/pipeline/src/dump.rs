@@ -69,7 +69,7 @@ impl Pipeline {
                     few.into_iter()
                         .filter_map(|id| self.store.get(id))
                         .filter(|rule| {
-                            rule.matching.is_within(criteria.matching) && criteria.admits(rule)
+                            rule.matching().is_within(criteria.matching) && criteria.admits(rule)
                         })
                         .for_each(|rule| take(self.stats_of(rule, now)));
                 } else {
@@ -88,7 +88,7 @@ impl Pipeline {
                     };
                     budget -= 1;
                     dump.left -= 1;
-                    if rule.matching.is_within(criteria.matching) && criteria.admits(rule) {
+                    if rule.matching().is_within(criteria.matching) && criteria.admits(rule) {
                         take(self.stats_of(rule, now));
                     }
                 }

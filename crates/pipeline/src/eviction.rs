@@ -120,7 +120,7 @@ impl Pipeline {
             let mut eviction = Eviction::new(bits);
             for (id, rule) in self.store.table(table) {
                 if let Some(expires) = self.expires_at(rule) {
-                    eviction.insert(&rule.matching, (rule.importance, expires, id));
+                    eviction.insert(rule.matching(), (rule.importance, expires, id));
                 }
             }
             self.evictions[place] = Some(Box::new(eviction));
@@ -153,7 +153,7 @@ impl Pipeline {
                 return Some(self.take_out(id, FlowRemovedReason::Eviction, now));
             }
             // It was used since it was put there.
-            let matching = rule.matching.clone();
+            let matching = rule.matching().clone();
             let eviction = self.evictions[index].as_mut()?;
             eviction.remove(&matching, id);
             eviction.insert(&matching, (importance, expires, id));
@@ -179,7 +179,7 @@ impl Pipeline {
         }
         if let Some(expires) = self.expires_at(rule) {
             let place = (rule.importance, expires, id);
-            let matching = rule.matching.clone();
+            let matching = rule.matching().clone();
             if let Some(eviction) = &mut self.evictions[index] {
                 eviction.insert(&matching, place);
             }
@@ -191,7 +191,7 @@ impl Pipeline {
         if let Some(rule) = self.store.get(id)
             && let Some(eviction) = &mut self.evictions[usize::from(rule.table)]
         {
-            eviction.remove(&rule.matching, id);
+            eviction.remove(rule.matching(), id);
         }
     }
 }

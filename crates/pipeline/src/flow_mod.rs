@@ -275,11 +275,11 @@ impl Pipeline {
         let Some(old) = self.store.get(id) else {
             return;
         };
-        let miss = old.priority == 0 && old.matching.words().is_empty();
+        let miss = old.priority == 0 && old.matching().words().is_empty();
         let new_cookie = change.modify_cookie && change.cookie != NO_COOKIE;
         let rule = NewRule {
             table: old.table,
-            matching: old.matching.clone(),
+            matching: old.matching().clone(),
             priority: old.priority,
             behaviour: self.behaviours.intern(
                 &change.instructions,
@@ -461,13 +461,15 @@ impl Pipeline {
                 few.filter_map(|id| Some((id, self.store.get(id)?)))
                     .chain(all.into_iter().flatten())
             })
-            .filter(|(_, rule)| rule.matching.is_within(criteria.matching) && criteria.admits(rule))
+            .filter(|(_, rule)| {
+                rule.matching().is_within(criteria.matching) && criteria.admits(rule)
+            })
     }
 
     /// Compiles a rule and makes it hold from the next publication.
-    fn install(&mut self, rule: NewRule) -> Rule {
+    fn install(&mut self, mut rule: NewRule) -> Rule {
         let spec = RuleSpec {
-            matching: rule.matching.clone(),
+            matching: std::mem::take(&mut rule.matching),
             priority: rule.priority,
             ops: Arc::clone(&rule.behaviour.ops),
             counter: rule.counter,
@@ -552,7 +554,6 @@ struct NewRule {
 impl NewRule {
     fn with(self, handle: RuleRef, pauses: u32) -> Rule {
         Rule {
-            matching: self.matching,
             behaviour: self.behaviour,
             cookie: self.cookie,
             created_ms: self.created_ms,
@@ -567,6 +568,7 @@ impl NewRule {
             importance: self.importance,
             flags: self.flags,
             table: self.table,
+            serial: 0,
             added_pause: pauses,
             changed_pause: pauses,
         }

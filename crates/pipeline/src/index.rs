@@ -3,28 +3,26 @@
 //! A command with exact fields or a cookie means few rules, but which ones its match does not say: theirs may look at more. So when commands of one
 //! shape (the same bits looked at, with or without the cookie) come again to a large table, a hash over just these bits is made of the rules that
 //! look at all of them, and kept while it is used. A table keeps a few such shapes.
-//!
-//! A check for overlaps is served by a count of the rules by the bits they look at: a rule whose bits are all among those of the new one overlaps it
-//! exactly when it is the new one's match cut down to them, which a look-up tells. Only where rules look at other bits, all must be compared.
 
 use crate::Pipeline;
 use crate::flow_mod::{Criteria, INTERNAL};
+use crate::overlap::Census;
 use crate::store::{Rule, RuleId, Store};
 use openflow::flow::TABLE_ALL;
 use packet::Match;
 use smallvec::SmallVec;
-use std::collections::{HashMap, VecDeque, hash_map};
+use std::collections::{BTreeSet, HashMap, hash_map};
 use std::hash::{BuildHasher, RandomState};
 
 /// Rules below which a table is simply looked through.
-const SMALL: u32 = 256;
+pub(crate) const SMALL: u32 = 256;
 /// Shapes that one table keeps, and remembers to have seen once.
 const SHAPES: usize = 4;
 
 /// The bits looked at, word by word.
-type Bits = SmallVec<[(u8, u64); 3]>;
+pub(crate) type Bits = SmallVec<[(u8, u64); 3]>;
 
-fn bits_of(matching: &Match) -> Bits {
+pub(crate) fn bits_of(matching: &Match) -> Bits {
     let words = matching.words().iter();
     words.map(|entry| (entry.word, entry.mask)).collect()
 }
@@ -64,48 +62,58 @@ impl Shape {
     }
 }
 
-/// Rules that hold the same in a shape's bits, oldest first. Nearly always it is one; where it is a whole table (one cookie for all), it must not cost
-/// the length of the list to let the oldest go, which is what a command for all of them does again and again.
-enum Alike {
-    One(RuleId),
-    More(VecDeque<RuleId>),
+/// Rules that hold the same in some bits, oldest first, by serial and number. Nearly always it is one; where it is a whole table (one cookie for all), it
+/// must not cost the length of the list to let one of them go.
+pub(crate) enum Alike {
+    One(u64, RuleId),
+    More(BTreeSet<(u64, RuleId)>),
 }
 
 impl Alike {
-    /// Takes up a rule as the youngest.
-    fn add(place: hash_map::Entry<'_, u64, Alike>, id: RuleId) {
+    /// Takes up a rule.
+    pub fn add(place: hash_map::Entry<'_, u64, Alike>, id: RuleId, rule: &Rule) {
+        let new = (rule.serial, id);
         match place {
             hash_map::Entry::Vacant(place) => {
-                place.insert(Alike::One(id));
+                place.insert(Alike::One(new.0, new.1));
             }
             hash_map::Entry::Occupied(mut place) => match place.get_mut() {
-                Alike::More(rules) => rules.push_back(id),
-                Alike::One(first) => {
-                    let rules = VecDeque::from([*first, id]);
+                Alike::More(rules) => {
+                    rules.insert(new);
+                }
+                Alike::One(serial, first) => {
+                    let rules = BTreeSet::from([(*serial, *first), new]);
                     place.insert(Alike::More(rules));
                 }
             },
         }
     }
 
-    /// Lets a rule go; whether none is left.
-    fn remove(&mut self, id: RuleId) -> bool {
-        match self {
-            Alike::One(only) => *only == id,
+    /// Lets a rule go.
+    pub fn remove(all: &mut HashMap<u64, Alike>, hash: u64, id: RuleId, rule: &Rule) {
+        let hash_map::Entry::Occupied(mut place) = all.entry(hash) else {
+            return;
+        };
+        let empty = match place.get_mut() {
+            Alike::One(_, only) => *only == id,
             Alike::More(rules) => {
-                if let Some(at) = rules.iter().position(|other| *other == id) {
-                    rules.remove(at);
-                }
+                rules.remove(&(rule.serial, id));
                 rules.is_empty()
             }
+        };
+        if empty {
+            place.remove();
         }
     }
 
-    fn to_vec(&self) -> Vec<RuleId> {
-        match self {
-            Alike::One(only) => vec![*only],
-            Alike::More(rules) => rules.iter().copied().collect(),
-        }
+    /// The rules, oldest first.
+    pub fn iter(&self) -> impl Iterator<Item = RuleId> {
+        let (one, more) = match self {
+            Alike::One(_, only) => (Some(*only), None),
+            Alike::More(rules) => (None, Some(rules)),
+        };
+        let more = more.into_iter().flatten().map(|(_, id)| *id);
+        one.into_iter().chain(more)
     }
 }
 
@@ -122,8 +130,8 @@ struct Projection {
 pub(crate) struct Indexes {
     projections: Vec<Projection>,
     seen: Vec<Shape>,
-    /// Rules by the bits they look at, and changes since this was of use.
-    census: Option<(HashMap<Bits, u32>, usize)>,
+    /// For checks for overlaps.
+    pub census: Option<Census>,
 }
 
 impl Indexes {
@@ -142,18 +150,16 @@ impl Indexes {
             projection.unused += 1;
             if let Some(hash) = projection
                 .shape
-                .project(random, &rule.matching, rule.cookie)
+                .project(random, rule.matching(), rule.cookie)
             {
-                Alike::add(projection.rules.entry(hash), id);
+                Alike::add(projection.rules.entry(hash), id, rule);
             }
             projection.unused <= bound
         });
-        if let Some((census, unused)) = &mut self.census {
-            *census.entry(bits_of(&rule.matching)).or_default() += 1;
-            *unused += 1;
-            if *unused > bound {
-                self.census = None;
-            }
+        if let Some(census) = &mut self.census
+            && census.insert(random, id, rule) > bound
+        {
+            self.census = None;
         }
     }
 
@@ -162,22 +168,13 @@ impl Indexes {
         for projection in &mut self.projections {
             let hash = projection
                 .shape
-                .project(random, &rule.matching, rule.cookie);
-            if let Some(hash) = hash
-                && let Some(rules) = projection.rules.get_mut(&hash)
-                && rules.remove(id)
-            {
-                projection.rules.remove(&hash);
+                .project(random, rule.matching(), rule.cookie);
+            if let Some(hash) = hash {
+                Alike::remove(&mut projection.rules, hash, id, rule);
             }
         }
-        if let Some((census, _)) = &mut self.census {
-            let bits = bits_of(&rule.matching);
-            if let Some(count) = census.get_mut(&bits) {
-                *count -= 1;
-                if *count == 0 {
-                    census.remove(&bits);
-                }
-            }
+        if let Some(census) = &mut self.census {
+            census.remove(random, id, rule);
         }
     }
 
@@ -218,8 +215,8 @@ impl Store {
         indexes.seen.remove(seen);
         let mut rules = HashMap::new();
         for (id, rule) in self.table(table) {
-            if let Some(hash) = shape.project(self.random(), &rule.matching, rule.cookie) {
-                Alike::add(rules.entry(hash), id);
+            if let Some(hash) = shape.project(self.random(), rule.matching(), rule.cookie) {
+                Alike::add(rules.entry(hash), id, rule);
             }
         }
         if let Some(indexes) = self.indexes_mut(table) {
@@ -238,26 +235,8 @@ impl Store {
     fn candidates(&self, table: u8, shape: &Shape, criteria: &Criteria<'_>) -> Option<Vec<RuleId>> {
         let projection = self.indexes(table)?.find(shape)?;
         let hash = shape.project(self.random(), criteria.matching, criteria.cookie)?;
-        Some(
-            projection
-                .rules
-                .get(&hash)
-                .map_or_else(Vec::new, Alike::to_vec),
-        )
-    }
-
-    /// The kinds of bits that a table's rules look at, counted.
-    fn census(&mut self, table: u8) -> Option<&HashMap<Bits, u32>> {
-        if self.indexes(table)?.census.is_none() {
-            let mut census: HashMap<Bits, u32> = HashMap::new();
-            for (_, rule) in self.table(table) {
-                *census.entry(bits_of(&rule.matching)).or_default() += 1;
-            }
-            self.indexes_mut(table)?.census = Some((census, 0));
-        }
-        let (census, unused) = self.indexes_mut(table)?.census.as_mut()?;
-        *unused = 0;
-        Some(census)
+        let found = projection.rules.get(&hash);
+        Some(found.into_iter().flat_map(Alike::iter).collect())
     }
 }
 
@@ -281,42 +260,4 @@ impl Pipeline {
         let shape = Shape::of(criteria)?;
         self.store.candidates(table, &shape, criteria)
     }
-
-    /// Whether a rule of this match and priority would overlap another.
-    pub(crate) fn overlaps(&mut self, table: u8, priority: u32, matching: &Match) -> bool {
-        let compare = |store: &Store| {
-            store
-                .table(table)
-                .any(|(_, rule)| rule.priority == priority && rule.matching.overlaps(matching))
-        };
-        if self.store.table_len(table).0 < SMALL {
-            return compare(&self.store);
-        }
-        let Some(census) = self.store.census(table) else {
-            return compare(&self.store);
-        };
-        let mut cuts = Vec::with_capacity(census.len());
-        for bits in census.keys() {
-            match cut_down(matching, bits) {
-                Some(cut) => cuts.push(cut),
-                None => return compare(&self.store),
-            }
-        }
-        cuts.iter()
-            .any(|cut| self.store.find(table, priority, cut).is_some())
-    }
-}
-
-/// A match without the bits that are not in `bits`; None when it does not look at all of them.
-fn cut_down(matching: &Match, bits: &Bits) -> Option<Match> {
-    let mut cut = Match::any();
-    for (word, mask) in bits {
-        let words = matching.words();
-        let entry = words.iter().find(|entry| entry.word == *word)?;
-        if entry.mask & mask != *mask {
-            return None;
-        }
-        cut.set_word((*word).into(), entry.value, *mask);
-    }
-    Some(cut)
 }

@@ -26,6 +26,7 @@ mod index;
 mod learn;
 mod meters;
 mod options;
+mod overlap;
 mod packet_out;
 mod query;
 mod store;

@@ -295,7 +295,7 @@ impl Pipeline {
             .flat_map(|table| self.store.table(table));
         let used = rules.any(|(_, rule)| {
             options.iter().any(|option| {
-                rule.matching.options() >> option & 1 == 1
+                rule.matching().options() >> option & 1 == 1
                     || names(
                         &rule.behaviour.instructions,
                         Field::of_tunnel_option(*option),

@@ -3,6 +3,8 @@
 //! Rules lie in slots that never move; a slot's number names its rule while the rule lives. Three ways lead to a rule: the number; its table,
 //! match and priority (a hash, for adds and strict commands); and its table's list, in the order in which rules were added
 //! (for everything else: non-strict commands, statistics, overlap checks). A rule that takes another's place takes its position too.
+//!
+//! What a rule matches is kept once, in its compiled form, since it is most of what a rule takes.
 
 use crate::behaviour::Behaviour;
 use crate::index::Indexes;
@@ -28,8 +30,6 @@ pub(crate) const TABLES: usize = 255;
 /// A rule.
 #[derive(Clone, Debug)]
 pub(crate) struct Rule {
-    /// What it matches.
-    pub matching: Match,
     /// What it does, shared.
     pub behaviour: Arc<Behaviour>,
     pub cookie: u64,
@@ -39,7 +39,7 @@ pub(crate) struct Rule {
     pub modified_ms: u64,
     /// Where its idle timeout counts from while it has had no packet.
     pub idle_base_ms: u64,
-    /// Its compiled form.
+    /// Its compiled form, which has its match. One that was removed still has it until the removal is published.
     pub handle: RuleRef,
     /// Its packets.
     pub counter: CounterId,
@@ -51,12 +51,19 @@ pub(crate) struct Rule {
     pub importance: u16,
     pub flags: FlowFlags,
     pub table: u8,
+    /// Rules of a table were added in the order of these.
+    pub serial: u64,
     /// How many pauses of watchers had begun when it was added, and when it was changed; see [`crate::changes`].
     pub added_pause: u32,
     pub changed_pause: u32,
 }
 
 impl Rule {
+    /// What it matches.
+    pub fn matching(&self) -> &Match {
+        self.handle.matching()
+    }
+
     /// When it was added, last modified, or last learned again.
     pub fn refreshed_ms(&self) -> u64 {
         self.modified_ms.max(self.handle.learned_ms())
@@ -104,6 +111,31 @@ impl Hasher for Identity {
     }
 }
 
+/// The hash of the rules' index: a multiplication for each half of a word of the match, by numbers that peers do not know.
+struct Keyed(u64, u64);
+
+impl Default for Keyed {
+    fn default() -> Self {
+        let random = RandomState::new();
+        Keyed(random.hash_one(0), random.hash_one(1) | 1)
+    }
+}
+
+impl Keyed {
+    fn hash(&self, table: u8, priority: u32, matching: &Match) -> u64 {
+        let mix = |hash: u64, value: u64| {
+            let product = u128::from(hash ^ value) * u128::from(self.1);
+            product as u64 ^ (product >> 64) as u64
+        };
+        let words = matching.words().iter();
+        let first = mix(self.0, u64::from(table) << 32 | u64::from(priority));
+        words.fold(first, |hash, entry| {
+            let place = entry.mask.rotate_left(entry.word.into());
+            mix(mix(hash, entry.value), place)
+        })
+    }
+}
+
 /// All rules.
 pub(crate) struct Store {
     chunks: Vec<Vec<Option<Entry>>>,
@@ -111,8 +143,11 @@ pub(crate) struct Store {
     lists: Box<[List]>,
     /// First rule of each hash. Keyed at random, since peers choose what is hashed.
     index: HashMap<u64, RuleId, BuildHasherDefault<Identity>>,
+    keyed: Keyed,
     random: RandomState,
     count: usize,
+    /// The serial number given last.
+    serial: u64,
     /// By table: see [`crate::index`].
     indexes: Box<[Indexes]>,
     /// Where dumps stand.
@@ -141,8 +176,10 @@ impl Default for Store {
             ]
             .into(),
             index: HashMap::default(),
+            keyed: Keyed::default(),
             random: RandomState::new(),
             count: 0,
+            serial: 0,
             indexes: (0..TABLES).map(|_| Indexes::default()).collect(),
             cursors: Vec::new(),
             group_users: HashMap::new(),
@@ -166,7 +203,7 @@ impl Store {
     }
 
     fn hash(&self, table: u8, priority: u32, matching: &Match) -> u64 {
-        self.random.hash_one((table, priority, matching))
+        self.keyed.hash(table, priority, matching)
     }
 
     /// The rule of this number, or None when there is none.
@@ -184,7 +221,7 @@ impl Store {
         let mut id = *self.index.get(&self.hash(table, priority, matching))?;
         while let Some(entry) = self.entry(id) {
             let rule = &entry.rule;
-            if rule.table == table && rule.priority == priority && rule.matching == *matching {
+            if rule.table == table && rule.priority == priority && rule.matching() == matching {
                 return Some(id);
             }
             id = entry.chain;
@@ -265,7 +302,7 @@ impl Store {
         self.indexes.get_mut(usize::from(table))
     }
 
-    /// The key of every hash here.
+    /// The key of the indexes' hashes.
     pub fn random(&self) -> &RandomState {
         &self.random
     }
@@ -276,14 +313,16 @@ impl Store {
     }
 
     /// Adds a rule at the end of its table. There is none of its match and priority.
-    pub fn insert(&mut self, rule: Rule) -> RuleId {
+    pub fn insert(&mut self, mut rule: Rule) -> RuleId {
+        self.serial += 1;
+        rule.serial = self.serial;
         self.insert_before(rule, None)
     }
 
-    /// Adds a rule before another of its table, or at the end.
+    /// Adds a rule that was there before another of its table again, or at the end.
     pub fn insert_before(&mut self, rule: Rule, next: Option<RuleId>) -> RuleId {
         let id = self.free.pop().unwrap_or_else(|| self.grow());
-        let hash = self.hash(rule.table, rule.priority, &rule.matching);
+        let hash = self.hash(rule.table, rule.priority, rule.matching());
         let chain = self.index.insert(hash, id).unwrap_or(NONE);
         let (table, hidden) = (usize::from(rule.table), rule.is_hidden());
         self.uses_groups(id, &rule.behaviour);
@@ -359,7 +398,7 @@ impl Store {
     pub fn remove(&mut self, id: RuleId) -> Option<(Rule, Option<RuleId>)> {
         let hash = {
             let rule = self.get(id)?;
-            self.hash(rule.table, rule.priority, &rule.matching)
+            self.hash(rule.table, rule.priority, rule.matching())
         };
         let Entry {
             rule,
@@ -407,7 +446,7 @@ impl Store {
     }
 
     /// Puts a rule of the same table, match and priority in another's place, and gives the other back.
-    pub fn replace(&mut self, id: RuleId, rule: Rule) -> Option<Rule> {
+    pub fn replace(&mut self, id: RuleId, mut rule: Rule) -> Option<Rule> {
         let before = Arc::clone(&self.get(id)?.behaviour);
         self.uses_groups_no_more(id, &before);
         self.uses_groups(id, &rule.behaviour);
@@ -416,6 +455,7 @@ impl Store {
             .get_mut(id as usize / CHUNK)?
             .get_mut(id as usize % CHUNK)?
             .as_mut()?;
+        rule.serial = entry.rule.serial;
         if entry.rule.cookie != rule.cookie {
             let table = usize::from(rule.table);
             let rules = self.lists[table].rules;
@@ -425,7 +465,7 @@ impl Store {
         debug_assert!(
             entry.rule.table == rule.table
                 && entry.rule.priority == rule.priority
-                && entry.rule.matching == rule.matching
+                && entry.rule.matching() == rule.matching()
         );
         Some(std::mem::replace(&mut entry.rule, rule))
     }

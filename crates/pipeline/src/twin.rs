@@ -344,7 +344,7 @@ impl<'p> Machine<'p> {
             let compared = rules().filter(|rule| rule.priority > least || best.is_none());
             compared
                 .chain(best)
-                .for_each(|rule| self.look_at_rule(&rule.matching));
+                .for_each(|rule| self.look_at_rule(rule.matching()));
         }
         best
     }
@@ -398,10 +398,10 @@ impl<'p> Machine<'p> {
         self.outcome.hits.push(Hit {
             table,
             priority: rule.priority,
-            matching: rule.matching.clone(),
+            matching: rule.matching().clone(),
             bytes: self.packet.bytes().len(),
         });
-        let miss = rule.priority == 0 && rule.matching == Match::any();
+        let miss = rule.priority == 0 && *rule.matching() == Match::any();
         let apply = if miss {
             PacketInReason::NoMatch
         } else {
@@ -419,7 +419,7 @@ impl<'p> Machine<'p> {
             table,
             priority: rule.priority,
             cookie: rule.cookie,
-            matching: rule.matching.clone(),
+            matching: rule.matching().clone(),
         });
         self.within.push(self.outcome.hits.len() - 1);
         self.rule(&rule.behaviour.instructions, at);

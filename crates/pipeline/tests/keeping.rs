@@ -280,7 +280,7 @@ type Words = Vec<(u8, u64, u64)>;
 fn some_match(number: u16) -> Match {
     let port = u128::from(number % 7);
     let address = 0x0a00_0000 + u128::from(number / 7 % 50);
-    match number % 4 {
+    match number % 6 {
         0 => in_port(port),
         1 => fields(&[(Field::EthType, 0x0800), (Field::Ipv4Dst, address)]),
         2 => fields(&[
@@ -288,7 +288,21 @@ fn some_match(number: u16) -> Match {
             (Field::EthType, 0x0800),
             (Field::Ipv4Dst, address),
         ]),
-        _ => fields(&[(Field::EthType, 0x0806)]),
+        3 => fields(&[(Field::EthType, 0x0806)]),
+        // These have bits in common with the others, but neither has all of the other's.
+        4 => {
+            let mut matching = fields(&[(Field::EthType, 0x0800), (Field::Ipv4Src, port)]);
+            let bytes = (address as u32).to_be_bytes();
+            matching.set(Field::Ipv4Dst, &bytes, &[0xff, 0xff, 0xff, 0xf8]);
+            matching
+        }
+        _ => {
+            let mut matching = in_port(port);
+            let bytes = (address as u32).to_be_bytes();
+            matching.set_exact(Field::EthType, 0x0800);
+            matching.set(Field::Ipv4Dst, &bytes, &[0, 0, 0, 0x1f]);
+            matching
+        }
     }
 }
 

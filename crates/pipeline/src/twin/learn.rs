@@ -113,7 +113,7 @@ impl Machine<'_> {
         let mut rules = self.pipeline.store.table(change.table);
         let there = rules.any(|(_, rule)| {
             rule.priority == u32::from(change.priority)
-                && rule.matching == change.matching
+                && *rule.matching() == change.matching
                 && (!change.modify_cookie || rule.cookie == change.cookie)
                 && *rule.behaviour.instructions == *change.instructions
         });
@@ -144,7 +144,7 @@ impl Machine<'_> {
             let same = |priority: u32, matching: &Match| {
                 priority == u32::from(learned.priority) && *matching == learned.matching
             };
-            let old = rules().any(|rule| same(rule.priority, &rule.matching))
+            let old = rules().any(|rule| same(rule.priority, rule.matching()))
                 || new.iter().any(|other| {
                     other.table == learned.table && same(other.priority.into(), &other.matching)
                 });

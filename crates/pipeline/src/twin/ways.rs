@@ -32,7 +32,7 @@ fn ordinary<'p>(rules: &[&'p Rule], key: &FlowKey) -> Option<&'p Rule> {
     let matching = rules
         .iter()
         .copied()
-        .filter(|rule| conjunctions(rule).next().is_none() && rule.matching.matches(key));
+        .filter(|rule| conjunctions(rule).next().is_none() && rule.matching().matches(key));
     matching.reduce(|best, rule| {
         if rule.priority > best.priority {
             rule
@@ -47,7 +47,7 @@ fn ordinary<'p>(rules: &[&'p Rule], key: &FlowKey) -> Option<&'p Rule> {
 pub(super) fn best<'p>(rules: &[&'p Rule], key: &FlowKey) -> Option<&'p Rule> {
     let best = ordinary(rules, key);
     let mut seen: BTreeMap<(u32, u32, u8), Vec<u8>> = BTreeMap::new();
-    for rule in rules.iter().filter(|rule| rule.matching.matches(key)) {
+    for rule in rules.iter().filter(|rule| rule.matching().matches(key)) {
         for (id, clause, clauses) in conjunctions(rule) {
             let condition = (u32::MAX - rule.priority, id, clauses);
             seen.entry(condition).or_default().push(clause);
