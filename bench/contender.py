@@ -220,11 +220,11 @@ def wrong_ports(counts, frames, stations):
 
 
 @contextlib.contextmanager
-def contender(lab, label, command, **options):
+def contender(lab, label, command, kind=Contender, **options):
     """A contender that ends with the block."""
     known = len(lab.switches)
     try:
-        yield Contender(lab, label, command, **options)
+        yield kind(lab, label, command, **options)
     finally:
         for switch in lab.switches[known:]:
             switch.close()

@@ -12,6 +12,7 @@ one (or left by another port): a figure with more than 0.01 does not count. The 
 Needs root, two cores with nothing else to do, and 2.8 GiB that can become huge pages.
 """
 import os
+import re
 import sys
 import time
 
@@ -46,11 +47,16 @@ def measure(lab, results, name, case, pcap, label, command, options):
 
 
 def profile(lab, switch, name):
-    """Prints where the daemon's workers spend their time, by perf's software clock: functions above 1%."""
+    """Prints where the daemon's workers spend their time, by perf's software clock: the daemon and each library, then the daemon's functions."""
     data = os.path.join(lab.directory, "perf.data")
     harness.run(["perf", "record", "-q", "-e", "cpu-clock", "-F", "1999", "-o", data, "-p", str(switch.process.pid), "--", "sleep", "2"])
-    text = harness.run(["perf", "report", "-i", data, "--stdio", "--no-children", "-q", "--sort", "dso,symbol", "--percent-limit", "1"], seconds=120).stdout
-    print(f"{name}: {switch.label}\n" + "\n".join(line.rstrip()[:150] for line in text.splitlines() if line.strip()), flush=True)
+    report = ["perf", "report", "-i", data, "--stdio", "--no-children", "-q", "--percent-limit", "1"]
+    program = os.path.basename(switch.command[0])
+    print(f"{name}: {switch.label}")
+    for options in (["--sort", "dso"], ["--sort", "symbol", "--dsos", program]):
+        for line in harness.run([*report, *options], seconds=120).stdout.splitlines():
+            if line.strip():
+                print("  " + re.sub(r"( +-)+ *$", "", line.rstrip())[:150], flush=True)
 
 
 def report(results, names, labels):

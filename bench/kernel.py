@@ -18,10 +18,12 @@ import signal
 import sys
 import time
 
-from contender import Results, contender, contenders, figure, harness, machine, parser, run, stderr, table
+from contender import Contender, Results, contender, contenders, figure, harness, machine, parser, run, stderr, table
 
 BRIDGE = "Linux bridge"
 HUGE_PAGES = 128
+# Where testpmd's packets go to: no host's own address, so that the kernel drops them early.
+PEER = "02:00:00:00:00:09"
 
 
 class LinuxBridge:
@@ -43,12 +45,23 @@ class LinuxBridge:
         """The kernel's work is nobody's."""
         return None
 
+    def towards(self, mac, _source, target):
+        """Has the address behind the target's port."""
+        self.namespace.run(["bridge", "fdb", "add", mac, "dev", target.port, "master", "static"])
 
-def cpu_seconds(switch):
-    """Seconds that a daemon has used of processors."""
-    with open(f"/proc/{switch.process.pid}/stat", encoding="ascii") as file:
-        fields = file.read().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+class Daemon(Contender):
+    """A daemon without DPDK devices."""
+
+    def cpu_seconds(self):
+        """Seconds that it has used of processors."""
+        with open(f"/proc/{self.process.pid}/stat", encoding="ascii") as file:
+            fields = file.read().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def towards(self, mac, source, target):
+        """Has the address behind the target's port."""
+        self.flows(f"in_port={source.port},dl_dst={mac},actions=output:{target.port}")
 
 
 def hosts(lab, switch, number, *settings):
@@ -56,20 +69,22 @@ def hosts(lab, switch, number, *settings):
     result = []
     for side in (1, 2):
         host = lab.namespace(f"h{number}-{side}").quiet()
-        switch.link(host, f"p{number}-{side}", "eth0", *settings, ip=f"10.9.0.{side}/24")
+        host.port = f"p{number}-{side}"
+        switch.link(host, host.port, "eth0", *settings, ip=f"10.9.0.{side}/24")
         result.append(host)
     return result
 
 
-def packets(lab, source, target, seconds):
+def packets(lab, switch, source, target, seconds):
     """Mpps that arrive at the target while testpmd sends from the source."""
     def arrived():
         return json.loads(target.run("ip -j -s link show eth0").stdout)[0]["stats64"]["rx"]["packets"]
+    switch.towards(PEER, source, target)
     already = arrived()
     # Packets that are not for the host end in the first step of the kernel's way up.
     command = ["dpdk-testpmd", "--lcores", "0@0,1@0", "--no-pci", "--in-memory", "-m", "128", f"--file-prefix=sender{len(lab.programs)}",
                "--vdev=net_af_packet0,iface=eth0,blocksz=65536,framesz=2048,framecnt=2048,qpairs=1,qdisc_bypass=1", "--", "--nb-cores=1", "--forward-mode=txonly",
-               "--eth-peer=0,02:00:00:00:00:09", "--stats-period", "1", "--total-num-mbufs=4096", "--no-mlockall", "--port-topology=loop"]
+               f"--eth-peer=0,{PEER}", "--stats-period", "1", "--total-num-mbufs=4096", "--no-mlockall", "--port-topology=loop"]
     process = source.start(command, "sender.out")
     harness.wait_for("packets arrive", lambda: arrived() > already + 1000, 30)
     time.sleep(0.5)
@@ -86,12 +101,12 @@ def tcp(results, label, switch, source, target, seconds):
     server = target.start(["iperf3", "-s"], "iperf3.out")
     source.reaches("10.9.0.2")
     for connections in (1, 4):
-        used = switch.cpu_seconds() if isinstance(switch, LinuxBridge) else cpu_seconds(switch)
+        used = switch.cpu_seconds()
         report = source.iperf("10.9.0.2", "-P", str(connections), seconds=max(1, int(seconds)))
         name = f"tcp, {connections} connection{'s' if connections > 1 else ''}, Gbit/s"
         results.add(name, label, report["end"]["sum_received"]["bits_per_second"] / 1e9)
         if used is not None:
-            results.add(f"{name.rsplit(',', 1)[0]}, cores used", label, (cpu_seconds(switch) - used) / report["end"]["sum_received"]["seconds"])
+            results.add(f"{name.rsplit(',', 1)[0]}, cores used", label, (switch.cpu_seconds() - used) / report["end"]["sum_received"]["seconds"])
     server.terminate()
     server.wait(10)
 
@@ -102,7 +117,7 @@ def one(lab, results, label, switch, options):
     if options.case in (None, "tcp"):
         tcp(results, label, switch, source, target, options.seconds)
     if options.case in (None, "packets"):
-        results.add("packets, Mpps", label, packets(lab, source, target, options.seconds))
+        results.add("packets, Mpps", label, packets(lab, switch, source, target, options.seconds))
 
 
 def af_xdp(lab, results, label, switch, options):
@@ -112,7 +127,7 @@ def af_xdp(lab, results, label, switch, options):
     except harness.Failure as failure:
         stderr(f"{label} has no AF_XDP ports: {str(failure).splitlines()[-1][:150]}")
         return
-    results.add("packets by af_xdp, Mpps", label, packets(lab, source, target, options.seconds))
+    results.add("packets by af_xdp, Mpps", label, packets(lab, switch, source, target, options.seconds))
 
 
 def report(results, labels):
@@ -131,10 +146,10 @@ def work(options, daemons):
         for number in range(options.rounds):
             one(lab, results, BRIDGE, LinuxBridge(lab, number), options)
             for label, command in daemons.items():
-                with contender(lab, label, command, dpdk=False, bridge=()) as switch:
+                with contender(lab, label, command, kind=Daemon, dpdk=False, bridge=()) as switch:
                     one(lab, results, label, switch, options)
                 if options.case in (None, "packets"):
-                    with contender(lab, label, command, dpdk=False, bridge=()) as switch:
+                    with contender(lab, label, command, kind=Daemon, dpdk=False, bridge=()) as switch:
                         af_xdp(lab, results, label, switch, options)
             stderr(f"round {number + 1} of {options.rounds} is done")
         print(machine())
