@@ -115,6 +115,18 @@ impl<F: Frame> Egress<F> {
         }
     }
 
+    /// All of `frames`, which gets the batch's empty vector where it can.
+    #[inline(always)]
+    fn push_burst(&mut self, slot: u32, frames: &mut Vec<F>, cell: &Cell) {
+        match self.ports.get_mut(slot as usize) {
+            Some(Some(port)) if port.batch.is_empty() => {
+                std::mem::swap(&mut port.batch, frames);
+                self.dirty.push(slot);
+            }
+            _ => self.push_run(slot, &mut frames.drain(..), cell),
+        }
+    }
+
     fn send(&mut self, slot: u32, cell: &Cell) {
         let Some(Some(port)) = self.ports.get_mut(slot as usize) else {
             return;
@@ -420,6 +432,22 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
             return self.cell.drop(DropReason::IngressPort, 1);
         }
         self.emit(context.mirrored, port, frame);
+    }
+
+    #[inline(always)]
+    fn output_burst(
+        &mut self,
+        in_port: PortNo,
+        number: PortNo,
+        mirrored: u32,
+        frames: &mut Vec<F>,
+    ) {
+        match self.bridge.port(number) {
+            Some(port) if port.plain && number != in_port => {
+                self.egress.push_burst(port.id.slot(), frames, self.cell);
+            }
+            _ => self.output_run(in_port, number, mirrored, &mut frames.drain(..)),
+        }
     }
 
     #[inline(always)]

@@ -16,7 +16,7 @@ mod turn;
 
 pub(crate) use mailbox::{Command, Mailbox, PacketOut, Returned, Returns, Shared};
 
-use crate::clock::{cycles, cycles_per_second};
+use crate::clock::{Clock, cycles, cycles_per_second};
 use crate::counters::{Cell, DropReason, QueueCounters, WorkerCounters};
 use crate::forward::{Egress, Patches};
 use crate::port::PortId;
@@ -44,8 +44,13 @@ pub(crate) const SLEEP_LIMIT: Duration = Duration::from_secs(1);
 pub(crate) const MUTE_LIMIT: Duration = Duration::from_millis(100);
 /// Wake-ups in vain that are forgiven.
 const PATIENCE: u32 = 8;
-/// How long a busy worker leaves a queue alone that was empty, where looking costs a system call: a look every turn at an idle TAP took a fifth of a worker's time.
+/// How long a busy worker leaves a queue alone that was empty, where looking costs a system call: a look every turn at an idle TAP took a fifth of a worker's time, one every
+/// 10 us still a twentieth. So a queue that stays empty is looked at after twice as long each time, [`LOOK_DOUBLINGS`] times.
 const LOOK_INTERVAL: Duration = Duration::from_micros(10);
+/// See [`LOOK_INTERVAL`].
+const LOOK_DOUBLINGS: u32 = 2;
+/// How old the time may be that rules are marked as used with.
+const TIME_INTERVAL: Duration = Duration::from_micros(100);
 /// How often queues are asked what they have lost.
 const DROPS_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -67,6 +72,8 @@ pub(crate) struct RxPort<F: Frame> {
     left_until: u64,
     /// Was empty, is costly, and the worker is busy: not polled until then, in cycles.
     next_look: u64,
+    /// How often it was empty in a row then, up to [`LOOK_DOUBLINGS`].
+    empty_looks: u32,
 }
 
 impl<F: Frame> RxPort<F> {
@@ -87,6 +94,7 @@ impl<F: Frame> RxPort<F> {
             muted_until: 0,
             left_until: 0,
             next_look: 0,
+            empty_looks: 0,
         }
     }
 
@@ -147,6 +155,10 @@ struct Rest {
     give_way: u64,
     drops_interval: u64,
     look_interval: u64,
+    /// The clock in milliseconds, and when it was read.
+    now_ms: u64,
+    time_read: u64,
+    time_interval: u64,
     /// Whether the last turn found frames.
     busy: bool,
 }
@@ -163,6 +175,9 @@ impl Rest {
             give_way: to_cycles(YIELD),
             drops_interval: to_cycles(DROPS_INTERVAL),
             look_interval: to_cycles(LOOK_INTERVAL),
+            now_ms: 0,
+            time_read: now,
+            time_interval: to_cycles(TIME_INTERVAL),
             busy: false,
         }
     }
@@ -290,8 +305,12 @@ impl<F: Frame> Worker<F> {
             now_ms: 0,
             outs_held,
         };
-        let mut now = cycles();
+        // The end of a busy turn is the beginning of the next.
+        let mut now = if rest.busy { rest.turn_end } else { cycles() };
+        turn.now_ms = rest.now_ms(now, &shared.clock);
         let mut busy = 0;
+        // Whether nothing has been done since `now` was read.
+        let mut read_late = false;
         if turn.engine.is_waiting() {
             turn.go_on();
         }
@@ -317,12 +336,14 @@ impl<F: Frame> Worker<F> {
                     port.woke_in_vain(now);
                 }
                 if rest.busy && port.queue.is_costly() {
-                    port.next_look = now + rest.look_interval;
+                    port.next_look = now + (rest.look_interval << port.empty_looks);
+                    port.empty_looks = (port.empty_looks + 1).min(LOOK_DOUBLINGS);
                 }
+                read_late = false;
                 continue;
             }
             *in_hand = Some((index, count));
-            (port.signalled, port.in_vain) = (false, 0);
+            (port.signalled, port.in_vain, port.empty_looks) = (false, 0, 0);
             turn.burst(state, frames);
             port.counters.packets.add(count as u64);
             port.counters.batches.add(1);
@@ -331,9 +352,11 @@ impl<F: Frame> Worker<F> {
             let then = std::mem::replace(&mut now, cycles());
             port.counters.cycles.add(now.wrapping_sub(then));
             busy += now.wrapping_sub(then);
+            read_late = true;
         }
         *in_hand = None;
-        rest.account(&mailbox.counters, busy);
+        let end = if read_late { now } else { cycles() };
+        rest.account(&mailbox.counters, busy, end);
         if rest.turn_end.wrapping_sub(rest.drops_read) > rest.drops_interval {
             rest.drops_read = rest.turn_end;
             rx.iter()
@@ -408,7 +431,9 @@ impl<F: Frame> Worker<F> {
             }
         }
         mailbox.sleeping.store(false, Ordering::Relaxed);
-        self.rx.iter_mut().for_each(|port| port.next_look = 0);
+        self.rx
+            .iter_mut()
+            .for_each(|port| (port.next_look, port.empty_looks) = (0, 0));
         self.rx.iter_mut().for_each(|port| port.queue.disarm());
         self.rest.slept(&self.mailbox.counters);
         self.rest.since = self.rest.turn_end;
@@ -416,10 +441,18 @@ impl<F: Frame> Worker<F> {
 }
 
 impl Rest {
-    /// Ends a turn of which `busy` cycles went to frames.
+    /// The clock, read anew when that was long ago.
     #[inline(always)]
-    fn account(&mut self, counters: &WorkerCounters, busy: u64) {
-        let now = cycles();
+    fn now_ms(&mut self, now: u64, clock: &Clock) -> u64 {
+        if now.wrapping_sub(self.time_read) > self.time_interval || self.now_ms == 0 {
+            (self.time_read, self.now_ms) = (now, clock.now_ms());
+        }
+        self.now_ms
+    }
+
+    /// Ends a turn of which `busy` cycles went to frames, at `now`.
+    #[inline(always)]
+    fn account(&mut self, counters: &WorkerCounters, busy: u64, now: u64) {
         let whole = now.wrapping_sub(self.turn_end);
         self.turn_end = now;
         self.busy = busy > 0;

@@ -137,10 +137,10 @@ fn load<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
 const IPV4: u16 = 0x0800u16.swap_bytes();
 const VLAN: u16 = 0x8100u16.swap_bytes();
 const PRESENT: u16 = VLAN_PRESENT.swap_bytes();
-const ETHERNET_LEN: usize = 14;
-const TAG_LEN: usize = 4;
+pub(crate) const ETHERNET_LEN: usize = 14;
+pub(crate) const TAG_LEN: usize = 4;
 /// IPv4 without options and the longest transport header that is read at once.
-const COMMON_LEN: usize = 20 + 20;
+pub(crate) const COMMON_LEN: usize = 20 + 20;
 const LOW_48: u64 = 0xffff_ffff_ffff;
 /// Words of [`WordSet::HOT`].
 pub const HOT_WORDS: usize = WordSet::HOT.len();
@@ -200,6 +200,7 @@ fn common(head: &[u8], total_len: usize, in_port: u32, key: &mut FlowKey) -> Opt
 
 /// Where a packet of the common case ends and its IP header begins: enough to tell its [`Layers`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(C)]
 pub struct Extent {
     /// First byte of the IP header: 14, or 18 behind a tag.
     pub l3: u16,

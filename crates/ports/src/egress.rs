@@ -29,6 +29,8 @@ pub(crate) struct Scan {
     pub special: bool,
     /// Some frame has several buffers.
     pub chained: bool,
+    /// Bytes of all frames.
+    pub bytes: u64,
 }
 
 /// Looks over a burst; `longest` is the longest frame that may pass.
@@ -37,14 +39,18 @@ pub(crate) fn scan(frames: &[Mbuf], longest: u32) -> Scan {
     let mut work = false;
     let mut length = 0;
     let mut segments = 0;
+    let mut bytes = 0;
     for frame in frames {
+        let raw = frame.raw();
         work |= frame.has_work();
-        length = length.max(frame.raw().packet_len);
-        segments = segments.max(frame.raw().segments);
+        length = length.max(raw.packet_len);
+        segments = segments.max(raw.segments);
+        bytes += u64::from(raw.packet_len);
     }
     Scan {
         special: work || length > longest,
         chained: segments > 1,
+        bytes,
     }
 }
 

@@ -15,6 +15,7 @@ use crate::raw::{
 };
 use crate::spec::{Dpdk, PortSpec};
 use crate::{Mac, OpenPort, PortControl, PortInfo};
+use packet::Frame;
 use packet::io::{BURST, RxQueue, TxOutcome, TxQueue};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char};
@@ -390,6 +391,7 @@ impl TxQueue<Mbuf> for EthTx {
         let longest = shared.longest.load(Ordering::Relaxed);
         let scan = egress::scan(frames, longest);
         let mut work = false;
+        let mut bytes = scan.bytes;
         if scan.special || (scan.chained && !shared.chains) {
             let abilities = Abilities {
                 longest,
@@ -402,16 +404,13 @@ impl TxQueue<Mbuf> for EthTx {
             work = frames
                 .iter_mut()
                 .fold(false, |work, frame| egress::mark_for_driver(frame) | work);
+            bytes = frames.iter().map(|frame| frame.len() as u64).sum();
         }
         let Some(_inside) = shared.tx_gates[usize::from(self.queue)].enter() else {
             outcome.failed += frames.len() as u64;
             mbuf::free_all(frames);
             return outcome;
         };
-        let bytes: u64 = frames
-            .iter()
-            .map(|frame| u64::from(frame.raw().packet_len))
-            .sum();
         // SAFETY: the vector holds pointers to chains it owns. The driver takes over those it says it sent, and the vector
         // forgets all of them before the rest are freed. The gate keeps the port started and other senders out.
         unsafe {

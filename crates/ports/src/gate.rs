@@ -1,13 +1,10 @@
 //! A gate in front of something that two sides use: workers, burst after burst, and whoever may take it away.
 //!
 //! A queue of a device must not be touched while the device is being reconfigured, and not at all once it is gone. Workers
-//! enter the gate around every burst, which costs two atomic operations for 32 packets; the other side closes it, which
-//! waits until nobody is inside. A queue object that outlives its device is then merely useless: its gate stays closed.
+//! enter the gate around every burst, which costs one atomic operation; the other side closes it, which waits until nobody
+//! is inside. A queue object that outlives its device is then merely useless: its gate stays closed.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-
-const BUSY: u32 = 1;
-const CLOSED: u32 = 2;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// How often a sender looks again before it gives up on a queue that another worker holds. Each look after the first few
 /// yields the core, so this is some tens of milliseconds even when that worker was preempted.
@@ -17,7 +14,11 @@ const SPINS: u32 = 200;
 /// See the module. It has a cache line to itself, as gates stand in arrays and each is used by another worker.
 #[derive(Debug)]
 #[repr(align(64))]
-pub(crate) struct Gate(AtomicU32);
+pub(crate) struct Gate {
+    /// Somebody is inside, or looks whether he may be.
+    busy: AtomicBool,
+    closed: AtomicBool,
+}
 
 /// Inside the gate until dropped.
 pub(crate) struct Inside<'a>(&'a Gate);
@@ -25,21 +26,30 @@ pub(crate) struct Inside<'a>(&'a Gate);
 impl Gate {
     /// A gate that lets in.
     pub(crate) fn open() -> Gate {
-        Gate(AtomicU32::new(0))
+        Gate {
+            busy: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+        }
     }
 
     /// A gate that does not let in yet.
     pub(crate) fn closed() -> Gate {
-        Gate(AtomicU32::new(CLOSED))
+        Gate {
+            busy: AtomicBool::new(false),
+            closed: AtomicBool::new(true),
+        }
     }
 
     /// Goes in, unless the gate is closed or somebody is inside.
     #[inline]
     pub(crate) fn try_enter(&self) -> Option<Inside<'_>> {
-        self.0
-            .compare_exchange(0, BUSY, Ordering::Acquire, Ordering::Relaxed)
-            .is_ok()
-            .then(|| Inside(self))
+        // Either the one who closes sees that somebody is inside, or who comes in sees that it is closed: both write their own word before they read the
+        // other's, in one order for all.
+        if self.busy.swap(true, Ordering::SeqCst) {
+            return None;
+        }
+        let inside = Inside(self);
+        (!self.closed.load(Ordering::SeqCst)).then_some(inside)
     }
 
     /// Goes in, waiting a bounded time for whoever is inside. None when the gate is closed, or stays busy.
@@ -51,7 +61,7 @@ impl Gate {
     #[cold]
     fn enter_slowly(&self) -> Option<Inside<'_>> {
         for look in 0..PATIENCE {
-            if self.0.load(Ordering::Relaxed) & CLOSED != 0 {
+            if self.closed.load(Ordering::Relaxed) {
                 return None;
             }
             if let Some(inside) = self.try_enter() {
@@ -69,9 +79,9 @@ impl Gate {
     /// Closes the gate and waits until nobody is inside. There is no limit to this wait because going on would free memory
     /// in use; what is done inside is one burst, which never blocks.
     pub(crate) fn close(&self) {
-        self.0.fetch_or(CLOSED, Ordering::SeqCst);
+        self.closed.store(true, Ordering::SeqCst);
         let mut looks = 0u32;
-        while self.0.load(Ordering::Acquire) & BUSY != 0 {
+        while self.busy.load(Ordering::SeqCst) {
             looks = looks.saturating_add(1);
             if looks < SPINS {
                 std::hint::spin_loop();
@@ -83,14 +93,14 @@ impl Gate {
 
     /// Lets in again.
     pub(crate) fn reopen(&self) {
-        self.0.fetch_and(!CLOSED, Ordering::SeqCst);
+        self.closed.store(false, Ordering::SeqCst);
     }
 }
 
 impl Drop for Inside<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.0.0.fetch_and(!BUSY, Ordering::Release);
+        self.0.busy.store(false, Ordering::Release);
     }
 }
 

@@ -112,8 +112,8 @@ pub trait Host<F: Frame> {
     /// Sends out of one port (physical, local or patch). An unknown port drops and counts. Never the ingress port unless `to_in_port`.
     fn output(&mut self, context: Context<'_>, port: PortNo, frame: F, to_in_port: bool);
 
-    /// Sends frames that all came in by `in_port`, all have been to the same mirrors, and all met a rule of the first table that only sends to this
-    /// port. What rules matched on has not been kept.
+    /// Sends frames that all came in by `in_port`, all have been to the same mirrors, and all met a rule that sends to this
+    /// port last. What rules matched on has not been kept.
     fn output_run(
         &mut self,
         in_port: PortNo,
@@ -134,6 +134,11 @@ pub trait Host<F: Frame> {
             };
             self.output(context, port, frame, false);
         }
+    }
+
+    /// [`Host::output_run`] for all of `frames`, which it leaves empty. It may take the vector's memory and leave other.
+    fn output_burst(&mut self, in_port: PortNo, port: PortNo, mirrored: u32, frames: &mut Vec<F>) {
+        self.output_run(in_port, port, mirrored, &mut frames.drain(..));
     }
 
     /// Sends out of every port but the ingress one, without those marked no-flood when `flood`.

@@ -3,6 +3,7 @@
 use crate::counters::CounterId;
 use crate::epoch::{Epoch, NEVER};
 use crate::ops::{Op, OpList, PortNo};
+use crate::walk::Straight;
 use packet::Match;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
@@ -33,6 +34,8 @@ pub struct Rule {
     removed: AtomicU64,
     /// The port, when its only step is an output to one: most rules of most switches, so the walk has a short cut for them.
     pub(crate) only_output: Option<PortNo>,
+    /// What it does, when that is only to change packets and send them, or send them on.
+    pub(crate) straight: Option<Straight>,
     /// The timeouts that a FIN or RST brings, when one of its steps says so: idle and hard seconds, 0 for no change.
     pub(crate) fin: Option<(u16, u16)>,
     /// Whether control has been told of one.
@@ -52,12 +55,14 @@ impl Rule {
             [Op::Output(port)] => Some(*port),
             _ => None,
         };
+        let straight = Straight::of(&spec.ops.ops);
         let spec_fin = crate::ops::fin_timeouts(&spec.ops.ops);
         Rule {
             spec,
             added,
             removed: AtomicU64::new(NEVER),
             only_output,
+            straight,
             fin: spec_fin,
             fin_told: AtomicBool::new(false),
             fingerprint: AtomicU64::new(0),

@@ -164,6 +164,8 @@ struct Published {
     shape: Shape,
     /// What of a packet it looks at.
     reads: Reads,
+    /// The matches of a short list that looks at hot words only.
+    patterns: Option<Box<[packet::hot::Pattern]>>,
 }
 
 struct Slot {

@@ -12,9 +12,12 @@ mod front;
 mod groups;
 mod hold;
 mod meters;
+mod straight;
 mod ways;
 
 pub use freeze::{Frozen, Thaw};
+pub(crate) use straight::Straight;
+
 pub use hold::{ASKED_MAX, HELD_BYTES, HELD_MAX, Held, PATIENCE_MS, Wait};
 
 use crate::action_set::{self, ActionSet};
@@ -108,12 +111,19 @@ struct Position<F> {
     saved: Option<Box<Saved<F>>>,
 }
 
-/// One packet's state.
+/// One packet's state. What packets on straight ways need lies together, behind the key.
+#[repr(C)]
 struct Walk<F> {
     key: FlowKey,
     frame: Option<F>,
-    layers: Layers,
     at: Position<F>,
+    layers: Layers,
+    resubmits: u32,
+    mirrored: u32,
+    sent: bool,
+    /// The lookup under way came from a resubmit: no rule means go on, not a miss.
+    resubmitted: bool,
+    queue: Option<u32>,
     stack: SmallVec<[Position<F>; 2]>,
     set: ActionSet,
     /// The action set while it is run.
@@ -121,12 +131,6 @@ struct Walk<F> {
     values: Vec<(u128, u16)>,
     /// Outputs that wait for the packet to change or the walk to end.
     pending: SmallVec<[Pending; 4]>,
-    queue: Option<u32>,
-    resubmits: u32,
-    mirrored: u32,
-    sent: bool,
-    /// The lookup under way came from a resubmit: no rule means go on, not a miss.
-    resubmitted: bool,
     /// Lists of a walk that was frozen.
     owned: Vec<Box<[Op]>>,
     /// Used by buckets again and again.
@@ -812,6 +816,8 @@ pub struct Engine<F> {
     /// Walks that wait for a lookup: table and index.
     waiting: Vec<(u8, u16)>,
     group: Vec<u16>,
+    /// Packets that need less than a walk.
+    ahead: straight::Ahead<F>,
     waiting_for: hold::Waiting<F>,
 }
 
@@ -829,6 +835,7 @@ impl<F: Frame> Engine<F> {
             hot: vec![HotWords::ZERO; LOOKUP_MAX].into(),
             waiting: Vec::new(),
             group: Vec::new(),
+            ahead: straight::Ahead::new(),
             waiting_for: hold::Waiting::new(),
         }
     }
@@ -1030,7 +1037,14 @@ impl<F: Frame> Engine<F> {
     }
 
     /// Looks up and runs all walks that wait until none does.
+    #[inline(always)]
     fn drive<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H) {
+        if !self.waiting.is_empty() {
+            self.drive_on(burst, host);
+        }
+    }
+
+    fn drive_on<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H) {
         let mut found = [None; LOOKUP_MAX];
         while let Some(table) = self.waiting.iter().map(|(table, _)| *table).min() {
             let mut group = std::mem::take(&mut self.group);

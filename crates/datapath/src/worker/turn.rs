@@ -24,7 +24,7 @@ pub(super) struct Turn<'a, F: Frame> {
     pub(super) engine: &'a mut Engine<F>,
     pub(super) egress: &'a mut Egress<F>,
     pub(super) patches: &'a mut Patches<F>,
-    /// The clock, read at the turn's first frame; 0 before.
+    /// The clock, at most [`super::TIME_INTERVAL`] old.
     pub(super) now_ms: u64,
     /// Packet-outs whose packets wait for rules: they are done when these are.
     pub(super) outs_held: &'a mut u64,
@@ -42,9 +42,6 @@ impl<'a, F: Frame> Turn<'a, F> {
 
     fn begin(&mut self, frames: usize) {
         self.patches.begin(frames);
-        if self.now_ms == 0 {
-            self.now_ms = self.shared.clock.now_ms();
-        }
     }
 
     fn follow_patches(&mut self) {

@@ -21,7 +21,7 @@ fn null_device_gives_and_takes() {
     );
     let mut tx = port.control.tx_queue(0).unwrap();
     let outcome = tx.send(&mut frames);
-    assert_eq!((outcome.packets, outcome.bytes), (32, 32 * 64));
+    assert_eq!((outcome.packets, outcome.bytes), (BURST as u64, BURST as u64 * 64));
     assert!(frames.is_empty());
     port.control.close();
     // Queues that outlive the port are harmless.
@@ -106,7 +106,7 @@ fn bad_devices_are_refused_by_name() {
 fn a_device_can_be_opened_again_after_close() {
     for _ in 0..3 {
         let mut port = open(&dpdk("again", "net_null_again"));
-        assert_eq!(receive(&mut *port.rx[0], 32).len(), 32);
+        assert_eq!(receive(&mut *port.rx[0], BURST).len(), BURST);
         let info = port.control.info();
         assert!(info.present && info.link_up && info.admin_up);
         let status = port.control.status();

@@ -4,13 +4,14 @@
 //! only, which fit one cache line a packet ([`HotWords`]); some look at nothing but the ingress port, and one answer holds for the whole burst. What a
 //! table reads is told when its shape is made ([`Reads`]), and the burst's way in (`walk::front`) goes by it.
 
-use super::{Bridge, LOOKUP_MAX, Published, Shape, linear, lookup_tuples};
+use super::{Bridge, LINEAR_MAX, LOOKUP_MAX, LinearEntry, Published, Shape, linear, lookup_tuples};
 use crate::epoch::Guard;
 use crate::rule::Rule;
 use crate::tuple::Words;
 use packet::WordSet;
+pub(crate) use packet::hot::HotWords;
+use packet::hot::{NO_PATTERN, Pattern};
 use packet::key::at;
-use packet::parse::{Extent, HOT_WORDS};
 
 /// What a table's lookup looks at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,34 +62,48 @@ impl Published {
             // Gathers conditions from whole keys.
             Shape::Conjunctive { .. } => Reads::Deep,
         };
-        Published { shape, reads }
+        let patterns = match &shape {
+            Shape::Linear(entries) if reads != Reads::Deep => patterns(entries),
+            _ => None,
+        };
+        Published {
+            shape,
+            reads,
+            patterns,
+        }
     }
 }
 
-/// The hot words of a packet's key, in a cache line of their own.
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-pub(crate) struct HotWords {
-    pub words: [u64; HOT_WORDS],
-    pub extent: Extent,
-    /// The frame's length.
-    pub len: u32,
+/// A short list's matches as patterns over the hot words.
+fn patterns(entries: &[LinearEntry]) -> Option<Box<[Pattern]>> {
+    if entries.len() > LINEAR_MAX {
+        return None;
+    }
+    let pattern = |entry: &LinearEntry| {
+        let words = entry.words.iter();
+        Pattern::of(words.map(|word| (word.word, word.mask, word.value)))
+    };
+    entries.iter().map(pattern).collect()
 }
 
-impl HotWords {
-    pub const ZERO: HotWords = HotWords {
-        words: [0; HOT_WORDS],
-        extent: Extent { l3: 0, length: 0 },
-        len: 0,
-    };
+/// A short list of rules over the hot words, all in force.
+#[derive(Clone, Copy)]
+pub(crate) struct Patterned<'g> {
+    /// Their matches, in order of precedence.
+    pub patterns: &'g [Pattern],
+    entries: &'g [LinearEntry],
+}
 
-    /// Those of a packet of which only the ingress port is known.
-    pub fn of_port(port: u32) -> HotWords {
-        let mut hot = HotWords::ZERO;
-        let mut bytes = [0; 8];
-        bytes[at::IN_PORT % 8..at::IN_PORT % 8 + 4].copy_from_slice(&port.to_be_bytes());
-        hot.words[at::IN_PORT / 8] = u64::from_ne_bytes(bytes);
-        hot
+impl<'g> Patterned<'g> {
+    /// The rule of pattern `index`; None for [`NO_PATTERN`].
+    #[inline(always)]
+    pub fn rule(&self, index: u8) -> Option<&'g Rule> {
+        if index == NO_PATTERN {
+            return None;
+        }
+        let entry = self.entries.get(usize::from(index))?;
+        // SAFETY: the entry belongs to a shape that is alive for 'g, and a rule outlives every shape that names it.
+        Some(unsafe { entry.rule.as_ref() })
     }
 }
 
@@ -108,17 +123,33 @@ impl Bridge {
             .map_or(Reads::Port, |published| published.reads)
     }
 
-    /// As [`Bridge::lookup_burst`], by hot words alone. False, with `out` undefined, where the table looks at more by now.
+    /// The rules of `table` as patterns, where they are few, look at hot words only, and all hold in the guard's epoch.
+    #[inline(always)]
+    pub(crate) fn patterned<'g>(&self, table: u8, guard: &'g Guard<'_>) -> Option<Patterned<'g>> {
+        let published = self.published(table, guard)?;
+        let (Some(patterns), Shape::Linear(entries)) = (&published.patterns, &published.shape)
+        else {
+            return None;
+        };
+        let epoch = guard.epoch();
+        let held = entries.iter().all(|entry| {
+            // SAFETY: as in `Patterned::rule`.
+            unsafe { entry.rule.as_ref() }.holds_in(epoch)
+        });
+        held.then_some(Patterned { patterns, entries })
+    }
+
+    /// As [`Bridge::lookup_burst`], by hot words alone; `out` is empty before. False, with `out` undefined, where the table looks at more by now.
     #[inline(always)]
     pub(crate) fn lookup_hot<'g>(
         &self,
         table: u8,
         keys: &[HotWords],
         guard: &'g Guard<'_>,
-        out: &mut [Option<&'g Rule>; LOOKUP_MAX],
+        out: &mut [Option<&'g Rule>],
     ) -> bool {
+        debug_assert!(keys.len() <= LOOKUP_MAX && out.iter().all(Option::is_none));
         let out = &mut out[..keys.len()];
-        out.fill(None);
         let epoch = guard.epoch();
         match self.published(table, guard) {
             None => {}

@@ -4,19 +4,22 @@
 //!
 //! * The first table reads nothing but the ingress port, and the rule for it only sends to a port: one lookup is the answer for the whole burst, and no
 //!   packet is read at all. Headers that lie are then not counted as malformed, for nobody has looked at them.
-//! * The first table reads only what lies in the hot words: packets are read into one cache line each, looked up there, and runs of neighbours
-//!   that meet the same sending rule go out together. A packet that has more before it gets its whole key then.
+//! * The first table reads only what lies in the hot words: packets are read into one cache line each ([`packet::hot`]), looked up there, and runs of
+//!   neighbours that meet the same sending rule go out together. Where the rules are few, each packet is compared with them while it is read. A packet
+//!   that has more before it gets its key then, and goes on ([`super::straight`]).
 //!
 //! A burst begins the general way where its next packet is not of the common kind; a few common ones before it are not worth a burst of their own.
 
-use super::{Burst, Engine, Next, Walk};
+use super::straight::Way;
+use super::{Burst, Engine, Walk};
 use crate::action_set;
 use crate::host::Host;
 use crate::ops::PortNo;
 use crate::rule::Rule;
 use crate::table::{HotWords, LOOKUP_MAX, Reads};
+use packet::hot::{self, NO_PATTERN};
 use packet::key::at;
-use packet::parse::{self, HOT_WORDS};
+use packet::parse::HOT_WORDS;
 use packet::{Frame, WordSet};
 
 /// Fewest common packets that are looked up by themselves when another one follows.
@@ -37,8 +40,8 @@ impl<F: Frame> Engine<F> {
         host: &mut H,
     ) -> bool {
         match burst.bridge.reads(0, burst.guard) {
-            Reads::Port => by_port(burst, in_port, frames, mirrored, host),
-            Reads::Hot => self.by_hot_words(burst, in_port, frames, mirrored, host),
+            Reads::Port if by_port(burst, in_port, frames, mirrored, host) => true,
+            Reads::Port | Reads::Hot => self.by_hot_words(burst, in_port, frames, mirrored, host),
             Reads::Deep => false,
         }
     }
@@ -53,29 +56,69 @@ impl<F: Frame> Engine<F> {
         host: &mut H,
     ) -> bool {
         let all = frames.len().min(LOOKUP_MAX);
-        let count = read_common(&frames[..all], in_port, &mut self.hot);
-        if count < all.min(WORTH_IT) {
+        let patterned = burst.bridge.patterned(0, burst.guard);
+        let patterns = patterned.map_or(&[][..], |patterned| patterned.patterns);
+        let mut first = [NO_PATTERN; LOOKUP_MAX];
+        let read = hot::read_burst(&frames[..all], in_port, patterns, &mut self.hot, &mut first);
+        if read.count < all.min(WORTH_IT) {
             return false;
         }
-        let mut found = [None; LOOKUP_MAX];
-        if !burst
-            .bridge
-            .lookup_hot(0, &self.hot[..count], burst.guard, &mut found)
-        {
-            return false;
+        if let Some(patterned) = patterned {
+            let first = &first[..read.count];
+            let rule = |at: usize| patterned.rule(first[at]);
+            let one = rule(0).filter(|_| read.count == frames.len() && hot::all_same(first));
+            if meet_one(burst, in_port, one, read, frames, mirrored, host) {
+                return true;
+            }
+            let matched = first.iter().filter(|index| **index != NO_PATTERN).count();
+            (burst.bridge).count_hot(0, read.count, matched, burst.guard);
+            let met = Met {
+                count: read.count,
+                rule,
+                same: |a, b| first[a] == first[b],
+            };
+            self.meet(burst, in_port, met, frames, mirrored, host);
+        } else {
+            let mut found = [None; LOOKUP_MAX];
+            let hot = &self.hot[..read.count];
+            if !burst.bridge.lookup_hot(0, hot, burst.guard, &mut found) {
+                return false;
+            }
+            let found = &found[..read.count];
+            let matched = found.iter().filter(|rule| rule.is_some()).count();
+            (burst.bridge).count_hot(0, read.count, matched, burst.guard);
+            let address = |at: usize| found[at].map(std::ptr::from_ref);
+            let met = Met {
+                count: read.count,
+                rule: |at: usize| found[at],
+                same: |a, b| address(a) == address(b),
+            };
+            self.meet(burst, in_port, met, frames, mirrored, host);
         }
-        let found = &found[..count];
-        let matched = found.iter().filter(|rule| rule.is_some()).count();
-        burst.bridge.count_hot(0, count, matched, burst.guard);
+        true
+    }
+
+    /// Carries out what packets that have been read have met: runs of neighbours that met the same sending rule together.
+    #[inline(always)]
+    fn meet<'g, H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        in_port: PortNo,
+        met: Met<impl Fn(usize) -> Option<&'g Rule>, impl Fn(usize, usize) -> bool>,
+        frames: &mut Vec<F>,
+        mirrored: u32,
+        host: &mut H,
+    ) {
         self.walks
-            .resize_with(self.walks.len().max(count), Walk::new);
-        found.iter().for_each(|rule| host.looked_up(0, None, *rule));
-        let mut frames = frames.drain(..count);
+            .resize_with(self.walks.len().max(met.count), Walk::new);
+        let mut frames = frames.drain(..met.count);
+        let way = Way { in_port, mirrored };
         let mut index = 0;
-        while index < count {
-            let rule = found[index];
+        while index < met.count {
+            let rule = (met.rule)(index);
             if let Some((rule, port)) = rule.and_then(|rule| Some((rule, rule.only_output?))) {
-                let run = run_of(rule, &found[index..]);
+                let others = index + 1..met.count;
+                let run = 1 + others.take_while(|at| (met.same)(index, *at)).count();
                 let bytes = self.hot[index..index + run]
                     .iter()
                     .map(|hot| u64::from(hot.len))
@@ -87,24 +130,18 @@ impl<F: Frame> Engine<F> {
                 continue;
             }
             if let Some(frame) = frames.next() {
-                self.begin_walk(burst, index, frame, mirrored, rule, host);
+                self.begin_walk(burst, index, frame, mirrored);
+                self.advance(burst, way, host, 0, index, rule);
             }
             index += 1;
         }
-        true
+        drop(frames);
+        self.drive_ahead(burst, way, host);
     }
 
-    /// Gives a packet that was looked up by its hot words the rest of its walk.
+    /// Makes the walk of a packet ready that was looked up by its hot words.
     #[inline(always)]
-    fn begin_walk<H: Host<F>>(
-        &mut self,
-        burst: &Burst<'_, '_>,
-        index: usize,
-        frame: F,
-        mirrored: u32,
-        rule: Option<&Rule>,
-        host: &mut H,
-    ) {
+    fn begin_walk(&mut self, burst: &Burst<'_, '_>, index: usize, frame: F, mirrored: u32) {
         let (walk, hot) = (&mut self.walks[index], &self.hot[index]);
         walk.key.words[..HOT_WORDS].copy_from_slice(&hot.words);
         let others = burst.valid.minus(WordSet::HOT);
@@ -116,41 +153,35 @@ impl<F: Frame> Engine<F> {
         }
         walk.layers = hot.extent.layers();
         walk.start(frame, mirrored);
-        let next = match rule {
-            Some(rule) => {
-                walk.count(burst, rule);
-                Self::hit(walk, burst, host, 0, rule)
-            }
-            None => Self::missed(walk, burst, host, 0),
-        };
-        match next {
-            Next::Done => {}
-            Next::Lookup(table) => self.waiting.push((table, index as u16)),
-            other => self.run_to_end(burst, host, index, other),
-        }
     }
 }
 
-/// Reads common packets up to the first that is not; returns how many there were.
+/// Where all frames have met one rule that only sends: sends them, and true.
 #[inline(always)]
-fn read_common<F: Frame>(frames: &[F], in_port: PortNo, hot: &mut [HotWords]) -> usize {
-    for (index, (frame, hot)) in frames.iter().zip(hot).enumerate() {
-        let len = frame.len();
-        match parse::common_words(frame.head(), len, in_port, &mut hot.words) {
-            Some(extent) => (hot.extent, hot.len) = (extent, len as u32),
-            None => return index,
-        }
-    }
-    frames.len()
+fn meet_one<F: Frame, H: Host<F>>(
+    burst: &Burst<'_, '_>,
+    in_port: PortNo,
+    rule: Option<&Rule>,
+    read: hot::Read,
+    frames: &mut Vec<F>,
+    mirrored: u32,
+    host: &mut H,
+) -> bool {
+    let Some((rule, port)) = rule.and_then(|rule| Some((rule, rule.only_output?))) else {
+        return false;
+    };
+    let count = read.count as u64;
+    (burst.bridge).count_hot(0, read.count, read.count, burst.guard);
+    (burst.counters).add(rule.spec.counter, count, read.bytes, burst.now_ms);
+    host.output_burst(in_port, port, mirrored, frames);
+    true
 }
 
-/// How many results from the first on are this rule.
-#[inline(always)]
-fn run_of(rule: &Rule, found: &[Option<&Rule>]) -> usize {
-    found
-        .iter()
-        .take_while(|other| other.is_some_and(|other| std::ptr::eq(other, rule)))
-        .count()
+/// What packets of a burst have met: how many have been looked up, the rule of each, and whether two have met the same.
+struct Met<R, S> {
+    count: usize,
+    rule: R,
+    same: S,
 }
 
 #[inline(always)]
@@ -161,7 +192,7 @@ fn by_port<F: Frame, H: Host<F>>(
     mirrored: u32,
     host: &mut H,
 ) -> bool {
-    let mut found = [None; LOOKUP_MAX];
+    let mut found = [None];
     let hot = [HotWords::of_port(in_port)];
     if !burst.bridge.lookup_hot(0, &hot, burst.guard, &mut found) {
         return false;
@@ -186,6 +217,6 @@ fn by_port<F: Frame, H: Host<F>>(
     burst
         .counters
         .add(counter, count as u64, bytes, burst.now_ms);
-    host.output_run(in_port, port, mirrored, &mut frames.drain(..));
+    host.output_burst(in_port, port, mirrored, frames);
     true
 }

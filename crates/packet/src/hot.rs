@@ -1,0 +1,145 @@
+//! A burst's first reading: common packets into one cache line each, compared with patterns on the way.
+//!
+//! A whole key has 512 bytes, and a burst's keys more than a first-level cache holds beside everything else. Most tables look at Ethernet, IPv4 and ports
+//! only, which fit one cache line a packet ([`HotWords`]). A short list of rules over them becomes a list of [`Pattern`]s, and a packet is compared with
+//! these while its words are still in a register.
+//!
+//! With AVX-512 a packet's first 64 bytes are one register: headers are judged by one masked compare, fields come to their places by one permutation, and a
+//! pattern costs an exclusive or and a test (`avx512`); some 40 instructions a packet in all. Elsewhere [`parse::common_words`] reads header by header. Both say the same of every packet.
+
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(test)]
+mod tests;
+
+use crate::frame::Frame;
+use crate::key::at;
+use crate::parse::{self, Extent, HOT_WORDS};
+
+/// The hot words of a packet's key, in a cache line of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C, align(64))]
+pub struct HotWords {
+    /// Words 0 to 4 of the key.
+    pub words: [u64; HOT_WORDS],
+    /// Where the packet's layers lie.
+    pub extent: Extent,
+    /// The frame's length.
+    pub len: u32,
+    rest: [u64; 2],
+}
+
+impl HotWords {
+    /// Those of a packet of which nothing is known.
+    pub const ZERO: HotWords = HotWords {
+        words: [0; HOT_WORDS],
+        extent: Extent { l3: 0, length: 0 },
+        len: 0,
+        rest: [0; 2],
+    };
+
+    /// Those of a packet of which only the ingress port is known.
+    pub fn of_port(port: u32) -> HotWords {
+        let mut hot = HotWords::ZERO;
+        let mut bytes = [0; 8];
+        bytes[at::IN_PORT % 8..at::IN_PORT % 8 + 4].copy_from_slice(&port.to_be_bytes());
+        hot.words[at::IN_PORT / 8] = u64::from_ne_bytes(bytes);
+        hot
+    }
+}
+
+/// Bits of the hot words and what they are to be.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C, align(64))]
+pub struct Pattern {
+    mask: [u64; 8],
+    value: [u64; 8],
+}
+
+impl Pattern {
+    /// The most patterns of a list.
+    pub const MOST: usize = 64;
+
+    /// The pattern of words (number, mask, value); None when one of them is not a hot word.
+    pub fn of(words: impl IntoIterator<Item = (u8, u64, u64)>) -> Option<Pattern> {
+        let mut pattern = Pattern::default();
+        for (word, mask, value) in words {
+            let at = usize::from(word);
+            if at >= HOT_WORDS {
+                return None;
+            }
+            pattern.mask[at] |= mask;
+            pattern.value[at] |= value & mask;
+        }
+        Some(pattern)
+    }
+
+    #[inline(always)]
+    fn matches(&self, hot: &HotWords) -> bool {
+        let differ = (hot.words.iter().zip(&self.value).zip(&self.mask))
+            .fold(0, |differ, ((word, value), mask)| {
+                differ | (word ^ value) & mask
+            });
+        differ == 0
+    }
+}
+
+/// Where no pattern matches.
+pub const NO_PATTERN: u8 = u8::MAX;
+
+/// What [`read_burst`] has read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Read {
+    /// Packets from the front on.
+    pub count: usize,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// Reads packets of the common case ([`parse::common_words`]) that came in through one port, up to the first that is another or to the shortest list. For each the number of the
+/// first of `patterns`, at most [`Pattern::MOST`], that matches goes to `found`, [`NO_PATTERN`] for none.
+#[inline]
+pub fn read_burst<F: Frame>(
+    frames: &[F],
+    in_port: u32,
+    patterns: &[Pattern],
+    hot: &mut [HotWords],
+    found: &mut [u8],
+) -> Read {
+    debug_assert!(patterns.len() <= Pattern::MOST);
+    #[cfg(target_arch = "x86_64")]
+    if avx512::is_there() {
+        // SAFETY: the processor has what the function is compiled for.
+        return unsafe { avx512::read_burst(frames, in_port, patterns, hot, found) };
+    }
+    portable(frames, in_port, patterns, hot, found)
+}
+
+/// Whether all are the same.
+#[inline(always)]
+pub fn all_same(found: &[u8]) -> bool {
+    // A memory compare of the list with itself, one further.
+    found.len() < 2 || found[1..] == found[..found.len() - 1]
+}
+
+fn portable<F: Frame>(
+    frames: &[F],
+    in_port: u32,
+    patterns: &[Pattern],
+    hot: &mut [HotWords],
+    found: &mut [u8],
+) -> Read {
+    let mut read = Read::default();
+    for ((frame, hot), found) in frames.iter().zip(hot).zip(found) {
+        let len = frame.len();
+        let Some(extent) = parse::common_words(frame.head(), len, in_port, &mut hot.words) else {
+            break;
+        };
+        (hot.extent, hot.len) = (extent, len as u32);
+        let first = patterns.iter().position(|pattern| pattern.matches(hot));
+        *found = first.map_or(NO_PATTERN, |index| index as u8);
+        read.count += 1;
+        read.bytes += len as u64;
+    }
+    read
+}
