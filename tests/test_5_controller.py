@@ -1,8 +1,12 @@
 """os-ken's simple_switch_13, unmodified, as the controller; and fail modes when it dies."""
+import contextlib
 import os
 import re
+import socket
+import ssl
+import threading
 
-from harness import ROOT, Skip, check, equal, test, wait_for
+from harness import ROOT, Skip, check, equal, inside, test, wait_for
 
 VENV = os.path.join(ROOT, ".build/venv")
 APPLICATION = os.path.join(VENV, "examples/simple_switch_13.py")
@@ -93,6 +97,84 @@ def passive_and_secure_channels(lab):
     check(done.returncode != 0, "a client whose certificate the CA did not sign was let in")
     done = ofctl("-O", "OpenFlow14", "show", "tcp:127.0.0.1:6653", ok=False)
     check(done.returncode != 0 and "version negotiation failed" in done.stderr, "a version that the bridge does not allow:", done.stderr)
+
+
+class SecureController:
+    """Accepts TLS connections one after the other, asks for the client's certificate, says hello in OpenFlow 1.3 and listens until it is told to hang up."""
+
+    def __init__(self, namespace, pki, name, port=6655):
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.load_cert_chain(f"{pki}/{name}.crt", f"{pki}/{name}.key")
+        self.context.load_verify_locations(f"{pki}/ca.crt")
+        self.context.verify_mode = ssl.CERT_REQUIRED
+        self.socket, self.subjects, self.refused = None, [], 0
+        with inside(namespace):
+            self.listener = socket.create_server(("127.0.0.1", port))
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self):
+        while True:
+            try:
+                plain, _ = self.listener.accept()
+            except OSError:
+                return
+            try:
+                plain.settimeout(30)
+                self.socket = self.context.wrap_socket(plain, server_side=True)
+                self.subjects.append(self.socket.getpeercert()["subject"][0][0][1])
+                self.socket.sendall(bytes([4, 0, 0, 8, 0, 0, 0, 1]))
+                while self.socket.recv(4096):
+                    pass
+            except OSError:
+                self.refused += 1
+                plain.close()
+
+    def hang_up(self):
+        """Ends the connection that is up, and listens no more."""
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        if self.socket:
+            with contextlib.suppress(OSError):
+                self.socket.shutdown(socket.SHUT_RDWR)
+
+
+@test(timeout=120)
+def secure_controllers_and_pauses(lab):
+    """ssl: to a controller: one with a certificate of another authority is refused and the database says so; pauses grow to max_backoff and begin anew."""
+    switch = lab.switch()
+    pki = os.path.join(switch.directory, "pki")
+    make_certificates(switch, pki)
+    switch.vsctl("set-ssl", f"{pki}/sw.key", f"{pki}/sw.crt", f"{pki}/ca.crt")
+    switch.bridge("br0", "protocols=OpenFlow13", "fail_mode=secure", "other_config:disable-in-band=true")
+
+    def status(key):
+        identifier = switch.get("Bridge", "br0", "controller")
+        done = switch.vsctl("--if-exists", "get", "Controller", identifier if isinstance(identifier, str) else identifier[0], f"status:{key}")
+        return done.strip('"')
+
+    def pauses():
+        return [int(seconds) for seconds in re.findall(r"ssl:127.0.0.1:6655: waiting (\d+) seconds before reconnect", switch.log())]
+    stranger = SecureController(switch.namespace, pki, "xx")
+    switch.vsctl("set-controller", "br0", "ssl:127.0.0.1:6655", "--", "set", "Controller", "br0", "max_backoff=4000", "inactivity_probe=0", "connection_mode=out-of-band")
+    wait_for("the stranger is refused", lambda: stranger.refused >= 2, 30)
+    check(not connected(switch), "the switch is connected to a controller whose certificate the CA did not sign")
+    equal(stranger.subjects, [], "certificates shown to a stranger")
+    wait_for("the database says why", lambda: status("last_error"), 10)
+    check(status("state") in ("BACKOFF", "CONNECTING"), "state", status("state"))
+    wait_for("the pauses are at their longest", lambda: pauses().count(4) >= 2, 60)
+    equal(sorted(set(pauses())), sorted(pauses()[:len(set(pauses()))]), "pauses, in order")
+    equal(max(pauses()), 4, "the longest pause")
+    stranger.hang_up()
+    friend = SecureController(switch.namespace, pki, "cl")
+    wait_for("the friend is accepted", lambda: connected(switch), 30)
+    equal(friend.subjects, ["sw"], "the switch's certificate")
+    check(status("state") in ("ACTIVE", "IDLE"), "state", status("state"))
+    # A connection that has held for longer than the last pause makes the next one short.
+    wait_for("it has held for a while", lambda: int(status("sec_since_connect") or 0) >= 6, 30)
+    before = len(pauses())
+    friend.hang_up()
+    wait_for("the switch waits again", lambda: len(pauses()) > before, 20)
+    check(pauses()[before] == 1, "the first pauses after a connection that held:", pauses()[before:])
 
 
 def make_certificates(switch, directory):

@@ -213,6 +213,12 @@ def roles(switch, step):
         role(two, "stale", 2, base + 4)
         role(two, "secondary", 3, base + 5)
         step(two, "secondary writes", FLOW_MOD, flow_mod(port_is(7)))
+        for number, what in ((0, "opens"), (2, "closes"), (4, "commits"), (6, "discards")):
+            body = struct.pack("!IHH", 9, number, 3)
+            if version == 4:
+                step(two, f"secondary {what} a bundle", EXPERIMENTER, struct.pack("!II", 0x4f4e4600, 2300) + body)
+            elif version > 4:
+                step(two, f"secondary {what} a bundle", 33, body)
         step(two, "secondary reads", 18, struct.pack("!HHIB3xII4xQQ", 1, 0, 0, 77, 0xffffffff, 0xffffffff, 0, 0) + oxm())
         role(two, "primary", 2, base + 6)
         step(two, "nothing", 20 if version == 1 else 2, b"hello")
@@ -428,6 +434,55 @@ def who_watches_without_reading_knows_all_in_the_end(lab):
     for kind, body in watcher.barrier():
         hear(kind, body)
     equal(known.get(match_of(40000)), 9, "a rule added after the pause")
+
+
+@test(timeout=180)
+def a_change_of_very_many_rules_reaches_who_watches(lab):
+    """One message that deletes 200,000 rules is told to a monitor that does not read meanwhile, and to one that begins while rules come and go."""
+    switch = lab.switch()
+    switch.bridge("br0", "fail_mode=secure", ALL)
+    other, early, late = Client(switch, 4), Client(switch, 5), Client(switch, 5)
+    numbers = range(1, 200001)
+
+    def watch(client):
+        # Initial, added, removed, modified; every table.
+        client.send(18, struct.pack("!HHI", 16, 0, 0) + struct.pack("!IIIHBB", 7, 0xffffffff, 0xffffffff, 0xf, 255, 0) + oxm(), 42)
+
+    def hear(client, known, until):
+        """Reads until what is known is as it should be."""
+        paused = 0
+        while paused or not until(known):
+            kind, _, body = client.read()
+            equal((kind, body[:2]), (19, bytes([0, 16])), "a message to a watcher")
+            rest = body[8:]
+            while rest:
+                length, event = struct.unpack("!HH", rest[:4])
+                if event in (5, 6):
+                    paused += 1 if event == 5 else -1
+                elif event != 4:
+                    match = rest[24:length]
+                    if event == 2:
+                        check(known.pop(match, None) is not None, "a rule went that was not told of", match.hex())
+                    else:
+                        known[match] = rest[16:24]
+                rest = rest[length:]
+        return known
+    other.socket.sendall(b"".join(other.message(FLOW_MOD, flow_mod(port_is(number), cookie=number), 5) for number in numbers))
+    equal(other.barrier(), [], "errors")
+    watch(early)
+    known = hear(early, {}, lambda known: len(known) == len(numbers))
+    # Begins while rules change, and does not read until they are all gone but the last few.
+    watch(late)
+    other.socket.sendall(b"".join(other.message(FLOW_MOD, flow_mod(port_is(number), command=4), 5) for number in numbers[::2]))
+    other.socket.sendall(b"".join(other.message(FLOW_MOD, flow_mod(port_is(number), cookie=5, out=2, command=2), 5) for number in numbers[1::4]))
+    equal(other.barrier(), [], "errors")
+    other.socket.sendall(other.message(FLOW_MOD, flow_mod(command=3), 5))
+    equal(other.barrier(), [], "errors")
+    other.socket.sendall(other.message(FLOW_MOD, flow_mod(port_is(4711), cookie=9), 5))
+    equal(other.barrier(), [], "errors")
+    for client, seen in ((early, known), (late, {})):
+        seen = hear(client, seen, lambda known: len(known) == 1 and list(known.values()) == [struct.pack("!Q", 9)])
+        equal(len(seen), 1, "rules that a watcher knows of")
 
 
 @test(timeout=120)

@@ -463,6 +463,7 @@ pub struct MultipartWriter {
     format: FlowFormat,
     done: Vec<Vec<u8>>,
     current: Vec<u8>,
+    lost: usize,
 }
 
 impl MultipartWriter {
@@ -479,6 +480,7 @@ impl MultipartWriter {
             format,
             done: Vec::new(),
             current: Vec::new(),
+            lost: 0,
         };
         writer.current = writer.begin();
         writer
@@ -504,6 +506,11 @@ impl MultipartWriter {
         self.done.iter().map(Vec::len).sum()
     }
 
+    /// Items that no message can hold, which are left out.
+    pub fn lost(&self) -> usize {
+        self.lost
+    }
+
     /// Takes the messages that are finished, all of them with the flag that more follow, to send them before the last is written.
     pub fn take_finished(&mut self) -> Vec<Vec<u8>> {
         std::mem::take(&mut self.done)
@@ -519,6 +526,7 @@ impl MultipartWriter {
         let next = self.begin();
         if next.len() + item.len() > usize::from(u16::MAX) {
             // No message can hold it. Only a rule with 64 KiB of actions that came in a more compact version gets here.
+            self.lost += 1;
             return;
         }
         let full = std::mem::replace(&mut self.current, next);

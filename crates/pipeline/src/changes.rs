@@ -3,15 +3,19 @@
 //! While somebody watches, each change of a visible rule leaves a note, in order. Whoever owns the pipeline takes the notes after each message
 //! and knows which connections they concern. A batch that is rolled back takes its notes with it.
 //!
-//! A connection that does not read fast enough is told nothing for a while, and later what it missed. Therefore a rule knows how many such
-//! pauses had begun when it was added and when it was changed: what happened since a pause is what has its number or a higher one.
+//! A connection that does not read fast enough is told nothing for a while, and later what it missed. Therefore changes are noted on numbered pages, and a rule
+//! knows on which it was added and changed last: what has happened since a page began is what has its number or a higher one.
 
-use crate::Pipeline;
 use crate::flow_mod::Criteria;
 use crate::store::Rule;
+use crate::{Dump, Pipeline};
 use openflow::action::Instruction;
+use openflow::flow::FlowStatsRequest;
 use openflow::monitor::{MonitorRequest, RuleUpdate, UpdateEvent};
 use std::sync::Arc;
+
+/// Most changes of a page.
+const PAGE: u32 = 256;
 
 /// A change of a rule.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -20,8 +24,25 @@ pub struct RuleChange {
     pub update: RuleUpdate,
     /// What the rule did before, where that changed.
     pub before: Option<Arc<[Instruction]>>,
-    /// How many pauses had begun when the rule was added; see [`Pipeline::begin_pause`].
-    pub added_pause: u32,
+    /// The rule's number, which names it while it is there.
+    pub rule: u32,
+    /// The page on which the change is noted; those of later changes are the same or higher.
+    pub page: u32,
+    /// The page on which it was noted that the rule was added.
+    pub added_page: u32,
+}
+
+/// A rule that is there, as a monitor is told of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SeenRule {
+    /// Its number, which names it while it is there.
+    pub rule: u32,
+    /// The rule, as an initial update.
+    pub update: RuleUpdate,
+    /// The page on which it was noted that it was added.
+    pub added_page: u32,
+    /// The page of its last change.
+    pub changed_page: u32,
 }
 
 impl RuleChange {
@@ -81,35 +102,39 @@ impl Pipeline {
         }
     }
 
-    /// Begins a pause for one watcher; its number, which tells the rules that change from now on.
-    pub fn begin_pause(&mut self) -> u32 {
-        self.pauses = self.pauses.saturating_add(1);
-        self.pauses
+    /// Begins a page, on which no change is noted yet; its number.
+    pub fn begin_page(&mut self) -> u32 {
+        self.page = self.page.saturating_add(1);
+        self.page
     }
 
-    /// The rules that a monitor's filters let through, as its initial updates tell them.
-    pub fn monitored(&self, monitor: &MonitorRequest) -> Vec<RuleUpdate> {
-        let criteria = criteria(monitor);
-        self.within(&criteria)
-            .map(|(_, rule)| update_of(rule, UpdateEvent::Initial))
-            .collect()
+    /// Begins to look at the rules that a monitor's filters let through.
+    pub fn begin_watch(&mut self, monitor: &MonitorRequest) -> Dump {
+        self.begin_dump(&FlowStatsRequest {
+            table: monitor.table,
+            matching: monitor.matching.clone(),
+            out_port: monitor.out_port,
+            out_group: monitor.out_group,
+            cookie: 0,
+            cookie_mask: 0,
+        })
     }
 
-    /// What has happened since a pause began to the rules that a monitor's filters let through and that are still there: what was added, and
-    /// what was changed.
-    pub fn missed(&self, monitor: &MonitorRequest, pause: u32) -> Vec<RuleUpdate> {
-        let criteria = criteria(monitor);
-        self.within(&criteria)
-            .filter(|(_, rule)| rule.changed_pause >= pause)
-            .map(|(_, rule)| {
-                let event = if rule.added_pause >= pause {
-                    UpdateEvent::Added
-                } else {
-                    UpdateEvent::Modified
-                };
-                update_of(rule, event)
-            })
-            .collect()
+    /// Goes on with that, as [`Pipeline::continue_dump`] does.
+    pub fn continue_watch(
+        &mut self,
+        rules: &mut Dump,
+        budget: usize,
+        mut take: impl FnMut(SeenRule),
+    ) -> bool {
+        self.scan(rules, budget, |_, id, rule| {
+            take(SeenRule {
+                rule: id,
+                update: update_of(rule, UpdateEvent::Initial),
+                added_page: rule.added_page,
+                changed_page: rule.changed_page,
+            });
+        })
     }
 
     /// Notes what happened to a rule.
@@ -122,12 +147,24 @@ impl Pipeline {
         let Some(changes) = &mut self.changes else {
             return;
         };
-        if let Some(rule) = self.store.get(id).filter(|rule| !rule.is_hidden()) {
-            changes.push(RuleChange {
-                update: update_of(rule, event),
-                before,
-                added_pause: rule.added_pause,
-            });
+        let Some(rule) = self.store.get(id).filter(|rule| !rule.is_hidden()) else {
+            return;
+        };
+        let removed = matches!(event, UpdateEvent::Removed(_));
+        changes.push(RuleChange {
+            update: update_of(rule, event),
+            before,
+            rule: id,
+            page: if removed {
+                self.page
+            } else {
+                rule.changed_page
+            },
+            added_page: rule.added_page,
+        });
+        self.noted = self.noted.wrapping_add(1);
+        if self.noted.is_multiple_of(PAGE) {
+            self.page = self.page.saturating_add(1);
         }
     }
 }

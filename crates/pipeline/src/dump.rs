@@ -4,9 +4,10 @@
 //! is there from the dump's beginning to its end comes once, whatever changes between the slices. A rule that is added meanwhile may come or not.
 
 use crate::flow_mod::{Criteria, INTERNAL};
-use crate::store::Cursor;
+use crate::store::{Cursor, Rule, RuleId};
 use crate::{Clock, Pipeline};
 use openflow::flow::{FlowStats, FlowStatsRequest, TABLE_ALL};
+use openflow::stats::Aggregate;
 
 /// A dump that has begun. Dropping it ends it.
 #[derive(Debug)]
@@ -60,18 +61,41 @@ impl Pipeline {
         budget: usize,
         mut take: impl FnMut(FlowStats),
     ) -> bool {
+        self.scan(dump, budget, |pipeline, _, rule| {
+            take(pipeline.stats_of(rule, now));
+        })
+    }
+
+    /// Likewise, adding up the counters of those that are meant.
+    pub fn continue_aggregate(
+        &mut self,
+        dump: &mut Dump,
+        budget: usize,
+        sums: &mut Aggregate,
+    ) -> bool {
+        self.scan(dump, budget, |pipeline, _, rule| {
+            pipeline.add_counters(rule, sums);
+        })
+    }
+
+    pub(crate) fn scan(
+        &mut self,
+        dump: &mut Dump,
+        budget: usize,
+        mut take: impl FnMut(&Pipeline, RuleId, &Rule),
+    ) -> bool {
         let criteria = criteria(&dump.request);
+        let meant =
+            |rule: &Rule| rule.matching().is_within(criteria.matching) && criteria.admits(rule);
         let mut budget = budget;
         loop {
             if dump.cursor.is_none() {
                 if let Some(few) = self.indexed(dump.table, &criteria) {
                     budget = budget.saturating_sub(few.len() + 1);
                     few.into_iter()
-                        .filter_map(|id| self.store.get(id))
-                        .filter(|rule| {
-                            rule.matching().is_within(criteria.matching) && criteria.admits(rule)
-                        })
-                        .for_each(|rule| take(self.stats_of(rule, now)));
+                        .filter_map(|id| Some((id, self.store.get(id)?)))
+                        .filter(|(_, rule)| meant(rule))
+                        .for_each(|(id, rule)| take(self, id, rule));
                 } else {
                     let (rules, hidden) = self.store.table_len(dump.table);
                     dump.left = rules + hidden;
@@ -83,13 +107,13 @@ impl Pipeline {
                     if budget == 0 {
                         return false;
                     }
-                    let Some(rule) = self.store.advance(cursor) else {
+                    let Some((id, rule)) = self.store.advance(cursor) else {
                         break;
                     };
                     budget -= 1;
                     dump.left -= 1;
-                    if rule.matching().is_within(criteria.matching) && criteria.admits(rule) {
-                        take(self.stats_of(rule, now));
+                    if meant(rule) {
+                        take(self, id, rule);
                     }
                 }
             }

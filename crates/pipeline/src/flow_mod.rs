@@ -476,7 +476,7 @@ impl Pipeline {
             cookie: rule.cookie,
         };
         let handle = self.writer.insert(rule.table, spec);
-        rule.with(handle, self.pauses)
+        rule.with(handle, self.page)
     }
 
     fn put(&mut self, rule: NewRule) {
@@ -503,10 +503,10 @@ impl Pipeline {
         if let Some(old) = self.store.get(id) {
             let same = Arc::ptr_eq(&old.behaviour, &rule.behaviour);
             if event == UpdateEvent::Modified {
-                rule.added_pause = old.added_pause;
+                rule.added_page = old.added_page;
                 told = !same || old.cookie != rule.cookie;
                 if !told {
-                    rule.changed_pause = old.changed_pause;
+                    rule.changed_page = old.changed_page;
                 }
             }
             before = (!same).then(|| Arc::clone(&old.behaviour.instructions));
@@ -552,7 +552,7 @@ struct NewRule {
 }
 
 impl NewRule {
-    fn with(self, handle: RuleRef, pauses: u32) -> Rule {
+    fn with(self, handle: RuleRef, page: u32) -> Rule {
         Rule {
             behaviour: self.behaviour,
             cookie: self.cookie,
@@ -569,8 +569,8 @@ impl NewRule {
             flags: self.flags,
             table: self.table,
             serial: 0,
-            added_pause: pauses,
-            changed_pause: pauses,
+            added_page: page,
+            changed_page: page,
         }
     }
 }

@@ -34,7 +34,7 @@ mod timers;
 pub mod twin;
 mod vacancy;
 
-pub use changes::RuleChange;
+pub use changes::{RuleChange, SeenRule};
 pub use dump::Dump;
 pub use flow_mod::FlowModOutcome;
 pub use groups::group_features;
@@ -111,8 +111,9 @@ pub struct Pipeline {
     undo: Option<batch::Undo>,
     /// Changes that nobody has been told of yet, while somebody watches.
     changes: Option<Vec<RuleChange>>,
-    /// How many pauses watchers have begun.
-    pauses: u32,
+    /// The page on which changes are noted, and how many have been.
+    page: u32,
+    noted: u32,
     /// By table: the rules that may go when it is full.
     evictions: Box<[Option<Box<eviction::Eviction>>]>,
     /// By table: when to tell how full it is.
@@ -139,7 +140,8 @@ impl Pipeline {
             dead_counters: Vec::new(),
             undo: None,
             changes: None,
-            pauses: 0,
+            page: 0,
+            noted: 0,
             evictions: (0..store::TABLES).map(|_| None).collect(),
             vacancies: vec![None; store::TABLES].into(),
             has_thresholds: false,

@@ -60,13 +60,17 @@ impl Pipeline {
     pub fn aggregate(&self, request: &FlowStatsRequest) -> Aggregate {
         let criteria = criteria(request);
         let mut sums = Aggregate::default();
-        for (_, rule) in self.within(&criteria) {
-            let totals = self.program.counters.read(rule.counter);
-            sums.packets = sums.packets.wrapping_add(totals.packets);
-            sums.bytes = sums.bytes.wrapping_add(totals.bytes);
-            sums.flows = sums.flows.saturating_add(1);
-        }
+        self.within(&criteria)
+            .for_each(|(_, rule)| self.add_counters(rule, &mut sums));
         sums
+    }
+
+    /// Adds a rule's counters.
+    pub(crate) fn add_counters(&self, rule: &Rule, sums: &mut Aggregate) {
+        let totals = self.program.counters.read(rule.counter);
+        sums.packets = sums.packets.wrapping_add(totals.packets);
+        sums.bytes = sums.bytes.wrapping_add(totals.bytes);
+        sums.flows = sums.flows.saturating_add(1);
     }
 
     /// Every rule, also hidden ones.

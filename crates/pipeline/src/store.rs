@@ -53,9 +53,9 @@ pub(crate) struct Rule {
     pub table: u8,
     /// Rules of a table were added in the order of these.
     pub serial: u64,
-    /// How many pauses of watchers had begun when it was added, and when it was changed; see [`crate::changes`].
-    pub added_pause: u32,
-    pub changed_pause: u32,
+    /// The pages on which it was added, and changed last; see [`crate::changes`].
+    pub added_page: u32,
+    pub changed_page: u32,
 }
 
 impl Rule {
@@ -268,10 +268,11 @@ impl Store {
     }
 
     /// The rule at a cursor, which moves on to the next; None at the end.
-    pub fn advance(&self, cursor: &Cursor) -> Option<&Rule> {
-        let entry = self.entry(cursor.0.load(Relaxed))?;
+    pub fn advance(&self, cursor: &Cursor) -> Option<(RuleId, &Rule)> {
+        let id = cursor.0.load(Relaxed);
+        let entry = self.entry(id)?;
         cursor.0.store(entry.next, Relaxed);
-        Some(&entry.rule)
+        Some((id, &entry.rule))
     }
 
     /// Where the cursors stand, to put them back there with [`Store::restore_cursors`] when the store is again as it was.

@@ -122,7 +122,7 @@ fn what_a_pause_missed_is_told_after_it() {
     for number in 1..5 {
         switch.mod13(add(in_port(number), number as u16)).unwrap();
     }
-    let pause = switch.pipeline.begin_pause();
+    let page = switch.pipeline.begin_page();
     let change = |number| {
         with(flow(FlowModCommand::Modify, in_port(number), 0), |change| {
             change.instructions = apply(&[output(7)]);
@@ -136,14 +136,51 @@ fn what_a_pause_missed_is_told_after_it() {
     switch
         .mod13(flow(FlowModCommand::Delete, in_port(4), 0))
         .unwrap();
-    let missed: Vec<_> = switch
-        .pipeline
-        .missed(&monitor(Match::any()), pause)
-        .iter()
-        .map(|update| (update.event, update.priority))
-        .collect();
+    let mut rules = switch.pipeline.begin_watch(&monitor(Match::any()));
+    let mut missed = Vec::new();
+    while !switch.pipeline.continue_watch(&mut rules, 1, |seen| {
+        if seen.changed_page >= page {
+            let event = if seen.added_page >= page {
+                UpdateEvent::Added
+            } else {
+                UpdateEvent::Modified
+            };
+            missed.push((event, seen.update.priority));
+        }
+    }) {}
     use UpdateEvent::*;
     assert_eq!(missed, [(Modified, 2), (Added, 3), (Added, 6)]);
+}
+
+#[test]
+fn pages_hold_few_changes_and_follow_each_other() {
+    let mut switch = Switch::new();
+    switch.pipeline.watch(true);
+    for number in 1..=600 {
+        switch.mod13(add(in_port(number), 1)).unwrap();
+    }
+    let page = switch.pipeline.begin_page();
+    switch
+        .mod13(flow(FlowModCommand::Delete, Match::any(), 0))
+        .unwrap();
+    let changes = switch.pipeline.take_changes();
+    assert_eq!(changes.len(), 1200);
+    assert!(changes.is_sorted_by_key(|change| change.page));
+    let longest = changes
+        .chunk_by(|one, next| one.page == next.page)
+        .map(<[_]>::len)
+        .max();
+    assert!(longest <= Some(256), "{longest:?}");
+    let (added, removed) = changes.split_at(600);
+    assert!(added.iter().all(|change| change.page < page));
+    for change in removed {
+        let before = added
+            .iter()
+            .find(|added| added.rule == change.rule)
+            .unwrap();
+        assert_eq!(change.added_page, before.page);
+        assert!(change.page >= page);
+    }
 }
 
 /// A table of `limit` rules that makes room, grouped by `groups`.

@@ -11,6 +11,7 @@ use openflow::Version;
 use openflow::action::{Action, Instruction, Subfield};
 use openflow::error::Error;
 use openflow::flow::{FlowMod, FlowModCommand, TABLE_ALL};
+use openflow::group::{self, Bucket, GroupCommand, GroupKind, GroupMod};
 use openflow::message::{ErrorKind, FlowModForm, Message};
 use openflow::meter::{Band, BandKind, MeterCommand, MeterConfig, MeterFlags, MeterMod};
 use openflow::port;
@@ -197,6 +198,12 @@ impl Reference {
         }
     }
 
+    /// Sends a message that is not answered.
+    fn tell(&mut self, message: &Message) {
+        let bytes = openflow::encode::encode(Version::V1_3, 7, message);
+        self.openflow.write_all(&bytes).unwrap();
+    }
+
     /// Frames that left by a port since the last call.
     fn sent(&mut self, number: u32) -> Vec<Vec<u8>> {
         let file =
@@ -296,16 +303,10 @@ fn comparable(instructions: &[Instruction]) -> bool {
             | Action::SetEthSrc(_)
             | Action::SetEthDst(_)
             | Action::SetL4Src(_)
-            | Action::SetL4Dst(_) => false,
-            // It has no meters here.
-            Action::Meter(_)
-            | Action::Controller {
-                meter_id: Some(_), ..
-            } => false,
+            | Action::SetL4Dst(_)
+            | Action::Meter(_) => false,
             // Its hash goes other ways.
             Action::Bundle(_) | Action::Multipath(_) => false,
-            // Conditions of one id with parts of several counts or priorities are nothing that a manual defines.
-            Action::Conjunction { .. } => false,
             // The reference has none of these.
             Action::CopyTtlIn | Action::CopyTtlOut | Action::PushPbb(_) | Action::PopPbb => false,
             Action::SetField { field, .. }
@@ -334,6 +335,60 @@ fn comparable(instructions: &[Instruction]) -> bool {
         Instruction::ApplyActions(actions) | Instruction::WriteActions(actions) => fit(actions),
         _ => true,
     })
+}
+
+/// Makes parts of conditions agree in number and priority: what becomes of others is nothing that a manual defines. Each rule is part of one condition, and no
+/// two conditions, nor a condition and another rule, have the same priority.
+fn agree(change: &mut FlowMod) {
+    const FIRST: u16 = 50_000;
+    for instruction in &mut change.instructions {
+        let Instruction::ApplyActions(actions) = instruction else {
+            continue;
+        };
+        let mut first = None;
+        actions.retain_mut(|action| {
+            let Action::Conjunction {
+                id,
+                clause,
+                clauses,
+            } = action
+            else {
+                return true;
+            };
+            *clauses = 2;
+            *clause %= 2;
+            change.priority = FIRST + *first.get_or_insert(*id) as u16;
+            first == Some(*id)
+        });
+    }
+}
+
+/// Groups that both have: all, indirect and fast failover, of buckets that both take.
+fn groups(random: &mut Random) -> Vec<GroupMod> {
+    let mut all = Vec::new();
+    while all.len() < common::generate::GROUPS as usize {
+        let mut change = common::generate::groups::group_change(random);
+        let plain = |bucket: &mut Bucket| {
+            // What is watched is another test's.
+            (bucket.watch_port, bucket.watch_group) = (port::ANY, group::ANY);
+            if change.kind == GroupKind::FastFailover {
+                bucket.watch_port = MARKER_PORT;
+            }
+            // Both take others for a mistake, in different ways.
+            let other =
+                |action: &Action| matches!(action, Action::Group(_) | Action::Resubmit { .. });
+            let actions = bucket.actions.clone();
+            !actions.iter().any(other) && comparable(&[Instruction::WriteActions(actions)])
+        };
+        if change.kind != GroupKind::Select
+            && change.command == GroupCommand::Add
+            && change.buckets.iter_mut().all(plain)
+        {
+            change.group = all.len() as u32;
+            all.push(change);
+        }
+    }
+    all
 }
 
 /// What leaves by each port as the twin sees it.
@@ -420,13 +475,7 @@ fn never_exceeded(number: u32) -> MeterMod {
 fn open_vswitch_does_the_same() {
     let mut reference = Reference::start();
     let first = number("SLUICE_SEED", 1);
-    let meters: Vec<u8> = (1..=4)
-        .flat_map(|number| {
-            let message = Message::MeterMod(never_exceeded(number));
-            openflow::encode::encode(Version::V1_3, 7, &message)
-        })
-        .collect();
-    reference.openflow.write_all(&meters).unwrap();
+    (1..=4).for_each(|number| reference.tell(&Message::MeterMod(never_exceeded(number))));
     let (mut packets, mut left, mut refused) = (0, 0, 0);
     for seed in first..first + number("SLUICE_CASES", 100) {
         let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
@@ -441,7 +490,8 @@ fn open_vswitch_does_the_same() {
         let (pushes, pops) = (random.one_in(2), random.one_in(2));
         let count = random.pick(&[20, 60, 300]);
         while changes.len() < count {
-            let change = change(&mut random, &mut known);
+            let mut change = change(&mut random, &mut known);
+            agree(&mut change);
             let text = format!("{:?}", change.instructions);
             // In 1.3 a meter is an instruction, and nothing says one inside a clone.
             let metered_clone = text.contains("Clone") && text.contains("Meter(");
@@ -465,6 +515,24 @@ fn open_vswitch_does_the_same() {
                 .pipeline
                 .meter_mod(&change, pipeline::Clock::from_ms(1))
                 .unwrap();
+        }
+        reference.tell(&Message::GroupMod(GroupMod {
+            command: GroupCommand::Delete,
+            kind: GroupKind::All,
+            group: group::ALL,
+            command_bucket: group::BUCKET_ALL,
+            buckets: Vec::new(),
+            selection: None,
+        }));
+        for change in groups(&mut random) {
+            let now = pipeline::Clock::from_ms(1);
+            if switch
+                .pipeline
+                .group_mod(&change, Version::V1_3, now)
+                .is_ok()
+            {
+                reference.tell(&Message::GroupMod(change));
+            }
         }
         let theirs = reference.send(&changes);
         for (change, theirs) in changes.iter().zip(theirs) {

@@ -1,16 +1,18 @@
 //! OpenFlow connections from outside: `ovs-ofctl` and raw controllers against a bridge whose switch is a list of rules.
 
+use openflow::action::{Action, Instruction};
 use openflow::error::Error;
 use openflow::flow::{
     FlowMod, FlowModCommand, FlowRemoved, FlowRemovedReason, FlowStats, FlowStatsRequest, TABLE_ALL,
 };
 use openflow::group::{GroupDescription, GroupMod, GroupStats};
 use openflow::message::{
-    Features, Fragments, Hello, Message, NO_BUFFER, PacketIn, PacketInFormat, PacketInReason,
-    PacketOut, QueueRequest, Role, RoleMessage,
+    ErrorKind, Features, FlowFormat, Fragments, Hello, Message, MultipartReply, MultipartRequest,
+    NO_BUFFER, PacketIn, PacketInFormat, PacketInReason, PacketOut, QueueRequest, Role,
+    RoleMessage,
 };
 use openflow::meter::{MeterConfig, MeterMod, MeterStats};
-use openflow::monitor::{MonitorRequest, RuleUpdate};
+use openflow::monitor::MonitorRequest;
 use openflow::port::{
     self, PortConfig, PortDescription, PortMod, PortReason, PortStats, PortStatus,
 };
@@ -21,6 +23,7 @@ use openflow::stats::{
 use openflow::version::ALL_VERSIONS;
 use openflow::{DecodeOptions, Version, decode, encode, frame_length};
 use packet::{Field, Match};
+use pipeline::SeenRule;
 use std::cell::{Cell, RefCell};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -30,7 +33,9 @@ use std::process::Command;
 use std::rc::Rc;
 use std::sync::mpsc;
 use std::time::Duration;
-use switchd::openflow::{ControllerSettings, FlowDump, LocalFuture, OpenFlow, Switch};
+use switchd::openflow::{
+    ControllerSettings, FlowDump, LocalFuture, OpenFlow, Switch, WatchedRules,
+};
 use switchd::streams::{Tls, TlsFiles};
 
 /// Longest that anything here may take.
@@ -87,6 +92,22 @@ impl FlowDump for Slices {
     fn next(&mut self, budget: usize, take: &mut dyn FnMut(&FlowStats)) -> bool {
         self.0.by_ref().take(budget).for_each(|rule| take(&rule));
         self.0.len() == 0
+    }
+    fn sum(&mut self, budget: usize, sums: &mut Aggregate) -> bool {
+        self.next(budget, &mut |rule| {
+            sums.packets += rule.packets;
+            sums.bytes += rule.bytes;
+            sums.flows += 1;
+        })
+    }
+}
+
+/// Nobody monitors here.
+struct Unwatched;
+
+impl WatchedRules for Unwatched {
+    fn next(&mut self, _budget: usize, _take: &mut dyn FnMut(SeenRule)) -> bool {
+        true
     }
 }
 
@@ -218,26 +239,14 @@ impl Switch for Rules {
     fn take_changes(&self) -> Vec<pipeline::RuleChange> {
         Vec::new()
     }
-    fn monitored(&self, _monitor: &MonitorRequest) -> Vec<RuleUpdate> {
-        Vec::new()
+    fn watched(&self, _monitor: &MonitorRequest) -> Box<dyn WatchedRules + '_> {
+        Box::new(Unwatched)
     }
-    fn begin_pause(&self) -> u32 {
+    fn begin_page(&self) -> u32 {
         0
-    }
-    fn missed(&self, _monitor: &MonitorRequest, _pause: u32) -> Vec<RuleUpdate> {
-        Vec::new()
     }
     fn take_table_status(&self) -> Vec<TableStatus> {
         Vec::new()
-    }
-    fn aggregate(&self, request: &FlowStatsRequest) -> Result<Aggregate, Error> {
-        let mut sums = Aggregate::default();
-        self.flows(request)?.next(usize::MAX, &mut |rule| {
-            sums.packets += rule.packets;
-            sums.bytes += rule.bytes;
-            sums.flows += 1;
-        });
-        Ok(sums)
     }
     fn table_stats(&self) -> Vec<TableStats> {
         (0..254)
@@ -613,6 +622,54 @@ fn errors_reach_the_client() {
         0,
         "a bundle is done whole or not at all"
     );
+}
+
+#[test]
+fn a_dump_without_a_rule_that_is_there_is_an_error() {
+    let bridge = Bridge::start();
+    // 8 bytes each in 1.0, 16 later.
+    let outputs = vec![
+        Action::Output {
+            port: 1,
+            max_len: 0
+        };
+        4090
+    ];
+    let change = FlowMod::add(Match::any(), 7, vec![Instruction::ApplyActions(outputs)]);
+    let mut old = bridge.manage(Version::V1_0);
+    old.send(&Message::FlowMod {
+        change,
+        form: Default::default(),
+    });
+    let dump = Message::MultipartRequest {
+        request: MultipartRequest::Flow {
+            request: FlowStatsRequest {
+                table: TABLE_ALL,
+                matching: Match::any(),
+                cookie: 0,
+                cookie_mask: 0,
+                out_port: port::ANY,
+                out_group: u32::MAX,
+            },
+            format: FlowFormat::Standard,
+        },
+        more: false,
+    };
+    let answer = old.ask(&dump);
+    let Message::MultipartReply {
+        reply: MultipartReply::Flow { flows, .. },
+        ..
+    } = answer
+    else {
+        panic!("{answer:?}");
+    };
+    assert_eq!(flows.len(), 1);
+    let mut new = bridge.manage(Version::V1_3);
+    let Message::Error(error) = new.ask(&dump) else {
+        panic!("no error");
+    };
+    assert_eq!(error.kind, ErrorKind::Known(Error::MultipartOverflow));
+    assert_eq!(new.receive_all(), []);
 }
 
 #[test]

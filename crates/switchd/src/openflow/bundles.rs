@@ -62,6 +62,7 @@ impl Session {
         xid: u32,
         control: BundleControl,
     ) -> Result<Next, Error> {
+        self.may_write()?;
         let mut bundles = self.bundles.0.borrow_mut();
         let (next, answer) = match control.command {
             BundleCommand::OpenRequest => {

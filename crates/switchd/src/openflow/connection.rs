@@ -110,6 +110,7 @@ pub(super) async fn run(
         reason = probe(&session, &last_heard, observer) => reason,
         never = session.expire_bundles() => match never {},
         never = session.release_packet_ins() => match never {},
+        never = session.follow_monitors(hub) => match never {},
         () = session.closing.notified() => "disconnecting".into(),
     }
 }
@@ -216,15 +217,11 @@ async fn read(
                     let reply = encode(session.version, xid, &Message::BarrierReply);
                     session.outbox.send(reply);
                 }
-                Next::Dump {
-                    xid,
-                    request,
-                    format,
-                } => {
+                Next::Answer { xid, question } => {
                     if std::mem::take(&mut changed) {
                         hub.switch().publish();
                     }
-                    if let Err(error) = session.dump(hub, xid, &request, format).await {
+                    if let Err(error) = session.answer(hub, xid, &question).await {
                         let bytes = &inbox.bytes[start..end];
                         session.send_error(bytes, error);
                     }
@@ -288,7 +285,6 @@ async fn write(hub: &Hub, session: &Session, writer: &mut (impl AsyncWrite + Unp
             return format!("connection dropped ({reason})");
         }
         session.outbox.written(bytes.len());
-        session.resume_monitors(hub);
     }
 }
 

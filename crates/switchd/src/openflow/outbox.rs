@@ -47,6 +47,7 @@ pub(super) struct Outbox {
     overflowed: Cell<bool>,
     filled: Notify,
     drained: Notify,
+    wrote: Notify,
 }
 
 impl Outbox {
@@ -100,10 +101,7 @@ impl Outbox {
         if self.bytes.get() <= CLOSE_LIMIT {
             return false;
         }
-        if !self.overflowed.replace(true) {
-            OVERFLOWED.increment();
-        }
-        self.filled.notify_one();
+        self.overflow();
         true
     }
 
@@ -168,16 +166,36 @@ impl Outbox {
     /// Says that `n` bytes have been written: only then do they stop to count.
     pub(super) fn written(&self, n: usize) {
         self.bytes.set(self.bytes.get().saturating_sub(n));
-        if self.bytes.get() <= REPLY_LIMIT {
-            self.drained.notify_one();
+        if self.has_room() {
+            // Whoever waits looks again before others run, so no notice is lost.
+            self.drained.notify_waiters();
         }
+        self.wrote.notify_one();
+    }
+
+    /// Whether requests may be served.
+    pub(super) fn has_room(&self) -> bool {
+        self.bytes.get() <= REPLY_LIMIT
     }
 
     /// Waits until requests may be served again.
     pub(super) async fn room(&self) {
-        while self.bytes.get() > REPLY_LIMIT {
+        while !self.has_room() {
             self.drained.notified().await;
         }
+    }
+
+    /// Waits until something has been written since the last call; for one who waits.
+    pub(super) async fn progress(&self) {
+        self.wrote.notified().await;
+    }
+
+    /// Says that the connection is to be closed, because the peer does not take what it must know.
+    pub(super) fn overflow(&self) {
+        if !self.overflowed.replace(true) {
+            OVERFLOWED.increment();
+        }
+        self.filled.notify_one();
     }
 }
 

@@ -14,6 +14,7 @@ use openflow::message::{
     AsyncConfig, AsyncKind, FlowFormat, Message, MultipartReply, MultipartRequest, PacketIn,
     PacketInFormat, PacketInReason, QueueRequest, Role, RoleMessage, SwitchConfig,
 };
+use openflow::monitor::MonitorRequest;
 use openflow::port::PortNo;
 use openflow::stats::TableFeatures;
 use openflow::{Error, Header, Version, encode, encode_error, encode_multipart, port};
@@ -47,17 +48,25 @@ pub(super) enum Next {
     Changed,
     /// Waits for the switch, then answers the barrier with this transaction id.
     Barrier(u32),
-    /// Answers a request for rules, slice by slice.
-    Dump {
+    /// Answers a question about many rules, slice by slice.
+    Answer {
         /// The request's transaction id.
         xid: u32,
-        /// Which rules.
-        request: Box<FlowStatsRequest>,
-        /// Which message answers.
-        format: FlowFormat,
+        /// What is asked.
+        question: Question,
     },
     /// Ends the connection.
     Close(&'static str),
+}
+
+/// A question about many rules.
+pub(super) enum Question {
+    /// Their statistics, and which message answers.
+    Flows(Box<FlowStatsRequest>, FlowFormat),
+    /// The sums over them.
+    Sums(Box<FlowStatsRequest>, FlowFormat),
+    /// That monitors begin, change or end.
+    Monitors(Vec<MonitorRequest>),
 }
 
 /// What may change while a connection is up, by its controller's row.
@@ -332,16 +341,6 @@ impl Session {
             }
             Message::BundleAdd(add) => self.bundle_add(bytes, xid, add)?,
             Message::MultipartRequest {
-                request: MultipartRequest::Flow { request, format },
-                more: false,
-            } => {
-                return Ok(Next::Dump {
-                    xid,
-                    request: Box::new(request),
-                    format,
-                });
-            }
-            Message::MultipartRequest {
                 request: MultipartRequest::TableFeatures(tables),
                 more,
             } => self.change_tables(hub, xid, tables, more)?,
@@ -350,7 +349,20 @@ impl Session {
                 if more {
                     return Err(Error::MultipartOverflow);
                 }
-                self.multipart(hub, xid, request)?;
+                let question = match request {
+                    MultipartRequest::Flow { request, format } => {
+                        Question::Flows(Box::new(request), format)
+                    }
+                    MultipartRequest::Aggregate { request, format } => {
+                        Question::Sums(Box::new(request), format)
+                    }
+                    MultipartRequest::FlowMonitor(requests) => Question::Monitors(requests),
+                    other => {
+                        self.multipart(hub, xid, other)?;
+                        return Ok(Next::Continue);
+                    }
+                };
+                return Ok(Next::Answer { xid, question });
             }
             other => self.control(hub, xid, other)?,
         }
@@ -442,6 +454,20 @@ impl Session {
         Ok(())
     }
 
+    /// Answers a question about many rules.
+    pub(super) async fn answer(
+        &self,
+        hub: &Hub,
+        xid: u32,
+        question: &Question,
+    ) -> Result<(), Error> {
+        match question {
+            Question::Flows(request, format) => self.dump(hub, xid, request, *format).await,
+            Question::Sums(request, format) => self.sum(hub, xid, request, *format).await,
+            Question::Monitors(requests) => self.monitor(hub, xid, requests).await,
+        }
+    }
+
     pub(super) fn may_write(&self) -> Result<(), Error> {
         if self.role.get() == Role::Secondary {
             return Err(Error::IsSlave);
@@ -505,12 +531,9 @@ impl Session {
         let switch = hub.switch();
         let reply = match request {
             // These have been dealt with.
-            MultipartRequest::Flow { .. } => return Ok(()),
-            MultipartRequest::FlowMonitor(requests) => return self.monitor(hub, xid, requests),
-            MultipartRequest::Aggregate { request, format } => MultipartReply::Aggregate {
-                sums: switch.aggregate(&request)?,
-                format,
-            },
+            MultipartRequest::Flow { .. }
+            | MultipartRequest::Aggregate { .. }
+            | MultipartRequest::FlowMonitor(_) => return Ok(()),
             MultipartRequest::Description => MultipartReply::Description(switch.description()),
             MultipartRequest::Table => MultipartReply::Table(switch.table_stats()),
             MultipartRequest::Port(number) => MultipartReply::Port(switch.port_stats(number)?),

@@ -4,7 +4,7 @@ use openflow::flow::{FlowMod, FlowStats, FlowStatsRequest};
 use openflow::group::{GroupDescription, GroupMod, GroupStats};
 use openflow::message::{Features, Fragments, PacketIn, PacketOut, QueueRequest};
 use openflow::meter::{MeterConfig, MeterMod, MeterStats};
-use openflow::monitor::{MonitorRequest, RuleUpdate};
+use openflow::monitor::MonitorRequest;
 use openflow::port::{PortDescription, PortMod, PortNo, PortStats};
 use openflow::stats::{
     Aggregate, Description, GroupFeatures, MeterFeatures, QueueDescription, QueueStats,
@@ -12,7 +12,7 @@ use openflow::stats::{
 };
 use openflow::tlv::{TlvTable, TlvTableMod};
 use openflow::{Error, Message, Version};
-use pipeline::RuleChange;
+use pipeline::{RuleChange, SeenRule};
 use std::future::Future;
 use std::pin::Pin;
 
@@ -24,6 +24,15 @@ pub trait FlowDump {
     /// Looks at up to `budget` more rules and gives those that are meant to `take`; true when it has come to its end. Every rule that is there from
     /// beginning to end comes once.
     fn next(&mut self, budget: usize, take: &mut dyn FnMut(&FlowStats)) -> bool;
+
+    /// Likewise, adding the counters of those that are meant to `sums`.
+    fn sum(&mut self, budget: usize, sums: &mut Aggregate) -> bool;
+}
+
+/// The rules that a monitor's filters let through, in slices like [`FlowDump`]'s.
+pub trait WatchedRules {
+    /// Looks at up to `budget` more rules and gives those that are meant to `take`; true when it has come to its end.
+    fn next(&mut self, budget: usize, take: &mut dyn FnMut(SeenRule)) -> bool;
 }
 
 /// A bridge, as controllers see it.
@@ -99,20 +108,14 @@ pub trait Switch {
     /// The changes of rules since the last call, in order.
     fn take_changes(&self) -> Vec<RuleChange>;
 
-    /// The rules that a monitor's filters let through.
-    fn monitored(&self, monitor: &MonitorRequest) -> Vec<RuleUpdate>;
+    /// Begins to look at the rules that a monitor's filters let through.
+    fn watched(&self, monitor: &MonitorRequest) -> Box<dyn WatchedRules + '_>;
 
-    /// Begins a pause of a monitoring connection; its number.
-    fn begin_pause(&self) -> u32;
-
-    /// What has happened to the rules that are still there since a pause began.
-    fn missed(&self, monitor: &MonitorRequest, pause: u32) -> Vec<RuleUpdate>;
+    /// Begins a page of changes; its number (see [`RuleChange::page`]).
+    fn begin_page(&self) -> u32;
 
     /// Tables that have filled up or emptied past a threshold since the last call.
     fn take_table_status(&self) -> Vec<TableStatus>;
-
-    /// Sums over the rules that the request means.
-    fn aggregate(&self, request: &FlowStatsRequest) -> Result<Aggregate, Error>;
 
     /// Tables' counters.
     fn table_stats(&self) -> Vec<TableStats>;

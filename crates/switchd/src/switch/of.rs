@@ -2,19 +2,19 @@
 
 use super::bridge::{Bridge, Port};
 use super::tables::{BridgeDump, TABLES};
-use crate::openflow::{FlowDump, LocalFuture, Switch};
+use crate::openflow::{FlowDump, LocalFuture, Switch, WatchedRules};
 use openflow::flow::{FlowMod, FlowStatsRequest};
 use openflow::group::{GroupDescription, GroupMod, GroupStats};
 use openflow::message::{Capabilities, Features, Fragments, PacketIn, PacketOut, QueueRequest};
 use openflow::meter::{MeterConfig, MeterMod, MeterStats};
-use openflow::monitor::{MonitorRequest, RuleUpdate};
+use openflow::monitor::MonitorRequest;
 use openflow::port::{
     self, PortConfig, PortDescription, PortFeatures, PortMod, PortNo, PortReason, PortState,
     PortStats, PortStatus,
 };
 use openflow::stats::{
-    Aggregate, Description, GroupFeatures, MeterFeatures, QueueDescription, QueueStats,
-    TableConfig, TableFeatures, TableStats, TableStatus,
+    Description, GroupFeatures, MeterFeatures, QueueDescription, QueueStats, TableConfig,
+    TableFeatures, TableStats, TableStatus,
 };
 use openflow::tlv::{TlvTable, TlvTableMod};
 use openflow::{Error, Message, Version};
@@ -453,25 +453,17 @@ impl Switch for Bridge {
         self.pipeline.borrow_mut().take_changes()
     }
 
-    fn monitored(&self, monitor: &MonitorRequest) -> Vec<RuleUpdate> {
-        self.pipeline.borrow().monitored(monitor)
+    fn watched(&self, monitor: &MonitorRequest) -> Box<dyn WatchedRules + '_> {
+        let dump = self.pipeline.borrow_mut().begin_watch(monitor);
+        Box::new(BridgeDump { bridge: self, dump })
     }
 
-    fn begin_pause(&self) -> u32 {
-        self.pipeline.borrow_mut().begin_pause()
-    }
-
-    fn missed(&self, monitor: &MonitorRequest, pause: u32) -> Vec<RuleUpdate> {
-        self.pipeline.borrow().missed(monitor, pause)
+    fn begin_page(&self) -> u32 {
+        self.pipeline.borrow_mut().begin_page()
     }
 
     fn take_table_status(&self) -> Vec<TableStatus> {
         self.changed_vacancies()
-    }
-
-    fn aggregate(&self, request: &FlowStatsRequest) -> Result<Aggregate, Error> {
-        let pipeline = self.pipeline.borrow();
-        Ok(pipeline.aggregate(&pipeline.resolve_request(request)?))
     }
 
     fn table_stats(&self) -> Vec<TableStats> {

@@ -4,12 +4,15 @@
 //! Both may switch eviction on, and it is on while either wants it. A name from the database stands before one from a controller.
 
 use super::bridge::Bridge;
-use crate::openflow::FlowDump;
+use crate::openflow::{FlowDump, WatchedRules};
 use openflow::action::Subfield;
 use openflow::flow::FlowStats;
-use openflow::stats::{EVICTION, TableConfig, TableFeatures, TableStatus, VACANCY_EVENTS, Vacancy};
+use openflow::stats::{
+    Aggregate, EVICTION, TableConfig, TableFeatures, TableStatus, VACANCY_EVENTS, Vacancy,
+};
 use openflow::{Error, Version};
 use packet::fields::FIELDS;
+use pipeline::SeenRule;
 use std::collections::BTreeSet;
 
 /// Tables that OpenFlow sees: 0 to 253.
@@ -30,6 +33,18 @@ impl FlowDump for BridgeDump<'_> {
         let now = self.bridge.switch().now();
         let mut pipeline = self.bridge.pipeline.borrow_mut();
         pipeline.continue_dump(&mut self.dump, now, budget, |stats| take(&stats))
+    }
+
+    fn sum(&mut self, budget: usize, sums: &mut Aggregate) -> bool {
+        let mut pipeline = self.bridge.pipeline.borrow_mut();
+        pipeline.continue_aggregate(&mut self.dump, budget, sums)
+    }
+}
+
+impl WatchedRules for BridgeDump<'_> {
+    fn next(&mut self, budget: usize, take: &mut dyn FnMut(SeenRule)) -> bool {
+        let mut pipeline = self.bridge.pipeline.borrow_mut();
+        pipeline.continue_watch(&mut self.dump, budget, take)
     }
 }
 
