@@ -444,6 +444,9 @@ def a_change_of_very_many_rules_reaches_who_watches(lab):
     other, early, late = Client(switch, 4), Client(switch, 5), Client(switch, 5)
     numbers = range(1, 200001)
 
+    def metadata_is(number):
+        return bytes.fromhex("80000408") + struct.pack("!Q", number)
+
     def watch(client):
         # Initial, added, removed, modified; every table.
         client.send(18, struct.pack("!HHI", 16, 0, 0) + struct.pack("!IIIHBB", 7, 0xffffffff, 0xffffffff, 0xf, 255, 0) + oxm(), 42)
@@ -467,18 +470,18 @@ def a_change_of_very_many_rules_reaches_who_watches(lab):
                         known[match] = rest[16:24]
                 rest = rest[length:]
         return known
-    other.socket.sendall(b"".join(other.message(FLOW_MOD, flow_mod(port_is(number), cookie=number), 5) for number in numbers))
+    other.socket.sendall(b"".join(other.message(FLOW_MOD, flow_mod(metadata_is(number), cookie=number), 5) for number in numbers))
     equal(other.barrier(), [], "errors")
     watch(early)
     known = hear(early, {}, lambda known: len(known) == len(numbers))
     # Begins while rules change, and does not read until they are all gone but the last few.
     watch(late)
-    other.socket.sendall(b"".join(other.message(FLOW_MOD, flow_mod(port_is(number), command=4), 5) for number in numbers[::2]))
-    other.socket.sendall(b"".join(other.message(FLOW_MOD, flow_mod(port_is(number), cookie=5, out=2, command=2), 5) for number in numbers[1::4]))
+    other.socket.sendall(b"".join(other.message(FLOW_MOD, flow_mod(metadata_is(number), command=4), 5) for number in numbers[::2]))
+    other.socket.sendall(b"".join(other.message(FLOW_MOD, flow_mod(metadata_is(number), cookie=5, out=2, command=2), 5) for number in numbers[1::4]))
     equal(other.barrier(), [], "errors")
     other.socket.sendall(other.message(FLOW_MOD, flow_mod(command=3), 5))
     equal(other.barrier(), [], "errors")
-    other.socket.sendall(other.message(FLOW_MOD, flow_mod(port_is(4711), cookie=9), 5))
+    other.socket.sendall(other.message(FLOW_MOD, flow_mod(metadata_is(4711), cookie=9), 5))
     equal(other.barrier(), [], "errors")
     for client, seen in ((early, known), (late, {})):
         seen = hear(client, seen, lambda known: len(known) == 1 and list(known.values()) == [struct.pack("!Q", 9)])

@@ -822,7 +822,7 @@ fn packet_in(version: Version) -> impl Strategy<Value = Message> {
         })
 }
 
-fn table_features() -> impl Strategy<Value = TableFeatures> {
+fn table_features(version: Version) -> impl Strategy<Value = TableFeatures> {
     (
         any::<u8>(),
         text(31),
@@ -830,13 +830,20 @@ fn table_features() -> impl Strategy<Value = TableFeatures> {
         any::<[u32; 2]>(),
         vec(any::<u8>(), 0..20),
     )
-        .prop_map(|(table, name, metadata, words, next_tables)| {
+        .prop_map(move |(table, name, metadata, words, next_tables)| {
             let kinds = |bits: u32, set_fields: &[Field]| ActionKinds {
                 actions: (bits & 0x0fff_ffff).into(),
                 set_fields: set_fields.to_vec(),
             };
             let rules = RuleKinds {
-                instructions: InstructionKinds::from_bits_truncate(words[0]),
+                // A meter is an action in 1.5.
+                instructions: InstructionKinds::from_bits_truncate(words[0]).difference(
+                    if version >= Version::V1_5 {
+                        InstructionKinds::METER
+                    } else {
+                        InstructionKinds::empty()
+                    },
+                ),
                 next_tables,
                 write: kinds(words[0], &[Field::EthDst]),
                 apply: kinds(words[1], &[Field::EthDst, Field::VlanVid, Field::Reg2]),
@@ -1266,7 +1273,7 @@ fn plain(version: Version) -> BoxedStrategy<Message> {
                 })),
             }),
         ]);
-        prop_oneof![1 => fixed, 1 => vec(table_features(), 0..3).prop_map(move |tables| reply(MultipartReply::TableFeatures(tables)))].boxed()
+        prop_oneof![1 => fixed, 1 => vec(table_features(version), 0..3).prop_map(move |tables| reply(MultipartReply::TableFeatures(tables)))].boxed()
     } else {
         Just(Message::BarrierRequest).boxed()
     };

@@ -11,7 +11,6 @@ use openflow::Version;
 use openflow::action::{Action, Instruction, Subfield};
 use openflow::error::Error;
 use openflow::flow::{FlowMod, FlowModCommand, TABLE_ALL};
-use openflow::group::{self, Bucket, GroupCommand, GroupKind, GroupMod};
 use openflow::message::{ErrorKind, FlowModForm, Message};
 use openflow::meter::{Band, BandKind, MeterCommand, MeterConfig, MeterFlags, MeterMod};
 use openflow::port;
@@ -337,7 +336,7 @@ fn comparable(instructions: &[Instruction]) -> bool {
     })
 }
 
-/// Makes parts of conditions agree in number and priority: what becomes of others is nothing that a manual defines. Each rule is part of one condition, and no
+/// Makes parts of conditions agree in number and priority: what becomes of others is nothing that a manual defines. Each rule is one part of one condition, and no
 /// two conditions, nor a condition and another rule, have the same priority.
 fn agree(change: &mut FlowMod) {
     const FIRST: u16 = 50_000;
@@ -345,7 +344,7 @@ fn agree(change: &mut FlowMod) {
         let Instruction::ApplyActions(actions) = instruction else {
             continue;
         };
-        let mut first = None;
+        let mut is_part = false;
         actions.retain_mut(|action| {
             let Action::Conjunction {
                 id,
@@ -357,38 +356,10 @@ fn agree(change: &mut FlowMod) {
             };
             *clauses = 2;
             *clause %= 2;
-            change.priority = FIRST + *first.get_or_insert(*id) as u16;
-            first == Some(*id)
+            change.priority = FIRST + *id as u16;
+            !std::mem::replace(&mut is_part, true)
         });
     }
-}
-
-/// Groups that both have: all, indirect and fast failover, of buckets that both take.
-fn groups(random: &mut Random) -> Vec<GroupMod> {
-    let mut all = Vec::new();
-    while all.len() < common::generate::GROUPS as usize {
-        let mut change = common::generate::groups::group_change(random);
-        let plain = |bucket: &mut Bucket| {
-            // What is watched is another test's.
-            (bucket.watch_port, bucket.watch_group) = (port::ANY, group::ANY);
-            if change.kind == GroupKind::FastFailover {
-                bucket.watch_port = MARKER_PORT;
-            }
-            // Both take others for a mistake, in different ways.
-            let other =
-                |action: &Action| matches!(action, Action::Group(_) | Action::Resubmit { .. });
-            let actions = bucket.actions.clone();
-            !actions.iter().any(other) && comparable(&[Instruction::WriteActions(actions)])
-        };
-        if change.kind != GroupKind::Select
-            && change.command == GroupCommand::Add
-            && change.buckets.iter_mut().all(plain)
-        {
-            change.group = all.len() as u32;
-            all.push(change);
-        }
-    }
-    all
 }
 
 /// What leaves by each port as the twin sees it.
@@ -504,6 +475,8 @@ fn open_vswitch_does_the_same() {
                 && !odd
                 && !metered_clone
                 && !unknown
+                // They go before all others, and most are parts of conditions that lead to no rule.
+                && (!text.contains("Conjunction") || random.one_in(4))
             {
                 changes.push(change);
             }
@@ -515,24 +488,6 @@ fn open_vswitch_does_the_same() {
                 .pipeline
                 .meter_mod(&change, pipeline::Clock::from_ms(1))
                 .unwrap();
-        }
-        reference.tell(&Message::GroupMod(GroupMod {
-            command: GroupCommand::Delete,
-            kind: GroupKind::All,
-            group: group::ALL,
-            command_bucket: group::BUCKET_ALL,
-            buckets: Vec::new(),
-            selection: None,
-        }));
-        for change in groups(&mut random) {
-            let now = pipeline::Clock::from_ms(1);
-            if switch
-                .pipeline
-                .group_mod(&change, Version::V1_3, now)
-                .is_ok()
-            {
-                reference.tell(&Message::GroupMod(change));
-            }
         }
         let theirs = reference.send(&changes);
         for (change, theirs) in changes.iter().zip(theirs) {

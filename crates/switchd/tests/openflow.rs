@@ -633,7 +633,7 @@ fn a_dump_without_a_rule_that_is_there_is_an_error() {
             port: 1,
             max_len: 0
         };
-        4090
+        4095
     ];
     let change = FlowMod::add(Match::any(), 7, vec![Instruction::ApplyActions(outputs)]);
     let mut old = bridge.manage(Version::V1_0);
