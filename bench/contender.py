@@ -161,6 +161,12 @@ class Contender(harness.Switch):
         """Mpps that go out."""
         return rate_of(self.count(seconds))
 
+    def silence(self):
+        """Ends the traffic, and waits until the counters stand: while a long list of rules is read, the last ones would count on."""
+        self.vsctl("del-port", "in")
+        # Open vSwitch brings rules' counters up to date about once a second.
+        time.sleep(2)
+
     def wrong(self, hits):
         """The share of packets that were counted on a rule they do not belong to; None where too few went through to tell."""
         got = self.rule_packets(self.management)

@@ -58,6 +58,7 @@ def measure(lab, results, row, case, pcap, label, command, seconds):
         results.add(row, label, rate_of(counts))
         results.add(row, f"{label} ns", max(switch.cycles(), default=0) / cycles_per_ns())
         results.add(row, f"{label} MB", switch.memory_mb())
+        switch.silence()
         wrong = switch.wrong(case.hits) if case.hits else wrong_ports(counts, case.frames, case.stations) if case.stations else None
         results.add(row, f"{label} wrong", wrong)
 
