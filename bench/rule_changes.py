@@ -14,7 +14,7 @@ net_pcap into net_null, then measures, with the worker busy all the time:
     pipelined     flow mods written to one connection as fast as it takes them, then one barrier             rules/s
     delete        one flow mod that deletes them all                                                         ms
     barrier       one flow mod and a barrier at a time, with the rules in place: from sending to the reply   ms, median and p99
-    lookups       Mpps before, and during each of the three as a share of that
+    lookups       Mpps before, and during each of the three, and with the rules in place and nothing going on, as a share of that
 
 What it prints are medians over the rounds, and each one's ratio to the last daemon's.
 """
@@ -81,6 +81,8 @@ def measure(switch, count, file):
         connection.barrier(count + 10)
         results["pipelined"] = count / (time.monotonic() - begin)
     check_rules(switch, count + 1)
+    with watching(switch, results, "lookups after pipelined"):
+        time.sleep(1)
     waits = []
     for number in range(BARRIERS):
         message = flow_mod(number * 31 % count, 2 * number + 1) + header(BARRIER_REQUEST, 0, 2 * number + 2)
@@ -134,7 +136,7 @@ def report(results, labels):
     print(f"{'':28}" + "".join(f"{label:>14}" for label in labels) + (f"{'ratio':>10}" if len(labels) > 1 else ""))
     for name in results.rows:
         medians = [results.median(name, label) for label in labels]
-        if name.startswith("lookups during"):
+        if name.startswith("lookups "):
             shares = [median / results.median("lookups", label) for median, label in zip(medians, labels)]
             print(f"{name:28}" + "".join(f"{share:>13.0%} " for share in shares))
             continue

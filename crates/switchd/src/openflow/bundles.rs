@@ -7,8 +7,9 @@ use super::session::{Next, Session};
 use crate::clock;
 use openflow::message::{BundleAdd, BundleCommand, BundleControl, Message};
 use openflow::{Error, encode_error};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 /// Bundles that one connection may have open.
 const MAX_BUNDLES: usize = 64;
@@ -16,10 +17,37 @@ const MAX_BUNDLES: usize = 64;
 const MAX_BUNDLED: usize = 1 << 20;
 /// Their bytes altogether, so that long ones do not take the memory that short ones leave.
 const MAX_BUNDLED_BYTES: usize = 256 << 20;
+/// How many times as much may wait in the bundles of all connections of a bridge.
+const BRIDGE: usize = 2;
 /// Milliseconds after which a bundle that is not touched is thrown away, as Open vSwitch does it.
 const IDLE_LIMIT: i64 = 10_000;
 /// Bytes of a message that are kept for an error to quote.
 const QUOTED: usize = 64;
+
+/// What waits in the bundles of all connections of a bridge.
+#[derive(Default)]
+pub(super) struct Bundled {
+    messages: Cell<usize>,
+    bytes: Cell<usize>,
+}
+
+impl Bundled {
+    /// Takes up one more message, if there is room.
+    fn add(&self, bytes: usize) -> bool {
+        let (messages, bytes) = (self.messages.get() + 1, self.bytes.get() + bytes);
+        let fits = messages <= BRIDGE * MAX_BUNDLED && bytes <= BRIDGE * MAX_BUNDLED_BYTES;
+        if fits {
+            self.messages.set(messages);
+            self.bytes.set(bytes);
+        }
+        fits
+    }
+
+    fn remove(&self, messages: usize, bytes: usize) {
+        self.messages.set(self.messages.get() - messages);
+        self.bytes.set(self.bytes.get() - bytes);
+    }
+}
 
 /// A bundle that is being put together.
 struct Bundle {
@@ -33,11 +61,20 @@ struct Bundle {
     quotes: Vec<[u8; QUOTED]>,
     /// When it was last touched.
     used_at: i64,
+    /// Where it counts.
+    all: Rc<Bundled>,
+}
+
+impl Drop for Bundle {
+    fn drop(&mut self) {
+        self.all.remove(self.messages.len(), self.bytes);
+    }
 }
 
 impl Bundle {
-    fn new(flags: u16, opening: &[u8]) -> Bundle {
+    fn new(flags: u16, opening: &[u8], all: &Rc<Bundled>) -> Bundle {
         Bundle {
+            all: Rc::clone(all),
             flags,
             closed: false,
             messages: Vec::new(),
@@ -73,7 +110,10 @@ impl Session {
                 if bundles.len() >= MAX_BUNDLES {
                     return Err(Error::OutOfBundles);
                 }
-                bundles.insert(control.bundle, Bundle::new(control.flags, bytes));
+                bundles.insert(
+                    control.bundle,
+                    Bundle::new(control.flags, bytes, &hub.bundled),
+                );
                 self.bundles_changed.notify_one();
                 (Next::Continue, BundleCommand::OpenReply)
             }
@@ -138,7 +178,13 @@ impl Session {
     }
 
     /// Puts a message into a bundle, which is opened if it is not there. A refused one ends the bundle where Open vSwitch ends it.
-    pub(super) fn bundle_add(&self, bytes: &[u8], xid: u32, add: BundleAdd) -> Result<(), Error> {
+    pub(super) fn bundle_add(
+        &self,
+        hub: &Hub,
+        bytes: &[u8],
+        xid: u32,
+        add: BundleAdd,
+    ) -> Result<(), Error> {
         self.may_write()?;
         let mut bundles = self.bundles.0.borrow_mut();
         if add.xid != xid {
@@ -155,7 +201,7 @@ impl Session {
         }
         let bundle = bundles.entry(add.bundle).or_insert_with(|| {
             self.bundles_changed.notify_one();
-            Bundle::new(add.flags, bytes)
+            Bundle::new(add.flags, bytes, &hub.bundled)
         });
         let refusal = if bundle.closed {
             Some(Error::BundleClosed)
@@ -167,6 +213,10 @@ impl Session {
         if let Some(error) = refusal {
             bundles.remove(&add.bundle);
             return Err(error);
+        }
+        if !hub.bundled.add(bytes.len()) {
+            bundles.remove(&add.bundle);
+            return Err(Error::BundleTooManyMessages);
         }
         let mut quote = [0; QUOTED];
         let quoted = bytes.len().min(QUOTED);
@@ -204,5 +254,27 @@ impl Session {
                 keep
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bundles_of_a_bridge_have_one_bound_and_give_back_what_they_took() {
+        let all = Rc::new(Bundled::default());
+        let mut bundle = Bundle::new(0, &[], &all);
+        assert!(all.add(1000));
+        bundle.messages.push(Message::BarrierRequest);
+        bundle.bytes += 1000;
+        let others = (1..).take_while(|_| all.add(1000)).count();
+        assert_eq!(others, BRIDGE * MAX_BUNDLED_BYTES / 1000 - 1);
+        drop(bundle);
+        assert!(all.add(1000));
+        assert!(!all.add(1000));
+        all.remove(all.messages.get(), all.bytes.get());
+        let short = (0..).take_while(|_| all.add(8)).count();
+        assert_eq!(short, BRIDGE * MAX_BUNDLED);
     }
 }

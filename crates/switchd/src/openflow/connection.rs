@@ -191,6 +191,7 @@ async fn read(
 ) -> String {
     loop {
         let mut changed = false;
+        let mut gathered = false;
         let mut turn = Instant::now();
         loop {
             let end = match inbox.next() {
@@ -201,14 +202,21 @@ async fn read(
                     return flushed(session, "received a message with an impossible length").await;
                 }
             };
-            last_heard.set(clock::now());
+            // The messages of a bundle that were read together were heard together.
+            if !gathered {
+                last_heard.set(clock::now());
+            }
             let start = inbox.start;
             let bytes = &inbox.bytes[start..end];
             hub.snoop(session, bytes);
             let next = take(hub, session, bytes);
             inbox.start = end;
+            gathered = matches!(next, Next::Gathered);
+            if gathered {
+                continue;
+            }
             match next {
-                Next::Continue => {}
+                Next::Continue | Next::Gathered => {}
                 Next::Changed => changed = true,
                 Next::Barrier(xid) => {
                     hub.switch().publish();
@@ -237,6 +245,11 @@ async fn read(
         }
         if changed {
             hub.switch().publish();
+        }
+        // A sender on this processor would be interrupted for every message of its bundle: to wake up for one costs more than to read many. Where
+        // nobody else wants to run this is over at once.
+        if gathered {
+            std::thread::yield_now();
         }
         // A peer that always has more to say must not starve the others.
         tokio::task::yield_now().await;

@@ -1,5 +1,6 @@
 //! All OpenFlow connections of one bridge: who they are, what they are told unasked, and their roles.
 
+use super::bundles::Bundled;
 use super::session::{Kind, Session};
 use super::switch::Switch;
 use crate::coverage::Counter;
@@ -35,6 +36,8 @@ pub(super) struct Hub {
     told: Cell<(bool, bool)>,
     /// The connection whose message is being carried out, and the message's transaction id.
     pub(super) origin: RefCell<Option<(Rc<Session>, u32)>>,
+    /// What waits in bundles.
+    pub(super) bundled: Rc<Bundled>,
 }
 
 impl Hub {
@@ -48,6 +51,7 @@ impl Hub {
             generation: Cell::new(None),
             told: Cell::new((false, false)),
             origin: RefCell::default(),
+            bundled: Rc::default(),
         }
     }
 

@@ -44,6 +44,8 @@ pub enum Kind {
 pub(super) enum Next {
     /// Goes on.
     Continue,
+    /// Goes on; the message waits for others, and its sender for no answer.
+    Gathered,
     /// Goes on; the message may have changed what packets meet.
     Changed,
     /// Waits for the switch, then answers the barrier with this transaction id.
@@ -276,9 +278,15 @@ impl Session {
         header: Header,
         message: Message,
     ) -> Next {
-        let done = hub.caused_by(self, header.xid, || {
-            self.try_handle(hub, bytes, header.xid, message)
-        });
+        let done = match message {
+            // Changes nothing that others could be told of.
+            Message::BundleAdd(add) => self
+                .bundle_add(hub, bytes, header.xid, add)
+                .map(|()| Next::Gathered),
+            message => hub.caused_by(self, header.xid, || {
+                self.try_handle(hub, bytes, header.xid, message)
+            }),
+        };
         match done {
             Ok(next) => next,
             Err(error) => {
@@ -339,7 +347,6 @@ impl Session {
             Message::BundleControl(control) => {
                 return self.bundle_control(hub, bytes, xid, control);
             }
-            Message::BundleAdd(add) => self.bundle_add(bytes, xid, add)?,
             Message::MultipartRequest {
                 request: MultipartRequest::TableFeatures(tables),
                 more,
