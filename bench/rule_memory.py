@@ -5,7 +5,8 @@
 
 COMMAND as for bench/rule_changes.py; without --daemon: sluice=target/release/sluiced. For each shape a fresh daemon without traffic gets the rules, flow
 mods of OpenFlow 1.3 written to one connection; memory is the growth of its resident set, five seconds after the last barrier. Then the rules are
-modified one by one (strictly), the first tenth is deleted one by one (strictly), and the rest in one message: by cookie, by table, and all. Needs
+modified one by one (strictly), the first tenth is deleted one by one (strictly), and the rest in one message: by cookie, by table, and all. The rules
+of shape "checked" look at eight sets of fields and are added with CHECK_OVERLAP. Needs
 root and 2.8 GiB that can become huge pages.
 """
 import socket
@@ -47,20 +48,30 @@ def mac(number):
 
 
 IPV4, IPV6, TCP = field(ETH_TYPE, short(0x0800)), field(ETH_TYPE, short(0x86dd)), field(IP_PROTO, b"\6")
+
+
+def optional(number):
+    """Fields that some rules look at and others do not: eight kinds."""
+    fields = (field(IN_PORT, word(1)), field(IPV4_SRC, word(0x0b000001)), field(TCP_DST, short(443)))
+    return b"".join(one for bit, one in enumerate(fields) if number >> bit & 1)
+
+
 SHAPES = {
     "routes": lambda n: IPV4 + field(IPV4_DST, word(n << 8), word(0xffffff00)),
     "macs": lambda n: field(IN_PORT, word(1 + n % 64)) + field(ETH_DST, mac(n)) + field(ETH_SRC, mac(n * 7919 % 65536)),
     "tcp": lambda n: IPV4 + TCP + field(IPV4_SRC, word(0x14000000 + n)) + field(IPV4_DST, word(0x1e000000 + n * 7919 % 65536)) + field(TCP_DST, short(n % 1000 + 1)),
     "tcp6": lambda n: IPV6 + TCP + field(IPV6_SRC, address6(n)) + field(IPV6_DST, address6(n * 7919 % 65536)) + field(TCP_SRC, short(n % 50000)) + field(TCP_DST, short(443)),
+    "checked": lambda n: IPV4 + TCP + field(IPV4_DST, word(0x14000000 + n)) + optional(n),
 }
+CHECK_OVERLAP = 2
 
 
-def flow_mod(command, oxms, xid, table=TABLE, by_cookie=False, actions=True):
+def flow_mod(command, oxms, xid, table=TABLE, by_cookie=False, actions=True, flags=0):
     """A flow mod (section 7.3.4.1) whose rule sends to port 2."""
     match = struct.pack("!HH", 1, 4 + len(oxms)) + oxms
     match += bytes(-len(match) % 8)
     instructions = struct.pack("!HHIHHIHH4x", 4, 24, 0, 0, 16, 2, 0, 0) if actions else b""
-    body = struct.pack("!QQBBHHHIIIHxx", COOKIE, 2 ** 64 - 1 if by_cookie else 0, table, command, 0, 0, 100, 0xffffffff, 0xffffffff, 0xffffffff, 0)
+    body = struct.pack("!QQBBHHHIIIHxx", COOKIE, 2 ** 64 - 1 if by_cookie else 0, table, command, 0, 0, 100, 0xffffffff, 0xffffffff, 0xffffffff, flags)
     return header(FLOW_MOD, len(body) + len(match) + len(instructions), xid, 4) + body + match + instructions
 
 
@@ -98,7 +109,8 @@ def measure(switch, count, shape):
     connection = Connection13(switch.management)
     before = switch.memory_mb()
     matches = [SHAPES[shape](number) for number in range(count)]
-    adding = connection.send([flow_mod(ADD, oxms, number) for number, oxms in enumerate(matches)])
+    flags = CHECK_OVERLAP if shape == "checked" else 0
+    adding = connection.send([flow_mod(ADD, oxms, number, flags=flags) for number, oxms in enumerate(matches)])
     time.sleep(5)
     grown = switch.memory_mb() - before
     check_rules(switch, count)

@@ -3,6 +3,7 @@
 //! A hundred thousand rules have perhaps a hundred lists of actions between them. Each list is kept, and compiled, once.
 
 use crate::compile::{self, Context};
+use crate::keyed::Keyed;
 use crate::learn::{self, Named};
 use crate::meters::Users;
 use openflow::action::Instruction;
@@ -29,7 +30,7 @@ pub(crate) struct Behaviour {
 #[derive(Default)]
 pub(crate) struct Behaviours {
     /// For ordinary rules, and for table-miss rules.
-    known: [HashMap<Arc<[Instruction]>, Arc<Behaviour>>; 2],
+    known: [HashMap<Arc<[Instruction]>, Arc<Behaviour>, Keyed>; 2],
     pub meter_users: Users,
 }
 

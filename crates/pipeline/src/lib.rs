@@ -23,6 +23,7 @@ mod eviction;
 mod flow_mod;
 mod groups;
 mod index;
+mod keyed;
 mod learn;
 mod meters;
 mod options;

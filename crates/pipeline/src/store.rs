@@ -8,6 +8,7 @@
 
 use crate::behaviour::Behaviour;
 use crate::index::Indexes;
+use crate::keyed::Keyed;
 use openflow::flow::FlowFlags;
 use packet::Match;
 use program::counters::CounterId;
@@ -111,31 +112,6 @@ impl Hasher for Identity {
     }
 }
 
-/// The hash of the rules' index: a multiplication for each half of a word of the match, by numbers that peers do not know.
-struct Keyed(u64, u64);
-
-impl Default for Keyed {
-    fn default() -> Self {
-        let random = RandomState::new();
-        Keyed(random.hash_one(0), random.hash_one(1) | 1)
-    }
-}
-
-impl Keyed {
-    fn hash(&self, table: u8, priority: u32, matching: &Match) -> u64 {
-        let mix = |hash: u64, value: u64| {
-            let product = u128::from(hash ^ value) * u128::from(self.1);
-            product as u64 ^ (product >> 64) as u64
-        };
-        let words = matching.words().iter();
-        let first = mix(self.0, u64::from(table) << 32 | u64::from(priority));
-        words.fold(first, |hash, entry| {
-            let place = entry.mask.rotate_left(entry.word.into());
-            mix(mix(hash, entry.value), place)
-        })
-    }
-}
-
 /// All rules.
 pub(crate) struct Store {
     chunks: Vec<Vec<Option<Entry>>>,
@@ -203,7 +179,13 @@ impl Store {
     }
 
     fn hash(&self, table: u8, priority: u32, matching: &Match) -> u64 {
-        self.keyed.hash(table, priority, matching)
+        let mut hasher = self.keyed.build_hasher();
+        hasher.write_u64(u64::from(table) << 32 | u64::from(priority));
+        for entry in matching.words() {
+            hasher.write_u64(entry.value);
+            hasher.write_u64(entry.mask.rotate_left(entry.word.into()));
+        }
+        hasher.finish()
     }
 
     /// The rule of this number, or None when there is none.

@@ -27,8 +27,20 @@ impl Drop for Task {
     }
 }
 
+/// Makes the heap keep some memory that is free. To give it back means an interrupt on every processor that a worker is on, to forget where it was,
+/// and to get it again a fault for each page; rules come and go in such numbers all the time.
+fn keep_free_memory() {
+    // SAFETY: these parameters are there in glibc and take any number.
+    unsafe {
+        libc::mallopt(libc::M_TRIM_THRESHOLD, 64 << 20);
+        libc::mallopt(libc::M_TOP_PAD, 1 << 20);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 4 << 20);
+    }
+}
+
 /// Runs the switch until it is asked to end. An error ends the daemon with status 1.
 pub async fn run(shell: Rc<Shell>) -> anyhow::Result<()> {
+    keep_free_memory();
     let switch = Switch::new(Rc::clone(&shell));
     clock::attach(&switch.clock);
     crate::commands::register(&switch);

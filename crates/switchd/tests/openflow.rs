@@ -206,15 +206,19 @@ impl Switch for Rules {
     fn meter_mod(&self, _change: &MeterMod) -> Result<(), Error> {
         Err(Error::OutOfMeters)
     }
-    fn bundle(&self, messages: &[Message], version: Version) -> Result<(), (usize, Error)> {
+    fn bundle(
+        &self,
+        messages: &mut dyn Iterator<Item = Message>,
+        version: Version,
+    ) -> Result<(), Error> {
         let before = self.rules.borrow().clone();
-        for (index, message) in messages.iter().enumerate() {
+        for message in messages {
             let Message::FlowMod { change, .. } = message else {
-                return Err((index, Error::BundleMessageUnsupported));
+                return Err(Error::BundleMessageUnsupported);
             };
-            if let Err(error) = self.flow_mod(change, version) {
+            if let Err(error) = self.flow_mod(&change, version) {
                 *self.rules.borrow_mut() = before;
-                return Err((index, error));
+                return Err(error);
             }
         }
         Ok(())

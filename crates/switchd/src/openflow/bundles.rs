@@ -21,6 +21,8 @@ const MAX_BUNDLED_BYTES: usize = 256 << 20;
 const BRIDGE: usize = 2;
 /// Milliseconds after which a bundle that is not touched is thrown away, as Open vSwitch does it.
 const IDLE_LIMIT: i64 = 10_000;
+/// Messages that are kept in one piece of memory, which goes when they have been carried out. 64 KB: the heap gives it, not the kernel.
+const PIECE: usize = 256;
 /// Bytes of a message that are kept for an error to quote.
 const QUOTED: usize = 64;
 
@@ -49,16 +51,24 @@ impl Bundled {
     }
 }
 
+/// A message of a bundle.
+struct Gathered {
+    message: Message,
+    /// Its beginning, which errors quote.
+    quote: [u8; QUOTED],
+}
+
 /// A bundle that is being put together.
 struct Bundle {
     flags: u16,
     closed: bool,
-    messages: Vec<Message>,
+    /// In pieces: a list that grows as a whole would be moved again and again, and its memory could not be used for the rules that it becomes.
+    pieces: Vec<Vec<Gathered>>,
+    messages: usize,
     /// The messages' size on the wire.
     bytes: usize,
-    /// The beginning of the message that opened it, and for each message in it of that, which errors quote.
+    /// The beginning of the message that opened it, which errors quote.
     opening: Vec<u8>,
-    quotes: Vec<[u8; QUOTED]>,
     /// When it was last touched.
     used_at: i64,
     /// Where it counts.
@@ -67,7 +77,7 @@ struct Bundle {
 
 impl Drop for Bundle {
     fn drop(&mut self) {
-        self.all.remove(self.messages.len(), self.bytes);
+        self.all.remove(self.messages, self.bytes);
     }
 }
 
@@ -77,12 +87,29 @@ impl Bundle {
             all: Rc::clone(all),
             flags,
             closed: false,
-            messages: Vec::new(),
+            pieces: Vec::new(),
+            messages: 0,
             bytes: 0,
             opening: opening[..opening.len().min(QUOTED)].to_vec(),
-            quotes: Vec::new(),
             used_at: clock::now(),
         }
+    }
+
+    fn push(&mut self, bytes: &[u8], message: Message) {
+        let mut quote = [0; QUOTED];
+        let quoted = bytes.len().min(QUOTED);
+        quote[..quoted].copy_from_slice(&bytes[..quoted]);
+        if self.pieces.last().is_none_or(|piece| piece.len() == PIECE) {
+            // Most bundles are short.
+            let room = if self.pieces.is_empty() { 0 } else { PIECE };
+            self.pieces.push(Vec::with_capacity(room));
+        }
+        if let Some(piece) = self.pieces.last_mut() {
+            piece.push(Gathered { message, quote });
+        }
+        self.messages += 1;
+        self.bytes += bytes.len();
+        self.used_at = clock::now();
     }
 }
 
@@ -154,25 +181,30 @@ impl Session {
         Ok(next)
     }
 
-    fn commit(&self, hub: &Hub, bundle: Bundle, flags: u16) -> Result<(), Error> {
+    fn commit(&self, hub: &Hub, mut bundle: Bundle, flags: u16) -> Result<(), Error> {
         if bundle.flags != flags {
             return Err(Error::BundleBadFlags);
         }
         self.may_write()?;
-        hub.switch()
-            .bundle(&bundle.messages, self.version)
-            .map_err(|(index, error)| {
-                // The message that failed is told of by an error of its own.
-                if let Some(quote) = bundle.quotes.get(index) {
-                    let length = usize::from(u16::from_be_bytes([quote[2], quote[3]]));
-                    self.send_error(&quote[..length.min(QUOTED)], error);
-                }
-                Error::BundleMessageFailed
-            })?;
-        for message in &bundle.messages {
-            if matches!(message, Message::GroupMod(_)) {
-                hub.forward_request(self, 0, message);
+        let (mut last, mut groups) = ([0; QUOTED], Vec::new());
+        let pieces = std::mem::take(&mut bundle.pieces).into_iter();
+        let mut messages = pieces.flatten().map(|gathered| {
+            last = gathered.quote;
+            if matches!(gathered.message, Message::GroupMod(_)) {
+                groups.push(gathered.message.clone());
             }
+            gathered.message
+        });
+        let done = hub.switch().bundle(&mut messages, self.version);
+        drop(messages);
+        if let Err(error) = done {
+            // The message that failed, the last one taken, is told of by an error of its own.
+            let length = usize::from(u16::from_be_bytes([last[2], last[3]]));
+            self.send_error(&last[..length.min(QUOTED)], error);
+            return Err(Error::BundleMessageFailed);
+        }
+        for message in &groups {
+            hub.forward_request(self, 0, message);
         }
         Ok(())
     }
@@ -190,7 +222,7 @@ impl Session {
         if add.xid != xid {
             return Err(Error::BundleMessageBadXid);
         }
-        let bundled: usize = bundles.values().map(|bundle| bundle.messages.len()).sum();
+        let bundled: usize = bundles.values().map(|bundle| bundle.messages).sum();
         let bundled_bytes: usize = bundles.values().map(|bundle| bundle.bytes).sum();
         if bundled >= MAX_BUNDLED || bundled_bytes + bytes.len() > MAX_BUNDLED_BYTES {
             bundles.remove(&add.bundle);
@@ -218,13 +250,7 @@ impl Session {
             bundles.remove(&add.bundle);
             return Err(Error::BundleTooManyMessages);
         }
-        let mut quote = [0; QUOTED];
-        let quoted = bytes.len().min(QUOTED);
-        quote[..quoted].copy_from_slice(&bytes[..quoted]);
-        bundle.bytes += bytes.len();
-        bundle.messages.push(*add.message);
-        bundle.quotes.push(quote);
-        bundle.used_at = clock::now();
+        bundle.push(bytes, *add.message);
         Ok(())
     }
 
@@ -266,8 +292,7 @@ mod tests {
         let all = Rc::new(Bundled::default());
         let mut bundle = Bundle::new(0, &[], &all);
         assert!(all.add(1000));
-        bundle.messages.push(Message::BarrierRequest);
-        bundle.bytes += 1000;
+        bundle.push(&[0; 1000], Message::BarrierRequest);
         let others = (1..).take_while(|_| all.add(1000)).count();
         assert_eq!(others, BRIDGE * MAX_BUNDLED_BYTES / 1000 - 1);
         drop(bundle);

@@ -89,8 +89,12 @@ pub trait Switch {
     /// Changes the meters.
     fn meter_mod(&self, change: &MeterMod) -> Result<(), Error>;
 
-    /// Does all of the messages (flow mods, port mods, group mods, packet-outs) or none: the index of the first that fails, and why.
-    fn bundle(&self, messages: &[Message], version: Version) -> Result<(), (usize, Error)>;
+    /// Does all of the messages (flow mods, port mods, group mods, packet-outs) or none: why the first that fails does, which is the last that is taken.
+    fn bundle(
+        &self,
+        messages: &mut dyn Iterator<Item = Message>,
+        version: Version,
+    ) -> Result<(), Error>;
 
     /// Makes the changes so far visible to the workers. Called once for each batch of messages that were read together, also when nothing
     /// changed.

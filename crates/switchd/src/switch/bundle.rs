@@ -9,43 +9,43 @@ use openflow::port::PortMod;
 use openflow::{Error, Message, Version};
 
 /// What is done once all messages are known to succeed.
-enum Effect<'a> {
-    Port(&'a PortMod),
-    Packet(pipeline::PacketOutProgram, &'a [u8]),
+enum Effect {
+    Port(PortMod),
+    Packet(pipeline::PacketOutProgram, Vec<u8>),
 }
 
 impl Bridge {
-    /// Does all of the messages or none: the index of the first that fails, and why.
+    /// Does all of the messages or none: why the first that fails does, which is the last that is taken.
     pub(super) fn carry_out(
         &self,
-        messages: &[Message],
+        messages: &mut dyn Iterator<Item = Message>,
         version: Version,
-    ) -> Result<(), (usize, Error)> {
+    ) -> Result<(), Error> {
         let now = self.switch().now();
         self.pipeline.borrow_mut().begin_batch();
         let mut effects = Vec::new();
         let mut removed = Vec::new();
-        for (index, message) in messages.iter().enumerate() {
+        for message in messages {
             let done = match message {
                 Message::FlowMod { change, .. } => {
-                    let outcome = self.pipeline.borrow_mut().flow_mod(change, version, now);
+                    let outcome = self.pipeline.borrow_mut().flow_mod(&change, version, now);
                     outcome.map(|outcome| removed.extend(outcome.removed))
                 }
                 Message::GroupMod(change) => {
-                    let outcome = self.pipeline.borrow_mut().group_mod(change, version, now);
+                    let outcome = self.pipeline.borrow_mut().group_mod(&change, version, now);
                     outcome.map(|outcome| removed.extend(outcome.removed))
                 }
                 Message::PortMod(change) => self
-                    .check_port_mod(change)
+                    .check_port_mod(&change)
                     .map(|_| effects.push(Effect::Port(change))),
                 Message::PacketOut(packet) => self
-                    .check_packet_out(packet, version)
-                    .map(|program| effects.push(Effect::Packet(program, &packet.data))),
+                    .check_packet_out(&packet, version)
+                    .map(|program| effects.push(Effect::Packet(program, packet.data))),
                 _ => Err(Error::BundleMessageUnsupported),
             };
             if let Err(error) = done {
                 self.pipeline.borrow_mut().roll_back();
-                return Err((index, error));
+                return Err(error);
             }
         }
         self.pipeline.borrow_mut().end_batch();
@@ -55,11 +55,11 @@ impl Bridge {
             match effect {
                 Effect::Port(change) => {
                     // Whether it can be done was seen above, and nothing came in between.
-                    if let Err(error) = self.port_mod(change) {
+                    if let Err(error) = self.port_mod(&change) {
                         tracing::warn!(target: "ofproto", "{}: port {}: {error}", self.name, change.port);
                     }
                 }
-                Effect::Packet(program, data) => self.send_packet_out(program, data),
+                Effect::Packet(program, data) => self.send_packet_out(program, &data),
             }
         }
         Ok(())

@@ -408,7 +408,11 @@ impl Switch for Bridge {
         Ok(())
     }
 
-    fn bundle(&self, messages: &[Message], version: Version) -> Result<(), (usize, Error)> {
+    fn bundle(
+        &self,
+        messages: &mut dyn Iterator<Item = Message>,
+        version: Version,
+    ) -> Result<(), Error> {
         self.carry_out(messages, version)
     }
 
