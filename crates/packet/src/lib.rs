@@ -21,6 +21,7 @@ pub mod frame;
 pub mod hot;
 pub mod io;
 pub mod key;
+pub mod keyed;
 pub mod matching;
 pub mod options;
 pub mod parse;

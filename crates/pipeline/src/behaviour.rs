@@ -3,10 +3,10 @@
 //! A hundred thousand rules have perhaps a hundred lists of actions between them. Each list is kept, and compiled, once.
 
 use crate::compile::{self, Context};
-use crate::keyed::Keyed;
 use crate::learn::{self, Named};
 use crate::meters::Users;
 use openflow::action::Instruction;
+use packet::keyed::Keyed;
 use program::ops::OpList;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

@@ -23,7 +23,6 @@ mod eviction;
 mod flow_mod;
 mod groups;
 mod index;
-mod keyed;
 mod learn;
 mod meters;
 mod options;

@@ -5,7 +5,7 @@
 //! have in common? Where these are all bits of the kind, the store's own index answers. Otherwise a hash does, over what the rules of the kind hold in the common
 //! bits (a [`Cut`]), made when it is first asked for and kept while there are checks.
 //!
-//! Both the cuts of a kind and the rules in all cuts of a table are bounded; beyond that all rules are compared.
+//! A kind has a bounded number of cuts, and none is made while those of the table hold many rules already; where a cut is missing all rules are compared.
 
 use crate::Pipeline;
 use crate::index::{Alike, Bits, SMALL, bits_of};
@@ -17,7 +17,7 @@ use std::hash::{BuildHasher, RandomState};
 
 /// Cuts that one kind may have.
 const CUTS: usize = 16;
-/// Rules in all cuts of a table: some 100 MB.
+/// Rules in all cuts of a table, some 100 MB, beyond which none is made.
 const CUT_RULES: usize = 2 << 20;
 
 /// The rules of a kind by priority and by what they hold in some of its bits.

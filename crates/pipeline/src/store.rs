@@ -8,9 +8,9 @@
 
 use crate::behaviour::Behaviour;
 use crate::index::Indexes;
-use crate::keyed::Keyed;
 use openflow::flow::FlowFlags;
 use packet::Match;
+use packet::keyed::Keyed;
 use program::counters::CounterId;
 use program::table::RuleRef;
 use std::collections::{BTreeSet, HashMap};

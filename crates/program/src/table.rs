@@ -32,6 +32,7 @@ pub use effort::Effort;
 pub(crate) use hot::HotWords;
 pub use hot::Reads;
 use packet::key::at;
+use packet::keyed::Keyed;
 use packet::matching::MatchWord;
 use packet::{FlowKey, Match, WordSet};
 use smallvec::SmallVec;
@@ -614,6 +615,16 @@ impl TupleWriter {
         narrowed
     }
 
+    /// Links a rule; true when readers must be told anew.
+    fn link(&mut self, program: &Program, rule: RuleRef) -> bool {
+        let priority = rule.rule().spec.priority;
+        let before = self.highest();
+        let narrowed = self.narrow(rule.matching());
+        *self.priorities.entry(priority).or_default() += 1;
+        self.shared.insert(&program.domain, rule.0);
+        narrowed || before.is_none_or(|before| before < priority)
+    }
+
     /// What readers are told of it; None when it has no rules.
     fn entry(&self) -> Option<TupleEntry> {
         let words = self.shared.words();
@@ -661,7 +672,7 @@ enum TableWriter {
 /// The writer's side of a list of tuples: all linked rules by mask.
 #[derive(Default)]
 pub(crate) struct TupleWriters {
-    tuples: HashMap<Box<[(u8, u64)]>, TupleWriter>,
+    tuples: HashMap<Box<[(u8, u64)]>, TupleWriter, Keyed>,
     rules: usize,
 }
 
@@ -674,21 +685,13 @@ impl TupleWriters {
     pub fn link(&mut self, program: &Program, rule: RuleRef) -> bool {
         self.rules += 1;
         let mask = mask_of(rule.matching());
-        if !self.tuples.contains_key(&*mask) {
-            let first = TupleWriter::new(rule.matching());
-            self.tuples.insert(mask.to_vec().into(), first);
+        if let Some(writer) = self.tuples.get_mut(&*mask) {
+            return writer.link(program, rule);
         }
-        let Some(writer) = self.tuples.get_mut(&*mask) else {
-            unreachable!("it was put there just now");
-        };
-        let before = writer.highest();
-        let narrowed = writer.narrow(rule.matching());
-        *writer
-            .priorities
-            .entry(rule.rule().spec.priority)
-            .or_default() += 1;
-        writer.shared.insert(&program.domain, rule.0);
-        narrowed || before.is_none_or(|before| before < rule.rule().spec.priority)
+        let writer = self.tuples.entry(mask.to_vec().into());
+        writer
+            .or_insert_with(|| TupleWriter::new(rule.matching()))
+            .link(program, rule)
     }
 
     /// Unlinks a rule; true as for `link`.

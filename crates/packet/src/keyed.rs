@@ -2,9 +2,9 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// Makes hashers of one secret.
-#[derive(Clone)]
-pub(crate) struct Keyed {
+/// Makes hashers of one secret, which each `default()` draws anew.
+#[derive(Clone, Debug)]
+pub struct Keyed {
     start: u64,
     factor: u64,
 }
@@ -31,7 +31,8 @@ impl BuildHasher for Keyed {
 }
 
 /// A hash that grows word by word: both halves of the product count.
-pub(crate) struct Folding {
+#[derive(Debug)]
+pub struct Folding {
     hash: u64,
     factor: u64,
 }
