@@ -184,6 +184,16 @@ impl Pipeline {
         self.writer.housekeep(limit)
     }
 
+    /// Gives tables lookups that fit their rules, made in the background; true while some are being made. Call it ten times a second or so.
+    pub fn shape_tables(&mut self) -> bool {
+        self.writer.shape_tables()
+    }
+
+    /// Gives every table the lookup that fits its rules best, at once and however long it takes.
+    pub fn shape_now(&mut self) {
+        self.writer.shape_now();
+    }
+
     /// The readers' side of its tables.
     pub fn tables(&self) -> &Arc<Bridge> {
         self.writer.bridge()

@@ -258,6 +258,10 @@ impl Case {
             }
         }
         self.switch.publish();
+        // Lookups by the shape of the rules, with changes since or without.
+        if self.random.one_in(3) {
+            self.switch.pipeline.shape_now();
+        }
         self.switch.pipeline.housekeep(usize::MAX);
         self.switch.program.domain.collect();
     }

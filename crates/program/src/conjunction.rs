@@ -32,7 +32,7 @@ pub(crate) struct SoftWriter {
 impl SoftWriter {
     /// Links a rule; true when the published list of tuples must be made anew.
     pub fn link(&mut self, program: &Program, rule: RuleRef) -> bool {
-        self.tuples.link(program, rule)
+        self.tuples.link(program, rule).raised
     }
 
     /// Unlinks a rule; true as for `link`.

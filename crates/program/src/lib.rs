@@ -12,6 +12,7 @@
 //! Nothing here knows where rules came from, or what a port is: the walk asks its [`host::Host`].
 
 mod action_set;
+mod background;
 mod bits;
 mod conjunction;
 pub mod counters;
@@ -37,6 +38,8 @@ pub struct Program {
     pub domain: std::sync::Arc<Domain>,
     /// Counters of rules and tables.
     pub counters: Counters,
+    /// Where what takes long is made.
+    pub(crate) background: background::Background,
 }
 
 impl Program {

@@ -6,34 +6,38 @@ use crate::ops::{Op, OpList, PortNo};
 use crate::walk::Straight;
 use packet::Match;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// What a rule says; fixed for its life. To change a rule, remove it and insert another in the same epoch with the same counter.
 #[derive(Clone, Debug)]
+#[repr(C)] // what every packet needs first
 pub struct RuleSpec {
-    /// What it matches.
-    pub matching: Match,
     /// Precedence; above 65535 for hidden rules.
     pub priority: u32,
-    /// What it does.
-    pub ops: Arc<OpList>,
     /// Where its packets are counted.
     pub counter: CounterId,
+    /// What it does.
+    pub ops: Arc<OpList>,
     /// OpenFlow cookie, for packet-ins.
     pub cookie: u64,
+    /// What it matches.
+    pub matching: Match,
 }
 
 /// A rule in a table.
 #[derive(Debug)]
+#[repr(C)] // what every packet needs in the first 64 bytes
 pub struct Rule {
-    /// What it says.
-    pub spec: RuleSpec,
     /// First epoch in which it holds.
     pub added: Epoch,
     /// First epoch in which it no longer holds.
     removed: AtomicU64,
     /// The port, when its only step is an output to one: most rules of most switches, so the walk has a short cut for them.
     pub(crate) only_output: Option<PortNo>,
+    /// Next rule of its chain in a tuple.
+    pub(crate) next: AtomicPtr<Rule>,
+    /// What it says.
+    pub spec: RuleSpec,
     /// What it does, when that is only to change packets and send them, or send them on.
     pub(crate) straight: Option<Straight>,
     /// The timeouts that a FIN or RST brings, when one of its steps says so: idle and hard seconds, 0 for no change.
@@ -44,8 +48,8 @@ pub struct Rule {
     pub(crate) fingerprint: AtomicU64,
     /// When a packet last learned it again, in milliseconds of the datapath's clock.
     pub(crate) learned_ms: AtomicU64,
-    /// Next rule of its chain in a tuple.
-    pub(crate) next: AtomicPtr<Rule>,
+    /// Its ranks in a table's trees: one in those in use, one in those that are being made. Valid where the rank's rule is this one.
+    pub(crate) places: [AtomicU32; 2],
 }
 
 impl Rule {
@@ -68,6 +72,7 @@ impl Rule {
             fingerprint: AtomicU64::new(0),
             learned_ms: AtomicU64::new(0),
             next: AtomicPtr::default(),
+            places: [const { AtomicU32::new(u32::MAX) }; 2],
         }
     }
 

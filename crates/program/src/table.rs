@@ -7,6 +7,7 @@
 //! * [`Shape::Tuples`]: one hash table for each set of masked bits, tried in the order of the highest precedence in each, until what was found
 //!   beats all that is left. A packet that differs from what all rules of a tuple have in common, their protocol for instance, passes it over
 //!   without a look into memory. Hash tables grow in place; the list of tuples is replaced as a whole.
+//! * [`Shape::Trees`]: decision trees made in the background, and tuples for what they do not hold ([`shaping`]).
 //! * [`Shape::Conjunctive`]: one of the above, and beside it the rules that are parts of conditions ([`crate::conjunction`]).
 //!
 //! The writer changes hash tables in place by single stores that readers see or do not see; either is right, because a rule is visible
@@ -16,6 +17,8 @@
 mod describe;
 pub(crate) mod effort;
 mod hot;
+mod shaping;
+mod trees;
 
 use crate::Program;
 use crate::conjunction::{self, SoftWriter};
@@ -35,6 +38,7 @@ use packet::key::at;
 use packet::keyed::Keyed;
 use packet::matching::MatchWord;
 use packet::{FlowKey, Match, WordSet};
+use shaping::Shaping;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ptr::NonNull;
@@ -42,6 +46,8 @@ use std::sync::Arc;
 use std::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 };
+use std::time::Instant;
+use trees::Trees;
 
 /// Number of tables of a bridge. 254 is for internal use, 255 does not exist on the wire.
 pub const TABLES: usize = 255;
@@ -148,11 +154,22 @@ enum Shape {
     Linear(Box<[LinearEntry]>),
     /// Hash, tuple by tuple.
     Tuples(Box<[TupleEntry]>),
+    /// Descend, then hash what has come since.
+    Trees(TreesShape),
     /// Ordinary rules, if there are any, and soft ones.
     Conjunctive {
         ordinary: Option<Box<Shape>>,
         soft: Box<[TupleEntry]>,
     },
+}
+
+/// Trees, and what they do not hold.
+struct TreesShape {
+    trees: Arc<Trees>,
+    /// Tuples with rules that are not in the trees, with the highest precedence of those.
+    beside: Box<[TupleEntry]>,
+    /// All tuples.
+    all: Box<[TupleEntry]>,
 }
 
 // SAFETY: rules are reached only under a guard of the domain, and outlive it (see `Domain::retire`); `Rule` itself is Sync.
@@ -365,6 +382,7 @@ impl Bridge {
                 }
             }
             Some(Shape::Tuples(tuples)) => lookup_tuples(tuples, &key, epoch, out),
+            Some(Shape::Trees(shape)) => lookup_trees(shape, &key, epoch, out),
             Some(Shape::Conjunctive { ordinary, soft }) => {
                 lookup_conjunctive(ordinary.as_deref(), soft, &key, epoch, out);
             }
@@ -439,7 +457,7 @@ fn find_exact<'g>(
             let rule: &'g Rule = unsafe { entry.rule.as_ref() };
             (same && rule.spec.priority == priority && rule.holds_in(epoch)).then_some(rule)
         }),
-        Shape::Tuples(tuples) => tuples
+        Shape::Tuples(tuples) | Shape::Trees(TreesShape { all: tuples, .. }) => tuples
             .iter()
             .find_map(|entry| entry.tuple.find_exact(&learn.shape, key, priority, epoch)),
         // Learned rules are ordinary ones.
@@ -489,6 +507,9 @@ fn lookup_tuples<'k, 'g, K: Words + 'k>(
             let hash = tuple.hash(key(usize::from(*index)));
             hashes[usize::from(*index)] = hash;
             tuple.prefetch(hash);
+        }
+        for index in &pending {
+            tuple.prefetch_rule(hashes[usize::from(*index)]);
         }
         for index in &pending {
             let at = usize::from(*index);
@@ -549,6 +570,31 @@ fn take_better<'g>(best: &mut Option<&'g Rule>, other: Option<&'g Rule>) {
     }
 }
 
+#[inline(always)]
+fn lookup_trees<'k, 'g, K: Words + 'k>(
+    shape: &'g TreesShape,
+    key: &impl Fn(usize) -> &'k K,
+    epoch: Epoch,
+    out: &mut [Option<&'g Rule>],
+) {
+    if !shape.trees.hold_in(epoch) {
+        return lookup_tuples(&shape.all, key, epoch, out);
+    }
+    shape.trees.find(key, epoch, out, |index, out| {
+        *out = lookup_one(&shape.all, key(index), epoch);
+    });
+    if !shape.beside.is_empty() {
+        lookup_tuples(&shape.beside, key, epoch, out);
+    }
+}
+
+#[cold]
+fn lookup_one<'g>(tuples: &'g [TupleEntry], key: &impl Words, epoch: Epoch) -> Option<&'g Rule> {
+    let mut out = [None];
+    lookup_tuples(tuples, &|_| key, epoch, &mut out);
+    out[0]
+}
+
 #[inline(never)]
 fn lookup_conjunctive<'k, 'g>(
     ordinary: Option<&'g Shape>,
@@ -581,6 +627,7 @@ fn lookup_ordinary<'k, 'g>(
             }
         }
         Some(Shape::Tuples(tuples)) => lookup_tuples(tuples, key, epoch, out),
+        Some(Shape::Trees(shape)) => lookup_trees(shape, key, epoch, out),
         Some(Shape::Conjunctive { .. }) | None => {}
     }
 }
@@ -592,6 +639,19 @@ struct TupleWriter {
     priorities: BTreeMap<u32, usize>,
     /// The bits in which all of its rules have agreed since it was made, in the order of its words; a word may have none left.
     agreed: SmallVec<[MatchWord; 4]>,
+    /// The highest precedence of its rules that are not in the table's trees.
+    beside: Option<u32>,
+    /// The highest precedence of its rules that came since trees began to be made.
+    since: Option<u32>,
+}
+
+/// What linking a rule has come to.
+pub(crate) struct Linked<'a> {
+    /// Whether the published list of tuples must be made anew.
+    pub raised: bool,
+    /// The first rule of the same match and precedence.
+    before: Option<NonNull<Rule>>,
+    tuple: &'a mut TupleWriter,
 }
 
 impl TupleWriter {
@@ -600,6 +660,8 @@ impl TupleWriter {
             shared: Arc::new(Tuple::new(&mask_of(first))),
             priorities: BTreeMap::new(),
             agreed: first.words().into(),
+            beside: None,
+            since: None,
         }
     }
 
@@ -615,14 +677,17 @@ impl TupleWriter {
         narrowed
     }
 
-    /// Links a rule; true when readers must be told anew.
-    fn link(&mut self, program: &Program, rule: RuleRef) -> bool {
+    /// Links a rule.
+    fn link(&mut self, program: &Program, rule: RuleRef) -> Linked<'_> {
         let priority = rule.rule().spec.priority;
-        let before = self.highest();
+        let highest = self.highest();
         let narrowed = self.narrow(rule.matching());
         *self.priorities.entry(priority).or_default() += 1;
-        self.shared.insert(&program.domain, rule.0);
-        narrowed || before.is_none_or(|before| before < priority)
+        Linked {
+            raised: narrowed || highest.is_none_or(|highest| highest < priority),
+            before: self.shared.insert(&program.domain, rule.0),
+            tuple: self,
+        }
     }
 
     /// What readers are told of it; None when it has no rules.
@@ -665,8 +730,8 @@ enum TableWriter {
         rules: Vec<RuleRef>,
         since: Option<Epoch>,
     },
-    /// By mask.
-    Tuples(TupleWriters),
+    /// By mask, and trees where they are faster.
+    Many(Box<Shaping>),
 }
 
 /// The writer's side of a list of tuples: all linked rules by mask.
@@ -681,20 +746,40 @@ impl TupleWriters {
         self.rules
     }
 
-    /// Links a rule; true when the published list of tuples must be made anew.
-    pub fn link(&mut self, program: &Program, rule: RuleRef) -> bool {
-        self.rules += 1;
-        let mask = mask_of(rule.matching());
-        if let Some(writer) = self.tuples.get_mut(&*mask) {
-            return writer.link(program, rule);
-        }
-        let writer = self.tuples.entry(mask.to_vec().into());
-        writer
-            .or_insert_with(|| TupleWriter::new(rule.matching()))
-            .link(program, rule)
+    /// Number of tuples.
+    fn masks(&self) -> usize {
+        self.tuples.len()
     }
 
-    /// Unlinks a rule; true as for `link`.
+    fn writers(&self) -> impl Iterator<Item = &TupleWriter> {
+        self.tuples.values()
+    }
+
+    fn writers_mut(&mut self) -> impl Iterator<Item = &mut TupleWriter> {
+        self.tuples.values_mut()
+    }
+
+    /// The writer of this tuple, unless it has gone.
+    fn writer_of(&mut self, tuple: &Arc<Tuple>) -> Option<&mut TupleWriter> {
+        let writer = self.tuples.get_mut(tuple.words())?;
+        Arc::ptr_eq(&writer.shared, tuple).then_some(writer)
+    }
+
+    /// Links a rule.
+    pub fn link(&mut self, program: &Program, rule: RuleRef) -> Linked<'_> {
+        self.rules += 1;
+        let mask = mask_of(rule.matching());
+        if !self.tuples.contains_key(&*mask) {
+            let first = TupleWriter::new(rule.matching());
+            self.tuples.insert(mask.to_vec().into(), first);
+        }
+        let Some(writer) = self.tuples.get_mut(&*mask) else {
+            unreachable!("it was put there just now");
+        };
+        writer.link(program, rule)
+    }
+
+    /// Unlinks a rule; true when the published list of tuples must be made anew.
     pub fn unlink(&mut self, rule: RuleRef) -> bool {
         self.rules -= 1;
         let mask = mask_of(rule.matching());
@@ -760,7 +845,7 @@ impl TableWriter {
     fn len(&self) -> usize {
         match self {
             TableWriter::Linear { rules, .. } => rules.len(),
-            TableWriter::Tuples(tuples) => tuples.len(),
+            TableWriter::Many(shaping) => shaping.len(),
         }
     }
 
@@ -780,13 +865,13 @@ impl TableWriter {
                 self.turn_into_tuples(program);
                 true
             }
-            TableWriter::Tuples(tuples) => tuples.link(program, rule),
+            TableWriter::Many(shaping) => shaping.link(program, rule),
         }
     }
 
     fn turn_into_tuples(&mut self, program: &Program) {
         let all = self.rules();
-        *self = TableWriter::Tuples(TupleWriters::default());
+        *self = TableWriter::Many(Box::default());
         for rule in all {
             self.link(program, rule);
         }
@@ -809,10 +894,10 @@ impl TableWriter {
                 rules.retain(|other| *other != rule);
                 true
             }
-            TableWriter::Tuples(tuples) => {
-                let lowered = tuples.unlink(rule);
-                if tuples.len() <= LINEAR_AGAIN {
-                    let mut all = tuples.rules();
+            TableWriter::Many(shaping) => {
+                let lowered = shaping.unlink(rule);
+                if shaping.len() <= LINEAR_AGAIN {
+                    let mut all = shaping.rules();
                     all.sort_by_key(|rule| std::cmp::Reverse(rule.rule().spec.priority));
                     *self = TableWriter::Linear {
                         rules: all,
@@ -843,14 +928,14 @@ impl TableWriter {
                     })
                     .collect(),
             ),
-            TableWriter::Tuples(tuples) => Shape::Tuples(tuples.entries()),
+            TableWriter::Many(shaping) => shaping.shape(),
         }
     }
 
     fn rules(&self) -> Vec<RuleRef> {
         match self {
             TableWriter::Linear { rules, .. } => rules.clone(),
-            TableWriter::Tuples(tuples) => tuples.rules(),
+            TableWriter::Many(shaping) => shaping.rules(),
         }
     }
 }
@@ -940,6 +1025,9 @@ impl BridgeWriter {
         let epoch = self.bridge.program.domain.next();
         debug_assert_eq!(rule.rule().removed(), NEVER, "removed twice");
         rule.rule().remove_in(epoch);
+        if let Some(TableWriter::Many(shaping)) = self.tables.get_mut(&table) {
+            shaping.removed();
+        }
         self.gone.push_back((epoch, table, rule));
     }
 
@@ -1070,8 +1158,48 @@ impl BridgeWriter {
                 self.dirty.insert(*table);
             }
         }
-        self.commit();
+        self.settle();
         unlinked
+    }
+
+    /// Gives tables the lookups that have been made for them in the background, and begins to make those that are due; true while some are being made.
+    /// Call it now and then, ten times a second or so. Commits.
+    pub fn shape_tables(&mut self) -> bool {
+        self.settle();
+        let program = Arc::clone(&self.bridge.program);
+        let now = Instant::now();
+        let mut busy = false;
+        for writer in self.tables.values_mut() {
+            if let TableWriter::Many(shaping) = writer {
+                shaping.begin(&program, now);
+                busy |= shaping.is_building();
+            }
+        }
+        busy
+    }
+
+    /// Gives every table the lookup that fits it best, at once: for those who want to know it, and for tests. Commits.
+    pub fn shape_now(&mut self) {
+        let program = Arc::clone(&self.bridge.program);
+        for (table, writer) in &mut self.tables {
+            if let TableWriter::Many(shaping) = writer
+                && shaping.shape_now(&program)
+            {
+                self.dirty.insert(*table);
+            }
+        }
+        self.commit();
+    }
+
+    fn settle(&mut self) {
+        for (table, writer) in &mut self.tables {
+            if let TableWriter::Many(shaping) = writer
+                && shaping.settle()
+            {
+                self.dirty.insert(*table);
+            }
+        }
+        self.commit();
     }
 
     /// Rules that are marked as gone and not yet unlinked.

@@ -110,6 +110,26 @@ impl Words for FlowKey {
     }
 }
 
+/// Fetches a cache line that will be read soon; any address may be asked for.
+#[inline(always)]
+pub(crate) fn prefetch<T>(at: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch reads nothing and never faults.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch(at.cast(), std::arch::x86_64::_MM_HINT_T0)
+    };
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
+/// Fetches what every packet needs of a rule.
+#[inline(always)]
+pub(crate) fn prefetch_rule(rule: *const Rule) {
+    prefetch(rule);
+    // A rule need not begin with a cache line.
+    prefetch(rule.cast::<u8>().wrapping_add(48));
+}
+
 impl View<'_> {
     #[inline(always)]
     pub fn hash(&self, key: &impl Words) -> u64 {
@@ -126,19 +146,20 @@ impl View<'_> {
 
     #[inline(always)]
     pub fn prefetch(&self, hash: u64) {
-        #[cfg(target_arch = "x86_64")]
-        {
-            let at = hash as usize & (self.slots.len() - 1);
-            // SAFETY: a prefetch of an address inside the slice.
-            unsafe {
-                std::arch::x86_64::_mm_prefetch(
-                    self.slots.as_ptr().add(at).cast(),
-                    std::arch::x86_64::_MM_HINT_T0,
-                )
-            };
+        let at = hash as usize & (self.slots.len() - 1);
+        prefetch(&raw const self.slots[at]);
+    }
+
+    /// Fetches the rule that the first slot of this hash leads to, when the slot has been fetched.
+    #[inline(always)]
+    pub fn prefetch_rule(&self, hash: u64) {
+        let slot = self.slots[hash as usize & (self.slots.len() - 1)].load(Ordering::Relaxed);
+        if slot > DELETED && tag(slot) == tag(hash) {
+            let rule = address(slot).as_ptr();
+            prefetch_rule(rule);
+            // Its match.
+            prefetch(rule.cast::<u8>().wrapping_add(112));
         }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = hash;
     }
 }
 
@@ -299,8 +320,8 @@ impl Tuple {
         }
     }
 
-    /// Links a rule. Only the table's writer calls this.
-    pub fn insert(&self, domain: &Domain, rule: NonNull<Rule>) {
+    /// Links a rule. Only the table's writer calls this. Returns the first rule of the same match and precedence, if there is one.
+    pub fn insert(&self, domain: &Domain, rule: NonNull<Rule>) -> Option<NonNull<Rule>> {
         self.reserve(domain);
         // SAFETY: just made by the writer.
         let new = unsafe { rule.as_ref() };
@@ -314,15 +335,20 @@ impl Tuple {
                 }
                 new.next.store(std::ptr::null_mut(), Ordering::Relaxed);
                 slot.store(entry(rule, hash), Ordering::Release);
+                None
             }
             Ok(at) => {
                 let slot = &self.slots().slots[at];
                 let mut before: Option<&Rule> = None;
+                let mut same = None;
                 let mut next = address(slot.load(Ordering::Relaxed)).as_ptr();
                 // SAFETY: chain members are linked, hence alive.
                 while let Some(other) = unsafe { next.as_ref() } {
                     if other.spec.priority < new.spec.priority {
                         break;
+                    }
+                    if other.spec.priority == new.spec.priority {
+                        same = same.or(NonNull::new(next));
                     }
                     before = Some(other);
                     next = other.next.load(Ordering::Relaxed);
@@ -332,6 +358,7 @@ impl Tuple {
                     None => slot.store(entry(rule, hash), Ordering::Release),
                     Some(before) => before.next.store(rule.as_ptr(), Ordering::Release),
                 }
+                same
             }
         }
     }
@@ -392,6 +419,22 @@ impl Tuple {
                 None => return,
                 Some(member) if member == rule => return link.store(next, Ordering::Release),
                 Some(member) => before = member,
+            }
+        }
+    }
+
+    /// Shows each chain's rules, the highest precedence first, to somebody who holds an epoch; rules that come meanwhile may be missed.
+    pub fn each_chain(&self, mut with: impl FnMut(&mut dyn Iterator<Item = &Rule>)) {
+        for slot in &self.slots().slots {
+            let slot = slot.load(Ordering::Acquire);
+            if slot > DELETED {
+                // SAFETY: as for readers: a rule found in a slot is freed only after every epoch that was held when it was unlinked.
+                let head = unsafe { address(slot).as_ref() };
+                let mut chain = std::iter::successors(Some(head), |rule| {
+                    // SAFETY: as above.
+                    unsafe { rule.next.load(Ordering::Acquire).as_ref() }
+                });
+                with(&mut chain);
             }
         }
     }

@@ -31,6 +31,10 @@ enum Step {
     Remove(usize),
     Publish,
     Housekeep,
+    /// Trees at once.
+    Shape,
+    /// Trees in the background.
+    Begin,
     /// A burst.
     Look(Vec<(u64, u64)>),
 }
@@ -45,6 +49,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         3 => (0_usize..200).prop_map(Step::Remove),
         2 => Just(Step::Publish),
         1 => Just(Step::Housekeep),
+        1 => Just(Step::Shape),
+        1 => Just(Step::Begin),
         6 => prop::collection::vec((0_u64..8, 0_u64..8), 1..LOOKUP_MAX).prop_map(Step::Look),
     ];
     prop::collection::vec(step, 1..250)
@@ -97,6 +103,10 @@ proptest! {
                 Step::Housekeep => {
                     writer.housekeep(usize::MAX);
                     program.domain.collect();
+                }
+                Step::Shape => writer.shape_now(),
+                Step::Begin => {
+                    writer.shape_tables();
                 }
                 Step::Look(keys) => {
                     let keys: Vec<FlowKey> = keys.into_iter().map(|(a, b)| {
@@ -342,5 +352,251 @@ fn a_large_tuple_is_passed_over_only_by_packets_that_have_no_rule_in_it() {
             writer.commit();
             program.domain.publish();
         }
+    }
+}
+
+/// Rules over addresses and ports, of many shapes, that overlap much; and what packets have.
+#[derive(Clone, Debug)]
+enum Change {
+    /// A rule of this shape, its values by a number.
+    Insert(usize, u32, u32),
+    /// Another rule in the place of one: same match and precedence.
+    Replace(usize),
+    Remove(usize),
+    Publish,
+    Housekeep,
+    Shape,
+    Begin,
+    /// A reader goes on in the newest epoch.
+    Begun,
+    /// Packets that meet a rule, with other bits at random.
+    Look(usize, u64),
+}
+
+/// Source, destination and ports' masks.
+const SHAPES: [(u32, u32, u32); 16] = [
+    (0, 0, 0),
+    (0xff00_0000, 0, 0),
+    (0xffff_0000, 0, 0),
+    (0xffff_ffff, 0, 0),
+    (0, 0xffff_ff00, 0),
+    (0, 0xffff_ffff, 0),
+    (0, 0, 0xffff),
+    (0, 0, 0xffff_0000),
+    (0xffff_ff00, 0xff00_0000, 0),
+    (0xfff0_0000, 0xffff_f000, 0xffff),
+    (0xffff_ffff, 0xffff_ffff, 0xffff_ffff),
+    (0x0000_ffff, 0, 0xf0),
+    (0, 0x00ff_00ff, 0xff00_0000),
+    (0x8000_0000, 0x8000_0000, 0),
+    (0xffff_ff00, 0xffff_ff00, 0),
+    (0, 0xffff_0000, 0xff00),
+];
+
+fn access_rule(shape: usize, number: u32) -> Match {
+    use packet::key::at;
+    let (source, destination, ports) = SHAPES[shape];
+    // Few different bytes in each place, so that rules meet.
+    let spread = |salt: u32| {
+        let mut bits = number
+            .wrapping_mul(0x9e37_79b9)
+            .wrapping_add(salt.wrapping_mul(0x85eb_ca6b));
+        bits ^= bits >> 15;
+        bits & 0xff0f_1133
+    };
+    let mut matching = Match::any();
+    for (offset, salt, mask) in [
+        (at::IPV4_SRC, 1, source),
+        (at::IPV4_DST, 2, destination),
+        (at::TP_SRC, 3, ports),
+    ] {
+        matching.set_bytes(offset, &spread(salt).to_be_bytes(), &mask.to_be_bytes());
+    }
+    matching
+}
+
+fn changes() -> impl Strategy<Value = Vec<Change>> {
+    let change = prop_oneof![
+        30 => (0..SHAPES.len(), 0_u32..4000, 0_u32..60).prop_map(|(shape, number, priority)| Change::Insert(shape, number, priority)),
+        3 => (0_usize..1000).prop_map(Change::Replace),
+        6 => (0_usize..1000).prop_map(Change::Remove),
+        4 => Just(Change::Publish),
+        2 => Just(Change::Housekeep),
+        1 => Just(Change::Shape),
+        1 => Just(Change::Begin),
+        3 => Just(Change::Begun),
+        12 => (0_usize..1000, any::<u64>()).prop_map(|(rule, noise)| Change::Look(rule, noise)),
+    ];
+    prop::collection::vec(change, 100..500)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(250))]
+    #[test]
+    fn trees_and_what_comes_beside_them_find_what_a_list_finds(changes in changes()) {
+        let program = Arc::new(Program::new());
+        let bridge = Bridge::new(Arc::clone(&program));
+        let mut writer = BridgeWriter::new(Arc::clone(&bridge));
+        // Lookups go on in the epoch in which this reader has begun.
+        let mut reader = program.domain.reader().unwrap();
+        let mut held = program.domain.reader().unwrap();
+        let mut guard = held.begin();
+        let mut twins: Vec<Twin> = Vec::new();
+        let end = |writer: &mut BridgeWriter, twin: &mut Twin| {
+            twin.removed = program.domain.next();
+            writer.remove(0, twin.rule);
+        };
+        let begin = |writer: &mut BridgeWriter, matching: Match, priority: u32, cookie: u64| {
+            let rule = writer.insert(0, spec(&program, matching.clone(), priority, cookie));
+            Twin { rule, matching, priority, cookie, added: program.domain.next(), removed: Epoch::MAX }
+        };
+        for (cookie, change) in changes.into_iter().enumerate() {
+            let cookie = cookie as u64;
+            let alive: Vec<usize> = (0..twins.len()).filter(|index| twins[*index].removed == Epoch::MAX).collect();
+            let pick = |number: usize| (!alive.is_empty()).then(|| alive[number % alive.len()]);
+            match change {
+                Change::Insert(shape, number, priority) => {
+                    let matching = access_rule(shape, number);
+                    for twin in twins.iter_mut().filter(|twin| twin.removed == Epoch::MAX && twin.matching == matching && twin.priority == priority) {
+                        end(&mut writer, twin);
+                    }
+                    twins.push(begin(&mut writer, matching, priority, cookie));
+                }
+                Change::Replace(number) => if let Some(index) = pick(number) {
+                    end(&mut writer, &mut twins[index]);
+                    let (matching, priority) = (twins[index].matching.clone(), twins[index].priority);
+                    twins.push(begin(&mut writer, matching, priority, cookie));
+                },
+                Change::Remove(number) => if let Some(index) = pick(number) {
+                    end(&mut writer, &mut twins[index]);
+                },
+                Change::Publish => {
+                    writer.commit();
+                    program.domain.publish();
+                }
+                Change::Housekeep => {
+                    writer.housekeep(usize::MAX);
+                    program.domain.collect();
+                }
+                Change::Shape => writer.shape_now(),
+                Change::Begin => {
+                    writer.shape_tables();
+                }
+                Change::Begun => {
+                    drop(guard);
+                    guard = held.begin();
+                }
+                Change::Look(number, noise) => {
+                    let mut keys = Vec::new();
+                    for index in 0..24 {
+                        let mut key = FlowKey::ZERO;
+                        if !twins.is_empty() {
+                            let twin = &twins[(number + index * 7) % twins.len()];
+                            for word in 1..3 {
+                                key.words[word] = noise.rotate_left(index as u32 * 5 + word as u32) & 0xff0f_1133_ff0f_1133_u64.to_be();
+                            }
+                            for word in twin.matching.words() {
+                                let bits = &mut key.words[usize::from(word.word)];
+                                *bits = *bits & !word.mask | word.value;
+                            }
+                        }
+                        keys.push(key);
+                    }
+                    let now = reader.begin();
+                    for guard in [&guard, &now] {
+                        let epoch = guard.epoch();
+                        let mut out = vec![None; keys.len()];
+                        bridge.lookup_burst(0, keys.len(), |index| &keys[index], guard, &mut out);
+                        for (key, found) in keys.iter().zip(out) {
+                            let best = twins.iter()
+                                .filter(|twin| twin.added <= epoch && epoch < twin.removed && twin.matching.matches(key))
+                                .map(|twin| twin.priority).max();
+                            prop_assert_eq!(found.map(|rule| rule.spec.priority), best);
+                            if let Some(rule) = found {
+                                let twin = twins.iter().find(|twin| twin.cookie == rule.spec.cookie).unwrap();
+                                prop_assert!(twin.matching.matches(key) && twin.added <= epoch && epoch < twin.removed);
+                            }
+                        }
+                    }
+                    drop(now);
+                    reader.offline();
+                }
+            }
+        }
+    }
+}
+
+/// A list of rules of many shapes.
+fn many_shapes(program: &Program, writer: &mut BridgeWriter) -> Vec<RuleRef> {
+    let rules = (0..1500_u32)
+        .map(|number| {
+            let matching = access_rule(number as usize % SHAPES.len(), number * 31);
+            writer.insert(0, spec(program, matching, number % 700, number.into()))
+        })
+        .collect();
+    writer.commit();
+    program.domain.publish();
+    rules
+}
+
+#[test]
+fn a_table_of_many_shapes_gets_trees_in_the_background_and_gives_them_up_when_it_is_small() {
+    let program = Arc::new(Program::new());
+    let bridge = Bridge::new(Arc::clone(&program));
+    let mut writer = BridgeWriter::new(Arc::clone(&bridge));
+    let rules = many_shapes(&program, &mut writer);
+    assert_eq!(writer.describe(0).template, Template::Tuples);
+    assert!(writer.shape_tables(), "begun");
+    let begun = std::time::Instant::now();
+    while writer.shape_tables() {
+        assert!(begun.elapsed() < std::time::Duration::from_secs(60));
+        std::thread::yield_now();
+    }
+    let description = writer.describe(0);
+    assert_eq!(description.template, Template::Trees, "{description:?}");
+    assert!(description.worst.accesses < 80.0 && description.bytes > 1000);
+    for rule in &rules[5..] {
+        writer.remove(0, *rule);
+    }
+    program.domain.publish();
+    writer.housekeep(usize::MAX);
+    assert_eq!(writer.waiting(), 0);
+    let description = writer.describe(0);
+    assert_eq!(
+        (description.template, description.rules),
+        (Template::Linear, 5)
+    );
+}
+
+#[test]
+fn a_rule_that_goes_while_trees_are_made_is_freed_when_they_are_in_use() {
+    let program = Arc::new(Program::new());
+    let bridge = Bridge::new(Arc::clone(&program));
+    let mut writer = BridgeWriter::new(Arc::clone(&bridge));
+    let rules = many_shapes(&program, &mut writer);
+    let mut reader = program.domain.reader().unwrap();
+    for round in 0..20 {
+        writer.shape_tables();
+        writer.remove(0, rules[round]);
+        writer.commit();
+        program.domain.publish();
+        let begun = std::time::Instant::now();
+        while writer.waiting() > 0 {
+            assert!(begun.elapsed() < std::time::Duration::from_secs(60));
+            writer.housekeep(usize::MAX);
+            std::thread::yield_now();
+        }
+        program.domain.publish();
+        program.domain.collect();
+        let guard = reader.begin();
+        for number in 0..200_u32 {
+            let mut key = FlowKey::ZERO;
+            for word in access_rule(number as usize % SHAPES.len(), number * 31).words() {
+                key.words[usize::from(word.word)] = word.value;
+            }
+            assert!(bridge.lookup(0, &key, &guard).is_some());
+        }
+        drop(guard);
+        reader.offline();
     }
 }

@@ -13,6 +13,8 @@ use tokio::task::JoinHandle;
 
 /// How often rules time out, addresses age and devices are looked at.
 const HOUSEKEEPING: Duration = Duration::from_millis(1000);
+/// How often tables are looked at whose rules want another lookup.
+const SHAPING: Duration = Duration::from_millis(100);
 /// Packet-ins fetched in one go, so that a flood of them leaves time for controllers' messages.
 const PACKET_INS: usize = 256;
 /// Rules that packets ask for, made in one go.
@@ -57,6 +59,7 @@ pub async fn run(shell: Rc<Shell>) -> anyhow::Result<()> {
     let mut packets = Task(tokio::task::spawn_local(deliver_packet_ins(Rc::clone(
         &switch,
     ))));
+    let _shape = Task(tokio::task::spawn_local(shape_tables(Rc::clone(&switch))));
     let mut keep = Task(tokio::task::spawn_local(keep_house(
         Rc::clone(&switch),
         Rc::clone(&database),
@@ -71,6 +74,14 @@ pub async fn run(shell: Rc<Shell>) -> anyhow::Result<()> {
     drop((follow, keep, packets));
     switch.shut_down();
     result
+}
+
+/// Has lookups made for tables whose rules have changed. In real time, whatever clock the rules go by.
+async fn shape_tables(switch: Rc<Switch>) -> anyhow::Result<()> {
+    loop {
+        tokio::time::sleep(SHAPING).await;
+        switch.shape_tables();
+    }
 }
 
 /// Everything that is done about once a second, and statistics when they are due.

@@ -21,7 +21,10 @@ fn null_device_gives_and_takes() {
     );
     let mut tx = port.control.tx_queue(0).unwrap();
     let outcome = tx.send(&mut frames);
-    assert_eq!((outcome.packets, outcome.bytes), (BURST as u64, BURST as u64 * 64));
+    assert_eq!(
+        (outcome.packets, outcome.bytes),
+        (BURST as u64, BURST as u64 * 64)
+    );
     assert!(frames.is_empty());
     port.control.close();
     // Queues that outlive the port are harmless.

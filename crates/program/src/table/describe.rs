@@ -62,11 +62,11 @@ impl Work {
     pub fn cycles(&self, bytes: usize) -> f64 {
         let access = match bytes {
             0..=0x7fff => 3.0,
-            0x8000..=0xf_ffff => 7.0,
-            0x10_0000..=0x1ff_ffff => 20.0,
-            _ => 60.0,
+            0x8000..=0x7f_ffff => 7.0,
+            0x80_0000..=0x1ff_ffff => 18.0,
+            _ => 45.0,
         };
-        self.accesses * access + self.compares * 5.0 + self.hashes * 9.0
+        self.accesses * access + self.compares * 5.0 + self.hashes * 20.0
     }
 }
 
@@ -144,7 +144,7 @@ impl BridgeWriter {
                     ),
                 }
             }
-            Some(TableWriter::Tuples(tuples)) => tuples.describe(),
+            Some(TableWriter::Many(shaping)) => shaping.describe(),
         };
         if let Some(soft) = self.soft.get(&table) {
             let beside = soft.describe();

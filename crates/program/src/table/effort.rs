@@ -17,7 +17,7 @@ const LINE: usize = 64;
 pub struct Effort {
     /// Rules compared one after the other.
     pub compares: u32,
-    /// Hash tables tried.
+    /// Hash tables tried, and inner nodes of trees.
     pub probes: u32,
     /// Different cache lines read of tables and rules. The key's own are left out, and so are counters and steps.
     pub lines: u32,
@@ -26,8 +26,8 @@ pub struct Effort {
 /// An effort while it is counted.
 #[derive(Default)]
 pub(crate) struct Count {
-    compares: u32,
-    probes: u32,
+    pub compares: u32,
+    pub probes: u32,
     lines: BTreeSet<usize>,
 }
 
@@ -39,7 +39,7 @@ impl Count {
         self.lines.extend(first / LINE..=(first + bytes - 1) / LINE);
     }
 
-    fn reads_rule(&mut self, rule: &Rule) {
+    pub fn reads_rule(&mut self, rule: &Rule) {
         self.reads(&rule.added);
         self.reads(&rule.spec.priority);
     }
@@ -63,7 +63,11 @@ impl Bridge {
 fn of_shape(shape: &Shape, key: &FlowKey, epoch: Epoch, count: &mut Count) {
     match shape {
         Shape::Linear(entries) => of_list(entries, key, epoch, count),
-        Shape::Tuples(tuples) => of_tuples(tuples, key, epoch, count),
+        Shape::Tuples(tuples) => of_tuples(tuples, key, None, epoch, count),
+        Shape::Trees(shape) => {
+            let best = shape.trees.read_by(key, count);
+            of_tuples(&shape.beside, key, best, epoch, count);
+        }
         Shape::Conjunctive { ordinary, soft } => {
             if let Some(ordinary) = ordinary {
                 of_shape(ordinary, key, epoch, count);
@@ -96,8 +100,14 @@ fn of_list(entries: &[LinearEntry], key: &FlowKey, epoch: Epoch, count: &mut Cou
     }
 }
 
-fn of_tuples(tuples: &[TupleEntry], key: &FlowKey, epoch: Epoch, count: &mut Count) {
-    let mut best: Option<u32> = None;
+/// `best`: the precedence of what has been found before.
+fn of_tuples(
+    tuples: &[TupleEntry],
+    key: &FlowKey,
+    mut best: Option<u32>,
+    epoch: Epoch,
+    count: &mut Count,
+) {
     for entry in tuples {
         count.reads(entry);
         if best.is_some_and(|best| best >= entry.max_priority) {

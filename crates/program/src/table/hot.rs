@@ -4,7 +4,10 @@
 //! only, which fit one cache line a packet ([`HotWords`]); some look at nothing but the ingress port, and one answer holds for the whole burst. What a
 //! table reads is told when its shape is made ([`Reads`]), and the burst's way in (`walk::front`) goes by it.
 
-use super::{Bridge, LINEAR_MAX, LOOKUP_MAX, LinearEntry, Published, Shape, linear, lookup_tuples};
+use super::{
+    Bridge, LINEAR_MAX, LOOKUP_MAX, LinearEntry, Published, Shape, linear, lookup_trees,
+    lookup_tuples,
+};
 use crate::epoch::Guard;
 use crate::rule::Rule;
 use crate::tuple::Words;
@@ -56,6 +59,12 @@ impl Published {
             ),
             Shape::Tuples(tuples) => Reads::of(
                 tuples
+                    .iter()
+                    .flat_map(|entry| entry.tuple.words().iter().copied()),
+            ),
+            Shape::Trees(shape) => Reads::of(
+                shape
+                    .all
                     .iter()
                     .flat_map(|entry| entry.tuple.words().iter().copied()),
             ),
@@ -168,6 +177,10 @@ impl Bridge {
                 shape: Shape::Tuples(tuples),
                 ..
             }) => lookup_tuples(tuples, &|index| &keys[index], epoch, out),
+            Some(Published {
+                shape: Shape::Trees(shape),
+                ..
+            }) => lookup_trees(shape, &|index| &keys[index], epoch, out),
             Some(Published {
                 shape: Shape::Conjunctive { .. },
                 ..

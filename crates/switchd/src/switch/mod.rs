@@ -165,6 +165,13 @@ impl Switch {
         let _ = self.with_datapath(Datapath::run);
     }
 
+    /// Lets tables have the lookups that fit their rules, as the background makes them.
+    pub fn shape_tables(&self) {
+        for bridge in self.bridges.borrow().values() {
+            bridge.pipeline.borrow_mut().shape_tables();
+        }
+    }
+
     /// Hands a packet to the controllers that want it.
     pub fn deliver(&self, packet: datapath::packet_in::PacketIn) {
         use openflow::message::{NO_BUFFER, PacketIn, PacketInFormat, PacketInReason};

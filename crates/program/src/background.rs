@@ -1,0 +1,82 @@
+//! Work that takes long and must not keep the control thread: a thread of its own, which does one thing after the other.
+
+use std::sync::Mutex;
+use std::sync::mpsc::{Sender, channel};
+
+/// Something to do.
+pub(crate) type Job = Box<dyn FnOnce() + Send>;
+
+/// The thread; begun with the first job, ends with its owner when all jobs are done.
+#[derive(Default)]
+pub(crate) struct Background {
+    jobs: Mutex<Option<Sender<Job>>>,
+}
+
+impl Background {
+    /// Hands a job over; false when there is no thread to do it.
+    pub fn run(&self, job: Job) -> bool {
+        let mut jobs = self
+            .jobs
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        let job = match &*jobs {
+            None => job,
+            Some(sender) => match sender.send(job) {
+                Ok(()) => return true,
+                // The thread has died of a job.
+                Err(unsent) => unsent.0,
+            },
+        };
+        let (sender, receiver) = channel::<Job>();
+        let work = move || {
+            step_back();
+            receiver.into_iter().for_each(|job| job());
+        };
+        let thread = std::thread::Builder::new().name("tables".to_owned());
+        if thread.spawn(work).is_err() {
+            return false;
+        }
+        let sent = sender.send(job).is_ok();
+        *jobs = Some(sender);
+        sent
+    }
+}
+
+/// Lets every other thread go first: workers that poll are never to wait for what is made here.
+fn step_back() {
+    #[cfg(target_os = "linux")]
+    // SAFETY: takes numbers only; 0 is the calling thread. Failure leaves the priority as it was.
+    unsafe {
+        libc::setpriority(libc::PRIO_PROCESS, 0, 19);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn jobs_are_done_in_order_also_after_one_has_failed() {
+        let background = Background::default();
+        let (sender, receiver) = channel();
+        let note = |number: u32| {
+            let sender = sender.clone();
+            Box::new(move || sender.send(number).unwrap()) as Job
+        };
+        assert!(background.run(note(1)) && background.run(note(2)));
+        let limit = Duration::from_secs(20);
+        assert_eq!(
+            (receiver.recv_timeout(limit), receiver.recv_timeout(limit)),
+            (Ok(1), Ok(2))
+        );
+        assert!(background.run(Box::new(|| panic!("a job that fails"))));
+        // The thread may take a moment to die, and jobs handed over meanwhile die with it.
+        let mut done = false;
+        for number in 3..100 {
+            done |= background.run(note(number))
+                && receiver.recv_timeout(Duration::from_millis(50)).is_ok();
+        }
+        assert!(done);
+    }
+}

@@ -1,0 +1,423 @@
+//! Making trees from rules, away from the threads that change and use them.
+//!
+//! Rules are gathered from the table's tuples as a reader would, under an epoch that is held, so that none is freed or unlinked meanwhile, and changes go on.
+//! Where to cut is chosen by estimated cost: few rules a child, few copies of rules that leave the index's bits open. Big nodes are judged by a sample.
+//! Everything is bounded: bits of an index, depth, rules of a leaf, trees, copies; what does not fit is left to tuples.
+
+mod cut;
+mod estimate;
+
+use super::{Branch, NONE, Tree, Trees, WORDS_MAX};
+use crate::epoch::{Epoch, Reader};
+use crate::rule::Rule;
+use crate::table::describe::Work;
+use crate::tuple::Tuple;
+use cut::Cut;
+use smallvec::SmallVec;
+use std::cmp::Reverse;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::time::{Duration, Instant};
+
+/// Most trees of a table.
+const TREES_MAX: usize = 6;
+/// Most inner nodes on a way.
+const DEPTH_MAX: usize = 8;
+/// Most bits of an index.
+const BITS_MAX: u32 = 16;
+/// Most rules of a leaf.
+const LEAF_MAX: usize = 16;
+/// A leaf of so few rules is not cut any more.
+const LEAF_SMALL: usize = 3;
+
+/// What trees are to be made from.
+pub(in crate::table) struct Snapshot {
+    /// All tuples of the table.
+    pub tuples: Vec<Arc<Tuple>>,
+    /// Holds [`Snapshot::from`].
+    pub reader: Reader,
+    /// Rules that have ended in this epoch or before are left out.
+    pub from: Epoch,
+    /// Rules that begin later are left out, too.
+    pub until: Epoch,
+    /// See [`Trees`].
+    pub lane: usize,
+}
+
+/// What has built.
+pub(in crate::table) struct Built {
+    /// None where rules look at too many words.
+    pub trees: Option<Arc<Trees>>,
+    /// For each tuple of the snapshot the highest precedence of its rules that are in no tree.
+    pub rest: Vec<(Arc<Tuple>, u32)>,
+    /// What trees do for packets that meet their rules evenly.
+    pub typical: Work,
+    /// What they do at most.
+    pub worst: Work,
+    /// Rules in trees.
+    pub rules: usize,
+    /// How long it took.
+    pub took: Duration,
+    /// Holds the rules until the trees are in use.
+    pub reader: Reader,
+}
+
+impl Snapshot {
+    /// Makes the trees.
+    pub fn build(self) -> Built {
+        let begun = Instant::now();
+        let ranked = self.gather();
+        let words = self.words();
+        let mut built = Built {
+            trees: None,
+            rest: Vec::new(),
+            typical: Work::default(),
+            worst: Work::default(),
+            rules: 0,
+            took: Duration::ZERO,
+            reader: self.reader,
+        };
+        if words.len() <= WORDS_MAX && !ranked.is_empty() && ranked.len() < NONE as usize / 8 {
+            let mut builder = Builder::new(&words, &self.tuples, &ranked);
+            let trees = builder.trees();
+            let mut rest = vec![None; self.tuples.len()];
+            for (rule, left) in ranked.iter().zip(&builder.left) {
+                if *left {
+                    // Ranks ascend, so the first is of the highest precedence.
+                    rest[rule.tuple as usize].get_or_insert(rule.priority);
+                } else {
+                    built.rules += 1;
+                }
+            }
+            built.rest = self
+                .tuples
+                .into_iter()
+                .zip(rest)
+                .filter_map(|(tuple, highest)| Some((tuple, highest?)))
+                .collect();
+            built.worst = builder.worst(&trees);
+            built.typical = builder.typical(&trees);
+            built.trees = Some(Arc::new(
+                builder.finish(trees, &words, &ranked, self.from, self.lane),
+            ));
+        }
+        built.took = begun.elapsed();
+        built
+    }
+
+    /// The rules, by rank.
+    fn gather(&self) -> Vec<Ranked> {
+        let mut ranked: Vec<Ranked> = Vec::new();
+        for (index, tuple) in self.tuples.iter().enumerate() {
+            tuple.each_chain(|chain| {
+                let mut last = None;
+                for rule in chain {
+                    let priority = rule.spec.priority;
+                    let wanted = rule.added <= self.until && rule.removed() > self.from;
+                    // Of versions of one rule the first is enough: readers follow its chain.
+                    if wanted && last != Some(priority) {
+                        last = Some(priority);
+                        ranked.push(Ranked {
+                            priority,
+                            tuple: index as u32,
+                            rule: NonNull::from(rule),
+                        });
+                    }
+                }
+            });
+        }
+        ranked.sort_by_key(|rule| Reverse(rule.priority));
+        ranked
+    }
+
+    /// The words that rules look at.
+    fn words(&self) -> Vec<u8> {
+        let mut set = 0_u64;
+        for tuple in &self.tuples {
+            for (word, _) in tuple.words() {
+                set |= 1 << word;
+            }
+        }
+        (0..64).filter(|word| set >> word & 1 == 1).collect()
+    }
+}
+
+/// A rule that goes into trees.
+struct Ranked {
+    priority: u32,
+    /// Which tuple of the snapshot it is in; also the number of its mask.
+    tuple: u32,
+    rule: NonNull<Rule>,
+}
+
+/// Masks and values are numbers here, with a field's first byte as their highest.
+struct Builder {
+    words: usize,
+    masks: Vec<u64>,
+    mask_of: Vec<u32>,
+    values: Vec<u64>,
+    nodes: Vec<Branch>,
+    leaves: Vec<u64>,
+    /// Most rules in leaves, copies counted.
+    budget: usize,
+    /// By rank: the leaf that holds this rule alone.
+    singles: Vec<Branch>,
+    /// By rank: whether the rule is in no tree.
+    left: Vec<bool>,
+    /// Of each index while a cut is judged: rules there. All zero between judgements.
+    counts: Vec<u32>,
+}
+
+impl Builder {
+    fn new(words: &[u8], tuples: &[Arc<Tuple>], ranked: &[Ranked]) -> Builder {
+        let mut masks = vec![0; tuples.len() * words.len()];
+        for (tuple, masks) in tuples
+            .iter()
+            .zip(masks.chunks_exact_mut(words.len().max(1)))
+        {
+            for (word, mask) in tuple.words() {
+                if let Ok(slot) = words.binary_search(word) {
+                    masks[slot] = u64::from_be(*mask);
+                }
+            }
+        }
+        let mut values = vec![0; ranked.len() * words.len()];
+        for (rule, values) in ranked
+            .iter()
+            .zip(values.chunks_exact_mut(words.len().max(1)))
+        {
+            // SAFETY: the snapshot's reader holds the rules that were gathered.
+            for word in unsafe { rule.rule.as_ref() }.spec.matching.words() {
+                if let Ok(slot) = words.binary_search(&word.word) {
+                    values[slot] = u64::from_be(word.value);
+                }
+            }
+        }
+        Builder {
+            words: words.len(),
+            masks,
+            mask_of: ranked.iter().map(|rule| rule.tuple).collect(),
+            values,
+            nodes: Vec::new(),
+            leaves: Vec::new(),
+            budget: 5 * ranked.len() + 4096,
+            singles: vec![Branch::EMPTY; ranked.len()],
+            left: vec![false; ranked.len()],
+            counts: vec![0; 1 << BITS_MAX],
+        }
+    }
+
+    fn mask(&self, rank: u32) -> &[u64] {
+        let first = self.mask_of[rank as usize] as usize * self.words;
+        &self.masks[first..first + self.words]
+    }
+
+    fn value(&self, rank: u32) -> &[u64] {
+        let first = rank as usize * self.words;
+        &self.values[first..first + self.words]
+    }
+
+    /// Trees for all rules, as far as trees separate them; marks what is left.
+    fn trees(&mut self) -> Vec<Tree> {
+        let mut trees = Vec::new();
+        let mut rules: Vec<u32> = (0..self.mask_of.len() as u32).collect();
+        while let Some(first) = rules.first().copied() {
+            let mut known = vec![0; self.words];
+            let cut = (rules.len() > LEAF_SMALL)
+                .then(|| self.best_cut(&rules, &known, true))
+                .flatten();
+            let full = trees.len() + 1 >= TREES_MAX && rules.len() > LEAF_MAX;
+            let Some(cut) = cut.filter(|_| !full) else {
+                if rules.len() <= LEAF_MAX {
+                    let root = self.leaf(&rules);
+                    trees.push(Tree { root, first });
+                } else {
+                    rules
+                        .iter()
+                        .for_each(|rank| self.left[*rank as usize] = true);
+                }
+                break;
+            };
+            let place = cut.place();
+            let (kept, others): (Vec<u32>, Vec<u32>) = rules
+                .iter()
+                .partition(|rank| (place & !self.mask(**rank)[cut.slot]).count_ones() <= cut.open);
+            let Some(first) = kept.first().copied() else {
+                others
+                    .iter()
+                    .for_each(|rank| self.left[*rank as usize] = true);
+                break;
+            };
+            let root = self.divide(&kept, cut, &mut known, 1);
+            trees.push(Tree { root, first });
+            rules = others;
+        }
+        trees.sort_by_key(|tree| tree.first);
+        trees
+    }
+
+    /// The branch for rules, of which these bits have been looked at.
+    fn branch(&mut self, rules: &[u32], known: &mut [u64], depth: usize) -> Branch {
+        let rules = self.until_covered(rules, known);
+        let room = self.copied() < 1.0;
+        if rules.len() > LEAF_SMALL
+            && depth < DEPTH_MAX
+            && room
+            && let Some(cut) = self.best_cut(rules, known, false)
+        {
+            return self.divide(rules, cut, known, depth + 1);
+        }
+        self.leaf(rules)
+    }
+
+    /// How much of the room for rules in leaves is taken.
+    fn copied(&self) -> f64 {
+        (self.leaves.len() / (self.words + 1)) as f64 / self.budget as f64
+    }
+
+    /// The rules up to the first that matches all packets that come here.
+    fn until_covered<'a>(&self, rules: &'a [u32], known: &[u64]) -> &'a [u32] {
+        let covers = |rank: &u32| {
+            let mut bits = self.mask(*rank).iter().zip(known);
+            bits.all(|(mask, known)| mask & !known == 0)
+        };
+        match rules.iter().position(covers) {
+            Some(at) => &rules[..=at],
+            None => rules,
+        }
+    }
+
+    fn leaf(&mut self, rules: &[u32]) -> Branch {
+        if let [rank] = rules
+            && self.singles[*rank as usize] != Branch::EMPTY
+        {
+            return self.singles[*rank as usize];
+        }
+        // The last rule stays in any case: where it matches all that comes here, those behind it have been left out, and are looked for only when a
+        // lookup meets it and it has gone.
+        let mut kept: SmallVec<[u32; LEAF_MAX]> =
+            SmallVec::from_slice(&rules[..rules.len().min(LEAF_MAX)]);
+        if let (Some(last), [.., covering]) = (kept.last_mut(), rules) {
+            let others = &rules[LEAF_MAX.min(rules.len())..];
+            if !others.is_empty() {
+                self.left[std::mem::replace(last, *covering) as usize] = true;
+            }
+            for rank in others.iter().filter(|rank| *rank != covering) {
+                self.left[*rank as usize] = true;
+            }
+        }
+        let rules = &kept[..];
+        if rules.is_empty() {
+            return Branch::EMPTY;
+        }
+        let first = self.leaves.len() / (self.words + 1);
+        for rank in rules {
+            let at = *rank as usize * self.words;
+            self.leaves.extend(
+                self.values[at..at + self.words]
+                    .iter()
+                    .map(|value| value.to_be()),
+            );
+            let mask = u64::from(self.mask_of[*rank as usize]);
+            self.leaves.push(u64::from(*rank) | mask << 32);
+        }
+        let branch = Branch::leaf(first as u32, rules.len() as u16);
+        if let [rank] = rules {
+            self.singles[*rank as usize] = branch;
+        }
+        branch
+    }
+
+    /// An inner node and all that is below it.
+    fn divide(&mut self, rules: &[u32], cut: Cut, known: &mut [u64], depth: usize) -> Branch {
+        let children = 1_usize << cut.bits;
+        let mut starts = vec![0_u32; children + 1];
+        for rank in rules {
+            self.each_index(*rank, &cut, |index| starts[index + 1] += 1);
+        }
+        for index in 0..children {
+            starts[index + 1] += starts[index];
+        }
+        let mut sorted = vec![0_u32; starts[children] as usize];
+        let mut next = starts.clone();
+        for rank in rules {
+            self.each_index(*rank, &cut, |index| {
+                sorted[next[index] as usize] = *rank;
+                next[index] += 1;
+            });
+        }
+        let base = self.nodes.len();
+        self.nodes.resize(base + children, Branch::EMPTY);
+        let before = known[cut.slot];
+        known[cut.slot] |= cut.place();
+        let of = |index: usize| starts[index] as usize..starts[index + 1] as usize;
+        for index in 0..children {
+            let rules = &sorted[of(index)];
+            // Neighbours often have the same rules, since masks are often prefixes.
+            let same = index > 0 && &sorted[of(index - 1)] == rules;
+            self.nodes[base + index] = if same {
+                self.nodes[base + index - 1]
+            } else {
+                self.branch(rules, known, depth)
+            };
+        }
+        known[cut.slot] = before;
+        // The word is still a slot here; `finish` names the key's own.
+        Branch::inner(base as u32, cut.slot as u8, cut.shift, cut.bits)
+    }
+
+    /// Calls `with` for each index that a rule belongs to.
+    #[inline(always)]
+    fn each_index(&self, rank: u32, cut: &Cut, mut with: impl FnMut(usize)) {
+        let place = cut.place();
+        let open = place & !self.mask(rank)[cut.slot];
+        let value = self.value(rank)[cut.slot] & place;
+        let mut bits = 0_u64;
+        loop {
+            with(((value | bits) >> cut.shift) as usize);
+            bits = bits.wrapping_sub(open) & open;
+            if bits == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Puts everything into its final form.
+    fn finish(
+        self,
+        mut trees: Vec<Tree>,
+        words: &[u8],
+        ranked: &[Ranked],
+        since: Epoch,
+        lane: usize,
+    ) -> Trees {
+        let name = |branch: &mut Branch| {
+            if !branch.is_leaf() {
+                let slot = (branch.0 >> 32 & 63) as usize;
+                branch.0 = branch.0 & !(63 << 32) | u64::from(words[slot]) << 32;
+            }
+        };
+        let mut nodes = self.nodes.into_boxed_slice();
+        nodes.iter_mut().for_each(name);
+        trees.iter_mut().for_each(|tree| name(&mut tree.root));
+        for (rank, rule) in ranked.iter().enumerate() {
+            // SAFETY: as in `new`.
+            let rule = unsafe { rule.rule.as_ref() };
+            rule.places[lane].store(rank as u32, Ordering::Relaxed);
+        }
+        Trees {
+            since,
+            lane,
+            trees: trees.into(),
+            nodes,
+            leaves: self.leaves.into(),
+            masks: self.masks.iter().map(|mask| mask.to_be()).collect(),
+            words: words.into(),
+            rules: ranked
+                .iter()
+                .map(|rule| AtomicPtr::new(rule.rule.as_ptr()))
+                .collect(),
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Where to cut: the run of bits that leaves the least work, by estimate.
+//!
+//! Candidates are the runs whose bits separate rules best one by one; each is then judged by counting which rules come together, and how many copies it takes.
+
+use super::{BITS_MAX, Builder, LEAF_MAX};
+
+/// Rules by which a cut is judged.
+const SAMPLE: usize = 1024;
+/// Estimated cycles of one step down.
+const STEP: f64 = 9.0;
+/// Estimated cycles of one rule compared.
+const COMPARE: f64 = 5.0;
+
+/// A cut: which bits are the index. `open`: rules that leave more of them open go to another tree.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cut {
+    /// Which of the words that rules look at.
+    pub slot: usize,
+    pub shift: u32,
+    pub bits: u32,
+    pub open: u32,
+}
+
+impl Cut {
+    /// The bits of the word that are the index.
+    pub fn place(&self) -> u64 {
+        !(u64::MAX << self.bits) << self.shift
+    }
+}
+
+/// Estimated cycles to find one of `rules`, once the index has been looked at.
+fn resolve(rules: f64) -> f64 {
+    if rules <= 4.0 {
+        COMPARE * rules
+    } else {
+        4.0 * COMPARE + 0.75 * STEP * (rules / 4.0).log2()
+    }
+}
+
+/// Estimated cycles of another tree for `rules`.
+fn another_tree(rules: f64) -> f64 {
+    if rules < 0.5 {
+        0.0
+    } else if rules <= 4.0 {
+        4.0 + COMPARE * rules
+    } else {
+        STEP + 4.0 + resolve(rules)
+    }
+}
+
+impl Builder {
+    /// The cut that promises the least work; None where none promises less than a leaf.
+    pub(super) fn best_cut(&mut self, rules: &[u32], known: &[u64], root: bool) -> Option<Cut> {
+        let step = rules.len().div_ceil(SAMPLE);
+        let sample: Vec<u32> = rules.iter().step_by(step).copied().collect();
+        let whole = rules.len() as f64;
+        let most = (usize::BITS - rules.len().leading_zeros()).clamp(2, 12);
+        let most = if root {
+            (most + 4).clamp(8, BITS_MAX)
+        } else {
+            most + 1
+        };
+        let thorough = rules.len() > 64;
+        let mut widths = if thorough {
+            [most, most.saturating_sub(3), most / 2, 3]
+        } else {
+            [most, most / 2, 0, 0]
+        };
+        widths.sort_unstable();
+        let mut best: Option<(f64, Cut)> = None;
+        let mut counts = std::mem::take(&mut self.counts);
+        for (slot, known) in known.iter().enumerate() {
+            let gains = self.gains(&sample, slot, *known);
+            let mut before = 0;
+            for bits in widths {
+                if bits <= before || bits == 0 {
+                    continue;
+                }
+                before = bits;
+                for shift in windows(&gains, bits, thorough) {
+                    let cut = Cut {
+                        slot,
+                        shift,
+                        bits,
+                        open: bits,
+                    };
+                    if let Some((cost, cut)) = self.judge(&sample, whole, cut, root, &mut counts)
+                        && best.is_none_or(|(least, _)| cost < least)
+                    {
+                        best = Some((cost, cut));
+                    }
+                }
+            }
+        }
+        self.counts = counts;
+        let (cost, cut) = best?;
+        let leaf = if rules.len() <= LEAF_MAX {
+            COMPARE * whole
+        } else {
+            f64::MAX
+        };
+        (cost + 2.0 < leaf).then_some(cut)
+    }
+
+    /// For each bit of a word how well it separates rules: at most 1; below 0 where it is better not looked at.
+    fn gains(&self, sample: &[u32], slot: usize, known: u64) -> [f64; 64] {
+        let (mut fixed, mut ones) = ([0_u32; 64], [0_u32; 64]);
+        for rank in sample {
+            let mut mask = self.mask(*rank)[slot] & !known;
+            let value = self.value(*rank)[slot];
+            while mask != 0 {
+                let bit = mask.trailing_zeros();
+                mask &= mask - 1;
+                fixed[bit as usize] += 1;
+                ones[bit as usize] += (value >> bit & 1) as u32;
+            }
+        }
+        let count = sample.len() as f64;
+        std::array::from_fn(|bit| {
+            let fewer = ones[bit].min(fixed[bit] - ones[bit]);
+            let open = f64::from(sample.len() as u32 - fixed[bit]);
+            (2.0 * f64::from(fewer) - 0.5 * open) / count
+        })
+    }
+
+    /// The estimated cost of a cut, and the cut with what it leaves to other trees; None for one that separates next to nothing, or costs too many copies.
+    fn judge(
+        &self,
+        sample: &[u32],
+        whole: f64,
+        cut: Cut,
+        root: bool,
+        counts: &mut [u32],
+    ) -> Option<(f64, Cut)> {
+        let place = cut.place();
+        let mut by_open = [0_usize; 33];
+        for rank in sample {
+            by_open[(place & !self.mask(*rank)[cut.slot]).count_ones() as usize] += 1;
+        }
+        let scale = whole / sample.len() as f64;
+        // The more rules there are, the less may be copied.
+        let size = sample.len() as f64;
+        let factor = match (root, whole < 20_000.0) {
+            (true, true) => 3.0,
+            (true, false) => 1.5,
+            (false, _) if self.copied() < 0.5 => 2.0,
+            (false, _) => 1.2,
+        };
+        let room = factor * size + if root { 1024.0 / scale } else { 8.0 };
+        let (mut copies, mut limit) = (0.0, None);
+        for open in 0..=cut.bits {
+            copies += by_open[open as usize] as f64 * f64::from(1_u32 << open);
+            if copies > room {
+                break;
+            }
+            limit = Some(open);
+        }
+        let limit = limit?;
+        if !root {
+            return (limit == cut.bits)
+                .then(|| self.cost(sample, whole, cut, counts))
+                .flatten();
+        }
+        let mut best: Option<(f64, Cut)> = None;
+        let mut tried = None;
+        for open in [limit, limit.min(3), 0] {
+            if tried.replace(open) == Some(open) {
+                continue;
+            }
+            if let Some((cost, cut)) = self.cost(sample, whole, Cut { open, ..cut }, counts)
+                && best.is_none_or(|(least, _)| cost < least)
+            {
+                best = Some((cost, cut));
+            }
+        }
+        best
+    }
+
+    /// See [`Builder::judge`].
+    fn cost(&self, sample: &[u32], whole: f64, cut: Cut, counts: &mut [u32]) -> Option<(f64, Cut)> {
+        let place = cut.place();
+        let open = |rank: &u32| (place & !self.mask(*rank)[cut.slot]).count_ones();
+        let kept = || sample.iter().filter(|rank| open(rank) <= cut.open);
+        kept().for_each(|rank| self.each_index(*rank, &cut, |index| counts[index] += 1));
+        // Rules that a rule's packets meet beside it.
+        let (mut others, mut count) = (0.0, 0.0);
+        for rank in kept() {
+            let mut sum = 0_u64;
+            self.each_index(*rank, &cut, |index| sum += u64::from(counts[index] - 1));
+            others += sum as f64 / f64::from(1_u32 << open(rank));
+            count += 1.0;
+        }
+        kept().for_each(|rank| self.each_index(*rank, &cut, |index| counts[index] = 0));
+        let size = sample.len() as f64;
+        if count < 0.1 * size {
+            return None;
+        }
+        let met = 1.0 + others / count * (whole - 1.0) / (size - 1.0).max(1.0);
+        if met > 0.75 * whole * count / size {
+            return None;
+        }
+        let share = count / size;
+        let deferred = (1.0 - share) * whole;
+        let visits = match sample.iter().find(|rank| open(rank) > cut.open) {
+            None => 0.0,
+            Some(first) => {
+                let behind = kept().filter(|rank| *rank > first).count() as f64;
+                behind / size + 1.0 - share
+            }
+        };
+        // A bigger index needs more of the caches.
+        let index = 0.7 * f64::from(cut.bits.saturating_sub(10));
+        let cost = STEP + index + share * resolve(met) + visits * another_tree(deferred);
+        Some((cost, cut))
+    }
+}
+
+/// Where runs of so many bits separate best: the best run, and, to be thorough, the best of those that share less than half of it.
+fn windows(gains: &[f64; 64], bits: u32, thorough: bool) -> impl Iterator<Item = u32> + use<> {
+    let bits = bits as usize;
+    let gain = |shift: usize| gains[shift..shift + bits].iter().sum::<f64>();
+    let best = |allowed: &dyn Fn(usize) -> bool| {
+        (0..=64 - bits)
+            .filter(|shift| allowed(*shift))
+            .max_by(|one, other| gain(*one).total_cmp(&gain(*other)))
+            .filter(|shift| gain(*shift) > 0.0)
+    };
+    let first = best(&|_| true);
+    let second = first.filter(|_| thorough);
+    let second = second.and_then(|first| best(&|shift| shift.abs_diff(first) * 2 > bits));
+    first.into_iter().chain(second).map(|shift| shift as u32)
+}

@@ -1,0 +1,123 @@
+//! What lookups in trees cost: at most, by the deepest way in each tree, and usually, by trying.
+
+use super::super::{Branch, NONE, Tree};
+use super::Builder;
+use crate::table::describe::Work;
+
+/// Keys by which a packet's usual work is estimated.
+const TRIALS: usize = 1024;
+/// The rule that was found, and its place by rank.
+const FOUND: Work = Work {
+    accesses: 3.0,
+    compares: 0.0,
+    hashes: 0.0,
+};
+/// One step down.
+const INNER: Work = Work {
+    accesses: 1.0,
+    compares: 0.0,
+    hashes: 0.0,
+};
+
+impl Builder {
+    /// The most that a packet can cost.
+    pub(super) fn worst(&self, trees: &[Tree]) -> Work {
+        let worst = trees.iter().fold(Work::default(), |sum, tree| {
+            sum.and(self.worst_below(tree.root))
+        });
+        worst.and(FOUND)
+    }
+
+    fn worst_below(&self, branch: Branch) -> Work {
+        if branch.is_leaf() {
+            return self.work_in(branch, branch.rules());
+        }
+        let bits = (branch.0 >> 44 & 31) as u32;
+        let mut worst = Work::default();
+        let mut before = Branch::EMPTY;
+        for child in &self.nodes[branch.base()..branch.base() + (1 << bits)] {
+            if *child == before {
+                continue;
+            }
+            before = *child;
+            let below = self.worst_below(*child);
+            if below.cycles(1 << 20) > worst.cycles(1 << 20) {
+                worst = below;
+            }
+        }
+        worst.and(INNER)
+    }
+
+    /// The work of comparing the first `rules` of a leaf.
+    fn work_in(&self, leaf: Branch, rules: usize) -> Work {
+        let bytes = (self.words + 1) * 8;
+        let first = leaf.base() * bytes / 64;
+        let last = ((leaf.base() + rules) * bytes).div_ceil(64);
+        Work {
+            accesses: if rules == 0 {
+                0.0
+            } else {
+                (last - first) as f64
+            },
+            compares: rules as f64,
+            ..Work::default()
+        }
+    }
+
+    /// What packets cost that meet the rules evenly: tried on keys made from rules, their open bits at random.
+    pub(super) fn typical(&self, trees: &[Tree]) -> Work {
+        let ranks = self.mask_of.len();
+        let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+        let (mut sum, mut tried) = (Work::default(), 0.0);
+        let mut key = vec![0; self.words];
+        for trial in 0..TRIALS.min(ranks * 4) {
+            let rank = (trial * ranks / TRIALS.min(ranks * 4)) as u32;
+            for (slot, word) in key.iter_mut().enumerate() {
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                *word = self.value(rank)[slot] | random & !self.mask(rank)[slot];
+            }
+            sum = sum.and(self.work_of(trees, &key));
+            tried += 1.0;
+        }
+        let tried: f64 = if tried == 0.0 { 1.0 } else { tried };
+        Work {
+            accesses: sum.accesses / tried,
+            compares: sum.compares / tried,
+            hashes: 0.0,
+        }
+    }
+
+    fn work_of(&self, trees: &[Tree], key: &[u64]) -> Work {
+        let mut work = FOUND;
+        let mut best = NONE;
+        for tree in trees.iter().take_while(|tree| tree.first < NONE) {
+            if best < tree.first {
+                break;
+            }
+            let mut branch = tree.root;
+            while !branch.is_leaf() {
+                work = work.and(INNER);
+                let word = key[(branch.0 >> 32 & 63) as usize];
+                let bits = word >> (branch.0 >> 38 & 63) & !(u64::MAX << (branch.0 >> 44 & 31));
+                branch = self.nodes[branch.base() + bits as usize];
+            }
+            let stride = self.words + 1;
+            let first = branch.base() * stride;
+            let rules = self.leaves[first..first + branch.rules() * stride].chunks_exact(stride);
+            let mut compared = 0;
+            for rule in rules {
+                compared += 1;
+                let rank = rule[self.words] as u32;
+                let mut words = key.iter().zip(self.mask(rank)).zip(self.value(rank));
+                if words.all(|((key, mask), value)| key & mask == *value) {
+                    best = best.min(rank);
+                    break;
+                }
+            }
+            work = work.and(self.work_in(branch, compared));
+        }
+        work
+    }
+}
