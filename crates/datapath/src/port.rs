@@ -53,6 +53,14 @@ pub struct PortFlags {
     pub no_packet_in: bool,
 }
 
+impl PortFlags {
+    /// Whether frames that come in by the port may be thrown out.
+    #[inline(always)]
+    pub(crate) fn refuses(self) -> bool {
+        self.down || self.no_recv || self.no_recv_stp
+    }
+}
+
 /// What may change about a port while it lives.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PortSettings {

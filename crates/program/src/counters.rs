@@ -217,7 +217,28 @@ impl Counters {
 #[derive(Clone, Copy)]
 pub struct WorkerCounters<'a>(&'a Directory);
 
+/// Asks the processor to fetch what lies there.
+#[inline(always)]
+pub(crate) fn prefetch<T>(place: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch of any address has no effect but on the cache; SSE, which it belongs to, is part of x86_64.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(place.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = place;
+}
+
 impl WorkerCounters<'_> {
+    /// Asks for a counter that is about to be added to.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, id: CounterId) {
+        if let Some(slot) = self.0.slot(id) {
+            prefetch(slot);
+        }
+    }
+
     /// Adds to a counter.
     #[inline(always)]
     pub fn add(&self, id: CounterId, packets: u64, bytes: u64, now_ms: u64) {

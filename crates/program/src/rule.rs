@@ -24,7 +24,7 @@ pub struct RuleSpec {
     pub matching: Match,
 }
 
-/// A rule in a table.
+/// A rule in a table. What every lookup reads comes first.
 #[derive(Debug)]
 #[repr(C)] // what every packet needs in the first 64 bytes
 pub struct Rule {
@@ -32,17 +32,17 @@ pub struct Rule {
     pub added: Epoch,
     /// First epoch in which it no longer holds.
     removed: AtomicU64,
-    /// The port, when its only step is an output to one: most rules of most switches, so the walk has a short cut for them.
-    pub(crate) only_output: Option<PortNo>,
     /// Next rule of its chain in a tuple.
     pub(crate) next: AtomicPtr<Rule>,
-    /// What it says.
-    pub spec: RuleSpec,
     /// What it does, when that is only to change packets and send them, or send them on.
     pub(crate) straight: Option<Straight>,
+    /// The port, when its only step is an output to one: most rules of most switches, so the walk has a short cut for them.
+    pub(crate) only_output: Option<PortNo>,
+    /// What it says.
+    pub spec: RuleSpec,
     /// The timeouts that a FIN or RST brings, when one of its steps says so: idle and hard seconds, 0 for no change.
     pub(crate) fin: Option<(u16, u16)>,
-    /// Whether control has been told of one.
+    /// Whether control has been told of a FIN or RST.
     pub(crate) fin_told: AtomicBool,
     /// What it was learned to do ([`crate::learn::Learn::fingerprint`]), 0 for a rule that was not learned.
     pub(crate) fingerprint: AtomicU64,

@@ -67,7 +67,7 @@ mod reserved {
 }
 
 /// Steps to run. Valid for the burst: lists belong to rules seen under the burst's guard or in an epoch that is held, to the walk itself, or to the caller.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Steps(NonNull<[Op]>);
 
 impl Steps {
@@ -84,6 +84,8 @@ impl Steps {
 
 // SAFETY: between bursts a `Steps` is kept only in held walks, whose epoch is held with them (`Guard::hold`), so an idle engine may move to another thread.
 unsafe impl Send for Steps {}
+// SAFETY: lists of steps are only read.
+unsafe impl Sync for Steps {}
 
 /// What a clone's or a bucket's steps must not change, put back when they are done.
 struct Saved<F> {
@@ -816,6 +818,8 @@ pub struct Engine<F> {
     /// Walks that wait for a lookup: table and index.
     waiting: Vec<(u8, u16)>,
     group: Vec<u16>,
+    /// Bytes of the burst so far.
+    received: u64,
     /// Packets that need less than a walk.
     ahead: straight::Ahead<F>,
     waiting_for: hold::Waiting<F>,
@@ -835,12 +839,14 @@ impl<F: Frame> Engine<F> {
             hot: vec![HotWords::ZERO; LOOKUP_MAX].into(),
             waiting: Vec::new(),
             group: Vec::new(),
+            received: 0,
             ahead: straight::Ahead::new(),
             waiting_for: hold::Waiting::new(),
         }
     }
 
-    /// Walks a burst that came in by `in_port` through the bridge's tables, from table 0, and leaves `frames` empty. `mirrored`: mirrors that have had these
+    /// Walks a burst that came in by `in_port` through the bridge's tables, from table 0, and leaves `frames` empty. Returns how many bytes
+    /// they had. `mirrored`: mirrors that have had these
     /// packets already. Time is in milliseconds of the datapath's clock.
     #[allow(clippy::too_many_arguments)] // one call per burst; a struct would only rename them
     pub fn burst<H: Host<F>>(
@@ -852,7 +858,7 @@ impl<F: Frame> Engine<F> {
         mirrored: u32,
         now_ms: u64,
         host: &mut H,
-    ) {
+    ) -> u64 {
         let burst = Burst {
             bridge,
             guard,
@@ -862,6 +868,7 @@ impl<F: Frame> Engine<F> {
             ordered: bridge.learns() || self.waiting_for.concerns(host),
             before: u64::MAX,
         };
+        self.received = 0;
         while !frames.is_empty() {
             // Only the general way tells fragments from others.
             let short = !burst.ordered && !bridge.drops_fragments();
@@ -870,6 +877,10 @@ impl<F: Frame> Engine<F> {
                 continue;
             }
             let count = frames.len().min(LOOKUP_MAX);
+            self.received += frames[..count]
+                .iter()
+                .map(|frame| frame.len() as u64)
+                .sum::<u64>();
             self.walks
                 .resize_with(self.walks.len().max(count), Walk::new);
             if self.parse(&burst, in_port, &mut frames[..count], host) {
@@ -883,6 +894,7 @@ impl<F: Frame> Engine<F> {
             }
             self.drive(&burst, host);
         }
+        self.received
     }
 
     /// Parses frames into the keys of the first walks; false when some of them are not frames at all.

@@ -61,19 +61,23 @@ impl<'a, F: Frame> Turn<'a, F> {
     fn arrive(&mut self, port: &'a PortState, depth: u32, frames: &mut Vec<F>) {
         let counters = port.counters.of(self.guard.index());
         counters.rx_packets.add(frames.len() as u64);
-        counters
-            .rx_bytes
-            .add(frames.iter().map(|frame| frame.len() as u64).sum());
-        if port.flags.down || port.flags.no_recv || port.flags.no_recv_stp {
+        let plain = port.mirror_in == 0 && !port.flags.refuses();
+        if !plain {
+            counters.rx_bytes.add(bytes(frames));
+        }
+        if port.flags.refuses() {
             self.refuse(port, frames);
         }
         let Some(bridge) = self.snapshot.bridge(port.bridge) else {
+            if plain {
+                counters.rx_bytes.add(bytes(frames));
+            }
             self.cell.drop(DropReason::PortGone, frames.len() as u64);
             return frames.clear();
         };
         if port.mirror_in == 0 {
             let (engine, mut host) = self.host(bridge, depth);
-            engine.burst(
+            let received = engine.burst(
                 &bridge.program,
                 host.guard,
                 port.number,
@@ -82,6 +86,9 @@ impl<'a, F: Frame> Turn<'a, F> {
                 host.now_ms,
                 &mut host.forward,
             );
+            if plain {
+                counters.rx_bytes.add(received);
+            }
         } else {
             self.arrive_mirrored(port, bridge, depth, frames);
         }
@@ -270,6 +277,11 @@ impl<'a, F: Frame> Turn<'a, F> {
             &mut host.forward,
         );
     }
+}
+
+/// The bytes of all frames.
+fn bytes<F: Frame>(frames: &[F]) -> u64 {
+    frames.iter().map(|frame| frame.len() as u64).sum()
 }
 
 /// Counts packet-outs as done when it goes, also when carrying them out failed.

@@ -40,10 +40,49 @@ impl<F: Frame> Engine<F> {
         host: &mut H,
     ) -> bool {
         match burst.bridge.reads(0, burst.guard) {
-            Reads::Port if by_port(burst, in_port, frames, mirrored, host) => true,
+            Reads::Port if self.by_port(burst, in_port, frames, mirrored, host) => true,
             Reads::Port | Reads::Hot => self.by_hot_words(burst, in_port, frames, mirrored, host),
             Reads::Deep => false,
         }
+    }
+
+    #[inline(always)]
+    fn by_port<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        in_port: PortNo,
+        frames: &mut Vec<F>,
+        mirrored: u32,
+        host: &mut H,
+    ) -> bool {
+        let mut found = [None];
+        let hot = [HotWords::of_port(in_port)];
+        if !burst.bridge.lookup_hot(0, &hot, burst.guard, &mut found) {
+            return false;
+        }
+        let Some((rule, port)) = found[0].and_then(|rule: &Rule| Some((rule, rule.only_output?)))
+        else {
+            return false;
+        };
+        let mut bytes = 0;
+        let mut shortest = usize::MAX;
+        for frame in frames.iter() {
+            bytes += frame.len() as u64;
+            shortest = shortest.min(frame.len());
+        }
+        if shortest < ETHERNET_LEN {
+            return false;
+        }
+        let count = frames.len();
+        (0..count).for_each(|_| host.looked_up(0, None, Some(rule)));
+        burst.bridge.count_hot(0, count, count, burst.guard);
+        let counter = rule.spec.counter;
+        burst
+            .counters
+            .add(counter, count as u64, bytes, burst.now_ms);
+        self.received += bytes;
+        host.output_burst(in_port, port, mirrored, frames);
+        true
     }
 
     #[inline(always)]
@@ -66,6 +105,7 @@ impl<F: Frame> Engine<F> {
         if let Some(patterned) = patterned {
             let first = &first[..read.count];
             let rule = |at: usize| patterned.rule(first[at]);
+            self.received += read.bytes;
             let one = rule(0).filter(|_| read.count == frames.len() && hot::all_same(first));
             if meet_one(burst, in_port, one, read, frames, mirrored, host) {
                 return true;
@@ -84,6 +124,7 @@ impl<F: Frame> Engine<F> {
             if !burst.bridge.lookup_hot(0, hot, burst.guard, &mut found) {
                 return false;
             }
+            self.received += read.bytes;
             let found = &found[..read.count];
             let matched = found.iter().filter(|rule| rule.is_some()).count();
             (burst.bridge).count_hot(0, read.count, matched, burst.guard);
@@ -182,41 +223,4 @@ struct Met<R, S> {
     count: usize,
     rule: R,
     same: S,
-}
-
-#[inline(always)]
-fn by_port<F: Frame, H: Host<F>>(
-    burst: &Burst<'_, '_>,
-    in_port: PortNo,
-    frames: &mut Vec<F>,
-    mirrored: u32,
-    host: &mut H,
-) -> bool {
-    let mut found = [None];
-    let hot = [HotWords::of_port(in_port)];
-    if !burst.bridge.lookup_hot(0, &hot, burst.guard, &mut found) {
-        return false;
-    }
-    let Some((rule, port)) = found[0].and_then(|rule: &Rule| Some((rule, rule.only_output?)))
-    else {
-        return false;
-    };
-    let mut bytes = 0;
-    let mut shortest = usize::MAX;
-    for frame in frames.iter() {
-        bytes += frame.len() as u64;
-        shortest = shortest.min(frame.len());
-    }
-    if shortest < ETHERNET_LEN {
-        return false;
-    }
-    let count = frames.len();
-    (0..count).for_each(|_| host.looked_up(0, None, Some(rule)));
-    burst.bridge.count_hot(0, count, count, burst.guard);
-    let counter = rule.spec.counter;
-    burst
-        .counters
-        .add(counter, count as u64, bytes, burst.now_ms);
-    host.output_burst(in_port, port, mirrored, frames);
-    true
 }

@@ -6,7 +6,7 @@
 //! to find there.
 
 use super::{Burst, Engine, Next, Position, READ_BY_OUTPUTS, Steps, Walk};
-use crate::counters::CounterId;
+use crate::counters::{CounterId, prefetch};
 use crate::host::{Drop as DropReason, Host};
 use crate::ops::{Op, PortNo};
 use crate::rule::Rule;
@@ -15,9 +15,11 @@ use packet::Frame;
 use packet::edit::{self, CompiledSet};
 
 /// What a rule does that packets pass on a straight way: steps that are edits, and an end.
+///
+/// It lies beside what a lookup reads of a rule, and points to the rule's steps, which live as long as the rule.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Straight {
-    edits: usize,
+    edits: Steps,
     end: End,
 }
 
@@ -50,7 +52,7 @@ impl Straight {
             edits => (edits, End::Nothing),
         };
         edits.iter().all(is_edit).then_some(Straight {
-            edits: edits.len(),
+            edits: Steps::of(edits),
             end,
         })
     }
@@ -99,8 +101,7 @@ impl<F: Frame> Walk<F> {
         let Some(straight) = straight else {
             return Hop::General(Engine::hit(self, burst, host, table, rule));
         };
-        let ops = &*rule.spec.ops.ops;
-        for (done, op) in ops[..straight.edits].iter().enumerate() {
+        for (done, op) in straight.edits.get().iter().enumerate() {
             let Some(frame) = &mut self.frame else {
                 break;
             };
@@ -243,6 +244,20 @@ impl<F: Frame> Ahead<F> {
     }
 }
 
+/// Asks for what carrying out rules reads beside what their lookup has read: first what their addresses tell, then their counters.
+#[inline(always)]
+fn prefetch_rules(burst: &Burst<'_, '_>, found: &[Option<&Rule>]) {
+    for rule in found.iter().flatten() {
+        prefetch(&rule.spec.counter);
+        if let Some(straight) = &rule.straight {
+            prefetch(straight.edits.0.as_ptr().cast::<Op>());
+        }
+    }
+    for rule in found.iter().flatten() {
+        burst.counters.prefetch(rule.spec.counter);
+    }
+}
+
 /// How a burst's packets came in.
 #[derive(Clone, Copy)]
 pub(super) struct Way {
@@ -310,6 +325,7 @@ impl<F: Frame> Engine<F> {
                 burst.guard,
                 &mut found,
             );
+            prefetch_rules(burst, &found[..group.len()]);
             for (index, rule) in group.iter().zip(found) {
                 self.advance(burst, way, host, table, usize::from(*index), rule);
             }
