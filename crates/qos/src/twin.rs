@@ -2,6 +2,8 @@
 //!
 //! One thread, no wrap-around, no cleverness.
 
+pub mod shaper;
+
 use crate::meter::{BandKind, BandSpec, Unit, Verdict};
 
 /// One bucket.

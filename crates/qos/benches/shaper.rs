@@ -1,0 +1,123 @@
+//! Cycles per packet (enqueue and dequeue) of a shaped port, by the number of its queues.
+//!
+//! 10 Gbit/s of 1514-byte frames in bursts of 32 to queues drawn at random, in three ways: queues that hold their own rate, queues that borrow all they have, and queues with a bound.
+//! The clock of the shaper is virtual; the least of many rounds is what counts.
+//!
+//! `cargo bench -p sluice-qos --bench shaper`
+#![allow(missing_docs)]
+
+use qos::shaper::{PortSpec, QueueSpec, Shaper};
+
+const RATE: u64 = 10_000_000_000;
+const BURST: usize = 32;
+const LEN: u32 = 1514;
+
+#[cfg(target_arch = "x86_64")]
+fn cycles() -> u64 {
+    // SAFETY: reading the time stamp counter has no effect and every x86_64 has it.
+    unsafe { std::arch::x86_64::_rdtsc() }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn cycles() -> u64 {
+    use std::sync::OnceLock;
+    static START: OnceLock<std::time::Instant> = OnceLock::new();
+    START
+        .get_or_init(std::time::Instant::now)
+        .elapsed()
+        .as_nanos() as u64
+}
+
+#[derive(Clone, Copy)]
+enum Way {
+    Own,
+    Borrow,
+    Bound,
+}
+
+fn shaper(queues: u32, way: Way) -> Shaper<u64> {
+    let mut spec = PortSpec::new(RATE);
+    spec.limit_packets = 1 << 20;
+    spec.flows = if queues > 4096 { 4 } else { 64 };
+    let share = RATE / u64::from(queues);
+    spec.queues = (0..queues)
+        .map(|number| match way {
+            Way::Own => QueueSpec::new(number, share, share),
+            Way::Borrow => QueueSpec::new(number, share / 10, RATE),
+            Way::Bound => QueueSpec {
+                max_latency_ns: Some(1_000_000_000),
+                ..QueueSpec::new(number, share, share)
+            },
+        })
+        .collect();
+    Shaper::new(&spec, 0).expect("a port that can be")
+}
+
+/// Cycles per packet, the least of some rounds.
+fn measure(queues: u32, way: Way) -> f64 {
+    const ROUND: usize = 200;
+    let mut shaper = shaper(queues, way);
+    let mut random = 0x1234_5678_9abc_def1_u64;
+    let frame_ns = u64::from(LEN) * 8 * 1_000_000_000 / RATE;
+    let mut now = 0;
+    let mut best = f64::MAX;
+    let mut chosen = [0_usize; BURST];
+    let (mut sent, mut offered) = (0_u64, 0_u64);
+    let rounds = 60 + queues as usize / 200;
+    for round in 0..rounds {
+        let before = sent;
+        let mut spent = 0;
+        for _ in 0..ROUND {
+            for place in &mut chosen {
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                *place = (random >> 32) as usize % queues as usize;
+            }
+            // 95% of what the port carries.
+            now += frame_ns * BURST as u64 * 20 / 19;
+            let start = cycles();
+            chosen.iter().for_each(|place| shaper.prefetch(*place));
+            for place in &chosen {
+                offered += u64::from(shaper.enqueue(*place, 7, LEN, 5, now).is_ok());
+            }
+            for _ in 0..BURST + 2 {
+                if shaper.dequeue(now).is_none() {
+                    break;
+                }
+                sent += 1;
+            }
+            spent += cycles().wrapping_sub(start);
+        }
+        if round > rounds / 2 {
+            best = best.min(spent as f64 / (sent - before).max(1) as f64);
+        }
+    }
+    assert!(sent * 100 > offered * 80, "{sent} of {offered} have left");
+    best
+}
+
+fn main() {
+    println!("cycles per packet, enqueue and dequeue");
+    println!(
+        "{:>9} {:>8} {:>8} {:>8}",
+        "queues", "own", "borrow", "bound"
+    );
+    let mut first: Option<[f64; 3]> = None;
+    for queues in [8, 1000, 100_000] {
+        let row = [Way::Own, Way::Borrow, Way::Bound].map(|way| measure(queues, way));
+        let first = first.get_or_insert(row);
+        let ratio: Vec<String> = row
+            .iter()
+            .zip(first)
+            .map(|(now, then)| format!("{:.2}", now / *then))
+            .collect();
+        println!(
+            "{queues:>9} {:>8.0} {:>8.0} {:>8.0}   ({} times that of 8)",
+            row[0],
+            row[1],
+            row[2],
+            ratio.join(", ")
+        );
+    }
+}

@@ -1,0 +1,60 @@
+//! Another shape for a running port.
+
+use super::Shaper;
+use super::spec::{PortSpec, SpecError};
+
+impl<H> Shaper<H> {
+    /// Gives the port another shape. Queues that stay, by their numbers, keep packets, tokens and counters; packets of those that go wait on in the default queue. When the
+    /// shape cannot be, nothing changes.
+    pub fn reconfigure(&mut self, spec: &PortSpec, now_ns: u64) -> Result<(), SpecError> {
+        let old = std::mem::replace(self, Shaper::new(spec, now_ns)?);
+        self.adopt(old, now_ns);
+        Ok(())
+    }
+
+    /// Takes over from the shaper that the port had, as [`Shaper::reconfigure`] says. A shaper may be prepared elsewhere and put into place this way.
+    pub fn adopt(&mut self, mut old: Shaper<H>, now_ns: u64) {
+        self.root.inherit(old.root, now_ns);
+        let tenants: std::collections::HashMap<u32, usize> = old
+            .tenants
+            .iter()
+            .map(|tenant| tenant.number)
+            .zip(0..)
+            .collect();
+        for tenant in &mut self.tenants {
+            if let Some(&before) = tenants.get(&tenant.number) {
+                tenant.credit.inherit(old.tenants[before].credit, now_ns);
+            }
+        }
+        for (at, number) in self.queues.iter().enumerate() {
+            if let Some(before) = old.numbers.find(*number) {
+                let leaf = &mut self.leaves[at];
+                leaf.credit.inherit(old.leaves[before].credit, now_ns);
+                self.counters[at].inherit(old.counters[before].totals());
+            }
+        }
+        for before in 0..old.queues.len() {
+            let at = self.place_of(Some(old.queues[before]));
+            self.move_packets(&mut old, before, at);
+        }
+        for at in 0..self.leaves.len() {
+            self.counters[at]
+                .waiting
+                .set(self.leaves[at].backlog.packets.into());
+            self.place(at, now_ns);
+        }
+    }
+
+    fn move_packets(&mut self, old: &mut Shaper<H>, before: usize, at: usize) {
+        let flows = &mut old.flows[before << old.flow_bits..][..1 << old.flow_bits];
+        let backlog = &mut old.leaves[before].backlog;
+        let new_flows = &mut self.flows[at << self.flow_bits..][..1 << self.flow_bits];
+        while backlog.active != 0 {
+            let bucket = backlog.active.trailing_zeros() as usize;
+            let taken = backlog.pop(flows, &mut old.nodes, bucket, false);
+            let leaf = &mut self.leaves[at].backlog;
+            leaf.push(new_flows, &mut self.nodes, taken);
+            self.waiting += 1;
+        }
+    }
+}

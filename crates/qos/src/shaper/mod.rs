@@ -1,0 +1,474 @@
+//! The shaper: packets wait in queues until rates and turns let them go, and no longer than they may.
+//!
+//! **Rates.** A port has queues, or tenants that have queues. Each of these classes has a guaranteed and a maximum rate with a burst ([`PortSpec`]). A packet leaves by its queue's
+//! guaranteed rate; when no queue can, by what a tenant has guaranteed; when no tenant can, by what the port still has. What a parent lends goes to the child of the first
+//! priority, and among equals by deficit round robin in proportion to their rates. That is the order of the kernel's HTB; other than there, nothing exceeds the port's own rate.
+//!
+//! **Bound.** A queue may have a bound (`max_latency_ns`). A packet that cannot leave within it is dropped when it comes: certainly, when not even the maximum rate could bring
+//! what stands before it away in time; presumably, when the guaranteed rate could not and the queue was lately served too slowly (the packet that left last had waited so long
+//! behind so many bytes). Where this is too hopeful, the packet is dropped when its turn comes ([`DropReason::Late`]). A dropped packet costs no tokens. So a bound of 0 makes
+//! a policer, no bound makes HTB.
+//!
+//! **Flows.** A queue's flows take turns ([`PortSpec::flows`]), and what stands before a packet is counted that way.
+//!
+//! **Cost.** Who may send stands in a ring, who must wait has an alarm in a timing wheel, and a packet moves its own queue and tenant only. So a packet costs the same among 8
+//! queues and among 100,000, but for the memory that it touches; callers say early which queue comes ([`Shaper::prefetch`]).
+//!
+//! Nothing here reads a clock or knows a packet: handles have a length, and time comes in as nanoseconds that do not go back (where they do, time stands still).
+
+mod adopt;
+pub(crate) mod backlog;
+mod counters;
+mod credit;
+mod prefetch;
+mod ring;
+pub mod spec;
+mod tree;
+mod wheel;
+
+pub use counters::{DROP_REASONS, DropReason, QueueCounters, QueueTotals};
+pub use spec::{PortSpec, QueueSpec, SpecError, TenantSpec};
+pub use wheel::TICK_NS;
+
+use backlog::{Backlog, Flow, Nodes, Taken, bucket};
+use credit::{Credit, Mode};
+use ring::Links;
+use spec::{PRIORITIES, quanta};
+use std::sync::Arc;
+use wheel::Wheel;
+
+const NONE: u32 = u32::MAX;
+
+/// Alarms that ring between two packets at most, so that many at once do not make a packet wait that may leave.
+pub const ALARMS_PER_PACKET: usize = 64;
+
+/// Where a queue stands besides its place in memory: in the ring of those that send by their own rate.
+const IN_OWN: u8 = 1;
+/// In its parent's ring of those that borrow.
+const IN_FEED: u8 = 2;
+
+/// A queue. What every packet needs lies in two cache lines.
+#[repr(align(64))]
+struct Leaf {
+    credit: Credit,
+    /// Its tenant, or [`NONE`] for the port itself.
+    tenant: u32,
+    priority: u8,
+    /// [`IN_OWN`], [`IN_FEED`].
+    placed: u8,
+    bound_ns: u64,
+    backlog: Backlog,
+    limit_packets: u32,
+    limit_bytes: u32,
+    mark_ns: u32,
+    /// The packet that left last had waited so long, in nanoseconds,
+    sample_ns: u32,
+    /// behind so many bytes.
+    sample_bytes: u32,
+    deficit: i32,
+    quantum: u32,
+}
+
+/// Queues that borrow, a ring for each priority, and whose turn it is.
+struct Feeds {
+    turns: [u32; PRIORITIES],
+    /// Priorities that have any.
+    filled: u8,
+}
+
+impl Feeds {
+    const EMPTY: Feeds = Feeds {
+        turns: [NONE; PRIORITIES],
+        filled: 0,
+    };
+}
+
+struct Tenant {
+    credit: Credit,
+    feeds: Feeds,
+    /// Priorities by which it stands in the ring of tenants that send by their own rate.
+    in_own: u8,
+    /// Priorities by which it stands in the port's rings of those that borrow.
+    in_feed: u8,
+    deficit: i32,
+    quantum: u32,
+    number: u32,
+}
+
+/// Numbers of queues and their places.
+struct Numbers {
+    /// By number, where numbers are dense.
+    dense: Box<[u32]>,
+    /// Sorted pairs otherwise.
+    sparse: Box<[(u32, u32)]>,
+}
+
+impl Numbers {
+    fn new(queues: &[QueueSpec]) -> Numbers {
+        let highest = queues.iter().map(|queue| queue.number).max().unwrap_or(0);
+        let pairs = queues.iter().zip(0..).map(|(queue, at)| (queue.number, at));
+        if (highest as usize) < queues.len() * 4 + 1024 {
+            let mut dense = vec![NONE; highest as usize + 1];
+            pairs.for_each(|(number, at)| dense[number as usize] = at);
+            return Numbers {
+                dense: dense.into(),
+                sparse: Box::default(),
+            };
+        }
+        let mut sparse: Vec<(u32, u32)> = pairs.collect();
+        sparse.sort_unstable();
+        Numbers {
+            dense: Box::default(),
+            sparse: sparse.into(),
+        }
+    }
+
+    #[inline]
+    fn find(&self, number: u32) -> Option<usize> {
+        if let Some(&at) = self.dense.get(number as usize) {
+            return (at != NONE).then_some(at as usize);
+        }
+        let sparse = &self.sparse;
+        let at = sparse.binary_search_by_key(&number, |pair| pair.0).ok()?;
+        Some(sparse[at].1 as usize)
+    }
+}
+
+/// A packet that leaves.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Departure<H> {
+    /// The packet.
+    pub handle: H,
+    /// The place of its queue.
+    pub queue: usize,
+    /// Its length.
+    pub len: u32,
+    /// How long it has waited.
+    pub waited_ns: u64,
+    /// It is to be marked (ECN), where it can be.
+    pub mark: bool,
+}
+
+/// A packet that was refused.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Refused<H> {
+    /// The packet.
+    pub handle: H,
+    /// Why.
+    pub reason: DropReason,
+}
+
+/// A port's shaper, over handles of packets.
+pub struct Shaper<H> {
+    leaves: Box<[Leaf]>,
+    tenants: Box<[Tenant]>,
+    root: Credit,
+    /// Who borrows from the port.
+    feeds: Feeds,
+    /// Queues that send by their own rate.
+    own: Feeds,
+    /// Tenants that send by their own rate.
+    tenants_own: Feeds,
+    links: Links,
+    wheel: Wheel,
+    flows: Box<[Flow]>,
+    flow_bits: u32,
+    nodes: Nodes<H>,
+    counters: Arc<[QueueCounters]>,
+    numbers: Numbers,
+    queues: Box<[u32]>,
+    default: usize,
+    waiting: u32,
+    limit_packets: u32,
+    slack_ns: u64,
+}
+
+impl<H> Shaper<H> {
+    /// An empty shaper, buckets full.
+    pub fn new(spec: &PortSpec, now_ns: u64) -> Result<Shaper<H>, SpecError> {
+        spec.check()?;
+        let slack = spec.slack_ns;
+        let numbers = Numbers::new(&spec.queues);
+        let tenant_at: std::collections::HashMap<u32, u32> = spec
+            .tenants
+            .iter()
+            .zip(0..)
+            .map(|(tenant, at)| (tenant.number, at))
+            .collect();
+        let tenant_of = |queue: &QueueSpec| queue.tenant.map_or(NONE, |number| tenant_at[&number]);
+        let (queue_quanta, tenant_quanta) = all_quanta(spec, tenant_of);
+        let leaves = spec
+            .queues
+            .iter()
+            .zip(queue_quanta)
+            .map(|(queue, quantum)| {
+                let max = queue.max_rate.min(spec.max_rate);
+                let bound = queue.max_latency_ns.unwrap_or(u64::MAX);
+                Leaf {
+                    credit: Credit::new(queue.min_rate, max, queue.burst, slack, now_ns),
+                    tenant: tenant_of(queue),
+                    priority: queue.priority,
+                    placed: 0,
+                    bound_ns: bound,
+                    backlog: Backlog::default(),
+                    limit_packets: queue.limit_packets,
+                    limit_bytes: queue.limit_bytes,
+                    mark_ns: queue.mark_ns.map_or(u32::MAX, |ns| ns as u32),
+                    sample_ns: 0,
+                    sample_bytes: 0,
+                    deficit: quantum as i32,
+                    quantum,
+                }
+            });
+        let tenants = spec
+            .tenants
+            .iter()
+            .zip(tenant_quanta)
+            .map(|(tenant, quantum)| Tenant {
+                credit: Credit::new(
+                    tenant.min_rate,
+                    tenant.max_rate.min(spec.max_rate),
+                    tenant.burst,
+                    slack,
+                    now_ns,
+                ),
+                feeds: Feeds::EMPTY,
+                in_own: 0,
+                in_feed: 0,
+                deficit: quantum as i32,
+                quantum,
+                number: tenant.number,
+            });
+        let (queues, tenant_count) = (spec.queues.len(), spec.tenants.len());
+        let counters = (0..queues).map(|_| QueueCounters::default()).collect();
+        let default = numbers.find(spec.default_queue);
+        Ok(Shaper {
+            leaves: leaves.collect(),
+            tenants: tenants.collect(),
+            root: Credit::new(spec.max_rate, spec.max_rate, spec.burst, slack, now_ns),
+            feeds: Feeds::EMPTY,
+            own: Feeds::EMPTY,
+            tenants_own: Feeds::EMPTY,
+            links: Links::new(2 * queues + 2 * PRIORITIES * tenant_count),
+            wheel: Wheel::new(queues + tenant_count, now_ns),
+            flows: vec![Flow::EMPTY; queues * spec.flows as usize].into(),
+            flow_bits: spec.flows.trailing_zeros(),
+            nodes: Nodes::new(spec.limit_packets, spec.overhead),
+            counters,
+            numbers,
+            queues: spec.queues.iter().map(|queue| queue.number).collect(),
+            default: default.expect("a checked port has its default queue"),
+            waiting: 0,
+            limit_packets: spec.limit_packets,
+            slack_ns: slack,
+        })
+    }
+
+    /// The place of the queue for packets that name this one; the default queue's where it is not there.
+    #[inline]
+    pub fn place_of(&self, number: Option<u32>) -> usize {
+        number
+            .and_then(|number| self.numbers.find(number))
+            .unwrap_or(self.default)
+    }
+
+    /// The numbers of the queues, by their places.
+    pub fn queues(&self) -> &[u32] {
+        &self.queues
+    }
+
+    /// The queues' counters, by their places; they may be read by any thread.
+    pub fn counters(&self) -> &Arc<[QueueCounters]> {
+        &self.counters
+    }
+
+    /// Packets that wait.
+    pub fn waiting(&self) -> usize {
+        self.waiting as usize
+    }
+
+    /// Fetches what a packet for this queue will need.
+    #[inline]
+    pub fn prefetch(&self, queue: usize) {
+        if let Some(leaf) = self.leaves.get(queue) {
+            prefetch::fetch(leaf);
+            prefetch::fetch(&leaf.backlog);
+            prefetch::fetch(&self.counters[queue]);
+            prefetch::fetch(&self.flows[queue << self.flow_bits]);
+        }
+    }
+
+    /// A packet comes to the queue at this place; `flow` is any hash that packets of one flow share.
+    #[inline]
+    pub fn enqueue(
+        &mut self,
+        queue: usize,
+        handle: H,
+        len: u32,
+        flow: u32,
+        now_ns: u64,
+    ) -> Result<(), Refused<H>> {
+        let bucket = bucket(flow, self.flow_bits);
+        let cost = self.nodes.cost(len);
+        let slack_ns = self.slack_ns;
+        let leaf = &mut self.leaves[queue];
+        let flows = &mut self.flows[queue << self.flow_bits..][..1 << self.flow_bits];
+        let ahead = leaf.backlog.ahead_of(flows, bucket);
+        let idle = leaf.backlog.packets == 0;
+        if idle {
+            leaf.credit.wake(slack_ns, now_ns);
+        }
+        let refused = if leaf.bound_ns != u64::MAX && leaf.is_over_bound(ahead, now_ns) {
+            Some(DropReason::OverBound)
+        } else if self.waiting >= self.limit_packets {
+            Some(DropReason::PortFull)
+        } else if leaf.is_full(cost) && !self.make_room(queue, bucket, cost) {
+            Some(DropReason::QueueFull)
+        } else {
+            None
+        };
+        if let Some(reason) = refused {
+            self.counters[queue].drop(reason);
+            return Err(Refused { handle, reason });
+        }
+        if self.waiting == 0 {
+            self.root.wake(slack_ns, now_ns);
+        }
+        let taken = Taken {
+            handle,
+            arrival_ns: now_ns,
+            len,
+            ahead,
+            flow,
+        };
+        let leaf = &mut self.leaves[queue];
+        let flows = &mut self.flows[queue << self.flow_bits..][..1 << self.flow_bits];
+        leaf.backlog.push(flows, &mut self.nodes, taken);
+        self.counters[queue]
+            .waiting
+            .set(leaf.backlog.packets.into());
+        self.waiting += 1;
+        if idle {
+            self.place(queue, now_ns);
+        }
+        Ok(())
+    }
+
+    /// Drops old packets of the fattest flow until there is room; false when that is the newcomer's own.
+    #[cold]
+    fn make_room(&mut self, queue: usize, bucket: usize, cost: u32) -> bool {
+        let leaf = &mut self.leaves[queue];
+        let flows = &mut self.flows[queue << self.flow_bits..][..1 << self.flow_bits];
+        while leaf.is_full(cost) {
+            // A packet that is larger than the queue finds it empty and full.
+            let newcomer = leaf.backlog.active >> bucket & 1 == 0;
+            let own = if newcomer { 0 } else { flows[bucket].bytes };
+            let fattest = leaf.backlog.fattest(flows);
+            if leaf.backlog.packets <= 1 || flows[fattest].bytes <= own {
+                return false;
+            }
+            drop(leaf.backlog.pop(flows, &mut self.nodes, fattest, false));
+            self.counters[queue].drop(DropReason::QueueFull);
+            self.counters[queue]
+                .waiting
+                .set(leaf.backlog.packets.into());
+            self.waiting -= 1;
+        }
+        true
+    }
+
+    /// The next packet that may leave now.
+    pub fn dequeue(&mut self, now_ns: u64) -> Option<Departure<H>> {
+        if self.waiting == 0 {
+            return None;
+        }
+        self.root.fill(now_ns);
+        if self.root.mode() == Mode::Wait {
+            return None;
+        }
+        loop {
+            let more = self.ring_alarms(now_ns);
+            while let Some(choice) = self.choose() {
+                if let Some(departure) = self.send(choice, now_ns) {
+                    return Some(departure);
+                }
+            }
+            if !more {
+                return None;
+            }
+        }
+    }
+
+    /// When to ask for the next packet: now or before, when one may leave; a time at which one may or which is at most a millisecond before such; none when nothing waits.
+    pub fn next_departure_ns(&self) -> Option<u64> {
+        if self.waiting == 0 {
+            return None;
+        }
+        let port = match self.root.mode() {
+            Mode::Wait => self.root.better_at().unwrap_or(0),
+            _ => 0,
+        };
+        let ready = self.own.filled | self.tenants_own.filled | self.feeds.filled != 0;
+        let queue = if ready {
+            0
+        } else {
+            self.wheel.next_ns().unwrap_or(0)
+        };
+        Some(queue.max(port))
+    }
+}
+
+impl Leaf {
+    #[inline]
+    fn is_full(&self, cost: u32) -> bool {
+        let backlog = &self.backlog;
+        backlog.packets >= self.limit_packets
+            || u64::from(backlog.bytes) + u64::from(cost) > u64::from(self.limit_bytes)
+    }
+
+    /// Whether a packet behind so many bytes cannot leave within the bound, or presumably not.
+    #[inline]
+    fn is_over_bound(&mut self, ahead: u32, now_ns: u64) -> bool {
+        self.credit.fill(now_ns);
+        let (credit, bound) = (&self.credit, self.bound_ns);
+        let bits = u64::from(ahead) * 8;
+        if !Credit::within(credit.limit, credit.max_rate, bits, bound) {
+            return true;
+        }
+        if Credit::within(credit.own, credit.rate, bits, bound) {
+            return false;
+        }
+        let (sample_ns, sample_bytes) = (u128::from(self.sample_ns), u128::from(self.sample_bytes));
+        u128::from(ahead) * sample_ns > u128::from(bound) * sample_bytes
+    }
+}
+
+/// The quanta of all queues and tenants: siblings share by their guaranteed rates.
+fn all_quanta(spec: &PortSpec, tenant_of: impl Fn(&QueueSpec) -> u32) -> (Vec<u32>, Vec<u32>) {
+    let mut children: Vec<Vec<usize>> = vec![Vec::new(); spec.tenants.len() + 1];
+    for (at, queue) in spec.queues.iter().enumerate() {
+        let parent = match tenant_of(queue) {
+            NONE => spec.tenants.len(),
+            tenant => tenant as usize,
+        };
+        children[parent].push(at);
+    }
+    let mut queues = vec![0; spec.queues.len()];
+    let mut share = |children: &[usize], more: &[u64]| -> Vec<u32> {
+        let rates = children.iter().map(|at| spec.queues[*at].min_rate);
+        let rates: Vec<u64> = rates.chain(more.iter().copied()).collect();
+        let shares = quanta(&rates);
+        children
+            .iter()
+            .zip(&shares)
+            .for_each(|(at, share)| queues[*at] = *share);
+        shares[children.len()..].to_vec()
+    };
+    let direct = children.pop().unwrap_or_default();
+    for children in &children {
+        share(children, &[]);
+    }
+    let rates: Vec<u64> = spec.tenants.iter().map(|tenant| tenant.min_rate).collect();
+    let tenants = share(&direct, &rates);
+    (queues, tenants)
+}

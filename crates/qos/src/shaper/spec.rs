@@ -1,0 +1,314 @@
+//! What a shaped port is to be, and what it cannot be.
+
+use std::collections::HashMap;
+use thiserror::Error;
+
+/// Lowest maximum rate of a class, in bit/s.
+pub const MIN_RATE: u64 = 8_000;
+/// Highest rate, in bit/s: 400 Gbit/s.
+pub const MAX_RATE: u64 = 400_000_000_000;
+/// Largest burst, in bits: 250 MB.
+pub const MAX_BURST: u64 = 2_000_000_000;
+/// Longest bound, in nanoseconds: 4 s.
+pub const MAX_LATENCY_NS: u64 = 4_000_000_000;
+/// Longest timer slack, in nanoseconds.
+pub const MAX_SLACK_NS: u64 = 1_000_000;
+/// Most queues.
+pub const MAX_QUEUES: usize = 1 << 20;
+/// Most tenants.
+pub const MAX_TENANTS: usize = 1 << 16;
+/// Most bytes that may wait in a queue: 512 MB.
+pub const MAX_BYTES: u32 = 1 << 29;
+/// Most packets that may wait at a port.
+pub const MAX_PACKETS: u32 = 1 << 24;
+/// Bytes per packet to be counted beside the frame's own, at most.
+pub const MAX_OVERHEAD: i32 = 1000;
+/// Priorities are 0 (first) to 7.
+pub const PRIORITIES: usize = 8;
+
+/// A queue. Rates in bit/s of frames without FCS (plus the port's overhead), bursts in bits.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct QueueSpec {
+    /// Its number in OpenFlow and in `QoS.queues`.
+    pub number: u32,
+    /// The tenant it belongs to, by number.
+    pub tenant: Option<u32>,
+    /// Guaranteed rate; 0 for nothing but what is lent.
+    pub min_rate: u64,
+    /// Maximum rate.
+    pub max_rate: u64,
+    /// What it may send at once after a rest.
+    pub burst: u64,
+    /// Who borrows first: 0 to 7, 0 being the first.
+    pub priority: u8,
+    /// How long a packet may wait, in nanoseconds; none for as long as it takes.
+    pub max_latency_ns: Option<u64>,
+    /// Packets that have waited so long are to be marked, in nanoseconds.
+    pub mark_ns: Option<u64>,
+    /// Packets that may wait.
+    pub limit_packets: u32,
+    /// Bytes that may wait.
+    pub limit_bytes: u32,
+}
+
+impl QueueSpec {
+    /// A queue with these rates and defaults otherwise: the burst of a frame, 1000 packets, no bound.
+    pub fn new(number: u32, min_rate: u64, max_rate: u64) -> QueueSpec {
+        QueueSpec {
+            number,
+            tenant: None,
+            min_rate,
+            max_rate,
+            burst: 1514 * 8,
+            priority: 0,
+            max_latency_ns: None,
+            mark_ns: None,
+            limit_packets: 1000,
+            limit_bytes: MAX_BYTES,
+        }
+    }
+}
+
+/// A group of queues with rates of its own.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TenantSpec {
+    /// Its number, by which queues name it.
+    pub number: u32,
+    /// Guaranteed rate, in bit/s; its queues' guarantees together may not exceed it.
+    pub min_rate: u64,
+    /// Maximum rate, in bit/s.
+    pub max_rate: u64,
+    /// What it may send at once after a rest, in bits.
+    pub burst: u64,
+}
+
+/// A shaped port.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PortSpec {
+    /// The port's rate, in bit/s.
+    pub max_rate: u64,
+    /// What it may send at once, in bits.
+    pub burst: u64,
+    /// Bytes to count for each packet beside the frame's own: 24 for FCS, preamble and gap, -14 to leave the Ethernet header out.
+    pub overhead: i32,
+    /// How late a timer may wake who sends, in nanoseconds.
+    pub slack_ns: u64,
+    /// Packets that may wait in all queues together.
+    pub limit_packets: u32,
+    /// Flows that a queue tells apart: 1 to 64, a power of two.
+    pub flows: u32,
+    /// The queue of packets that name none, or one that is not there; and of those whose queue goes.
+    pub default_queue: u32,
+    /// Tenants.
+    pub tenants: Vec<TenantSpec>,
+    /// Queues; at least one.
+    pub queues: Vec<QueueSpec>,
+}
+
+impl PortSpec {
+    /// A port of this rate with defaults otherwise and no queues yet.
+    pub fn new(max_rate: u64) -> PortSpec {
+        PortSpec {
+            max_rate,
+            burst: 1514 * 8,
+            overhead: 0,
+            slack_ns: 60_000,
+            limit_packets: 16_384,
+            flows: 64,
+            default_queue: 0,
+            tenants: Vec::new(),
+            queues: Vec::new(),
+        }
+    }
+}
+
+/// Why a port cannot be so.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum SpecError {
+    /// A rate is out of range.
+    #[error("{0}: {1} bit/s is not a rate between {MIN_RATE} and {MAX_RATE} bit/s")]
+    Rate(Owner, u64),
+    /// More is guaranteed than allowed.
+    #[error("{0}: guaranteed rate {1} bit/s is above the maximum of {2} bit/s")]
+    MinimumOverMaximum(Owner, u64, u64),
+    /// Guarantees cannot all be kept.
+    #[error("{0}: guaranteed rates add up to {1} bit/s, more than its {2} bit/s")]
+    Minimums(Owner, u64, u64),
+    /// A burst is out of range.
+    #[error("{0}: a burst of {1} bits is more than {MAX_BURST}")]
+    Burst(Owner, u64),
+    /// A priority is out of range.
+    #[error("{0}: priority {1} is not between 0 and 7")]
+    Priority(Owner, u8),
+    /// A bound is out of range.
+    #[error("{0}: a latency of {1} ns is more than {MAX_LATENCY_NS}")]
+    Latency(Owner, u64),
+    /// A limit is out of range.
+    #[error("{0}: a limit of {1} is not between 1 and {2}")]
+    Limit(Owner, u32, u32),
+    /// A number is used twice.
+    #[error("{0} is there twice")]
+    Twice(Owner),
+    /// A queue's tenant is not there.
+    #[error("{0} names tenant {1}, which is not there")]
+    NoTenant(Owner, u32),
+    /// The default queue is not there.
+    #[error("there is no queue {0} for packets that name none")]
+    NoDefault(u32),
+    /// There are too many.
+    #[error("{0} {1} are more than {2}")]
+    TooMany(usize, &'static str, usize),
+    /// Something about the port itself is out of range.
+    #[error("{0} of {1} is out of range")]
+    Range(&'static str, i64),
+}
+
+/// Whom an error is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Owner {
+    /// The port.
+    Port,
+    /// A tenant.
+    Tenant(u32),
+    /// A queue.
+    Queue(u32),
+}
+
+impl std::fmt::Display for Owner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Owner::Port => f.write_str("port"),
+            Owner::Tenant(number) => write!(f, "tenant {number}"),
+            Owner::Queue(number) => write!(f, "queue {number}"),
+        }
+    }
+}
+
+fn check_class(owner: Owner, min: u64, max: u64, burst: u64) -> Result<(), SpecError> {
+    if !(MIN_RATE..=MAX_RATE).contains(&max) {
+        return Err(SpecError::Rate(owner, max));
+    }
+    if min > max {
+        return Err(SpecError::MinimumOverMaximum(owner, min, max));
+    }
+    if burst > MAX_BURST {
+        return Err(SpecError::Burst(owner, burst));
+    }
+    Ok(())
+}
+
+impl PortSpec {
+    /// Whether such a port can be.
+    pub fn check(&self) -> Result<(), SpecError> {
+        self.check_port()?;
+        let mut tenants: HashMap<u32, (u64, u64)> = HashMap::new();
+        let mut total = 0_u64;
+        for tenant in &self.tenants {
+            let owner = Owner::Tenant(tenant.number);
+            check_class(owner, tenant.min_rate, tenant.max_rate, tenant.burst)?;
+            total = total.saturating_add(tenant.min_rate);
+            let entry = (tenant.min_rate, 0);
+            if tenants.insert(tenant.number, entry).is_some() {
+                return Err(SpecError::Twice(owner));
+            }
+        }
+        let mut numbers = std::collections::HashSet::new();
+        for queue in &self.queues {
+            queue.check(self.limit_packets)?;
+            if !numbers.insert(queue.number) {
+                return Err(SpecError::Twice(Owner::Queue(queue.number)));
+            }
+            match queue.tenant {
+                None => total = total.saturating_add(queue.min_rate),
+                Some(number) => match tenants.get_mut(&number) {
+                    Some((_, sum)) => *sum = sum.saturating_add(queue.min_rate),
+                    None => return Err(SpecError::NoTenant(Owner::Queue(queue.number), number)),
+                },
+            }
+        }
+        if !numbers.contains(&self.default_queue) {
+            return Err(SpecError::NoDefault(self.default_queue));
+        }
+        if total > self.max_rate {
+            return Err(SpecError::Minimums(Owner::Port, total, self.max_rate));
+        }
+        for tenant in &self.tenants {
+            let (min, sum) = tenants[&tenant.number];
+            if sum > min {
+                return Err(SpecError::Minimums(Owner::Tenant(tenant.number), sum, min));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_port(&self) -> Result<(), SpecError> {
+        check_class(Owner::Port, 0, self.max_rate, self.burst)?;
+        let limit = self.limit_packets;
+        if !(1..=MAX_PACKETS).contains(&limit) {
+            return Err(SpecError::Limit(Owner::Port, limit, MAX_PACKETS));
+        }
+        if self.overhead.abs() > MAX_OVERHEAD {
+            return Err(SpecError::Range("an overhead", self.overhead.into()));
+        }
+        if self.slack_ns > MAX_SLACK_NS {
+            return Err(SpecError::Range("a timer slack", self.slack_ns as i64));
+        }
+        if !self.flows.is_power_of_two() || self.flows > 64 {
+            return Err(SpecError::Range("a number of flows", self.flows.into()));
+        }
+        for (count, what, most) in [
+            (self.queues.len(), "queues", MAX_QUEUES),
+            (self.tenants.len(), "tenants", MAX_TENANTS),
+        ] {
+            if count > most {
+                return Err(SpecError::TooMany(count, what, most));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl QueueSpec {
+    fn check(&self, port_limit: u32) -> Result<(), SpecError> {
+        let owner = Owner::Queue(self.number);
+        check_class(owner, self.min_rate, self.max_rate, self.burst)?;
+        if usize::from(self.priority) >= PRIORITIES {
+            return Err(SpecError::Priority(owner, self.priority));
+        }
+        for latency in [self.max_latency_ns, self.mark_ns].into_iter().flatten() {
+            if latency > MAX_LATENCY_NS {
+                return Err(SpecError::Latency(owner, latency));
+            }
+        }
+        if self.limit_packets == 0 {
+            return Err(SpecError::Limit(owner, 0, port_limit));
+        }
+        if !(1..=MAX_BYTES).contains(&self.limit_bytes) {
+            return Err(SpecError::Limit(owner, self.limit_bytes, MAX_BYTES));
+        }
+        Ok(())
+    }
+}
+
+/// What each of several siblings may send in a turn, by their rates, in bytes: the lowest rate gets a frame, and others as much more as they have more, but no one above
+/// 64 KiB; where rates lie further apart, the highest gets that, and the lowest several turns for a frame. Among many siblings nobody gets less than a frame: a whole round in
+/// which no one may send would take long.
+pub(crate) fn quanta(rates: &[u64]) -> Vec<u32> {
+    const FRAME: u64 = 1514;
+    const LONGEST: u64 = 1 << 16;
+    const SHORT: u64 = 256;
+    const MANY: usize = 256;
+    let shortest = if rates.len() > MANY { FRAME } else { SHORT };
+    let lowest = rates.iter().copied().min().unwrap_or(0).max(1);
+    let highest = rates.iter().copied().max().unwrap_or(0).max(1);
+    let near = highest / lowest <= LONGEST / FRAME;
+    let quantum = |rate: u64| {
+        let scaled = if near {
+            u128::from(FRAME) * u128::from(rate) / u128::from(lowest)
+        } else {
+            u128::from(LONGEST) * u128::from(rate) / u128::from(highest)
+        };
+        (scaled as u64).max(shortest) as u32
+    };
+    rates.iter().map(|rate| quantum(*rate)).collect()
+}
