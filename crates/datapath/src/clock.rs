@@ -41,7 +41,8 @@ pub struct Clock {
     stopped: AtomicU64,
 }
 
-fn monotonic_ns() -> u64 {
+/// Nanoseconds of `CLOCK_MONOTONIC`.
+pub(crate) fn monotonic_ns() -> u64 {
     let mut now = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,

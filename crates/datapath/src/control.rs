@@ -7,6 +7,7 @@
 mod bridges;
 pub(crate) mod explain;
 mod reports;
+mod shaping;
 mod workers;
 
 use crate::clock::Clock;
@@ -17,8 +18,9 @@ use crate::mac_table::{self, MacTable};
 use crate::mirror::{self, MirrorCounters, MirrorOutput, MirrorSpec};
 use crate::packet_in::{PacketInRing, PacketInWake};
 use crate::port::{BridgeId, LOCAL, MAX_PORTS, MakeTx, PortId, PortKind, PortSettings, PortSpec};
-use crate::queues::{QueueTotals, Queues};
+use crate::queues::Queues;
 use crate::report::PortInfo;
+use crate::shape::Shaped;
 use crate::snapshot::{Behind, BridgeParts, BridgeState, PortState, Published, Snapshot};
 use crate::vlan::VlanSet;
 use crate::wake::Wake;
@@ -119,6 +121,7 @@ struct PortRecord<F: Frame> {
     kind: Kind<F>,
     counters: Arc<PortCounters>,
     queues: Queues,
+    shaped: Option<Arc<Shaped<F>>>,
     histories: Vec<History>,
 }
 
@@ -292,8 +295,10 @@ impl<F: Frame + 'static> Datapath<F> {
             kind,
             counters,
             queues: sent_by,
+            shaped: None,
             histories: rx.iter().map(|_| History::default()).collect(),
         });
+        self.reshape(id)?;
         self.redraw_with_peers(id);
         self.apply_or_warn("adding a port");
         rx.into_iter().try_for_each(|port| self.serve(port))?;
@@ -336,8 +341,12 @@ impl<F: Frame + 'static> Datapath<F> {
         }
         let flush = port.settings.vlan != settings.vlan;
         port.queues = port.queues.changed(&settings.queues, now_ms);
+        let other_shape = port.settings.shape != settings.shape;
         port.settings = settings;
         let bridge = port.bridge;
+        if other_shape {
+            self.reshape(id)?;
+        }
         self.redraw(bridge);
         let applied = self.apply("changing a port");
         if flush {
@@ -402,13 +411,6 @@ impl<F: Frame + 'static> Datapath<F> {
             rx_errors: drops.malformed,
             ..port.counters.sum()
         })
-    }
-
-    /// What the queues of a port have sent.
-    pub fn queue_stats(&self, id: PortId) -> Result<Vec<QueueTotals>, Error> {
-        let port = self.port(id)?;
-        let sent = port.counters.sum();
-        Ok(port.queues.totals(sent.tx_packets, sent.tx_bytes))
     }
 
     /// Bridges of patch ports whose peer is `name`.
@@ -502,7 +504,8 @@ impl<F: Frame + 'static> Datapath<F> {
                 && !flags.down
                 && !flags.no_fwd
                 && mirror_out == 0
-                && port.queues.is_empty(),
+                && port.queues.is_empty()
+                && port.shaped.is_none(),
             queues: port.queues.clone(),
             counters: Arc::clone(&port.counters),
         }

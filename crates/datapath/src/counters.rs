@@ -113,11 +113,15 @@ pub enum DropReason {
     WorkerFailed,
     /// A packet-out for a bridge that is no more.
     BridgeGone,
+    /// Too many frames were on their way to a shaped port.
+    ShaperRingFull,
+    /// Dropped by a port's shaper: its queue was full, or it could not leave in time.
+    Shaped,
 }
 
 impl DropReason {
     /// How many kinds there are.
-    pub const COUNT: usize = DropReason::BridgeGone as usize + 1;
+    pub const COUNT: usize = DropReason::Shaped as usize + 1;
 
     /// Names of counters, in the order of the variants.
     pub const NAMES: [&'static str; DropReason::COUNT] = [
@@ -159,6 +163,8 @@ impl DropReason {
         "no_packet_in",
         "worker_failed",
         "bridge_gone",
+        "shaper_ring_full",
+        "shaped",
     ];
 
     /// The counter's name.

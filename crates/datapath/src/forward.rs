@@ -8,6 +8,7 @@ use crate::counters::{Cell, DropReason, PortCounters, WorkerCounters};
 use crate::mirror::MirrorOutput;
 use crate::normal::{self, Decision};
 use crate::packet_in::{PacketIn, PacketInRing, weight};
+use crate::shape::Way;
 use crate::snapshot::{Behind, BridgeState, PortState, Snapshot};
 use crate::vlan::{self, Ethernet, Inner, Malformed, Tag};
 use crate::wish::{Wanted, Wish, WishRing};
@@ -33,6 +34,8 @@ pub(crate) struct EgressPort<F: Frame> {
     pub tx: Box<dyn TxQueue<F>>,
     pub counters: Arc<PortCounters>,
     batch: Vec<F>,
+    /// Where it is shaped.
+    way: Option<Box<Way<F>>>,
 }
 
 /// All ways out of a worker, by port slot.
@@ -40,6 +43,8 @@ pub(crate) struct Egress<F: Frame> {
     ports: Vec<Option<EgressPort<F>>>,
     /// Slots whose batch is not empty.
     dirty: Vec<u32>,
+    /// Slots of shaped ports that belong to this worker.
+    pub(crate) mine: Vec<u32>,
     worker: usize,
     counters: Arc<WorkerCounters>,
 }
@@ -49,6 +54,7 @@ impl<F: Frame> Egress<F> {
         Egress {
             ports: Vec::new(),
             dirty: Vec::new(),
+            mine: Vec::new(),
             worker,
             counters,
         }
@@ -64,12 +70,55 @@ impl<F: Frame> Egress<F> {
             tx,
             counters,
             batch: Vec::with_capacity(BURST),
+            way: None,
         });
+    }
+
+    /// Shapes a port.
+    pub fn shape(&mut self, slot: u32, way: Box<Way<F>>) {
+        self.mine.retain(|mine| *mine != slot);
+        if let Some(Some(port)) = self.ports.get_mut(slot as usize) {
+            if way.mine {
+                self.mine.push(slot);
+            }
+            port.way = Some(way);
+        }
+    }
+
+    /// The way to a shaped port.
+    pub fn way(&mut self, slot: u32) -> Option<&mut Way<F>> {
+        self.ports
+            .get_mut(slot as usize)?
+            .as_mut()?
+            .way
+            .as_deref_mut()
+    }
+
+    /// The same, to look at.
+    pub fn way_of(&self, slot: u32) -> Option<&Way<F>> {
+        self.ports.get(slot as usize)?.as_ref()?.way.as_deref()
+    }
+
+    /// Takes it away.
+    pub fn take_way(&mut self, slot: u32) -> Option<Box<Way<F>>> {
+        self.mine.retain(|mine| *mine != slot);
+        self.ports.get_mut(slot as usize)?.as_mut()?.way.take()
+    }
+
+    /// Sends a frame that names a queue, by the port's shaper where it has one.
+    fn push_queued(&mut self, slot: u32, frame: F, queue: Option<u32>, cell: &Cell) {
+        match self.way_of(slot) {
+            Some(way) => way.push(frame, queue, cell),
+            None => self.push(slot, frame, cell),
+        }
     }
 
     /// Takes a transmit queue back, after sending what it still holds.
     pub fn take(&mut self, slot: u32, cell: &Cell) -> Option<Box<dyn TxQueue<F>>> {
         self.flush_port(slot, cell);
+        if let Some(way) = self.take_way(slot).filter(|way| way.mine) {
+            cell.drop(DropReason::PortGone, way.waiting() as u64);
+        }
         let port = self.ports.get_mut(slot as usize)?.take()?;
         Some(port.tx)
     }
@@ -87,7 +136,7 @@ impl<F: Frame> Egress<F> {
     }
 
     #[inline(always)]
-    fn push(&mut self, slot: u32, frame: F, cell: &Cell) {
+    pub fn push(&mut self, slot: u32, frame: F, cell: &Cell) {
         let Some(Some(port)) = self.ports.get_mut(slot as usize) else {
             return cell.drop(DropReason::PortGone, 1);
         };
@@ -147,7 +196,7 @@ impl<F: Frame> Egress<F> {
         self.counters.tx_packets.add(frames);
     }
 
-    fn flush_port(&mut self, slot: u32, cell: &Cell) {
+    pub fn flush_port(&mut self, slot: u32, cell: &Cell) {
         if let Some(at) = self.dirty.iter().position(|dirty| *dirty == slot) {
             self.dirty.swap_remove(at);
             self.send(slot, cell);
@@ -276,7 +325,11 @@ impl<'a, F: Frame> Forward<'a, F> {
             port.queues.count(queue, frame.len() as u64);
         }
         match port.behind {
-            Behind::Device => self.egress.push(port.id.slot(), frame, self.cell),
+            Behind::Device => {
+                let queue = self.queue;
+                self.egress
+                    .push_queued(port.id.slot(), frame, queue, self.cell);
+            }
             Behind::Patch(None) => self.cell.drop(DropReason::NoPatchPeer, 1),
             Behind::Patch(Some(peer)) => self.patch(port, peer, frame),
         }
@@ -466,6 +519,8 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
                 return self.egress.push_run(port.id.slot(), frames, self.cell);
             }
             Some(port) => {
+                // Frames of a run name no queue, whatever one before them did.
+                self.queue = None;
                 return frames.for_each(|frame| self.emit_checked(&mut { mirrored }, port, frame));
             }
         };

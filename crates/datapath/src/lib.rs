@@ -6,6 +6,7 @@
 //!
 //! * `worker`: a worker's loop, its accounting, and how it rests when there is nothing to do.
 //! * `forward`: outputs to devices, patch ports, mirrors and controllers: the host of the walk.
+//! * `shape`: ports whose frames wait for their queues' rates.
 //! * `normal`, [`mac_table`], [`vlan`], [`mirror`]: the learning switch.
 //! * `snapshot`: what workers know of ports and bridges. [`Datapath`]: how that changes.
 //! * [`counters`], [`packet_in`], [`wish`], [`clock`]: what comes back.
@@ -24,6 +25,7 @@ pub mod packet_in;
 mod port;
 mod queues;
 mod report;
+mod shape;
 mod snapshot;
 pub mod vlan;
 mod wake;
@@ -36,7 +38,7 @@ pub use counters::{DropReason, PortStats, WorkerStats};
 pub use error::Error;
 pub use forward::MAX_PATCHES;
 pub use port::{
-    BridgeId, LOCAL, MAX_PORTS, MakeTx, PortFlags, PortId, PortKind, PortSettings, PortSpec,
+    BridgeId, LOCAL, MAX_PORTS, MakeTx, PortFlags, PortId, PortKind, PortSettings, PortSpec, Shape,
 };
 pub use queues::QueueTotals;
 pub use report::{PortInfo, QueueInfo, WorkerInfo};

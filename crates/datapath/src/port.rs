@@ -70,8 +70,22 @@ pub struct PortSettings {
     pub flags: PortFlags,
     /// The queues that it has, by number; 0 is where everything goes that names no other.
     pub queues: Vec<u32>,
+    /// How its queues are shaped.
+    pub shape: Shape,
     /// What is sent there is lost: the device is down or has no carrier.
     pub no_carrier: bool,
+}
+
+/// How a port's queues are shaped.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Shape {
+    /// Not at all.
+    #[default]
+    None,
+    /// As before: what was wanted cannot be.
+    Kept,
+    /// So.
+    Queues(std::sync::Arc<qos::shaper::PortSpec>),
 }
 
 /// Makes a port's transmit queue for a worker, by the worker's number. An error's text is for the user.

@@ -33,6 +33,8 @@ pub struct QueueTotals {
     pub packets: u64,
     /// Their bytes, without FCS.
     pub bytes: u64,
+    /// Packets dropped for the queue's sake.
+    pub errors: u64,
     /// When it came, in milliseconds of the datapath's clock.
     pub since_ms: u64,
 }
@@ -77,6 +79,7 @@ impl Queues {
                 queue: queue.number,
                 packets: queue.counter.packets.load(Ordering::Relaxed),
                 bytes: queue.counter.bytes.load(Ordering::Relaxed),
+                errors: 0,
                 since_ms: queue.since_ms,
             })
             .collect();

@@ -355,6 +355,10 @@ impl<F: Frame> Worker<F> {
             read_late = true;
         }
         *in_hand = None;
+        if !turn.egress.mine.is_empty() {
+            turn.egress.serve(cell);
+            read_late = false;
+        }
         let end = if read_late { now } else { cycles() };
         rest.account(&mailbox.counters, busy, end);
         if rest.turn_end.wrapping_sub(rest.drops_read) > rest.drops_interval {
@@ -381,13 +385,16 @@ impl<F: Frame> Worker<F> {
                 Wait::Now => return std::thread::yield_now(),
             }
         }
+        if let Some(ns) = self.egress.shaped_in_ns() {
+            limit = limit.min(Duration::from_nanos(ns));
+        }
         if self.rx.iter().all(|port| port.queue.wait_fd().is_some()) {
             self.sleep(limit);
         } else if idle < self.rest.give_way {
             std::thread::yield_now();
         } else {
             self.reader.offline();
-            wait(&mut [], self.rest.nap);
+            wait(&mut [], self.rest.nap.min(limit));
             self.rest.nap = (self.rest.nap * 2).min(NAP_LIMIT);
             self.rest.slept(&self.mailbox.counters);
         }
@@ -401,6 +408,7 @@ impl<F: Frame> Worker<F> {
         let mut found = !mailbox.commands.is_empty()
             || !mailbox.packet_outs.is_empty()
             || !mailbox.answers.is_empty();
+        found |= self.egress.shaped_waits();
         for port in &mut self.rx {
             found |= port.queue.arm();
         }
@@ -495,6 +503,11 @@ fn obey<F: Frame>(
     match command {
         Command::AddRx(port) => rx.push(*port),
         Command::SetTx { slot, tx, counters } => egress.set(slot, tx, counters),
+        Command::Shape {
+            slot,
+            way: Some(way),
+        } => egress.shape(slot, way),
+        Command::Shape { slot, way: None } => egress.unshape(slot, cell),
         Command::Remove { slot, ticket } => {
             let rx = give_back(&|port| port.id.slot() == slot);
             let tx = egress.take(slot, cell).into_iter().collect();

@@ -95,7 +95,7 @@ impl<F: Frame + 'static> Datapath<F> {
         if self.workers.len() > kept {
             outcome = outcome.and(self.rebalance());
         }
-        outcome
+        outcome.and(self.share_shaped())
     }
 
     fn start_worker(&mut self, cpu: Option<usize>) -> Result<(), Error> {
@@ -481,7 +481,7 @@ fn give_tx<F: Frame>(
 }
 
 /// Puts a command into a worker's queue, waiting for room if need be.
-fn send<F: Frame>(worker: &Handle<F>, mut command: Command<F>) -> Result<(), Error> {
+pub(super) fn send<F: Frame>(worker: &Handle<F>, mut command: Command<F>) -> Result<(), Error> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         match worker.mailbox.commands.push(command) {

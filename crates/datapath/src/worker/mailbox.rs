@@ -6,6 +6,7 @@ use crate::control::Allocate;
 use crate::counters::{Cells, PortCounters, WorkerCounters};
 use crate::packet_in::PacketInRing;
 use crate::port::PortId;
+use crate::shape::Way;
 use crate::snapshot::Published;
 use crate::wake::Wake;
 use crate::wish::{ANSWERS, WishRing};
@@ -30,6 +31,8 @@ pub(crate) enum Command<F: Frame> {
         tx: Box<dyn TxQueue<F>>,
         counters: Arc<PortCounters>,
     },
+    /// Send to this port by its shaper, or no longer.
+    Shape { slot: u32, way: Option<Box<Way<F>>> },
     /// Give all queues of a port back.
     Remove { slot: u32, ticket: u64 },
     /// Give one receive queue back.

@@ -179,6 +179,8 @@ pub struct Shaper<H> {
     queues: Box<[u32]>,
     default: usize,
     waiting: u32,
+    /// Packets dropped, for whatever reason.
+    dropped: u64,
     limit_packets: u32,
     slack_ns: u64,
 }
@@ -259,6 +261,7 @@ impl<H> Shaper<H> {
             queues: spec.queues.iter().map(|queue| queue.number).collect(),
             default: default.expect("a checked port has its default queue"),
             waiting: 0,
+            dropped: 0,
             limit_packets: spec.limit_packets,
             slack_ns: slack,
         })
@@ -285,6 +288,11 @@ impl<H> Shaper<H> {
     /// Packets that wait.
     pub fn waiting(&self) -> usize {
         self.waiting as usize
+    }
+
+    /// Packets dropped since it was made, for whatever reason.
+    pub fn dropped(&self) -> u64 {
+        self.dropped
     }
 
     /// Fetches what a packet for this queue will need.
@@ -329,6 +337,7 @@ impl<H> Shaper<H> {
         };
         if let Some(reason) = refused {
             self.counters[queue].drop(reason);
+            self.dropped += 1;
             return Err(Refused { handle, reason });
         }
         if self.waiting == 0 {
@@ -369,6 +378,7 @@ impl<H> Shaper<H> {
             }
             drop(leaf.backlog.pop(flows, &mut self.nodes, fattest, false));
             self.counters[queue].drop(DropReason::QueueFull);
+            self.dropped += 1;
             self.counters[queue]
                 .waiting
                 .set(leaf.backlog.packets.into());

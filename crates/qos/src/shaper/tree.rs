@@ -256,6 +256,7 @@ impl<H> Shaper<H> {
                 break taken;
             }
             counters.drop(DropReason::Late);
+            self.dropped += 1;
         };
         let waited_ns = now_ns.saturating_sub(taken.arrival_ns);
         let len = taken.len;

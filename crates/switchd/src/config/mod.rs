@@ -21,6 +21,7 @@ pub mod ofport;
 pub mod plan;
 pub mod port;
 pub mod problem;
+pub mod shaping;
 pub mod statistics;
 pub mod vlan;
 pub mod writeback;

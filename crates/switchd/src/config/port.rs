@@ -6,6 +6,7 @@ use ovsdb::{Uuid, vswitch};
 use super::address::Mac;
 use super::ofport;
 use super::problem::{Options, Problems};
+use super::shaping::Shape;
 use super::vlan::{PriorityTags, Vlan, VlanMode, VlanSet};
 
 /// A port, which has exactly one interface.
@@ -45,6 +46,8 @@ pub struct Port {
     pub protected: bool,
     /// The numbers of its queues, ascending.
     pub queues: Vec<u32>,
+    /// How they are shaped.
+    pub shape: Shape,
 }
 
 impl Port {
@@ -104,14 +107,6 @@ pub fn read(
 ) -> Result<Port, String> {
     let kind = kind(interface, surroundings.bridge);
     let vlan = vlan(port, problems)?;
-    if port.qos.is_some() {
-        problems.add(
-            "Port",
-            &port.name,
-            "qos",
-            "queues are listed and counted, but rates are not enforced yet",
-        );
-    }
     if interface.ingress_policing_rate > 0 || interface.ingress_policing_kpkts_rate > 0 {
         problems.add(
             "Interface",
@@ -146,6 +141,7 @@ pub fn read(
         fake_bridge: port.fake_bridge,
         protected: port.protected,
         queues: port.qos.as_ref().map(queues).unwrap_or_default(),
+        shape: super::shaping::shape(&port.name, port.qos.as_ref(), problems),
     })
 }
 

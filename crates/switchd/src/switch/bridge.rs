@@ -7,6 +7,7 @@ use crate::config::desired::Settings;
 use crate::config::mirror::{Mirror, Output};
 use crate::config::ofport::{self, Allocator};
 use crate::config::port::Port as Config;
+use crate::config::shaping;
 use crate::config::vlan::{self, Vlan};
 use crate::openflow::OpenFlow;
 use datapath::vlan::{PriorityTags, VlanConfig, VlanMode, VlanSet};
@@ -17,6 +18,7 @@ use ports::{PortControl, PortInfo};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// A port of a bridge.
 pub struct Port {
@@ -68,6 +70,11 @@ pub fn settings_of(
             no_packet_in: flags.contains(Bits::NO_PACKET_IN),
         },
         queues: config.queues.clone(),
+        shape: match &config.shape {
+            shaping::Shape::None => datapath::Shape::None,
+            shaping::Shape::Kept => datapath::Shape::Kept,
+            shaping::Shape::Queues(spec) => datapath::Shape::Queues(Arc::clone(spec)),
+        },
         no_carrier: false,
     }
 }

@@ -42,8 +42,7 @@ impl Bridge {
                         queue: totals.queue,
                         tx_bytes: totals.bytes,
                         tx_packets: totals.packets,
-                        // Nothing is dropped for a queue's sake as long as none is shaped.
-                        tx_errors: 0,
+                        tx_errors: totals.errors,
                         duration_ns: now_ms.saturating_sub(totals.since_ms) * 1_000_000,
                     }),
             );

@@ -1,0 +1,108 @@
+//! Shaping of ports: who owns which, and changes.
+
+use super::Datapath;
+use super::workers::send;
+use crate::error::Error;
+use crate::port::{PortId, Shape};
+use crate::queues::QueueTotals;
+use crate::shape::{Shaped, Way};
+use crate::worker::Command;
+use packet::Frame;
+use std::sync::Arc;
+
+impl<F: Frame + 'static> Datapath<F> {
+    /// Makes a port what its settings say; a shape that cannot be leaves it as it is.
+    pub(super) fn reshape(&mut self, id: PortId) -> Result<(), Error> {
+        let port = self.port_mut(id)?;
+        let name = port.name.clone();
+        let refused = |error| tracing::warn!(target: "dpif_netdev", "port {name} keeps the shape it has: {error}");
+        match (&port.shaped, &port.settings.shape) {
+            (_, Shape::Kept) | (None, Shape::None) => Ok(()),
+            (None, Shape::Queues(spec)) => match Shaped::new(spec) {
+                Ok(shaped) => {
+                    port.shaped = Some(Arc::new(shaped));
+                    self.show_shape(id.slot())
+                }
+                Err(error) => {
+                    refused(error);
+                    Ok(())
+                }
+            },
+            (Some(shaped), Shape::Queues(spec)) => {
+                if let Err(error) = shaped.change(spec) {
+                    refused(error);
+                }
+                if let Some(owner) = self.owner(id.slot()) {
+                    self.workers[owner].mailbox.nudge();
+                }
+                Ok(())
+            }
+            (Some(_), Shape::None) => {
+                port.shaped = None;
+                // The owner last: what others have sent is in the ring before it empties that.
+                let owner = self.owner(id.slot());
+                let slot = id.slot();
+                for others in [true, false] {
+                    for at in 0..self.workers.len() {
+                        if (Some(at) != owner) == others {
+                            send(&self.workers[at], Command::Shape { slot, way: None })?;
+                        }
+                    }
+                    self.apply("ending a port's shaping")?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn owner(&self, slot: u32) -> Option<usize> {
+        (slot as usize).checked_rem(self.workers.len())
+    }
+
+    /// Tells workers how a port is shaped and whose it is.
+    fn show_shape(&self, slot: u32) -> Result<(), Error> {
+        let (Some(Some(port)), Some(owner)) = (self.ports.get(slot as usize), self.owner(slot))
+        else {
+            return Ok(());
+        };
+        let Some(shaped) = &port.shaped else {
+            return Ok(());
+        };
+        let owner = &self.workers[owner].mailbox;
+        self.workers.iter().try_for_each(|worker| {
+            let mine = Arc::ptr_eq(&worker.mailbox, owner);
+            let way = Box::new(Way::new(Arc::clone(shaped), Arc::clone(owner), mine));
+            let way = Some(way);
+            send(worker, Command::Shape { slot, way })
+        })
+    }
+
+    /// Workers have come or gone.
+    pub(super) fn share_shaped(&self) -> Result<(), Error> {
+        (0..self.ports.len() as u32).try_for_each(|slot| self.show_shape(slot))
+    }
+
+    /// What the queues of a port have sent.
+    pub fn queue_stats(&self, id: PortId) -> Result<Vec<QueueTotals>, Error> {
+        let port = self.port(id)?;
+        let sent = port.counters.sum();
+        let mut totals = port.queues.totals(sent.tx_packets, sent.tx_bytes);
+        let shaped = port.shaped.as_ref().map(|shaped| shaped.totals());
+        for (number, counts) in shaped.into_iter().flatten() {
+            if let Some(queue) = totals.iter_mut().find(|queue| queue.queue == number) {
+                (queue.packets, queue.bytes) = (counts.packets, counts.bytes);
+                queue.errors = counts.dropped_packets();
+            }
+        }
+        Ok(totals)
+    }
+
+    /// What the queues of a shaped port have done, by their numbers; empty where it is not shaped.
+    pub fn shaping(&self, id: PortId) -> Result<Vec<(u32, qos::shaper::QueueTotals)>, Error> {
+        let port = self.port(id)?;
+        Ok(port
+            .shaped
+            .as_ref()
+            .map_or_else(Vec::new, |shaped| shaped.totals()))
+    }
+}

@@ -1,0 +1,87 @@
+"""Queues that wait for their rates: what is sent, what is dropped and by which name, and that changes lose nothing."""
+import re
+
+from harness import OPEN_VSWITCH, Skip, check, equal, ethernet, switchd_command, test, wait_for
+
+COUNT = 300
+
+
+def some_hosts(lab):
+    """A switch with two hosts whose traffic is only the test's; everything from the first goes to queue 1 of the second."""
+    if switchd_command()[0] == OPEN_VSWITCH:
+        raise Skip("Open vSwitch's userspace datapath has no such queues")
+    switch = lab.switch()
+    switch.bridge("br0", "fail_mode=secure", "protocols=OpenFlow10,OpenFlow13,OpenFlow15")
+    sockets = []
+    for number in (1, 2):
+        host = lab.namespace(f"h{number}").quiet()
+        switch.pair(host, f"p{number}")
+        switch.port(f"p{number}", f"ofport_request={number}")
+        sockets.append(host.raw())
+    switch.flows("dl_type=0x88b5,in_port=1,actions=enqueue:2:1", "priority=0,actions=drop")
+    return switch, *sockets
+
+
+def shape(switch, rate, **queue):
+    """Gives p2 a QoS of this kind with one queue."""
+    options = [f"other-config:{key.replace('_', '-')}={value}" for key, value in queue.items()]
+    switch.vsctl("--", "set", "Port", "p2", "qos=@q", "--", "--id=@q", "create", "QoS", "type=linux-htb", f"other-config:max-rate={rate}", "queues:1=@a", "--", "--id=@a", "create", "Queue", *options)
+    wait_for("the queues are there", lambda: "2 queues" in switch.ofctl("queue-stats", "br0", "2"))
+
+
+def counts(switch):
+    """Packets and errors of queue 1."""
+    found = re.search(r"queue 1: bytes=\d+, pkts=(\d+), errors=(\d+)", switch.ofctl("queue-stats", "br0", "2"))
+    return int(found[1]), int(found[2])
+
+
+def frame(number):
+    return ethernet("02:00:00:00:00:02", "02:00:00:00:00:01", 0x88b5, number.to_bytes(4, "big") + bytes(982))
+
+
+def numbers(frames):
+    return [int.from_bytes(data[14:18], "big") for data in frames]
+
+
+@test(timeout=60)
+def a_queue_keeps_what_exceeds_its_rate(lab):
+    """Packets above the rate wait and arrive in order; the rate may change meanwhile, or the shaping end, and none is lost."""
+    switch, one, two = some_hosts(lab)
+    shape(switch, 1000000000, min_rate=4000000, max_rate=4000000)
+    one.send(*(frame(number) for number in range(COUNT)))
+    equal(numbers(two.receive(10, until=COUNT)), list(range(COUNT)), "what arrived")
+    wait_for("all are counted", lambda: counts(switch) == (COUNT, 0))
+    one.send(*(frame(number) for number in range(COUNT)))
+    queue = switch.vsctl("--bare", "--columns=_uuid", "list", "Queue").strip()
+    switch.vsctl("set", "Queue", queue, "other-config:max-rate=8000000", "other-config:min-rate=8000000")
+    equal(numbers(two.receive(10, until=COUNT)), list(range(COUNT)), "what arrived across a change of the rate")
+    wait_for("counters went on", lambda: counts(switch) == (2 * COUNT, 0))
+    one.send(*(frame(number) for number in range(COUNT)))
+    switch.vsctl("clear", "Port", "p2", "qos")
+    equal(sorted(numbers(two.receive(10, until=COUNT))), list(range(COUNT)), "what arrived when the shaping ended")
+
+
+@test(timeout=60)
+def a_bound_drops_what_would_be_late(lab):
+    """With a bound part of a burst arrives, the first ones, and the rest is counted as the queue's errors."""
+    switch, one, two = some_hosts(lab)
+    shape(switch, 1000000000, min_rate=1000000, max_rate=1000000, max_latency_us=80000)
+    one.send(*(frame(number) for number in range(COUNT)))
+    wait_for("every packet has its end", lambda: sum(counts(switch)) == COUNT)
+    sent, dropped = counts(switch)
+    check(sent >= 3 and dropped >= 1, f"{sent} sent and {dropped} dropped")
+    equal(numbers(two.receive(3, until=sent))[:3], list(range(3)), "the first that arrived")
+
+
+@test(timeout=60)
+def a_bad_value_leaves_the_shape(lab):
+    """What cannot be is said, and the port goes on as it was."""
+    switch, one, two = some_hosts(lab)
+    shape(switch, 1000000000, min_rate=1000000, max_rate=1000000, limit_packets=10)
+    queue = switch.vsctl("--bare", "--columns=_uuid", "list", "Queue").strip()
+    switch.vsctl("set", "Queue", queue, "other-config:limit-packets=100", "other-config:min-rate=2000000000")
+    switch.logged("guaranteed rates add up to|guaranteed rate 2000000000")
+    one.send(*(frame(number) for number in range(COUNT)))
+    wait_for("every packet has its end", lambda: sum(counts(switch)) == COUNT)
+    check(counts(switch)[1] > COUNT // 3, f"{counts(switch)} with room for 10")
+    check(two.receive(1), "something arrives")
