@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use cli::{top, up};
+use cli::{predict, top, up};
 
 /// Runs and watches the Sluice virtual switch.
 #[derive(Parser)]
@@ -20,6 +20,8 @@ enum Command {
     Down(up::DownOptions),
     /// Show ports, workers, tables and drops of a running switch, live.
     Top(top::TopOptions),
+    /// Say what a file of rules will cost on this machine, without a switch.
+    Predict(predict::PredictOptions),
 }
 
 fn main() -> std::process::ExitCode {
@@ -28,6 +30,7 @@ fn main() -> std::process::ExitCode {
         Command::Up(options) => up::up(&options),
         Command::Down(options) => up::down(&options),
         Command::Top(options) => top::run(&options),
+        Command::Predict(options) => predict::run(&options),
     };
     match result {
         Ok(()) => std::process::ExitCode::SUCCESS,

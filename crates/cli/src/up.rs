@@ -58,14 +58,14 @@ fn alive(pidfile: &Path) -> Option<i32> {
     Path::new(&format!("/proc/{pid}")).exists().then_some(pid)
 }
 
-fn daemon_path(options: &UpOptions) -> PathBuf {
+/// The daemon's program: the one that was named, or beside this command, or in PATH.
+pub(crate) fn daemon_path(named: Option<&PathBuf>) -> PathBuf {
     let beside = || {
         let path = std::env::current_exe().ok()?.parent()?.join("sluiced");
         path.exists().then_some(path)
     };
-    options
-        .sluiced
-        .clone()
+    named
+        .cloned()
         .or_else(beside)
         .unwrap_or_else(|| PathBuf::from("sluiced"))
 }
@@ -102,7 +102,7 @@ pub fn up(options: &UpOptions) -> Result<()> {
     }
     let started_database = start_database(options, &directory)?;
     let started = write_system(options, &directory).and_then(|()| {
-        run(Command::new(daemon_path(options))
+        run(Command::new(daemon_path(options.sluiced.as_ref()))
             .arg(format!("unix:{}", path("db.sock").display()))
             .args(["--pidfile", "--detach", "--log-file", "--compat"])
             .envs(environment))
@@ -167,7 +167,7 @@ fn write_system(options: &UpOptions, directory: &Path) -> Result<()> {
         .arg("schema-version")
         .arg(&options.schema))?;
     // The last word of the first line, as for ovs-vswitchd: the Open vSwitch version that the daemon stands in for.
-    let version = run(Command::new(daemon_path(options)).arg("--version"))?;
+    let version = run(Command::new(daemon_path(options.sluiced.as_ref())).arg("--version"))?;
     let ovs_version = version
         .lines()
         .next()

@@ -42,3 +42,4 @@ pub use port::{
 };
 pub use queues::QueueTotals;
 pub use report::{PortInfo, QueueInfo, WorkerInfo};
+pub use worker::{IDLE_LOOKS, pin};

@@ -49,6 +49,9 @@ const PATIENCE: u32 = 8;
 const LOOK_INTERVAL: Duration = Duration::from_micros(10);
 /// See [`LOOK_INTERVAL`].
 const LOOK_DOUBLINGS: u32 = 2;
+/// How far apart a busy worker's looks are at a queue that stays empty.
+pub const IDLE_LOOKS: Duration =
+    Duration::from_micros((LOOK_INTERVAL.as_micros() as u64) << LOOK_DOUBLINGS);
 /// How old the time may be that rules are marked as used with.
 const TIME_INTERVAL: Duration = Duration::from_micros(100);
 /// How often queues are asked what they have lost.
@@ -525,8 +528,8 @@ fn obey<F: Frame>(
     }
 }
 
-/// Pins the calling thread to a processor.
-pub(crate) fn pin(cpu: usize) -> Result<(), String> {
+/// Pins the calling thread to a processor. The error is for people.
+pub fn pin(cpu: usize) -> Result<(), String> {
     if cpu >= libc::CPU_SETSIZE as usize {
         return Err(format!("there is no CPU {cpu}"));
     }

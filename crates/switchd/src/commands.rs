@@ -13,6 +13,7 @@ mod dummies;
 mod empty;
 mod figures;
 mod odp;
+mod predict;
 mod trace;
 mod workers;
 
@@ -34,6 +35,7 @@ pub fn register(switch: &Rc<Switch>) {
     dummies::register(&commands);
     empty::register(&commands);
     figures::register(&commands);
+    predict::register(&commands);
     trace::register(&commands);
     workers::register(&commands);
 }

@@ -4,6 +4,7 @@
 //! [`coverage`], [`memory`] and [`clock`] behind its commands, and [`streams`] to the outside; [`shell`] ties them together.
 //! The switch proper begins in [`daemon`], which gets a [`Shell`] and runs until it is asked to end.
 
+mod calibrate;
 pub mod clock;
 pub mod commands;
 pub mod config;

@@ -76,6 +76,11 @@ impl Shell {
 
 /// The whole program, with `argv`.
 pub fn main(arguments: Vec<String>) -> ExitCode {
+    if let [_, option, rest @ ..] = &arguments[..]
+        && option == predict::ports::OPTION
+    {
+        return crate::calibrate::main(rest);
+    }
     let current = std::env::current_dir().unwrap_or_else(|_| "/".into());
     let options = match options::parse(&arguments, Directories::from_environment(), &current) {
         Ok(Request::Run(options)) => *options,

@@ -166,6 +166,7 @@ impl<F: Frame> Engine<F> {
                     .sum();
                 let counter = rule.spec.counter;
                 burst.counters.add(counter, run as u64, bytes, burst.now_ms);
+                (0..run).for_each(|_| host.looked_up(0, None, Some(rule)));
                 host.output_run(in_port, port, mirrored, &mut frames.by_ref().take(run));
                 index += run;
                 continue;
@@ -214,6 +215,7 @@ fn meet_one<F: Frame, H: Host<F>>(
     let count = read.count as u64;
     (burst.bridge).count_hot(0, read.count, read.count, burst.guard);
     (burst.counters).add(rule.spec.counter, count, read.bytes, burst.now_ms);
+    (0..count).for_each(|_| host.looked_up(0, None, Some(rule)));
     host.output_burst(in_port, port, mirrored, frames);
     true
 }

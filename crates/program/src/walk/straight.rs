@@ -279,6 +279,7 @@ impl<F: Frame> Engine<F> {
         rule: Option<&Rule>,
     ) {
         let walk = &mut self.walks[index];
+        host.looked_up(table, Some(&walk.key), rule);
         let next = match rule {
             None => Self::missed(walk, burst, host, table),
             Some(rule) => {

@@ -198,6 +198,15 @@ impl Batch<'_> {
         self.set("Bridge", uuid, "datapath_version", version);
     }
 
+    /// What a bridge's rules were predicted to cost: cycles per packet, and millions of packets per second of a core.
+    pub fn prediction(&mut self, uuid: Uuid, cycles: f64, mpps: f64) {
+        let status = [
+            ("sluice_cycles_per_packet", format!("{cycles:.1}")),
+            ("sluice_mpps", format!("{mpps:.2}")),
+        ];
+        self.set("Bridge", uuid, "status", Datum::map(status));
+    }
+
     /// A bridge that could not be made.
     pub fn failed_bridge(&mut self, uuid: Uuid) {
         self.set("Bridge", uuid, "datapath_id", Datum::empty());

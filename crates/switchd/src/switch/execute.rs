@@ -267,6 +267,7 @@ impl Switch {
             table_names: RefCell::default(),
             fragments: Cell::default(),
             fail: Default::default(),
+            prediction: RefCell::default(),
         });
         self.bridges
             .borrow_mut()

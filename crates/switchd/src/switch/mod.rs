@@ -14,6 +14,7 @@ pub mod execute;
 mod fail;
 mod learn;
 mod of;
+pub mod predict;
 mod queues;
 pub mod report;
 mod tables;

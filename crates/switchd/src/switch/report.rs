@@ -167,6 +167,9 @@ impl Switch {
             let Some(bridge) = self.bridge(name) else {
                 continue;
             };
+            if let Some((cycles, mpps)) = &*bridge.prediction.borrow() {
+                batch.prediction(wanted.settings.uuid, cycles.median, mpps.median);
+            }
             for port in bridge.ports.borrow_mut().values_mut() {
                 let Some(uuid) = port.config.interface else {
                     continue;

@@ -1,0 +1,162 @@
+//! `sluice predict`: what a file of rules will cost on this machine, without a switch.
+
+mod ports;
+mod report;
+
+use crate::up::daemon_path;
+use ::predict::Effort;
+use ::predict::ports::{Helper, Memory, PortCost};
+use ::predict::rules::Rules;
+use ::predict::traffic::Traffic;
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use ports::Ports;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// Largest file of rules that is read, in bytes.
+const RULES_MAX: u64 = 1 << 30;
+/// Most frames that are made from rules.
+const FROM_RULES: usize = 65_536;
+
+/// Which rules, ports and packets.
+#[derive(Args)]
+pub struct PredictOptions {
+    /// Rules as `ovs-ofctl add-flows` reads them, one a line; - for standard input
+    #[arg(long, value_name = "FILE")]
+    pub flows: PathBuf,
+    /// Ports that have names or are not DPDK devices: NAME=NUMBER, NUMBER:KIND or NAME=NUMBER:KIND, separated by commas; KIND is dpdk or memory
+    #[arg(long, value_name = "PORTS", default_value = "")]
+    pub ports: String,
+    /// Packets: a pcap file, or a description (udp,tp_dst=80,flows=10000,size=64,zipf) [default: made from the rules]
+    #[arg(long, value_name = "FILE|DESCRIPTION")]
+    pub traffic: Option<String>,
+    /// The port that packets come in by where nothing says otherwise: a name or a number
+    #[arg(long, value_name = "PORT", default_value = "1")]
+    pub in_port: String,
+    /// The processor to measure on [default: the last one this command may use]
+    #[arg(long)]
+    pub cpu: Option<usize>,
+    /// Rounds of each measurement, 3 to 1000
+    #[arg(long, default_value_t = 25)]
+    pub rounds: usize,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// The daemon, whose helper measures ports [default: sluiced beside this command, or in PATH]
+    #[arg(long)]
+    pub sluiced: Option<PathBuf>,
+}
+
+/// Predicts and prints.
+pub fn run(options: &PredictOptions) -> Result<()> {
+    ensure!(
+        (3..=1000).contains(&options.rounds),
+        "--rounds {}: a number from 3 to 1000 is meant",
+        options.rounds
+    );
+    let ports = Ports::parse(&options.ports)?;
+    let names = |name: &str| ports.number(name);
+    let in_port = openflow::parse::port(&options.in_port, &names)
+        .filter(|port| (1..0xffff_ff00).contains(port))
+        .with_context(|| format!("--in-port {}: no such port", options.in_port))?;
+    let file = options.flows.display().to_string();
+    let rules = Rules::read(&file, &text(&options.flows)?, &names)?;
+    let traffic = traffic(options, &rules, in_port, &names)?;
+    let cpu = processor(options.cpu)?;
+    let effort = Effort {
+        cpu: Some(cpu),
+        rounds: options.rounds,
+    };
+    // In the order of what can go wrong soon.
+    let prepared = ::predict::trace::trace(&rules, &traffic)?;
+    let kinds = ports.kinds(&traffic, &prepared);
+    let dpdk = match kinds.dpdk() {
+        true => measure_ports(options, &traffic, effort)?,
+        false => PortCost::default(),
+    };
+    let cost = (&dpdk, kinds.shares());
+    let prediction = ::predict::predict(&rules, &traffic, prepared, cost, effort)?;
+    let shown = report::Shown {
+        file: &file,
+        traffic: &traffic,
+        cpu,
+        notes: &dpdk.notes,
+        kinds: &kinds,
+    };
+    match options.json {
+        true => println!("{}", shown.json(&prediction)),
+        false => print!("{}", shown.text(&prediction)),
+    }
+    Ok(())
+}
+
+fn text(path: &Path) -> Result<String> {
+    let mut text = String::new();
+    let read = if path == Path::new("-") {
+        std::io::stdin()
+            .lock()
+            .take(RULES_MAX + 1)
+            .read_to_string(&mut text)
+    } else {
+        std::fs::File::open(path)
+            .and_then(|file| file.take(RULES_MAX + 1).read_to_string(&mut text))
+    };
+    read.map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;
+    ensure!(
+        text.len() as u64 <= RULES_MAX,
+        "{}: more than {RULES_MAX} bytes",
+        path.display()
+    );
+    Ok(text)
+}
+
+fn traffic(
+    options: &PredictOptions,
+    rules: &Rules,
+    in_port: u32,
+    names: &dyn Fn(&str) -> Option<u32>,
+) -> Result<Traffic> {
+    let Some(asked) = &options.traffic else {
+        return Ok(Traffic::of_rules(rules, in_port, FROM_RULES)?);
+    };
+    if Path::new(asked).is_file() {
+        let bytes = std::fs::read(asked).with_context(|| asked.clone())?;
+        return Ok(Traffic::capture(asked, &bytes, in_port)?);
+    }
+    Traffic::described(asked, names, in_port)
+        .with_context(|| format!("--traffic {asked}: neither a file nor a description"))
+}
+
+/// The processor to measure on: one that this process may use.
+fn processor(asked: Option<usize>) -> Result<usize> {
+    // SAFETY: a `cpu_set_t` of zero bytes is an empty set; the call writes no more than the size that is given; pid 0 is the calling thread.
+    let allowed = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set);
+        set
+    };
+    let count = libc::CPU_SETSIZE as usize;
+    // SAFETY: `cpu` is below the size of the set.
+    let may = |cpu: usize| cpu < count && unsafe { libc::CPU_ISSET(cpu, &allowed) };
+    match asked {
+        Some(cpu) if may(cpu) => Ok(cpu),
+        Some(cpu) => bail!("--cpu {cpu}: not a processor that this command may use"),
+        None => (0..count)
+            .rev()
+            .find(|cpu| may(*cpu))
+            .context("no processor to measure on"),
+    }
+}
+
+/// Has the daemon's helper measure DPDK's devices with this traffic.
+fn measure_ports(options: &PredictOptions, traffic: &Traffic, effort: Effort) -> Result<PortCost> {
+    let directory = tempfile::tempdir().context("cannot make a directory for the traffic")?;
+    let program = daemon_path(options.sluiced.as_ref());
+    let helper = Helper {
+        program: &program,
+        memory: Memory::Huge,
+        capture: &directory.path().join("traffic.pcap"),
+    };
+    Ok(helper.measure(traffic, effort)?)
+}

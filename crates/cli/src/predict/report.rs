@@ -1,0 +1,57 @@
+//! A prediction for people and for programs.
+
+use super::ports::Kinds;
+use ::predict::traffic::Traffic;
+use ::predict::{Prediction, report};
+use serde_json::json;
+use std::fmt::Write;
+
+/// What is said beside the prediction.
+pub(super) struct Shown<'a> {
+    pub file: &'a str,
+    pub traffic: &'a Traffic,
+    pub cpu: usize,
+    pub notes: &'a [String],
+    pub kinds: &'a Kinds,
+}
+
+impl Shown<'_> {
+    fn bytes(&self) -> f64 {
+        let arrivals = &self.traffic.arrivals;
+        let bytes: usize = arrivals.iter().map(|arrival| arrival.bytes.len()).sum();
+        bytes as f64 / arrivals.len().max(1) as f64
+    }
+
+    /// One object.
+    pub(super) fn json(&self, prediction: &Prediction) -> String {
+        json!({
+            "flows": self.file,
+            "cpu": self.cpu,
+            "packets": self.traffic.arrivals.len(),
+            "bytes_per_packet": self.bytes(),
+            "ports": self.kinds.describe(),
+            "notes": self.notes,
+            "prediction": prediction,
+        })
+        .to_string()
+    }
+
+    /// Tables.
+    pub(super) fn text(&self, prediction: &Prediction) -> String {
+        let mut text = String::new();
+        let _ = writeln!(
+            text,
+            "{}: {} packets of {:.0} bytes, processor {} counting at {:.2} GHz, ports: {}",
+            self.file,
+            prediction.trace.packets,
+            self.bytes(),
+            self.cpu,
+            prediction.hz as f64 / 1e9,
+            self.kinds.describe()
+        );
+        for note in self.notes {
+            let _ = writeln!(text, "note: {note}");
+        }
+        text + &report::text(prediction)
+    }
+}

@@ -1,0 +1,147 @@
+//! What a set of rules will cost on this machine, before a switch runs it.
+//!
+//! A prediction is a sum of parts, each of which is found by itself:
+//!
+//! * What the rules make packets do: [`rules`] compiles them as the daemon does, [`trace`] walks each packet of the [`traffic`] through the result alone and
+//!   notes its lookups, the cache lines these read and the ports it leaves by. These figures are exact.
+//! * What that takes on this processor: [`engine`] has a real worker walk the traffic in bursts, over ports that are memory laid out as DPDK's buffers are, once under the
+//!   rules and once under a reference. [`stages`] times the parser and each table's lookups alone, to say where the cycles go.
+//! * What real ports cost: [`ports`], measured under the reference alone, by whoever can open ports.
+//!
+//! [`predict`] puts them together. The parts are medians of many short rounds; how much the rounds differ makes the interval around the sum.
+
+pub mod engine;
+mod memory;
+pub mod ports;
+pub mod report;
+pub mod rules;
+pub mod spread;
+pub mod stages;
+pub mod trace;
+pub mod traffic;
+pub mod worker;
+
+use engine::Reference;
+use ports::{PortCost, Shares};
+use rules::Rules;
+use serde::Serialize;
+use spread::Spread;
+use stages::StageCost;
+use trace::Trace;
+use traffic::Traffic;
+
+/// What is wrong with what was asked.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Error(pub String);
+
+impl Error {
+    pub(crate) fn new(text: impl Into<String>) -> Error {
+        Error(text.into())
+    }
+}
+
+/// How a prediction is made.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// The processor to measure on; None lets the scheduler choose.
+    pub cpu: Option<usize>,
+    /// Rounds that count, at least 3.
+    pub rounds: usize,
+}
+
+impl Default for Effort {
+    fn default() -> Self {
+        Effort {
+            cpu: None,
+            rounds: 25,
+        }
+    }
+}
+
+/// What packets will cost.
+#[derive(Clone, Debug, Serialize)]
+pub struct Prediction {
+    /// Where the packets go and what they look up.
+    pub trace: Trace,
+    /// Cycles for each packet by stage, in the order in which a packet comes through them.
+    pub stages: Vec<Stage>,
+    /// All of them.
+    pub cycles: Spread,
+    /// Packets per second of one core, in millions.
+    pub mpps: Spread,
+    /// Cycles per second of the counter that cycles are counted by.
+    pub hz: u64,
+}
+
+/// One stage's share.
+#[derive(Clone, Debug, Serialize)]
+pub struct Stage {
+    /// Its name; those of lookups name the table.
+    pub name: String,
+    /// Cycles for each packet.
+    pub cycles: f64,
+}
+
+/// Predicts what `traffic`, whose ways are `trace`, costs under `rules` over ports of this cost; `shares` says how much of it meets them.
+pub fn predict(
+    rules: &Rules,
+    traffic: &Traffic,
+    trace: Trace,
+    (ports, shares): (&PortCost, Shares),
+    effort: Effort,
+) -> Result<Prediction, Error> {
+    let reference = Reference::of(rules)?;
+    let parts = stages::measure(rules, traffic, &trace, effort)?;
+    let engine = engine::measure(rules, traffic, &trace, reference, effort)?;
+    let hz = datapath::clock::cycles_per_second();
+    let receive = ports.receiving(reference, &engine).times(shares.received);
+    let send = ports
+        .send(engine.rules.sent, engine.rules.batch)
+        .times(shares.sent);
+    let own = engine.without_ports(&engine.rules).at_least(0.0);
+    let work = receive
+        .plus(Spread::exact(send.median))
+        .plus(own)
+        .at_least(1.0);
+    // Of each interval a part goes to looking at a kernel interface that has nothing.
+    let interval = datapath::IDLE_LOOKS.as_secs_f64() * hz as f64;
+    let cycles = work.times(1.0 / (1.0 - (ports.look.median / interval).clamp(0.0, 0.9)));
+    Ok(Prediction {
+        stages: divided(
+            receive.median,
+            &parts,
+            own.median,
+            send.median,
+            cycles.median,
+        ),
+        trace,
+        mpps: cycles.inverse(hz as f64 / 1e6),
+        cycles,
+        hz,
+    })
+}
+
+/// The sum divided into stages.
+fn divided(receive: f64, parts: &StageCost, own: f64, send: f64, all: f64) -> Vec<Stage> {
+    let lookups: f64 = parts.lookups.iter().map(|(_, cycles)| cycles).sum();
+    let inner = parts.parse + lookups;
+    // Alone, parts may take longer than together, where one's waiting is another's working time.
+    let scale = (own / inner.max(1e-9)).min(1.0);
+    let stage = |name: String, cycles: f64| Stage { name, cycles };
+    let mut stages = vec![
+        stage("receive".into(), receive),
+        stage("parse".into(), parts.parse * scale),
+    ];
+    for (table, cycles) in &parts.lookups {
+        stages.push(stage(format!("lookup in table {table}"), cycles * scale));
+    }
+    stages.push(stage(
+        "steps, counters, batches".into(),
+        own - inner * scale,
+    ));
+    stages.push(stage("send".into(), send));
+    let work: f64 = stages.iter().map(|stage| stage.cycles).sum();
+    stages.push(stage("looks at idle ports".into(), all - work));
+    stages
+}

@@ -1,0 +1,124 @@
+//! A figure with what is known about its error.
+
+use serde::{Deserialize, Serialize};
+
+/// The middle of what was measured, and an interval around it.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Spread {
+    /// The middle.
+    pub median: f64,
+    /// A tenth of the rounds lay below.
+    pub low: f64,
+    /// A tenth of the rounds lay above.
+    pub high: f64,
+}
+
+impl Spread {
+    /// Of rounds; zero without any.
+    pub fn of(mut rounds: Vec<f64>) -> Spread {
+        rounds.sort_by(f64::total_cmp);
+        let at = |share: f64| {
+            let index = (rounds.len().saturating_sub(1)) as f64 * share;
+            rounds.get(index.round() as usize).copied().unwrap_or(0.0)
+        };
+        Spread {
+            median: at(0.5),
+            low: at(0.1),
+            high: at(0.9),
+        }
+    }
+
+    /// A figure that is known.
+    pub fn exact(value: f64) -> Spread {
+        Spread {
+            median: value,
+            low: value,
+            high: value,
+        }
+    }
+
+    /// The sum of two figures whose errors have nothing to do with each other.
+    pub fn plus(self, other: Spread) -> Spread {
+        let median = self.median + other.median;
+        Spread {
+            median,
+            low: median - (self.median - self.low).hypot(other.median - other.low),
+            high: median + (self.high - self.median).hypot(other.high - other.median),
+        }
+    }
+
+    /// The difference, likewise.
+    pub fn minus(self, other: Spread) -> Spread {
+        self.plus(other.times(-1.0))
+    }
+
+    /// A multiple.
+    pub fn times(self, factor: f64) -> Spread {
+        let (one, other) = (self.low * factor, self.high * factor);
+        Spread {
+            median: self.median * factor,
+            low: one.min(other),
+            high: one.max(other),
+        }
+    }
+
+    /// With nothing below `least`.
+    pub fn at_least(self, least: f64) -> Spread {
+        Spread {
+            median: self.median.max(least),
+            low: self.low.max(least),
+            high: self.high.max(least),
+        }
+    }
+
+    /// `factor` divided by it, which must be above zero.
+    pub fn inverse(self, factor: f64) -> Spread {
+        Spread {
+            median: factor / self.median,
+            low: factor / self.high,
+            high: factor / self.low,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_middle_and_the_tenths_of_rounds() {
+        let spread = Spread::of((0..=100).rev().map(f64::from).collect());
+        assert_eq!(
+            spread,
+            Spread {
+                median: 50.0,
+                low: 10.0,
+                high: 90.0
+            }
+        );
+        assert_eq!(Spread::of(Vec::new()), Spread::exact(0.0));
+    }
+
+    #[test]
+    fn errors_add_as_those_of_independent_figures() {
+        let one = Spread {
+            median: 10.0,
+            low: 7.0,
+            high: 13.0,
+        };
+        let other = Spread {
+            median: 5.0,
+            low: 1.0,
+            high: 9.0,
+        };
+        let sum = one.plus(other);
+        assert_eq!((sum.median, sum.low, sum.high), (15.0, 10.0, 20.0));
+        let difference = one.minus(other);
+        assert_eq!(
+            (difference.median, difference.low, difference.high),
+            (5.0, 0.0, 10.0)
+        );
+        let rate = one.inverse(91.0);
+        assert_eq!((rate.low, rate.median, rate.high), (7.0, 9.1, 13.0));
+    }
+}

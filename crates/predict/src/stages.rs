@@ -1,0 +1,155 @@
+//! The parser and each table's lookups timed alone, to say where a worker's cycles go.
+//!
+//! Alone they take about what they take in the walk, not exactly: a lookup that waits for memory lets other work go on. So the sum of a prediction does not come from
+//! here, only its division into stages.
+
+use crate::engine::{pin, reading_cycles};
+use crate::memory::{self, Buffer};
+use crate::rules::Rules;
+use crate::spread::Spread;
+use crate::trace::Trace;
+use crate::traffic::Traffic;
+use crate::{Effort, Error};
+use datapath::clock::cycles;
+use packet::io::BURST;
+use packet::parse::{self, HOT_WORDS};
+use packet::{FlowKey, Frame, Layers};
+use program::epoch::Guard;
+use program::table::{Bridge, Reads};
+use std::sync::Arc;
+
+/// Frames whose parsing is timed.
+const PARSED_MAX: usize = 2048;
+/// Lookups of a table that are timed in a round.
+const LOOKUPS_MIN: usize = 4096;
+/// Rounds of each.
+const ROUNDS: usize = 9;
+
+/// Cycles of parts of the walk, for each packet of the traffic.
+#[derive(Clone, Debug, Default)]
+pub struct StageCost {
+    /// Parsing.
+    pub parse: f64,
+    /// Lookups, by table.
+    pub lookups: Vec<(u8, f64)>,
+}
+
+/// Times them.
+pub fn measure(
+    rules: &Rules,
+    traffic: &Traffic,
+    trace: &Trace,
+    effort: Effort,
+) -> Result<StageCost, Error> {
+    let (program, bridge) = (Arc::clone(&rules.program), Arc::clone(rules.bridge()));
+    let mut reader = rules
+        .program
+        .domain
+        .reader()
+        .ok_or_else(|| Error::new("too many readers of the rules"))?;
+    std::thread::scope(|scope| {
+        let work = move || {
+            if let Some(cpu) = effort.cpu {
+                pin(cpu)?;
+            }
+            program.counters.add_worker(reader.index());
+            let guard = reader.begin();
+            let lookups = trace.tables.iter().filter_map(|table| {
+                let keys = trace.keys.get(&table.table)?;
+                let share = table.lookups as f64 / trace.packets.max(1) as f64;
+                // Packets that wait for one table are looked up together; the fewer come there, the smaller their groups.
+                let together = ((BURST as f64 * share).round() as usize).clamp(1, BURST);
+                let each = lookup_cycles(&bridge, &guard, table.table, keys, together);
+                Some((table.table, each * share))
+            });
+            Ok(StageCost {
+                lookups: lookups.collect(),
+                parse: parse_cycles(&bridge, &guard, traffic),
+            })
+        };
+        let thread = std::thread::Builder::new()
+            .name("predict".into())
+            .spawn_scoped(scope, work)
+            .map_err(|error| Error::new(format!("cannot start a thread: {error}")))?;
+        thread
+            .join()
+            .unwrap_or_else(|_| Err(Error::new("measuring failed")))
+    })
+}
+
+fn median(rounds: Vec<f64>) -> f64 {
+    Spread::of(rounds).median
+}
+
+/// Cycles of one lookup of `table`, of which `together` are made at a time.
+fn lookup_cycles(
+    bridge: &Bridge,
+    guard: &Guard<'_>,
+    table: u8,
+    keys: &[FlowKey],
+    together: usize,
+) -> f64 {
+    let reading = reading_cycles();
+    let mut burst = [FlowKey::ZERO; BURST];
+    let mut found = [None; BURST];
+    let rounds = LOOKUPS_MIN.div_ceil(keys.len().max(1));
+    let mut round = || {
+        let (mut spent, mut lookups) = (0, 0_usize);
+        for _ in 0..rounds {
+            for keys in keys.chunks(together) {
+                burst[..keys.len()].copy_from_slice(keys);
+                let start = cycles();
+                bridge.lookup_burst(table, keys.len(), |index| &burst[index], guard, &mut found);
+                spent += cycles().wrapping_sub(start).saturating_sub(reading);
+                lookups += keys.len();
+                std::hint::black_box(&found);
+            }
+        }
+        spent as f64 / lookups.max(1) as f64
+    };
+    median((0..ROUNDS).map(|_| round()).collect())
+}
+
+/// Cycles to read of one packet what the first table's way in reads.
+fn parse_cycles(bridge: &Bridge, guard: &Guard<'_>, traffic: &Traffic) -> f64 {
+    let arrivals = &traffic.arrivals[..traffic.arrivals.len().min(PARSED_MAX)];
+    let reads = bridge.reads(0, guard);
+    if reads == Reads::Port {
+        return 0.0;
+    }
+    let reading = reading_cycles();
+    let needed = bridge.needed();
+    let mut hot = [[0_u64; HOT_WORDS]; BURST];
+    let mut keys = vec![FlowKey::ZERO; BURST];
+    let mut layers = vec![Layers::default(); BURST];
+    let mut round = || {
+        let (mut spent, mut packets) = (0, 0_usize);
+        for arrivals in arrivals.chunks(BURST) {
+            let mut frames: Vec<Buffer> = arrivals
+                .iter()
+                .filter_map(|arrival| memory::frame(&arrival.bytes))
+                .collect();
+            let port = arrivals[0].in_port;
+            let start = cycles();
+            for (index, frame) in frames.iter_mut().enumerate() {
+                let common = reads == Reads::Hot
+                    && parse::common_words(frame.head(), frame.len(), port, &mut hot[index])
+                        .is_some();
+                if !common {
+                    parse::parse_frame_into(
+                        frame,
+                        port,
+                        needed,
+                        &mut keys[index],
+                        &mut layers[index],
+                    );
+                }
+            }
+            spent += cycles().wrapping_sub(start).saturating_sub(reading);
+            packets += frames.len();
+            std::hint::black_box((&hot, &keys));
+        }
+        spent as f64 / packets.max(1) as f64
+    };
+    median((0..ROUNDS).map(|_| round()).collect())
+}

@@ -1,0 +1,232 @@
+//! A real worker over any ports, timed from outside.
+//!
+//! A worker calls a port's receive queue once a turn, so the time from one call to the next is what a burst costs from receiving to sending. [`Timed`] stands in front of a
+//! receive queue and notes these times; nothing in the worker knows of being measured.
+
+use crate::rules::Rules;
+use crate::spread::Spread;
+use crate::{Effort, Error};
+use datapath::clock::{Clock, cycles};
+use datapath::{Allocate, Datapath, MakeTx, Options, PortKind, PortSettings, PortSpec, ThreadInit};
+use packet::Frame;
+use packet::io::{QueueDrops, RxQueue, TxOutcome, TxQueue};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Rounds to warm up, which do not count.
+pub(crate) const WARM: usize = 2;
+/// How long a measurement may take.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+/// A turn that takes longer was interrupted: it does not count, in cycles.
+const INTERRUPTED: u64 = 200_000;
+
+/// One port of the worker's bridge.
+pub struct Port<F: Frame> {
+    /// Its number.
+    pub number: u32,
+    /// Where it receives from, if it does.
+    pub rx: Option<Box<dyn RxQueue<F>>>,
+    /// Where it sends.
+    pub tx: Box<dyn TxQueue<F>>,
+}
+
+/// What a worker needs besides ports.
+pub struct Setting<F: Frame> {
+    /// Makes frames from bytes.
+    pub allocate: Allocate<F>,
+    /// Prepares the worker's thread.
+    pub thread_init: Option<ThreadInit>,
+    /// Packets of a round.
+    pub round: u64,
+}
+
+/// What was found.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Turns {
+    /// Cycles of a packet, all in all.
+    pub cycles: Spread,
+    /// Frames sent for each packet.
+    pub sent: f64,
+    /// Frames of a batch that is sent.
+    pub batch: f64,
+}
+
+/// Lets a worker walk what comes in by the ports, until enough rounds have been timed.
+pub fn run<F: Frame + 'static>(
+    rules: &Rules,
+    ports: Vec<Port<F>>,
+    setting: Setting<F>,
+    effort: Effort,
+) -> Result<Turns, Error> {
+    let failed = |error: datapath::Error| Error::new(error.to_string());
+    let recorder = Arc::new(Recorder::new(setting.round, effort.rounds.max(3) + WARM));
+    let mut datapath: Datapath<F> = Datapath::new(Options {
+        program: Arc::clone(&rules.program),
+        allocate: setting.allocate,
+        thread_init: setting.thread_init,
+        clock: Arc::new(Clock::default()),
+    })
+    .map_err(failed)?;
+    let bridge = datapath
+        .add_bridge("predicted", Arc::clone(rules.bridge()))
+        .map_err(failed)?;
+    // Those that only send first, so that nothing is received before there is a way out.
+    let (inwards, outwards): (Vec<_>, Vec<_>) =
+        ports.into_iter().partition(|port| port.rx.is_some());
+    for port in outwards.into_iter().chain(inwards) {
+        let rx = port.rx.map(|inner| {
+            let recorder = Arc::clone(&recorder);
+            Box::new(Timed { inner, recorder }) as Box<dyn RxQueue<F>>
+        });
+        let spec = PortSpec {
+            name: format!("p{}", port.number),
+            bridge,
+            number: port.number,
+            settings: PortSettings::default(),
+            kind: PortKind::Device {
+                rx: rx.into_iter().collect(),
+                tx: once(Counted(port.tx, Arc::clone(&recorder))),
+            },
+        };
+        datapath.add_port(spec).map_err(failed)?;
+    }
+    datapath.set_workers(&[effort.cpu]).map_err(failed)?;
+    let end = Instant::now() + PATIENCE;
+    while !recorder.is_done() && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(2));
+        // As the daemon does now and then: frees what has been replaced, takes packet-ins away.
+        datapath.run();
+        datapath.take_packet_ins(1024);
+    }
+    datapath.set_workers(&[]).map_err(failed)?;
+    recorder.turns()
+}
+
+/// Hands a transmit queue to the one worker that there is.
+fn once<F: Frame + 'static>(tx: impl TxQueue<F> + 'static) -> MakeTx<F> {
+    let mut tx = Some(Box::new(tx) as Box<dyn TxQueue<F>>);
+    Box::new(move |_| tx.take().ok_or_else(|| "one worker only".to_owned()))
+}
+
+/// Rounds as they are timed.
+struct Recorder {
+    /// Packets of a round.
+    round: u64,
+    /// Rounds wanted.
+    wanted: usize,
+    now: Mutex<Now>,
+    done: AtomicBool,
+    received: AtomicU64,
+    sent: AtomicU64,
+    batches: AtomicU64,
+}
+
+#[derive(Default)]
+struct Now {
+    last: u64,
+    packets: u64,
+    spent: u64,
+    in_hand: u64,
+    rounds: Vec<f64>,
+}
+
+/// Adds to a count that has one writer.
+#[inline]
+fn add(count: &AtomicU64, more: u64) {
+    count.store(count.load(Ordering::Relaxed) + more, Ordering::Relaxed);
+}
+
+impl Recorder {
+    fn new(round: u64, wanted: usize) -> Recorder {
+        Recorder {
+            round,
+            wanted,
+            now: Mutex::default(),
+            done: AtomicBool::new(false),
+            received: AtomicU64::new(0),
+            sent: AtomicU64::new(0),
+            batches: AtomicU64::new(0),
+        }
+    }
+
+    /// What has passed since the last burst began is that one's.
+    #[inline]
+    fn begin(&self) {
+        let mut now = self.now.lock().unwrap_or_else(|poison| poison.into_inner());
+        let time = cycles();
+        let spent = time.wrapping_sub(now.last);
+        if now.last != 0 && spent < INTERRUPTED {
+            now.spent += spent;
+            now.packets += now.in_hand;
+            if now.packets >= self.round {
+                let round = now.spent as f64 / now.packets as f64;
+                now.rounds.push(round);
+                (now.spent, now.packets) = (0, 0);
+                if now.rounds.len() >= self.wanted {
+                    self.done.store(true, Ordering::Release);
+                }
+            }
+        }
+        now.in_hand = 0;
+        now.last = time;
+    }
+
+    #[inline]
+    fn received(&self, count: usize) {
+        let mut now = self.now.lock().unwrap_or_else(|poison| poison.into_inner());
+        now.in_hand = count as u64;
+        add(&self.received, count as u64);
+    }
+
+    fn is_done(&self) -> bool {
+        self.done.load(Ordering::Acquire)
+    }
+
+    fn turns(&self) -> Result<Turns, Error> {
+        let now = self.now.lock().unwrap_or_else(|poison| poison.into_inner());
+        if now.rounds.len() <= WARM {
+            return Err(Error::new("the processor was too busy to measure anything"));
+        }
+        let load = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64;
+        let sent = load(&self.sent);
+        Ok(Turns {
+            cycles: Spread::of(now.rounds[WARM..].to_vec()),
+            sent: sent / load(&self.received).max(1.0),
+            batch: sent / load(&self.batches).max(1.0),
+        })
+    }
+}
+
+/// A receive queue whose bursts are timed; empty once there are enough.
+struct Timed<F: Frame> {
+    inner: Box<dyn RxQueue<F>>,
+    recorder: Arc<Recorder>,
+}
+
+impl<F: Frame> RxQueue<F> for Timed<F> {
+    fn receive(&mut self, out: &mut Vec<F>) -> usize {
+        if self.recorder.is_done() {
+            return 0;
+        }
+        self.recorder.begin();
+        let count = self.inner.receive(out);
+        self.recorder.received(count);
+        count
+    }
+
+    fn drops(&self) -> QueueDrops {
+        self.inner.drops()
+    }
+}
+
+/// A transmit queue whose frames and batches are counted.
+struct Counted<F: Frame>(Box<dyn TxQueue<F>>, Arc<Recorder>);
+
+impl<F: Frame> TxQueue<F> for Counted<F> {
+    fn send(&mut self, frames: &mut Vec<F>) -> TxOutcome {
+        add(&self.1.sent, frames.len() as u64);
+        add(&self.1.batches, 1);
+        self.0.send(frames)
+    }
+}

@@ -1,0 +1,216 @@
+//! What a prediction says that packets do is what the rules say, evaluated one by one; and what a worker's counters count.
+
+use pipeline::twin::{self, Effect};
+use predict::ports::{PortCost, Shares};
+use predict::rules::Rules;
+use predict::spread::Spread;
+use predict::traffic::Traffic;
+use predict::{Effort, trace};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// A few tables of rules of all kinds, different for each seed.
+fn generated(seed: u64) -> String {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut below = |end: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % end
+    };
+    let mut text = String::from("# generated\n");
+    let depth = 1 + below(3);
+    for table in 0..depth {
+        for number in 0..1 + below(60) {
+            let matching = match below(6) {
+                0 => format!("in_port={}", 1 + below(2)),
+                1 => format!("ip,nw_dst=10.{}.0.0/16", below(4)),
+                2 => format!("udp,tp_dst={}", below(40)),
+                3 => format!("tcp,nw_src=10.0.{}.0/24,tp_dst=80", below(20)),
+                4 => format!("dl_src=02:00:00:00:00:{:02x}", below(200)),
+                _ => format!("dl_vlan={}", 1 + below(4)),
+            };
+            let end = match below(4) {
+                0 => "drop".to_owned(),
+                1 => "output:3,output:4".to_owned(),
+                2 if table + 1 < depth => format!("resubmit(,{})", table + 1),
+                _ => format!("mod_dl_dst:02:00:00:00:01:01,output:{}", 3 + below(2)),
+            };
+            let _ = writeln!(
+                text,
+                "table={table},priority={number},{matching},actions={end}"
+            );
+        }
+    }
+    text
+}
+
+/// Lookups that found a rule, and packets by port.
+fn counted_by_twin(rules: &Rules, traffic: &Traffic) -> (u64, BTreeMap<u32, u64>) {
+    let mut ports = BTreeMap::new();
+    let mut hits = 0;
+    for arrival in &traffic.arrivals {
+        let outcome = twin::evaluate(&rules.pipeline, arrival.in_port, &arrival.bytes);
+        hits += outcome.hits.len() as u64;
+        for effect in outcome.effects {
+            if let Effect::Output { port, .. } = effect {
+                *ports.entry(port).or_default() += 1;
+            }
+        }
+    }
+    (hits, ports)
+}
+
+#[test]
+fn the_trace_is_what_the_rules_say() {
+    for seed in 1..=12 {
+        let text = generated(seed);
+        let rules = Rules::read("generated", &text, &openflow::parse::no_names).unwrap();
+        let traffic = Traffic::of_rules(&rules, 1, 1500).unwrap();
+        let trace = trace::trace(&rules, &traffic).unwrap();
+        let (hits, ports) = counted_by_twin(&rules, &traffic);
+        let matches: u64 = trace.tables.iter().map(|table| table.matches).sum();
+        assert_eq!(
+            (matches, &trace.out_ports),
+            (hits, &ports),
+            "seed {seed}\n{text}"
+        );
+        assert!(hits > 0, "seed {seed} exercises nothing");
+        for table in &trace.tables {
+            let counted = rules.bridge().table_counters(table.table);
+            assert_eq!(
+                (table.lookups, table.matches),
+                counted,
+                "seed {seed}, table {}",
+                table.table
+            );
+        }
+        let packets: u64 = trace.paths.iter().map(|path| path.packets).sum();
+        assert_eq!(packets, traffic.arrivals.len() as u64);
+    }
+}
+
+#[test]
+fn a_prediction_is_the_sum_of_its_stages() {
+    let text = "udp,tp_dst=80,actions=output:2\ntcp,actions=dec_ttl,resubmit(,5)\ntable=5,tcp,nw_dst=10.0.0.0/8,actions=output:3\n";
+    let rules = Rules::read("rules", text, &openflow::parse::no_names).unwrap();
+    let traffic = Traffic::of_rules(&rules, 1, 4096).unwrap();
+    let trace = trace::trace(&rules, &traffic).unwrap();
+    let ports = PortCost {
+        touched: Spread::exact(1000.0),
+        send_packet: Spread::exact(50.0),
+        look: Spread::exact(500.0),
+        ..PortCost::default()
+    };
+    let all = Shares {
+        received: 1.0,
+        sent: 1.0,
+    };
+    let effort = Effort {
+        cpu: None,
+        rounds: 3,
+    };
+    let prediction = predict::predict(&rules, &traffic, trace, (&ports, all), effort).unwrap();
+    let names: Vec<&str> = prediction
+        .stages
+        .iter()
+        .map(|stage| &stage.name[..])
+        .collect();
+    assert_eq!(
+        names[..4],
+        ["receive", "parse", "lookup in table 0", "lookup in table 5"]
+    );
+    let sum: f64 = prediction.stages.iter().map(|stage| stage.cycles).sum();
+    let cycles = prediction.cycles;
+    assert!((sum - cycles.median).abs() < 1e-6, "{sum} {cycles:?}");
+    assert!(cycles.low <= cycles.median && cycles.median <= cycles.high);
+    let mpps = prediction.hz as f64 / 1e6 / cycles.median;
+    assert!((prediction.mpps.median - mpps).abs() < 1e-6);
+}
+
+#[test]
+fn descriptions_say_flows_sizes_and_popularity() {
+    let names = &openflow::parse::no_names;
+    let different = |traffic: &Traffic| {
+        let mut frames: Vec<_> = traffic
+            .arrivals
+            .iter()
+            .map(|arrival| &arrival.bytes)
+            .collect();
+        frames.sort();
+        frames.dedup();
+        frames.len()
+    };
+    let traffic = Traffic::described("udp,tp_dst=80,flows=100,size=128", names, 1).unwrap();
+    assert_eq!((traffic.arrivals.len(), different(&traffic)), (4096, 100));
+    assert!(
+        traffic
+            .arrivals
+            .iter()
+            .all(|arrival| arrival.bytes.len() == 124)
+    );
+    assert!(
+        traffic
+            .arrivals
+            .iter()
+            .all(|arrival| arrival.bytes[36..38] == [0, 80])
+    );
+    let traffic = Traffic::described("tcp,flows=1000,zipf,in_port=9", names, 1).unwrap();
+    assert_eq!(traffic.arrivals.len(), 100_000);
+    assert_eq!(traffic.in_ports(), [9]);
+    assert!((900..=1000).contains(&different(&traffic)));
+    for (text, wrong) in [
+        ("udp,flows=0", "flows is a number from 1 to 200000"),
+        ("udp,size=9000", "size is a number from 64 to 1522"),
+        ("udp,zipf=x", "zipf is a number from 0 to 10"),
+        ("udp,tp_dst=x", "tp_dst"),
+        ("nonsense", "unknown field nonsense"),
+    ] {
+        let error = Traffic::described(text, names, 1).unwrap_err().to_string();
+        assert!(error.contains(wrong), "{error}");
+    }
+}
+
+#[test]
+fn captures_come_back_and_limits_hold() {
+    let names = &openflow::parse::no_names;
+    let traffic = Traffic::described("udp,flows=50", names, 3).unwrap();
+    let again = Traffic::capture("file", &traffic.to_capture(), 3).unwrap();
+    assert_eq!(again.arrivals, traffic.arrivals);
+    let empty = Traffic {
+        arrivals: Vec::new(),
+    }
+    .to_capture();
+    let error = Traffic::capture("file", &empty, 1).unwrap_err().to_string();
+    assert_eq!(error, "file: there are no packets");
+    let mut long = traffic.clone();
+    long.arrivals[7].bytes.resize(9000, 0);
+    let error = Traffic::capture("file", &long.to_capture(), 1)
+        .unwrap_err()
+        .to_string();
+    assert_eq!(
+        error,
+        "file: packet 8 has 9000 bytes; 14 to 1518 can be predicted"
+    );
+}
+
+#[test]
+fn rules_are_refused_with_file_and_line() {
+    let error = |text: &str| match Rules::read("file", text, &openflow::parse::no_names) {
+        Ok(_) => panic!("{text:?} was taken"),
+        Err(error) => error.to_string(),
+    };
+    assert_eq!(
+        error("\n# x\n  priority=1 # no actions\n"),
+        "file:3: must specify an action"
+    );
+    assert_eq!(
+        error("modify actions=drop\n"),
+        "file:1: modify: only rules to add can be predicted"
+    );
+    assert!(error("in_port=eth0,actions=drop").starts_with("file:1: "));
+    assert_eq!(
+        error("actions=drop\nactions=group:1\n"),
+        "file:2: OFPBAC_BAD_OUT_GROUP"
+    );
+}

@@ -1,0 +1,116 @@
+"""What `sluice predict` says that packets do is what they do in the running switch: lookups, matches, ports. No time is asserted."""
+import json
+import os
+import re
+
+import oracle
+from harness import Skip, check, equal, ethernet, run, test, wait_for
+
+RULES = """\
+# port security, routing, an access list
+table=0,priority=10,in_port=uplink,actions=load:7->NXM_NX_REG0[],resubmit(,1)
+table=0,priority=0,actions=drop
+table=1,priority=10,ip,nw_dst=11.0.0.0/24,actions=dec_ttl,resubmit(,2)
+table=1,priority=10,ip,nw_dst=11.0.1.0/24,actions=mod_dl_dst:02:00:00:00:01:01,resubmit(,2)
+table=1,priority=10,ip,nw_dst=11.0.2.0/23,actions=resubmit(,2),output:3
+add table=2,priority=10,reg0=7,udp,tp_dst=80,actions=output:2
+table=2,priority=10,reg0=7,udp,tp_dst=81,actions=output:2,output:3
+"""
+PORTS = "uplink=1,sink=2,other=3"
+
+
+def sluice(lab):
+    """The command beside the daemon under test."""
+    if lab.is_ovs:
+        raise Skip("Open vSwitch does not predict")
+    return os.path.join(os.path.dirname(lab.switchd[0]), "sluice")
+
+
+def packets():
+    """Of all kinds that the rules tell apart, and others."""
+    frames = []
+    for number in range(600):
+        address = bytes([11, 0, number % 5, number % 251])
+        udp = bytes([4, number % 256, 0, 80 + number % 3, 0, 26, 0, 0]) + bytes(18)
+        frames.append(ethernet("02:00:00:00:00:02", "02:00:00:00:00:01", 0x0800, ipv4(address, udp)))
+    frames += [ethernet("02:00:00:00:00:02", "02:00:00:00:00:01", 0x88b5, bytes(46))] * 40
+    return frames
+
+
+def ipv4(destination, payload):
+    """An IPv4 packet with a right checksum."""
+    header = bytearray(b"\x45\0" + (20 + len(payload)).to_bytes(2, "big") + b"\0\0\0\0\x40\x11\0\0\x0a\0\0\x01" + destination)
+    total = sum(int.from_bytes(header[at:at + 2], "big") for at in range(0, 20, 2))
+    while total >> 16:
+        total = (total & 0xffff) + (total >> 16)
+    header[10:12] = (total ^ 0xffff).to_bytes(2, "big")
+    return bytes(header) + payload
+
+
+@test(timeout=60)
+def counts_are_those_of_the_switch(lab):
+    """Lookups and matches of each table and packets of each port, predicted and counted."""
+    command = sluice(lab)
+    flows, capture = os.path.join(lab.directory, "flows"), os.path.join(lab.directory, "in.pcap")
+    with open(flows, "w", encoding="ascii") as file:
+        file.write(RULES)
+    frames = packets()
+    oracle.write_pcap(capture, frames)
+    done = run([command, "predict", "--json", "--flows", flows, "--ports", PORTS, "--traffic", capture, "--rounds", "3", "--sluiced", lab.switchd[0]], seconds=50)
+    trace = json.loads(done.stdout)["prediction"]["trace"]
+    equal(trace["packets"], len(frames), "packets")
+
+    switch = lab.switch()
+    switch.enable_dpdk(cores=1)
+    switch.bridge("br0", "fail_mode=secure")
+    switch.flows(*RULES.replace("uplink", "1").splitlines())
+    for number, name in ((2, "sink"), (3, "other")):
+        switch.port(name, "type=dpdk", f"options:dpdk-devargs=net_null{number},no-rx=1", f"ofport_request={number}")
+    switch.port("uplink", "type=dpdk", f"options:dpdk-devargs=net_pcap1,rx_pcap={capture},tx_pcap={lab.directory}/out.pcap", "ofport_request=1")
+    wait_for("all frames are in", lambda: switch.counters()["uplink"]["rx"]["pkts"] >= len(frames), 20)
+    counted = {}
+    for table, lookups, matches in re.findall(r"table (\d+).*?lookup=(\d+), matched=(\d+)", switch.ofctl("dump-tables", "br0"), re.S):
+        if int(lookups):
+            counted[int(table)] = (int(lookups), int(matches))
+    equal({table["table"]: (table["lookups"], table["matches"]) for table in trace["tables"]}, counted, "lookups and matches by table")
+    sent = {number: switch.counters()[name]["tx"]["pkts"] for number, name in ((2, "sink"), (3, "other"))}
+    equal({int(port): packets for port, packets in trace["out_ports"].items()}, sent, "packets by port")
+    equal(sum(path["packets"] for path in trace["paths"]), len(frames), "packets of all paths")
+    lab.note(f"{len(trace['paths'])} paths, {trace['lookups']:.2f} lookups a packet")
+
+
+@test(timeout=60)
+def traffic_from_rules_meets_them(lab):
+    """Without traffic, packets are made that meet every table; the sum of the stages is the figure."""
+    done = run([sluice(lab), "predict", "--json", "--flows", "-", "--ports", "uplink=1:memory,2:memory,3:memory", "--rounds", "3"], seconds=50, stdin=RULES)
+    prediction = json.loads(done.stdout)["prediction"]
+    tables = {table["table"]: table for table in prediction["trace"]["tables"]}
+    check(set(tables) == {0, 1, 2} and tables[2]["matches"] > 100, tables)
+    stages = sum(stage["cycles"] for stage in prediction["stages"])
+    check(abs(stages - prediction["cycles"]["median"]) < 1, stages, prediction["cycles"])
+
+
+@test(timeout=60)
+def mistakes_are_named(lab):
+    """Files, lines, ports, traffic."""
+    command = sluice(lab)
+
+    def refused(rules, *options):
+        done = run([command, "predict", "--flows", "-", *options], ok=False, stdin=rules)
+        check(done.returncode == 1 and not done.stdout, done.returncode, done.stdout)
+        return done.stderr.strip()
+    drop = "actions=drop\n"
+    equal(refused("\n# nothing\nip,nw_dst=10.0.0.300,actions=drop\n")[:13], "sluice: -:3: ", "file and line")
+    equal(refused("priority=1\n"), "sluice: -:1: must specify an action", "no action")
+    equal(refused(drop + "delete ip\n"), "sluice: -:2: delete: only rules to add can be predicted", "another command")
+    check("-:1: " in refused("in_port=nowhere,actions=drop\n"), "an unknown port's name")
+    equal(refused("actions=group:7\n"), "sluice: -:1: OFPBAC_BAD_OUT_GROUP", "a group that there is not")
+    equal(refused("table=1,actions=drop\n"), "sluice: table 0 has no rules: no packet would meet any", "nothing to meet")
+    equal(refused(drop, "--ports", "a=1,b=1"), "sluice: --ports b=1: port 1 is named twice", "ports")
+    equal(refused(drop, "--in-port", "nowhere"), "sluice: --in-port nowhere: no such port", "port in")
+    check("neither a file nor a description" in refused(drop, "--traffic", "/nonexistent.pcap"), "no traffic")
+    check("size is a number from 64 to 1522" in refused(drop, "--traffic", "udp,size=63"), "a size")
+    check("not a pcap file" in refused(drop, "--traffic", "/etc/hostname"), "not a capture")
+    check("not a processor" in refused(drop, "--cpu", "5000"), "processor")
+    done = run([command, "predict", "--flows", "/nonexistent"], ok=False)
+    equal(done.stderr.strip(), "sluice: /nonexistent: No such file or directory (os error 2)", "no file")
