@@ -274,12 +274,15 @@ fn run(name: &str, rules: &[(Flow, u32)]) {
     );
 }
 
+/// Makes a case's rules, each with its precedence.
+type Rules = fn() -> Vec<(Flow, u32)>;
+
 fn main() {
     let wanted: Vec<String> = std::env::args()
         .skip(1)
         .filter(|name| !name.starts_with('-'))
         .collect();
-    let cases: [(&str, fn() -> Vec<(Flow, u32)>); 14] = [
+    let cases: [(&str, Rules); 14] = [
         ("acl-1k-10masks", || access_list(1000, 10)),
         ("acl-1k-50masks", || access_list(1000, 50)),
         ("acl-100-50masks", || access_list(100, 50)),

@@ -483,7 +483,6 @@ proptest! {
                     writer.shape_tables();
                 }
                 Change::Begun => {
-                    drop(guard);
                     guard = held.begin();
                 }
                 Change::Look(number, noise) => {
@@ -518,7 +517,6 @@ proptest! {
                             }
                         }
                     }
-                    drop(now);
                     reader.offline();
                 }
             }
@@ -575,9 +573,9 @@ fn a_rule_that_goes_while_trees_are_made_is_freed_when_they_are_in_use() {
     let mut writer = BridgeWriter::new(Arc::clone(&bridge));
     let rules = many_shapes(&program, &mut writer);
     let mut reader = program.domain.reader().unwrap();
-    for round in 0..20 {
+    for rule in &rules[..20] {
         writer.shape_tables();
-        writer.remove(0, rules[round]);
+        writer.remove(0, *rule);
         writer.commit();
         program.domain.publish();
         let begun = std::time::Instant::now();
@@ -596,7 +594,6 @@ fn a_rule_that_goes_while_trees_are_made_is_freed_when_they_are_in_use() {
             }
             assert!(bridge.lookup(0, &key, &guard).is_some());
         }
-        drop(guard);
         reader.offline();
     }
 }
