@@ -139,8 +139,7 @@ fn tables() -> Vec<(&'static str, u32, Rules)> {
     ]
 }
 
-fn classifying(name: &str, flows: u32, rules: &Rules) {
-    let mut switch = Switch::new(rules);
+fn classifying(name: &str, flows: u32, mut switch: Switch) {
     let mut frames = support::frames(BURST * BURSTS, flows);
     let mut keys = vec![FlowKey::ZERO; frames.len()];
     let mut layers = vec![Layers::default(); frames.len()];
@@ -156,8 +155,7 @@ fn classifying(name: &str, flows: u32, rules: &Rules) {
     });
 }
 
-fn walking(name: &str, flows: u32, rules: &Rules) {
-    let mut switch = Switch::new(rules);
+fn walking(name: &str, flows: u32, mut switch: Switch) {
     let packets = BURST * BURSTS;
     let mut frames = support::frames(packets, flows);
     let (mut engine, mut sink) = (Engine::new(), Sink::default());
@@ -179,7 +177,7 @@ fn main() {
     parsing();
     actions();
     for (name, flows, rules) in tables() {
-        classifying(name, flows, &rules);
+        classifying(name, flows, Switch::new(&rules));
     }
     let pipelines = [
         (
@@ -190,6 +188,9 @@ fn main() {
         ("l2l3", 10_000, support::l2l3()),
     ];
     for (name, flows, rules) in tables().into_iter().chain(pipelines) {
-        walking(name, flows, &rules);
+        walking(name, flows, Switch::new(&rules));
     }
+    let masks = || Switch::shaped(&support::masks());
+    classifying("1000 over 10 masks, in trees", 10_000, masks());
+    walking("1000 over 10 masks, in trees", 10_000, masks());
 }
