@@ -176,8 +176,8 @@ def ovn(count):
     return pipeline(), frames, cookies
 
 
-# Frames of `ovn-new` come again after 300,000 others: for a cache of less each is a new flow.
+# Frames of `ovn-new` come again after 100,000 others: for a cache of less each is a new flow.
 CASES = {
     "ovn-10k": lambda: ovn(10000),
-    "ovn-new": lambda: ovn(300000),
+    "ovn-new": lambda: ovn(100000),
 }

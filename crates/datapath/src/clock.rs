@@ -4,20 +4,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Cycles of the time stamp counter; nanoseconds on processors without one.
-#[inline(always)]
-pub fn cycles() -> u64 {
-    #[cfg(target_arch = "x86_64")]
-    {
-        // SAFETY: `rdtsc` exists on every x86-64 processor and touches no memory.
-        unsafe { core::arch::x86_64::_rdtsc() }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        static START: OnceLock<Instant> = OnceLock::new();
-        START.get_or_init(Instant::now).elapsed().as_nanos() as u64
-    }
-}
+pub use program::clock::cycles;
 
 /// How many [`cycles`] a second has; measured once, over some milliseconds.
 pub fn cycles_per_second() -> u64 {

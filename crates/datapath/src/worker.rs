@@ -211,6 +211,10 @@ impl<F: Frame> Worker<F> {
         while let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.work())) {
             self.recover(&*panic);
         }
+        let guard = self.reader.begin();
+        while self.engine.owes() {
+            self.engine.pay(&self.shared.program, &guard);
+        }
         self.reader.offline();
         let held = self.forget_held() as u64;
         let cell = self.shared.cells.of(self.reader.index());
@@ -362,6 +366,11 @@ impl<F: Frame> Worker<F> {
             turn.egress.serve(cell);
             read_late = false;
         }
+        // What rules have met is told before rest.
+        let owes = busy == 0 && turn.engine.owes();
+        if owes {
+            turn.engine.pay(&shared.program, &guard);
+        }
         let end = if read_late { now } else { cycles() };
         rest.account(&mailbox.counters, busy, end);
         if rest.turn_end.wrapping_sub(rest.drops_read) > rest.drops_interval {
@@ -369,7 +378,7 @@ impl<F: Frame> Worker<F> {
             rx.iter()
                 .for_each(|port| port.counters.set_drops(port.queue.drops()));
         }
-        busy > 0
+        busy > 0 || owes
     }
 
     /// Nothing to do: polls on, lets others run, naps, or sleeps.

@@ -20,7 +20,7 @@ use program::epoch::Guard;
 use program::host::{Context, Drop, Host};
 use program::ops::ToController;
 use program::table::Miss;
-use program::walk::Engine;
+use program::walk::{CacheMode, Engine};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
@@ -423,9 +423,19 @@ fn compare_burst(
     }
 }
 
-/// Packets, effects, rules and conjunctive matches of a case.
-fn run(seed: u64) -> [usize; 5] {
+/// Packets, effects, rules and conjunctive matches of a case, groups met, and packets whose walk was remembered.
+fn run(seed: u64) -> [usize; 6] {
     let mut case = Case::new(seed);
+    // With the cache of walks everything must be as without it.
+    let cached = !seed.is_multiple_of(3);
+    let caches = &case.switch.program.walk_caches;
+    caches.set_mode(if cached {
+        CacheMode::Always
+    } else {
+        CacheMode::Never
+    });
+    caches.set_entries(512);
+    let mut seen: Vec<(u32, Vec<u8>)> = Vec::new();
     let mut reader = case.switch.program.domain.reader().unwrap();
     case.switch.program.counters.add_worker(reader.index());
     let mut engine = Engine::new();
@@ -438,12 +448,21 @@ fn run(seed: u64) -> [usize; 5] {
         let guard = reader.begin();
         let mut burst = Vec::new();
         for index in 0..8 {
-            let in_port = if round == 0 {
+            let mut in_port = if round == 0 {
                 1
             } else {
                 1 + case.random.below(3) as u32
             };
-            let bytes = frame(&mut case.random, [0xa5, index]);
+            let mut bytes = frame(&mut case.random, [0xa5, index]);
+            if cached && !seen.is_empty() && !case.random.one_in(3) {
+                let again = case.random.below(seen.len() as u64) as usize;
+                (in_port, bytes) = seen[again].clone();
+                if let Some(last) = bytes.last_mut() {
+                    *last = index;
+                }
+            } else if cached {
+                seen.push((in_port, bytes.clone()));
+            }
             let outcome = compare_one(&case, &mut engine, &guard, in_port, &bytes, seed);
             packets += 1;
             effects += outcome.effects.len();
@@ -499,7 +518,14 @@ fn run(seed: u64) -> [usize; 5] {
         case.accepted,
         conjunctions,
         case.groups_met,
+        hits(&case),
     ]
+}
+
+/// Packets whose walk was remembered.
+fn hits(case: &Case) -> usize {
+    let reports = case.switch.program.walk_caches.reports();
+    reports.iter().map(|report| report.hits as usize).sum()
 }
 
 fn counters(case: &Case) -> HashMap<(u8, u32, Match), (u64, u64)> {
@@ -525,16 +551,16 @@ fn number(name: &str, default: u64) -> u64 {
 #[test]
 fn the_walk_does_what_the_rules_say() {
     let first = number("SLUICE_SEED", 1);
-    let mut total = [0; 5];
+    let mut total = [0; 6];
     let cases = number("SLUICE_CASES", 600);
     for seed in first..first + cases {
         for (sum, some) in total.iter_mut().zip(run(seed)) {
             *sum += some;
         }
     }
-    let [packets, effects, rules, conjunctions, groups] = total;
+    let [packets, effects, rules, conjunctions, groups, hits] = total;
     println!(
-        "{packets} packets, {effects} effects, {rules} rules, {conjunctions} conjunctions, {groups} groups and buckets met"
+        "{packets} packets, {effects} effects, {rules} rules, {conjunctions} conjunctions, {groups} groups and buckets met, {hits} walks remembered"
     );
     // A generator that makes nothing happen would prove nothing.
     if cases >= 100 {
@@ -548,6 +574,7 @@ fn the_walk_does_what_the_rules_say() {
             "{conjunctions} conjunctive matches"
         );
         assert!(groups > packets / 20, "{groups} groups and buckets met");
+        assert!(hits > packets / 40, "{hits} walks remembered");
     }
 }
 

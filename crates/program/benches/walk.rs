@@ -2,10 +2,11 @@
 //!
 //! `cargo bench -p sluice-program --bench walk` prints one line a case: median and lowest of several rounds, in TSC cycles.
 
+mod ovn;
 mod support;
 
-use program::walk::Engine;
-use support::{BURST, Rules, Sink, Switch};
+use program::walk::{CacheMode, Engine};
+use support::{BURST, Buffer, Rules, Sink, Switch};
 
 const FLOWS: usize = 100_000;
 
@@ -33,12 +34,16 @@ fn cases() -> Vec<(&'static str, usize, Rules)> {
             vec![(0, support::udp(), 1, support::rewrite())],
         ),
         ("l2l3", 10_000, support::l2l3()),
+        ("ovn", 10_000, ovn::rules()),
+        ("ovn-cached", 10_000, ovn::rules()),
+        ("ovn-new", 4 * FLOWS, ovn::rules()),
+        ("ovn-new-cached", 4 * FLOWS, ovn::rules()),
     ]
 }
 
-fn run(flows: usize, rules: &Rules) -> (Vec<f64>, usize) {
+fn run(mut frames: Vec<Buffer>, rules: &Rules, mode: CacheMode) -> (Vec<f64>, usize) {
     let mut switch = Switch::new(rules);
-    let mut frames = support::frames(FLOWS.max(BURST), flows as u32);
+    switch.program.walk_caches.set_mode(mode);
     let (mut engine, mut sink, mut burst) =
         (Engine::new(), Sink::default(), Vec::with_capacity(BURST));
     let mut rounds = Vec::new();
@@ -60,8 +65,26 @@ fn run(flows: usize, rules: &Rules) -> (Vec<f64>, usize) {
 }
 
 fn main() {
+    // Names of cases; without any, all.
+    let wanted: Vec<String> = std::env::args().skip(1).collect();
+    let any = wanted.iter().all(|name| name.starts_with("--"));
     for (name, flows, rules) in cases() {
-        let (mut rounds, lost) = run(flows, &rules);
+        if !any && !wanted.iter().any(|wanted| wanted == name) {
+            continue;
+        }
+        let mode = if name.ends_with("cached") {
+            CacheMode::Always
+        } else {
+            CacheMode::Never
+        };
+        let frames = if name.starts_with("ovn") {
+            (0..flows.max(FLOWS))
+                .map(|number| ovn::flow((number * 7919 % flows) as u32))
+                .collect()
+        } else {
+            support::frames(FLOWS, flows as u32)
+        };
+        let (mut rounds, lost) = run(frames, &rules, mode);
         rounds.sort_by(f64::total_cmp);
         println!(
             "{name:16} {:6.1} cycles/packet (lowest {:.1}), {lost} lost",

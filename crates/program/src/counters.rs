@@ -254,6 +254,14 @@ impl WorkerCounters<'_> {
             slot.used_ms.store(now_ms, Ordering::Relaxed);
         }
     }
+
+    /// Adds what was met up to `used_ms` and could not be added then.
+    pub fn add_late(&self, id: CounterId, packets: u64, bytes: u64, used_ms: u64) {
+        if let Some(slot) = self.0.slot(id) {
+            let used_ms = used_ms.max(slot.used_ms.load(Ordering::Relaxed));
+            self.add(id, packets, bytes, used_ms);
+        }
+    }
 }
 
 #[cfg(test)]

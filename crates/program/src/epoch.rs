@@ -39,6 +39,8 @@ pub struct Domain {
     held: Box<[AtomicU64]>,
     /// On lines of its own: control writes it all the time, and workers read its neighbours in every turn.
     retired: CachePadded<Mutex<Retired>>,
+    /// For each reader the oldest epoch in which it has met rules that it has not counted for yet, [`NEVER`] for none.
+    owed: Box<[AtomicU64]>,
 }
 
 impl Default for Domain {
@@ -50,6 +52,7 @@ impl Default for Domain {
                 .collect(),
             held: (0..MAX_READERS).map(|_| AtomicU64::new(NEVER)).collect(),
             retired: CachePadded::default(),
+            owed: (0..MAX_READERS).map(|_| AtomicU64::new(NEVER)).collect(),
         }
     }
 }
@@ -125,6 +128,7 @@ impl Domain {
                 .iter()
                 .map(|seen| &**seen)
                 .chain(self.held.iter())
+                .chain(self.owed.iter())
                 .map(|seen| seen.load(Ordering::Acquire))
                 .min()
                 .unwrap_or(NEVER)
@@ -230,6 +234,12 @@ impl Guard<'_> {
         self.domain().held[self.index()].store(oldest, Ordering::Release);
     }
 
+    /// Says that packets have met rules in `oldest` and later, not before, which are still to be counted; [`NEVER`] for none. It keeps counters from being given to
+    /// others, and no barrier from being answered. `oldest` is this guard's epoch, or what was said last or later.
+    pub(crate) fn owes(&self, oldest: Epoch) {
+        self.domain().owed[self.index()].store(oldest, Ordering::Release);
+    }
+
     /// What [`Guard::hold`] has said last.
     pub(crate) fn held(&self) -> Epoch {
         self.domain().held[self.index()].load(Ordering::Relaxed)
@@ -251,6 +261,7 @@ impl Guard<'_> {
 impl Drop for Reader {
     fn drop(&mut self) {
         self.domain.held[self.index].store(NEVER, Ordering::Release);
+        self.domain.owed[self.index].store(NEVER, Ordering::Release);
         self.domain.seen[self.index].store(FREE, Ordering::Release);
     }
 }

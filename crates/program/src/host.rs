@@ -1,7 +1,7 @@
 //! What a walk asks of the datapath around it.
 
 use crate::learn::{Ended, Request, Verdict};
-use crate::ops::{PortNo, ToController};
+use crate::ops::{Op, PortNo, ToController};
 use crate::rule::Rule;
 use crate::walk::Frozen;
 use packet::{FlowKey, Frame, WordSet};
@@ -181,6 +181,15 @@ pub trait Host<F: Frame> {
     #[inline(always)]
     fn looked_up(&mut self, table: u8, key: Option<&FlowKey>, rule: Option<&Rule>) {
         let _ = (table, key, rule);
+    }
+
+    /// Whether it is told of each step, and each lookup is made for one packet.
+    const FOLLOWS: bool = false;
+
+    /// A step is about to be run on a packet with this key; `top` is what lies on top of the walk's stack. Only a host that [`Host::FOLLOWS`] is told.
+    #[inline(always)]
+    fn steps(&mut self, op: &Op, key: &FlowKey, top: Option<u128>) {
+        let _ = (op, key, top);
     }
 
     /// Counts an event.

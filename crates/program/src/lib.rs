@@ -1,6 +1,7 @@
 //! The compiled form of OpenFlow tables, and the walk over it.
 //!
 //! * [`epoch`]: how changes become visible to workers all at once, and when what they replaced may be freed.
+//! * [`clock`] counts cycles.
 //! * [`counters`]: packet and byte counts in slots that never move, one set for each worker.
 //! * [`meters`]: where workers find meters.
 //! * [`rule`] and [`ops`]: a rule, and the steps that its actions are compiled to.
@@ -14,6 +15,7 @@
 mod action_set;
 mod background;
 mod bits;
+pub mod clock;
 mod conjunction;
 pub mod counters;
 pub mod epoch;
@@ -40,6 +42,8 @@ pub struct Program {
     pub counters: Counters,
     /// Where what takes long is made.
     pub(crate) background: background::Background,
+    /// What workers' caches of walks are told, and tell.
+    pub walk_caches: walk::CacheBoard,
 }
 
 impl Program {

@@ -14,6 +14,7 @@
 //! only in the epochs it carries ([`Rule::holds_in`]). A rule that goes is first only marked; once no worker can be in an epoch in which it held, it
 //! is unlinked ([`BridgeWriter::housekeep`]), and once no worker can be looking at it, it is freed (`Domain::retire`).
 
+pub(crate) mod dependence;
 mod describe;
 pub(crate) mod effort;
 mod hot;
@@ -30,6 +31,7 @@ use crate::meters::MeterRef;
 use crate::ops::learns;
 use crate::rule::{Rule, RuleSpec};
 use crate::tuple::{MaskedWord, Tuple, Words};
+use dependence::Dependence;
 pub use describe::{Description, Template, Work};
 pub use effort::Effort;
 pub(crate) use hot::HotWords;
@@ -208,6 +210,8 @@ pub struct Bridge {
     controller_meter: MeterRef,
     /// Linked rules that ask for rules.
     learning: AtomicUsize,
+    /// What a walk may depend on.
+    pub(crate) dependence: Dependence,
 }
 
 impl Bridge {
@@ -230,6 +234,7 @@ impl Bridge {
             fragments_dropped: AtomicBool::new(false),
             controller_meter: MeterRef::new(CONTROLLER_METER),
             learning: AtomicUsize::new(0),
+            dependence: Dependence::default(),
         })
     }
 
@@ -418,6 +423,13 @@ impl Bridge {
         }
         let Totals { packets, bytes, .. } = self.program.counters.read(CounterId(counter));
         (packets, bytes)
+    }
+
+    /// Where `table` counts lookups and matches.
+    pub(crate) fn lookup_counter(&self, table: u8) -> Option<CounterId> {
+        let slot = self.slots.get(usize::from(table))?;
+        let counter = slot.counter.load(Ordering::Relaxed);
+        (counter != NO_COUNTER).then_some(CounterId(counter))
     }
 }
 
@@ -990,6 +1002,8 @@ impl BridgeWriter {
         assert!(usize::from(table) < TABLES);
         let words = spec.matching.word_set().union(spec.ops.words());
         self.bridge.need(words);
+        let next = self.bridge.program.domain.next();
+        self.bridge.dependence.rule_comes(table, &spec, next);
         if spec.ops.writes_set() && !self.bridge.writes_sets() {
             self.bridge.writes_sets.store(true, Ordering::Relaxed);
         }
@@ -1028,6 +1042,7 @@ impl BridgeWriter {
         if let Some(TableWriter::Many(shaping)) = self.tables.get_mut(&table) {
             shaping.removed();
         }
+        self.bridge.dependence.table_changes(table, epoch);
         self.gone.push_back((epoch, table, rule));
     }
 
@@ -1061,6 +1076,7 @@ impl BridgeWriter {
         self.bridge.slots[usize::from(table)]
             .miss
             .store(miss as u8, Ordering::Relaxed);
+        self.bridge.dependence.all_changes();
         self.ensure_counter(table);
     }
 

@@ -6,6 +6,7 @@
 //!
 //! Outputs are put off as long as nothing changes the packet: the last one takes the frame itself, only the others cost a copy.
 
+mod cache;
 mod edits;
 mod freeze;
 mod front;
@@ -15,6 +16,7 @@ mod meters;
 mod straight;
 mod ways;
 
+pub use cache::{CacheBoard, CacheMode, CacheReport};
 pub use freeze::{Frozen, Thaw};
 pub(crate) use straight::Straight;
 
@@ -456,6 +458,58 @@ impl<F: Frame> Walk<F> {
         self.stack.push(here);
     }
 
+    /// Goes on with a rule's steps.
+    #[inline(always)]
+    fn land(&mut self, table: u8, rule: &crate::rule::Rule) {
+        let steps = Steps::of(&rule.spec.ops.ops);
+        if self.at.next == self.at.steps.get().len()
+            && self.stack.is_empty()
+            && self.at.saved.is_none()
+        {
+            // Nothing to come back to: a first lookup, a goto, or a resubmit at the end of its list.
+            let depth = self.depth_in(table);
+            self.at = Position {
+                steps,
+                next: 0,
+                table,
+                cookie: rule.spec.cookie,
+                depth,
+                level: self.at.level,
+                saved: None,
+            };
+        } else {
+            self.enter(steps, table, rule.spec.cookie);
+        }
+    }
+
+    /// Goes on in a table whose lookup gains nothing by being made for several packets together: one of few rules, of which many a long pipeline's stage
+    /// has but one. False, with nothing done, for other tables, and where no rule is found.
+    #[inline(always)]
+    fn look_up_at_once<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        table: u8,
+    ) -> bool {
+        if burst.ordered || H::FOLLOWS {
+            return false;
+        }
+        self.hide_fragment_ports(burst);
+        let found = burst
+            .bridge
+            .lookup_at_once(table, &self.key, burst.guard, burst.counters);
+        let Some(rule) = found else {
+            return false;
+        };
+        host.looked_up(table, Some(&self.key), found);
+        self.count(burst, rule);
+        if rule.fin.is_some() {
+            self.connection_ends(host, table, rule);
+        }
+        self.land(table, rule);
+        true
+    }
+
     /// Runs steps until the walk needs a lookup or is done.
     #[inline]
     fn run<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H) -> Next {
@@ -469,6 +523,9 @@ impl<F: Frame> Walk<F> {
                 return Next::Done;
             };
             self.at.next += 1;
+            if H::FOLLOWS {
+                host.steps(op, &self.key, self.values.last().map(|(value, _)| *value));
+            }
             match op {
                 Op::Output(port) => self.pending.push(Pending {
                     kind: PendingKind::Port(*port),
@@ -508,7 +565,9 @@ impl<F: Frame> Walk<F> {
                     self.at.next = ops.len();
                     self.resubmits += 1;
                     self.resubmitted = false;
-                    return Next::Lookup(*table);
+                    if !self.look_up_at_once(burst, host, *table) {
+                        return Next::Lookup(*table);
+                    }
                 }
                 Op::Resubmit { in_port, table } => {
                     self.resubmits += 1;
@@ -524,7 +583,10 @@ impl<F: Frame> Walk<F> {
                         self.resubmit_from(burst, host, *port, table);
                         continue;
                     }
-                    return Next::Lookup(table.unwrap_or(self.at.table));
+                    let table = table.unwrap_or(self.at.table);
+                    if !self.look_up_at_once(burst, host, table) {
+                        return Next::Lookup(table);
+                    }
                 }
                 other => {
                     if let Some(next) = self.run_seldom(burst, host, other) {
@@ -823,6 +885,7 @@ pub struct Engine<F> {
     /// Packets that need less than a walk.
     ahead: straight::Ahead<F>,
     waiting_for: hold::Waiting<F>,
+    caches: cache::Caches,
 }
 
 impl<F: Frame> Default for Engine<F> {
@@ -842,6 +905,7 @@ impl<F: Frame> Engine<F> {
             received: 0,
             ahead: straight::Ahead::new(),
             waiting_for: hold::Waiting::new(),
+            caches: cache::Caches::new(),
         }
     }
 
@@ -869,9 +933,16 @@ impl<F: Frame> Engine<F> {
             before: u64::MAX,
         };
         self.received = 0;
+        // Only the general way tells fragments from others.
+        let short = !burst.ordered && !bridge.drops_fragments();
+        let mut cached = self.caches.begin(&burst, short, frames.len());
         while !frames.is_empty() {
-            // Only the general way tells fragments from others.
-            let short = !burst.ordered && !bridge.drops_fragments();
+            if let Some(cached) = &mut cached
+                && self.by_cache(&burst, in_port, frames, cached, mirrored, host)
+            {
+                self.drive(&burst, host);
+                continue;
+            }
             if short && self.front(&burst, in_port, frames, mirrored, host) {
                 self.drive(&burst, host);
                 continue;
@@ -894,6 +965,7 @@ impl<F: Frame> Engine<F> {
             }
             self.drive(&burst, host);
         }
+        self.caches.end(&burst, cached);
         self.received
     }
 
@@ -1110,25 +1182,7 @@ impl<F: Frame> Engine<F> {
         if rule.fin.is_some() {
             walk.connection_ends(host, table, rule);
         }
-        let steps = Steps::of(&rule.spec.ops.ops);
-        if walk.at.next == walk.at.steps.get().len()
-            && walk.stack.is_empty()
-            && walk.at.saved.is_none()
-        {
-            // Nothing to come back to: a first lookup, a goto, or a resubmit at the end of its list.
-            let depth = walk.depth_in(table);
-            walk.at = Position {
-                steps,
-                next: 0,
-                table,
-                cookie: rule.spec.cookie,
-                depth,
-                level: walk.at.level,
-                saved: None,
-            };
-        } else {
-            walk.enter(steps, table, rule.spec.cookie);
-        }
+        walk.land(table, rule);
         walk.run(burst, host)
     }
 

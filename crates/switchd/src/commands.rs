@@ -6,6 +6,7 @@
 mod absent;
 mod addresses;
 mod bridges;
+mod caches;
 mod compose;
 mod counters;
 mod datapaths;
@@ -34,6 +35,7 @@ pub fn register(switch: &Rc<Switch>) {
     datapaths::register(&commands);
     dummies::register(&commands);
     empty::register(&commands);
+    caches::register(&commands);
     figures::register(&commands);
     predict::register(&commands);
     trace::register(&commands);

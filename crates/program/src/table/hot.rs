@@ -5,16 +5,18 @@
 //! table reads is told when its shape is made ([`Reads`]), and the burst's way in (`walk::front`) goes by it.
 
 use super::{
-    Bridge, LINEAR_MAX, LOOKUP_MAX, LinearEntry, Published, Shape, linear, lookup_trees,
-    lookup_tuples,
+    Bridge, LINEAR_MAX, LOOKUP_MAX, LinearEntry, NO_COUNTER, Published, Shape, linear,
+    lookup_trees, lookup_tuples,
 };
+use crate::counters::{CounterId, WorkerCounters};
 use crate::epoch::Guard;
 use crate::rule::Rule;
 use crate::tuple::Words;
-use packet::WordSet;
 pub(crate) use packet::hot::HotWords;
 use packet::hot::{NO_PATTERN, Pattern};
 use packet::key::at;
+use packet::{FlowKey, WordSet};
+use std::sync::atomic::Ordering;
 
 /// What a table's lookup looks at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -187,6 +189,29 @@ impl Bridge {
             }) => return false,
         }
         true
+    }
+
+    /// The rule of `table` for one packet, if the table is one whose rules are compared one after the other; the lookup is counted then. None where it is another
+    /// one, or has no rule for the packet.
+    #[inline(always)]
+    pub(crate) fn lookup_at_once<'g>(
+        &self,
+        table: u8,
+        key: &FlowKey,
+        guard: &'g Guard<'_>,
+        counters: WorkerCounters<'_>,
+    ) -> Option<&'g Rule> {
+        let Shape::Linear(entries) = self.shape(table, guard)? else {
+            return None;
+        };
+        let rule = linear(entries, key, guard.epoch())?;
+        let counter = self.slots[usize::from(table)]
+            .counter
+            .load(Ordering::Relaxed);
+        if counter != NO_COUNTER {
+            counters.add(CounterId(counter), 1, 1, 0);
+        }
+        Some(rule)
     }
 
     /// Counts lookups that were made by [`Bridge::lookup_hot`] for this many packets.

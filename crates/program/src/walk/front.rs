@@ -23,7 +23,7 @@ use packet::parse::HOT_WORDS;
 use packet::{Frame, WordSet};
 
 /// Fewest common packets that are looked up by themselves when another one follows.
-const WORTH_IT: usize = 8;
+pub(super) const WORTH_IT: usize = 8;
 /// Shortest frame that has an Ethernet header; a shorter one is for the general way to throw out.
 const ETHERNET_LEN: usize = 14;
 
@@ -183,7 +183,13 @@ impl<F: Frame> Engine<F> {
 
     /// Makes the walk of a packet ready that was looked up by its hot words.
     #[inline(always)]
-    fn begin_walk(&mut self, burst: &Burst<'_, '_>, index: usize, frame: F, mirrored: u32) {
+    pub(super) fn begin_walk(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        index: usize,
+        frame: F,
+        mirrored: u32,
+    ) {
         let (walk, hot) = (&mut self.walks[index], &self.hot[index]);
         walk.key.words[..HOT_WORDS].copy_from_slice(&hot.words);
         let others = burst.valid.minus(WordSet::HOT);

@@ -1,0 +1,442 @@
+//! Walks that are remembered against the twin: long pipelines of steps that can be, few flows that come again and again in large bursts, and rules that change in between.
+
+mod common;
+
+use common::generate::Random;
+use common::*;
+use openflow::action::{Action, Instruction, Subfield};
+use openflow::flow::FlowModCommand;
+use packet::build::Builder;
+use packet::parse::Malformed;
+use packet::{Field, Frame, HeapFrame, Match, Value};
+use pipeline::twin::{self, Effect};
+use program::host::{Context, Drop, Host};
+use program::ops::ToController;
+use program::walk::{CacheMode, Engine};
+use std::collections::HashMap;
+
+const TABLES: u64 = 8;
+const BURST: usize = 24;
+
+/// What left, by port, and what was lost, by reason.
+#[derive(Default)]
+struct Notes {
+    sent: Vec<(u32, Vec<u8>)>,
+    lost: usize,
+}
+
+impl Host<HeapFrame> for Notes {
+    fn port_is_live(&self, _: u32) -> bool {
+        true
+    }
+    fn output(&mut self, context: Context<'_>, port: u32, frame: HeapFrame, to_in_port: bool) {
+        *context.sent = true;
+        if to_in_port || port != context.in_port {
+            self.sent.push((port, frame.to_vec()));
+        }
+    }
+    fn output_all(&mut self, _: Context<'_>, _: HeapFrame, _: bool) {
+        unreachable!("no rule does so")
+    }
+    fn normal(&mut self, _: Context<'_>, _: HeapFrame) {
+        unreachable!("no rule does so")
+    }
+    fn controller(&mut self, _: Context<'_>, _: &ToController, _: &HeapFrame) {}
+    fn malformed(&mut self, _: Malformed) {}
+    fn now_ns(&mut self) -> u64 {
+        0
+    }
+    fn dropped(&mut self, _: Drop) {
+        self.lost += 1;
+    }
+}
+
+fn part(field: Field, start: u16, bits: u16) -> Subfield {
+    Subfield { field, start, bits }
+}
+
+fn register(random: &mut Random) -> Field {
+    random.pick(&[Field::Reg0, Field::Reg1, Field::Reg2])
+}
+
+fn number(field: Field, number: u128) -> Action {
+    let def = field.def();
+    Action::SetField {
+        field,
+        value: Value::from_u128(number << def.shift, def.bytes),
+        mask: def.place(),
+    }
+}
+
+/// One that a walk can be remembered with, or rarely one that it cannot.
+fn action(random: &mut Random) -> Action {
+    let value = random.below(4);
+    match random.below(14) {
+        0..4 => Action::Load {
+            dst: part(register(random), 0, 8),
+            value,
+        },
+        4 => Action::Move {
+            src: part(Field::Ipv4Dst, 0, 4),
+            dst: part(register(random), 0, 4),
+        },
+        5 => Action::Move {
+            src: part(register(random), 0, 8),
+            dst: part(Field::EthSrc, 8, 8),
+        },
+        6 => Action::Move {
+            src: part(Field::IpTtl, 0, 8),
+            dst: part(register(random), 4, 8),
+        },
+        7 => number(Field::EthDst, 0x0200_0000_0000 + u128::from(value)),
+        8 => number(Field::Ipv4Dst, 0x0b00_0000 + u128::from(value)),
+        9 => Action::DecTtl(vec![0]),
+        10 => Action::StackPush(part(Field::UdpSrc, 0, 16)),
+        11 => Action::StackPop(part(register(random), 0, 16)),
+        12 => Action::PopVlan,
+        _ if random.one_in(8) => Action::Controller {
+            max_len: 64,
+            controller_id: 0,
+            reason: 1,
+            userdata: Vec::new(),
+            meter_id: None,
+            pause: false,
+        },
+        _ => number(Field::UdpDst, u128::from(80 + value)),
+    }
+}
+
+fn matching(random: &mut Random) -> Match {
+    let mut matching = Match::any();
+    if random.one_in(3) {
+        matching.set_exact(Field::InPort, 1 + u128::from(random.below(2)));
+    }
+    if random.one_in(3) {
+        matching.set_exact(register(random), random.below(4).into());
+    }
+    if random.one_in(4) {
+        let last = random.below(4) as u8;
+        matching.set_exact(Field::EthDst, 0x0200_0000_0000 + u128::from(last));
+    }
+    if random.one_in(3) {
+        matching.set_exact(Field::EthType, 0x0800);
+        matching.set(
+            Field::Ipv4Dst,
+            &[11, 0, 0, random.below(4) as u8],
+            &[255, 255, 255, random.pick(&[255, 2])],
+        );
+        if random.one_in(2) {
+            matching.set_exact(Field::IpProto, 17);
+            matching.set_exact(Field::UdpDst, 80 + u128::from(random.below(4)));
+        }
+    }
+    matching
+}
+
+fn instructions(random: &mut Random, table: u64) -> Vec<Instruction> {
+    let mut actions: Vec<Action> = (0..random.below(4)).map(|_| action(random)).collect();
+    let resubmit = |table: u64| Action::Resubmit {
+        in_port: None,
+        table: Some(table as u8),
+        with_ct_orig: false,
+    };
+    if table + 2 < TABLES && random.one_in(4) {
+        actions.push(resubmit(table + 2));
+    }
+    if random.one_in(6) {
+        actions.push(output(2 + random.below(3) as u32));
+    }
+    match random.below(8) {
+        _ if table + 1 == TABLES => actions.push(if random.one_in(3) {
+            Action::OutputReg {
+                source: part(register(random), 0, 8),
+                max_len: 0xffff,
+            }
+        } else {
+            output(2 + random.below(3) as u32)
+        }),
+        0 => {}
+        1 => {
+            let next = (table + 1) as u8;
+            let set = Instruction::WriteActions(vec![output(5)]);
+            return vec![
+                Instruction::ApplyActions(actions),
+                set,
+                Instruction::GotoTable(next),
+            ];
+        }
+        _ => actions.push(resubmit(table + 1)),
+    }
+    apply(&actions)
+}
+
+/// Rules that were added, each with a precedence of its own in its table.
+type Known = Vec<(u8, Match, u16)>;
+
+fn change(random: &mut Random, switch: &mut Switch, known: &mut Known) {
+    if !known.is_empty() && random.one_in(4) {
+        let (table, matching, priority) =
+            known.swap_remove(random.below(known.len() as u64) as usize);
+        let mut change = flow(FlowModCommand::DeleteStrict, matching, priority);
+        change.table = table;
+        switch.mod10(change).unwrap();
+        return;
+    }
+    let table = random.below(TABLES);
+    let (matching, priority) = if random.one_in(3) {
+        (Match::any(), 0)
+    } else {
+        (
+            matching(random),
+            switch.now as u16 ^ random.below(1 << 15) as u16 | 1,
+        )
+    };
+    if known
+        .iter()
+        .any(|rule| (u64::from(rule.0), rule.2) == (table, priority))
+    {
+        return;
+    }
+    let mut change = add(matching, priority);
+    change.table = table as u8;
+    change.instructions = instructions(random, table);
+    let name = (change.table, change.matching.clone(), priority);
+    if switch.mod10(change).is_ok() {
+        known.push(name);
+    }
+}
+
+/// The last bytes tell a packet from others of its flow.
+fn packet(random: &mut Random, tail: u8) -> Vec<u8> {
+    let last = random.below(4) as u8;
+    let mut builder = Builder::ethernet([2, 0, 0, 0, 0, last], [4; 6]);
+    if random.one_in(4) {
+        builder = builder.vlan(5);
+    }
+    let to = 0x0b00_0000 + random.below(4) as u32;
+    let (from, port) = (random.below(3) as u16, 80 + random.below(4) as u16);
+    builder
+        .ipv4(0x0a00_0001, to)
+        .udp(1000 + from, port)
+        .payload(&[&[0; 17][..], &[tail]].concat())
+        .bytes()
+}
+
+type Counts = HashMap<(u8, u32, Match), (u64, u64)>;
+
+fn counters(switch: &Switch) -> Counts {
+    let rules = switch.pipeline.dump_all(switch.clock());
+    rules
+        .map(|rule| {
+            let stats = rule.stats;
+            let name = (stats.table, rule.priority, stats.matching);
+            (name, (stats.packets, stats.bytes))
+        })
+        .collect()
+}
+
+fn lookups(switch: &Switch) -> Vec<(u64, u64)> {
+    let tables = 0..TABLES as u8;
+    tables
+        .map(|table| switch.bridge.table_counters(table))
+        .collect()
+}
+
+/// Packets that met the cache and found their walk; `cached`: use it.
+fn run(seed: u64, cached: bool) -> (Vec<Vec<(u64, u64)>>, u64) {
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    (0..4).for_each(|_| _ = random.next());
+    let mut switch = Switch::new();
+    let caches = &switch.program.walk_caches;
+    caches.set_entries(512);
+    caches.set_mode(if cached {
+        CacheMode::Always
+    } else {
+        CacheMode::Never
+    });
+    let mut known = Known::new();
+    (0..60).for_each(|_| change(&mut random, &mut switch, &mut known));
+    switch.publish();
+    let mut reader = switch.program.domain.reader().unwrap();
+    switch.program.counters.add_worker(reader.index());
+    let mut engine = Engine::new();
+    let mut tables = Vec::new();
+    for round in 0..12 {
+        let mut expected = counters(&switch);
+        let in_port = 1 + random.below(2) as u32;
+        let packets: Vec<_> = (0..BURST)
+            .map(|index| packet(&mut random, index as u8))
+            .collect();
+        let mut wanted = Vec::new();
+        for bytes in &packets {
+            let outcome = twin::evaluate(&switch.pipeline, in_port, bytes);
+            for hit in &outcome.hits {
+                let name = (hit.table, hit.priority, hit.matching.clone());
+                let count = expected.get_mut(&name).unwrap();
+                *count = (count.0 + 1, count.1 + hit.bytes as u64);
+            }
+            wanted.extend(outcome.effects.into_iter().filter_map(|effect| {
+                let Effect::Output {
+                    port,
+                    to_in_port,
+                    sent,
+                } = effect
+                else {
+                    return None;
+                };
+                (to_in_port || port != in_port).then_some((port, sent.bytes))
+            }));
+        }
+        let guard = reader.begin();
+        let mut notes = Notes::default();
+        let mut frames = packets.iter().map(|bytes| HeapFrame::new(bytes)).collect();
+        engine.burst(
+            &switch.bridge,
+            &guard,
+            in_port,
+            &mut frames,
+            0,
+            switch.now,
+            &mut notes,
+        );
+        // Packets of one burst may overtake each other where their ways differ, those of one flow may not.
+        let tail = |(_, bytes): &(u32, Vec<u8>)| bytes.last().copied();
+        notes.sent.sort_by_key(tail);
+        wanted.sort_by_key(tail);
+        assert_eq!(notes.sent, wanted, "seed {seed}, round {round}");
+        while engine.owes() {
+            engine.pay(&switch.program, &guard);
+        }
+        let counted = counters(&switch);
+        for (rule, count) in &expected {
+            assert_eq!(counted[rule], *count, "seed {seed}, {round}: {rule:?}");
+        }
+        tables.push(lookups(&switch));
+        let _ = guard;
+        switch.now += 10;
+        // Sometimes nothing changes, sometimes one table, and rarely what misses become.
+        match random.below(4) {
+            0 => {
+                change(&mut random, &mut switch, &mut known);
+                switch.publish();
+                switch.pipeline.housekeep(usize::MAX);
+                switch.program.domain.collect();
+            }
+            1 => _ = switch.program.domain.publish(),
+            _ => {}
+        }
+    }
+    let reports = switch.program.walk_caches.reports();
+    (tables, reports.iter().map(|report| report.hits).sum())
+}
+
+#[test]
+fn remembered_walks_do_what_the_rules_say() {
+    let cases = std::env::var("SLUICE_CASES").ok();
+    let cases = cases.and_then(|text| text.parse().ok()).unwrap_or(300);
+    let mut hits = 0;
+    for seed in 1..=cases {
+        let (with, found) = run(seed, true);
+        let (without, _) = run(seed, false);
+        assert_eq!(with, without, "seed {seed}: lookups and matches of tables");
+        hits += found;
+    }
+    println!("{hits} hits of {} packets", cases * 12 * BURST as u64);
+    assert!(hits > cases * 12 * BURST as u64 / 5, "{hits} hits");
+}
+
+/// A rule is in use as long as packets meet it, also if their walk is remembered.
+#[test]
+fn a_remembered_walk_keeps_its_rules_from_idling() {
+    let mut switch = Switch::new();
+    switch.program.walk_caches.set_mode(CacheMode::Always);
+    let mut rule = add(Match::any(), 1);
+    rule.idle_timeout = 5;
+    rule.flags.send_flow_rem = true;
+    switch.mod13(rule).unwrap();
+    switch.publish();
+    let mut reader = switch.program.domain.reader().unwrap();
+    switch.program.counters.add_worker(reader.index());
+    let mut engine = Engine::new();
+    let bytes = packet(&mut Random(7), 0);
+    for _ in 0..4 {
+        switch.now += 4000;
+        let guard = reader.begin();
+        let mut frames = vec![HeapFrame::new(&bytes)];
+        let mut notes = Notes::default();
+        engine.burst(
+            &switch.bridge,
+            &guard,
+            2,
+            &mut frames,
+            0,
+            switch.now,
+            &mut notes,
+        );
+        assert_eq!(notes.sent.len(), 1);
+        assert!(!engine.owes(), "a small burst is counted at once");
+        let now = switch.clock();
+        assert_eq!(switch.pipeline.expire(now).changed, 0);
+    }
+    assert_eq!(switch.program.walk_caches.reports()[0].hits, 3);
+    switch.now += 5000;
+    let now = switch.clock();
+    let gone = switch.pipeline.expire(now).removed;
+    assert_eq!((gone.len(), gone[0].stats.packets), (1, 4));
+}
+
+/// What is owed to a rule is not paid to another that has come in its place.
+#[test]
+fn a_counter_is_not_given_away_while_something_is_owed_to_it() {
+    let mut switch = Switch::new();
+    switch.program.walk_caches.set_mode(CacheMode::Always);
+    switch.mod13(add(Match::any(), 1)).unwrap();
+    switch.publish();
+    let mut reader = switch.program.domain.reader().unwrap();
+    switch.program.counters.add_worker(reader.index());
+    let mut engine = Engine::new();
+    let mut random = Random(7);
+    let send = |engine: &mut Engine<HeapFrame>, switch: &Switch, guard: &_, packets: &[Vec<u8>]| {
+        let mut frames = packets.iter().map(|bytes| HeapFrame::new(bytes)).collect();
+        let mut notes = Notes::default();
+        engine.burst(
+            &switch.bridge,
+            guard,
+            2,
+            &mut frames,
+            0,
+            switch.now,
+            &mut notes,
+        );
+    };
+    // Rules for which the flows take more different ways than are paid after a large burst.
+    for last in 0..4 {
+        let mut rule = add(fields(&[(Field::EthDst, 0x0200_0000_0000 + last)]), 2);
+        rule.instructions = apply(&[output(2 + last as u32)]);
+        switch.mod13(rule).unwrap();
+    }
+    switch.publish();
+    let packets: Vec<_> = (0..64).map(|tail| packet(&mut random, tail)).collect();
+    let guard = reader.begin();
+    send(&mut engine, &switch, &guard, &packets);
+    send(&mut engine, &switch, &guard, &packets);
+    assert!(engine.owes());
+    let in_use = switch.program.counters.in_use();
+    switch
+        .mod13(flow(FlowModCommand::Delete, Match::any(), 0))
+        .unwrap();
+    switch.publish();
+    let _ = guard;
+    let guard = reader.begin();
+    switch.pipeline.housekeep(usize::MAX);
+    switch.program.domain.publish();
+    let _ = guard;
+    let guard = reader.begin();
+    switch.program.domain.collect();
+    assert_eq!(switch.program.counters.in_use(), in_use);
+    while engine.owes() {
+        engine.pay(&switch.program, &guard);
+    }
+    switch.program.domain.collect();
+    assert!(switch.program.counters.in_use() < in_use);
+}
