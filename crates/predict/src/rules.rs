@@ -82,6 +82,8 @@ impl Rules {
         self.pipeline.commit();
         self.program.domain.publish();
         while self.pipeline.housekeep(usize::MAX) > 0 {}
+        // A switch does this in the background; what is predicted is how it runs when it has.
+        self.pipeline.shape_now();
     }
 
     /// What workers read.

@@ -214,3 +214,27 @@ fn rules_are_refused_with_file_and_line() {
         "file:2: OFPBAC_BAD_OUT_GROUP"
     );
 }
+
+#[test]
+fn tables_have_the_lookup_that_a_switch_gives_them_in_the_end() {
+    let mut text = String::from("priority=1,actions=output:2\n");
+    for number in 0..400_u32 {
+        let (bits, other) = (8 + number % 20, 9 + number % 19);
+        let address = number.wrapping_mul(0x9e37_79b9);
+        let dotted =
+            |value: u32, bits: u32| std::net::Ipv4Addr::from(value & u32::MAX << (32 - bits));
+        let _ = writeln!(
+            text,
+            "priority={},udp,nw_src={}/{bits},nw_dst={}/{other},actions=output:3",
+            10 + number,
+            dotted(address, bits),
+            dotted(address.rotate_left(7), other),
+        );
+    }
+    let rules = Rules::read("rules", &text, &openflow::parse::no_names).unwrap();
+    let traffic = Traffic::of_rules(&rules, 1, 4096).unwrap();
+    let trace = trace::trace(&rules, &traffic).unwrap();
+    let (hits, ports) = counted_by_twin(&rules, &traffic);
+    assert_eq!((trace.tables[0].matches, &trace.out_ports), (hits, &ports));
+    assert_eq!(trace.tables[0].template, "trees");
+}
