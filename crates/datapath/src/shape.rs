@@ -134,7 +134,7 @@ impl<F: Frame> Way<F> {
         self.shaped.ring.len() + self.shaped.core().map_or(0, |core| core.0.waiting())
     }
 
-    /// When the owner has something to do: 0 for now.
+    /// When the owner has something to do, in nanoseconds of its clock; 0 where it has something already.
     pub fn due_ns(&self) -> Option<u64> {
         if self.shaped.ring.is_empty() && self.shaped.next.is_empty() {
             self.due_ns

@@ -175,7 +175,7 @@ impl Choice {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     const ALL: [HashFields; 7] = [
@@ -218,7 +218,7 @@ mod tests {
     }
 
     /// The packet that goes back.
-    fn reversed(key: &FlowKey) -> FlowKey {
+    pub(crate) fn reversed(key: &FlowKey) -> FlowKey {
         let mut back = *key;
         for (one, other, bytes) in [
             (at::ETH_SRC, at::ETH_DST, 6),

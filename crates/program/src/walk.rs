@@ -168,6 +168,26 @@ struct Burst<'b, 'g> {
     before: u64,
 }
 
+impl<'b, 'g> Burst<'b, 'g> {
+    /// A burst of one packet, whose steps read `words` beside what tables look at.
+    fn of_one(
+        bridge: &'b Bridge,
+        guard: &'g Guard<'g>,
+        words: WordSet,
+        now_ms: u64,
+    ) -> Burst<'b, 'g> {
+        Burst {
+            bridge,
+            guard,
+            valid: bridge.needed().union(words),
+            now_ms,
+            counters: bridge.program().counters.of_worker(guard.index()),
+            ordered: true,
+            before: u64::MAX,
+        }
+    }
+}
+
 enum Next {
     /// Look up in this table.
     Lookup(u8),
@@ -997,6 +1017,23 @@ impl<F: Frame> Engine<F> {
         sound
     }
 
+    /// Finds the rules that parsed packets meet in the first table, one for each place of `found`.
+    #[inline(always)]
+    fn look_up_first<'g>(
+        &mut self,
+        burst: &Burst<'_, 'g>,
+        found: &mut [Option<&'g crate::rule::Rule>],
+    ) {
+        let count = found.len();
+        self.walks[..count]
+            .iter_mut()
+            .for_each(|walk| walk.hide_fragment_ports(burst));
+        let walks = &self.walks;
+        burst
+            .bridge
+            .lookup_burst(0, count, |index| &walks[index].key, burst.guard, found);
+    }
+
     /// Looks parsed frames up in the first table. A rule that only sends to a port is carried out at once.
     #[inline(always)]
     fn first_lookup<H: Host<F>>(
@@ -1007,17 +1044,7 @@ impl<F: Frame> Engine<F> {
         host: &mut H,
     ) {
         let mut found = [None; LOOKUP_MAX];
-        self.walks[..frames.len()]
-            .iter_mut()
-            .for_each(|walk| walk.hide_fragment_ports(burst));
-        let walks = &self.walks;
-        burst.bridge.lookup_burst(
-            0,
-            frames.len(),
-            |index| &walks[index].key,
-            burst.guard,
-            &mut found,
-        );
+        self.look_up_first(burst, &mut found[..frames.len()]);
         for (index, (frame, rule)) in frames.zip(found).enumerate() {
             let walk = &mut self.walks[index];
             host.looked_up(0, Some(&walk.key), rule);
@@ -1097,15 +1124,7 @@ impl<F: Frame> Engine<F> {
         now_ms: u64,
         host: &mut H,
     ) {
-        let burst = Burst {
-            bridge,
-            guard,
-            valid: bridge.needed().union(ops.words()),
-            now_ms,
-            counters: bridge.program().counters.of_worker(guard.index()),
-            ordered: true,
-            before: u64::MAX,
-        };
+        let burst = Burst::of_one(bridge, guard, ops.words(), now_ms);
         if self.walks.is_empty() {
             self.walks.push(Walk::new());
         }

@@ -145,15 +145,7 @@ impl<F: Frame> Engine<F> {
             metadata,
             rest,
         } = thaw;
-        let burst = Burst {
-            bridge,
-            guard,
-            valid: bridge.needed().union(rest.words()),
-            now_ms,
-            counters: bridge.program().counters.of_worker(guard.index()),
-            ordered: true,
-            before: u64::MAX,
-        };
+        let burst = Burst::of_one(bridge, guard, rest.words(), now_ms);
         if self.walks.is_empty() {
             self.walks.push(Walk::new());
         }

@@ -480,17 +480,7 @@ impl<F: Frame> Engine<F> {
         host: &mut H,
     ) {
         let mut found = [None; crate::table::LOOKUP_MAX];
-        self.walks[..frames.len()]
-            .iter_mut()
-            .for_each(|walk| walk.hide_fragment_ports(burst));
-        let walks = &self.walks;
-        burst.bridge.lookup_burst(
-            0,
-            frames.len(),
-            |index| &walks[index].key,
-            burst.guard,
-            &mut found,
-        );
+        self.look_up_first(burst, &mut found[..frames.len()]);
         for (index, (frame, rule)) in frames.zip(found).enumerate() {
             self.walks[index].start(frame, mirrored);
             host.looked_up(0, Some(&self.walks[index].key), rule);

@@ -5,8 +5,7 @@
 
 use super::Switch;
 use super::bridge::Bridge;
-use openflow::flow::{FlowFlags, FlowMod, FlowModCommand, FlowStats, FlowStatsRequest, TABLE_ALL};
-use openflow::message::NO_BUFFER;
+use openflow::flow::{FlowMod, FlowStats, FlowStatsRequest, TABLE_ALL};
 use openflow::port;
 use predict::ports::{Helper, Memory, PortCost, Shares};
 use predict::rules::Rules;
@@ -112,23 +111,9 @@ async fn copied(switch: &Switch, bridge: &Bridge) -> Result<Vec<FlowMod>, String
 /// The flow mod that adds such a rule.
 fn added(stats: FlowStats) -> FlowMod {
     FlowMod {
-        command: FlowModCommand::Add,
         table: stats.table,
-        matching: stats.matching,
-        priority: stats.priority,
         cookie: stats.cookie,
-        cookie_filter: 0,
-        cookie_mask: 0,
-        modify_cookie: false,
-        modify_adds: false,
-        idle_timeout: 0,
-        hard_timeout: 0,
-        importance: 0,
-        flags: FlowFlags::default(),
-        out_port: port::ANY,
-        out_group: u32::MAX,
-        buffer_id: NO_BUFFER,
-        instructions: stats.instructions.to_vec(),
+        ..FlowMod::add(stats.matching, stats.priority, stats.instructions.to_vec())
     }
 }
 

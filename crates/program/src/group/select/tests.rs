@@ -1,6 +1,7 @@
 //! Shares, movement and symmetry of choices.
 
 use super::*;
+use crate::spread::tests::reversed;
 
 const HASHES: u32 = 40_000;
 
@@ -144,20 +145,6 @@ fn key(number: u32) -> FlowKey {
     key.set_u16(at::TP_SRC, one(5) as u16);
     key.set_u16(at::TP_DST, one(6) as u16);
     key
-}
-
-fn reversed(key: &FlowKey) -> FlowKey {
-    let mut back = *key;
-    for (one, other, bytes) in [
-        (at::ETH_SRC, at::ETH_DST, 6),
-        (at::IPV4_SRC, at::IPV4_DST, 4),
-        (at::IPV6_SRC, at::IPV6_DST, 16),
-        (at::TP_SRC, at::TP_DST, 2),
-    ] {
-        back.bytes_mut()[one..one + bytes].copy_from_slice(&key.bytes()[other..other + bytes]);
-        back.bytes_mut()[other..other + bytes].copy_from_slice(&key.bytes()[one..one + bytes]);
-    }
-    back
 }
 
 #[test]
