@@ -31,6 +31,10 @@ impl<H> Shaper<H> {
                 let leaf = &mut self.leaves[at];
                 leaf.credit.inherit(old.leaves[before].credit, now_ns);
                 self.counters[at].inherit(old.counters[before].totals());
+                if old.watch.of(before).is_some() {
+                    // What is watched stays so, but what was seen belongs to the former shape.
+                    self.watch.ask(at);
+                }
             }
         }
         for before in 0..old.queues.len() {

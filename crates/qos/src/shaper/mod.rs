@@ -24,6 +24,7 @@ mod prefetch;
 mod ring;
 pub mod spec;
 mod tree;
+pub mod watch;
 mod wheel;
 
 pub use counters::{DROP_REASONS, DropReason, QueueCounters, QueueTotals};
@@ -35,6 +36,7 @@ use credit::{Credit, Mode};
 use ring::Links;
 use spec::{PRIORITIES, quanta};
 use std::sync::Arc;
+use watch::Watch;
 use wheel::Wheel;
 
 const NONE: u32 = u32::MAX;
@@ -175,6 +177,7 @@ pub struct Shaper<H> {
     flow_bits: u32,
     nodes: Nodes<H>,
     counters: Arc<[QueueCounters]>,
+    watch: Arc<Watch>,
     numbers: Numbers,
     queues: Box<[u32]>,
     default: usize,
@@ -257,6 +260,7 @@ impl<H> Shaper<H> {
             flow_bits: spec.flows.trailing_zeros(),
             nodes: Nodes::new(spec.limit_packets, spec.overhead),
             counters,
+            watch: Arc::new(Watch::new(queues)),
             numbers,
             queues: spec.queues.iter().map(|queue| queue.number).collect(),
             default: default.expect("a checked port has its default queue"),
@@ -283,6 +287,11 @@ impl<H> Shaper<H> {
     /// The queues' counters, by their places; they may be read by any thread.
     pub fn counters(&self) -> &Arc<[QueueCounters]> {
         &self.counters
+    }
+
+    /// Who is watched, for predictions; any thread may ask and read.
+    pub fn watch(&self) -> &Arc<Watch> {
+        &self.watch
     }
 
     /// Packets that wait.
@@ -318,6 +327,9 @@ impl<H> Shaper<H> {
     ) -> Result<(), Refused<H>> {
         let bucket = bucket(flow, self.flow_bits);
         let cost = self.nodes.cost(len);
+        if let Some(cell) = self.watch.of(queue) {
+            cell.arrive(cost, now_ns);
+        }
         let slack_ns = self.slack_ns;
         let leaf = &mut self.leaves[queue];
         let flows = &mut self.flows[queue << self.flow_bits..][..1 << self.flow_bits];
@@ -337,6 +349,9 @@ impl<H> Shaper<H> {
         };
         if let Some(reason) = refused {
             self.counters[queue].drop(reason);
+            if let Some(cell) = self.watch.of(queue) {
+                cell.refuse();
+            }
             self.dropped += 1;
             return Err(Refused { handle, reason });
         }

@@ -260,6 +260,10 @@ impl<H> Shaper<H> {
         };
         let waited_ns = now_ns.saturating_sub(taken.arrival_ns);
         let len = taken.len;
+        if let Some(cell) = self.watch.of(at) {
+            let behind = leaf.backlog.packets != 0;
+            cell.leave(self.nodes.cost(len), waited_ns, behind, now_ns);
+        }
         let mark = leaf.mark_ns != u32::MAX && waited_ns >= u64::from(leaf.mark_ns);
         counters.sent_packets.add(1);
         counters.sent_bytes.add(len.into());

@@ -1,0 +1,477 @@
+//! What comes to a queue and how long it waits there, as far as predictions need it.
+//!
+//! A shaper notes this only for queues that somebody has asked about ([`Watch::ask`]): some twenty additions a packet, in memory of that queue's own. One thread writes (the
+//! shaper's owner), any may read.
+//!
+//! Means and second moments of sizes and gaps say how much comes and how unevenly, histograms how it is spread, batches (at most [`BATCHES`], which double their length when
+//! all are there) how much of all this was chance: packets of one queue are not independent, long batches nearly are.
+
+use super::counters::Count;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+
+/// Queues of a port that are watched at most: each takes some 8 KB.
+pub const MAX_WATCHED: usize = 1024;
+/// Batches kept at most.
+pub const BATCHES: usize = 64;
+/// Packets in a batch at first.
+const FIRST_BATCH: u64 = 16;
+/// Intervals of a histogram: four to each doubling, up to 2^40.
+pub const INTERVALS: usize = 4 * 39;
+
+/// The interval in which a value lies.
+#[inline]
+pub fn interval(value: u64) -> usize {
+    if value < 4 {
+        return value as usize;
+    }
+    let octave = value.ilog2() as usize;
+    let quarter = (value >> (octave - 2)) as usize & 3;
+    (4 * (octave - 1) + quarter).min(INTERVALS - 1)
+}
+
+/// The least value in an interval.
+pub fn lower_end(interval: usize) -> u64 {
+    if interval < 4 {
+        return interval as u64;
+    }
+    let (octave, quarter) = (interval / 4 + 1, interval as u64 % 4);
+    (4 + quarter) << (octave - 2)
+}
+
+/// A sum in floating point that one thread writes.
+#[derive(Default)]
+struct Sum(AtomicU64);
+
+impl Sum {
+    #[inline(always)]
+    fn add(&self, more: f64) {
+        let sum = f64::from_bits(self.0.load(Ordering::Relaxed)) + more;
+        self.0.store(sum.to_bits(), Ordering::Relaxed);
+    }
+
+    fn get(&self) -> f64 {
+        f64::from_bits(self.0.load(Ordering::Relaxed))
+    }
+}
+
+/// Counts and sums by interval.
+struct Spread {
+    counts: [Count; INTERVALS],
+    sums: [Count; INTERVALS],
+}
+
+impl Default for Spread {
+    fn default() -> Spread {
+        Spread {
+            counts: std::array::from_fn(|_| Count::default()),
+            sums: std::array::from_fn(|_| Count::default()),
+        }
+    }
+}
+
+impl Spread {
+    #[inline]
+    fn add(&self, value: u64) {
+        let at = interval(value);
+        self.counts[at].add(1);
+        self.sums[at].add(value);
+    }
+
+    fn read(&self) -> Vec<Atom> {
+        let pairs = self.counts.iter().zip(&self.sums);
+        pairs
+            .filter(|(count, _)| count.get() != 0)
+            .map(|(count, sum)| Atom {
+                count: count.get(),
+                mean: sum.get() as f64 / count.get() as f64,
+            })
+            .collect()
+    }
+}
+
+/// How often something about this large was seen.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Atom {
+    /// How often.
+    pub count: u64,
+    /// The mean of what lay in this interval.
+    pub mean: f64,
+}
+
+/// What happened while some packets came, one after the other.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Batch {
+    /// How long that took, in nanoseconds.
+    pub ns: u64,
+    /// Packets that came.
+    pub packets: u64,
+    /// Their bytes, with the port's overhead.
+    pub bytes: u64,
+    /// Packets refused.
+    pub refused: u64,
+    /// Packets that left.
+    pub sent: u64,
+    /// What these had waited together, in nanoseconds.
+    pub waited_ns: u64,
+}
+
+impl Batch {
+    fn join(&mut self, other: Batch) {
+        self.ns += other.ns;
+        self.packets += other.packets;
+        self.bytes += other.bytes;
+        self.refused += other.refused;
+        self.sent += other.sent;
+        self.waited_ns += other.waited_ns;
+    }
+}
+
+#[derive(Default)]
+struct BatchCell {
+    ns: Count,
+    packets: Count,
+    bytes: Count,
+    refused: Count,
+    sent: Count,
+    waited_ns: Count,
+}
+
+impl BatchCell {
+    fn get(&self) -> Batch {
+        Batch {
+            ns: self.ns.get(),
+            packets: self.packets.get(),
+            bytes: self.bytes.get(),
+            refused: self.refused.get(),
+            sent: self.sent.get(),
+            waited_ns: self.waited_ns.get(),
+        }
+    }
+
+    fn set(&self, batch: Batch) {
+        self.ns.set(batch.ns);
+        self.packets.set(batch.packets);
+        self.bytes.set(batch.bytes);
+        self.refused.set(batch.refused);
+        self.sent.set(batch.sent);
+        self.waited_ns.set(batch.waited_ns);
+    }
+}
+
+/// Batches that are complete, and the one that is not.
+struct Batches {
+    /// Odd while batches are moved.
+    version: AtomicU64,
+    filled: Count,
+    /// Packets in each.
+    length: Count,
+    /// When the present one began.
+    began_ns: Count,
+    cells: [BatchCell; BATCHES],
+    present: BatchCell,
+}
+
+impl Default for Batches {
+    fn default() -> Batches {
+        let length = Count::default();
+        length.set(FIRST_BATCH);
+        Batches {
+            version: AtomicU64::new(0),
+            filled: Count::default(),
+            length,
+            began_ns: Count::default(),
+            cells: std::array::from_fn(|_| BatchCell::default()),
+            present: BatchCell::default(),
+        }
+    }
+}
+
+impl Batches {
+    #[cold]
+    fn complete(&self, now_ns: u64) {
+        let version = self.version.load(Ordering::Relaxed);
+        self.version.store(version + 1, Ordering::Relaxed);
+        fence(Ordering::Release);
+        if self.filled.get() as usize == BATCHES {
+            for at in 0..BATCHES / 2 {
+                let mut joined = self.cells[2 * at].get();
+                joined.join(self.cells[2 * at + 1].get());
+                self.cells[at].set(joined);
+            }
+            self.filled.set(BATCHES as u64 / 2);
+            self.length.set(2 * self.length.get());
+        }
+        // Where batches have just become longer, this one goes on.
+        if self.present.packets.get() >= self.length.get() {
+            let mut batch = self.present.get();
+            batch.ns = now_ns.saturating_sub(self.began_ns.get());
+            self.cells[self.filled.get() as usize].set(batch);
+            self.filled.add(1);
+            self.present.set(Batch::default());
+            self.began_ns.set(now_ns);
+        }
+        self.version.store(version + 2, Ordering::Release);
+    }
+
+    /// Those that are complete; none while they are being moved, which a reader hardly ever meets thrice.
+    fn read(&self) -> Vec<Batch> {
+        for _ in 0..3 {
+            let before = self.version.load(Ordering::Acquire);
+            let filled = (self.filled.get() as usize).min(BATCHES);
+            let batches = self.cells[..filled].iter().map(BatchCell::get).collect();
+            fence(Ordering::Acquire);
+            if before & 1 == 0 && self.version.load(Ordering::Relaxed) == before {
+                return batches;
+            }
+        }
+        Vec::new()
+    }
+}
+
+/// What is noted about a queue.
+#[derive(Default)]
+pub(crate) struct Cell {
+    began_ns: Count,
+    last_ns: Count,
+    arrivals: Count,
+    refused: Count,
+    bytes: Count,
+    bytes_squared: Sum,
+    gaps_squared: Sum,
+    sizes: Spread,
+    gaps: Spread,
+    sent: Count,
+    sent_bytes: Count,
+    waited_ns: Sum,
+    waited_squared: Sum,
+    at_once: Count,
+    waits: Spread,
+    /// When the last packet left, while others waited; 0 where none did.
+    left_ns: Count,
+    left_bytes: Count,
+    busy_ns: Count,
+    busy_bytes: Count,
+    busy_packets: Count,
+    groups: Count,
+    batches: Batches,
+}
+
+impl Cell {
+    /// A packet comes that counts so many bytes.
+    #[inline]
+    pub fn arrive(&self, cost: u32, now_ns: u64) {
+        let present = &self.batches.present;
+        if self.arrivals.get() == 0 {
+            self.began_ns.set(now_ns);
+            self.batches.began_ns.set(now_ns);
+        } else {
+            let gap = now_ns.saturating_sub(self.last_ns.get());
+            self.gaps_squared.add(gap as f64 * gap as f64);
+            self.gaps.add(gap);
+            if present.packets.get() >= self.batches.length.get() {
+                self.batches.complete(now_ns);
+            }
+        }
+        self.last_ns.set(now_ns);
+        self.arrivals.add(1);
+        let cost = u64::from(cost);
+        self.bytes.add(cost);
+        self.bytes_squared.add((cost * cost) as f64);
+        self.sizes.add(cost);
+        present.packets.add(1);
+        present.bytes.add(cost);
+    }
+
+    #[inline]
+    pub fn refuse(&self) {
+        self.refused.add(1);
+        self.batches.present.refused.add(1);
+    }
+
+    /// A packet leaves; `behind` says whether others wait still.
+    #[inline]
+    pub fn leave(&self, cost: u32, waited_ns: u64, behind: bool, now_ns: u64) {
+        self.sent.add(1);
+        self.sent_bytes.add(cost.into());
+        self.waited_ns.add(waited_ns as f64);
+        self.waited_squared.add(waited_ns as f64 * waited_ns as f64);
+        self.at_once.add(u64::from(waited_ns == 0));
+        self.waits.add(waited_ns);
+        let present = &self.batches.present;
+        present.sent.add(1);
+        present.waited_ns.add(waited_ns);
+        let before = self.left_ns.get();
+        if before != 0 {
+            self.busy_ns.add(now_ns.saturating_sub(before));
+            self.busy_bytes.add(self.left_bytes.get());
+            self.busy_packets.add(1);
+            self.groups.add(u64::from(now_ns > before));
+        }
+        self.left_ns.set(if behind { now_ns } else { 0 });
+        self.left_bytes.set(cost.into());
+    }
+
+    fn read(&self) -> Seen {
+        Seen {
+            ns: self.last_ns.get().saturating_sub(self.began_ns.get()),
+            arrivals: self.arrivals.get(),
+            refused: self.refused.get(),
+            bytes: self.bytes.get(),
+            bytes_squared: self.bytes_squared.get(),
+            gaps_squared: self.gaps_squared.get(),
+            sizes: self.sizes.read(),
+            gaps: self.gaps.read(),
+            sent: self.sent.get(),
+            sent_bytes: self.sent_bytes.get(),
+            waited_ns: self.waited_ns.get(),
+            waited_squared: self.waited_squared.get(),
+            at_once: self.at_once.get(),
+            waits: self.waits.read(),
+            busy_ns: self.busy_ns.get(),
+            busy_bytes: self.busy_bytes.get(),
+            busy_packets: self.busy_packets.get(),
+            groups: self.groups.get(),
+            batches: self.batches.read(),
+        }
+    }
+}
+
+/// What was noted about a queue since somebody asked. Bytes are those that count for rates (the frame's and the port's overhead).
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Seen {
+    /// From the first arrival to the last, in nanoseconds.
+    pub ns: u64,
+    /// Packets that came, those refused among them.
+    pub arrivals: u64,
+    /// Of them those that were dropped when they came.
+    pub refused: u64,
+    /// Bytes that came.
+    pub bytes: u64,
+    /// The sum of their squares.
+    pub bytes_squared: f64,
+    /// The sum of the squares of the gaps between arrivals, in ns².
+    pub gaps_squared: f64,
+    /// Sizes, from small to large, in bytes.
+    pub sizes: Vec<Atom>,
+    /// Gaps, from short to long, in nanoseconds.
+    pub gaps: Vec<Atom>,
+    /// Packets that left.
+    pub sent: u64,
+    /// Their bytes.
+    pub sent_bytes: u64,
+    /// What they had waited together, in nanoseconds.
+    pub waited_ns: f64,
+    /// The sum of the squares, in ns².
+    pub waited_squared: f64,
+    /// Of them those that had not waited at all.
+    pub at_once: u64,
+    /// Waiting times, from short to long, in nanoseconds.
+    pub waits: Vec<Atom>,
+    /// Time between departures during which packets waited, in nanoseconds.
+    pub busy_ns: u64,
+    /// Bytes that left during this time.
+    pub busy_bytes: u64,
+    /// Packets that left so.
+    pub busy_packets: u64,
+    /// Instants at which they left: packets per instant make the group in which the shaper sends.
+    pub groups: u64,
+    /// Batches of equally many arrivals, in order.
+    pub batches: Vec<Batch>,
+}
+
+/// Who is watched at a port.
+pub struct Watch {
+    queues: usize,
+    cells: OnceLock<Box<[OnceLock<Box<Cell>>]>>,
+    watched: AtomicUsize,
+}
+
+impl Watch {
+    pub(crate) fn new(queues: usize) -> Watch {
+        Watch {
+            queues,
+            cells: OnceLock::new(),
+            watched: AtomicUsize::new(0),
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn of(&self, place: usize) -> Option<&Cell> {
+        self.cells.get()?.get(place)?.get().map(|cell| &**cell)
+    }
+
+    /// Watches the queue at this place from now on; false where there is no such queue or too many are watched already ([`MAX_WATCHED`]).
+    pub fn ask(&self, place: usize) -> bool {
+        if place >= self.queues {
+            return false;
+        }
+        if self.of(place).is_some() {
+            return true;
+        }
+        let admitted = self
+            .watched
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |watched| {
+                (watched < MAX_WATCHED).then_some(watched + 1)
+            });
+        if admitted.is_err() {
+            return false;
+        }
+        let none = || (0..self.queues).map(|_| OnceLock::new()).collect();
+        let cells = self.cells.get_or_init(none);
+        cells[place].get_or_init(Box::default);
+        true
+    }
+
+    /// What was seen of the queue at this place; none where nobody has asked.
+    pub fn seen(&self, place: usize) -> Option<Seen> {
+        self.of(place).map(Cell::read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_have_no_holes() {
+        for value in (0..5000).chain([1 << 39, (1 << 40) - 1]) {
+            let at = interval(value);
+            assert!(lower_end(at) <= value, "{value}");
+            assert!(value < lower_end(at + 1), "{value}");
+        }
+        assert_eq!(interval(u64::MAX), INTERVALS - 1);
+    }
+
+    #[test]
+    fn batches_double_and_lose_nothing() {
+        let cell = Cell::default();
+        for at in 0..10_000_u64 {
+            cell.arrive(100, at * 10);
+            cell.leave(100, 5, false, at * 10 + 5);
+        }
+        let seen = cell.read();
+        assert_eq!(
+            (seen.arrivals, seen.sent, seen.bytes),
+            (10_000, 10_000, 1_000_000)
+        );
+        assert!((BATCHES / 2..=BATCHES).contains(&seen.batches.len()));
+        let length = seen.batches[0].packets;
+        assert!(length.is_power_of_two());
+        for batch in &seen.batches {
+            assert_eq!((batch.packets, batch.ns), (length, length * 10));
+            assert_eq!(batch.waited_ns, batch.sent * 5);
+        }
+        let covered = length * seen.batches.len() as u64;
+        assert!(covered <= 10_000 && covered + length >= 10_000);
+    }
+
+    #[test]
+    fn only_so_many_are_watched() {
+        let watch = Watch::new(MAX_WATCHED + 10);
+        assert!(watch.seen(0).is_none());
+        assert!((0..MAX_WATCHED).all(|at| watch.ask(at)));
+        assert!(watch.ask(0) && !watch.ask(MAX_WATCHED));
+        assert!(!watch.ask(MAX_WATCHED + 10), "there is no such queue");
+    }
+}
