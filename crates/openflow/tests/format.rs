@@ -1,10 +1,12 @@
 //! The text of matches and actions against `ovs-ofctl ofp-print`: both print the same rules, we from the model, it from what we encode of it. Skipped, with a
 //! word, where `ovs-ofctl` is not installed.
 
+mod common;
+
 use openflow::action::{Action, Instruction, Subfield};
 use openflow::flow::{FlowFlags, FlowStats};
 use openflow::message::{FlowFormat, Message, MultipartReply};
-use openflow::{Version, encode, format, port};
+use openflow::{Version, encode, port};
 use packet::fields::{FIELDS, Maskable};
 use packet::key::at;
 use packet::{Field, Match, Value};
@@ -12,7 +14,6 @@ use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
-use std::process::Command;
 
 /// Rules printed by one call, within one message.
 const AT_A_TIME: usize = 50;
@@ -38,15 +39,7 @@ fn rule(matching: Match, priority: u16, instructions: Vec<Instruction>) -> FlowS
 
 /// How we print a rule.
 fn ours(rule: &FlowStats) -> String {
-    let mut text = String::new();
-    format::matching(&mut text, &rule.matching, rule.priority.into());
-    text.push_str(if text.is_empty() {
-        "actions="
-    } else {
-        " actions="
-    });
-    format::instructions(&mut text, &rule.instructions);
-    text
+    common::rule_text(&rule.matching, rule.priority, &rule.instructions)
 }
 
 /// How `ovs-ofctl` prints rules; None where it is not installed.
@@ -61,18 +54,7 @@ fn theirs(version: Version, rules: &[FlowStats]) -> Option<Vec<String>> {
         format,
     };
     let bytes = encode(version, 1, &Message::MultipartReply { reply, more: false });
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    let output = match Command::new("ovs-ofctl")
-        .args(["ofp-print", &hex, "2"])
-        .output()
-    {
-        Ok(output) => output,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            eprintln!("skipped: ovs-ofctl is not installed");
-            return None;
-        }
-        Err(error) => panic!("ovs-ofctl: {error}"),
-    };
+    let output = common::ofp_print(&bytes)?;
     let text = String::from_utf8(output.stdout).unwrap();
     if !output.status.success() || text.contains("decode error") {
         assert!(rules.len() > 1, "{rules:?}\n{text}");

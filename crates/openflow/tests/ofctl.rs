@@ -1,6 +1,8 @@
 //! What a real client makes of our bytes: `ovs-ofctl ofp-print` prints messages that we encode, and we decode what `ovs-ofctl` encodes.
 //! Skipped, with a word, where `ovs-ofctl` is not installed.
 
+mod common;
+
 use openflow::action::{Action, Instruction, Subfield};
 use openflow::error::Error;
 use openflow::flow::{FlowFlags, FlowMod, FlowRemoved, FlowRemovedReason, FlowStats};
@@ -12,22 +14,10 @@ use openflow::port::{PortDescription, PortFeatures, PortStats};
 use openflow::stats::{Description, TableStats};
 use openflow::{Version, encode, encode_error, port};
 use packet::{Field, Match, Value};
-use std::process::Command;
 
 /// What `ovs-ofctl ofp-print` says of some messages, or None where it is not installed.
 fn print(bytes: &[u8]) -> Option<String> {
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    let output = match Command::new("ovs-ofctl")
-        .args(["ofp-print", &hex, "2"])
-        .output()
-    {
-        Ok(output) => output,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            eprintln!("skipped: ovs-ofctl is not installed");
-            return None;
-        }
-        Err(error) => panic!("ovs-ofctl: {error}"),
-    };
+    let output = common::ofp_print(bytes)?;
     assert!(output.status.success(), "{output:?}");
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(!text.contains("decode error"), "{text}");

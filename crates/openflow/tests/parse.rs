@@ -1,23 +1,17 @@
 //! Rules read from text: against `ovs-ofctl parse-flows`, which reads and prints the same, and what is said about text that is wrong. That what is printed
 //! is read back is tested with the printing, in `format.rs`.
 
+mod common;
+
 use openflow::flow::FlowMod;
-use openflow::{format, parse, port};
+use openflow::{parse, port};
 use packet::key::at;
 use packet::{Field, Match};
 use proptest::prelude::*;
 use std::process::Command;
 
 fn print(rule: &FlowMod) -> String {
-    let mut text = String::new();
-    format::matching(&mut text, &rule.matching, rule.priority.into());
-    text.push_str(if text.is_empty() {
-        "actions="
-    } else {
-        " actions="
-    });
-    format::instructions(&mut text, &rule.instructions);
-    text
+    common::rule_text(&rule.matching, rule.priority, &rule.instructions)
 }
 
 /// Rules as people write them, in words that this code base prints as `ovs-ofctl` does.
@@ -87,14 +81,7 @@ fn theirs(rule: &str) -> Option<Vec<String>> {
     let mut all = Vec::new();
     for version in ["OpenFlow10", "OpenFlow13", "OpenFlow15"] {
         let arguments = ["-O", version, "parse-flow", rule];
-        let output = match Command::new("ovs-ofctl").args(arguments).output() {
-            Ok(output) => output,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                eprintln!("skipped: ovs-ofctl is not installed");
-                return None;
-            }
-            Err(error) => panic!("ovs-ofctl: {error}"),
-        };
+        let output = common::installed(Command::new("ovs-ofctl").args(arguments).output())?;
         let text = String::from_utf8(output.stdout).unwrap();
         let Some(line) = text.lines().find(|line| line.contains("ADD")) else {
             continue;

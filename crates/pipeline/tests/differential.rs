@@ -5,7 +5,7 @@
 mod common;
 
 use common::generate::{self, Random, TABLES, action, change, frame};
-use common::{Switch, apply};
+use common::{Switch, apply, effects};
 use openflow::Version;
 use openflow::action::Action;
 use openflow::flow::FlowModCommand;
@@ -13,9 +13,9 @@ use openflow::group::{self, GroupDescription, GroupStats};
 use openflow::meter::{MeterCommand, MeterConfig, MeterMod};
 use openflow::port;
 use packet::parse::Malformed;
-use packet::{FlowKey, Frame, HeapFrame, Match, WordSet};
+use packet::{FlowKey, HeapFrame, Match, WordSet};
 use pipeline::Clock;
-use pipeline::twin::{self, Effect, Levels, Sent};
+use pipeline::twin::{self, Effect, Levels};
 use program::epoch::Guard;
 use program::host::{Context, Drop, Host};
 use program::ops::ToController;
@@ -39,54 +39,30 @@ struct Notes {
     failed: bool,
 }
 
-impl Notes {
-    fn sent(context: &Context<'_>, frame: &HeapFrame) -> Sent {
-        Sent {
-            in_port: context.in_port,
-            queue: context.queue,
-            bytes: frame.to_vec(),
-        }
-    }
-}
-
 impl Host<HeapFrame> for Notes {
     fn port_is_live(&self, port: u32) -> bool {
         is_live(port)
     }
     fn output(&mut self, context: Context<'_>, port: u32, frame: HeapFrame, to_in_port: bool) {
-        *context.sent = true;
-        self.effects.push(Effect::Output {
-            port,
-            to_in_port,
-            sent: Notes::sent(&context, &frame),
-        });
+        let effect = effects::output(context, port, &frame, to_in_port);
+        self.effects.push(effect);
     }
     fn output_all(&mut self, context: Context<'_>, frame: HeapFrame, flood: bool) {
-        *context.sent = true;
-        self.effects.push(Effect::All {
-            flood,
-            sent: Notes::sent(&context, &frame),
-        });
+        self.effects
+            .push(effects::output_all(context, &frame, flood));
     }
     fn normal(&mut self, context: Context<'_>, frame: HeapFrame) {
-        *context.sent = true;
-        self.effects
-            .push(Effect::Normal(Notes::sent(&context, &frame)));
+        self.effects.push(effects::normal(context, &frame));
     }
     fn controller(&mut self, context: Context<'_>, to: &ToController, frame: &HeapFrame) {
         let mut key = *context.key;
         key.clear(WordSet(u64::MAX).minus(context.valid));
         self.valid.push(context.valid);
-        self.effects.push(Effect::Controller {
-            reason: to.reason,
-            table: context.table,
-            cookie: context.cookie,
-            max_len: to.max_len,
-            controller_id: to.controller_id,
-            userdata: to.userdata.clone(),
-            key: Box::new(key),
-            bytes: frame.to_vec(),
-        });
+        let mut effect = effects::controller(&context, to, frame);
+        if let Effect::Controller { key: noted, .. } = &mut effect {
+            **noted = key;
+        }
+        self.effects.push(effect);
     }
     fn malformed(&mut self, _: Malformed) {}
     fn now_ns(&mut self) -> u64 {

@@ -3,7 +3,7 @@
 mod common;
 
 use common::generate::{Random, frame};
-use common::{Switch, add, apply, fields, output, with};
+use common::{Switch, add, apply, effects, fields, output, with};
 use openflow::Version;
 use openflow::action::{Action, Instruction};
 use openflow::error::Error;
@@ -13,7 +13,7 @@ use openflow::meter::{
 };
 use openflow::port;
 use packet::parse::Malformed;
-use packet::{Field, Frame, HeapFrame, Match};
+use packet::{Field, HeapFrame, Match};
 use pipeline::twin::{self, Effect, Levels};
 use pipeline::{Clock, FlowModOutcome};
 use program::host::{Context, Drop, Host};
@@ -205,17 +205,8 @@ struct Sink {
 
 impl Host<HeapFrame> for Sink {
     fn output(&mut self, context: Context<'_>, port: u32, frame: HeapFrame, to_in_port: bool) {
-        *context.sent = true;
-        let sent = twin::Sent {
-            in_port: context.in_port,
-            queue: context.queue,
-            bytes: frame.to_vec(),
-        };
-        self.effects.push(Effect::Output {
-            port,
-            to_in_port,
-            sent,
-        });
+        let effect = effects::output(context, port, &frame, to_in_port);
+        self.effects.push(effect);
     }
     fn output_all(&mut self, _: Context<'_>, _: HeapFrame, _: bool) {
         unreachable!()
@@ -224,16 +215,7 @@ impl Host<HeapFrame> for Sink {
         unreachable!()
     }
     fn controller(&mut self, context: Context<'_>, to: &ToController, frame: &HeapFrame) {
-        self.effects.push(Effect::Controller {
-            reason: to.reason,
-            table: context.table,
-            cookie: context.cookie,
-            max_len: to.max_len,
-            controller_id: to.controller_id,
-            userdata: to.userdata.clone(),
-            key: Box::new(packet::FlowKey::ZERO),
-            bytes: frame.to_vec(),
-        });
+        self.effects.push(effects::controller(&context, to, frame));
     }
     fn malformed(&mut self, _: Malformed) {}
     fn now_ns(&mut self) -> u64 {

@@ -1,11 +1,11 @@
 //! A switch whose packets ask for rules: the engine with a control side that answers at once, and learn actions to choose from.
 
-use super::Switch;
 use super::generate::Random;
+use super::{Switch, effects};
 use openflow::action::{Action, Learn, LearnSource, LearnSpec, LearnTarget, Subfield};
 use packet::parse::Malformed;
 use packet::{Field, FlowKey, Frame, HeapFrame, WordSet};
-use pipeline::twin::{Effect, Sent};
+use pipeline::twin::Effect;
 use program::epoch::Reader;
 use program::host::{Context, Drop, Host};
 use program::learn::{Answer, Ended, Request};
@@ -28,48 +28,20 @@ struct Notes {
     paused: Vec<Paused>,
 }
 
-impl Notes {
-    fn sent(context: &Context<'_>, frame: &HeapFrame) -> Sent {
-        Sent {
-            in_port: context.in_port,
-            queue: context.queue,
-            bytes: frame.to_vec(),
-        }
-    }
-}
-
 impl Host<HeapFrame> for Notes {
     fn output(&mut self, context: Context<'_>, port: u32, frame: HeapFrame, to_in_port: bool) {
-        *context.sent = true;
-        self.effects.push(Effect::Output {
-            port,
-            to_in_port,
-            sent: Notes::sent(&context, &frame),
-        });
+        let effect = effects::output(context, port, &frame, to_in_port);
+        self.effects.push(effect);
     }
     fn output_all(&mut self, context: Context<'_>, frame: HeapFrame, flood: bool) {
-        *context.sent = true;
-        self.effects.push(Effect::All {
-            flood,
-            sent: Notes::sent(&context, &frame),
-        });
+        self.effects
+            .push(effects::output_all(context, &frame, flood));
     }
     fn normal(&mut self, context: Context<'_>, frame: HeapFrame) {
-        *context.sent = true;
-        self.effects
-            .push(Effect::Normal(Notes::sent(&context, &frame)));
+        self.effects.push(effects::normal(context, &frame));
     }
     fn controller(&mut self, context: Context<'_>, to: &ToController, frame: &HeapFrame) {
-        self.effects.push(Effect::Controller {
-            reason: to.reason,
-            table: context.table,
-            cookie: context.cookie,
-            max_len: to.max_len,
-            controller_id: to.controller_id,
-            userdata: to.userdata.clone(),
-            key: Box::new(FlowKey::ZERO),
-            bytes: frame.to_vec(),
-        });
+        self.effects.push(effects::controller(&context, to, frame));
     }
     fn pause(&mut self, context: Context<'_>, to: &ToController, frame: &HeapFrame, rest: Frozen) {
         let mut metadata = *context.key;

@@ -1,6 +1,7 @@
 //! What the tests share: a bridge with its program, and flow mods in few words.
 #![allow(dead_code)] // each test uses its part
 
+pub mod effects;
 pub mod generate;
 pub mod learning;
 
