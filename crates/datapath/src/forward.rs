@@ -3,7 +3,7 @@
 //! Frames for a device collect in a batch per port, sent when it is full and at the end of every receive burst. Frames for a patch port wait
 //! for the end of the walk and then start a new one in the peer's bridge, as a burst; how often one burst may be walked again is bounded.
 
-use crate::clock::Clock;
+use crate::clock::{Clock, monotonic_ns};
 use crate::counters::{Cell, DropReason, PortCounters, WorkerCounters};
 use crate::mirror::MirrorOutput;
 use crate::normal::{self, Decision};
@@ -45,6 +45,8 @@ pub(crate) struct Egress<F: Frame> {
     dirty: Vec<u32>,
     /// Slots of shaped ports that belong to this worker.
     pub(crate) mine: Vec<u32>,
+    /// When the burst in hand was first asked for its time, by the clock of shaped ports; 0 before.
+    burst_ns: u64,
     worker: usize,
     counters: Arc<WorkerCounters>,
 }
@@ -55,6 +57,7 @@ impl<F: Frame> Egress<F> {
             ports: Vec::new(),
             dirty: Vec::new(),
             mine: Vec::new(),
+            burst_ns: 0,
             worker,
             counters,
         }
@@ -107,9 +110,14 @@ impl<F: Frame> Egress<F> {
 
     /// Sends a frame that names a queue, by the port's shaper where it has one.
     fn push_queued(&mut self, slot: u32, frame: F, queue: Option<u32>, cell: &Cell) {
-        match self.way_of(slot) {
-            Some(way) => way.push(frame, queue, cell),
-            None => self.push(slot, frame, cell),
+        if self.way_of(slot).is_none() {
+            return self.push(slot, frame, cell);
+        }
+        if self.burst_ns == 0 {
+            self.burst_ns = monotonic_ns();
+        }
+        if let Some(way) = self.way_of(slot) {
+            way.push(frame, queue, self.burst_ns, cell);
         }
     }
 
@@ -206,6 +214,7 @@ impl<F: Frame> Egress<F> {
     /// Sends all batches.
     #[inline]
     pub fn flush(&mut self, cell: &Cell) {
+        self.burst_ns = 0;
         while let Some(slot) = self.dirty.pop() {
             self.send(slot, cell);
         }

@@ -10,8 +10,11 @@ use crate::forward::Egress;
 use crate::worker::Mailbox;
 use crossbeam_queue::ArrayQueue;
 use packet::Frame;
+use packet::frame::Gso;
 use packet::io::BURST;
+use packet::segment::{SegmentError, segment};
 use qos::shaper::{PortSpec, QueueCounters, Shaper};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// Frames that may wait in a port's ring.
@@ -21,9 +24,18 @@ const BURSTS: usize = 8;
 /// The shortest sleep for a departure: what falls due meanwhile leaves together. Well within the slack of shapers.
 pub(crate) const NAP_NS: u64 = 20_000;
 
+/// How long it may take to hand a batch of [`BURST`] frames to a device, in nanoseconds: part of what a bound promises.
+pub const BATCH_NS: u64 = 200_000;
+/// A large TCP frame is cut into its segments before it waits, where sending it as one would take longer at its queue's maximum rate than this part of the queue's bound,
+const PART_OF_BOUND: u64 = 8;
+/// or longer than so many nanoseconds.
+const LONGEST_NS: u64 = 500_000;
+
 /// A frame on its way to the owner.
 struct Arrival<F> {
     frame: F,
+    /// When it came.
+    at_ns: u64,
     queue: Option<u32>,
     flow: u32,
 }
@@ -38,6 +50,7 @@ pub(crate) struct Shaped<F: Frame> {
     next: ArrayQueue<(Shaper<F>, PortSpec)>,
     core: Mutex<(Shaper<F>, PortSpec)>,
     counters: Mutex<Counters>,
+    late_sent: AtomicU64,
 }
 
 fn counters_of<F>(shaper: &Shaper<F>) -> Counters {
@@ -53,6 +66,7 @@ impl<F: Frame> Shaped<F> {
             next: ArrayQueue::new(1),
             counters: Mutex::new(counters_of(&shaper)),
             core: Mutex::new((shaper, spec.clone())),
+            late_sent: AtomicU64::new(0),
         })
     }
 
@@ -68,6 +82,11 @@ impl<F: Frame> Shaped<F> {
         let counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
         let totals = counters.1.iter().map(QueueCounters::totals);
         counters.0.iter().copied().zip(totals).collect()
+    }
+
+    /// Frames that were handed to the device later than their queue's bound promises: the bound, the timer's slack and [`BATCH_NS`]. Only a worker that was stopped meanwhile sends so.
+    pub fn late_sent(&self) -> u64 {
+        self.late_sent.load(Ordering::Relaxed)
     }
 
     fn install(&self, core: &mut (Shaper<F>, PortSpec), next: (Shaper<F>, PortSpec)) {
@@ -118,9 +137,14 @@ impl<F: Frame> Way<F> {
     }
 
     /// Puts a frame on its way.
-    pub fn push(&self, frame: F, queue: Option<u32>, cell: &Cell) {
+    pub fn push(&self, frame: F, queue: Option<u32>, at_ns: u64, cell: &Cell) {
         let flow = flow_of(frame.head());
-        let arrival = Arrival { frame, queue, flow };
+        let arrival = Arrival {
+            frame,
+            at_ns,
+            queue,
+            flow,
+        };
         if self.shaped.ring.push(arrival).is_err() {
             return cell.drop(DropReason::ShaperRingFull, 1);
         }
@@ -144,17 +168,71 @@ impl<F: Frame> Way<F> {
     }
 }
 
+/// Gives a frame to the shaper, which counts what it refuses. A large TCP frame that would be in the way of others for long goes in segment by segment: then a queue that is full
+/// loses a packet and not a window, and nobody waits for 64 KiB.
+fn take_in<F: Frame>(shaper: &mut Shaper<F>, arrival: Arrival<F>, cell: &Cell) {
+    let Arrival {
+        frame,
+        at_ns,
+        queue,
+        flow,
+    } = arrival;
+    let place = shaper.place_of(queue);
+    let len = len_on_the_wire(&frame);
+    let offload = frame.offload();
+    if !matches!(offload.gso, Gso::Tcp4 | Gso::Tcp6) || !is_long(shaper, place, len) {
+        return drop(shaper.enqueue(place, frame, len, flow, at_ns));
+    }
+    let mut emit = |segment: F| {
+        let len = segment.len() as u32;
+        drop(shaper.enqueue(place, segment, len, flow, at_ns));
+    };
+    match segment(frame, &mut emit) {
+        Ok(_) => {}
+        Err(SegmentError::NoMemory { .. }) => cell.drop(DropReason::NoBuffer, 1),
+        // What is too strange to be cut is nothing that a device could send.
+        Err(_) => cell.drop(DropReason::TransmitFailed, 1),
+    }
+}
+
+/// Whether a frame takes so long that its segments had better go one by one.
+fn is_long<F>(shaper: &Shaper<F>, place: usize, len: u32) -> bool {
+    let limit_ns = shaper.promise_ns(place).map_or(LONGEST_NS, |promise| {
+        (promise / PART_OF_BOUND).min(LONGEST_NS)
+    });
+    shaper.time_ns(place, len) > limit_ns
+}
+
+/// Bytes of a frame once it has been cut: each segment of a TCP frame has headers of its own.
+fn len_on_the_wire<F: Frame>(frame: &F) -> u32 {
+    let (len, offload) = (frame.len(), frame.offload());
+    let segment = usize::from(offload.gso_size);
+    let start = usize::from(offload.csum_start);
+    let header = match offload.gso {
+        Gso::None => return len as u32,
+        Gso::Tcp4 | Gso::Tcp6 => {
+            let mut offset = [0];
+            if !frame.read_at(start + 12, &mut offset) {
+                return len as u32;
+            }
+            start + usize::from(offset[0] >> 4) * 4
+        }
+        Gso::UdpL4 => start + 8,
+    };
+    let segments = len.saturating_sub(header).div_ceil(segment.max(1)).max(1);
+    (len + (segments - 1) * header) as u32
+}
+
 impl<F: Frame> Egress<F> {
     /// The owner's part of a turn: takes frames in and lets frames go, for each port that is its own.
     #[cold]
     pub fn serve(&mut self, cell: &Cell) {
-        let now_ns = monotonic_ns();
         for at in 0..self.mine.len() {
-            self.serve_port(self.mine[at], now_ns, cell);
+            self.serve_port(self.mine[at], cell);
         }
     }
 
-    fn serve_port(&mut self, slot: u32, now_ns: u64, cell: &Cell) {
+    fn serve_port(&mut self, slot: u32, cell: &Cell) {
         let Some(shaped) = self.way(slot).map(|way| Arc::clone(&way.shaped)) else {
             return;
         };
@@ -167,23 +245,10 @@ impl<F: Frame> Egress<F> {
         let shaper = &mut core.0;
         let before = shaper.dropped();
         for arrival in std::iter::from_fn(|| shaped.ring.pop()).take(RING) {
-            let place = shaper.place_of(arrival.queue);
-            let len = arrival.frame.len() as u32;
-            // A frame that is refused goes back to where it came from here; the shaper has counted it.
-            drop(shaper.enqueue(place, arrival.frame, len, arrival.flow, now_ns));
+            take_in(shaper, arrival, cell);
         }
         for _ in 0..BURSTS {
-            let mut count = 0;
-            while count < BURST
-                && let Some(mut gone) = shaper.dequeue(now_ns)
-            {
-                if gone.mark {
-                    mark(&mut gone.handle);
-                }
-                self.push(slot, gone.handle, cell);
-                count += 1;
-            }
-            if count < BURST {
+            if self.depart(slot, shaper, &shaped.late_sent, cell) < BURST {
                 break;
             }
         }
@@ -193,7 +258,43 @@ impl<F: Frame> Egress<F> {
         if let Some(way) = self.way(slot) {
             way.due_ns = due;
         }
+    }
+
+    /// Sends a batch of what may leave; how many frames that were.
+    fn depart(
+        &mut self,
+        slot: u32,
+        shaper: &mut Shaper<F>,
+        late_sent: &AtomicU64,
+        cell: &Cell,
+    ) -> usize {
+        let now_ns = monotonic_ns();
+        let mut count = 0;
+        // How much longer frames may take, of those with a bound.
+        let mut left_ns = [u64::MAX; BURST];
+        let mut least_ns = u64::MAX;
+        while count < BURST
+            && let Some(mut gone) = shaper.dequeue(now_ns)
+        {
+            if let Some(promise_ns) = shaper.promise_ns(gone.queue) {
+                left_ns[count] = (promise_ns + BATCH_NS).saturating_sub(gone.waited_ns);
+                least_ns = least_ns.min(left_ns[count]);
+            }
+            if gone.mark {
+                mark(&mut gone.handle);
+            }
+            self.push(slot, gone.handle, cell);
+            count += 1;
+        }
         self.flush_port(slot, cell);
+        if least_ns != u64::MAX {
+            let took_ns = monotonic_ns().saturating_sub(now_ns);
+            if took_ns > least_ns {
+                let late = left_ns.iter().filter(|left| took_ns > **left).count();
+                late_sent.fetch_add(late as u64, Ordering::Relaxed);
+            }
+        }
+        count
     }
 
     /// A port is no longer shaped: what waits leaves at once.

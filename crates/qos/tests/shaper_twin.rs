@@ -109,6 +109,7 @@ fn port() -> impl Strategy<Value = PortSpec> {
                 (port.burst, port.overhead, port.slack_ns, port.flows) =
                     (burst, overhead, slack_ns, flows);
                 (port.limit_packets, port.default_queue) = (limit_packets, default);
+                port.catch_up_ns = slack_ns * 10;
                 let part = |share: u64, of: u64| (u128::from(of) * u128::from(share) / 1000) as u64;
                 // Queues with other numbers come and go when the port changes, the default one stays.
                 let mut chosen: Vec<_> = queues

@@ -97,6 +97,12 @@ impl<F: Frame + 'static> Datapath<F> {
         Ok(totals)
     }
 
+    /// Frames that a shaped port has sent later than its queues' bounds promise.
+    pub fn late_sent(&self, id: PortId) -> Result<u64, Error> {
+        let port = self.port(id)?;
+        Ok(port.shaped.as_ref().map_or(0, |shaped| shaped.late_sent()))
+    }
+
     /// What the queues of a shaped port have done, by their numbers; empty where it is not shaped.
     pub fn shaping(&self, id: PortId) -> Result<Vec<(u32, qos::shaper::QueueTotals)>, Error> {
         let port = self.port(id)?;

@@ -3,8 +3,8 @@
 //! Tokens are counted in billionths of a bit, of which a rate of R bit/s brings exactly R in each nanosecond: no rounding, hence no drift, and no division where tokens are spent.
 //! A class may send while its bucket is not in debt, and a packet may lead it into debt; so the rate is exact whatever the packets' sizes.
 //!
-//! A bucket holds its burst. While a class has packets waiting it may hold a little more, what comes within the timer's slack: being woken late is not the class's fault, and what
-//! it could not send meanwhile is sent after.
+//! A bucket holds its burst. While a class has packets waiting it may hold more, what comes within some milliseconds: who sends is woken late, and stopped for whole milliseconds where
+//! others want the processor. That is not the class's fault, and what it could not send meanwhile is sent after. With what comes within 60 us a class of 1 Gbit/s had 3% less.
 
 /// Billionths of a bit in a bit.
 pub(crate) const NANOBITS: i64 = 1_000_000_000;
@@ -56,9 +56,9 @@ fn until_paid(level: i64, rate: u64) -> u64 {
 
 impl Credit {
     /// Full buckets. `burst` in bits; a guaranteed rate of 0 is one that has never anything.
-    pub fn new(rate: u64, max_rate: u64, burst: u64, slack_ns: u64, now_ns: u64) -> Credit {
+    pub fn new(rate: u64, max_rate: u64, burst: u64, catch_up_ns: u64, now_ns: u64) -> Credit {
         let burst = burst as i64 * NANOBITS;
-        let depth = |rate: u64| burst + (rate * slack_ns) as i64;
+        let depth = |rate: u64| burst + (rate * catch_up_ns) as i64;
         let nothing = rate == 0;
         Credit {
             own: if nothing { -1 } else { burst },
@@ -85,14 +85,16 @@ impl Credit {
 
     /// Packets come after none had waited: no more than the burst is left.
     #[inline(always)]
-    pub fn wake(&mut self, slack_ns: u64, now_ns: u64) {
+    pub fn wake(&mut self, catch_up_ns: u64, now_ns: u64) {
         self.fill(now_ns);
         if self.rate != 0 {
-            self.own = self.own.min(self.own_depth - (self.rate * slack_ns) as i64);
+            self.own = self
+                .own
+                .min(self.own_depth - (self.rate * catch_up_ns) as i64);
         }
         self.limit = self
             .limit
-            .min(self.limit_depth - (self.max_rate * slack_ns) as i64);
+            .min(self.limit_depth - (self.max_rate * catch_up_ns) as i64);
     }
 
     /// Takes over what another had: its debts, and tokens as far as they fit.

@@ -186,13 +186,14 @@ pub struct Shaper<H> {
     dropped: u64,
     limit_packets: u32,
     slack_ns: u64,
+    catch_up_ns: u64,
 }
 
 impl<H> Shaper<H> {
     /// An empty shaper, buckets full.
     pub fn new(spec: &PortSpec, now_ns: u64) -> Result<Shaper<H>, SpecError> {
         spec.check()?;
-        let slack = spec.slack_ns;
+        let catch_up = spec.catch_up_ns;
         let numbers = Numbers::new(&spec.queues);
         let tenant_at: std::collections::HashMap<u32, u32> = spec
             .tenants
@@ -210,7 +211,7 @@ impl<H> Shaper<H> {
                 let max = queue.max_rate.min(spec.max_rate);
                 let bound = queue.max_latency_ns.unwrap_or(u64::MAX);
                 Leaf {
-                    credit: Credit::new(queue.min_rate, max, queue.burst, slack, now_ns),
+                    credit: Credit::new(queue.min_rate, max, queue.burst, catch_up, now_ns),
                     tenant: tenant_of(queue),
                     priority: queue.priority,
                     placed: 0,
@@ -234,7 +235,7 @@ impl<H> Shaper<H> {
                     tenant.min_rate,
                     tenant.max_rate.min(spec.max_rate),
                     tenant.burst,
-                    slack,
+                    catch_up,
                     now_ns,
                 ),
                 feeds: Feeds::EMPTY,
@@ -250,7 +251,7 @@ impl<H> Shaper<H> {
         Ok(Shaper {
             leaves: leaves.collect(),
             tenants: tenants.collect(),
-            root: Credit::new(spec.max_rate, spec.max_rate, spec.burst, slack, now_ns),
+            root: Credit::new(spec.max_rate, spec.max_rate, spec.burst, catch_up, now_ns),
             feeds: Feeds::EMPTY,
             own: Feeds::EMPTY,
             tenants_own: Feeds::EMPTY,
@@ -267,7 +268,8 @@ impl<H> Shaper<H> {
             waiting: 0,
             dropped: 0,
             limit_packets: spec.limit_packets,
-            slack_ns: slack,
+            slack_ns: spec.slack_ns,
+            catch_up_ns: catch_up,
         })
     }
 
@@ -292,6 +294,17 @@ impl<H> Shaper<H> {
     /// Who is watched, for predictions; any thread may ask and read.
     pub fn watch(&self) -> &Arc<Watch> {
         &self.watch
+    }
+
+    /// How long a packet of the queue at this place may wait before it is handed on, in nanoseconds: the queue's bound and the timer's slack. None without a bound.
+    pub fn promise_ns(&self, queue: usize) -> Option<u64> {
+        let bound = self.leaves[queue].bound_ns;
+        (bound != u64::MAX).then(|| bound + self.slack_ns)
+    }
+
+    /// How long so many bytes of the queue at this place take by its maximum rate, in nanoseconds.
+    pub fn time_ns(&self, queue: usize, bytes: u32) -> u64 {
+        u64::from(bytes) * 8 * 1_000_000_000 / self.leaves[queue].credit.max_rate
     }
 
     /// Packets that wait.
@@ -330,13 +343,13 @@ impl<H> Shaper<H> {
         if let Some(cell) = self.watch.of(queue) {
             cell.arrive(cost, now_ns);
         }
-        let slack_ns = self.slack_ns;
+        let catch_up_ns = self.catch_up_ns;
         let leaf = &mut self.leaves[queue];
         let flows = &mut self.flows[queue << self.flow_bits..][..1 << self.flow_bits];
         let ahead = leaf.backlog.ahead_of(flows, bucket);
         let idle = leaf.backlog.packets == 0;
         if idle {
-            leaf.credit.wake(slack_ns, now_ns);
+            leaf.credit.wake(catch_up_ns, now_ns);
         }
         let refused = if leaf.bound_ns != u64::MAX && leaf.is_over_bound(ahead, now_ns) {
             Some(DropReason::OverBound)
@@ -356,7 +369,7 @@ impl<H> Shaper<H> {
             return Err(Refused { handle, reason });
         }
         if self.waiting == 0 {
-            self.root.wake(slack_ns, now_ns);
+            self.root.wake(catch_up_ns, now_ns);
         }
         let taken = Taken {
             handle,

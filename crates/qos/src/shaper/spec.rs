@@ -13,6 +13,8 @@ pub const MAX_BURST: u64 = 2_000_000_000;
 pub const MAX_LATENCY_NS: u64 = 4_000_000_000;
 /// Longest timer slack, in nanoseconds.
 pub const MAX_SLACK_NS: u64 = 1_000_000;
+/// Longest time that may be made good, in nanoseconds.
+pub const MAX_CATCH_UP_NS: u64 = 10_000_000;
 /// Most queues.
 pub const MAX_QUEUES: usize = 1 << 20;
 /// Most tenants.
@@ -93,6 +95,8 @@ pub struct PortSpec {
     pub overhead: i32,
     /// How late a timer may wake who sends, in nanoseconds.
     pub slack_ns: u64,
+    /// How much of what could not be sent in time is sent afterwards, in nanoseconds of the rates: as long as packets wait, tokens of so much time are kept.
+    pub catch_up_ns: u64,
     /// Packets that may wait in all queues together.
     pub limit_packets: u32,
     /// Flows that a queue tells apart: 1 to 64, a power of two.
@@ -113,6 +117,7 @@ impl PortSpec {
             burst: 1514 * 8,
             overhead: 0,
             slack_ns: 60_000,
+            catch_up_ns: 4_000_000,
             limit_packets: 16_384,
             flows: 64,
             default_queue: 0,
@@ -252,6 +257,12 @@ impl PortSpec {
         }
         if self.slack_ns > MAX_SLACK_NS {
             return Err(SpecError::Range("a timer slack", self.slack_ns as i64));
+        }
+        if self.catch_up_ns > MAX_CATCH_UP_NS {
+            return Err(SpecError::Range(
+                "a time to catch up",
+                self.catch_up_ns as i64,
+            ));
         }
         if !self.flows.is_power_of_two() || self.flows > 64 {
             return Err(SpecError::Range("a number of flows", self.flows.into()));

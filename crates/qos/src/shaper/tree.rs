@@ -93,13 +93,13 @@ impl<H> Shaper<H> {
         if tenant == NONE {
             return act(&mut self.feeds, &mut self.links, priority, link);
         }
-        let slack_ns = self.slack_ns;
+        let catch_up_ns = self.catch_up_ns;
         let state = &mut self.tenants[tenant as usize];
         let before = state.feeds.filled;
         act(&mut state.feeds, &mut self.links, priority, link);
         if before != state.feeds.filled {
             if before == 0 {
-                state.credit.wake(slack_ns, now_ns);
+                state.credit.wake(catch_up_ns, now_ns);
             }
             self.place_tenant(tenant as usize);
         }

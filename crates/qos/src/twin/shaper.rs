@@ -21,20 +21,20 @@ struct Tokens {
     rate: i128,
     max_rate: i128,
     burst: i128,
-    slack: i128,
+    catch_up: i128,
     own: i128,
     limit: i128,
     at: u64,
 }
 
 impl Tokens {
-    fn new(rate: u64, max_rate: u64, burst: u64, slack_ns: u64, now: u64) -> Tokens {
+    fn new(rate: u64, max_rate: u64, burst: u64, catch_up_ns: u64, now: u64) -> Tokens {
         let burst = i128::from(burst) * NANOBITS;
         Tokens {
             rate: rate.into(),
             max_rate: max_rate.into(),
             burst,
-            slack: slack_ns.into(),
+            catch_up: catch_up_ns.into(),
             own: if rate == 0 { -1 } else { burst },
             limit: burst,
             at: now,
@@ -45,10 +45,10 @@ impl Tokens {
         let passed = i128::from(now.saturating_sub(self.at));
         self.at = self.at.max(now);
         if self.rate != 0 {
-            self.own = (self.own + passed * self.rate).min(self.burst + self.slack * self.rate);
+            self.own = (self.own + passed * self.rate).min(self.burst + self.catch_up * self.rate);
         }
         self.limit =
-            (self.limit + passed * self.max_rate).min(self.burst + self.slack * self.max_rate);
+            (self.limit + passed * self.max_rate).min(self.burst + self.catch_up * self.max_rate);
     }
 
     fn wake(&mut self, now: u64) {
@@ -95,9 +95,9 @@ impl Tokens {
         old.fill(now);
         self.at = self.at.max(old.at);
         if self.rate != 0 && old.rate != 0 {
-            self.own = old.own.min(self.burst + self.slack * self.rate);
+            self.own = old.own.min(self.burst + self.catch_up * self.rate);
         }
-        self.limit = old.limit.min(self.burst + self.slack * self.max_rate);
+        self.limit = old.limit.min(self.burst + self.catch_up * self.max_rate);
     }
 }
 
@@ -286,7 +286,7 @@ impl Flow {
 impl Shaper {
     /// An empty one; the shape is taken to be one that can be.
     pub fn new(spec: &PortSpec, now: u64) -> Shaper {
-        let slack = spec.slack_ns;
+        let catch_up = spec.catch_up_ns;
         let tenants: Vec<Tenant> = spec
             .tenants
             .iter()
@@ -296,7 +296,7 @@ impl Shaper {
                     tenant.min_rate,
                     tenant.max_rate.min(spec.max_rate),
                     tenant.burst,
-                    slack,
+                    catch_up,
                     now,
                 ),
                 share: Share::default(),
@@ -314,7 +314,7 @@ impl Shaper {
                     queue.min_rate,
                     queue.max_rate.min(spec.max_rate),
                     queue.burst,
-                    slack,
+                    catch_up,
                     now,
                 ),
                 spec: queue.clone(),
@@ -326,7 +326,7 @@ impl Shaper {
             })
             .collect();
         let mut shaper = Shaper {
-            root: Tokens::new(spec.max_rate, spec.max_rate, spec.burst, slack, now),
+            root: Tokens::new(spec.max_rate, spec.max_rate, spec.burst, catch_up, now),
             spec: spec.clone(),
             queues,
             tenants,
