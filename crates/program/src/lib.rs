@@ -30,8 +30,6 @@ pub mod table;
 mod tuple;
 pub mod walk;
 
-pub use tuple::prefetch;
-
 use counters::Counters;
 use epoch::Domain;
 

@@ -123,28 +123,35 @@ pub(crate) struct TupleEntry {
     pub tuple: Arc<Tuple>,
     /// The highest precedence of its rules when the list was made.
     pub max_priority: u32,
-    /// Bits in which all of its rules agree, of one word: a packet that differs in one of them has no rule here, and a hash table that is large need not be
-    /// looked at. To look at a small one costs less than to ask.
-    pub agreed: MatchWord,
-    /// Those of a second word, where the two words are all that its rules look at and they agree in all of it: then all packets that have these bits
-    /// meet the same rule.
-    pub single: Option<MatchWord>,
+    /// Bits in which all of its rules agree, the most telling first: a packet that differs in one of them has no rule here, and a hash table that is large
+    /// need not be looked at. To look at a small one costs less than to ask.
+    pub agreed: Box<[MatchWord]>,
+    /// Whether these are all that its rules look at: then all packets that have them meet the same rule.
+    pub single: bool,
 }
 
 impl TupleEntry {
     /// Whether the hash table is looked at for a key.
     pub fn admits(&self, key: &impl Words) -> bool {
-        match self.single {
-            Some(second) => has_bits(key, self.agreed) && has_bits(key, second),
-            None => !self.tuple.view().is_large() || has_bits(key, self.agreed),
-        }
+        !self.single && !self.tuple.view().is_large() || key.has(&self.agreed)
+    }
+
+    /// The best rule in force of a tuple in which all rules match the same.
+    pub fn only(&self, epoch: Epoch) -> Option<&Rule> {
+        debug_assert!(self.single);
+        let (tuple, example) = (self.tuple.view(), Example(&self.agreed));
+        tuple.find(tuple.hash(&example), &example, epoch)
     }
 }
 
-/// Whether a key has these bits.
-#[inline(always)]
-fn has_bits(key: &impl Words, bits: MatchWord) -> bool {
-    key.word(bits.word) & bits.mask == bits.value
+/// A key of which only these bits are known.
+struct Example<'a>(&'a [MatchWord]);
+
+impl Words for Example<'_> {
+    fn word(&self, index: u8) -> u64 {
+        let known = self.0.iter().find(|word| word.word == index);
+        known.map_or(0, |word| word.value)
+    }
 }
 
 /// The words that say best what kind of packet it is: protocol and ports, then ingress port, Ethernet type and VLAN.
@@ -184,7 +191,7 @@ struct Published {
     shape: Shape,
     /// What of a packet it looks at.
     reads: Reads,
-    /// The matches of a short list that looks at hot words only.
+    /// The matches of a short list, or the agreed bits of a few tuples, that look at hot words only.
     patterns: Option<Box<[packet::hot::Pattern]>>,
 }
 
@@ -500,7 +507,19 @@ fn lookup_tuples<'k, 'g, K: Words + 'k>(
     epoch: Epoch,
     out: &mut [Option<&'g Rule>],
 ) {
-    let mut pending: SmallVec<[u8; LOOKUP_MAX]> = (0..out.len() as u8).collect();
+    let all = (0..out.len() as u8).collect();
+    lookup_pending(tuples, all, key, epoch, out);
+}
+
+/// [`lookup_tuples`] for some packets of a burst.
+#[inline(always)]
+fn lookup_pending<'k, 'g, K: Words + 'k>(
+    tuples: &'g [TupleEntry],
+    mut pending: SmallVec<[u8; LOOKUP_MAX]>,
+    key: &impl Fn(usize) -> &'k K,
+    epoch: Epoch,
+    out: &mut [Option<&'g Rule>],
+) {
     let mut hashes = [0_u64; LOOKUP_MAX];
     for entry in tuples {
         // What was found may already beat every rule of this tuple and of those after it.
@@ -511,7 +530,7 @@ fn lookup_tuples<'k, 'g, K: Words + 'k>(
             return;
         }
         let tuple = entry.tuple.view();
-        if entry.single.is_some() || tuple.is_large() {
+        if entry.single || tuple.is_large() {
             lookup_admitted(entry, &pending, key, epoch, out);
             continue;
         }
@@ -544,29 +563,34 @@ fn lookup_admitted<'k, 'g, K: Words + 'k>(
     out: &mut [Option<&'g Rule>],
 ) {
     let mut hashes = [0_u64; LOOKUP_MAX];
-    let mut admitted: SmallVec<[u8; LOOKUP_MAX]> = SmallVec::new();
-    for index in pending {
-        if has_bits(key(usize::from(*index)), entry.agreed) {
-            admitted.push(*index);
-        }
-    }
-    if let Some(second) = entry.single {
-        admitted.retain(|index| has_bits(key(usize::from(*index)), second));
-        if let Some(first) = admitted.first() {
-            let (tuple, like) = (entry.tuple.view(), key(usize::from(*first)));
-            let rule = tuple.find(tuple.hash(like), like, epoch);
-            for index in &admitted {
+    let mut admitted = [0_u8; LOOKUP_MAX];
+    let mut count = 0;
+    let tuple = entry.tuple.view();
+    if entry.single {
+        let mut rule = None;
+        for index in pending {
+            if key(usize::from(*index)).has(&entry.agreed) {
+                if count == 0 {
+                    (count, rule) = (1, entry.only(epoch));
+                }
                 take_better(&mut out[usize::from(*index)], rule);
             }
         }
         return;
     }
-    let tuple = entry.tuple.view();
-    for (index, hash) in admitted.iter().zip(&mut hashes) {
-        *hash = tuple.hash(key(usize::from(*index)));
-        tuple.prefetch(*hash);
+    for index in pending {
+        let key = key(usize::from(*index));
+        if key.has(&entry.agreed) {
+            let hash = tuple.hash(key);
+            tuple.prefetch(hash);
+            (admitted[count], hashes[count]) = (*index, hash);
+            count += 1;
+        }
     }
-    for (index, hash) in admitted.iter().zip(hashes) {
+    for hash in &hashes[..count] {
+        tuple.prefetch_rule(*hash);
+    }
+    for (index, hash) in admitted[..count].iter().zip(hashes) {
         let at = usize::from(*index);
         take_better(&mut out[at], tuple.find(hash, key(at), epoch));
     }
@@ -712,18 +736,11 @@ impl TupleWriter {
             let telling = TELLING.iter().position(|telling| *telling == word.word);
             (telling.unwrap_or(TELLING.len()), word.word)
         });
-        let nothing = MatchWord {
-            word: 0,
-            mask: 0,
-            value: 0,
-        };
-        let place = |index| agreed.get(index).copied().unwrap_or(nothing);
-        let single = words.len() <= 2 && self.agreed.iter().zip(words).all(whole);
         Some(TupleEntry {
             tuple: Arc::clone(&self.shared),
             max_priority: self.highest()?,
-            agreed: place(0),
-            single: single.then(|| place(1)),
+            agreed: agreed.as_slice().into(),
+            single: self.agreed.iter().zip(words).all(whole),
         })
     }
 
@@ -749,11 +766,7 @@ enum TableWriter {
 /// The writer's side of a list of tuples: all linked rules by mask.
 #[derive(Default)]
 pub(crate) struct TupleWriters {
-    tuples: Vec<TupleWriter>,
-    /// Where each set of masks stands among them.
-    places: HashMap<Box<[(u8, u64)]>, usize, Keyed>,
-    /// Where the rule that came last went: most likely the next one goes there too.
-    last: usize,
+    tuples: HashMap<Box<[(u8, u64)]>, TupleWriter, Keyed>,
     rules: usize,
 }
 
@@ -768,55 +781,40 @@ impl TupleWriters {
     }
 
     fn writers(&self) -> impl Iterator<Item = &TupleWriter> {
-        self.tuples.iter()
+        self.tuples.values()
     }
 
     fn writers_mut(&mut self) -> impl Iterator<Item = &mut TupleWriter> {
-        self.tuples.iter_mut()
-    }
-
-    /// Where the tuple of rules with this match's masks stands.
-    fn place(&self, matching: &Match) -> Option<usize> {
-        let last = self.tuples.get(self.last);
-        if last.is_some_and(|writer| writer.shared.takes(matching)) {
-            return Some(self.last);
-        }
-        self.places.get(&*mask_of(matching)).copied()
-    }
-
-    /// Fetches what linking a rule with this match will look at.
-    pub fn expect(&self, matching: &Match) {
-        if let Some(place) = self.place(matching) {
-            self.tuples[place].shared.expect(matching);
-        }
+        self.tuples.values_mut()
     }
 
     /// The writer of this tuple, unless it has gone.
     fn writer_of(&mut self, tuple: &Arc<Tuple>) -> Option<&mut TupleWriter> {
-        let place = *self.places.get(tuple.words())?;
-        let writer = &mut self.tuples[place];
+        let writer = self.tuples.get_mut(tuple.words())?;
         Arc::ptr_eq(&writer.shared, tuple).then_some(writer)
     }
 
     /// Links a rule.
     pub fn link(&mut self, program: &Program, rule: RuleRef) -> Linked<'_> {
         self.rules += 1;
-        self.last = self.place(rule.matching()).unwrap_or_else(|| {
-            let mask = mask_of(rule.matching()).to_vec();
-            self.places.insert(mask.into(), self.tuples.len());
-            self.tuples.push(TupleWriter::new(rule.matching()));
-            self.tuples.len() - 1
-        });
-        self.tuples[self.last].link(program, rule)
+        let mask = mask_of(rule.matching());
+        if !self.tuples.contains_key(&*mask) {
+            let first = TupleWriter::new(rule.matching());
+            self.tuples.insert(mask.to_vec().into(), first);
+        }
+        let Some(writer) = self.tuples.get_mut(&*mask) else {
+            unreachable!("it was put there just now");
+        };
+        writer.link(program, rule)
     }
 
     /// Unlinks a rule; true when the published list of tuples must be made anew.
     pub fn unlink(&mut self, rule: RuleRef) -> bool {
         self.rules -= 1;
-        let Some(place) = self.place(rule.matching()) else {
+        let mask = mask_of(rule.matching());
+        let Some(writer) = self.tuples.get_mut(&*mask) else {
             return false;
         };
-        let writer = &mut self.tuples[place];
         let priority = rule.rule().spec.priority;
         let highest = writer.highest();
         if let Some(count) = writer.priorities.get_mut(&priority) {
@@ -828,29 +826,25 @@ impl TupleWriters {
         writer.shared.remove(rule.0);
         let lowered = highest != writer.highest();
         if writer.priorities.is_empty() {
-            self.places.remove(writer.shared.words());
-            self.tuples.swap_remove(place);
-            // The one that was the last stands here now.
-            if let Some(moved) = self.tuples.get(place)
-                && let Some(its) = self.places.get_mut(moved.shared.words())
-            {
-                *its = place;
-            }
+            self.tuples.remove(&*mask);
         }
         lowered
     }
 
     /// The tuples, in order of precedence.
     pub fn entries(&self) -> Box<[TupleEntry]> {
-        let mut entries: Vec<TupleEntry> =
-            self.tuples.iter().filter_map(TupleWriter::entry).collect();
+        let mut entries: Vec<TupleEntry> = self
+            .tuples
+            .values()
+            .filter_map(TupleWriter::entry)
+            .collect();
         entries.sort_by_key(|entry| std::cmp::Reverse(entry.max_priority));
         entries.into()
     }
 
     pub fn rules(&self) -> Vec<RuleRef> {
         self.tuples
-            .iter()
+            .values()
             .flat_map(|writer| writer.shared.rules())
             .map(RuleRef)
             .collect()
@@ -1054,13 +1048,6 @@ impl BridgeWriter {
             && let Some(counter) = self.bridge.program.counters.allocate()
         {
             slot.counter.store(counter.0, Ordering::Release);
-        }
-    }
-
-    /// Says that a rule with this match will be inserted soon, so that what that looks at is fetched from memory meanwhile.
-    pub fn expect(&self, table: u8, matching: &Match) {
-        if let Some(TableWriter::Many(shaping)) = self.tables.get(&table) {
-            shaping.expect(matching);
         }
     }
 

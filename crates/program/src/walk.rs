@@ -13,6 +13,7 @@ mod front;
 mod groups;
 mod hold;
 mod meters;
+mod rewrite;
 mod straight;
 mod ways;
 

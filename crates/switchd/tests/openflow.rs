@@ -34,7 +34,7 @@ use std::rc::Rc;
 use std::sync::mpsc;
 use std::time::Duration;
 use switchd::openflow::{
-    BundleFailure, ControllerSettings, FlowDump, LocalFuture, OpenFlow, Switch, WatchedRules,
+    ControllerSettings, FlowDump, LocalFuture, OpenFlow, Switch, WatchedRules,
 };
 use switchd::streams::{Tls, TlsFiles};
 
@@ -208,18 +208,17 @@ impl Switch for Rules {
     }
     fn bundle(
         &self,
-        pieces: &mut dyn Iterator<Item = Vec<Message>>,
+        messages: &mut dyn Iterator<Item = Message>,
         version: Version,
-    ) -> Result<(), BundleFailure> {
+    ) -> Result<(), Error> {
         let before = self.rules.borrow().clone();
-        for (message, what) in pieces.flatten().enumerate() {
-            let done = match what {
-                Message::FlowMod { change, .. } => self.flow_mod(&change, version),
-                _ => Err(Error::BundleMessageUnsupported),
+        for message in messages {
+            let Message::FlowMod { change, .. } = message else {
+                return Err(Error::BundleMessageUnsupported);
             };
-            if let Err(error) = done {
+            if let Err(error) = self.flow_mod(&change, version) {
                 *self.rules.borrow_mut() = before;
-                return Err(BundleFailure { message, error });
+                return Err(error);
             }
         }
         Ok(())

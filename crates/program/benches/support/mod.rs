@@ -188,6 +188,75 @@ pub fn rewrite() -> Vec<Op> {
     ]
 }
 
+/// What a switch looks its packets up in when a hundred thousand rules have come that they do not meet.
+pub fn strangers(count: u32) -> Rules {
+    let mut rules = one_service();
+    rules.extend((0..count).map(|index| {
+        let mut matching = Match::any();
+        matching.set_exact(Field::EthType, 0x0800);
+        matching.set_exact(Field::IpProto, 6);
+        matching.set_exact(Field::Ipv4Src, u128::from(0x1400_0000 + index));
+        matching.set_exact(Field::Ipv4Dst, u128::from(0x1e00_0000 + index % 65536));
+        matching.set_exact(Field::TcpDst, u128::from(index % 1000 + 1));
+        (0, matching, 100, vec![Op::Output(2)])
+    }));
+    rules
+}
+
+/// A router: prefixes as long as those of the Internet's table, a next hop of 256 for each. TTLs are set and not decremented, since the frames go round.
+pub fn router(count: usize) -> Rules {
+    let lengths = [
+        24, 24, 24, 24, 24, 24, 24, 24, 24, 23, 22, 23, 22, 21, 20, 19, 18, 16, 32, 14,
+    ];
+    let mut seen = std::collections::HashSet::new();
+    let mut number = 0x9e37_79b9_u64;
+    let mut rules = Rules::new();
+    while rules.len() < count {
+        number ^= number << 13;
+        number ^= number >> 7;
+        number ^= number << 17;
+        let length = lengths[(number >> 40) as usize % lengths.len()];
+        let mask = u32::MAX << (32 - length);
+        let address = (number as u32 & 0x7fff_ffff) & mask;
+        if !seen.insert((address, length)) {
+            continue;
+        }
+        let mut matching = Match::any();
+        matching.set_exact(Field::EthType, 0x0800);
+        matching.set(Field::Ipv4Dst, &address.to_be_bytes(), &mask.to_be_bytes());
+        let hop = u128::from(number >> 50 & 0xff);
+        let steps = vec![
+            set(Field::IpTtl, 63),
+            set(Field::EthSrc, 0x0200_0000_0200),
+            set(Field::EthDst, 0x0200_0000_0100 + hop),
+            Op::Output(2 + (hop & 1) as u32),
+        ];
+        rules.push((0, matching, 100 + length, steps));
+    }
+    rules
+}
+
+/// Frames of flows to addresses that these prefixes hold.
+pub fn routed(count: usize, rules: &Rules) -> Vec<Buffer> {
+    let destination = |index: usize| {
+        let (_, matching, _, _) = &rules[index * 7919 % rules.len()];
+        let word = packet::key::at::IPV4_DST / 8;
+        let mut bytes = [0; 8];
+        if let Some(word) = matching
+            .words()
+            .iter()
+            .find(|other| usize::from(other.word) == word)
+        {
+            bytes = word.value.to_ne_bytes();
+        }
+        let from = packet::key::at::IPV4_DST % 8;
+        u32::from_be_bytes(bytes[from..from + 4].try_into().unwrap())
+    };
+    (0..count)
+        .map(|index| frame(0x0a00_0000 + index as u32, destination(index), 1024, 80))
+        .collect()
+}
+
 /// The case of this name of `make bench`: port security, routing by 256 prefixes, an access list. TTLs are set and not
 /// decremented, since the frames go round.
 pub fn l2l3() -> Rules {
@@ -248,9 +317,12 @@ impl Switch {
         let mut writer = BridgeWriter::new(Arc::clone(&bridge));
         let reader = program.domain.reader().unwrap();
         program.counters.add_worker(reader.index());
+        let mut lists = std::collections::HashMap::new();
         for (table, matching, priority, ops) in rules {
             let counter = program.counters.allocate().unwrap();
-            let ops = Arc::new(OpList::new(ops.clone()));
+            // Lists are shared by rules that do the same, as in a switch.
+            let list = lists.entry(format!("{ops:?}"));
+            let ops = Arc::clone(list.or_insert_with(|| Arc::new(OpList::new(ops.clone()))));
             writer.insert(
                 *table,
                 RuleSpec {

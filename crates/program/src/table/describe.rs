@@ -183,11 +183,12 @@ impl TupleWriters {
             masks,
             typical: visit(self.visited()),
             worst: visit(masks as f64),
-            bytes: self.tuples.iter().map(|writer| writer.shared.bytes()).sum(),
-            why: format!(
-                "{why}; {}",
-                fields(self.tuples.iter().map(|writer| writer.shared.words()))
-            ),
+            bytes: self
+                .tuples
+                .values()
+                .map(|writer| writer.shared.bytes())
+                .sum(),
+            why: format!("{why}; {}", fields(self.tuples.keys().map(|mask| &**mask))),
         }
     }
 
@@ -195,14 +196,14 @@ impl TupleWriters {
     /// packet's, and its own.
     fn visited(&self) -> f64 {
         let mut rules: BTreeMap<u32, usize> = BTreeMap::new();
-        for writer in &self.tuples {
+        for writer in self.tuples.values() {
             for (priority, count) in &writer.priorities {
                 *rules.entry(*priority).or_default() += count;
             }
         }
         let mut highest: Vec<u32> = self
             .tuples
-            .iter()
+            .values()
             .filter_map(super::TupleWriter::highest)
             .collect();
         highest.sort_unstable();

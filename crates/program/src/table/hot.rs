@@ -4,19 +4,26 @@
 //! only, which fit one cache line a packet ([`HotWords`]); some look at nothing but the ingress port, and one answer holds for the whole burst. What a
 //! table reads is told when its shape is made ([`Reads`]), and the burst's way in (`walk::front`) goes by it.
 
+#[cfg(test)]
+mod tests;
+
 use super::{
-    Bridge, LINEAR_MAX, LOOKUP_MAX, LinearEntry, NO_COUNTER, Published, Shape, linear,
-    lookup_trees, lookup_tuples,
+    Bridge, LINEAR_MAX, LOOKUP_MAX, LinearEntry, NO_COUNTER, Published, Shape, TupleEntry, linear,
+    lookup_pending, lookup_trees, lookup_tuples,
 };
 use crate::counters::{CounterId, WorkerCounters};
-use crate::epoch::Guard;
+use crate::epoch::{Epoch, Guard};
 use crate::rule::Rule;
 use crate::tuple::Words;
 pub(crate) use packet::hot::HotWords;
 use packet::hot::{NO_PATTERN, Pattern};
 use packet::key::at;
 use packet::{FlowKey, WordSet};
+use smallvec::SmallVec;
 use std::sync::atomic::Ordering;
+
+/// Most tuples whose agreed bits packets are compared with while they are read.
+const GATES_MAX: usize = 8;
 
 /// What a table's lookup looks at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -75,6 +82,7 @@ impl Published {
         };
         let patterns = match &shape {
             Shape::Linear(entries) if reads != Reads::Deep => patterns(entries),
+            Shape::Tuples(tuples) if reads != Reads::Deep => gates(tuples),
             _ => None,
         };
         Published {
@@ -97,24 +105,95 @@ fn patterns(entries: &[LinearEntry]) -> Option<Box<[Pattern]>> {
     entries.iter().map(pattern).collect()
 }
 
-/// A short list of rules over the hot words, all in force.
+/// The bits in which each of a few tuples' rules agree as patterns over the hot words.
+fn gates(tuples: &[TupleEntry]) -> Option<Box<[Pattern]>> {
+    if tuples.len() > GATES_MAX {
+        return None;
+    }
+    let gate = |entry: &TupleEntry| {
+        let words = entry.agreed.iter();
+        Pattern::of(words.map(|word| (word.word, word.mask, word.value)))
+    };
+    tuples.iter().map(gate).collect()
+}
+
+/// A table over the hot words whose packets are compared with patterns while they are read.
 #[derive(Clone, Copy)]
 pub(crate) struct Patterned<'g> {
-    /// Their matches, in order of precedence.
+    /// In order of precedence.
     pub patterns: &'g [Pattern],
-    entries: &'g [LinearEntry],
+    behind: Behind<'g>,
+}
+
+/// What patterns stand for.
+#[derive(Clone, Copy)]
+enum Behind<'g> {
+    /// Each for a rule, all in force.
+    Rules(&'g [LinearEntry]),
+    /// Each for a tuple: a packet has no rule in those before its first one.
+    Tuples(&'g [TupleEntry], Epoch),
 }
 
 impl<'g> Patterned<'g> {
-    /// The rule of pattern `index`; None for [`NO_PATTERN`].
+    /// Whether each pattern is a rule's.
+    #[inline(always)]
+    pub fn is_list(&self) -> bool {
+        matches!(self.behind, Behind::Rules(_))
+    }
+
+    /// The rule that packets meet whose first pattern is `index`, or [`NO_PATTERN`], if that tells: Some(None) for no rule, None where it does not tell.
+    #[inline(always)]
+    pub fn decided(&self, index: u8) -> Option<Option<&'g Rule>> {
+        match self.behind {
+            Behind::Rules(_) => Some(self.rule(index)),
+            Behind::Tuples(..) if index == NO_PATTERN => Some(None),
+            Behind::Tuples(tuples, epoch) => {
+                let at = usize::from(index);
+                let entry = tuples.get(at).filter(|entry| entry.single)?;
+                let rule = entry.only(epoch);
+                let is_best = rule.is_some_and(|rule| rule.spec.priority >= entry.max_priority);
+                (is_best || at + 1 == tuples.len()).then_some(rule)
+            }
+        }
+    }
+
+    /// The rule of a list's pattern `index`; None for [`NO_PATTERN`].
     #[inline(always)]
     pub fn rule(&self, index: u8) -> Option<&'g Rule> {
-        if index == NO_PATTERN {
+        let Behind::Rules(entries) = self.behind else {
             return None;
-        }
-        let entry = self.entries.get(usize::from(index))?;
+        };
+        let entry = entries.get(usize::from(index))?;
         // SAFETY: the entry belongs to a shape that is alive for 'g, and a rule outlives every shape that names it.
         Some(unsafe { entry.rule.as_ref() })
+    }
+
+    /// Looks packets up whose first patterns are known, in those tuples where they may have a rule; `out` is empty before.
+    #[inline(always)]
+    pub fn look_up(&self, keys: &[HotWords], first: &[u8], out: &mut [Option<&'g Rule>]) {
+        let Behind::Tuples(tuples, epoch) = self.behind else {
+            return;
+        };
+        let mut pending: SmallVec<[u8; LOOKUP_MAX]> = SmallVec::new();
+        let mut answers = [None; GATES_MAX];
+        let (mut asked, mut from) = (0_u32, tuples.len());
+        for (index, gate) in first.iter().enumerate() {
+            let at = usize::from(*gate);
+            if at >= tuples.len().min(GATES_MAX) {
+                continue;
+            }
+            if asked >> at & 1 == 0 {
+                asked |= 1 << at;
+                answers[at] = self.decided(*gate);
+            }
+            if let Some(rule) = answers[at] {
+                out[index] = rule;
+            } else {
+                pending.push(index as u8);
+                from = from.min(at);
+            }
+        }
+        lookup_pending(&tuples[from..], pending, &|at| &keys[at], epoch, out);
     }
 }
 
@@ -134,20 +213,25 @@ impl Bridge {
             .map_or(Reads::Port, |published| published.reads)
     }
 
-    /// The rules of `table` as patterns, where they are few, look at hot words only, and all hold in the guard's epoch.
+    /// `table` as patterns: its rules, where they are few, look at hot words only, and all hold in the guard's epoch; or its tuples, where those are few and
+    /// look at hot words only.
     #[inline(always)]
     pub(crate) fn patterned<'g>(&self, table: u8, guard: &'g Guard<'_>) -> Option<Patterned<'g>> {
         let published = self.published(table, guard)?;
-        let (Some(patterns), Shape::Linear(entries)) = (&published.patterns, &published.shape)
-        else {
-            return None;
-        };
+        let patterns = published.patterns.as_deref()?;
         let epoch = guard.epoch();
-        let held = entries.iter().all(|entry| {
-            // SAFETY: as in `Patterned::rule`.
-            unsafe { entry.rule.as_ref() }.holds_in(epoch)
-        });
-        held.then_some(Patterned { patterns, entries })
+        let behind = match &published.shape {
+            Shape::Linear(entries) => {
+                let held = entries.iter().all(|entry| {
+                    // SAFETY: as in `Patterned::rule`.
+                    unsafe { entry.rule.as_ref() }.holds_in(epoch)
+                });
+                held.then_some(Behind::Rules(entries))?
+            }
+            Shape::Tuples(tuples) => Behind::Tuples(tuples, epoch),
+            Shape::Trees(_) | Shape::Conjunctive { .. } => return None,
+        };
+        Some(Patterned { patterns, behind })
     }
 
     /// As [`Bridge::lookup_burst`], by hot words alone; `out` is empty before. False, with `out` undefined, where the table looks at more by now.

@@ -104,38 +104,46 @@ impl<F: Frame> Engine<F> {
         }
         if let Some(patterned) = patterned {
             let first = &first[..read.count];
-            let rule = |at: usize| patterned.rule(first[at]);
-            self.received += read.bytes;
-            let one = rule(0).filter(|_| read.count == frames.len() && hot::all_same(first));
-            if meet_one(burst, in_port, one, read, frames, mirrored, host) {
+            if read.count == frames.len()
+                && hot::all_same(first)
+                && let Some(one) = patterned.decided(first[0])
+                && meet_one(burst, in_port, one, read, frames, mirrored, host)
+            {
+                self.received += read.bytes;
                 return true;
             }
-            let matched = first.iter().filter(|index| **index != NO_PATTERN).count();
-            (burst.bridge).count_hot(0, read.count, matched, burst.guard);
-            let met = Met {
-                count: read.count,
-                rule,
-                same: |a, b| first[a] == first[b],
-            };
-            self.meet(burst, in_port, met, frames, mirrored, host);
-        } else {
-            let mut found = [None; LOOKUP_MAX];
-            let hot = &self.hot[..read.count];
-            if !burst.bridge.lookup_hot(0, hot, burst.guard, &mut found) {
-                return false;
+            if patterned.is_list() {
+                self.received += read.bytes;
+                let matched = first.iter().filter(|index| **index != NO_PATTERN).count();
+                (burst.bridge).count_hot(0, read.count, matched, burst.guard);
+                let met = Met {
+                    count: read.count,
+                    rule: |at: usize| patterned.rule(first[at]),
+                    same: |a, b| first[a] == first[b],
+                };
+                self.meet(burst, in_port, met, frames, mirrored, host);
+                return true;
             }
-            self.received += read.bytes;
-            let found = &found[..read.count];
-            let matched = found.iter().filter(|rule| rule.is_some()).count();
-            (burst.bridge).count_hot(0, read.count, matched, burst.guard);
-            let address = |at: usize| found[at].map(std::ptr::from_ref);
-            let met = Met {
-                count: read.count,
-                rule: |at: usize| found[at],
-                same: |a, b| address(a) == address(b),
-            };
-            self.meet(burst, in_port, met, frames, mirrored, host);
         }
+        let mut found = [None; LOOKUP_MAX];
+        let hot = &self.hot[..read.count];
+        if let Some(patterned) = patterned {
+            patterned.look_up(hot, &first[..read.count], &mut found[..read.count]);
+        } else if !burst.bridge.lookup_hot(0, hot, burst.guard, &mut found) {
+            return false;
+        }
+        self.received += read.bytes;
+        let found = &found[..read.count];
+        let matched = found.iter().filter(|rule| rule.is_some()).count();
+        (burst.bridge).count_hot(0, read.count, matched, burst.guard);
+        prefetch_ahead(burst, found);
+        let address = |at: usize| found[at].map(std::ptr::from_ref);
+        let met = Met {
+            count: read.count,
+            rule: |at: usize| found[at],
+            same: |a, b| address(a) == address(b),
+        };
+        self.meet(burst, in_port, met, frames, mirrored, host);
         true
     }
 
@@ -171,7 +179,18 @@ impl<F: Frame> Engine<F> {
                 index += run;
                 continue;
             }
-            if let Some(frame) = frames.next() {
+            if let Some(mut frame) = frames.next() {
+                let straight = rule.and_then(|rule| Some((rule, rule.straight.as_ref()?)));
+                if let Some((rule, straight)) = straight
+                    && let Some(port) = straight.rewrite(&mut frame, &self.hot[index])
+                {
+                    host.looked_up(0, None, Some(rule));
+                    let bytes = self.hot[index].len as usize;
+                    (self.ahead.tally).count(burst, rule.spec.counter, bytes);
+                    self.ahead.send(way, host, port, frame);
+                    index += 1;
+                    continue;
+                }
                 self.begin_walk(burst, index, frame, mirrored);
                 self.advance(burst, way, host, 0, index, rule);
             }
@@ -224,6 +243,18 @@ fn meet_one<F: Frame, H: Host<F>>(
     (0..count).for_each(|_| host.looked_up(0, None, Some(rule)));
     host.output_burst(in_port, port, mirrored, frames);
     true
+}
+
+/// Asks for what carrying rules out reads beside what their lookup has read: their counters. Neighbours that meet the same rule need it once.
+#[inline(always)]
+fn prefetch_ahead(burst: &Burst<'_, '_>, found: &[Option<&Rule>]) {
+    let mut before = None;
+    for rule in found.iter().flatten() {
+        let counter = rule.spec.counter;
+        if before.replace(counter) != Some(counter) {
+            burst.counters.prefetch(counter);
+        }
+    }
 }
 
 /// What packets of a burst have met: how many have been looked up, the rule of each, and whether two have met the same.

@@ -58,6 +58,17 @@ impl Straight {
     }
 }
 
+impl Straight {
+    /// The edits and the port of a rule that sends; None for another.
+    #[inline(always)]
+    pub(super) fn edits_and_output(&self) -> Option<(&[Op], PortNo)> {
+        match self.end {
+            End::Output(port) => Some((self.edits.get(), port)),
+            _ => None,
+        }
+    }
+}
+
 /// Whether a step only changes the packet or its metadata, and none that says how it is sent.
 fn is_edit(op: &Op) -> bool {
     match op {
@@ -160,7 +171,7 @@ impl<F: Frame> Walk<F> {
 
 /// What has been counted on one counter and not been added to it yet.
 #[derive(Default)]
-struct Tally {
+pub(super) struct Tally {
     on: Option<CounterId>,
     packets: u64,
     bytes: u64,
@@ -168,7 +179,7 @@ struct Tally {
 
 impl Tally {
     #[inline(always)]
-    fn count(&mut self, burst: &Burst<'_, '_>, counter: CounterId, bytes: usize) {
+    pub fn count(&mut self, burst: &Burst<'_, '_>, counter: CounterId, bytes: usize) {
         if self.on != Some(counter) {
             self.settle(burst);
             self.on = Some(counter);
@@ -191,7 +202,7 @@ pub(super) struct Ahead<F> {
     /// Walks that wait for a table, by its number; each list is not empty.
     waiting: Vec<(u8, Vec<u16>)>,
     spare: Vec<Vec<u16>>,
-    tally: Tally,
+    pub tally: Tally,
     /// Packets for one port that have not been sent yet.
     port: PortNo,
     frames: Vec<F>,
@@ -227,8 +238,9 @@ impl<F: Frame> Ahead<F> {
         Some(self.waiting.swap_remove(at))
     }
 
+    /// Sends a packet, together with those for the same port that follow.
     #[inline(always)]
-    fn send<H: Host<F>>(&mut self, way: Way, host: &mut H, port: PortNo, frame: F) {
+    pub fn send<H: Host<F>>(&mut self, way: Way, host: &mut H, port: PortNo, frame: F) {
         if self.port != port {
             self.flush(way, host);
             self.port = port;
