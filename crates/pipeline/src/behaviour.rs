@@ -9,7 +9,7 @@ use openflow::action::Instruction;
 use packet::keyed::Keyed;
 use program::ops::OpList;
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// Instructions in their own words and compiled.
 #[derive(Debug)]
@@ -31,6 +31,8 @@ pub(crate) struct Behaviour {
 pub(crate) struct Behaviours {
     /// For ordinary rules, and for table-miss rules.
     known: [HashMap<Arc<[Instruction]>, Arc<Behaviour>, Keyed>; 2],
+    /// The one of each kind that was asked for last, which the next rule most likely has too.
+    last: [Weak<Behaviour>; 2],
     pub meter_users: Users,
 }
 
@@ -43,7 +45,14 @@ impl Behaviours {
         context: Context<'_>,
     ) -> Arc<Behaviour> {
         let known = &mut self.known[usize::from(miss)];
+        let last = &mut self.last[usize::from(miss)];
+        if let Some(behaviour) = last.upgrade()
+            && *behaviour.instructions == *instructions
+        {
+            return behaviour;
+        }
         if let Some(behaviour) = known.get(instructions) {
+            *last = Arc::downgrade(behaviour);
             return Arc::clone(behaviour);
         }
         let instructions: Arc<[Instruction]> = instructions.into();

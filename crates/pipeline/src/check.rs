@@ -13,6 +13,7 @@ use openflow::port::{self, PortNo};
 use packet::fields::Prerequisite;
 use packet::key::at;
 use packet::{Field, Match, Value};
+use smallvec::SmallVec;
 use std::borrow::Cow;
 
 /// The highest table that a rule may send packets to.
@@ -34,7 +35,7 @@ pub(crate) fn instructions(
     let mut situation = Situation::new(matching, version);
     let mut seen = 0_u8;
     // Apply-actions come first, whatever the order on the wire: the set is checked against what they leave.
-    let mut ordered: Vec<&Instruction> = instructions.iter().collect();
+    let mut ordered: SmallVec<[&Instruction; 4]> = instructions.iter().collect();
     ordered.sort_by_key(|instruction| crate::compile::rank(instruction));
     for instruction in ordered {
         let bit = 1 << crate::compile::rank(instruction);

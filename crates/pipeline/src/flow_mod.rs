@@ -138,6 +138,21 @@ impl Pipeline {
         Ok(outcome)
     }
 
+    /// Says that a flow mod comes soon, when `before` others have been carried out, so that what it will look at is fetched from memory meanwhile.
+    pub fn expect(&self, change: &FlowMod, before: usize) {
+        let table = if change.table == TABLE_ALL {
+            0
+        } else {
+            change.table
+        };
+        let matching = &change.matching;
+        self.store
+            .expect(table, change.priority.into(), matching, before);
+        if change.command == FlowModCommand::Add {
+            self.writer.expect(table, matching);
+        }
+    }
+
     /// Section 6.4, add: a rule of the same match and priority is replaced and nothing told. Its counters go on unless `reset_counts`
     /// (the codec sets it for 1.0 and 1.1, where they always restart); its age starts anew.
     fn add(&mut self, change: &FlowMod, now: Clock) -> Result<FlowModOutcome, Error> {

@@ -6,15 +6,18 @@
 //!
 //! What a rule matches is kept once, in its compiled form, since it is most of what a rule takes.
 
+mod numbers;
+
 use crate::behaviour::Behaviour;
 use crate::index::Indexes;
+use numbers::Numbers;
 use openflow::flow::FlowFlags;
 use packet::Match;
 use packet::keyed::Keyed;
 use program::counters::CounterId;
 use program::table::RuleRef;
 use std::collections::{BTreeSet, HashMap};
-use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
@@ -82,8 +85,6 @@ struct Entry {
     /// Neighbours in the table's list.
     previous: RuleId,
     next: RuleId,
-    /// Another rule with the same hash.
-    chain: RuleId,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -94,31 +95,14 @@ struct List {
     hidden: u32,
 }
 
-/// Passes a number that is a hash already through.
-#[derive(Default)]
-struct Identity(u64);
-
-impl Hasher for Identity {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        self.0 = bytes
-            .iter()
-            .fold(self.0, |hash, byte| hash << 8 ^ u64::from(*byte));
-    }
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
-    }
-}
-
 /// All rules.
 pub(crate) struct Store {
     chunks: Vec<Vec<Option<Entry>>>,
     free: Vec<RuleId>,
     lists: Box<[List]>,
-    /// First rule of each hash. Keyed at random, since peers choose what is hashed.
-    index: HashMap<u64, RuleId, BuildHasherDefault<Identity>>,
+    /// Rules by table, match and priority.
+    numbers: Numbers,
+    /// Makes the hashes of these, keyed at random, since peers choose what is hashed.
     keyed: Keyed,
     random: RandomState,
     count: usize,
@@ -151,7 +135,7 @@ impl Default for Store {
                 TABLES
             ]
             .into(),
-            index: HashMap::default(),
+            numbers: Numbers::default(),
             keyed: Keyed::default(),
             random: RandomState::new(),
             count: 0,
@@ -200,15 +184,28 @@ impl Store {
 
     /// The one rule of this table, match and priority.
     pub fn find(&self, table: u8, priority: u32, matching: &Match) -> Option<RuleId> {
-        let mut id = *self.index.get(&self.hash(table, priority, matching))?;
-        while let Some(entry) = self.entry(id) {
-            let rule = &entry.rule;
-            if rule.table == table && rule.priority == priority && rule.matching() == matching {
-                return Some(id);
-            }
-            id = entry.chain;
+        let same = |id: &RuleId| {
+            self.get(*id).is_some_and(|rule| {
+                rule.table == table && rule.priority == priority && rule.matching() == matching
+            })
+        };
+        self.numbers
+            .of(self.hash(table, priority, matching))
+            .find(same)
+    }
+
+    /// Fetches what [`Store::find`] will look at, and the slot of a rule that is added when `before` others have been.
+    pub fn expect(&self, table: u8, priority: u32, matching: &Match, before: usize) {
+        self.numbers.expect(self.hash(table, priority, matching));
+        let slot = self.free.len().checked_sub(before + 1);
+        let slot = slot.and_then(|at| self.free.get(at)).and_then(|id| {
+            self.chunks
+                .get(*id as usize / CHUNK)?
+                .get(*id as usize % CHUNK)
+        });
+        if let Some(slot) = slot {
+            program::prefetch(slot);
         }
-        None
     }
 
     /// Number of rules, the hidden ones among them.
@@ -306,7 +303,7 @@ impl Store {
     pub fn insert_before(&mut self, rule: Rule, next: Option<RuleId>) -> RuleId {
         let id = self.free.pop().unwrap_or_else(|| self.grow());
         let hash = self.hash(rule.table, rule.priority, rule.matching());
-        let chain = self.index.insert(hash, id).unwrap_or(NONE);
+        self.numbers.insert(hash, id);
         let (table, hidden) = (usize::from(rule.table), rule.is_hidden());
         self.uses_groups(id, &rule.behaviour);
         let next = next.unwrap_or(NONE);
@@ -318,7 +315,6 @@ impl Store {
             rule,
             previous,
             next,
-            chain,
         });
         self.link(table, previous, next, id, id);
         self.lists[table].rules += 1;
@@ -387,9 +383,8 @@ impl Store {
             rule,
             previous,
             next,
-            chain,
         } = self.chunks[id as usize / CHUNK][id as usize % CHUNK].take()?;
-        self.unchain(hash, id, chain);
+        self.numbers.remove(hash, id);
         self.indexes[usize::from(rule.table)].remove(&self.random, id, &rule);
         if !self.cursors.is_empty() {
             for cursor in self.cursors.iter().filter_map(Weak::upgrade) {
@@ -404,28 +399,6 @@ impl Store {
         self.count -= 1;
         self.free.push(id);
         Some((rule, (next != NONE).then_some(next)))
-    }
-
-    fn unchain(&mut self, hash: u64, id: RuleId, chain: RuleId) {
-        let Some(first) = self.index.get_mut(&hash) else {
-            return;
-        };
-        if *first == id {
-            if chain == NONE {
-                self.index.remove(&hash);
-            } else {
-                *first = chain;
-            }
-            return;
-        }
-        let mut at = *first;
-        while let Some(entry) = self.entry_mut(at) {
-            if entry.chain == id {
-                entry.chain = chain;
-                return;
-            }
-            at = entry.chain;
-        }
     }
 
     /// Puts a rule of the same table, match and priority in another's place, and gives the other back.

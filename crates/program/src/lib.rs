@@ -30,6 +30,8 @@ pub mod table;
 mod tuple;
 pub mod walk;
 
+pub use tuple::prefetch;
+
 use counters::Counters;
 use epoch::Domain;
 

@@ -766,7 +766,11 @@ enum TableWriter {
 /// The writer's side of a list of tuples: all linked rules by mask.
 #[derive(Default)]
 pub(crate) struct TupleWriters {
-    tuples: HashMap<Box<[(u8, u64)]>, TupleWriter, Keyed>,
+    tuples: Vec<TupleWriter>,
+    /// Where each set of masks stands among them.
+    places: HashMap<Box<[(u8, u64)]>, usize, Keyed>,
+    /// Where the rule that came last went: most likely the next one goes there too.
+    last: usize,
     rules: usize,
 }
 
@@ -781,40 +785,55 @@ impl TupleWriters {
     }
 
     fn writers(&self) -> impl Iterator<Item = &TupleWriter> {
-        self.tuples.values()
+        self.tuples.iter()
     }
 
     fn writers_mut(&mut self) -> impl Iterator<Item = &mut TupleWriter> {
-        self.tuples.values_mut()
+        self.tuples.iter_mut()
+    }
+
+    /// Where the tuple of rules with this match's masks stands.
+    fn place(&self, matching: &Match) -> Option<usize> {
+        let last = self.tuples.get(self.last);
+        if last.is_some_and(|writer| writer.shared.takes(matching)) {
+            return Some(self.last);
+        }
+        self.places.get(&*mask_of(matching)).copied()
+    }
+
+    /// Fetches what linking a rule with this match will look at.
+    pub fn expect(&self, matching: &Match) {
+        if let Some(place) = self.place(matching) {
+            self.tuples[place].shared.expect(matching);
+        }
     }
 
     /// The writer of this tuple, unless it has gone.
     fn writer_of(&mut self, tuple: &Arc<Tuple>) -> Option<&mut TupleWriter> {
-        let writer = self.tuples.get_mut(tuple.words())?;
+        let place = *self.places.get(tuple.words())?;
+        let writer = &mut self.tuples[place];
         Arc::ptr_eq(&writer.shared, tuple).then_some(writer)
     }
 
     /// Links a rule.
     pub fn link(&mut self, program: &Program, rule: RuleRef) -> Linked<'_> {
         self.rules += 1;
-        let mask = mask_of(rule.matching());
-        if !self.tuples.contains_key(&*mask) {
-            let first = TupleWriter::new(rule.matching());
-            self.tuples.insert(mask.to_vec().into(), first);
-        }
-        let Some(writer) = self.tuples.get_mut(&*mask) else {
-            unreachable!("it was put there just now");
-        };
-        writer.link(program, rule)
+        self.last = self.place(rule.matching()).unwrap_or_else(|| {
+            let mask = mask_of(rule.matching()).to_vec();
+            self.places.insert(mask.into(), self.tuples.len());
+            self.tuples.push(TupleWriter::new(rule.matching()));
+            self.tuples.len() - 1
+        });
+        self.tuples[self.last].link(program, rule)
     }
 
     /// Unlinks a rule; true when the published list of tuples must be made anew.
     pub fn unlink(&mut self, rule: RuleRef) -> bool {
         self.rules -= 1;
-        let mask = mask_of(rule.matching());
-        let Some(writer) = self.tuples.get_mut(&*mask) else {
+        let Some(place) = self.place(rule.matching()) else {
             return false;
         };
+        let writer = &mut self.tuples[place];
         let priority = rule.rule().spec.priority;
         let highest = writer.highest();
         if let Some(count) = writer.priorities.get_mut(&priority) {
@@ -826,25 +845,29 @@ impl TupleWriters {
         writer.shared.remove(rule.0);
         let lowered = highest != writer.highest();
         if writer.priorities.is_empty() {
-            self.tuples.remove(&*mask);
+            self.places.remove(writer.shared.words());
+            self.tuples.swap_remove(place);
+            // The one that was the last stands here now.
+            if let Some(moved) = self.tuples.get(place)
+                && let Some(its) = self.places.get_mut(moved.shared.words())
+            {
+                *its = place;
+            }
         }
         lowered
     }
 
     /// The tuples, in order of precedence.
     pub fn entries(&self) -> Box<[TupleEntry]> {
-        let mut entries: Vec<TupleEntry> = self
-            .tuples
-            .values()
-            .filter_map(TupleWriter::entry)
-            .collect();
+        let mut entries: Vec<TupleEntry> =
+            self.tuples.iter().filter_map(TupleWriter::entry).collect();
         entries.sort_by_key(|entry| std::cmp::Reverse(entry.max_priority));
         entries.into()
     }
 
     pub fn rules(&self) -> Vec<RuleRef> {
         self.tuples
-            .values()
+            .iter()
             .flat_map(|writer| writer.shared.rules())
             .map(RuleRef)
             .collect()
@@ -1048,6 +1071,13 @@ impl BridgeWriter {
             && let Some(counter) = self.bridge.program.counters.allocate()
         {
             slot.counter.store(counter.0, Ordering::Release);
+        }
+    }
+
+    /// Says that a rule with this match will be inserted soon, so that what that looks at is fetched from memory meanwhile.
+    pub fn expect(&self, table: u8, matching: &Match) {
+        if let Some(TableWriter::Many(shaping)) = self.tables.get(&table) {
+            shaping.expect(matching);
         }
     }
 

@@ -7,8 +7,8 @@ use crate::epoch::{Domain, Epoch};
 use crate::rule::Rule;
 use crate::table::effort::Count;
 use crossbeam_utils::CachePadded;
-use packet::FlowKey;
 use packet::matching::MatchWord;
+use packet::{FlowKey, Match};
 use smallvec::SmallVec;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
@@ -72,6 +72,12 @@ fn mix(hash: u64, word: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
+/// The hash of a rule's values.
+fn hash_of(matching: &Match) -> u64 {
+    let words = matching.words().iter();
+    words.fold(SEED, |hash, word| mix(hash, word.value))
+}
+
 const SEED: u64 = 0x2545_f491_4f6c_dd1d;
 
 #[inline(always)]
@@ -112,7 +118,7 @@ impl Words for FlowKey {
 
 /// Fetches a cache line that will be read soon; any address may be asked for.
 #[inline(always)]
-pub(crate) fn prefetch<T>(at: *const T) {
+pub fn prefetch<T>(at: *const T) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch reads nothing and never faults.
     unsafe {
@@ -290,11 +296,21 @@ impl Tuple {
     }
 
     fn hash_of(&self, rule: &Rule) -> u64 {
-        rule.spec
-            .matching
-            .words()
-            .iter()
-            .fold(SEED, |hash, word| mix(hash, word.value))
+        hash_of(&rule.spec.matching)
+    }
+
+    /// Whether a match looks at the words and bits of this tuple's rules.
+    pub fn takes(&self, matching: &Match) -> bool {
+        let same = |((word, mask), other): (&(u8, u64), &MatchWord)| {
+            (*word, *mask) == (other.word, other.mask)
+        };
+        let words = matching.words();
+        self.words.len() == words.len() && self.words.iter().zip(words).all(same)
+    }
+
+    /// Fetches the slot that a rule with this match will be put into.
+    pub fn expect(&self, matching: &Match) {
+        self.view().prefetch(hash_of(matching));
     }
 
     /// Where the chain with `rule`'s value is, or else where a new one goes.

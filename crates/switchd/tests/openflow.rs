@@ -34,7 +34,7 @@ use std::rc::Rc;
 use std::sync::mpsc;
 use std::time::Duration;
 use switchd::openflow::{
-    ControllerSettings, FlowDump, LocalFuture, OpenFlow, Switch, WatchedRules,
+    BundleFailure, ControllerSettings, FlowDump, LocalFuture, OpenFlow, Switch, WatchedRules,
 };
 use switchd::streams::{Tls, TlsFiles};
 
@@ -208,17 +208,18 @@ impl Switch for Rules {
     }
     fn bundle(
         &self,
-        messages: &mut dyn Iterator<Item = Message>,
+        pieces: &mut dyn Iterator<Item = Vec<Message>>,
         version: Version,
-    ) -> Result<(), Error> {
+    ) -> Result<(), BundleFailure> {
         let before = self.rules.borrow().clone();
-        for message in messages {
-            let Message::FlowMod { change, .. } = message else {
-                return Err(Error::BundleMessageUnsupported);
+        for (message, what) in pieces.flatten().enumerate() {
+            let done = match what {
+                Message::FlowMod { change, .. } => self.flow_mod(&change, version),
+                _ => Err(Error::BundleMessageUnsupported),
             };
-            if let Err(error) = self.flow_mod(&change, version) {
+            if let Err(error) = done {
                 *self.rules.borrow_mut() = before;
-                return Err(error);
+                return Err(BundleFailure { message, error });
             }
         }
         Ok(())

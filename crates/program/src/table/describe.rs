@@ -183,12 +183,11 @@ impl TupleWriters {
             masks,
             typical: visit(self.visited()),
             worst: visit(masks as f64),
-            bytes: self
-                .tuples
-                .values()
-                .map(|writer| writer.shared.bytes())
-                .sum(),
-            why: format!("{why}; {}", fields(self.tuples.keys().map(|mask| &**mask))),
+            bytes: self.tuples.iter().map(|writer| writer.shared.bytes()).sum(),
+            why: format!(
+                "{why}; {}",
+                fields(self.tuples.iter().map(|writer| writer.shared.words()))
+            ),
         }
     }
 
@@ -196,14 +195,14 @@ impl TupleWriters {
     /// packet's, and its own.
     fn visited(&self) -> f64 {
         let mut rules: BTreeMap<u32, usize> = BTreeMap::new();
-        for writer in self.tuples.values() {
+        for writer in &self.tuples {
             for (priority, count) in &writer.priorities {
                 *rules.entry(*priority).or_default() += count;
             }
         }
         let mut highest: Vec<u32> = self
             .tuples
-            .values()
+            .iter()
             .filter_map(super::TupleWriter::highest)
             .collect();
         highest.sort_unstable();

@@ -13,6 +13,7 @@
 use super::trees::{Built, Snapshot, Trees};
 use super::{Description, RuleRef, Shape, Template, TreesShape, TupleEntry, TupleWriters, Work};
 use crate::Program;
+use packet::Match;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
@@ -84,6 +85,11 @@ impl Shaping {
             }
         }
         renewed
+    }
+
+    /// Fetches what linking a rule with this match will look at.
+    pub fn expect(&self, matching: &Match) {
+        self.tuples.expect(matching);
     }
 
     /// Whether trees are being made.

@@ -21,7 +21,7 @@ const MAX_BUNDLED_BYTES: usize = 256 << 20;
 const BRIDGE: usize = 2;
 /// Milliseconds after which a bundle that is not touched is thrown away, as Open vSwitch does it.
 const IDLE_LIMIT: i64 = 10_000;
-/// Messages that are kept in one piece of memory, which goes when they have been carried out. 64 KB: the heap gives it, not the kernel.
+/// Messages that are kept in one piece of memory, which goes when they have been carried out. 48 KB: the heap gives it, not the kernel.
 const PIECE: usize = 256;
 /// Bytes of a message that are kept for an error to quote.
 const QUOTED: usize = 64;
@@ -51,20 +51,20 @@ impl Bundled {
     }
 }
 
-/// A message of a bundle.
-struct Gathered {
-    message: Message,
-    /// Its beginning, which errors quote.
-    quote: [u8; QUOTED],
-}
+/// The beginning of a message.
+type Quote = [u8; QUOTED];
 
 /// A bundle that is being put together.
 struct Bundle {
     flags: u16,
     closed: bool,
     /// In pieces: a list that grows as a whole would be moved again and again, and its memory could not be used for the rules that it becomes.
-    pieces: Vec<Vec<Gathered>>,
+    pieces: Vec<Vec<Message>>,
+    /// The beginnings of the messages, in pieces alike, which errors quote.
+    quotes: Vec<Vec<Quote>>,
     messages: usize,
+    /// Whether there are group mods among them.
+    groups: bool,
     /// The messages' size on the wire.
     bytes: usize,
     /// The beginning of the message that opened it, which errors quote.
@@ -88,28 +88,46 @@ impl Bundle {
             flags,
             closed: false,
             pieces: Vec::new(),
+            quotes: Vec::new(),
             messages: 0,
+            groups: false,
             bytes: 0,
             opening: opening[..opening.len().min(QUOTED)].to_vec(),
             used_at: clock::now(),
         }
     }
 
-    fn push(&mut self, bytes: &[u8], message: Message) {
+    /// Puts a message behind the others; `now` in milliseconds.
+    fn push(&mut self, bytes: &[u8], message: Message, now: i64) {
         let mut quote = [0; QUOTED];
         let quoted = bytes.len().min(QUOTED);
         quote[..quoted].copy_from_slice(&bytes[..quoted]);
-        if self.pieces.last().is_none_or(|piece| piece.len() == PIECE) {
+        if self.messages.is_multiple_of(PIECE) {
             // Most bundles are short.
             let room = if self.pieces.is_empty() { 0 } else { PIECE };
             self.pieces.push(Vec::with_capacity(room));
+            self.quotes.push(Vec::with_capacity(room));
         }
-        if let Some(piece) = self.pieces.last_mut() {
-            piece.push(Gathered { message, quote });
+        self.groups |= matches!(message, Message::GroupMod(_));
+        if let (Some(piece), Some(quotes)) = (self.pieces.last_mut(), self.quotes.last_mut()) {
+            piece.push(message);
+            quotes.push(quote);
         }
         self.messages += 1;
         self.bytes += bytes.len();
-        self.used_at = clock::now();
+        self.used_at = now;
+    }
+
+    /// The beginning of a message, by its number from 0.
+    fn quote(&self, message: usize) -> &[u8] {
+        let quote = self
+            .quotes
+            .get(message / PIECE)
+            .and_then(|piece| piece.get(message % PIECE));
+        quote.map_or(&[], |quote| {
+            let length = usize::from(u16::from_be_bytes([quote[2], quote[3]]));
+            &quote[..length.min(QUOTED)]
+        })
     }
 }
 
@@ -186,21 +204,18 @@ impl Session {
             return Err(Error::BundleBadFlags);
         }
         self.may_write()?;
-        let (mut last, mut groups) = ([0; QUOTED], Vec::new());
-        let pieces = std::mem::take(&mut bundle.pieces).into_iter();
-        let mut messages = pieces.flatten().map(|gathered| {
-            last = gathered.quote;
-            if matches!(gathered.message, Message::GroupMod(_)) {
-                groups.push(gathered.message.clone());
-            }
-            gathered.message
-        });
-        let done = hub.switch().bundle(&mut messages, self.version);
-        drop(messages);
-        if let Err(error) = done {
-            // The message that failed, the last one taken, is told of by an error of its own.
-            let length = usize::from(u16::from_be_bytes([last[2], last[3]]));
-            self.send_error(&last[..length.min(QUOTED)], error);
+        let mut groups = Vec::new();
+        if bundle.groups {
+            let all = bundle.pieces.iter().flatten();
+            groups.extend(
+                all.filter(|message| matches!(message, Message::GroupMod(_)))
+                    .cloned(),
+            );
+        }
+        let mut pieces = std::mem::take(&mut bundle.pieces).into_iter();
+        if let Err(failed) = hub.switch().bundle(&mut pieces, self.version) {
+            // The message that failed is told of by an error of its own.
+            self.send_error(bundle.quote(failed.message), failed.error);
             return Err(Error::BundleMessageFailed);
         }
         for message in &groups {
@@ -250,7 +265,7 @@ impl Session {
             bundles.remove(&add.bundle);
             return Err(Error::BundleTooManyMessages);
         }
-        bundle.push(bytes, *add.message);
+        bundle.push(bytes, *add.message, self.last_heard.get());
         Ok(())
     }
 
@@ -292,7 +307,7 @@ mod tests {
         let all = Rc::new(Bundled::default());
         let mut bundle = Bundle::new(0, &[], &all);
         assert!(all.add(1000));
-        bundle.push(&[0; 1000], Message::BarrierRequest);
+        bundle.push(&[0; 1000], Message::BarrierRequest, 0);
         let others = (1..).take_while(|_| all.add(1000)).count();
         assert_eq!(others, BRIDGE * MAX_BUNDLED_BYTES / 1000 - 1);
         drop(bundle);

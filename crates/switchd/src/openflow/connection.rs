@@ -6,7 +6,6 @@ use crate::clock;
 use openflow::decode::{DecodeOptions, negotiate};
 use openflow::message::{ErrorKind, ErrorMessage, Hello, Message};
 use openflow::{Error, Version, decode, encode, frame_length};
-use std::cell::Cell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -103,11 +102,10 @@ pub(super) async fn run(
         session: &session,
     };
     observer.established(&session);
-    let last_heard = Cell::new(clock::now());
     tokio::select! {
-        reason = read(hub, &session, &mut reader, &mut inbox, &last_heard) => reason,
+        reason = read(hub, &session, &mut reader, &mut inbox) => reason,
         reason = write(hub, &session, &mut writer) => reason,
-        reason = probe(&session, &last_heard, observer) => reason,
+        reason = probe(&session, observer) => reason,
         never = session.expire_bundles() => match never {},
         never = session.release_packet_ins() => match never {},
         never = session.follow_monitors(hub) => match never {},
@@ -187,7 +185,6 @@ async fn read(
     session: &Rc<Session>,
     reader: &mut (impl AsyncRead + Unpin),
     inbox: &mut Inbox,
-    last_heard: &Cell<i64>,
 ) -> String {
     loop {
         let mut changed = false;
@@ -204,7 +201,7 @@ async fn read(
             };
             // The messages of a bundle that were read together were heard together.
             if !gathered {
-                last_heard.set(clock::now());
+                session.last_heard.set(clock::now());
             }
             let start = inbox.start;
             let bytes = &inbox.bytes[start..end];
@@ -302,8 +299,8 @@ async fn write(hub: &Hub, session: &Session, writer: &mut (impl AsyncWrite + Unp
 }
 
 /// Asks a silent peer whether it is there, and gives it up when it stays silent.
-async fn probe(session: &Session, last_heard: &Cell<i64>, observer: &dyn Observer) -> String {
-    let live = &session.live;
+async fn probe(session: &Session, observer: &dyn Observer) -> String {
+    let (live, last_heard) = (&session.live, &session.last_heard);
     loop {
         let interval = i64::try_from(live.probe.get().as_millis()).unwrap_or(i64::MAX);
         if interval == 0 {

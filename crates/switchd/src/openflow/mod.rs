@@ -21,7 +21,7 @@ pub mod switch;
 pub use controller::{ControllerSettings, ControllerStatus};
 pub use session::Kind;
 use session::Live;
-pub use switch::{FlowDump, LocalFuture, Switch, WatchedRules};
+pub use switch::{BundleFailure, FlowDump, LocalFuture, Switch, WatchedRules};
 
 use crate::streams::{Listener, Passive, Tls};
 use connection::Terms;

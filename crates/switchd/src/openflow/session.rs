@@ -8,6 +8,7 @@ use super::hub::Hub;
 use super::monitors::Monitors;
 use super::outbox::Outbox;
 use super::scheduler::Scheduler;
+use crate::clock;
 use openflow::decode::DecodeOptions;
 use openflow::flow::FlowStatsRequest;
 use openflow::message::{
@@ -108,6 +109,8 @@ pub(super) struct Session {
     /// The peer's name, for messages.
     pub(super) peer: String,
     pub(super) outbox: Outbox,
+    /// When the messages that are being looked at came, or the last ones did.
+    pub(super) last_heard: Cell<i64>,
     pub(super) role: Cell<Role>,
     pub(super) asynchronous: RefCell<AsyncConfig>,
     /// Whether the peer has said which role status messages it wants; until then it gets all, as from Open vSwitch.
@@ -159,6 +162,7 @@ impl Session {
             version,
             peer: peer.to_owned(),
             outbox: Outbox::default(),
+            last_heard: Cell::new(clock::now()),
             role: Cell::new(Role::Equal),
             asynchronous: RefCell::new(if asynchronous {
                 default_masks(version)

@@ -35,6 +35,15 @@ pub trait WatchedRules {
     fn next(&mut self, budget: usize, take: &mut dyn FnMut(SeenRule)) -> bool;
 }
 
+/// Why a bundle was not carried out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BundleFailure {
+    /// The message that failed: how many were before it.
+    pub message: usize,
+    /// What is wrong with it.
+    pub error: Error,
+}
+
 /// A bridge, as controllers see it.
 ///
 /// Calls come from the control thread, one at a time, and never from inside another one's callback; an implementation may keep its
@@ -89,12 +98,12 @@ pub trait Switch {
     /// Changes the meters.
     fn meter_mod(&self, change: &MeterMod) -> Result<(), Error>;
 
-    /// Does all of the messages (flow mods, port mods, group mods, packet-outs) or none: why the first that fails does, which is the last that is taken.
+    /// Does all of the messages (flow mods, port mods, group mods, packet-outs), which come in pieces, or none: then it says which failed first, and why.
     fn bundle(
         &self,
-        messages: &mut dyn Iterator<Item = Message>,
+        pieces: &mut dyn Iterator<Item = Vec<Message>>,
         version: Version,
-    ) -> Result<(), Error>;
+    ) -> Result<(), BundleFailure>;
 
     /// Makes the changes so far visible to the workers. Called once for each batch of messages that were read together, also when nothing
     /// changed.

@@ -4,7 +4,7 @@
 //! messages are known to succeed. Then the rules are published, all at once, and ports are configured and packets sent in the messages' order.
 
 use super::bridge::Bridge;
-use crate::openflow::Switch;
+use crate::openflow::{BundleFailure, Switch};
 use openflow::port::PortMod;
 use openflow::{Error, Message, Version};
 
@@ -14,39 +14,55 @@ enum Effect {
     Packet(pipeline::PacketOutProgram, Vec<u8>),
 }
 
+/// How many messages ahead memory is fetched for.
+const AHEAD: usize = 8;
+
 impl Bridge {
-    /// Does all of the messages or none: why the first that fails does, which is the last that is taken.
+    /// Does all of the messages or none: then it says which failed first, and why.
     pub(super) fn carry_out(
         &self,
-        messages: &mut dyn Iterator<Item = Message>,
+        pieces: &mut dyn Iterator<Item = Vec<Message>>,
         version: Version,
-    ) -> Result<(), Error> {
+    ) -> Result<(), BundleFailure> {
         let now = self.switch().now();
         self.pipeline.borrow_mut().begin_batch();
         let mut effects = Vec::new();
         let mut removed = Vec::new();
-        for message in messages {
-            let done = match message {
-                Message::FlowMod { change, .. } => {
-                    let outcome = self.pipeline.borrow_mut().flow_mod(&change, version, now);
-                    outcome.map(|outcome| removed.extend(outcome.removed))
+        let mut done = 0;
+        for mut piece in pieces {
+            for index in 0..piece.len() {
+                if let Some(Message::FlowMod { change, .. }) = piece.get(index + AHEAD) {
+                    self.pipeline.borrow().expect(change, AHEAD);
                 }
-                Message::GroupMod(change) => {
-                    let outcome = self.pipeline.borrow_mut().group_mod(&change, version, now);
-                    outcome.map(|outcome| removed.extend(outcome.removed))
+                let carried = match &mut piece[index] {
+                    Message::FlowMod { change, .. } => {
+                        let outcome = self.pipeline.borrow_mut().flow_mod(change, version, now);
+                        outcome.map(|outcome| removed.extend(outcome.removed))
+                    }
+                    Message::GroupMod(change) => {
+                        let outcome = self.pipeline.borrow_mut().group_mod(change, version, now);
+                        outcome.map(|outcome| removed.extend(outcome.removed))
+                    }
+                    Message::PortMod(change) => self
+                        .check_port_mod(change)
+                        .map(|_| effects.push(Effect::Port(change.clone()))),
+                    Message::PacketOut(packet) => {
+                        self.check_packet_out(packet, version).map(|program| {
+                            let data = std::mem::take(&mut packet.data);
+                            effects.push(Effect::Packet(program, data));
+                        })
+                    }
+                    _ => Err(Error::BundleMessageUnsupported),
+                };
+                if let Err(error) = carried {
+                    self.pipeline.borrow_mut().roll_back();
+                    return Err(BundleFailure {
+                        message: done + index,
+                        error,
+                    });
                 }
-                Message::PortMod(change) => self
-                    .check_port_mod(&change)
-                    .map(|_| effects.push(Effect::Port(change))),
-                Message::PacketOut(packet) => self
-                    .check_packet_out(&packet, version)
-                    .map(|program| effects.push(Effect::Packet(program, packet.data))),
-                _ => Err(Error::BundleMessageUnsupported),
-            };
-            if let Err(error) = done {
-                self.pipeline.borrow_mut().roll_back();
-                return Err(error);
             }
+            done += piece.len();
         }
         self.pipeline.borrow_mut().end_batch();
         self.publish();

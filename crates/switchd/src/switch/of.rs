@@ -2,7 +2,7 @@
 
 use super::bridge::{Bridge, Port};
 use super::tables::{BridgeDump, TABLES};
-use crate::openflow::{FlowDump, LocalFuture, Switch, WatchedRules};
+use crate::openflow::{BundleFailure, FlowDump, LocalFuture, Switch, WatchedRules};
 use openflow::flow::{FlowMod, FlowStatsRequest};
 use openflow::group::{GroupDescription, GroupMod, GroupStats};
 use openflow::message::{Capabilities, Features, Fragments, PacketIn, PacketOut, QueueRequest};
@@ -410,10 +410,10 @@ impl Switch for Bridge {
 
     fn bundle(
         &self,
-        messages: &mut dyn Iterator<Item = Message>,
+        pieces: &mut dyn Iterator<Item = Vec<Message>>,
         version: Version,
-    ) -> Result<(), Error> {
-        self.carry_out(messages, version)
+    ) -> Result<(), BundleFailure> {
+        self.carry_out(pieces, version)
     }
 
     fn publish(&self) {
