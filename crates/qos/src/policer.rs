@@ -5,10 +5,19 @@
 //! * [`TwoRates`] (RFC 4115): a committed and an excess rate, each with a bucket of its own, also for packets that come with a colour.
 //! * [`PeakRate`] (RFC 2698): a peak rate above the committed one.
 //!
+//! A port's policers are made of them: [`PortPolicer`] for what it sends, by queues, and [`IngressPolicer`] for what it receives, which is made of meters ([`crate::meter`]), as it
+//! polices bits and packets.
+//!
 //! Rates are in bytes a second and bursts in bytes, as these RFCs and Open vSwitch's `cir`, `cbs`, `eir` and `ebs` have them, and count packets from the IP header on. Buckets are
 //! those of [`crate::bucket`], so workers share a policer without a lock.
 
 use crate::bucket::{Bucket, Rate};
+
+mod port;
+
+pub use port::{
+    IngressPolicer, IngressSpec, PolicerError, PolicerSpec, PolicerTotals, PortPolicer, Rates,
+};
 
 /// What a marker says of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -133,49 +142,5 @@ impl PeakRate {
         } else {
             Color::Yellow
         }
-    }
-}
-
-/// A port's `trtcm-policer`: each queue marks its packets, blind to colours, and the port marks them again by that; green and yellow ones pass.
-#[derive(Debug)]
-pub struct QueuePolicer {
-    port: TwoRates,
-    /// By number, sorted.
-    queues: Box<[(u32, TwoRates)]>,
-}
-
-impl QueuePolicer {
-    /// One with full buckets; queues by number with their committed and excess rates.
-    pub fn new(
-        port: (Profile, Profile),
-        queues: impl IntoIterator<Item = (u32, Profile, Profile)>,
-        now_ns: u64,
-    ) -> QueuePolicer {
-        let queues = queues
-            .into_iter()
-            .map(|(number, committed, excess)| (number, TwoRates::new(committed, excess, now_ns)));
-        let mut queues: Vec<_> = queues.collect();
-        queues.sort_by_key(|queue| queue.0);
-        QueuePolicer {
-            port: TwoRates::new(port.0, port.1, now_ns),
-            queues: queues.into(),
-        }
-    }
-
-    fn find(&self, number: u32) -> Option<&TwoRates> {
-        let at = self.queues.binary_search_by_key(&number, |queue| queue.0);
-        at.ok().map(|at| &self.queues[at].1)
-    }
-
-    /// Whether a packet may pass. One that names no queue that is there goes by queue 0; where that is not there either, it may not.
-    pub fn pass(&self, queue: Option<u32>, bytes: u64, now_ns: u64) -> bool {
-        let own = queue
-            .and_then(|number| self.find(number))
-            .or_else(|| self.find(0));
-        let Some(own) = own else {
-            return false;
-        };
-        let color = own.mark(bytes, Color::Green, now_ns);
-        self.port.mark(bytes, color, now_ns) != Color::Red
     }
 }

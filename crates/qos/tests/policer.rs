@@ -1,7 +1,10 @@
 //! Markers against the words of their RFCs, token by token.
 
 use proptest::prelude::*;
-use qos::policer::{Color, PeakRate, Profile, QueuePolicer, SingleRate, TwoRates, counted};
+use qos::policer::{
+    Color, IngressPolicer, IngressSpec, PeakRate, PolicerError, PolicerSpec, PolicerTotals,
+    PortPolicer, Profile, Rates, SingleRate, TwoRates, counted,
+};
 
 const SECOND: u128 = 1_000_000_000;
 
@@ -111,28 +114,183 @@ proptest! {
     }
 }
 
+/// Rates that never fill again, of these bursts.
+fn bursts(committed: u64, excess: u64) -> Rates {
+    let burst = |burst| Profile { rate: 0, burst };
+    Rates {
+        committed: burst(committed),
+        excess: burst(excess),
+    }
+}
+
+/// A frame of so many bytes as policers count them.
+fn frame(counted: usize) -> usize {
+    counted + 14
+}
+
 #[test]
 fn queues_police_first_and_the_port_after() {
-    let none = Profile::default();
-    let burst = |burst| Profile { rate: 0, burst };
-    let policer = QueuePolicer::new(
-        (burst(1000), burst(500)),
-        [(3, burst(2000), none), (0, burst(100), burst(300))],
+    let spec = PolicerSpec::Queues {
+        port: bursts(1000, 500),
+        queues: vec![(3, bursts(2000, 0)), (0, bursts(100, 300))],
+    };
+    let policer = PortPolicer::new(&spec, 0);
+    // Queue 3 says green, and the port has 1000 committed and 500 more.
+    assert!(policer.pass(Some(3), frame(1000), 0));
+    assert!(policer.pass(Some(3), frame(400), 0), "the port's excess");
+    assert!(!policer.pass(Some(3), frame(400), 0), "only 100 are left");
+    // One that is not there goes by queue 0: 100 green that the port has no more, for which its excess does.
+    assert!(policer.pass(Some(9), frame(100), 0));
+    assert!(!policer.pass(None, frame(100), 0));
+    let counted = |packets, bytes, dropped| PolicerTotals {
+        packets,
+        bytes,
+        dropped,
+    };
+    assert_eq!(
+        policer.totals(),
+        [(0, counted(1, 100, 1)), (3, counted(2, 1400, 1))]
+    );
+    let empty = PortPolicer::new(
+        &PolicerSpec::Queues {
+            port: bursts(1000, 0),
+            queues: vec![(1, bursts(1000, 0))],
+        },
         0,
     );
-    // Queue 3 says green, and the port has 1000 committed and 500 more.
-    assert!(policer.pass(Some(3), 1000, 0));
-    assert!(policer.pass(Some(3), 400, 0), "the port's excess");
-    assert!(!policer.pass(Some(3), 400, 0), "only 100 are left");
-    // One that is not there goes by queue 0: 100 green that the port has no more, for which its excess does.
-    assert!(policer.pass(Some(9), 100, 0));
-    assert!(!policer.pass(None, 100, 0));
-    let empty = QueuePolicer::new((burst(1000), none), [(1, burst(1000), none)], 0);
     assert!(
-        !empty.pass(Some(2), 60, 0),
+        !empty.pass(Some(2), frame(60), 0),
         "neither its queue nor queue 0 is there"
     );
-    assert!(empty.pass(Some(1), 60, 0));
+    assert!(empty.pass(Some(1), frame(60), 0));
+}
+
+#[test]
+fn what_stays_of_a_policer_keeps_its_tokens() {
+    let spec = |port, third| PolicerSpec::Queues {
+        port,
+        queues: vec![(0, bursts(500, 0)), (3, third)],
+    };
+    let policer = PortPolicer::new(&spec(bursts(2000, 0), bursts(800, 0)), 0);
+    assert!(policer.pass(Some(3), frame(800), 0) && policer.pass(None, frame(500), 0));
+    let changed = policer.changed(&spec(bursts(2000, 0), bursts(900, 0)), 0);
+    assert!(
+        !changed.pass(None, frame(1), 0),
+        "queue 0 is as empty as before"
+    );
+    assert!(
+        !changed.pass(Some(3), frame(900), 0),
+        "queue 3 is full, but the port has 700 left"
+    );
+    assert!(changed.pass(Some(3), frame(0), 0));
+    let totals: Vec<(u64, u64)> = changed
+        .totals()
+        .iter()
+        .map(|(_, totals)| (totals.packets, totals.dropped))
+        .collect();
+    assert_eq!(totals, [(1, 1), (2, 1)], "counts go on");
+    let one = |burst| PolicerSpec::One(Profile { rate: 1, burst });
+    let single = PortPolicer::new(&one(100), 0);
+    assert!(single.pass(Some(7), frame(100), 0));
+    assert!(!single.changed(&one(100), 0).pass(None, frame(100), 0));
+    assert!(
+        single.changed(&one(101), 0).pass(None, frame(100), 0),
+        "another burst begins full"
+    );
+    assert_eq!(single.totals(), []);
+}
+
+#[test]
+fn rates_that_cannot_be_are_named() {
+    let one = |rate, burst| {
+        PolicerSpec::One(Profile { rate, burst })
+            .check()
+            .map_err(|error| error.to_string())
+    };
+    assert_eq!(one(1000, 1500), Ok(()));
+    assert_eq!(
+        one(0, 1500).unwrap_err(),
+        "cir is missing: nothing would pass"
+    );
+    assert_eq!(
+        one(1000, 0).unwrap_err(),
+        "cir of 1000 bytes a second needs cbs, the bytes that may come at once"
+    );
+    assert_eq!(
+        one(50_000_000_001, 1).unwrap_err(),
+        "cir: 50000000001 bytes a second are more than 50000000000"
+    );
+    assert_eq!(
+        one(1, 50_000_000_001).unwrap_err(),
+        "cbs: 50000000001 bytes are more than 50000000000"
+    );
+    let queue = |excess| PolicerSpec::Queues {
+        port: bursts(1, 0),
+        queues: vec![(
+            7,
+            Rates {
+                excess,
+                ..bursts(1, 0)
+            },
+        )],
+    };
+    let error = queue(Profile { rate: 5, burst: 0 }).check().unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "queue 7: eir of 5 bytes a second needs ebs, the bytes that may come at once"
+    );
+    let twice = PolicerSpec::Queues {
+        port: bursts(0, 0),
+        queues: vec![(7, bursts(0, 0)); 2],
+    };
+    assert_eq!(twice.check(), Err(PolicerError::Twice(7)));
+}
+
+#[test]
+fn receiving_is_policed_by_bits_and_by_packets() {
+    let ingress = |kbits_rate, kbits_burst, kpkts_rate, kpkts_burst| {
+        IngressPolicer::new(
+            &IngressSpec {
+                kbits_rate,
+                kbits_burst,
+                kpkts_rate,
+                kpkts_burst,
+            },
+            0,
+        )
+    };
+    let passes = |policer: &IngressPolicer, counted, now_ns| {
+        (0..100_000)
+            .take_while(|_| policer.pass(frame(counted), now_ns))
+            .count()
+    };
+    assert!(ingress(0, 9, 0, 9).is_none());
+    let bits = ingress(8, 80, 0, 0).unwrap();
+    assert_eq!(passes(&bits, 1000, 0), 10, "80 kbit");
+    assert_eq!(passes(&bits, 1000, 3_000_000_000), 3, "8 kbit/s for 3 s");
+    assert_eq!(
+        passes(&ingress(8, 0, 0, 0).unwrap(), 1000, 0),
+        1000,
+        "8000 kbit where none is said"
+    );
+    let packets = ingress(0, 0, 1, 2).unwrap();
+    assert_eq!(passes(&packets, 0, 0), 2000);
+    assert_eq!(passes(&packets, 0, 5_000_000), 5);
+    assert_eq!(passes(&ingress(0, 0, 1, 0).unwrap(), 9000, 0), 16_000);
+    assert_eq!(
+        passes(&ingress(8, 80, 1, 2).unwrap(), 1000, 0),
+        10,
+        "the tighter of both"
+    );
+    assert_eq!(passes(&ingress(80_000, 0, 1, 2).unwrap(), 64, 0), 2000);
+    let most = ingress(
+        u32::MAX,
+        u32::MAX,
+        IngressSpec::MAX_KPKTS,
+        IngressSpec::MAX_KPKTS,
+    )
+    .unwrap();
+    assert!(most.pass(frame(9000), 0));
 }
 
 #[test]
