@@ -17,6 +17,7 @@ use crate::history::History;
 use crate::mac_table::{self, MacTable};
 use crate::mirror::{self, MirrorCounters, MirrorOutput, MirrorSpec};
 use crate::packet_in::{PacketInRing, PacketInWake};
+use crate::police::Policing;
 use crate::port::{BridgeId, LOCAL, MAX_PORTS, MakeTx, PortId, PortKind, PortSettings, PortSpec};
 use crate::queues::Queues;
 use crate::report::PortInfo;
@@ -122,6 +123,7 @@ struct PortRecord<F: Frame> {
     counters: Arc<PortCounters>,
     queues: Queues,
     shaped: Option<Arc<Shaped<F>>>,
+    policing: Policing,
     histories: Vec<History>,
 }
 
@@ -296,8 +298,10 @@ impl<F: Frame + 'static> Datapath<F> {
             counters,
             queues: sent_by,
             shaped: None,
+            policing: Policing::default(),
             histories: rx.iter().map(|_| History::default()).collect(),
         });
+        self.police(id)?;
         self.reshape(id)?;
         self.redraw_with_peers(id);
         self.apply_or_warn("adding a port");
@@ -344,6 +348,7 @@ impl<F: Frame + 'static> Datapath<F> {
         let other_shape = port.settings.shape != settings.shape;
         port.settings = settings;
         let bridge = port.bridge;
+        self.police(id)?;
         if other_shape {
             self.reshape(id)?;
         }
@@ -406,10 +411,13 @@ impl<F: Frame + 'static> Datapath<F> {
     pub fn port_stats(&self, id: PortId) -> Result<PortStats, Error> {
         let port = self.port(id)?;
         let drops = port.queue_drops();
+        let counted = port.counters.sum();
+        let shaped = port.shaped.as_ref().map_or(0, |shaped| shaped.dropped());
         Ok(PortStats {
             rx_dropped: drops.missed + drops.no_buffer,
             rx_errors: drops.malformed,
-            ..port.counters.sum()
+            tx_policed: counted.tx_policed + shaped,
+            ..counted
         })
     }
 
@@ -505,7 +513,9 @@ impl<F: Frame + 'static> Datapath<F> {
                 && !flags.no_fwd
                 && mirror_out == 0
                 && port.queues.is_empty()
-                && port.shaped.is_none(),
+                && port.shaped.is_none()
+                && port.policing.egress.is_none(),
+            policing: port.policing.clone(),
             queues: port.queues.clone(),
             counters: Arc::clone(&port.counters),
         }

@@ -117,11 +117,15 @@ pub enum DropReason {
     ShaperRingFull,
     /// Dropped by a port's shaper: its queue was full, or it could not leave in time.
     Shaped,
+    /// Sent to a port above the rates of its policer.
+    EgressPolicer,
+    /// Came in by a port above the rate that it may receive.
+    IngressPolicer,
 }
 
 impl DropReason {
     /// How many kinds there are.
-    pub const COUNT: usize = DropReason::Shaped as usize + 1;
+    pub const COUNT: usize = DropReason::IngressPolicer as usize + 1;
 
     /// Names of counters, in the order of the variants.
     pub const NAMES: [&'static str; DropReason::COUNT] = [
@@ -165,6 +169,8 @@ impl DropReason {
         "bridge_gone",
         "shaper_ring_full",
         "shaped",
+        "egress_policer",
+        "ingress_policer",
     ];
 
     /// The counter's name.
@@ -302,6 +308,10 @@ pub(crate) struct PortCell {
     pub rx_bytes: Count,
     /// Received and refused by the port's state.
     pub rx_refused: Count,
+    /// Received above the port's rate.
+    pub rx_policed: Count,
+    /// To be sent, above the rates of the port's policer.
+    pub tx_policed: Count,
     pub tx_packets: Count,
     pub tx_bytes: Count,
     pub tx_full: Count,
@@ -347,6 +357,10 @@ pub struct PortStats {
     pub rx_errors: u64,
     /// Frames received and dropped, because the port is down or does not receive.
     pub rx_refused: u64,
+    /// Frames received and dropped, because they exceeded the rate that the port may receive.
+    pub rx_policed: u64,
+    /// Frames to be sent and dropped by the port's policer or shaper.
+    pub tx_policed: u64,
     /// Frames sent, after segmentation.
     pub tx_packets: u64,
     /// Their bytes.
@@ -374,6 +388,8 @@ impl PortCounters {
             rx_dropped: 0,
             rx_errors: 0,
             rx_refused: sum(|cell| &cell.rx_refused),
+            rx_policed: sum(|cell| &cell.rx_policed),
+            tx_policed: sum(|cell| &cell.tx_policed),
             tx_packets: sum(|cell| &cell.tx_packets),
             tx_bytes: sum(|cell| &cell.tx_bytes),
             tx_full: sum(|cell| &cell.tx_full),

@@ -328,7 +328,11 @@ impl<'a, F: Frame> Forward<'a, F> {
         if port.mirror_out & !*mirrored != 0 {
             self.mirror(mirrored, port, port.mirror_out, &mut frame);
         }
-        if let Some(queue) = self.queue
+        if let Some(policer) = &port.policing.egress {
+            if !self.passes(port, policer, &frame) {
+                return;
+            }
+        } else if let Some(queue) = self.queue
             && !port.queues.is_empty()
         {
             port.queues.count(queue, frame.len() as u64);

@@ -22,6 +22,7 @@ pub mod mac_table;
 pub mod mirror;
 mod normal;
 pub mod packet_in;
+mod police;
 mod port;
 mod queues;
 mod report;
@@ -42,4 +43,5 @@ pub use port::{
 };
 pub use queues::QueueTotals;
 pub use report::{PortInfo, QueueInfo, WorkerInfo};
+pub use shape::BATCH_NS;
 pub use worker::{IDLE_LOOKS, pin};

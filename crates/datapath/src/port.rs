@@ -3,6 +3,7 @@
 use crate::vlan::VlanConfig;
 use packet::Frame;
 use packet::io::{RxQueue, TxQueue};
+use qos::policer::IngressSpec;
 
 /// Number of the port that is the host's own end of a bridge (OpenFlow's `OFPP_LOCAL`).
 pub const LOCAL: program::ops::PortNo = 0xffff_fffe;
@@ -72,6 +73,8 @@ pub struct PortSettings {
     pub queues: Vec<u32>,
     /// How its queues are shaped.
     pub shape: Shape,
+    /// How fast it may receive.
+    pub ingress: IngressSpec,
     /// What is sent there is lost: the device is down or has no carrier.
     pub no_carrier: bool,
 }
@@ -82,10 +85,10 @@ pub enum Shape {
     /// Not at all.
     #[default]
     None,
-    /// As before: what was wanted cannot be.
-    Kept,
     /// So.
     Queues(std::sync::Arc<qos::shaper::PortSpec>),
+    /// Nothing waits: what exceeds these rates is dropped.
+    Policer(std::sync::Arc<qos::policer::PolicerSpec>),
 }
 
 /// Makes a port's transmit queue for a worker, by the worker's number. An error's text is for the user.

@@ -89,6 +89,13 @@ impl<F: Frame> Shaped<F> {
         self.late_sent.load(Ordering::Relaxed)
     }
 
+    /// Packets that all its queues have dropped.
+    pub fn dropped(&self) -> u64 {
+        let counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        let queues = counters.1.iter();
+        queues.map(|queue| queue.totals().dropped_packets()).sum()
+    }
+
     fn install(&self, core: &mut (Shaper<F>, PortSpec), next: (Shaper<F>, PortSpec)) {
         let old = std::mem::replace(core, next);
         core.0.adopt(old.0, monotonic_ns());

@@ -6,6 +6,7 @@
 use crate::counters::PortCounters;
 use crate::mac_table::MacTable;
 use crate::mirror::Mirror;
+use crate::police::Policing;
 use crate::port::{LOCAL, PortFlags, PortId};
 use crate::queues::Queues;
 use crate::vlan::{VlanConfig, VlanSet};
@@ -45,6 +46,8 @@ pub(crate) struct PortState {
     /// A device, and nothing has to be looked at before sending.
     pub plain: bool,
     pub queues: Queues,
+    /// What polices what is sent there, and what comes in.
+    pub policing: Policing,
     pub counters: Arc<PortCounters>,
 }
 

@@ -30,7 +30,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
-use turn::Turn;
+pub(crate) use turn::Turn;
 
 /// How long a worker polls on after its last frame.
 pub(crate) const SPIN: Duration = Duration::from_micros(50);

@@ -15,6 +15,7 @@ mod empty;
 mod figures;
 mod odp;
 mod predict;
+mod qos;
 mod trace;
 mod workers;
 
@@ -38,6 +39,7 @@ pub fn register(switch: &Rc<Switch>) {
     caches::register(&commands);
     figures::register(&commands);
     predict::register(&commands);
+    qos::register(&commands);
     trace::register(&commands);
     workers::register(&commands);
 }

@@ -8,6 +8,7 @@ use crate::queues::QueueTotals;
 use crate::shape::{Shaped, Way};
 use crate::worker::Command;
 use packet::Frame;
+use qos::policer::PortPolicer;
 use std::sync::Arc;
 
 impl<F: Frame + 'static> Datapath<F> {
@@ -17,7 +18,7 @@ impl<F: Frame + 'static> Datapath<F> {
         let name = port.name.clone();
         let refused = |error| tracing::warn!(target: "dpif_netdev", "port {name} keeps the shape it has: {error}");
         match (&port.shaped, &port.settings.shape) {
-            (_, Shape::Kept) | (None, Shape::None) => Ok(()),
+            (None, Shape::None | Shape::Policer(_)) => Ok(()),
             (None, Shape::Queues(spec)) => match Shaped::new(spec) {
                 Ok(shaped) => {
                     port.shaped = Some(Arc::new(shaped));
@@ -37,7 +38,7 @@ impl<F: Frame + 'static> Datapath<F> {
                 }
                 Ok(())
             }
-            (Some(_), Shape::None) => {
+            (Some(_), Shape::None | Shape::Policer(_)) => {
                 port.shaped = None;
                 // The owner last: what others have sent is in the ring before it empties that.
                 let owner = self.owner(id.slot());
@@ -53,6 +54,14 @@ impl<F: Frame + 'static> Datapath<F> {
                 Ok(())
             }
         }
+    }
+
+    /// Makes a port's policers what its settings say. Workers see them with the next picture.
+    pub(super) fn police(&mut self, id: PortId) -> Result<(), Error> {
+        let now_ns = self.shared.clock.now_ns();
+        let port = self.port_mut(id)?;
+        port.policing = port.policing.changed(&port.settings, now_ns);
+        Ok(())
     }
 
     fn owner(&self, slot: u32) -> Option<usize> {
@@ -87,6 +96,13 @@ impl<F: Frame + 'static> Datapath<F> {
         let port = self.port(id)?;
         let sent = port.counters.sum();
         let mut totals = port.queues.totals(sent.tx_packets, sent.tx_bytes);
+        let policer = port.policing.egress.as_deref();
+        for (number, counts) in policer.map(PortPolicer::totals).into_iter().flatten() {
+            if let Some(queue) = totals.iter_mut().find(|queue| queue.queue == number) {
+                (queue.packets, queue.bytes) = (counts.packets, counts.bytes);
+                queue.errors = counts.dropped;
+            }
+        }
         let shaped = port.shaped.as_ref().map(|shaped| shaped.totals());
         for (number, counts) in shaped.into_iter().flatten() {
             if let Some(queue) = totals.iter_mut().find(|queue| queue.queue == number) {

@@ -15,19 +15,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const PACKET_OUTS: usize = BURST;
 
 /// What one turn works with.
-pub(super) struct Turn<'a, F: Frame> {
-    pub(super) snapshot: &'a Snapshot,
-    pub(super) guard: &'a Guard<'a>,
-    pub(super) shared: &'a Shared<F>,
-    pub(super) mailbox: &'a Mailbox<F>,
-    pub(super) cell: &'a Cell,
-    pub(super) engine: &'a mut Engine<F>,
-    pub(super) egress: &'a mut Egress<F>,
-    pub(super) patches: &'a mut Patches<F>,
+pub(crate) struct Turn<'a, F: Frame> {
+    pub(crate) snapshot: &'a Snapshot,
+    pub(crate) guard: &'a Guard<'a>,
+    pub(crate) shared: &'a Shared<F>,
+    pub(crate) mailbox: &'a Mailbox<F>,
+    pub(crate) cell: &'a Cell,
+    pub(crate) engine: &'a mut Engine<F>,
+    pub(crate) egress: &'a mut Egress<F>,
+    pub(crate) patches: &'a mut Patches<F>,
     /// The clock, at most [`super::TIME_INTERVAL`] old.
-    pub(super) now_ms: u64,
+    pub(crate) now_ms: u64,
     /// Packet-outs whose packets wait for rules: they are done when these are.
-    pub(super) outs_held: &'a mut u64,
+    pub(crate) outs_held: &'a mut u64,
 }
 
 impl<'a, F: Frame> Turn<'a, F> {
@@ -61,12 +61,16 @@ impl<'a, F: Frame> Turn<'a, F> {
     fn arrive(&mut self, port: &'a PortState, depth: u32, frames: &mut Vec<F>) {
         let counters = port.counters.of(self.guard.index());
         counters.rx_packets.add(frames.len() as u64);
-        let plain = port.mirror_in == 0 && !port.flags.refuses();
+        let policer = port.policing.ingress.as_deref();
+        let plain = port.mirror_in == 0 && !port.flags.refuses() && policer.is_none();
         if !plain {
             counters.rx_bytes.add(bytes(frames));
         }
         if port.flags.refuses() {
             self.refuse(port, frames);
+        }
+        if let Some(policer) = policer {
+            self.police(port, policer, frames);
         }
         let Some(bridge) = self.snapshot.bridge(port.bridge) else {
             if plain {

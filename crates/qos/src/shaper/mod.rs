@@ -28,7 +28,7 @@ pub mod watch;
 mod wheel;
 
 pub use counters::{DROP_REASONS, DropReason, QueueCounters, QueueTotals};
-pub use spec::{PortSpec, QueueSpec, SpecError, TenantSpec};
+pub use spec::{Line, PortSpec, QueueSpec, SpecError, TenantSpec};
 pub use wheel::TICK_NS;
 
 use backlog::{Backlog, Flow, Nodes, Taken, bucket};

@@ -202,7 +202,26 @@ fn check_class(owner: Owner, min: u64, max: u64, burst: u64) -> Result<(), SpecE
     Ok(())
 }
 
+/// What a port's packets leave by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Line {
+    /// Its rate, in bit/s, at least 1.
+    pub rate: u64,
+    /// The largest frame, in bytes.
+    pub largest: u32,
+    /// How long it may take to hand a batch of packets over, in nanoseconds.
+    pub batch_ns: u64,
+}
+
 impl PortSpec {
+    /// The time that no packet of a queue is sent later than after it came, in nanoseconds: the bound, and what timers, a batch and the packet itself take on the line. None
+    /// for a queue without a bound.
+    pub fn promise_ns(&self, queue: &QueueSpec, line: Line) -> Option<u64> {
+        let line_ns = u64::from(line.largest) * 8_000_000_000 / line.rate.max(1);
+        let bound = queue.max_latency_ns?.saturating_add(self.slack_ns);
+        Some(bound.saturating_add(line.batch_ns).saturating_add(line_ns))
+    }
+
     /// Whether such a port can be.
     pub fn check(&self) -> Result<(), SpecError> {
         self.check_port()?;

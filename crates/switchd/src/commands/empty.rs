@@ -1,7 +1,7 @@
-//! Commands about what a switch may have and this one has none of: bonds, LACP, QoS, spanning trees, fault monitors. They answer as Open vSwitch does where
+//! Commands about what a switch may have and this one has none of: bonds, LACP, spanning trees, fault monitors. They answer as Open vSwitch does where
 //! none is configured.
 
-use super::{Commands, has_interface};
+use super::Commands;
 
 /// Command, its argument, and what is said of one that is named.
 const EMPTY: [(&str, &str, &str); 7] = [
@@ -26,18 +26,4 @@ pub(super) fn register(commands: &Commands) {
     commands.answer("bond/list", "", (0, 0), |_, _| {
         Ok("bond\ttype\trecircID\tmembers\n".into())
     });
-    for (name, text) in [
-        ("qos/show", "QoS not configured on"),
-        ("qos/show-types", "No QoS types supported for interface:"),
-    ] {
-        commands.answer(
-            name,
-            "interface",
-            (1, 1),
-            move |switch, arguments| match has_interface(switch, &arguments[0]) {
-                true => Ok(format!("{text} {}\n", arguments[0])),
-                false => Err("no such interface".into()),
-            },
-        );
-    }
 }

@@ -9,6 +9,7 @@ use super::address::{Mac, parse_datapath_id};
 use super::controller::{self, BridgeDefaults, Controller};
 use super::global::{self, Global};
 use super::mirror::{self, Mirror};
+use super::plan::Applied;
 use super::port::{self, Port, Surroundings};
 use super::problem::{Options, Problems};
 use super::vlan::VlanSet;
@@ -146,6 +147,17 @@ impl Desired {
         };
         reader.bridges(&root.bridges);
         (desired, problems)
+    }
+
+    /// Lets ports whose QoS or policing cannot be go on with what they have.
+    pub fn keep(&mut self, applied: &Applied) {
+        for (name, bridge) in &mut self.bridges {
+            let before = applied.bridges.get(name);
+            for (interface, port) in &mut bridge.ports {
+                let before = before.and_then(|before| before.ports.get(interface));
+                port.keep(before.map(|before| &before.port));
+            }
+        }
     }
 
     /// All ports of all bridges, with their bridges' names.

@@ -5,9 +5,11 @@ use ovsdb::{Uuid, vswitch};
 
 use super::address::Mac;
 use super::ofport;
+use super::policing;
 use super::problem::{Options, Problems};
-use super::shaping::Shape;
+use super::qos::{self, Qos};
 use super::vlan::{PriorityTags, Vlan, VlanMode, VlanSet};
+use ::qos::policer::IngressSpec;
 
 /// A port, which has exactly one interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,13 +46,30 @@ pub struct Port {
     pub fake_bridge: bool,
     /// Whether other protected ports may not be reached through it.
     pub protected: bool,
-    /// The numbers of its queues, ascending.
-    pub queues: Vec<u32>,
-    /// How they are shaped.
-    pub shape: Shape,
+    /// Its queues, and what they do.
+    pub qos: Qos,
+    /// How fast it may receive.
+    pub ingress: IngressSpec,
+    /// Why that is what it was before, and not what the row says.
+    pub ingress_error: Option<String>,
 }
 
 impl Port {
+    /// Where what the rows say cannot be, goes on with what was in force before.
+    pub fn keep(&mut self, before: Option<&Port>) {
+        self.qos.keep(before.map(|before| &before.qos));
+        if self.ingress_error.is_some() {
+            self.ingress = before.map_or_else(IngressSpec::default, |before| before.ingress);
+        }
+    }
+
+    /// What is wrong with a port that works all the same.
+    pub fn error(&self) -> Option<String> {
+        let both = [&self.qos.error, &self.ingress_error];
+        let texts: Vec<&str> = both.into_iter().flatten().map(String::as_str).collect();
+        (!texts.is_empty()).then(|| texts.join("; "))
+    }
+
     /// Whether going from `self` to `new` needs another device, or the same one opened again.
     pub fn needs_reopening(&self, new: &Port) -> bool {
         // The kernel devices that the daemon makes itself have no options.
@@ -107,14 +126,10 @@ pub fn read(
 ) -> Result<Port, String> {
     let kind = kind(interface, surroundings.bridge);
     let vlan = vlan(port, problems)?;
-    if interface.ingress_policing_rate > 0 || interface.ingress_policing_kpkts_rate > 0 {
-        problems.add(
-            "Interface",
-            &interface.name,
-            "ingress_policing_rate",
-            "policing is not supported yet, ignoring it",
-        );
-    }
+    let (ingress, ingress_error) = match policing::ingress(interface, problems) {
+        Ok(ingress) => (ingress, None),
+        Err(error) => (IngressSpec::default(), Some(error)),
+    };
     for column in &interface.link_protocols {
         problems.add(
             "Interface",
@@ -140,30 +155,10 @@ pub fn read(
         port_mac: port_mac(port, problems),
         fake_bridge: port.fake_bridge,
         protected: port.protected,
-        queues: port.qos.as_ref().map(queues).unwrap_or_default(),
-        shape: super::shaping::shape(&port.name, port.qos.as_ref(), problems),
+        qos: qos::read(&port.name, port.qos.as_ref(), problems),
+        ingress,
+        ingress_error,
     })
-}
-
-/// The queues of a port, as Open vSwitch's kinds of QoS have them: the two hierarchical ones have a default queue of number 0, others none but their own, or none at all.
-fn queues(qos: &vswitch::QoS) -> Vec<u32> {
-    let own = || {
-        qos.queues
-            .keys()
-            .filter_map(|number| u32::try_from(*number).ok())
-    };
-    match qos.kind.as_str() {
-        "linux-htb" | "linux-hfsc" => {
-            own()
-                .filter(|number| *number != 0)
-                .fold(vec![0], |mut all, number| {
-                    all.push(number);
-                    all
-                })
-        }
-        "trtcm-policer" => own().collect(),
-        _ => Vec::new(),
-    }
 }
 
 /// The number that an interface had before, if it is one that it could have again.

@@ -1,22 +1,20 @@
-//! `Port.qos` and its queues, as a shape of the port (Open vSwitch's documentation of the tables `QoS` and `Queue`).
+//! `QoS` rows of types `linux-htb` and `linux-hfsc`, as a shape of the port (Open vSwitch's documentation of the tables `QoS` and `Queue`).
 //!
-//! Rates are in bit/s and bursts in bits, of frames without FCS. A value that cannot be is said in the port's problems, and the port keeps the shape that it has.
+//! Rates are in bit/s and bursts in bits, of frames without FCS. A third level, tenants, stands between the port and queues that
+//! name one (`other_config:tenant`); its rates are keys of the `QoS` row.
 
-use super::problem::Problems;
+use super::qos::{number, small};
 use ovsdb::vswitch::{self, Strings};
-use qos::shaper::{PortSpec, QueueSpec, spec};
-use std::sync::Arc;
+use qos::shaper::{PortSpec, QueueSpec, SpecError, TenantSpec, spec};
+use std::collections::{BTreeMap, BTreeSet};
 
-/// What a port is to be.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub enum Shape {
-    /// Not shaped.
-    #[default]
-    None,
-    /// What it is already, as what is wanted cannot be.
-    Kept,
-    /// Shaped so.
-    Queues(Arc<PortSpec>),
+/// A shape, and its tenants.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Shaping {
+    /// The shape.
+    pub spec: PortSpec,
+    /// The numbers of tenants, by their names.
+    pub tenants: BTreeMap<String, u32>,
 }
 
 /// The rate of a port that says none.
@@ -31,7 +29,9 @@ const QUEUE_PACKETS: u32 = 1000;
 const MARK_NS: u64 = 5_000_000;
 
 const PORT_KEYS: [&str; 3] = ["max-rate", "burst", "overhead"];
-const QUEUE_KEYS: [&str; 7] = [
+/// Behind `tenant-NAME-`.
+const TENANT_KEYS: [&str; 3] = ["min-rate", "max-rate", "burst"];
+const QUEUE_KEYS: [&str; 8] = [
     "min-rate",
     "max-rate",
     "burst",
@@ -39,33 +39,12 @@ const QUEUE_KEYS: [&str; 7] = [
     "max-latency-us",
     "ecn",
     "limit-packets",
+    "tenant",
 ];
-
-/// A whole number from 0 on; none where the key is missing.
-fn number(options: &Strings, key: &str) -> Result<Option<u64>, String> {
-    let Some(text) = options.get(key) else {
-        return Ok(None);
-    };
-    let number = text.trim().parse::<u64>();
-    number
-        .map(Some)
-        .map_err(|_| format!("{key}: \"{text}\" is not a whole number from 0 on"))
-}
-
-fn small(options: &Strings, key: &str, most: u32) -> Result<Option<u32>, String> {
-    match number(options, key)? {
-        Some(value) if value > u64::from(most) => {
-            Err(format!("{key}: {value} is more than {most}"))
-        }
-        value => Ok(value.map(|value| value as u32)),
-    }
-}
 
 fn queue(at: u32, options: &Strings, port_rate: u64) -> Result<QueueSpec, String> {
     let min_rate = number(options, "min-rate")?.unwrap_or(0);
-    let max_rate = number(options, "max-rate")?
-        .unwrap_or(port_rate)
-        .max(min_rate);
+    let max_rate = number(options, "max-rate")?.unwrap_or(port_rate.max(min_rate));
     let bound = small(
         options,
         "max-latency-us",
@@ -100,8 +79,7 @@ fn port(qos: &vswitch::QoS) -> Result<PortSpec, String> {
     port.limit_packets = PORT_PACKETS;
     port.flows = if qos.queues.len() > 4096 { 4 } else { 64 };
     for (number, row) in &qos.queues {
-        let number =
-            u32::try_from(*number).map_err(|_| format!("queue {number}: no such number"))?;
+        let number = super::qos::queue_number(*number)?;
         let spec = queue(number, &row.other_config, rate);
         port.queues
             .push(spec.map_err(|error| format!("queue {number}: {error}"))?);
@@ -109,205 +87,101 @@ fn port(qos: &vswitch::QoS) -> Result<PortSpec, String> {
     if !qos.queues.contains_key(&0) {
         port.queues.push(queue(0, &Strings::default(), rate)?);
     }
-    port.check().map_err(|error| error.to_string())?;
     Ok(port)
 }
 
-/// The shape that a port's `QoS` row asks for.
-pub fn shape(name: &str, qos: Option<&vswitch::QoS>, problems: &mut Problems) -> Shape {
-    let Some(qos) = qos else {
-        return Shape::None;
+/// The numbers of tenants, by their names: the same name always gets the same number, unless another has it already.
+fn tenant_numbers(names: &BTreeSet<&str>) -> BTreeMap<String, u32> {
+    let mut taken = BTreeSet::new();
+    let mut number_of = |name: &&str| {
+        // FNV-1a.
+        let hash = name.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
+            (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+        });
+        let mut number = hash;
+        while !taken.insert(number) {
+            number = number.wrapping_add(1);
+        }
+        ((*name).to_owned(), number)
     };
-    let mut say = |what: String| problems.add("Port", name, "qos", what);
-    match qos.kind.as_str() {
-        "linux-htb" | "linux-hfsc" => {}
-        "" | "linux-noop" => return Shape::None,
-        "egress-policer" | "trtcm-policer" | "linux-sfq" | "linux-codel" | "linux-fq_codel"
-        | "linux-netem" => {
-            say(format!(
-                "type {} is not enforced yet, its queues are listed and counted",
-                qos.kind
-            ));
-            return Shape::None;
-        }
-        other => {
-            say(format!("unknown type {other}, ignoring it"));
-            return Shape::None;
-        }
-    }
-    let strange = |options: &Strings, known: &[&str]| -> Vec<String> {
-        options
-            .keys()
-            .filter(|key| !known.contains(&key.as_str()))
-            .cloned()
-            .collect()
-    };
-    for key in strange(&qos.other_config, &PORT_KEYS) {
-        say(format!("unknown key other_config:{key}, ignoring it"));
-    }
-    for (number, row) in &qos.queues {
-        for key in strange(&row.other_config, &QUEUE_KEYS) {
-            say(format!(
-                "queue {number}: unknown key other_config:{key}, ignoring it"
-            ));
-        }
-    }
-    match port(qos) {
-        Ok(port) => Shape::Queues(Arc::new(port)),
-        Err(error) => {
-            say(format!("{error}; what was shaped before stays so"));
-            Shape::Kept
-        }
-    }
+    names.iter().map(&mut number_of).collect()
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::BTreeMap;
+/// A key of the port that says something of a tenant: its name, and what.
+fn tenant_key(key: &str) -> Option<(&str, &str)> {
+    let rest = key.strip_prefix("tenant-")?;
+    TENANT_KEYS.iter().find_map(|what| {
+        let name = rest.strip_suffix(what)?.strip_suffix('-')?;
+        (!name.is_empty()).then_some((name, *what))
+    })
+}
 
-    fn strings(pairs: &[(&str, &str)]) -> Strings {
-        pairs
-            .iter()
-            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
-            .collect()
+/// The tenants of a port: those that its keys name, and those that queues belong to. One that says no guaranteed rate has what its queues have together, one that says no
+/// maximum has the port's.
+fn tenants(qos: &vswitch::QoS, port: &mut PortSpec) -> Result<BTreeMap<String, u32>, String> {
+    let options = &qos.other_config;
+    let keys = options.keys().filter_map(|key| tenant_key(key));
+    let rows = qos.queues.values();
+    let members = rows.filter_map(|row| row.other_config.get("tenant").map(String::as_str));
+    let names: BTreeSet<&str> = keys.map(|(name, _)| name).chain(members).collect();
+    if names.contains("") {
+        return Err("tenant: a name has at least one character".into());
     }
-
-    fn read(
-        kind: &str,
-        port: &[(&str, &str)],
-        queues: &[(i64, &[(&str, &str)])],
-    ) -> (Shape, Vec<String>) {
-        let queue = |pairs: &[(&str, &str)]| vswitch::Queue {
-            other_config: strings(pairs),
-            ..Default::default()
-        };
-        let qos = vswitch::QoS {
-            kind: kind.to_owned(),
-            queues: queues
-                .iter()
-                .map(|(number, pairs)| (*number, queue(pairs)))
-                .collect::<BTreeMap<_, _>>(),
-            other_config: strings(port),
-            ..Default::default()
-        };
-        let mut problems = Problems::default();
-        let shape = shape("p1", Some(&qos), &mut problems);
-        (
-            shape,
-            problems
-                .0
-                .into_iter()
-                .map(|problem| problem.message)
-                .collect(),
-        )
-    }
-
-    #[test]
-    fn rows_become_a_shape_and_bad_values_keep_the_old_one() {
-        let (shape, problems) = read(
-            "linux-htb",
-            &[("max-rate", "100000000")],
-            &[
-                (
-                    3,
-                    &[
-                        ("min-rate", "10000000"),
-                        ("max-latency-us", "2000"),
-                        ("ecn", "true"),
-                        ("priority", "99"),
-                    ],
-                ),
-                (7, &[]),
-            ],
-        );
-        assert_eq!(problems, Vec::<String>::new());
-        let Shape::Queues(port) = shape else {
-            panic!("{shape:?}")
-        };
-        assert_eq!(port.max_rate, 100_000_000);
-        let numbers: Vec<u32> = port.queues.iter().map(|queue| queue.number).collect();
-        assert_eq!(numbers, [3, 7, 0], "the default queue is there, too");
-        let bounded = &port.queues[0];
-        assert_eq!(
-            (bounded.min_rate, bounded.max_rate, bounded.priority),
-            (10_000_000, 100_000_000, 7)
-        );
-        assert_eq!(
-            (bounded.max_latency_ns, bounded.mark_ns),
-            (Some(2_000_000), Some(1_000_000))
-        );
-        type Case<'a> = (&'a [(&'a str, &'a str)], &'a [(&'a str, &'a str)], &'a str);
-        let cases: [Case; 8] = [
-            (
-                &[("max-rate", "-5")],
-                &[],
-                "max-rate: \"-5\" is not a whole number from 0 on",
-            ),
-            (
-                &[("max-rate", "0")],
-                &[],
-                "port: 0 bit/s is not a rate between 8000 and 400000000000 bit/s",
-            ),
-            (
-                &[("max-rate", "99999999999999")],
-                &[],
-                "port: 99999999999999 bit/s is not a rate between 8000 and 400000000000 bit/s",
-            ),
-            (
-                &[("max-rate", "1000000")],
-                &[("min-rate", "2000000")],
-                "port: guaranteed rates add up to 2000000 bit/s, more than its 1000000 bit/s",
-            ),
-            (
-                &[],
-                &[("burst", "much")],
-                "queue 1: burst: \"much\" is not a whole number from 0 on",
-            ),
-            (
-                &[],
-                &[("max-latency-us", "4000001")],
-                "queue 1: max-latency-us: 4000001 is more than 4000000",
-            ),
-            (
-                &[],
-                &[("ecn", "yes")],
-                "queue 1: ecn: \"yes\" is neither true nor false",
-            ),
-            (
-                &[],
-                &[("limit-packets", "0")],
-                "queue 1: a limit of 0 is not between 1 and 4096",
-            ),
-        ];
-        for (port, queue, text) in cases {
-            let (shape, problems) = read("linux-hfsc", port, &[(1, queue)]);
-            assert_eq!(shape, Shape::Kept);
-            assert_eq!(
-                problems,
-                [format!("{text}; what was shaped before stays so")]
-            );
+    let numbers = tenant_numbers(&names);
+    let mut guaranteed: BTreeMap<u32, u64> = BTreeMap::new();
+    for queue in &mut port.queues {
+        let row = qos.queues.get(&i64::from(queue.number));
+        queue.tenant = row
+            .and_then(|row| row.other_config.get("tenant"))
+            .map(|name| numbers[name]);
+        if let Some(tenant) = queue.tenant {
+            let sum = guaranteed.entry(tenant).or_default();
+            *sum = sum.saturating_add(queue.min_rate);
         }
     }
-
-    #[test]
-    fn types_and_keys_that_are_unknown_are_named() {
-        assert_eq!(read("linux-noop", &[], &[]), (Shape::None, vec![]));
-        assert_eq!(
-            read("gold", &[], &[]),
-            (
-                Shape::None,
-                vec!["unknown type gold, ignoring it".to_owned()]
-            )
-        );
-        let (shape, problems) = read("linux-htb", &[("colour", "red")], &[(0, &[("size", "1")])]);
-        assert!(matches!(shape, Shape::Queues(_)));
-        assert_eq!(
-            problems,
-            [
-                "unknown key other_config:colour, ignoring it",
-                "queue 0: unknown key other_config:size, ignoring it"
-            ]
-        );
+    for (name, number_of) in &numbers {
+        let read = |what: &str| number(options, &format!("tenant-{name}-{what}"));
+        let own = guaranteed.get(number_of).copied().unwrap_or(0);
+        port.tenants.push(TenantSpec {
+            number: *number_of,
+            min_rate: read("min-rate")?.unwrap_or(own),
+            max_rate: read("max-rate")?.unwrap_or(port.max_rate),
+            burst: read("burst")?.unwrap_or(0).max(FRAME),
+        });
     }
+    Ok(numbers)
+}
+
+/// The keys of rows that mean nothing.
+fn strange(qos: &vswitch::QoS) -> Vec<String> {
+    let unknown = |options: &Strings, known: &dyn Fn(&str) -> bool| -> Vec<String> {
+        let keys = options.keys().filter(|key| !known(key));
+        keys.map(|key| format!("unknown key other_config:{key}, ignoring it"))
+            .collect()
+    };
+    let mut all = unknown(&qos.other_config, &|key| {
+        PORT_KEYS.contains(&key) || tenant_key(key).is_some()
+    });
+    for (number, row) in &qos.queues {
+        let queue = unknown(&row.other_config, &|key| QUEUE_KEYS.contains(&key));
+        all.extend(queue.iter().map(|text| format!("queue {number}: {text}")));
+    }
+    all
+}
+
+/// Reads a row of type `linux-htb` or `linux-hfsc`. Keys that mean nothing are ignored, and said.
+pub fn read(qos: &vswitch::QoS, say: &mut dyn FnMut(String)) -> Result<Shaping, String> {
+    strange(qos).into_iter().for_each(say);
+    let mut spec = port(qos)?;
+    let tenants = tenants(qos, &mut spec)?;
+    spec.check().map_err(|error| named(&error, &tenants))?;
+    Ok(Shaping { spec, tenants })
+}
+
+/// An error in the user's words: tenants by their names.
+fn named(error: &SpecError, tenants: &BTreeMap<String, u32>) -> String {
+    let text = error.to_string();
+    tenants.iter().fold(text, |text, (name, number)| {
+        text.replace(&format!("tenant {number}"), &format!("tenant {name}"))
+    })
 }

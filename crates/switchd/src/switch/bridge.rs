@@ -7,7 +7,7 @@ use crate::config::desired::Settings;
 use crate::config::mirror::{Mirror, Output};
 use crate::config::ofport::{self, Allocator};
 use crate::config::port::Port as Config;
-use crate::config::shaping;
+use crate::config::qos::Shape;
 use crate::config::vlan::{self, Vlan};
 use crate::openflow::OpenFlow;
 use datapath::vlan::{PriorityTags, VlanConfig, VlanMode, VlanSet};
@@ -69,12 +69,13 @@ pub fn settings_of(
             no_fwd: flags.contains(Bits::NO_FWD),
             no_packet_in: flags.contains(Bits::NO_PACKET_IN),
         },
-        queues: config.queues.clone(),
-        shape: match &config.shape {
-            shaping::Shape::None => datapath::Shape::None,
-            shaping::Shape::Kept => datapath::Shape::Kept,
-            shaping::Shape::Queues(spec) => datapath::Shape::Queues(Arc::clone(spec)),
+        queues: config.qos.queues.clone(),
+        shape: match &config.qos.shape {
+            Shape::None => datapath::Shape::None,
+            Shape::Queues(spec) => datapath::Shape::Queues(Arc::clone(spec)),
+            Shape::Policer(spec) => datapath::Shape::Policer(Arc::clone(spec)),
         },
+        ingress: config.ingress,
         no_carrier: false,
     }
 }

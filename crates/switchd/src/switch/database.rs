@@ -136,7 +136,8 @@ impl Database {
             return Ok(());
         }
         let snapshot = self.client.with_replica(Snapshot::of);
-        let (desired, problems) = Desired::from_snapshot(&snapshot, &self.abilities());
+        let (mut desired, problems) = Desired::from_snapshot(&snapshot, &self.abilities());
+        desired.keep(&self.switch.applied.borrow());
         for problem in problems.new_since(&self.problems.borrow()) {
             tracing::warn!(target: "bridge", "{problem}");
         }

@@ -111,6 +111,7 @@ impl Bridge {
     /// A port's counters by the names of `Interface.statistics`; the device's own where it has them. As with Open vSwitch, a patch port counts only what crosses it.
     pub fn port_counters(&self, port: &mut Port) -> HashMap<String, u64> {
         let mut counters: HashMap<String, u64> = HashMap::new();
+        let mut policed = None;
         if let Ok(Ok(stats)) = self
             .switch()
             .with_datapath(|datapath| datapath.port_stats(port.id))
@@ -130,6 +131,10 @@ impl Bridge {
             } else {
                 &own[..4]
             };
+            // Ports that have no QoS do not show the names.
+            let has = !port.config.qos.kind.is_empty() || !port.config.ingress.is_none();
+            policed = (has || stats.rx_policed + stats.tx_policed > 0)
+                .then_some((stats.rx_policed, stats.tx_policed));
             counters.extend(
                 kept.iter()
                     .map(|(name, value)| ((*name).to_owned(), *value)),
@@ -137,6 +142,18 @@ impl Bridge {
         }
         if let Some(control) = &mut port.control {
             counters.extend(control.device_stats());
+        }
+        if let Some((received, sent)) = policed {
+            // By Open vSwitch's names for ports of DPDK.
+            let more = [
+                ("ovs_rx_qos_drops", received),
+                ("ovs_tx_qos_drops", sent),
+                ("rx_dropped", received),
+                ("tx_dropped", sent),
+            ];
+            for (name, value) in more {
+                *counters.entry(name.to_owned()).or_default() += value;
+            }
         }
         counters
     }

@@ -1,10 +1,13 @@
 //! Queues of a bridge's ports, as controllers see them.
 
 use super::bridge::Bridge;
+use crate::config::qos::Shape;
 use openflow::Error;
 use openflow::message::QueueRequest;
-use openflow::port;
+use openflow::port::{self, PortNo};
 use openflow::stats::{QueueDescription, QueueStats};
+use qos::shaper::{PortSpec, QueueSpec};
+use std::collections::HashMap;
 
 impl Bridge {
     /// The counters that a request means. All of a port's queues may be none; one that is named must be there, and on every port one that is named must be on some (Open
@@ -53,20 +56,49 @@ impl Bridge {
         Ok(found)
     }
 
-    /// The queues that a request means. Rates are parts of a port's rate, which is not what the database gives; Open vSwitch leaves them out too.
+    /// The queues that a request means. Rates are parts of the port's rate, in thousandths; where nothing waits for rates, and for those that are the port's own, none is said.
     pub(super) fn describe_queues(
         &self,
         request: QueueRequest,
     ) -> Result<Vec<QueueDescription>, Error> {
         let stats = self.stats_of_queues(request)?;
-        Ok(stats
-            .iter()
-            .map(|queue| QueueDescription {
+        let ports = self.ports.borrow();
+        let mut rates: HashMap<(PortNo, u32), (Option<u16>, Option<u16>)> = HashMap::new();
+        for port in ports.values() {
+            if let Shape::Queues(spec) = &port.config.qos.shape {
+                let parts = spec.queues.iter().map(|queue| {
+                    let key = (port.openflow_number(), queue.number);
+                    (key, (guaranteed(queue, spec), allowed(queue, spec)))
+                });
+                rates.extend(parts);
+            }
+        }
+        let describe = |queue: &QueueStats| {
+            let (min_rate, max_rate) = rates
+                .get(&(queue.port, queue.queue))
+                .copied()
+                .unwrap_or_default();
+            QueueDescription {
                 port: queue.port,
                 queue: queue.queue,
-                min_rate: None,
-                max_rate: None,
-            })
-            .collect())
+                min_rate,
+                max_rate,
+            }
+        };
+        Ok(stats.iter().map(describe).collect())
     }
+}
+
+/// A rate in thousandths of the port's, at least one.
+fn part(rate: u64, port: &PortSpec) -> u16 {
+    let part = u128::from(rate) * 1000 / u128::from(port.max_rate.max(1));
+    part.clamp(1, 1000) as u16
+}
+
+fn guaranteed(queue: &QueueSpec, port: &PortSpec) -> Option<u16> {
+    (queue.min_rate > 0).then(|| part(queue.min_rate, port))
+}
+
+fn allowed(queue: &QueueSpec, port: &PortSpec) -> Option<u16> {
+    (queue.max_rate < port.max_rate).then(|| part(queue.max_rate, port))
 }

@@ -91,7 +91,8 @@ impl Switch {
                 .unwrap_or_else(|| {
                     InterfaceState::failed(failures.get(&uuid).cloned().unwrap_or_default())
                 });
-            state.error = state.error.or_else(|| self.patch_problem(name, port));
+            let patch = || self.patch_problem(name, port);
+            state.error = state.error.or_else(patch).or_else(|| port.error());
             batch.interface(uuid, &state);
         }
     }

@@ -1,0 +1,154 @@
+//! `Port.qos` and its queues (Open vSwitch's documentation of the tables `QoS` and `Queue`).
+//!
+//! What cannot be is said in the interface's `error` column and in the log, and the port keeps the QoS that it has ([`Qos::keep`]).
+
+use super::policing;
+use super::problem::Problems;
+use super::shaping;
+use ovsdb::vswitch::{self, Strings};
+use qos::policer::PolicerSpec;
+use qos::shaper::PortSpec;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Types that a port may have, in Open vSwitch's words.
+pub const TYPES: [&str; 5] = [
+    "linux-htb",
+    "linux-hfsc",
+    "linux-noop",
+    "egress-policer",
+    "trtcm-policer",
+];
+/// Most queues of a port, beside the default one.
+pub const MOST_QUEUES: usize = 100_000;
+
+/// What becomes of what a port sends.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Shape {
+    /// It leaves at once.
+    #[default]
+    None,
+    /// It waits in queues for their rates.
+    Queues(Arc<PortSpec>),
+    /// What exceeds rates is dropped.
+    Policer(Arc<PolicerSpec>),
+}
+
+/// A port's QoS.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Qos {
+    /// Its type; empty for none.
+    pub kind: String,
+    /// The numbers of its queues, ascending.
+    pub queues: Vec<u32>,
+    /// What they do.
+    pub shape: Shape,
+    /// The numbers of tenants, by their names.
+    pub tenants: BTreeMap<String, u32>,
+    /// Why the row that is there is not in force; what is here then means nothing before [`Qos::keep`].
+    pub error: Option<String>,
+}
+
+impl Qos {
+    /// Where the row is not usable, goes on with what was in force before.
+    pub fn keep(&mut self, before: Option<&Qos>) {
+        if let Some(error) = self.error.take() {
+            *self = before.cloned().unwrap_or_default();
+            self.error = Some(error);
+        }
+    }
+}
+
+/// A whole number from 0 on; none where the key is missing.
+pub(super) fn number(options: &Strings, key: &str) -> Result<Option<u64>, String> {
+    let Some(text) = options.get(key) else {
+        return Ok(None);
+    };
+    let number = text.trim().parse::<u64>();
+    number
+        .map(Some)
+        .map_err(|_| format!("{key}: \"{text}\" is not a whole number from 0 on"))
+}
+
+/// The same, up to a most.
+pub(super) fn small(options: &Strings, key: &str, most: u32) -> Result<Option<u32>, String> {
+    match number(options, key)? {
+        Some(value) if value > u64::from(most) => {
+            Err(format!("{key}: {value} is more than {most}"))
+        }
+        value => Ok(value.map(|value| value as u32)),
+    }
+}
+
+/// A queue's number. The highest stands for all queues (OpenFlow's `OFPQ_ALL`).
+pub(super) fn queue_number(number: i64) -> Result<u32, String> {
+    u32::try_from(number)
+        .ok()
+        .filter(|number| *number < u32::MAX)
+        .ok_or_else(|| format!("queue {number}: numbers are 0 to {}", u32::MAX - 1))
+}
+
+/// Reads a port's QoS; keys that mean nothing, and what is wrong, are problems of the port `name`.
+pub fn read(name: &str, qos: Option<&vswitch::QoS>, problems: &mut Problems) -> Qos {
+    let Some(qos) = qos.filter(|qos| !qos.kind.is_empty()) else {
+        return Qos::default();
+    };
+    let mut say = |what: String| problems.add("Port", name, "qos", what);
+    match read_kind(qos, &mut say) {
+        Ok(read) => read,
+        Err(error) => {
+            say(format!("{error}; what was configured before stays so"));
+            Qos {
+                error: Some(format!("QoS {}: {error}", qos.kind)),
+                ..Qos::default()
+            }
+        }
+    }
+}
+
+fn read_kind(qos: &vswitch::QoS, say: &mut dyn FnMut(String)) -> Result<Qos, String> {
+    let kind = qos.kind.clone();
+    if qos.queues.len() > MOST_QUEUES {
+        let count = qos.queues.len();
+        return Err(format!("{count} queues are more than {MOST_QUEUES}"));
+    }
+    match kind.as_str() {
+        "linux-noop" => Ok(Qos {
+            kind,
+            ..Qos::default()
+        }),
+        "linux-htb" | "linux-hfsc" => {
+            let read = shaping::read(qos, say)?;
+            let mut queues: Vec<u32> = read.spec.queues.iter().map(|queue| queue.number).collect();
+            queues.sort_unstable();
+            Ok(Qos {
+                kind,
+                queues,
+                shape: Shape::Queues(Arc::new(read.spec)),
+                tenants: read.tenants,
+                error: None,
+            })
+        }
+        "egress-policer" | "trtcm-policer" => {
+            let policer = policing::read(qos, say)?;
+            let mut queues: Vec<u32> = match &policer {
+                PolicerSpec::One(_) => Vec::new(),
+                PolicerSpec::Queues { queues, .. } => queues.iter().map(|queue| queue.0).collect(),
+            };
+            queues.sort_unstable();
+            Ok(Qos {
+                kind,
+                queues,
+                shape: Shape::Policer(Arc::new(policer)),
+                ..Qos::default()
+            })
+        }
+        "linux-sfq" | "linux-codel" | "linux-fq_codel" | "linux-netem" => {
+            Err("this type is not supported".into())
+        }
+        _ => Err("there is no such type".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests;
