@@ -302,3 +302,41 @@ fn rates_above_four_gigabytes_are_near_enough() {
     assert_eq!(policer.mark(1, 1_000_000_000), Color::Red);
     assert_eq!((counted(1514), counted(10)), (1500, 0));
 }
+
+#[test]
+fn workers_share_a_policer_to_the_byte() {
+    let spec = PolicerSpec::Queues {
+        port: bursts(900_000, 0),
+        queues: vec![(0, bursts(100_000, 0)), (1, bursts(1_000_000, 0))],
+    };
+    let policer = PortPolicer::new(&spec, 0);
+    let ingress = IngressPolicer::new(
+        &IngressSpec {
+            kbits_rate: 1,
+            kbits_burst: 800,
+            kpkts_rate: 1,
+            kpkts_burst: 1,
+        },
+        0,
+    )
+    .unwrap();
+    let work = |queue| {
+        let sent = (0..20_000)
+            .filter(|_| policer.pass(queue, frame(100), 0))
+            .count();
+        let received = (0..2_000).filter(|_| ingress.pass(frame(100), 0)).count();
+        (sent, received)
+    };
+    let sums = std::thread::scope(|scope| {
+        let threads: Vec<_> = [None, Some(1), Some(1), Some(7)]
+            .map(|queue| scope.spawn(move || work(queue)))
+            .into();
+        let results = threads.into_iter().map(|thread| thread.join().unwrap());
+        results.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+    });
+    assert_eq!(sums, (9_000, 1_000));
+    let totals = policer.totals();
+    let passed: u64 = totals.iter().map(|(_, totals)| totals.packets).sum();
+    let dropped: u64 = totals.iter().map(|(_, totals)| totals.dropped).sum();
+    assert_eq!((passed, dropped), (9_000, 71_000));
+}
