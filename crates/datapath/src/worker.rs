@@ -4,14 +4,19 @@
 //! it, walk what it sent through patch ports, and send the batches. The epoch begins before frames are fetched, so a frame that arrives after a
 //! barrier's reply finds the barrier's rules.
 //!
-//! A turn without frames is followed by rest. For [`SPIN`] after the last frame the worker polls on. Then, when every queue has a descriptor to wait on, it goes offline
+//! A turn without frames is followed by rest. For [`spin::SPIN`] after the last frame the worker polls on. Then, when every queue has a descriptor to wait on, it goes offline
 //! and sleeps until one is readable, control wants something, or [`SLEEP_LIMIT`] has passed. Otherwise it lets others run (`sched_yield`) until [`YIELD`] after the last frame,
 //! and from then on sleeps between polls, 10 us at first, twice as long each time, [`NAP_LIMIT`] at most.
+//!
+//! To be woken costs the sender a system call and an interrupt to another processor, which may take longer than [`spin::SPIN`]: a worker that sleeps as soon as its sender
+//! waits for that goes to sleep in step with it, packet after packet. A worker with a processor of its own therefore polls on for [`spin::PATIENT_SPIN`] once a frame has
+//! come sooner than that, and for half as long after each rest that was longer ([`Spin`]): traffic with short gaps is never slept through, and an idle switch sleeps.
 //!
 //! A queue whose descriptor is readable and yields nothing, time after time, is not waited on for a while (up to [`MUTE_LIMIT`]), so a peer that keeps signalling for nothing
 //! costs itself latency and nobody else anything. A queue that makes the worker fail is left alone likewise.
 
 mod mailbox;
+mod spin;
 mod turn;
 
 pub(crate) use mailbox::{Command, Mailbox, PacketOut, Returned, Returns, Shared};
@@ -25,6 +30,7 @@ use packet::Frame;
 use packet::io::{BURST, RxQueue};
 use program::epoch::Reader;
 use program::walk::{Engine, Wait};
+use spin::Spin;
 use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -32,8 +38,6 @@ use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 pub(crate) use turn::Turn;
 
-/// How long a worker polls on after its last frame.
-pub(crate) const SPIN: Duration = Duration::from_micros(50);
 /// Until when, after its last frame, a worker that cannot wait only yields between polls.
 pub(crate) const YIELD: Duration = Duration::from_millis(1);
 /// The longest sleep between polls of a worker that cannot wait.
@@ -154,7 +158,7 @@ struct Rest {
     turn_end: u64,
     drops_read: u64,
     nap: Duration,
-    spin: u64,
+    spin: Spin,
     give_way: u64,
     drops_interval: u64,
     look_interval: u64,
@@ -167,14 +171,14 @@ struct Rest {
 }
 
 impl Rest {
-    fn new() -> Rest {
+    fn new(pinned: bool) -> Rest {
         let now = cycles();
         Rest {
             since: now,
             turn_end: now,
             drops_read: now,
             nap: Duration::from_micros(10),
-            spin: to_cycles(SPIN),
+            spin: Spin::new(pinned),
             give_way: to_cycles(YIELD),
             drops_interval: to_cycles(DROPS_INTERVAL),
             look_interval: to_cycles(LOOK_INTERVAL),
@@ -187,7 +191,13 @@ impl Rest {
 }
 
 impl<F: Frame> Worker<F> {
-    pub fn new(shared: Arc<Shared<F>>, mailbox: Arc<Mailbox<F>>, reader: Reader) -> Worker<F> {
+    /// A worker; `pinned` when the thread has a processor of its own.
+    pub fn new(
+        shared: Arc<Shared<F>>,
+        mailbox: Arc<Mailbox<F>>,
+        reader: Reader,
+        pinned: bool,
+    ) -> Worker<F> {
         let egress = Egress::new(reader.index(), Arc::clone(&mailbox.counters));
         Worker {
             shared,
@@ -201,7 +211,7 @@ impl<F: Frame> Worker<F> {
             stop: None,
             outs_held: 0,
             in_hand: None,
-            rest: Rest::new(),
+            rest: Rest::new(pinned),
             fds: Vec::new(),
         }
     }
@@ -384,7 +394,7 @@ impl<F: Frame> Worker<F> {
     /// Nothing to do: polls on, lets others run, naps, or sleeps.
     fn rest(&mut self) {
         let idle = self.rest.turn_end.wrapping_sub(self.rest.since);
-        if idle < self.rest.spin {
+        if idle < self.rest.spin.now() {
             std::hint::spin_loop();
             return;
         }
@@ -421,10 +431,11 @@ impl<F: Frame> Worker<F> {
             || !mailbox.packet_outs.is_empty()
             || !mailbox.answers.is_empty();
         found |= self.egress.shaped_waits();
+        let mut frames = false;
         for port in &mut self.rx {
-            found |= port.queue.arm();
+            frames |= port.queue.arm();
         }
-        if !found {
+        if !found && !frames {
             self.reader.offline();
             let now = cycles();
             self.fds.clear();
@@ -448,6 +459,7 @@ impl<F: Frame> Worker<F> {
             }
             for (port, fd) in self.rx.iter_mut().zip(&self.fds[1..]) {
                 port.signalled = fd.revents != 0;
+                frames |= port.signalled;
             }
         }
         mailbox.sleeping.store(false, Ordering::Relaxed);
@@ -456,6 +468,8 @@ impl<F: Frame> Worker<F> {
             .for_each(|port| (port.next_look, port.empty_looks) = (0, 0));
         self.rx.iter_mut().for_each(|port| port.queue.disarm());
         self.rest.slept(&self.mailbox.counters);
+        let rest = self.rest.turn_end.wrapping_sub(self.rest.since);
+        self.rest.spin.learn(frames.then_some(rest));
         self.rest.since = self.rest.turn_end;
     }
 }

@@ -184,7 +184,8 @@ impl Pipeline {
         self.writer.housekeep(limit)
     }
 
-    /// Gives tables lookups that fit their rules, made in the background; true while some are being made. Call it ten times a second or so.
+    /// Gives tables lookups that fit their rules, made in the background; true while some are being made or wanted. Call it ten times a second or so, while that is
+    /// so and after rules have changed.
     pub fn shape_tables(&mut self) -> bool {
         self.writer.shape_tables()
     }

@@ -1225,8 +1225,8 @@ impl BridgeWriter {
         unlinked
     }
 
-    /// Gives tables the lookups that have been made for them in the background, and begins to make those that are due; true while some are being made.
-    /// Call it now and then, ten times a second or so. Commits.
+    /// Gives tables the lookups that have been made for them in the background, and begins to make those that are due; true while some are being made or
+    /// wanted. Call it ten times a second or so, while that is so and after rules have changed. Commits.
     pub fn shape_tables(&mut self) -> bool {
         self.settle();
         let program = Arc::clone(&self.bridge.program);
@@ -1235,7 +1235,7 @@ impl BridgeWriter {
         for writer in self.tables.values_mut() {
             if let TableWriter::Many(shaping) = writer {
                 shaping.begin(&program, now);
-                busy |= shaping.is_building();
+                busy |= shaping.is_busy();
             }
         }
         busy

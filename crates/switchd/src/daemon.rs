@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 
 /// How often rules time out, addresses age and devices are looked at.
 const HOUSEKEEPING: Duration = Duration::from_millis(1000);
-/// How often tables are looked at whose rules want another lookup.
+/// How often tables are looked at while their rules want another lookup.
 const SHAPING: Duration = Duration::from_millis(100);
 /// Packet-ins fetched in one go, so that a flood of them leaves time for controllers' messages.
 const PACKET_INS: usize = 256;
@@ -76,11 +76,16 @@ pub async fn run(shell: Rc<Shell>) -> anyhow::Result<()> {
     result
 }
 
-/// Has lookups made for tables whose rules have changed. In real time, whatever clock the rules go by.
+/// Has lookups made for tables whose rules have changed. In real time, whatever clock the rules go by; where nothing changes, nothing wakes.
 async fn shape_tables(switch: Rc<Switch>) -> anyhow::Result<()> {
     loop {
-        tokio::time::sleep(SHAPING).await;
-        switch.shape_tables();
+        switch.rules_changed.notified().await;
+        loop {
+            tokio::time::sleep(SHAPING).await;
+            if !switch.shape_tables() {
+                break;
+            }
+        }
     }
 }
 

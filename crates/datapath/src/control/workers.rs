@@ -137,7 +137,7 @@ impl<F: Frame + 'static> Datapath<F> {
                     Err(reason) => drop(ready.send(Err(reason))),
                     Ok(kept) => {
                         if ready.send(Ok(())).is_ok() {
-                            Worker::new(shared, Arc::clone(&mailbox), reader).run();
+                            Worker::new(shared, Arc::clone(&mailbox), reader, cpu.is_some()).run();
                         }
                         drop(kept);
                     }

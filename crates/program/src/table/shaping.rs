@@ -92,9 +92,13 @@ impl Shaping {
         self.tuples.expect(matching);
     }
 
-    /// Whether trees are being made.
-    pub fn is_building(&self) -> bool {
-        self.building.is_some()
+    /// Whether trees are being made, or are to be made as soon as it is time to.
+    pub fn is_busy(&self) -> bool {
+        self.building.is_some() || self.is_wanted()
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.changed > self.wait_for && self.tuples.masks() >= MASKS_MIN
     }
 
     /// Says that a rule will be unlinked.
@@ -149,8 +153,7 @@ impl Shaping {
     /// Begins to make trees in the background, where it is time to.
     pub fn begin(&mut self, program: &Program, now: Instant) {
         let due = self.building.is_none()
-            && self.changed > self.wait_for
-            && self.tuples.masks() >= MASKS_MIN
+            && self.is_wanted()
             && self.not_before.is_none_or(|time| time <= now);
         if !due {
             return;

@@ -261,7 +261,9 @@ impl Bridge {
     /// Publishes changes of the rules to workers.
     pub fn publish(&self) {
         self.pipeline.borrow_mut().commit();
-        self.switch().program.domain.publish();
+        let switch = self.switch();
+        switch.program.domain.publish();
+        switch.rules_changed.notify_one();
     }
 
     /// Times rules out and frees what is gone; true when rules changed.

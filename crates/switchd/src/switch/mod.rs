@@ -54,6 +54,8 @@ pub struct Switch {
     continuations: RefCell<continuation::Continuations>,
     /// Whether packets and controllers wait until rules are restored (`flow-restore-wait`).
     pub restoring: Cell<bool>,
+    /// Told when rules have changed, for whoever gives tables their lookups.
+    pub rules_changed: tokio::sync::Notify,
 }
 
 /// What exists once DPDK's environment is up. Fields are dropped in order: workers end before the environment goes.
@@ -79,6 +81,7 @@ impl Switch {
             running: RefCell::new(None),
             continuations: RefCell::default(),
             restoring: Cell::new(false),
+            rules_changed: tokio::sync::Notify::new(),
         })
     }
 
@@ -159,6 +162,9 @@ impl Switch {
         for bridge in bridges {
             changed |= bridge.housekeep(HOUSEKEEPING);
         }
+        if changed {
+            self.rules_changed.notify_one();
+        }
         if changed || self.program.domain.collect() > 0 {
             // What was unlinked can be freed only once an epoch has passed.
             self.program.domain.publish();
@@ -166,11 +172,12 @@ impl Switch {
         let _ = self.with_datapath(Datapath::run);
     }
 
-    /// Lets tables have the lookups that fit their rules, as the background makes them.
-    pub fn shape_tables(&self) {
-        for bridge in self.bridges.borrow().values() {
-            bridge.pipeline.borrow_mut().shape_tables();
-        }
+    /// Lets tables have the lookups that fit their rules, as the background makes them; true while more is to come.
+    pub fn shape_tables(&self) -> bool {
+        let bridges = self.bridges.borrow();
+        bridges.values().fold(false, |busy, bridge| {
+            bridge.pipeline.borrow_mut().shape_tables() | busy
+        })
     }
 
     /// Hands a packet to the controllers that want it.

@@ -1,0 +1,78 @@
+//! How long a worker polls on before it sleeps, learned from how long it has slept.
+
+use super::to_cycles;
+use std::time::Duration;
+
+/// How long a worker polls on after its last frame.
+pub(crate) const SPIN: Duration = Duration::from_micros(50);
+/// The same of a worker with a processor of its own, where frames have lately come sooner.
+pub(crate) const PATIENT_SPIN: Duration = Duration::from_millis(1);
+
+/// How long to poll on, in cycles.
+pub(super) struct Spin {
+    now: u64,
+    least: u64,
+    most: u64,
+}
+
+impl Spin {
+    /// That of a worker whose processor is its own (`pinned`), or of one that takes another's time when it polls.
+    pub fn new(pinned: bool) -> Spin {
+        let least = to_cycles(SPIN);
+        Spin {
+            now: least,
+            least,
+            most: if pinned {
+                to_cycles(PATIENT_SPIN)
+            } else {
+                least
+            },
+        }
+    }
+
+    /// Cycles after the last frame for which to poll on.
+    #[inline]
+    pub fn now(&self) -> u64 {
+        self.now
+    }
+
+    /// A rest that went to sleep has ended: with frames after so many cycles since the last, or (`None`) without.
+    pub fn learn(&mut self, rest: Option<u64>) {
+        self.now = match rest {
+            Some(cycles) if cycles < self.most => self.most,
+            _ => (self.now / 2).max(self.least),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_gaps_are_polled_through_and_long_ones_slept_through() {
+        let mut spin = Spin::new(true);
+        let (least, most) = (to_cycles(SPIN), to_cycles(PATIENT_SPIN));
+        assert_eq!(spin.now(), least);
+        spin.learn(Some(2 * least));
+        assert_eq!(spin.now(), most);
+        for _ in 0..8 {
+            spin.learn(Some(5 * most));
+        }
+        assert_eq!(spin.now(), least);
+        spin.learn(Some(most));
+        assert_eq!(spin.now(), least, "as long as the longest polling");
+        spin.learn(Some(0));
+        for _ in 0..8 {
+            spin.learn(None);
+        }
+        assert_eq!(spin.now(), least);
+    }
+
+    #[test]
+    fn a_worker_that_shares_its_processor_does_not_learn() {
+        let mut spin = Spin::new(false);
+        spin.learn(Some(to_cycles(SPIN)));
+        assert_eq!(spin.now(), to_cycles(SPIN));
+    }
+}
