@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <rte_dev.h>
@@ -71,6 +72,18 @@ void sluice_mbuf_free(struct rte_mbuf *m)
 void sluice_mbuf_free_bulk(struct rte_mbuf **frames, uint32_t count)
 {
     rte_pktmbuf_free_bulk(frames, count);
+}
+
+/* Buffers as the pool has them: of one segment, with a count of 1, and what else they say is left from before. All or none. */
+int sluice_pool_get(struct rte_mempool *pool, struct rte_mbuf **out, uint32_t count)
+{
+    return rte_mempool_get_bulk(pool, (void **)out, count);
+}
+
+/* Gives such buffers back. */
+void sluice_pool_put(struct rte_mempool *pool, struct rte_mbuf **frames, uint32_t count)
+{
+    rte_mempool_put_bulk(pool, (void **)frames, count);
 }
 
 void sluice_mbuf_free_segment(struct rte_mbuf *m)
@@ -292,6 +305,50 @@ int sluice_vhost_kickfd(int vid, uint16_t queue)
     return vring.kickfd;
 }
 
+struct sluice_vhost_ring {
+    void *descriptors, *available, *used;
+    uint16_t size;
+};
+
+/* Where a split ring lies in our memory; null where it is not mapped. */
+int sluice_vhost_ring(int vid, uint16_t queue, struct sluice_vhost_ring *out)
+{
+    struct rte_vhost_vring vring;
+
+    memset(&vring, 0, sizeof vring);
+    if (rte_vhost_get_vhost_vring(vid, queue, &vring) != 0)
+        return -1;
+    out->descriptors = vring.desc;
+    out->available = vring.avail;
+    out->used = vring.used;
+    out->size = vring.size;
+    return 0;
+}
+
+struct sluice_vhost_region {
+    uint64_t guest;
+    uint8_t *host;
+    uint64_t size;
+};
+
+/* The device's memory, by the addresses that its descriptors use; returns how many regions there are, or -1 when that is more than `room`. */
+int sluice_vhost_regions(int vid, struct sluice_vhost_region *out, int room)
+{
+    struct rte_vhost_memory *memory = NULL;
+    int count;
+
+    if (rte_vhost_get_mem_table(vid, &memory) != 0 || memory == NULL)
+        return -1;
+    count = memory->nregions <= (uint32_t)room ? (int)memory->nregions : -1;
+    for (int region = 0; region < count; region++) {
+        out[region].guest = memory->regions[region].guest_phys_addr;
+        out[region].host = (uint8_t *)(uintptr_t)memory->regions[region].host_user_addr;
+        out[region].size = memory->regions[region].size;
+    }
+    free(memory);
+    return count;
+}
+
 int sluice_vhost_ring_size(int vid, uint16_t queue)
 {
     struct rte_vhost_vring vring;
@@ -355,4 +412,7 @@ _Static_assert(offsetof(struct rte_vhost_device_ops, destroy_device) == 8 &&
                offsetof(struct rte_vhost_device_ops, vring_state_changed) == 16 &&
                offsetof(struct rte_vhost_device_ops, new_connection) == 32 &&
                offsetof(struct rte_vhost_device_ops, destroy_connection) == 40, "rte_vhost_device_ops moved");
+_Static_assert(sizeof(struct rte_vhost_user_extern_ops) == 16 &&
+               offsetof(struct rte_vhost_user_extern_ops, post_msg_handle) == 8, "rte_vhost_user_extern_ops moved");
+_Static_assert(RTE_VHOST_MSG_RESULT_NOT_HANDLED == 2, "message result moved");
 _Static_assert(RTE_VHOST_USER_CLIENT == 1 && RTE_VHOST_USER_NET_COMPLIANT_OL_FLAGS == 1 << 8, "flag moved");

@@ -166,6 +166,34 @@ pub struct VhostOps {
 // SAFETY: the structure holds function pointers and a null; DPDK only reads it.
 unsafe impl Sync for VhostOps {}
 
+/// `struct rte_vhost_user_extern_ops`.
+#[repr(C)]
+pub struct VhostMessageOps {
+    pub before: Option<extern "C" fn(c_int, *mut c_void) -> c_int>,
+    pub after: Option<extern "C" fn(c_int, *mut c_void) -> c_int>,
+}
+
+/// A handler's answer that leaves the message to the library (`RTE_VHOST_MSG_RESULT_NOT_HANDLED`).
+pub const VHOST_NOT_HANDLED: c_int = 2;
+
+/// Where a guest's ring lies.
+#[repr(C)]
+pub struct VhostRing {
+    pub descriptors: *mut c_void,
+    pub available: *mut c_void,
+    pub used: *mut c_void,
+    pub size: u16,
+}
+
+/// A part of a guest's memory: its address there, and in this process.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct VhostRegion {
+    pub guest: u64,
+    pub host: *mut u8,
+    pub size: u64,
+}
+
 unsafe extern "C" {
     pub fn sluice_errno() -> c_int;
     pub fn sluice_log_to(sink: extern "C" fn(u32, *const c_char, usize)) -> c_int;
@@ -181,6 +209,8 @@ unsafe extern "C" {
     pub fn sluice_mbuf_free(mbuf: *mut RawMbuf);
     pub fn sluice_mbuf_free_bulk(mbufs: *mut *mut RawMbuf, count: u32);
     pub fn sluice_mbuf_free_segment(mbuf: *mut RawMbuf);
+    pub fn sluice_pool_get(pool: *mut RawPool, out: *mut *mut RawMbuf, count: u32) -> c_int;
+    pub fn sluice_pool_put(pool: *mut RawPool, mbufs: *mut *mut RawMbuf, count: u32);
     pub fn sluice_rx_burst(port: u16, queue: u16, out: *mut *mut RawMbuf, count: u16) -> u16;
     pub fn sluice_tx_burst(port: u16, queue: u16, frames: *mut *mut RawMbuf, count: u16) -> u16;
     pub fn sluice_tx_prepare(port: u16, queue: u16, frames: *mut *mut RawMbuf, count: u16) -> u16;
@@ -192,6 +222,8 @@ unsafe extern "C" {
     pub fn sluice_eth_stats(port: u16, out: *mut EthStats) -> c_int;
     pub fn sluice_eth_device(port: u16) -> *mut RawDevice;
     pub fn sluice_vhost_kickfd(vid: c_int, queue: u16) -> c_int;
+    pub fn sluice_vhost_ring(vid: c_int, queue: u16, out: *mut VhostRing) -> c_int;
+    pub fn sluice_vhost_regions(vid: c_int, out: *mut VhostRegion, room: c_int) -> c_int;
     pub fn sluice_vhost_ring_size(vid: c_int, queue: u16) -> c_int;
 
     pub fn rte_eal_init(argc: c_int, argv: *mut *mut c_char) -> c_int;
@@ -224,6 +256,19 @@ unsafe extern "C" {
     pub fn rte_vhost_get_vring_num(vid: c_int) -> u16;
     pub fn rte_vhost_get_numa_node(vid: c_int) -> c_int;
     pub fn rte_vhost_get_negotiated_features(vid: c_int, out: *mut u64) -> c_int;
+    pub fn rte_vhost_get_vring_base(
+        vid: c_int,
+        queue: u16,
+        available: *mut u16,
+        used: *mut u16,
+    ) -> c_int;
+    pub fn rte_vhost_set_vring_base(vid: c_int, queue: u16, available: u16, used: u16) -> c_int;
+    pub fn rte_vhost_vring_call(vid: c_int, queue: u16) -> c_int;
+    pub fn rte_vhost_extern_callback_register(
+        vid: c_int,
+        ops: *const VhostMessageOps,
+        context: *mut c_void,
+    ) -> c_int;
     pub fn rte_vhost_enable_guest_notification(vid: c_int, queue: u16, enable: c_int) -> c_int;
     pub fn rte_vhost_enqueue_burst(
         vid: c_int,

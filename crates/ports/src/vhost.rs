@@ -8,9 +8,13 @@
 //! The library takes a ring's lock before it calls `vring_state_changed`, and takes it again in most functions that are about a
 //! ring. So the callbacks only set flags, and the worker that owns the queue does the rest when it sees a new generation.
 //!
+//! Common frames are taken and put without the library ([`ring`]), behind a second gate that is closed while the library handles a message.
+//!
 //! A worker that wants to sleep waits on an epoll descriptor that stays the same for the queue's life. In it are the
 //! guest's kick descriptor, while there is one, and an event that the callbacks raise. The kick descriptor is watched for edges and
 //! never read: whatever a peer passes for one, it cannot block the worker.
+
+mod ring;
 
 use crate::egress::{self, Abilities};
 use crate::error::{Error, last_errno};
@@ -18,12 +22,13 @@ use crate::ethdev::{MAX_MTU, OVERHEAD};
 use crate::gate::Gate;
 use crate::mbuf::{self, Mbuf};
 use crate::pool::Pool;
-use crate::raw::{self, VhostOps, flag};
+use crate::raw::{self, VhostMessageOps, VhostOps, flag};
 use crate::spec::PortSpec;
 use crate::{Eal, Mac, OpenPort, PortControl, PortInfo, eal, fault};
-use libc::c_int;
+use libc::{c_int, c_void};
 use packet::frame::{Frame, Gso, Offload};
 use packet::io::{BURST, QueueDrops, RxQueue, TxOutcome, TxQueue};
+use ring::{Done, Place, View};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -68,9 +73,18 @@ static CALLBACKS: VhostOps = VhostOps {
     reserved: std::ptr::null_mut(),
 };
 
+/// What is done around every message that the hypervisor sends.
+static MESSAGES: VhostMessageOps = VhostMessageOps {
+    before: Some(before_message),
+    after: Some(after_message),
+};
+
 /// A ring as the workers see it.
 struct Ring {
     gate: Gate,
+    /// In front of what is done without the library, and closed when the device goes, too. Inside nothing of the library is called that takes a lock: its thread holds
+    /// those while it waits here.
+    quick: Gate,
     enabled: AtomicBool,
 }
 
@@ -82,6 +96,8 @@ struct Shared {
     owner: AtomicI32,
     /// Grows with every change that the workers should look into.
     generation: AtomicU32,
+    /// Grows before and after every message: what was read of rings and memory before is worth nothing after.
+    messages: AtomicU32,
     features: AtomicU64,
     /// Even numbers: what the guest receives from; odd: what it sends to.
     rings: Box<[Ring]>,
@@ -97,10 +113,12 @@ impl Shared {
             vid: AtomicI32::new(-1),
             owner: AtomicI32::new(-1),
             generation: AtomicU32::new(0),
+            messages: AtomicU32::new(0),
             features: AtomicU64::new(0),
             rings: (0..MAX_PAIRS * 2)
                 .map(|_| Ring {
                     gate: Gate::closed(),
+                    quick: Gate::closed(),
                     enabled: AtomicBool::new(false),
                 })
                 .collect(),
@@ -186,7 +204,26 @@ extern "C" fn new_connection(vid: c_int) -> c_int {
             port.disconnect(vid);
         }
     });
-    0
+    // SAFETY: the device is just being made, and the callbacks live for ever. Failure would mean that there is no such device.
+    unsafe { raw::rte_vhost_extern_callback_register(vid, &MESSAGES, std::ptr::null_mut()) }
+}
+
+extern "C" fn before_message(vid: c_int, _message: *mut c_void) -> c_int {
+    guarded(|| {
+        if let Some(port) = port_of(vid) {
+            port.message_begins();
+        }
+    });
+    raw::VHOST_NOT_HANDLED
+}
+
+extern "C" fn after_message(vid: c_int, _message: *mut c_void) -> c_int {
+    guarded(|| {
+        if let Some(port) = port_of(vid) {
+            port.message_done();
+        }
+    });
+    raw::VHOST_NOT_HANDLED
 }
 
 extern "C" fn destroy_connection(vid: c_int) {
@@ -217,6 +254,7 @@ impl Shared {
         for ring in &self.rings {
             ring.gate.reopen();
         }
+        self.message_done();
         self.resets.fetch_add(1, Ordering::Relaxed);
         self.changed();
     }
@@ -257,9 +295,26 @@ impl Shared {
         }
         for ring in &self.rings {
             ring.gate.close();
+            ring.quick.close();
         }
         self.resets.fetch_add(1, Ordering::Relaxed);
         self.changed();
+    }
+
+    /// The library is about to handle a message: rings and memory may change.
+    fn message_begins(&self) {
+        self.messages.fetch_add(1, Ordering::SeqCst);
+        for ring in &self.rings {
+            ring.quick.close();
+        }
+    }
+
+    /// It has handled it.
+    fn message_done(&self) {
+        self.messages.fetch_add(1, Ordering::SeqCst);
+        for ring in &self.rings {
+            ring.quick.reopen();
+        }
     }
 
     fn disable_rings(&self) {
@@ -432,6 +487,7 @@ struct VhostRx {
     armed: bool,
     /// Found while going to sleep.
     pending: Vec<Mbuf>,
+    quick: Quick,
     drops: QueueDrops,
 }
 
@@ -450,6 +506,7 @@ impl VhostRx {
             generation: u32::MAX,
             armed: false,
             pending: Vec::new(),
+            quick: Quick::new(),
             drops: QueueDrops::default(),
         })
     }
@@ -504,11 +561,37 @@ impl VhostRx {
         if !ring.enabled.load(Ordering::Relaxed) {
             return 0;
         }
-        let Some(_inside) = ring.gate.try_enter() else {
+        out.reserve(BURST);
+        let len = out.len();
+        let pool = self.pool.as_raw();
+        // SAFETY: there is room for BURST more pointers, as many of which are valid as is said. Only this queue takes from the ring.
+        let quick = unsafe {
+            let room = out.as_mut_ptr().add(len).cast();
+            let quick = self.quick.with(shared, self.ring, |view, at| {
+                view.take(at, room, |room, count| {
+                    raw::sluice_pool_get(pool, room, count) == 0
+                })
+            });
+            out.set_len(len + quick.frames);
+            quick
+        };
+        if quick.tell {
+            self.tell();
+        }
+        if quick.frames > 0 || quick.exhausted {
+            return quick.frames;
+        }
+        self.take_by_library(out)
+    }
+
+    /// Takes frames that are not of the common kind, or the first ones after a change.
+    fn take_by_library(&mut self, out: &mut Vec<Mbuf>) -> usize {
+        let shared = &*self.shared;
+        let Some(inside) = shared.rings[usize::from(self.ring)].gate.try_enter() else {
             return 0;
         };
         let vid = shared.vid.load(Ordering::Relaxed);
-        out.reserve(BURST);
+        self.quick.read(shared, vid, self.ring);
         let len = out.len();
         // SAFETY: inside the gate the device stays. There is room for BURST more pointers; the library writes as many new chains as it says.
         let count = unsafe {
@@ -523,7 +606,7 @@ impl VhostRx {
             out.set_len(len + usize::from(count));
             usize::from(count)
         };
-        drop(_inside);
+        drop(inside);
         let mut too_long = false;
         for frame in &mut out[len..] {
             if frame.raw().flags & (flag::RX_L4_CKSUM_NONE | flag::RX_LRO) != 0 {
@@ -535,6 +618,16 @@ impl VhostRx {
             return self.sift(out, len);
         }
         count
+    }
+
+    /// Tells the guest that what it sent has been taken, as it wishes.
+    #[cold]
+    fn tell(&self) {
+        if let Some(_inside) = self.shared.rings[usize::from(self.ring)].gate.try_enter() {
+            let vid = self.shared.vid.load(Ordering::Relaxed);
+            // SAFETY: inside the gate the device stays.
+            unsafe { raw::rte_vhost_vring_call(vid, self.ring) };
+        }
     }
 
     /// Throws away the frames after the first `len` that are longer than any honest one; how many are left.
@@ -699,6 +792,66 @@ struct VhostTx {
     shared: Arc<Shared>,
     worker: usize,
     scratch: Vec<Mbuf>,
+    quick: Quick,
+}
+
+/// A queue's way around the library.
+struct Quick {
+    /// The ring, where it is of the common kind.
+    view: Option<View>,
+    /// The ring and the messages that it was read after.
+    read: Option<(u16, u32)>,
+}
+
+impl Quick {
+    fn new() -> Quick {
+        Quick {
+            view: None,
+            read: None,
+        }
+    }
+
+    /// Does something with a ring, where that can be done now; otherwise the library is to do it. The caller sees to it that nobody else uses the ring; the view
+    /// that `act` is given is valid while it runs.
+    #[inline(always)]
+    fn with(
+        &mut self,
+        shared: &Shared,
+        index: u16,
+        act: impl FnOnce(&View, &mut Place) -> Done,
+    ) -> Done {
+        let (Some(view), Some((read, messages))) = (&self.view, self.read) else {
+            return Done::NOTHING;
+        };
+        let Some(_inside) = shared.rings[usize::from(index)].quick.try_enter() else {
+            return Done::NOTHING;
+        };
+        if read != index || shared.messages.load(Ordering::SeqCst) != messages {
+            return Done::NOTHING;
+        }
+        let vid = shared.vid.load(Ordering::Relaxed);
+        let mut at = Place::default();
+        // SAFETY: the device that the view was read of stays while the gate is open; the places are writable. Neither call takes a lock.
+        unsafe {
+            raw::rte_vhost_get_vring_base(vid, index, &mut at.next, &mut at.used);
+            let done = act(view, &mut at);
+            if done.frames > 0 {
+                raw::rte_vhost_set_vring_base(vid, index, at.next, at.used);
+            }
+            done
+        }
+    }
+
+    /// Reads ring `index` of device `vid` anew where messages have come since. The caller is inside the ring's gate, and lets the library go on: it has things of
+    /// its own to do after a message (a guest that has moved is announced).
+    fn read(&mut self, shared: &Shared, vid: c_int, index: u16) {
+        let messages = shared.messages.load(Ordering::SeqCst);
+        if self.read != Some((index, messages)) {
+            // SAFETY: inside the gate the device stays. What a message changes meanwhile is not used, as its number is another then.
+            self.view = unsafe { View::read(vid, index) };
+            self.read = Some((index, messages));
+        }
+    }
 }
 
 impl VhostTx {
@@ -744,6 +897,21 @@ impl TxQueue<Mbuf> for VhostTx {
             if rest.is_empty() {
                 break;
             }
+            // SAFETY: inside the quick gate the view is valid.
+            let put = |view: &View, at: &mut Place| unsafe { view.put(at, rest) };
+            let quick = self.quick.with(shared, ring, put);
+            sent += quick.frames;
+            if quick.tell {
+                // SAFETY: inside the gate the device stays.
+                unsafe { raw::rte_vhost_vring_call(vid, ring) };
+            }
+            if quick.exhausted {
+                break;
+            }
+            if quick.frames > 0 {
+                continue;
+            }
+            self.quick.read(shared, vid, ring);
             let count = rest.len().min(usize::from(u16::MAX)) as u16;
             // SAFETY: inside the gate the device stays; the library copies from the chains and leaves them ours.
             let taken =
@@ -791,6 +959,7 @@ impl PortControl for VhostControl {
             shared: self.shared.clone(),
             worker,
             scratch: Vec::new(),
+            quick: Quick::new(),
         }))
     }
 
