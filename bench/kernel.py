@@ -5,8 +5,9 @@
 
 Each daemon (and the Linux bridge) has two veth pairs whose other ends are in namespaces of their own, with the kernel's defaults: offloads on.
 
-    packets  testpmd sends 64-byte UDP packets through AF_PACKET at one end, as fast as it can, from core 0; Mpps that arrive at the other end. "af_xdp" is a
-             daemon with ports of type afxdp in place of ordinary ones ("-" where it has no such type)
+    packets  64-byte UDP packets are sent at one end from core 0, by bench/live_frames.py, which makes more than any switch here takes; Mpps that arrive at the other
+             end, and processor time (us) that the daemon used for each, the kernel's work on its threads included. "af_xdp" is a daemon with ports of type afxdp in
+             place of ordinary ones ("-" where it has no such type)
     tcp      iperf3, one connection and then four, Gbit/s; and the share of a core that the daemon used. Large frames and unfinished checksums
              pass through where a switch can carry them
 
@@ -24,6 +25,7 @@ BRIDGE = "Linux bridge"
 HUGE_PAGES = 128
 # Where testpmd's packets go to: no host's own address, so that the kernel drops them early.
 PEER = "02:00:00:00:00:09"
+SENDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "live_frames.py")
 
 
 class LinuxBridge:
@@ -75,25 +77,26 @@ def hosts(lab, switch, number, *settings):
     return result
 
 
-def packets(lab, switch, source, target, seconds):
-    """Mpps that arrive at the target while testpmd sends from the source."""
+def packets(results, label, switch, source, target, seconds, name="packets"):
+    """Mpps that arrive at the target while the source sends, and what each costs the daemon."""
     def arrived():
         return json.loads(target.run("ip -j -s link show eth0").stdout)[0]["stats64"]["rx"]["packets"]
     switch.towards(PEER, source, target)
+    # Redirected frames are taken by interfaces that have a queue for GRO; single UDP packets stay single.
+    switch.namespace.run(["ethtool", "-K", source.port, "gro", "on"])
     already = arrived()
     # Packets that are not for the host end in the first step of the kernel's way up.
-    command = ["dpdk-testpmd", "--lcores", "0@0,1@0", "--no-pci", "--in-memory", "-m", "128", f"--file-prefix=sender{len(lab.programs)}",
-               "--vdev=net_af_packet0,iface=eth0,blocksz=65536,framesz=2048,framecnt=2048,qpairs=1,qdisc_bypass=1", "--", "--nb-cores=1", "--forward-mode=txonly",
-               f"--eth-peer=0,{PEER}", "--stats-period", "1", "--total-num-mbufs=4096", "--no-mlockall", "--port-topology=loop"]
-    process = source.start(command, "sender.out")
+    process = source.start(["taskset", "-c", "0", sys.executable, SENDER, "eth0", PEER], "sender.out")
     harness.wait_for("packets arrive", lambda: arrived() > already + 1000, 30)
     time.sleep(0.5)
-    before, begin = arrived(), time.monotonic()
+    used, before, begin = switch.cpu_seconds(), arrived(), time.monotonic()
     time.sleep(seconds)
     after, end = arrived(), time.monotonic()
+    results.add(f"{name}, Mpps", label, (after - before) / (end - begin) / 1e6)
+    if used is not None:
+        results.add(f"{name}, us of the daemon's threads for each", label, (switch.cpu_seconds() - used) / (after - before) * 1e6)
     process.send_signal(signal.SIGINT)
     process.wait(20)
-    return (after - before) / (end - begin) / 1e6
 
 
 def tcp(results, label, switch, source, target, seconds):
@@ -117,7 +120,7 @@ def one(lab, results, label, switch, options):
     if options.case in (None, "tcp"):
         tcp(results, label, switch, source, target, options.seconds)
     if options.case in (None, "packets"):
-        results.add("packets, Mpps", label, packets(lab, switch, source, target, options.seconds))
+        packets(results, label, switch, source, target, options.seconds)
 
 
 def af_xdp(lab, results, label, switch, options):
@@ -127,7 +130,7 @@ def af_xdp(lab, results, label, switch, options):
     except harness.Failure as failure:
         stderr(f"{label} has no AF_XDP ports: {str(failure).splitlines()[-1][:150]}")
         return
-    results.add("packets by af_xdp, Mpps", label, packets(lab, switch, source, target, options.seconds))
+    packets(results, label, switch, source, target, options.seconds, "packets by af_xdp")
 
 
 def report(results, labels):
