@@ -102,6 +102,12 @@ impl Delta {
         self.word(old as u16, new as u16);
     }
 
+    /// Another change comes to this one.
+    #[inline(always)]
+    pub fn add(&mut self, other: Delta) {
+        self.0 += other.0;
+    }
+
     /// A byte changes, at this offset from the start of the checksummed area.
     #[inline(always)]
     pub fn byte(&mut self, offset: usize, old: u8, new: u8) {

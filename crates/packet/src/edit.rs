@@ -8,7 +8,7 @@
 
 mod encapsulation;
 mod fields;
-mod frame_only;
+mod rewrite;
 #[cfg(test)]
 mod tests;
 mod vlan;
@@ -24,7 +24,7 @@ pub use encapsulation::{
     MplsTtl, copy_ttl_in, copy_ttl_out, dec_mpls_ttl, pop_mpls, pop_pbb, push_mpls, push_pbb,
 };
 pub use fields::is_metadata;
-pub use frame_only::set_ipv4_ttl;
+pub use rewrite::Rewrite;
 pub use vlan::{pop_vlan, push_vlan, set_vlan_pcp, set_vlan_vid};
 
 const IPV4: u16 = 0x0800;

@@ -128,6 +128,8 @@ struct Steps {
 }
 
 impl<F: Frame> Host<F> for Steps {
+    const WATCHES: bool = true;
+
     fn output(&mut self, context: Context<'_>, port: PortNo, _: F, _: bool) {
         *context.sent = true;
         self.end.ports.push(port);

@@ -183,6 +183,9 @@ pub trait Host<F: Frame> {
         let _ = (table, key, rule);
     }
 
+    /// Whether [`Host::looked_up`] is of use to it, so that keys are put together for it.
+    const WATCHES: bool = false;
+
     /// Whether it is told of each step, and each lookup is made for one packet.
     const FOLLOWS: bool = false;
 

@@ -8,9 +8,11 @@ use crate::group::{Bucket, GroupRef};
 use crate::learn::Learn;
 use crate::meters::MeterRef;
 use crate::spread::{Choice, HashFields};
+use crate::walk::{Stretch, Stretches, stretches};
 use packet::edit::CompiledSet;
 use packet::{Field, Value, WordSet};
-use std::sync::Arc;
+use std::hash::{Hash, Hasher};
+use std::sync::{Arc, OnceLock};
 
 /// A port number of the bridge (OpenFlow 1.1+ numbering); reserved ports have ops of their own.
 pub type PortNo = u32;
@@ -242,17 +244,42 @@ pub enum Op {
 
 /// A compiled list of steps. In a shared one the steps do not lie on one line with the number of those who share it, which changes with every
 /// rule that does the same, while workers run the steps.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 #[repr(align(64))]
 pub struct OpList {
     /// The steps, in order.
     pub ops: Box<[Op]>,
+    /// The same for packets on a straight way, made when the first rule wants it.
+    straight: OnceLock<Option<Box<[Stretch]>>>,
+}
+
+impl PartialEq for OpList {
+    fn eq(&self, other: &OpList) -> bool {
+        self.ops == other.ops
+    }
+}
+
+impl Eq for OpList {}
+
+impl Hash for OpList {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.ops.hash(state);
+    }
 }
 
 impl OpList {
     /// A list of the given steps, in which sets are made ready to run and neighbours made one where they can be.
     pub fn new(ops: Vec<Op>) -> OpList {
-        OpList { ops: compiled(ops) }
+        OpList {
+            ops: compiled(ops),
+            straight: OnceLock::new(),
+        }
+    }
+
+    /// What its steps do on a straight way, if that is all they do. Nothing may be bound afterwards.
+    pub(crate) fn straight(&self) -> Option<Stretches> {
+        let made = self.straight.get_or_init(|| stretches(&self.ops));
+        made.as_deref().map(Stretches::of)
     }
 
     /// The clauses of a rule that is part of conditions; None for one that does something.

@@ -3,7 +3,7 @@
 use crate::counters::CounterId;
 use crate::epoch::{Epoch, NEVER};
 use crate::ops::{Op, OpList, PortNo};
-use crate::walk::Straight;
+use crate::walk::Stretches;
 use packet::Match;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -35,7 +35,7 @@ pub struct Rule {
     /// Next rule of its chain in a tuple.
     pub(crate) next: AtomicPtr<Rule>,
     /// What it does, when that is only to change packets and send them, or send them on.
-    pub(crate) straight: Option<Straight>,
+    pub(crate) straight: Option<Stretches>,
     /// The port, when its only step is an output to one: most rules of most switches, so the walk has a short cut for them.
     pub(crate) only_output: Option<PortNo>,
     /// What it says.
@@ -59,7 +59,7 @@ impl Rule {
             [Op::Output(port)] => Some(*port),
             _ => None,
         };
-        let straight = Straight::of(&spec.ops.ops);
+        let straight = spec.ops.straight();
         let spec_fin = crate::ops::fin_timeouts(&spec.ops.ops);
         Rule {
             spec,

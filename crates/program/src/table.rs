@@ -18,6 +18,7 @@ pub(crate) mod dependence;
 mod describe;
 pub(crate) mod effort;
 mod hot;
+mod lanes;
 mod shaping;
 mod trees;
 
@@ -36,6 +37,7 @@ pub use describe::{Description, Template, Work};
 pub use effort::Effort;
 pub(crate) use hot::HotWords;
 pub use hot::Reads;
+pub(crate) use lanes::SetOfLanes;
 use packet::key::at;
 use packet::keyed::Keyed;
 use packet::matching::MatchWord;
@@ -650,9 +652,9 @@ fn lookup_conjunctive<'k, 'g>(
     }
 }
 
-fn lookup_ordinary<'k, 'g>(
+fn lookup_ordinary<'k, 'g, K: Words + 'k>(
     shape: Option<&'g Shape>,
-    key: &impl Fn(usize) -> &'k FlowKey,
+    key: &impl Fn(usize) -> &'k K,
     epoch: Epoch,
     out: &mut [Option<&'g Rule>],
 ) {

@@ -12,14 +12,14 @@ mod freeze;
 mod front;
 mod groups;
 mod hold;
+mod lanes;
 mod meters;
-mod rewrite;
 mod straight;
 mod ways;
 
 pub use cache::{CacheBoard, CacheMode, CacheReport};
 pub use freeze::{Frozen, Thaw};
-pub(crate) use straight::Straight;
+pub(crate) use straight::{Stretch, Stretches, stretches};
 
 pub use hold::{ASKED_MAX, HELD_BYTES, HELD_MAX, Held, PATIENCE_MS, Wait};
 
@@ -904,7 +904,7 @@ pub struct Engine<F> {
     /// Bytes of the burst so far.
     received: u64,
     /// Packets that need less than a walk.
-    ahead: straight::Ahead<F>,
+    lanes: lanes::Lanes<F>,
     waiting_for: hold::Waiting<F>,
     caches: cache::Caches,
 }
@@ -924,7 +924,7 @@ impl<F: Frame> Engine<F> {
             waiting: Vec::new(),
             group: Vec::new(),
             received: 0,
-            ahead: straight::Ahead::new(),
+            lanes: lanes::Lanes::new(),
             waiting_for: hold::Waiting::new(),
             caches: cache::Caches::new(),
         }

@@ -6,21 +6,18 @@
 //!   packet is read at all. Headers that lie are then not counted as malformed, for nobody has looked at them.
 //! * The first table reads only what lies in the hot words: packets are read into one cache line each ([`packet::hot`]), looked up there, and runs of
 //!   neighbours that meet the same sending rule go out together. Where the rules are few, each packet is compared with them while it is read. A packet
-//!   that has more before it gets its key then, and goes on ([`super::straight`]).
+//!   that has more before it goes on in a lane ([`super::lanes`]).
 //!
 //! A burst begins the general way where its next packet is not of the common kind; a few common ones before it are not worth a burst of their own.
 
-use super::straight::Way;
-use super::{Burst, Engine, Walk};
-use crate::action_set;
+use super::lanes::{Way, begin_key};
+use super::{Burst, Engine, Stretches, Walk};
 use crate::host::Host;
 use crate::ops::PortNo;
 use crate::rule::Rule;
-use crate::table::{HotWords, LOOKUP_MAX, Reads};
+use crate::table::{HotWords, LOOKUP_MAX, Reads, SetOfLanes};
+use packet::Frame;
 use packet::hot::{self, NO_PATTERN};
-use packet::key::at;
-use packet::parse::HOT_WORDS;
-use packet::{Frame, WordSet};
 
 /// Fewest common packets that are looked up by themselves when another one follows.
 pub(super) const WORTH_IT: usize = 8;
@@ -165,9 +162,10 @@ impl<F: Frame> Engine<F> {
         let mut index = 0;
         while index < met.count {
             let rule = (met.rule)(index);
+            let others = index + 1..met.count;
+            let others = others.take_while(|at| (met.same)(index, *at));
             if let Some((rule, port)) = rule.and_then(|rule| Some((rule, rule.only_output?))) {
-                let others = index + 1..met.count;
-                let run = 1 + others.take_while(|at| (met.same)(index, *at)).count();
+                let run = 1 + others.count();
                 let bytes = self.hot[index..index + run]
                     .iter()
                     .map(|hot| u64::from(hot.len))
@@ -179,25 +177,63 @@ impl<F: Frame> Engine<F> {
                 index += run;
                 continue;
             }
-            if let Some(mut frame) = frames.next() {
-                let straight = rule.and_then(|rule| Some((rule, rule.straight.as_ref()?)));
-                if let Some((rule, straight)) = straight
-                    && let Some(port) = straight.rewrite(&mut frame, &self.hot[index])
+            if let Some(rule) = rule.filter(|rule| rule.straight.is_some()) {
+                let run = 1 + others.count();
+                let set = SetOfLanes::run(index, run);
+                let run = index..index + run;
+                index = run.end;
+                if let Some((stretch, port)) = rule.straight.and_then(Stretches::only_send)
+                    && !run
+                        .clone()
+                        .any(|at| stretch.rewrite.expires(&self.hot[at].words))
                 {
-                    host.looked_up(0, None, Some(rule));
-                    let bytes = self.hot[index].len as usize;
-                    (self.ahead.tally).count(burst, rule.spec.counter, bytes);
-                    self.ahead.send(way, host, port, frame);
-                    index += 1;
+                    let hot = &self.hot[run.clone()];
+                    let bytes = hot.iter().map(|hot| u64::from(hot.len)).sum();
+                    let (counter, packets) = (rule.spec.counter, run.len() as u64);
+                    burst.counters.add(counter, packets, bytes, burst.now_ms);
+                    for (at, mut frame) in run.zip(frames.by_ref()) {
+                        host.looked_up(0, None, Some(rule));
+                        let hot = &mut self.hot[at];
+                        stretch.rewrite.run(&mut frame, hot.extent, &mut hot.words);
+                        self.lanes.put(at, frame);
+                    }
+                    self.lanes.send(port, set);
                     continue;
                 }
+                for (at, frame) in run.zip(frames.by_ref()) {
+                    self.lanes.begin(at, &self.hot[at], frame);
+                }
+                self.meet_lanes(burst, way, host, 0, rule, set);
+                continue;
+            }
+            if let Some(frame) = frames.next() {
                 self.begin_walk(burst, index, frame, mirrored);
-                self.advance(burst, way, host, 0, index, rule);
+                self.first_step(burst, host, index, rule);
             }
             index += 1;
         }
         drop(frames);
-        self.drive_ahead(burst, way, host);
+        self.drive_lanes(burst, way, host);
+    }
+
+    /// Goes on with a packet whose walk is ready, when it has been looked up in the first table.
+    fn first_step<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        index: usize,
+        rule: Option<&Rule>,
+    ) {
+        let walk = &mut self.walks[index];
+        host.looked_up(0, Some(&walk.key), rule);
+        let next = match rule {
+            Some(rule) => {
+                walk.count(burst, rule);
+                Self::hit(walk, burst, host, 0, rule)
+            }
+            None => Self::missed(walk, burst, host, 0),
+        };
+        self.go_on(burst, host, index, next);
     }
 
     /// Makes the walk of a packet ready that was looked up by its hot words.
@@ -210,14 +246,7 @@ impl<F: Frame> Engine<F> {
         mirrored: u32,
     ) {
         let (walk, hot) = (&mut self.walks[index], &self.hot[index]);
-        walk.key.words[..HOT_WORDS].copy_from_slice(&hot.words);
-        let others = burst.valid.minus(WordSet::HOT);
-        if !others.is_empty() {
-            walk.key.clear(others);
-        }
-        if others.contains(at::ACTSET_OUTPUT / 8) {
-            walk.key.set_u32(at::ACTSET_OUTPUT, action_set::NO_OUTPUT);
-        }
+        begin_key(&mut walk.key, &hot.words, burst.valid);
         walk.layers = hot.extent.layers();
         walk.start(frame, mirrored);
     }

@@ -1,0 +1,297 @@
+//! Several edits of a packet of the common kind as one.
+//!
+//! What a router does to a packet (TTL, both Ethernet addresses, perhaps addresses and ports) are several steps of a rule. On a packet of the common kind
+//! ([`crate::parse::common_words`]) all headers lie where its [`Extent`] says, so that the steps' sum is known when the rule is made: which bytes become what,
+//! and one difference for each checksum (RFC 1624). The packet's hot words are all that is kept true beside it.
+
+use super::{CompiledSet, IPV4};
+use crate::checksum::Delta;
+use crate::frame::Frame;
+use crate::key::at;
+use crate::parse::{COMMON_LEN, Extent, HOT_WORDS};
+
+#[cfg(test)]
+mod tests;
+
+/// The bytes of a word of the key that hold an Ethernet address: words 3 and 4.
+const ADDRESS: u64 = u64::from_ne_bytes([0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0]);
+const _: () = assert!(at::ETH_DST == 24 && at::ETH_SRC == 32 && at::IPV4_SRC == 8);
+/// Words of the key.
+const ADDRESSES: usize = at::IPV4_SRC / 8;
+const DESTINATION: usize = at::ETH_DST / 8;
+const SOURCE: usize = at::ETH_SRC / 8;
+
+/// Edits that were made one. It begins by changing nothing; steps are added in the order of a rule.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(C)] // what a router changes lies together
+pub struct Rewrite {
+    /// Whether there is anything in the Ethernet header, the IP header, the ports to change.
+    destination: bool,
+    source: bool,
+    network: bool,
+    ports: bool,
+    /// How often the TTL is decremented.
+    down: u8,
+    /// What the TTL is to be, and whether that is said.
+    ttl: u8,
+    ttl_set: bool,
+    /// Bits of the ToS.
+    tos: u8,
+    /// Ethernet addresses as they lie in the key's words.
+    to_destination: u64,
+    to_source: u64,
+    /// Bits of the IP addresses, as both lie in the key's word.
+    address_mask: u64,
+    addresses: u64,
+    tos_mask: u8,
+    /// For UDP and for TCP, bits of both ports as they lie in the packet.
+    port_masks: [u32; 2],
+    port_values: [u32; 2],
+}
+
+/// Places in [`Rewrite::port_masks`].
+const UDP: u8 = 17;
+const TCP: u8 = 6;
+
+fn place_of(protocol: u8) -> Option<usize> {
+    match protocol {
+        UDP => Some(0),
+        TCP => Some(1),
+        _ => None,
+    }
+}
+
+fn in_word(address: &[u8; 6]) -> u64 {
+    let mut bytes = [0; 8];
+    bytes[..6].copy_from_slice(address);
+    u64::from_ne_bytes(bytes)
+}
+
+impl Rewrite {
+    /// Adds a set; false, with nothing added, when it is one that cannot be part of this.
+    pub fn then(&mut self, set: &CompiledSet) -> bool {
+        match set {
+            CompiledSet::EthDst(to) => self.set_ethernet(Some(to), None),
+            CompiledSet::EthSrc(to) => self.set_ethernet(None, Some(to)),
+            CompiledSet::EthAddresses(both) => {
+                self.set_ethernet(both.first_chunk(), both.last_chunk())
+            }
+            CompiledSet::Ipv4Src(to) => self.set_addresses(Some(*to), None),
+            CompiledSet::Ipv4Dst(to) => self.set_addresses(None, Some(*to)),
+            CompiledSet::Ipv4Addresses(src, dst) => self.set_addresses(Some(*src), Some(*dst)),
+            CompiledSet::SourcePort(protocol, to) => self.set_port(*protocol, 0, *to),
+            CompiledSet::DestinationPort(protocol, to) => self.set_port(*protocol, 2, *to),
+            CompiledSet::IpTtl(to) => {
+                if self.down > 0 {
+                    return false;
+                }
+                (self.ttl, self.ttl_set, self.network) = (*to, true, true);
+                true
+            }
+            CompiledSet::IpTos { value, mask } => {
+                self.tos = self.tos & !mask | value & mask;
+                self.tos_mask |= mask;
+                self.network = true;
+                true
+            }
+            CompiledSet::Nothing => true,
+            CompiledSet::VlanTci { .. }
+            | CompiledSet::Metadata { .. }
+            | CompiledSet::Other { .. } => false,
+        }
+    }
+
+    /// Adds a decrement of the TTL; false, with nothing added, when it cannot be part of this.
+    pub fn then_dec_ttl(&mut self) -> bool {
+        if self.ttl_set || self.down == u8::MAX {
+            return false;
+        }
+        self.down += 1;
+        self.network = true;
+        true
+    }
+
+    fn set_ethernet(&mut self, dst: Option<&[u8; 6]>, src: Option<&[u8; 6]>) -> bool {
+        if let Some(dst) = dst {
+            (self.destination, self.to_destination) = (true, in_word(dst));
+        }
+        if let Some(src) = src {
+            (self.source, self.to_source) = (true, in_word(src));
+        }
+        true
+    }
+
+    fn set_addresses(&mut self, src: Option<u32>, dst: Option<u32>) -> bool {
+        let (mut mask, mut value) = (
+            self.address_mask.to_ne_bytes(),
+            self.addresses.to_ne_bytes(),
+        );
+        for (from, to) in [(0, src), (4, dst)] {
+            if let Some(to) = to {
+                mask[from..from + 4].fill(0xff);
+                value[from..from + 4].copy_from_slice(&to.to_be_bytes());
+            }
+        }
+        self.address_mask = u64::from_ne_bytes(mask);
+        self.addresses = u64::from_ne_bytes(value);
+        self.network = true;
+        true
+    }
+
+    fn set_port(&mut self, protocol: u8, from: usize, to: u16) -> bool {
+        let Some(place) = place_of(protocol) else {
+            return false;
+        };
+        let mut mask = self.port_masks[place].to_ne_bytes();
+        let mut value = self.port_values[place].to_ne_bytes();
+        mask[from..from + 2].fill(0xff);
+        value[from..from + 2].copy_from_slice(&to.to_be_bytes());
+        self.port_masks[place] = u32::from_ne_bytes(mask);
+        self.port_values[place] = u32::from_ne_bytes(value);
+        self.ports = true;
+        true
+    }
+
+    /// Whether it changes nothing.
+    #[inline(always)]
+    pub fn is_nothing(&self) -> bool {
+        !(self.destination || self.source || self.network || self.ports)
+    }
+
+    /// Whether there are packets that it would decrement beyond what there is.
+    #[inline(always)]
+    pub fn may_expire(&self) -> bool {
+        self.down > 0
+    }
+
+    /// Whether it would decrement the packet's TTL beyond what there is. Such a packet is not to be rewritten.
+    #[inline(always)]
+    pub fn expires(&self, words: &[u64; HOT_WORDS]) -> bool {
+        let ttl = words[at::IP_TTL / 8].to_ne_bytes()[at::IP_TTL % 8];
+        self.down > 0 && ttl <= self.down
+    }
+
+    /// Rewrites a packet of the common kind and its hot words, which say the same as the packet.
+    #[inline(always)]
+    pub fn run<F: Frame>(&self, frame: &mut F, extent: Extent, words: &mut [u64; HOT_WORDS]) {
+        debug_assert_eq!(words[0].to_ne_bytes()[4..6], IPV4.to_be_bytes());
+        let l3 = usize::from(extent.l3);
+        let transport = self.ports || self.address_mask != 0;
+        let Some(head) = frame.head_mut().get_mut(..l3 + COMMON_LEN) else {
+            return;
+        };
+        if self.destination {
+            words[DESTINATION] = words[DESTINATION] & !ADDRESS | self.to_destination;
+            head[..6].copy_from_slice(&self.to_destination.to_ne_bytes()[..6]);
+        }
+        if self.source {
+            words[SOURCE] = words[SOURCE] & !ADDRESS | self.to_source;
+            head[6..12].copy_from_slice(&self.to_source.to_ne_bytes()[..6]);
+        }
+        if self.network {
+            self.run_network(&mut head[l3..], words);
+        }
+        if transport {
+            self.run_transport(frame, extent, words);
+        }
+    }
+
+    /// TTL and ToS, and the IP header's checksum, of which the addresses are part.
+    #[inline(always)]
+    fn run_network(&self, header: &mut [u8], words: &mut [u64; HOT_WORDS]) {
+        let mut delta = Delta::new();
+        let telling = &mut words[at::IP_TTL / 8];
+        let mut bytes = telling.to_ne_bytes();
+        if self.down > 0 || self.ttl_set {
+            let old = header[8];
+            let to = if self.ttl_set {
+                self.ttl
+            } else {
+                old.wrapping_sub(self.down)
+            };
+            delta.byte(8, old, to);
+            header[8] = to;
+            bytes[at::IP_TTL % 8] = to;
+        }
+        if self.tos_mask != 0 {
+            let old = header[1];
+            let to = old & !self.tos_mask | self.tos;
+            delta.byte(1, old, to);
+            header[1] = to;
+            bytes[at::IP_TOS % 8] = to;
+        }
+        *telling = u64::from_ne_bytes(bytes);
+        if self.address_mask != 0 {
+            delta.add(self.difference(words[ADDRESSES]));
+        }
+        let checksum = u16::from_be_bytes([header[10], header[11]]);
+        header[10..12].copy_from_slice(&delta.applied_to(checksum).to_be_bytes());
+    }
+
+    /// What new addresses add to a sum.
+    #[inline(always)]
+    fn difference(&self, old: u64) -> Delta {
+        let new = old & !self.address_mask | self.addresses;
+        let (old, new) = (old.to_ne_bytes(), new.to_ne_bytes());
+        let mut delta = Delta::new();
+        for from in [0, 2, 4, 6] {
+            let word = |bytes: &[u8; 8]| u16::from_be_bytes([bytes[from], bytes[from + 1]]);
+            delta.word(word(&old), word(&new));
+        }
+        delta
+    }
+
+    /// Addresses and ports, and the transport checksum.
+    fn run_transport<F: Frame>(&self, frame: &mut F, extent: Extent, words: &mut [u64; HOT_WORDS]) {
+        let protocol = words[at::IP_PROTO / 8].to_ne_bytes()[at::IP_PROTO % 8];
+        let (l3, l4) = (usize::from(extent.l3), usize::from(extent.l3) + 20);
+        let offload = frame.offload();
+        let partial = offload.partial_checksum && usize::from(offload.csum_start) == l4;
+        let Some(place) = place_of(protocol) else {
+            return;
+        };
+        let (mask, value) = (self.port_masks[place], self.port_values[place]);
+        let Some(head) = frame.head_mut().get_mut(..l3 + COMMON_LEN) else {
+            return;
+        };
+        let mut delta = Delta::new();
+        let mut changed = false;
+        if self.address_mask != 0 {
+            delta = self.difference(words[ADDRESSES]);
+            changed = true;
+            words[ADDRESSES] = words[ADDRESSES] & !self.address_mask | self.addresses;
+            head[l3 + 12..l3 + 20].copy_from_slice(&words[ADDRESSES].to_ne_bytes());
+        }
+        if mask != 0 {
+            let old = words[at::TP_SRC / 8].to_ne_bytes();
+            let old = u32::from_ne_bytes([old[0], old[1], old[2], old[3]]);
+            let new = old & !mask | value;
+            // A checksum that is still to be computed has nothing of them.
+            if !partial {
+                delta.words(u32::from_be(old), u32::from_be(new));
+                changed = true;
+            }
+            head[l4..l4 + 4].copy_from_slice(&new.to_ne_bytes());
+            let mut bytes = words[at::TP_SRC / 8].to_ne_bytes();
+            bytes[..4].copy_from_slice(&new.to_ne_bytes());
+            words[at::TP_SRC / 8] = u64::from_ne_bytes(bytes);
+        }
+        if !changed {
+            return;
+        }
+        let udp = protocol == UDP;
+        let field = &mut head[l4 + if udp { 6 } else { 16 }..][..2];
+        let old = u16::from_be_bytes([field[0], field[1]]);
+        let new = if partial {
+            delta.applied_to_sum(old)
+        } else if udp && old == 0 {
+            return;
+        } else {
+            match delta.applied_to(old) {
+                0 if udp => 0xffff,
+                new => new,
+            }
+        };
+        field.copy_from_slice(&new.to_be_bytes());
+    }
+}

@@ -1,0 +1,126 @@
+//! Edits made one against the same edits one after the other.
+
+use super::*;
+use crate::build::Builder;
+use crate::edit::{self, tests::make_partial};
+use crate::frame::HeapFrame;
+use crate::key::FlowKey;
+use crate::parse::{self, common_words};
+use proptest::prelude::*;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Set(CompiledSet),
+    DecTtl,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let port = prop_oneof![Just(0_u16), Just(0xffff), any::<u16>()];
+    let address = prop_oneof![Just(0_u32), Just(u32::MAX), any::<u32>()];
+    let protocol = || prop_oneof![Just(UDP), Just(TCP)];
+    prop_oneof![
+        any::<[u8; 6]>().prop_map(|to| Step::Set(CompiledSet::EthDst(to))),
+        any::<[u8; 6]>().prop_map(|to| Step::Set(CompiledSet::EthSrc(to))),
+        any::<([u8; 6], [u8; 6])>().prop_map(|(dst, src)| {
+            let both = [dst, src].concat();
+            Step::Set(CompiledSet::EthAddresses(both.try_into().unwrap()))
+        }),
+        address
+            .clone()
+            .prop_map(|to| Step::Set(CompiledSet::Ipv4Src(to))),
+        address
+            .clone()
+            .prop_map(|to| Step::Set(CompiledSet::Ipv4Dst(to))),
+        (address.clone(), address)
+            .prop_map(|(src, dst)| Step::Set(CompiledSet::Ipv4Addresses(src, dst))),
+        (protocol(), port.clone()).prop_map(|(p, to)| Step::Set(CompiledSet::SourcePort(p, to))),
+        (protocol(), port).prop_map(|(p, to)| Step::Set(CompiledSet::DestinationPort(p, to))),
+        any::<u8>().prop_map(|to| Step::Set(CompiledSet::IpTtl(to))),
+        any::<(u8, u8)>().prop_map(|(value, mask)| {
+            let mask = mask | 1;
+            Step::Set(CompiledSet::IpTos {
+                value: value & mask,
+                mask,
+            })
+        }),
+        Just(Step::DecTtl),
+        Just(Step::DecTtl),
+        Just(Step::Set(CompiledSet::Nothing)),
+    ]
+}
+
+/// What is wrong with a packet's transport checksum.
+#[derive(Clone, Copy, Debug)]
+enum Transport {
+    Sound,
+    Absent,
+    Ones,
+    Partial,
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn edits_made_one_do_what_they_do_one_after_the_other(
+        (a, b, c, d, tos, ttl) in any::<(u32, u32, u16, u16, u8, u8)>(),
+        (tagged, tcp) in any::<(bool, bool)>(),
+        transport in prop_oneof![Just(Transport::Sound), Just(Transport::Absent), Just(Transport::Ones), Just(Transport::Partial)],
+        header_ones in prop::bool::weighted(0.1),
+        low_ttl in prop::bool::weighted(0.3),
+        steps in proptest::collection::vec(step(), 0..8),
+    ) {
+        let mut builder = Builder::ethernet([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
+        if tagged {
+            builder = builder.tag(0x8100, 7);
+        }
+        let ttl = if low_ttl { ttl % 4 } else { ttl };
+        builder = builder.ipv4(a, b).with_ipv4(|ip| {
+            ip.set_tos(tos);
+            ip.set_ttl(ttl);
+        });
+        builder = if tcp { builder.tcp(c, d, 0x10) } else { builder.udp(c, d) };
+        let mut frame = HeapFrame::new(&builder.payload(&[1; 20]).bytes());
+        let mut key = FlowKey::ZERO;
+        let mut layers = parse::parse_frame(&mut frame, 3, parse::PACKET_WORDS, &mut key);
+        let field = usize::from(layers.l4) + if tcp { 16 } else { 6 };
+        match transport {
+            Transport::Sound => {}
+            Transport::Absent => frame.head_mut()[field..field + 2].fill(0),
+            Transport::Ones => frame.head_mut()[field..field + 2].fill(0xff),
+            Transport::Partial => make_partial(&mut frame, &key, &layers),
+        }
+        if header_ones {
+            let l3 = usize::from(layers.l3);
+            frame.head_mut()[l3 + 10..l3 + 12].fill(0xff);
+        }
+
+        let mut rewrite = Rewrite::default();
+        let mut added = Vec::new();
+        for step in steps {
+            let fits = match &step {
+                Step::Set(set) => rewrite.then(set),
+                Step::DecTtl => rewrite.then_dec_ttl(),
+            };
+            if fits {
+                added.push(step);
+            }
+        }
+        let mut other = frame.clone();
+        let mut words = [0; HOT_WORDS];
+        let extent = common_words(other.head(), other.len(), 3, &mut words).unwrap();
+        let mut expired = false;
+        for step in &added {
+            match step {
+                Step::Set(set) => prop_assert!(set.run(&mut frame, &mut layers, &mut key)),
+                Step::DecTtl => expired |= edit::dec_ttl(&mut frame, &layers, &mut key).is_err(),
+            }
+        }
+        prop_assert_eq!(rewrite.expires(&words), expired);
+        if !expired {
+            rewrite.run(&mut other, extent, &mut words);
+            prop_assert_eq!(other.to_vec(), frame.to_vec());
+            prop_assert_eq!(&words[..], &key.words[..HOT_WORDS]);
+        }
+    }
+}

@@ -1,0 +1,586 @@
+//! Packets on straight ways ([`super::straight`]), a whole burst's from table to table.
+//!
+//! A packet of the common kind is a lane: two cache lines with its hot words, metadata and registers, and its frame beside them. Lanes that wait for the same table
+//! are a set, 64 bits. They are looked up together, the answer is a list of rules, each with the set of lanes that have met it, and what a rule does is
+//! decided once for all of them. So a stage with one rule for everything costs next to nothing however many packets pass it.
+//!
+//! A rule may look up in the middle of its steps and then go on. The lanes that wait for such a lookup know where they are to come back to; the places form a chain
+//! ([`Back`]).
+//!
+//! Where a packet meets another kind of rule or table, or an edit cannot be done, it leaves its lane and gets a whole walk, which holds what the general way wants to
+//! find there.
+
+use super::straight::{End, LANE_WORDS, Stretch, Stretches};
+use super::{Burst, Engine, Next, Position, Steps, Walk};
+use crate::action_set;
+use crate::counters::prefetch;
+use crate::host::{Drop as DropReason, Host};
+use crate::ops::PortNo;
+use crate::rule::Rule;
+use crate::table::{HotWords, LOOKUP_MAX, SetOfLanes};
+use crate::tuple::Words;
+use packet::key::at;
+use packet::parse::{Extent, HOT_WORDS};
+use packet::{FlowKey, Frame, WordSet};
+
+/// Sets of lanes that are looked up for a burst before those that are left go the general way, which counts its lookups itself. So lists that branch stay within bounds.
+const ROUNDS: usize = 256;
+/// No place to come back to.
+const NOWHERE: u16 = u16::MAX;
+
+/// How a burst's packets came in.
+#[derive(Clone, Copy)]
+pub(super) struct Way {
+    pub in_port: PortNo,
+    /// Mirrors that have had them.
+    pub mirrored: u32,
+}
+
+/// What is known of one packet.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Lane {
+    words: [u64; LANE_WORDS],
+    extent: Extent,
+    len: u32,
+    /// Lookups behind the first.
+    hops: u32,
+}
+
+impl Lane {
+    const ZERO: Lane = Lane {
+        words: [0; LANE_WORDS],
+        extent: Extent { l3: 0, length: 0 },
+        len: 0,
+        hops: 0,
+    };
+
+    #[inline(always)]
+    fn begin(&mut self, hot: &HotWords) {
+        self.words[..HOT_WORDS].copy_from_slice(&hot.words);
+        self.words[HOT_WORDS..].fill(0);
+        (self.extent, self.len, self.hops) = (hot.extent, hot.len, 0);
+    }
+
+    #[inline(always)]
+    fn hot(&mut self) -> &mut [u64; HOT_WORDS] {
+        let hot = self.words.first_chunk_mut();
+        hot.unwrap_or_else(|| unreachable!("more words than hot ones"))
+    }
+
+    /// Fills the words of a key that are `valid`.
+    fn fill(&self, key: &mut FlowKey, valid: WordSet) {
+        begin_key(key, &self.words, valid);
+    }
+}
+
+/// Gives a key its first words, and the value that they begin with to the others that are `valid`.
+#[inline(always)]
+pub(super) fn begin_key<const N: usize>(key: &mut FlowKey, words: &[u64; N], valid: WordSet) {
+    key.words[..N].copy_from_slice(words);
+    let others = valid.minus(const { WordSet((1 << N) - 1) });
+    if !others.is_empty() {
+        key.clear(others);
+    }
+    if others.contains(at::ACTSET_OUTPUT / 8) {
+        key.set_u32(at::ACTSET_OUTPUT, action_set::NO_OUTPUT);
+    }
+}
+
+impl Words for Lane {
+    #[inline(always)]
+    fn word(&self, index: u8) -> u64 {
+        match self.words.get(usize::from(index)) {
+            Some(word) => *word,
+            None => beyond(index),
+        }
+    }
+}
+
+/// A word that no packet of the common kind has of its own.
+#[cold]
+fn beyond(index: u8) -> u64 {
+    let mut key = FlowKey::ZERO;
+    let words = WordSet(1 << (index % 64));
+    begin_key(&mut key, &[0; LANE_WORDS], words);
+    key.words[usize::from(index) % key.words.len()]
+}
+
+/// A place in a rule that was met.
+#[derive(Clone, Copy)]
+struct Here {
+    stretches: Stretches,
+    /// The next stretch.
+    next: u16,
+    table: u8,
+    steps: Steps,
+    cookie: u64,
+}
+
+impl Here {
+    #[inline(always)]
+    fn stretch(&self) -> Option<&Stretch> {
+        self.stretches.get().get(usize::from(self.next))
+    }
+
+    /// The same place, as the general way knows it.
+    fn position<F>(&self) -> Position<F> {
+        let steps = self.steps;
+        let next = self.stretch().map(|stretch| usize::from(stretch.first));
+        Position {
+            steps,
+            next: next.unwrap_or(steps.get().len()),
+            table: self.table,
+            cookie: self.cookie,
+            depth: 0,
+            level: 0,
+            saved: None,
+        }
+    }
+}
+
+/// Where lanes go on when a lookup has led to its end, and the number of the place where they go on after that.
+#[derive(Clone, Copy)]
+struct Back {
+    here: Here,
+    up: u16,
+}
+
+/// Lanes before a lookup.
+#[derive(Clone, Copy)]
+struct Waiting {
+    table: u8,
+    /// No rule means to go on, not a miss.
+    resubmit: bool,
+    back: u16,
+    set: SetOfLanes,
+}
+
+/// The lanes of a burst.
+pub(super) struct Lanes<F> {
+    lanes: Box<[Lane; LOOKUP_MAX]>,
+    frames: Box<[Option<F>; LOOKUP_MAX]>,
+    /// Where those of `sent` go, when all are done.
+    ports: [PortNo; LOOKUP_MAX],
+    sent: SetOfLanes,
+    waiting: Vec<Waiting>,
+    backs: Vec<Back>,
+    rounds: usize,
+    /// Frames on their way out.
+    out: Vec<F>,
+}
+
+impl<F: Frame> Lanes<F> {
+    pub fn new() -> Lanes<F> {
+        Lanes {
+            lanes: Box::new([Lane::ZERO; LOOKUP_MAX]),
+            frames: Box::new([const { None }; LOOKUP_MAX]),
+            ports: [0; LOOKUP_MAX],
+            sent: SetOfLanes::EMPTY,
+            waiting: Vec::new(),
+            backs: Vec::new(),
+            rounds: 0,
+            out: Vec::new(),
+        }
+    }
+
+    /// Puts a packet that has been read into a lane.
+    #[inline(always)]
+    pub fn begin(&mut self, index: usize, hot: &HotWords, frame: F) {
+        self.lanes[index % LOOKUP_MAX].begin(hot);
+        self.put(index, frame);
+    }
+
+    /// Keeps a frame that only waits to be sent.
+    #[inline(always)]
+    pub fn put(&mut self, index: usize, frame: F) {
+        self.frames[index % LOOKUP_MAX] = Some(frame);
+    }
+
+    #[inline(always)]
+    fn wait(&mut self, new: Waiting) {
+        for waiting in self.waiting.iter_mut().rev() {
+            let same = waiting.table == new.table
+                && waiting.resubmit == new.resubmit
+                && waiting.back == new.back;
+            if same {
+                waiting.set = waiting.set.union(new.set);
+                return;
+            }
+        }
+        self.waiting.push(new);
+    }
+
+    /// Those that wait for the lowest table.
+    #[inline(always)]
+    fn next(&mut self) -> Option<Waiting> {
+        let waiting = self.waiting.iter().enumerate();
+        let (at, _) = waiting.min_by_key(|(_, waiting)| waiting.table)?;
+        Some(self.waiting.swap_remove(at))
+    }
+
+    /// Notes a place to come back to; neighbours that come back to the same place share it.
+    fn note(&mut self, here: Here, up: u16) -> u16 {
+        if let Some(last) = self.backs.last() {
+            let same = std::ptr::eq(last.here.stretches.get(), here.stretches.get())
+                && (last.here.next, last.here.table, last.up) == (here.next, here.table, up)
+                && last.here.cookie == here.cookie;
+            if same {
+                return (self.backs.len() - 1) as u16;
+            }
+        }
+        self.backs.push(Back { here, up });
+        (self.backs.len() - 1) as u16
+    }
+
+    /// Notes that lanes go to a port.
+    #[inline(always)]
+    pub fn send(&mut self, port: PortNo, set: SetOfLanes) {
+        set.iter().for_each(|lane| self.ports[lane] = port);
+        self.sent = self.sent.union(set);
+    }
+
+    /// Sends what goes to ports, in each port's order of arrival.
+    #[inline(always)]
+    fn flush<H: Host<F>>(&mut self, way: Way, host: &mut H) {
+        let mut rest = std::mem::take(&mut self.sent);
+        while let Some(first) = rest.first() {
+            let port = self.ports[first];
+            let set = rest.those(|lane| self.ports[lane] == port);
+            rest = rest.minus(set);
+            let frames = set.iter().filter_map(|lane| self.frames[lane].take());
+            self.out.extend(frames);
+            host.output_burst(way.in_port, port, way.mirrored, &mut self.out);
+            self.out.clear();
+        }
+    }
+
+    /// Does a stretch's edits.
+    #[inline(always)]
+    fn edit(&mut self, stretch: &Stretch, set: SetOfLanes) {
+        for write in &stretch.writes {
+            let at = usize::from(write.word) % LANE_WORDS;
+            for lane in set.iter() {
+                let word = &mut self.lanes[lane].words[at];
+                *word = *word & !write.mask | write.value;
+            }
+        }
+        if stretch.rewrite.is_nothing() {
+            return;
+        }
+        for lane in set.iter() {
+            let extent = self.lanes[lane].extent;
+            if let Some(frame) = &mut self.frames[lane] {
+                (stretch.rewrite).run(frame, extent, self.lanes[lane].hot());
+            }
+        }
+    }
+}
+
+impl<F: Frame> Engine<F> {
+    /// Lanes have been looked up in `table` and met this rule: does what can be done before their next lookup.
+    #[inline(always)]
+    pub(super) fn meet_lanes<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        way: Way,
+        host: &mut H,
+        table: u8,
+        rule: &Rule,
+        set: SetOfLanes,
+    ) {
+        let waited = Waiting {
+            table,
+            resubmit: false,
+            back: NOWHERE,
+            set,
+        };
+        self.meet_after(burst, way, host, waited, rule);
+    }
+
+    #[inline(always)]
+    fn meet_after<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        way: Way,
+        host: &mut H,
+        waited: Waiting,
+        rule: &Rule,
+    ) {
+        let Waiting {
+            table, back, set, ..
+        } = waited;
+        let lanes = &self.lanes.lanes;
+        let bytes = set.iter().map(|lane| u64::from(lanes[lane].len)).sum();
+        let counters = burst.counters;
+        counters.add(rule.spec.counter, set.len() as u64, bytes, burst.now_ms);
+        self.tell(burst, host, table, Some(rule), set);
+        if let Some(port) = rule.only_output
+            && back == NOWHERE
+        {
+            return self.lanes.send(port, set);
+        }
+        let Some(stretches) = rule.straight else {
+            return self.leave_by(burst, way, host, waited, rule);
+        };
+        let here = Here {
+            stretches,
+            next: 0,
+            table,
+            steps: Steps::of(&rule.spec.ops.ops),
+            cookie: rule.spec.cookie,
+        };
+        self.pass(burst, way, host, here, back, set);
+    }
+
+    /// Carries stretches out, up to a lookup or the end.
+    #[inline(always)]
+    fn pass<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        way: Way,
+        host: &mut H,
+        mut here: Here,
+        mut back: u16,
+        mut set: SetOfLanes,
+    ) {
+        loop {
+            let stretches = here.stretches.get();
+            let Some(stretch) = stretches.get(usize::from(here.next)) else {
+                return;
+            };
+            let general = match stretch.end {
+                // Only forward: such ways end by themselves.
+                End::Table { table, .. } => table <= here.table || self.lanes.rounds >= ROUNDS,
+                End::Output(_) => back != NOWHERE,
+                End::Nothing => false,
+            };
+            if general {
+                return self.leave_at(burst, way, host, here, back, set);
+            }
+            if stretch.rewrite.may_expire() {
+                let lanes = &mut self.lanes.lanes;
+                let expired = set.those(|lane| stretch.rewrite.expires(lanes[lane].hot()));
+                if !expired.is_empty() {
+                    self.leave_at(burst, way, host, here, back, expired);
+                    set = set.minus(expired);
+                }
+            }
+            self.lanes.edit(stretch, set);
+            match stretch.end {
+                End::Output(port) => return self.lanes.send(port, set),
+                End::Table { table, resubmit } => {
+                    let lanes = &mut self.lanes;
+                    set.iter().for_each(|lane| lanes.lanes[lane].hops += 1);
+                    here.next += 1;
+                    if usize::from(here.next) < stretches.len() {
+                        back = lanes.note(here, back);
+                    }
+                    return lanes.wait(Waiting {
+                        table,
+                        resubmit,
+                        back,
+                        set,
+                    });
+                }
+                End::Nothing => match self.lanes.backs.get(usize::from(back)) {
+                    Some(after) => (here, back) = (after.here, after.up),
+                    None => return self.lose(host, set),
+                },
+            }
+        }
+    }
+
+    /// Lanes end without having been sent.
+    fn lose<H: Host<F>>(&mut self, host: &mut H, set: SetOfLanes) {
+        for lane in set.iter() {
+            self.lanes.frames[lane] = None;
+            host.dropped(DropReason::Action);
+        }
+    }
+
+    /// Tells the host what was looked up.
+    #[inline(always)]
+    fn tell<H: Host<F>>(
+        &self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        table: u8,
+        rule: Option<&Rule>,
+        set: SetOfLanes,
+    ) {
+        if !H::WATCHES {
+            return set.iter().for_each(|_| host.looked_up(table, None, rule));
+        }
+        for lane in set.iter() {
+            let mut key = FlowKey::ZERO;
+            self.lanes.lanes[lane].fill(&mut key, burst.valid);
+            host.looked_up(table, Some(&key), rule);
+        }
+    }
+
+    /// Gives a lane's packet a walk that comes back to these places.
+    fn leave(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        way: Way,
+        lane: usize,
+        back: u16,
+    ) -> Option<&mut Walk<F>> {
+        let frame = self.lanes.frames[lane].take()?;
+        let from = &self.lanes.lanes[lane];
+        let walk = &mut self.walks[lane];
+        from.fill(&mut walk.key, burst.valid);
+        walk.layers = from.extent.layers();
+        walk.start(frame, way.mirrored);
+        walk.resubmits = from.hops;
+        let mut next = back;
+        while let Some(back) = self.lanes.backs.get(usize::from(next)) {
+            walk.stack.insert(0, back.here.position());
+            next = back.up;
+        }
+        Some(walk)
+    }
+
+    /// Lanes go the general way from a rule that they have met.
+    #[inline(never)]
+    fn leave_by<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        way: Way,
+        host: &mut H,
+        waited: Waiting,
+        rule: &Rule,
+    ) {
+        for lane in waited.set.iter() {
+            if let Some(walk) = self.leave(burst, way, lane, waited.back) {
+                walk.wait_for(waited.resubmit);
+                let next = Self::hit(walk, burst, host, waited.table, rule);
+                self.go_on(burst, host, lane, next);
+            }
+        }
+    }
+
+    /// Lanes go the general way from a place in a rule.
+    #[inline(never)]
+    fn leave_at<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        way: Way,
+        host: &mut H,
+        here: Here,
+        back: u16,
+        set: SetOfLanes,
+    ) {
+        for lane in set.iter() {
+            if let Some(walk) = self.leave(burst, way, lane, back) {
+                walk.at = here.position();
+                let next = walk.run(burst, host);
+                self.go_on(burst, host, lane, next);
+            }
+        }
+    }
+
+    /// No rule has been found.
+    #[inline(never)]
+    fn miss_lanes<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        way: Way,
+        host: &mut H,
+        waited: Waiting,
+    ) {
+        let set = waited.set;
+        self.tell(burst, host, waited.table, None, set);
+        if waited.resubmit {
+            return match self.lanes.backs.get(usize::from(waited.back)) {
+                Some(after) => {
+                    let (here, back) = (after.here, after.up);
+                    self.pass(burst, way, host, here, back, set)
+                }
+                None => self.lose(host, set),
+            };
+        }
+        for lane in set.iter() {
+            if let Some(walk) = self.leave(burst, way, lane, waited.back) {
+                walk.wait_for(false);
+                let next = Self::missed(walk, burst, host, waited.table);
+                self.go_on(burst, host, lane, next);
+            }
+        }
+    }
+
+    /// A table that lanes cannot be looked up in.
+    #[inline(never)]
+    fn wait_in_walks(&mut self, burst: &Burst<'_, '_>, way: Way, waited: Waiting) {
+        for lane in waited.set.iter() {
+            if let Some(walk) = self.leave(burst, way, lane, waited.back) {
+                walk.wait_for(waited.resubmit);
+                self.waiting.push((waited.table, lane as u16));
+            }
+        }
+    }
+
+    /// A walk that has left its lane has run up to here.
+    #[inline(always)]
+    pub(super) fn go_on<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        index: usize,
+        next: Next,
+    ) {
+        match next {
+            Next::Done => {}
+            Next::Lookup(table) => self.waiting.push((table, index as u16)),
+            other => self.run_to_end(burst, host, index, other),
+        }
+    }
+
+    /// Takes lanes to their ends, and sends what has not been yet.
+    #[inline]
+    pub(super) fn drive_lanes<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        way: Way,
+        host: &mut H,
+    ) {
+        while let Some(waited) = self.lanes.next() {
+            self.lanes.rounds += 1;
+            let lanes = &self.lanes.lanes[..];
+            let found = (burst.bridge).lookup_lanes(waited.table, waited.set, lanes, burst.guard);
+            let Some(found) = found else {
+                self.wait_in_walks(burst, way, waited);
+                continue;
+            };
+            for (rule, _) in &found {
+                if let Some(rule) = rule {
+                    burst.counters.prefetch(rule.spec.counter);
+                    if let Some(straight) = rule.straight {
+                        prefetch(straight.get().as_ptr());
+                    }
+                }
+            }
+            for (rule, set) in found {
+                let waited = Waiting { set, ..waited };
+                match rule {
+                    Some(rule) => self.meet_after(burst, way, host, waited, rule),
+                    None => self.miss_lanes(burst, way, host, waited),
+                }
+            }
+        }
+        self.lanes.backs.clear();
+        self.lanes.rounds = 0;
+        self.lanes.flush(way, host);
+    }
+}
+
+impl<F: Frame> Walk<F> {
+    /// Gets ready for the answer of a lookup that was made for it: what was at its top is where it stands.
+    fn wait_for(&mut self, resubmitted: bool) {
+        self.resubmitted = resubmitted;
+        if let Some(position) = self.stack.pop() {
+            self.at = position;
+        }
+    }
+}
