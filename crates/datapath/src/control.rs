@@ -496,6 +496,12 @@ impl<F: Frame + 'static> Datapath<F> {
             Kind::Patch { .. } => Behind::Patch(self.peer_slot(port)),
         };
         let flags = port.settings.flags;
+        let shaped = port.shaped.is_some();
+        let direct = behind == Behind::Device
+            && !flags.down
+            && !flags.no_fwd
+            && mirror_out == 0
+            && port.policing.egress.is_none();
         PortState {
             id: port.id,
             bridge: port.bridge.slot(),
@@ -508,14 +514,10 @@ impl<F: Frame + 'static> Datapath<F> {
             mirror_in: if reserved { 0 } else { mirror_in },
             mirror_out,
             reserved,
-            plain: behind == Behind::Device
-                && !flags.down
-                && !flags.no_fwd
-                && mirror_out == 0
-                && port.queues.is_empty()
-                && port.shaped.is_none()
-                && port.policing.egress.is_none(),
+            plain: direct && port.queues.is_empty() && !shaped,
             policing: port.policing.clone(),
+            shaped,
+            only_shaped: direct && shaped,
             queues: port.queues.clone(),
             counters: Arc::clone(&port.counters),
         }

@@ -3,12 +3,12 @@
 //! Frames for a device collect in a batch per port, sent when it is full and at the end of every receive burst. Frames for a patch port wait
 //! for the end of the walk and then start a new one in the peer's bridge, as a burst; how often one burst may be walked again is bounded.
 
-use crate::clock::{Clock, monotonic_ns};
+use crate::clock::Clock;
 use crate::counters::{Cell, DropReason, PortCounters, WorkerCounters};
 use crate::mirror::MirrorOutput;
 use crate::normal::{self, Decision};
 use crate::packet_in::{PacketIn, PacketInRing, weight};
-use crate::shape::Way;
+use crate::shape::{NoDevice, Shaping, Way};
 use crate::snapshot::{Behind, BridgeState, PortState, Snapshot};
 use crate::vlan::{self, Ethernet, Inner, Malformed, Tag};
 use crate::wish::{Wanted, Wish, WishRing};
@@ -36,6 +36,8 @@ pub(crate) struct EgressPort<F: Frame> {
     batch: Vec<F>,
     /// Where it is shaped.
     way: Option<Box<Way<F>>>,
+    /// Whether there is a device behind it, and no patch port.
+    device: bool,
 }
 
 /// All ways out of a worker, by port slot.
@@ -43,10 +45,8 @@ pub(crate) struct Egress<F: Frame> {
     ports: Vec<Option<EgressPort<F>>>,
     /// Slots whose batch is not empty.
     dirty: Vec<u32>,
-    /// Slots of shaped ports that belong to this worker.
-    pub(crate) mine: Vec<u32>,
-    /// When the burst in hand was first asked for its time, by the clock of shaped ports; 0 before.
-    burst_ns: u64,
+    /// What is on its way to shaped ports.
+    pub(crate) shaping: Shaping<F>,
     worker: usize,
     counters: Arc<WorkerCounters>,
 }
@@ -56,8 +56,7 @@ impl<F: Frame> Egress<F> {
         Egress {
             ports: Vec::new(),
             dirty: Vec::new(),
-            mine: Vec::new(),
-            burst_ns: 0,
+            shaping: Shaping::new(),
             worker,
             counters,
         }
@@ -65,6 +64,16 @@ impl<F: Frame> Egress<F> {
 
     /// Puts a transmit queue in place.
     pub fn set(&mut self, slot: u32, tx: Box<dyn TxQueue<F>>, counters: Arc<PortCounters>) {
+        self.put(slot, tx, counters, true);
+    }
+
+    fn put(
+        &mut self,
+        slot: u32,
+        tx: Box<dyn TxQueue<F>>,
+        counters: Arc<PortCounters>,
+        device: bool,
+    ) {
         let slot = slot as usize;
         if self.ports.len() <= slot {
             self.ports.resize_with(slot + 1, || None);
@@ -74,18 +83,26 @@ impl<F: Frame> Egress<F> {
             counters,
             batch: Vec::with_capacity(BURST),
             way: None,
+            device,
         });
     }
 
-    /// Shapes a port.
+    /// Shapes a port; one that no device has been set for is a patch port.
     pub fn shape(&mut self, slot: u32, way: Box<Way<F>>) {
-        self.mine.retain(|mine| *mine != slot);
+        if !matches!(self.ports.get(slot as usize), Some(Some(_))) {
+            self.put(slot, Box::new(NoDevice), Arc::default(), false);
+        }
+        self.shaping.own(slot, way.mine);
         if let Some(Some(port)) = self.ports.get_mut(slot as usize) {
-            if way.mine {
-                self.mine.push(slot);
-            }
             port.way = Some(way);
         }
+    }
+
+    /// Whether a device is behind a port.
+    #[inline]
+    pub fn has_device(&self, slot: u32) -> bool {
+        let port = self.ports.get(slot as usize).and_then(Option::as_ref);
+        port.is_some_and(|port| port.device)
     }
 
     /// The way to a shaped port.
@@ -104,28 +121,15 @@ impl<F: Frame> Egress<F> {
 
     /// Takes it away.
     pub fn take_way(&mut self, slot: u32) -> Option<Box<Way<F>>> {
-        self.mine.retain(|mine| *mine != slot);
+        self.shaping.own(slot, false);
         self.ports.get_mut(slot as usize)?.as_mut()?.way.take()
-    }
-
-    /// Sends a frame that names a queue, by the port's shaper where it has one.
-    fn push_queued(&mut self, slot: u32, frame: F, queue: Option<u32>, cell: &Cell) {
-        if self.way_of(slot).is_none() {
-            return self.push(slot, frame, cell);
-        }
-        if self.burst_ns == 0 {
-            self.burst_ns = monotonic_ns();
-        }
-        if let Some(way) = self.way_of(slot) {
-            way.push(frame, queue, self.burst_ns, cell);
-        }
     }
 
     /// Takes a transmit queue back, after sending what it still holds.
     pub fn take(&mut self, slot: u32, cell: &Cell) -> Option<Box<dyn TxQueue<F>>> {
         self.flush_port(slot, cell);
-        if let Some(way) = self.take_way(slot).filter(|way| way.mine) {
-            cell.drop(DropReason::PortGone, way.waiting() as u64);
+        if let Some(mut way) = self.take_way(slot) {
+            cell.drop(DropReason::PortGone, way.close(cell));
         }
         let port = self.ports.get_mut(slot as usize)?.take()?;
         Some(port.tx)
@@ -134,8 +138,12 @@ impl<F: Frame> Egress<F> {
     /// After a failure: throws away what waits, as nobody knows what state it is in, and says how many frames that were.
     pub fn discard(&mut self) -> usize {
         self.dirty.clear();
-        let batches = self.ports.iter_mut().flatten().map(|port| &mut port.batch);
-        batches.map(|batch| batch.drain(..).count()).sum()
+        let ports = self.ports.iter_mut().flatten();
+        let lost = ports.map(|port| {
+            let staged = port.way.as_mut().map_or(0, |way| way.discard());
+            staged + port.batch.drain(..).count()
+        });
+        lost.sum::<usize>() + self.shaping.discard()
     }
 
     /// Takes all transmit queues.
@@ -214,7 +222,9 @@ impl<F: Frame> Egress<F> {
     /// Sends all batches.
     #[inline]
     pub fn flush(&mut self, cell: &Cell) {
-        self.burst_ns = 0;
+        if !self.shaping.is_done() {
+            self.admit(cell);
+        }
         while let Some(slot) = self.dirty.pop() {
             self.send(slot, cell);
         }
@@ -266,6 +276,26 @@ impl<F: Frame> Patches<F> {
         Ok(())
     }
 
+    /// A frame that has passed so many patch ports goes through one more, to the peer of that one, which counts it.
+    pub fn send(
+        &mut self,
+        counters: &crate::counters::PortCell,
+        peer: u32,
+        depth: u32,
+        frame: F,
+        cell: &Cell,
+    ) {
+        let bytes = frame.len() as u64;
+        match self.push(peer, depth + 1, frame) {
+            Ok(()) => {
+                counters.tx_packets.add(1);
+                counters.tx_bytes.add(bytes);
+                cell.patched.add(1);
+            }
+            Err(reason) => cell.drop(reason, 1),
+        }
+    }
+
     #[inline(always)]
     pub fn pop(&mut self) -> Option<(u32, u32, Vec<F>)> {
         self.waiting.pop_front()
@@ -315,6 +345,10 @@ impl<'a, F: Frame> Forward<'a, F> {
         if port.plain {
             return self.egress.push(port.id.slot(), frame, self.cell);
         }
+        if port.only_shaped {
+            let (slot, queue) = (port.id.slot(), self.queue);
+            return self.egress.stage(slot, frame, queue, 0, self.cell);
+        }
         self.emit_checked(mirrored, port, frame);
     }
 
@@ -334,31 +368,25 @@ impl<'a, F: Frame> Forward<'a, F> {
             }
         } else if let Some(queue) = self.queue
             && !port.queues.is_empty()
+            && !port.shaped
         {
             port.queues.count(queue, frame.len() as u64);
         }
         match port.behind {
-            Behind::Device => {
-                let queue = self.queue;
-                self.egress
-                    .push_queued(port.id.slot(), frame, queue, self.cell);
+            _ if port.shaped => {
+                let (slot, queue) = (port.id.slot(), self.queue);
+                self.egress.stage(slot, frame, queue, self.depth, self.cell);
             }
+            Behind::Device => self.egress.push(port.id.slot(), frame, self.cell),
             Behind::Patch(None) => self.cell.drop(DropReason::NoPatchPeer, 1),
             Behind::Patch(Some(peer)) => self.patch(port, peer, frame),
         }
     }
 
     fn patch(&mut self, port: &PortState, peer: u32, frame: F) {
-        let bytes = frame.len() as u64;
-        match self.patches.push(peer, self.depth + 1, frame) {
-            Ok(()) => {
-                let cell = port.counters.of(self.worker);
-                cell.tx_packets.add(1);
-                cell.tx_bytes.add(bytes);
-                self.cell.patched.add(1);
-            }
-            Err(reason) => self.cell.drop(reason, 1),
-        }
+        let (depth, cell) = (self.depth, self.cell);
+        let counters = port.counters.of(self.worker);
+        self.patches.send(counters, peer, depth, frame, cell);
     }
 
     /// Copies a frame, which is on the wire of `port`, to those of `mirrors` that select its VLAN and have not had it.
@@ -512,6 +540,9 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
             Some(port) if port.plain && number != in_port => {
                 self.egress.push_burst(port.id.slot(), frames, self.cell);
             }
+            Some(port) if port.only_shaped && number != in_port => {
+                self.egress.stage_burst(port.id.slot(), frames, self.cell);
+            }
             _ => self.output_run(in_port, number, mirrored, &mut frames.drain(..)),
         }
     }
@@ -534,7 +565,7 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
             Some(port) => {
                 // Frames of a run name no queue, whatever one before them did.
                 self.queue = None;
-                return frames.for_each(|frame| self.emit_checked(&mut { mirrored }, port, frame));
+                return frames.for_each(|frame| self.emit(&mut { mirrored }, port, frame));
             }
         };
         frames.for_each(drop);

@@ -45,6 +45,10 @@ pub(crate) struct PortState {
     pub reserved: bool,
     /// A device, and nothing has to be looked at before sending.
     pub plain: bool,
+    /// What is sent here waits in queues.
+    pub shaped: bool,
+    /// A device, and nothing but its queues has to be looked at before sending.
+    pub only_shaped: bool,
     pub queues: Queues,
     /// What polices what is sent there, and what comes in.
     pub policing: Policing,

@@ -372,8 +372,8 @@ impl<F: Frame> Worker<F> {
             read_late = true;
         }
         *in_hand = None;
-        if !turn.egress.mine.is_empty() {
-            turn.egress.serve(cell);
+        if turn.egress.shaping.has_work() {
+            turn.serve_shaped();
             read_late = false;
         }
         // What rules have met is told before rest.

@@ -196,7 +196,7 @@ fn bound(bound_us: u64, arrivals: Arrivals, seconds: u64) -> (u64, u64) {
             }
         }
     }
-    let totals = shaper.counters()[0].totals();
+    let totals = shaper.counters().totals(0);
     let drops: Vec<String> = DROP_REASONS
         .iter()
         .zip(totals.dropped)

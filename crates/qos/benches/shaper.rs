@@ -7,6 +7,7 @@
 #![allow(missing_docs)]
 
 use qos::shaper::{PortSpec, QueueSpec, Shaper};
+use std::num::NonZeroU64;
 
 const RATE: u64 = 10_000_000_000;
 const BURST: usize = 32;
@@ -35,7 +36,7 @@ enum Way {
     Bound,
 }
 
-fn shaper(queues: u32, way: Way) -> Shaper<u64> {
+fn shaper(queues: u32, way: Way) -> Shaper<NonZeroU64> {
     let mut spec = PortSpec::new(RATE);
     spec.limit_packets = 1 << 20;
     spec.flows = if queues > 4096 { 4 } else { 64 };
@@ -78,8 +79,12 @@ fn measure(queues: u32, way: Way) -> f64 {
             now += frame_ns * BURST as u64 * 20 / 19;
             let start = cycles();
             chosen.iter().for_each(|place| shaper.prefetch(*place));
+            chosen
+                .iter()
+                .for_each(|place| shaper.prefetch_flow(*place, 5));
             for place in &chosen {
-                offered += u64::from(shaper.enqueue(*place, 7, LEN, 5, now).is_ok());
+                let came = shaper.enqueue(*place, NonZeroU64::MIN, LEN, 5, now);
+                offered += u64::from(came.is_ok());
             }
             for _ in 0..BURST + 2 {
                 if shaper.dequeue(now).is_none() {

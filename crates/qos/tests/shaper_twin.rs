@@ -80,6 +80,7 @@ fn port() -> impl Strategy<Value = PortSpec> {
     let slack = prop_oneof![Just(0), Just(60_000), 0..1_000_000_u64];
     let flows = prop_oneof![Just(1_u32), Just(4), Just(64)];
     let limit = prop_oneof![1 => 1..20_u32, 3 => Just(16_384_u32)];
+    let bytes = prop_oneof![1 => 1..100_000_u64, 3 => Just(u64::MAX)];
     (
         queues,
         1..=6_usize,
@@ -89,7 +90,7 @@ fn port() -> impl Strategy<Value = PortSpec> {
         overhead,
         slack,
         flows,
-        limit,
+        (limit, bytes),
         0..6_u32,
     )
         .prop_map(
@@ -102,7 +103,7 @@ fn port() -> impl Strategy<Value = PortSpec> {
                 overhead,
                 slack_ns,
                 flows,
-                limit_packets,
+                (limit_packets, limit_bytes),
                 default,
             )| {
                 let mut port = PortSpec::new(max_rate);
@@ -110,6 +111,7 @@ fn port() -> impl Strategy<Value = PortSpec> {
                     (burst, overhead, slack_ns, flows);
                 (port.limit_packets, port.default_queue) = (limit_packets, default);
                 port.catch_up_ns = slack_ns * 10;
+                port.limit_bytes = limit_bytes;
                 let part = |share: u64, of: u64| (u128::from(of) * u128::from(share) / 1000) as u64;
                 // Queues with other numbers come and go when the port changes, the default one stays.
                 let mut chosen: Vec<_> = queues
@@ -188,6 +190,12 @@ enum Step {
         flow: u32,
         copies: u32,
     },
+    /// Comes and leaves at once, as far as it need not wait.
+    Pass {
+        queue: u32,
+        len: u32,
+        copies: u32,
+    },
     Leave(u32),
     Pause(u64),
     /// Waits until the shaper says that something may leave.
@@ -196,7 +204,7 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let len = prop_oneof![Just(60_u32), Just(1514), 1..1600_u32, Just(65_000)];
+    let len = || prop_oneof![Just(60_u32), Just(1514), 1..1600_u32, Just(65_000)];
     let pause = prop_oneof![
         0..2000_u64,
         0..100_000_u64,
@@ -204,7 +212,8 @@ fn step() -> impl Strategy<Value = Step> {
         0..2_000_000_000_u64
     ];
     prop_oneof![
-        8 => (0..8_u32, len, 0..6_u32, 1..6_u32).prop_map(|(queue, len, flow, copies)| Step::Come { queue, len, flow, copies }),
+        8 => (0..8_u32, len(), 0..6_u32, 1..6_u32).prop_map(|(queue, len, flow, copies)| Step::Come { queue, len, flow, copies }),
+        8 => (0..8_u32, len(), 1..6_u32).prop_map(|(queue, len, copies)| Step::Pass { queue, len, copies }),
         6 => (1..12_u32).prop_map(Step::Leave),
         4 => pause.prop_map(Step::Pause),
         6 => Just(Step::Until),
@@ -236,6 +245,22 @@ impl Both {
             flow,
             at
         );
+        Ok(())
+    }
+
+    fn pass(&mut self, queue: u32, len: u32, copies: u32) -> Result<(), TestCaseError> {
+        let at = self.fast.place_of(Some(queue));
+        let lens = std::iter::repeat_n(len, copies as usize);
+        let passed = self.fast.pass(at, lens, self.now);
+        for copy in 0..copies as usize {
+            let id = self.next_id;
+            self.next_id += 1;
+            let slow = self.slow.pass(at, id, len, 3, self.now);
+            prop_assert_eq!(slow.is_some(), copy < passed, "copy {} of {}", copy, passed);
+            if slow.is_none() {
+                break;
+            }
+        }
         Ok(())
     }
 
@@ -271,9 +296,9 @@ impl Both {
     fn compare(&self) -> Result<(), TestCaseError> {
         let counters = self.fast.counters();
         let mut sum = self.known;
-        for (at, counter) in counters.iter().enumerate() {
-            prop_assert_eq!(counter.totals(), self.slow.totals(at), "queue {}", at);
-            sum += counter.totals().waiting;
+        for (at, totals) in counters.all().enumerate() {
+            prop_assert_eq!(totals, self.slow.totals(at), "queue {}", at);
+            sum += totals.waiting;
         }
         prop_assert_eq!(sum, self.fast.waiting() as u64);
         Ok(())
@@ -299,6 +324,7 @@ proptest! {
                         both.come(queue, len, flow)?;
                     }
                 }
+                Step::Pass { queue, len, copies } => both.pass(queue, len, copies)?,
                 Step::Leave(count) => {
                     for _ in 0..count {
                         both.leave()?;

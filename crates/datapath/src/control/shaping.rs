@@ -1,7 +1,7 @@
 //! Shaping of ports: who owns which, and changes.
 
-use super::Datapath;
 use super::workers::send;
+use super::{Datapath, Kind};
 use crate::error::Error;
 use crate::port::{PortId, Shape};
 use crate::queues::QueueTotals;
@@ -78,9 +78,10 @@ impl<F: Frame + 'static> Datapath<F> {
             return Ok(());
         };
         let owner = &self.workers[owner].mailbox;
+        let patch = matches!(port.kind, Kind::Patch { .. });
         self.workers.iter().try_for_each(|worker| {
             let mine = Arc::ptr_eq(&worker.mailbox, owner);
-            let way = Box::new(Way::new(Arc::clone(shaped), Arc::clone(owner), mine));
+            let way = Box::new(Way::new(Arc::clone(shaped), Arc::clone(owner), mine, patch));
             let way = Some(way);
             send(worker, Command::Shape { slot, way })
         })

@@ -4,7 +4,8 @@ use super::mailbox::{Mailbox, PacketOut, Shared};
 use crate::counters::{Cell, DropReason};
 use crate::forward::{Egress, Forward, Patches};
 use crate::port::BridgeId;
-use crate::snapshot::{BridgeState, PortState, Snapshot};
+use crate::shape::Released;
+use crate::snapshot::{Behind, BridgeState, PortState, Snapshot};
 use packet::Frame;
 use packet::io::BURST;
 use program::epoch::Guard;
@@ -36,8 +37,44 @@ impl<'a, F: Frame> Turn<'a, F> {
     pub(super) fn burst(&mut self, port: &'a PortState, frames: &mut Vec<F>) {
         self.begin(frames.len());
         self.arrive(port, 0, frames);
-        self.follow_patches();
-        self.egress.flush(self.cell);
+        self.finish();
+    }
+
+    /// Brings all that has been sent on its way: through patch ports, into shapers, out by devices.
+    #[inline]
+    fn finish(&mut self) {
+        loop {
+            self.follow_patches();
+            self.egress.flush(self.cell);
+            if !self.egress.shaping.has_released() {
+                return;
+            }
+            self.release();
+        }
+    }
+
+    /// The owner's part for shaped ports: lets go what may leave.
+    #[cold]
+    pub(super) fn serve_shaped(&mut self) {
+        self.egress.serve(self.cell);
+        self.begin(BURST);
+        self.finish();
+    }
+
+    /// What shaped patch ports have let go comes in at their peers.
+    #[cold]
+    fn release(&mut self) {
+        let (cell, snapshot) = (self.cell, self.snapshot);
+        for Released { slot, depth, frame } in self.egress.shaping.take_released() {
+            match snapshot.port(slot).map(|port| (port, port.behind)) {
+                Some((port, Behind::Patch(Some(peer)))) => {
+                    let counters = port.counters.of(self.guard.index());
+                    self.patches.send(counters, peer, depth, frame, cell);
+                }
+                Some((_, Behind::Patch(None))) => cell.drop(DropReason::NoPatchPeer, 1),
+                _ => cell.drop(DropReason::PortGone, 1),
+            }
+        }
     }
 
     fn begin(&mut self, frames: usize) {
@@ -208,7 +245,7 @@ impl<'a, F: Frame> Turn<'a, F> {
                 done.1 -= 1;
             }
         }
-        self.egress.flush(self.cell);
+        self.finish();
     }
 
     /// Lets packets go on that have waited for a rule.
@@ -240,7 +277,7 @@ impl<'a, F: Frame> Turn<'a, F> {
             );
             self.follow_patches();
         }
-        self.egress.flush(self.cell);
+        self.finish();
         if self.engine.held().0 == 0 {
             let done = std::mem::take(self.outs_held);
             let count = &self.shared.packet_outs_done;

@@ -30,7 +30,7 @@ impl<H> Shaper<H> {
             if let Some(before) = old.numbers.find(*number) {
                 let leaf = &mut self.leaves[at];
                 leaf.credit.inherit(old.leaves[before].credit, now_ns);
-                self.counters[at].inherit(old.counters[before].totals());
+                self.counters.inherit(at, old.counters.totals(before));
                 if old.watch.of(before).is_some() {
                     // What is watched stays so, but what was seen belongs to the former shape.
                     self.watch.ask(at);
@@ -42,9 +42,7 @@ impl<H> Shaper<H> {
             self.move_packets(&mut old, before, at);
         }
         for at in 0..self.leaves.len() {
-            self.counters[at]
-                .waiting
-                .set(self.leaves[at].backlog.packets.into());
+            self.counters.wait(at, self.leaves[at].backlog.packets);
             self.place(at, now_ns);
         }
     }
@@ -57,25 +55,27 @@ impl<H> Shaper<H> {
             let bucket = backlog.active.trailing_zeros() as usize;
             let taken = backlog.pop(flows, &mut old.nodes, bucket, false);
             let leaf = &mut self.leaves[at].backlog;
-            leaf.push(new_flows, &mut self.nodes, taken);
             self.waiting += 1;
+            self.waiting_bytes += u64::from(self.nodes.cost(taken.len));
+            leaf.push(new_flows, &mut self.nodes, taken);
         }
     }
 
-    /// Takes all packets out, a flow after the other, whatever the rates; they count as neither sent nor dropped.
-    pub fn empty(&mut self) -> Vec<H> {
+    /// Takes all packets out, with their flows' hashes, a flow after the other, whatever the rates; they count as neither sent nor dropped.
+    pub fn empty(&mut self) -> Vec<(H, u32)> {
         let mut all = Vec::with_capacity(self.waiting());
         for at in 0..self.leaves.len() {
             let flows = &mut self.flows[at << self.flow_bits..][..1 << self.flow_bits];
             while self.leaves[at].backlog.active != 0 {
                 let backlog = &mut self.leaves[at].backlog;
                 let bucket = backlog.active.trailing_zeros() as usize;
-                all.push(backlog.pop(flows, &mut self.nodes, bucket, false).handle);
+                let taken = backlog.pop(flows, &mut self.nodes, bucket, false);
+                all.push((taken.handle, taken.flow));
             }
-            self.counters[at].waiting.set(0);
+            self.counters.wait(at, 0);
             self.place(at, 0);
         }
-        self.waiting = 0;
+        (self.waiting, self.waiting_bytes) = (0, 0);
         all
     }
 }

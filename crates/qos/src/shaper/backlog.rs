@@ -3,12 +3,15 @@
 //! A queue tells up to 64 flows apart by a hash. Its flows take turns by deficit round robin, so that a flow that floods makes its own packets wait, and not its neighbours'.
 //! When a queue is full, the flow that has most in it loses its oldest packet, if the new one is not that flow's itself.
 
+use super::prefetch::{fetch, with_capacity};
+
 pub(crate) const NONE: u32 = u32::MAX;
 
 /// Bytes that a flow may send in a turn.
 pub(crate) const FLOW_QUANTUM: i32 = 1514;
 
-/// A packet.
+/// A packet, half a cache line where a handle is a pointer.
+#[repr(align(32))]
 pub(crate) struct Node<H> {
     handle: Option<H>,
     /// When it came.
@@ -41,7 +44,7 @@ pub(crate) struct Nodes<H> {
 impl<H> Nodes<H> {
     pub fn new(limit: u32, overhead: i32) -> Nodes<H> {
         Nodes {
-            nodes: Vec::with_capacity(limit as usize),
+            nodes: with_capacity(limit as usize, std::iter::empty()),
             free: NONE,
             overhead,
         }
@@ -90,6 +93,13 @@ impl<H> Nodes<H> {
     }
 
     #[inline]
+    pub fn fetch(&self, at: u32) {
+        if let Some(node) = self.nodes.get(at as usize) {
+            fetch(node);
+        }
+    }
+
+    #[inline]
     pub fn get(&self, at: u32) -> &Node<H> {
         &self.nodes[at as usize]
     }
@@ -105,7 +115,7 @@ pub(crate) fn bucket(flow: u32, bits: u32) -> usize {
 #[derive(Clone, Copy)]
 pub(crate) struct Flow {
     pub head: u32,
-    tail: u32,
+    pub tail: u32,
     pub bytes: u32,
     deficit: i32,
 }
@@ -136,12 +146,26 @@ impl Backlog {
         self.active.count_ones()
     }
 
+    /// A flow that is likely to send next; right where there is only one. At least one must have packets.
+    #[inline]
+    pub fn likely_turn(&self) -> usize {
+        let from = self.active >> self.turn;
+        if from == 0 {
+            self.active.trailing_zeros() as usize
+        } else {
+            usize::from(self.turn) + from.trailing_zeros() as usize
+        }
+    }
+
     #[inline]
     pub fn push<H>(&mut self, flows: &mut [Flow], nodes: &mut Nodes<H>, taken: Taken<H>) {
         let bucket = bucket(taken.flow, flows.len().trailing_zeros());
         let cost = nodes.cost(taken.len);
         let at = nodes.put(taken);
         let flow = &mut flows[bucket];
+        if self.active == 0 {
+            self.turn = bucket as u8;
+        }
         if self.active >> bucket & 1 == 0 {
             self.active |= 1 << bucket;
             *flow = Flow {

@@ -1,6 +1,7 @@
 //! What a queue has done, for others to read while its shaper works.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use super::prefetch::{Many, fetch};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Why a packet was dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,16 +45,21 @@ impl Count {
     }
 }
 
-/// A queue's counters.
+/// What a queue has done so far.
 #[derive(Default)]
 #[repr(align(64))]
-pub struct QueueCounters {
-    pub(crate) sent_packets: Count,
-    pub(crate) sent_bytes: Count,
-    pub(crate) marked: Count,
-    pub(crate) dropped: [Count; 4],
-    /// Packets that wait.
-    pub(crate) waiting: Count,
+pub(crate) struct QueueCounters {
+    pub sent_packets: Count,
+    pub sent_bytes: Count,
+    pub marked: Count,
+    dropped: [Count; 4],
+}
+
+/// The counters of a port's queues, by their places; any thread may read them.
+pub struct Counters {
+    queues: Many<QueueCounters>,
+    /// Packets that wait. They lie apart, since this is all that a packet changes when it comes.
+    waiting: Many<AtomicU32>,
 }
 
 /// What a queue's counters show.
@@ -79,27 +85,64 @@ impl QueueTotals {
 }
 
 impl QueueCounters {
-    /// What they show now.
-    pub fn totals(&self) -> QueueTotals {
-        QueueTotals {
-            packets: self.sent_packets.get(),
-            bytes: self.sent_bytes.get(),
-            marked: self.marked.get(),
-            dropped: std::array::from_fn(|at| self.dropped[at].get()),
-            waiting: self.waiting.get(),
+    pub fn drop(&self, reason: DropReason) {
+        self.dropped[reason as usize].add(1);
+    }
+}
+
+impl Counters {
+    pub(crate) fn new(queues: usize) -> Counters {
+        Counters {
+            queues: Many::new(queues, (0..queues).map(|_| QueueCounters::default())),
+            waiting: Many::new(queues, (0..queues).map(|_| AtomicU32::new(0))),
         }
     }
 
-    pub(crate) fn drop(&self, reason: DropReason) {
-        self.dropped[reason as usize].add(1);
+    /// What a queue has done.
+    pub fn totals(&self, queue: usize) -> QueueTotals {
+        let counters = &self.queues[queue];
+        QueueTotals {
+            packets: counters.sent_packets.get(),
+            bytes: counters.sent_bytes.get(),
+            marked: counters.marked.get(),
+            dropped: std::array::from_fn(|at| counters.dropped[at].get()),
+            waiting: self.waiting[queue].load(Ordering::Relaxed).into(),
+        }
     }
 
-    /// Goes on from where another stopped.
-    pub(crate) fn inherit(&self, old: QueueTotals) {
-        self.sent_packets.set(old.packets);
-        self.sent_bytes.set(old.bytes);
-        self.marked.set(old.marked);
-        for (count, old) in self.dropped.iter().zip(old.dropped) {
+    /// What each queue has done, in the order of their places.
+    pub fn all(&self) -> impl Iterator<Item = QueueTotals> + '_ {
+        (0..self.queues.len()).map(|queue| self.totals(queue))
+    }
+
+    #[inline(always)]
+    pub(crate) fn of(&self, queue: usize) -> &QueueCounters {
+        &self.queues[queue]
+    }
+
+    /// So many packets of a queue wait now.
+    #[inline(always)]
+    pub(crate) fn wait(&self, queue: usize, packets: u32) {
+        self.waiting[queue].store(packets, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    pub(crate) fn fetch_waiting(&self, queue: usize) {
+        fetch(&self.waiting[queue]);
+    }
+
+    #[inline(always)]
+    pub(crate) fn fetch(&self, queue: usize) {
+        fetch(&self.queues[queue]);
+    }
+
+    /// A queue goes on from where another stopped.
+    pub(crate) fn inherit(&self, queue: usize, old: QueueTotals) {
+        let counters = &self.queues[queue];
+        counters.sent_packets.set(old.packets);
+        counters.sent_bytes.set(old.bytes);
+        counters.marked.set(old.marked);
+        for (count, old) in counters.dropped.iter().zip(old.dropped) {
             count.set(old);
         }
     }

@@ -20,6 +20,7 @@ mod adopt;
 pub(crate) mod backlog;
 mod counters;
 mod credit;
+mod pass;
 mod prefetch;
 mod ring;
 pub mod spec;
@@ -27,13 +28,14 @@ mod tree;
 pub mod watch;
 mod wheel;
 
-pub use counters::{DROP_REASONS, DropReason, QueueCounters, QueueTotals};
+pub use counters::{Counters, DROP_REASONS, DropReason, QueueTotals};
 pub use spec::{Line, PortSpec, QueueSpec, SpecError, TenantSpec};
 pub use wheel::TICK_NS;
 
 use backlog::{Backlog, Flow, Nodes, Taken, bucket};
 use credit::{Credit, Mode};
-use ring::Links;
+use prefetch::Many;
+use ring::Knots;
 use spec::{PRIORITIES, quanta};
 use std::sync::Arc;
 use watch::Watch;
@@ -49,8 +51,8 @@ const IN_OWN: u8 = 1;
 /// In its parent's ring of those that borrow.
 const IN_FEED: u8 = 2;
 
-/// A queue. What every packet needs lies in two cache lines.
-#[repr(align(64))]
+/// A queue, in two cache lines: tokens, and what waits. Where packets wait already and there is no bound, one that comes looks at the second only.
+#[repr(C, align(64))]
 struct Leaf {
     credit: Credit,
     /// Its tenant, or [`NONE`] for the port itself.
@@ -149,6 +151,8 @@ pub struct Departure<H> {
     pub waited_ns: u64,
     /// It is to be marked (ECN), where it can be.
     pub mark: bool,
+    /// The hash of its flow, as it was given.
+    pub flow: u32,
 }
 
 /// A packet that was refused.
@@ -162,7 +166,7 @@ pub struct Refused<H> {
 
 /// A port's shaper, over handles of packets.
 pub struct Shaper<H> {
-    leaves: Box<[Leaf]>,
+    leaves: Many<Leaf>,
     tenants: Box<[Tenant]>,
     root: Credit,
     /// Who borrows from the port.
@@ -171,20 +175,22 @@ pub struct Shaper<H> {
     own: Feeds,
     /// Tenants that send by their own rate.
     tenants_own: Feeds,
-    links: Links,
+    knots: Knots,
     wheel: Wheel,
-    flows: Box<[Flow]>,
+    flows: Many<Flow>,
     flow_bits: u32,
     nodes: Nodes<H>,
-    counters: Arc<[QueueCounters]>,
+    counters: Arc<Counters>,
     watch: Arc<Watch>,
     numbers: Numbers,
     queues: Box<[u32]>,
     default: usize,
     waiting: u32,
+    waiting_bytes: u64,
     /// Packets dropped, for whatever reason.
     dropped: u64,
     limit_packets: u32,
+    limit_bytes: u64,
     slack_ns: u64,
     catch_up_ns: u64,
 }
@@ -246,30 +252,33 @@ impl<H> Shaper<H> {
                 number: tenant.number,
             });
         let (queues, tenant_count) = (spec.queues.len(), spec.tenants.len());
-        let counters = (0..queues).map(|_| QueueCounters::default()).collect();
+        let flows = queues * spec.flows as usize;
+        let knots = tree::tenant_knot(queues, tenant_count, tenant_count, 0);
         let default = numbers.find(spec.default_queue);
         Ok(Shaper {
-            leaves: leaves.collect(),
+            leaves: Many::new(queues, leaves),
             tenants: tenants.collect(),
             root: Credit::new(spec.max_rate, spec.max_rate, spec.burst, catch_up, now_ns),
             feeds: Feeds::EMPTY,
             own: Feeds::EMPTY,
             tenants_own: Feeds::EMPTY,
-            links: Links::new(2 * queues + 2 * PRIORITIES * tenant_count),
-            wheel: Wheel::new(queues + tenant_count, now_ns),
-            flows: vec![Flow::EMPTY; queues * spec.flows as usize].into(),
+            knots: Knots::new(knots),
+            wheel: Wheel::new(now_ns),
+            flows: Many::new(flows, std::iter::repeat_n(Flow::EMPTY, flows)),
             flow_bits: spec.flows.trailing_zeros(),
             nodes: Nodes::new(spec.limit_packets, spec.overhead),
-            counters,
+            counters: Arc::new(Counters::new(queues)),
             watch: Arc::new(Watch::new(queues)),
             numbers,
             queues: spec.queues.iter().map(|queue| queue.number).collect(),
             default: default.expect("a checked port has its default queue"),
             waiting: 0,
+            waiting_bytes: 0,
             dropped: 0,
             limit_packets: spec.limit_packets,
             slack_ns: spec.slack_ns,
             catch_up_ns: catch_up,
+            limit_bytes: spec.limit_bytes,
         })
     }
 
@@ -287,7 +296,7 @@ impl<H> Shaper<H> {
     }
 
     /// The queues' counters, by their places; they may be read by any thread.
-    pub fn counters(&self) -> &Arc<[QueueCounters]> {
+    pub fn counters(&self) -> &Arc<Counters> {
         &self.counters
     }
 
@@ -317,14 +326,43 @@ impl<H> Shaper<H> {
         self.dropped
     }
 
-    /// Fetches what a packet for this queue will need.
+    /// Fetches what a packet for this queue will need, whatever the queue's state. Best called for some packets, and [`Shaper::prefetch_flow`] for them after that.
     #[inline]
     pub fn prefetch(&self, queue: usize) {
         if let Some(leaf) = self.leaves.get(queue) {
+            prefetch::fetch(&leaf.backlog);
+            prefetch::fetch(&self.flows[queue << self.flow_bits]);
+            self.counters.fetch_waiting(queue);
+        }
+    }
+
+    /// Fetches what else it will need, now that the queue can be looked at: the packet behind which it will stand, tokens where they are asked for.
+    #[inline]
+    pub fn prefetch_flow(&self, queue: usize, flow: u32) {
+        if let Some(leaf) = self.leaves.get(queue) {
+            let idle = leaf.backlog.packets == 0;
+            if idle || leaf.bound_ns != u64::MAX {
+                prefetch::fetch(leaf);
+            }
+            if idle {
+                return self.knots.fetch(queue as u32);
+            }
+            let bucket = bucket(flow, self.flow_bits);
+            let flow = &self.flows[(queue << self.flow_bits) + bucket];
+            if leaf.backlog.active >> bucket & 1 == 1 {
+                self.nodes.fetch(flow.tail);
+            }
+        }
+    }
+
+    /// Fetches what a queue needs to be placed and to send.
+    #[inline]
+    fn fetch_all(&self, queue: usize) {
+        if let Some(leaf) = self.leaves.get(queue) {
             prefetch::fetch(leaf);
             prefetch::fetch(&leaf.backlog);
-            prefetch::fetch(&self.counters[queue]);
             prefetch::fetch(&self.flows[queue << self.flow_bits]);
+            self.counters.fetch(queue);
         }
     }
 
@@ -344,6 +382,7 @@ impl<H> Shaper<H> {
             cell.arrive(cost, now_ns);
         }
         let catch_up_ns = self.catch_up_ns;
+        let port_full = self.is_full(queue, cost);
         let leaf = &mut self.leaves[queue];
         let flows = &mut self.flows[queue << self.flow_bits..][..1 << self.flow_bits];
         let ahead = leaf.backlog.ahead_of(flows, bucket);
@@ -353,7 +392,7 @@ impl<H> Shaper<H> {
         }
         let refused = if leaf.bound_ns != u64::MAX && leaf.is_over_bound(ahead, now_ns) {
             Some(DropReason::OverBound)
-        } else if self.waiting >= self.limit_packets {
+        } else if port_full {
             Some(DropReason::PortFull)
         } else if leaf.is_full(cost) && !self.make_room(queue, bucket, cost) {
             Some(DropReason::QueueFull)
@@ -361,7 +400,7 @@ impl<H> Shaper<H> {
             None
         };
         if let Some(reason) = refused {
-            self.counters[queue].drop(reason);
+            self.counters.of(queue).drop(reason);
             if let Some(cell) = self.watch.of(queue) {
                 cell.refuse();
             }
@@ -381,14 +420,24 @@ impl<H> Shaper<H> {
         let leaf = &mut self.leaves[queue];
         let flows = &mut self.flows[queue << self.flow_bits..][..1 << self.flow_bits];
         leaf.backlog.push(flows, &mut self.nodes, taken);
-        self.counters[queue]
-            .waiting
-            .set(leaf.backlog.packets.into());
+        self.counters.wait(queue, leaf.backlog.packets);
         self.waiting += 1;
+        self.waiting_bytes += u64::from(cost);
         if idle {
             self.place(queue, now_ns);
         }
         Ok(())
+    }
+
+    /// Whether the port has no room for a queue's packet. A queue may have as much of the port's room as is left (Choudhury and Hahne, Dynamic queue length thresholds for
+    /// shared-memory packet switches, 1998): however many queues are flooded, one that is not finds room. A port where nothing waits takes any packet.
+    #[inline]
+    fn is_full(&self, queue: usize, cost: u32) -> bool {
+        let backlog = &self.leaves[queue].backlog;
+        let packets = self.limit_packets.saturating_sub(self.waiting);
+        let bytes = self.limit_bytes.saturating_sub(self.waiting_bytes);
+        backlog.packets >= packets
+            || self.waiting != 0 && (u64::from(backlog.bytes) >= bytes || u64::from(cost) > bytes)
     }
 
     /// Drops old packets of the fattest flow until there is room; false when that is the newcomer's own.
@@ -404,13 +453,13 @@ impl<H> Shaper<H> {
             if leaf.backlog.packets <= 1 || flows[fattest].bytes <= own {
                 return false;
             }
+            let before = u64::from(leaf.backlog.bytes);
             drop(leaf.backlog.pop(flows, &mut self.nodes, fattest, false));
-            self.counters[queue].drop(DropReason::QueueFull);
+            self.counters.of(queue).drop(DropReason::QueueFull);
             self.dropped += 1;
-            self.counters[queue]
-                .waiting
-                .set(leaf.backlog.packets.into());
+            self.counters.wait(queue, leaf.backlog.packets);
             self.waiting -= 1;
+            self.waiting_bytes -= before - u64::from(leaf.backlog.bytes);
         }
         true
     }

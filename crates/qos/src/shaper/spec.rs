@@ -99,6 +99,8 @@ pub struct PortSpec {
     pub catch_up_ns: u64,
     /// Packets that may wait in all queues together.
     pub limit_packets: u32,
+    /// Bytes that may wait in all queues together; one packet may even where it has more.
+    pub limit_bytes: u64,
     /// Flows that a queue tells apart: 1 to 64, a power of two.
     pub flows: u32,
     /// The queue of packets that name none, or one that is not there; and of those whose queue goes.
@@ -119,6 +121,7 @@ impl PortSpec {
             slack_ns: 60_000,
             catch_up_ns: 4_000_000,
             limit_packets: 16_384,
+            limit_bytes: u64::MAX,
             flows: 64,
             default_queue: 0,
             tenants: Vec::new(),

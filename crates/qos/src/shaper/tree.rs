@@ -3,9 +3,12 @@
 use super::backlog::NONE;
 use super::counters::DropReason;
 use super::credit::Mode;
-use super::ring::Links;
+use super::ring::{FEED, Knots, OWN};
 use super::spec::PRIORITIES;
 use super::{ALARMS_PER_PACKET, Departure, Feeds, IN_FEED, IN_OWN, Leaf, Shaper, wheel};
+
+/// Alarms for which memory is fetched together.
+const FETCHED: usize = 16;
 
 /// By whose tokens a packet leaves.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -25,30 +28,47 @@ pub(super) struct Choice {
     lender: Lender,
 }
 
-fn join(feeds: &mut Feeds, links: &mut Links, priority: u8, link: u32) {
-    links.join(&mut feeds.turns[usize::from(priority)], link);
+/// Who stands in a ring.
+#[derive(Clone, Copy)]
+enum Member {
+    Queue(usize),
+    Tenant(usize),
+}
+
+/// The knot by which a tenant stands in rings of those of a priority; its alarm is in another one.
+pub(super) fn tenant_knot(queues: usize, tenants: usize, tenant: usize, priority: u8) -> usize {
+    queues + tenants + tenant * PRIORITIES + usize::from(priority)
+}
+
+fn join(feeds: &mut Feeds, knots: &mut Knots, priority: u8, link: u32) {
+    knots.join(&mut feeds.turns[usize::from(priority)], link);
     feeds.filled |= 1 << priority;
 }
 
-fn leave(feeds: &mut Feeds, links: &mut Links, priority: u8, link: u32) {
+fn leave(feeds: &mut Feeds, knots: &mut Knots, priority: u8, link: u32) {
     let turn = &mut feeds.turns[usize::from(priority)];
-    links.leave(turn, link);
+    knots.leave(turn, link);
     if *turn == NONE {
         feeds.filled &= !(1 << priority);
     }
 }
 
 impl<H> Shaper<H> {
-    /// The link by which a queue stands in its parent's ring of borrowers.
+    /// The link by which a tenant stands in a ring of those of a priority.
     #[inline]
-    fn feed_link(&self, leaf: usize) -> u32 {
-        (self.leaves.len() + leaf) as u32
+    fn tenant_link(&self, tenant: usize, priority: u8, ring: u32) -> u32 {
+        let knot = tenant_knot(self.leaves.len(), self.tenants.len(), tenant, priority);
+        2 * knot as u32 + ring
     }
 
+    /// Who stands in a ring by this link.
     #[inline]
-    fn tenant_link(&self, tenant: usize, priority: u8, feed: bool) -> u32 {
-        let at = (2 * tenant + usize::from(feed)) * PRIORITIES + usize::from(priority);
-        (2 * self.leaves.len() + at) as u32
+    fn member(&self, link: u32) -> Member {
+        let knot = link as usize / 2;
+        match knot.checked_sub(self.leaves.len()) {
+            None => Member::Queue(knot),
+            Some(beyond) => Member::Tenant((beyond - self.tenants.len()) / PRIORITIES),
+        }
     }
 
     /// Puts a queue where its packets, its tokens and the time say.
@@ -71,12 +91,20 @@ impl<H> Shaper<H> {
         leaf.placed = wanted;
         let priority = leaf.priority;
         match better {
-            Some(ns) => self.wheel.set(at as u32, wheel::tick_from(ns)),
-            None => self.wheel.cancel(at as u32),
+            Some(ns) => {
+                let tick = wheel::tick_from(ns);
+                self.wheel.set(&mut self.knots, at as u32, tick);
+            }
+            None => self.wheel.cancel(&mut self.knots, at as u32),
         }
         if changed & IN_OWN != 0 {
             let act = if wanted & IN_OWN != 0 { join } else { leave };
-            act(&mut self.own, &mut self.links, priority, at as u32);
+            act(
+                &mut self.own,
+                &mut self.knots,
+                priority,
+                2 * at as u32 + OWN,
+            );
         }
         if changed & IN_FEED != 0 {
             self.place_in_feed(at, wanted & IN_FEED != 0, now_ns);
@@ -88,15 +116,15 @@ impl<H> Shaper<H> {
         let Leaf {
             tenant, priority, ..
         } = self.leaves[at];
-        let link = self.feed_link(at);
+        let link = 2 * at as u32 + FEED;
         let act = if wanted { join } else { leave };
         if tenant == NONE {
-            return act(&mut self.feeds, &mut self.links, priority, link);
+            return act(&mut self.feeds, &mut self.knots, priority, link);
         }
         let catch_up_ns = self.catch_up_ns;
         let state = &mut self.tenants[tenant as usize];
         let before = state.feeds.filled;
-        act(&mut state.feeds, &mut self.links, priority, link);
+        act(&mut state.feeds, &mut self.knots, priority, link);
         if before != state.feeds.filled {
             if before == 0 {
                 state.credit.wake(catch_up_ns, now_ns);
@@ -106,7 +134,7 @@ impl<H> Shaper<H> {
     }
 
     /// Puts a tenant where its queues' wants and its tokens say.
-    fn place_tenant(&mut self, at: usize) {
+    pub(super) fn place_tenant(&mut self, at: usize) {
         let tenant = &mut self.tenants[at];
         let credit = &tenant.credit;
         let mode = credit.mode();
@@ -120,29 +148,29 @@ impl<H> Shaper<H> {
         (tenant.in_own, tenant.in_feed) = (own, feed);
         let class = (self.leaves.len() + at) as u32;
         match better {
-            Some(ns) => self.wheel.set(class, wheel::tick_from(ns)),
-            None => self.wheel.cancel(class),
+            Some(ns) => self.wheel.set(&mut self.knots, class, wheel::tick_from(ns)),
+            None => self.wheel.cancel(&mut self.knots, class),
         }
         for priority in (0..PRIORITIES as u8)
             .filter(|priority| (changed_own | changed_feed) >> priority & 1 == 1)
         {
             if changed_own >> priority & 1 == 1 {
-                let link = self.tenant_link(at, priority, false);
+                let link = self.tenant_link(at, priority, OWN);
                 let act = if own >> priority & 1 == 1 {
                     join
                 } else {
                     leave
                 };
-                act(&mut self.tenants_own, &mut self.links, priority, link);
+                act(&mut self.tenants_own, &mut self.knots, priority, link);
             }
             if changed_feed >> priority & 1 == 1 {
-                let link = self.tenant_link(at, priority, true);
+                let link = self.tenant_link(at, priority, FEED);
                 let act = if feed >> priority & 1 == 1 {
                     join
                 } else {
                     leave
                 };
-                act(&mut self.feeds, &mut self.links, priority, link);
+                act(&mut self.feeds, &mut self.knots, priority, link);
             }
         }
     }
@@ -150,13 +178,16 @@ impl<H> Shaper<H> {
     /// Looks at the classes whose time has come; whether there may be more.
     #[inline]
     pub(super) fn ring_alarms(&mut self, now_ns: u64) -> bool {
-        for _ in 0..ALARMS_PER_PACKET {
-            let Some(class) = self.wheel.ring(now_ns) else {
+        if !self.wheel.is_due(now_ns) {
+            return false;
+        }
+        for count in 0..ALARMS_PER_PACKET {
+            if count % FETCHED == 0 {
+                self.fetch_due(now_ns);
+            }
+            let Some(class) = self.wheel.ring(&mut self.knots, now_ns) else {
                 return false;
             };
-            if let Some(next) = self.wheel.upcoming() {
-                self.prefetch(next as usize);
-            }
             let at = class as usize;
             if at < self.leaves.len() {
                 self.leaves[at].credit.fill(now_ns);
@@ -170,18 +201,48 @@ impl<H> Shaper<H> {
         true
     }
 
+    /// Fetches what the next classes will need whose time has come: first themselves, all at once, then their packets.
+    #[inline(never)]
+    fn fetch_due(&self, now_ns: u64) {
+        let (count, classes) = self.wheel.upcoming::<FETCHED>(now_ns);
+        for class in &classes[..count] {
+            self.knots.fetch(*class);
+            self.fetch_all(*class as usize);
+        }
+        for class in &classes[..count] {
+            self.fetch_packet(*class as usize);
+        }
+    }
+
+    /// Fetches the packet that a queue sends next, as far as that can be told without looking at more than the queue.
+    #[inline]
+    fn fetch_packet(&self, at: usize) {
+        if let Some(leaf) = self.leaves.get(at)
+            && leaf.backlog.active != 0
+        {
+            let bucket = leaf.backlog.likely_turn();
+            self.nodes
+                .fetch(self.flows[(at << self.flow_bits) + bucket].head);
+        }
+    }
+
     /// Whose turn it is among borrowers: the first that has not used its share up.
     #[inline]
     fn whose_turn(&mut self, mut link: u32) -> u32 {
-        let queues = self.leaves.len();
         loop {
-            let next = self.links.next(link);
-            let (deficit, quantum) = if (link as usize) < 2 * queues {
-                let leaf = &mut self.leaves[link as usize - queues];
-                (&mut leaf.deficit, leaf.quantum)
-            } else {
-                let tenant = &mut self.tenants[(link as usize - 2 * queues) / (2 * PRIORITIES)];
-                (&mut tenant.deficit, tenant.quantum)
+            let next = self.knots.next(link);
+            if let Member::Queue(at) = self.member(next) {
+                self.fetch_all(at);
+            }
+            let (deficit, quantum) = match self.member(link) {
+                Member::Queue(at) => {
+                    let leaf = &mut self.leaves[at];
+                    (&mut leaf.deficit, leaf.quantum)
+                }
+                Member::Tenant(at) => {
+                    let tenant = &mut self.tenants[at];
+                    (&mut tenant.deficit, tenant.quantum)
+                }
             };
             if *deficit > 0 {
                 return link;
@@ -197,24 +258,27 @@ impl<H> Shaper<H> {
 
     /// The queue of a tenant whose turn it is at this priority.
     #[inline]
-    fn choose_in_tenant(&mut self, link: u32, priority: usize) -> usize {
-        let tenant = (link as usize - 2 * self.leaves.len()) / (2 * PRIORITIES);
+    fn choose_in_tenant(&mut self, tenant: usize, priority: usize) -> usize {
         let turn = self.whose_turn(self.tenants[tenant].feeds.turns[priority]);
         self.tenants[tenant].feeds.turns[priority] = turn;
-        turn as usize - self.leaves.len()
+        turn as usize / 2
     }
 
     /// The queue whose turn it is: by its own rate, else by what its tenant has, else by what the port lends.
     #[inline]
     pub(super) fn choose(&mut self) -> Option<Choice> {
         if self.own.filled != 0 {
-            let leaf = self.own.turns[self.own.filled.trailing_zeros() as usize] as usize;
+            let leaf = self.own.turns[self.own.filled.trailing_zeros() as usize] as usize / 2;
             let lender = Lender::Queue;
             return Some(Choice { leaf, lender });
         }
         if self.tenants_own.filled != 0 {
             let priority = self.tenants_own.filled.trailing_zeros() as usize;
-            let leaf = self.choose_in_tenant(self.tenants_own.turns[priority], priority);
+            let link = self.tenants_own.turns[priority];
+            let leaf = match self.member(link) {
+                Member::Tenant(at) => self.choose_in_tenant(at, priority),
+                Member::Queue(at) => at,
+            };
             let lender = Lender::Tenant;
             return Some(Choice { leaf, lender });
         }
@@ -224,11 +288,9 @@ impl<H> Shaper<H> {
         let priority = self.feeds.filled.trailing_zeros() as usize;
         let turn = self.whose_turn(self.feeds.turns[priority]);
         self.feeds.turns[priority] = turn;
-        let queues = self.leaves.len();
-        let leaf = if (turn as usize) < 2 * queues {
-            turn as usize - queues
-        } else {
-            self.choose_in_tenant(turn, priority)
+        let leaf = match self.member(turn) {
+            Member::Queue(at) => at,
+            Member::Tenant(at) => self.choose_in_tenant(at, priority),
         };
         let lender = Lender::Port;
         Some(Choice { leaf, lender })
@@ -241,10 +303,10 @@ impl<H> Shaper<H> {
         let slack_ns = self.slack_ns;
         let leaf = &mut self.leaves[at];
         let flows = &mut self.flows[at << self.flow_bits..][..1 << self.flow_bits];
-        let counters = &self.counters[at];
+        let counters = &self.counters;
         let taken = loop {
             let Some((bucket, first)) = leaf.backlog.first(flows) else {
-                counters.waiting.set(0);
+                counters.wait(at, 0);
                 self.place(at, now_ns);
                 return None;
             };
@@ -252,10 +314,11 @@ impl<H> Shaper<H> {
             let late = waited_ns > leaf.bound_ns.saturating_add(slack_ns);
             let taken = leaf.backlog.pop(flows, &mut self.nodes, bucket, !late);
             self.waiting -= 1;
+            self.waiting_bytes -= u64::from(self.nodes.cost(taken.len));
             if !late {
                 break taken;
             }
-            counters.drop(DropReason::Late);
+            counters.of(at).drop(DropReason::Late);
             self.dropped += 1;
         };
         let waited_ns = now_ns.saturating_sub(taken.arrival_ns);
@@ -265,10 +328,11 @@ impl<H> Shaper<H> {
             cell.leave(self.nodes.cost(len), waited_ns, behind, now_ns);
         }
         let mark = leaf.mark_ns != u32::MAX && waited_ns >= u64::from(leaf.mark_ns);
+        counters.wait(at, leaf.backlog.packets);
+        let counters = counters.of(at);
         counters.sent_packets.add(1);
         counters.sent_bytes.add(len.into());
         counters.marked.add(mark.into());
-        counters.waiting.set(leaf.backlog.packets.into());
         if taken.ahead != 0 {
             leaf.sample_ns = waited_ns.min(u32::MAX.into()) as u32;
             leaf.sample_bytes = taken.ahead;
@@ -280,7 +344,18 @@ impl<H> Shaper<H> {
             len,
             waited_ns,
             mark,
+            flow: taken.flow,
         })
+    }
+
+    /// Fetches what one needs that sends after the next ones in a ring, and the packet of one before it.
+    #[inline]
+    fn fetch_ahead(&self, link: u32) {
+        let second = self.knots.next(link);
+        let third = self.knots.next(second);
+        self.knots.fetch(self.knots.next(third) / 2);
+        self.fetch_all(third as usize / 2);
+        self.fetch_packet(second as usize / 2);
     }
 
     /// Passes the turn on and takes the tokens.
@@ -294,14 +369,14 @@ impl<H> Shaper<H> {
         let turn = usize::from(priority);
         match choice.lender {
             Lender::Queue => {
-                let next = self.links.next(at as u32);
+                let next = self.knots.next(2 * at as u32 + OWN);
                 self.own.turns[turn] = next;
-                self.prefetch(next as usize);
+                self.fetch_ahead(next);
             }
             Lender::Tenant => {
                 leaf.deficit -= cost as i32;
                 let link = self.tenants_own.turns[turn];
-                self.tenants_own.turns[turn] = self.links.next(link);
+                self.tenants_own.turns[turn] = self.knots.next(link);
             }
             Lender::Port => {
                 leaf.deficit -= cost as i32;

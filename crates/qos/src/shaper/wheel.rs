@@ -6,37 +6,32 @@
 //!
 //! Alarms of one tick ring in the order in which they were set. That holds across the wheels: an alarm for a far tick is spread before any other for this tick can be set further down.
 
+use super::ring::{Knots, Link, NEVER, NONE};
+
 /// Nanoseconds of a tick, as a shift.
 pub(crate) const TICK_SHIFT: u32 = 10;
 /// Nanoseconds of a tick.
 pub const TICK_NS: u64 = 1 << TICK_SHIFT;
 
-pub(crate) const NONE: u32 = u32::MAX;
-
 const LOW_BITS: u32 = 10;
 const MIDDLE_BITS: u32 = 12;
 const HIGH_BITS: u32 = 10;
+/// Lists of a slot of the middle wheel, as a shift.
+const LANE_BITS: u32 = 2;
 /// An alarm further away rings at this distance, and its class looks again.
 const HORIZON: u64 = 1 << (LOW_BITS + MIDDLE_BITS + HIGH_BITS - 1);
-/// No tick.
-const NEVER: u64 = u64::MAX;
-
 /// The first tick that is not before a time.
 pub(crate) fn tick_from(ns: u64) -> u64 {
     ns.div_ceil(TICK_NS)
 }
 
-#[derive(Clone, Copy)]
-struct Alarm {
-    next: u32,
-    prev: u32,
-    tick: u64,
-}
-
 /// One wheel: its slots' lists and a bitmap of those that are not empty, with a bitmap of the bitmap's words.
+///
+/// A slot of a block has several lists, so that when it is spread the next of one is fetched while the others are gone through. Alarms of one tick are in the same list.
 struct Slots {
     shift: u32,
     mask: u64,
+    lane_bits: u32,
     heads: Box<[u32]>,
     tails: Box<[u32]>,
     filled: Box<[u64]>,
@@ -44,13 +39,14 @@ struct Slots {
 }
 
 impl Slots {
-    fn new(shift: u32, bits: u32) -> Slots {
+    fn new(shift: u32, bits: u32, lane_bits: u32) -> Slots {
         let count = 1_usize << bits;
         Slots {
             shift,
             mask: (1 << bits) - 1,
-            heads: vec![NONE; count].into(),
-            tails: vec![NONE; count].into(),
+            lane_bits,
+            heads: vec![NONE; count << lane_bits].into(),
+            tails: vec![NONE; count << lane_bits].into(),
             filled: vec![0; count / 64].into(),
             words: 0,
         }
@@ -59,6 +55,19 @@ impl Slots {
     #[inline]
     fn index(&self, tick: u64) -> usize {
         (tick >> self.shift & self.mask) as usize
+    }
+
+    /// The place of the list that an alarm of this tick hangs in.
+    #[inline]
+    fn lane(&self, tick: u64) -> usize {
+        let lane = tick & ((1 << self.lane_bits) - 1);
+        self.index(tick) << self.lane_bits | lane as usize
+    }
+
+    #[inline]
+    fn is_empty(&self, slot: usize) -> bool {
+        let lanes = slot << self.lane_bits..(slot + 1) << self.lane_bits;
+        self.heads[lanes].iter().all(|head| *head == NONE)
     }
 
     #[inline]
@@ -92,29 +101,25 @@ impl Slots {
     }
 }
 
-/// The three wheels, with at most one alarm for each class.
+/// The three wheels, with at most one alarm for each class; the alarms themselves lie in the classes' knots.
 pub(crate) struct Wheel {
-    alarms: Box<[Alarm]>,
     wheels: [Slots; 3],
     /// The tick being rung, or the last one that was.
     present: u64,
+    /// Nothing rings before this tick.
+    quiet: u64,
 }
 
 impl Wheel {
-    pub fn new(classes: usize, now_ns: u64) -> Wheel {
-        let alarm = Alarm {
-            next: NONE,
-            prev: NONE,
-            tick: NEVER,
-        };
+    pub fn new(now_ns: u64) -> Wheel {
         Wheel {
-            alarms: vec![alarm; classes].into(),
             wheels: [
-                Slots::new(0, LOW_BITS),
-                Slots::new(LOW_BITS, MIDDLE_BITS),
-                Slots::new(LOW_BITS + MIDDLE_BITS, HIGH_BITS),
+                Slots::new(0, LOW_BITS, 0),
+                Slots::new(LOW_BITS, MIDDLE_BITS, LANE_BITS),
+                Slots::new(LOW_BITS + MIDDLE_BITS, HIGH_BITS, 0),
             ],
             present: now_ns >> TICK_SHIFT,
+            quiet: NEVER,
         }
     }
 
@@ -133,78 +138,95 @@ impl Wheel {
 
     /// Sets a class's alarm; one that is set for this tick already keeps its place.
     #[inline]
-    pub fn set(&mut self, class: u32, tick: u64) {
+    pub fn set(&mut self, knots: &mut Knots, class: u32, tick: u64) {
         let tick = tick.clamp(self.present, self.present + HORIZON);
-        if self.alarms[class as usize].tick == tick {
+        if knots.of(class).tick == tick {
             return;
         }
-        self.cancel(class);
-        self.alarms[class as usize].tick = tick;
-        self.hang(class, tick);
+        self.cancel(knots, class);
+        knots.of(class).tick = tick;
+        self.hang(knots, class, tick);
     }
 
     #[inline]
-    fn hang(&mut self, class: u32, tick: u64) {
+    fn hang(&mut self, knots: &mut Knots, class: u32, tick: u64) {
         let wheel = &mut self.wheels[self.level(tick)];
-        let slot = wheel.index(tick);
-        let tail = std::mem::replace(&mut wheel.tails[slot], class);
+        // A block is entered as a whole.
+        self.quiet = self.quiet.min(tick >> wheel.shift << wheel.shift);
+        let (slot, lane) = (wheel.index(tick), wheel.lane(tick));
+        let tail = std::mem::replace(&mut wheel.tails[lane], class);
         if tail == NONE {
-            wheel.heads[slot] = class;
+            wheel.heads[lane] = class;
             wheel.fill(slot);
         } else {
-            self.alarms[tail as usize].next = class;
+            knots.of(tail).alarm.next = class;
         }
-        let alarm = &mut self.alarms[class as usize];
-        (alarm.prev, alarm.next) = (tail, NONE);
+        knots.of(class).alarm = Link {
+            next: NONE,
+            prev: tail,
+        };
     }
 
     /// Takes a class's alarm away, if it has one.
     #[inline]
-    pub fn cancel(&mut self, class: u32) {
-        let Alarm { next, prev, tick } = self.alarms[class as usize];
+    pub fn cancel(&mut self, knots: &mut Knots, class: u32) {
+        let knot = knots.of(class);
+        let tick = std::mem::replace(&mut knot.tick, NEVER);
         if tick == NEVER {
             return;
         }
-        self.alarms[class as usize].tick = NEVER;
+        let Link { next, prev } = knot.alarm;
         // Where it hangs follows from the present, which has not entered the alarm's block since, or it would have been spread.
         let wheel = &mut self.wheels[self.level(tick)];
-        let slot = wheel.index(tick);
+        let (slot, lane) = (wheel.index(tick), wheel.lane(tick));
         if prev == NONE {
-            wheel.heads[slot] = next;
+            wheel.heads[lane] = next;
         } else {
-            self.alarms[prev as usize].next = next;
+            knots.of(prev).alarm.next = next;
         }
         if next == NONE {
-            wheel.tails[slot] = prev;
+            wheel.tails[lane] = prev;
         } else {
-            self.alarms[next as usize].prev = prev;
+            knots.of(next).alarm.prev = prev;
         }
-        if prev == NONE && next == NONE {
+        if prev == NONE && next == NONE && wheel.is_empty(slot) {
             wheel.empty(slot);
         }
     }
 
+    /// Whether an alarm may have come. Where none has, the present catches up.
+    #[inline(always)]
+    pub fn is_due(&mut self, now_ns: u64) -> bool {
+        let now = now_ns >> TICK_SHIFT;
+        let due = self.quiet <= now;
+        if !due {
+            self.present = self.present.max(now);
+        }
+        due
+    }
+
     /// The next class whose alarm has come, its alarm taken away.
     #[inline]
-    pub fn ring(&mut self, now_ns: u64) -> Option<u32> {
+    pub fn ring(&mut self, knots: &mut Knots, now_ns: u64) -> Option<u32> {
         let now = now_ns >> TICK_SHIFT;
         loop {
-            if self.present > now {
+            if !self.is_due(now_ns) || self.present > now {
                 return None;
             }
             let from = (self.present & self.wheels[0].mask) as usize;
             if let Some(slot) = self.wheels[0].next_filled(from) {
                 let tick = self.present - from as u64 + slot as u64;
+                self.quiet = tick;
                 if tick > now {
                     self.present = now;
                     return None;
                 }
                 self.present = tick;
                 let class = self.wheels[0].heads[slot];
-                self.cancel(class);
+                self.cancel(knots, class);
                 return Some(class);
             }
-            if !self.enter_next_block(now) {
+            if !self.enter_next_block(knots, now) {
                 return None;
             }
         }
@@ -212,12 +234,13 @@ impl Wheel {
 
     /// Goes on to the next block that holds alarms, if it has begun by now, and spreads it.
     #[inline(never)]
-    fn enter_next_block(&mut self, now: u64) -> bool {
+    fn enter_next_block(&mut self, knots: &mut Knots, now: u64) -> bool {
         let Some((level, start)) = self.next_block() else {
             // Nothing is set: the present may catch up.
-            self.present = now;
+            (self.present, self.quiet) = (now, NEVER);
             return false;
         };
+        self.quiet = start;
         if start > now {
             self.present = now;
             return false;
@@ -225,13 +248,23 @@ impl Wheel {
         self.present = start;
         let wheel = &mut self.wheels[level];
         let slot = wheel.index(start);
-        let mut class = std::mem::replace(&mut wheel.heads[slot], NONE);
-        wheel.tails[slot] = NONE;
+        let first = slot << wheel.lane_bits;
+        let lanes = first..first + (1 << wheel.lane_bits);
+        let mut classes = [NONE; 1 << LANE_BITS];
+        let heads = classes.iter_mut().zip(&mut wheel.heads[lanes.clone()]);
+        heads.for_each(|(class, head)| *class = std::mem::replace(head, NONE));
+        wheel.tails[lanes].fill(NONE);
         wheel.empty(slot);
-        while class != NONE {
-            let Alarm { next, tick, .. } = self.alarms[class as usize];
-            self.hang(class, tick);
-            class = next;
+        while classes.iter().any(|class| *class != NONE) {
+            for class in &mut classes {
+                if *class != NONE {
+                    let knot = knots.of(*class);
+                    let (next, tick) = (knot.alarm.next, knot.tick);
+                    knots.fetch(next);
+                    self.hang(knots, *class, tick);
+                    *class = next;
+                }
+            }
         }
         true
     }
@@ -267,12 +300,23 @@ impl Wheel {
         Some(tick << TICK_SHIFT)
     }
 
-    /// The class whose alarm is likely to ring next, for fetching what it needs.
+    /// Classes whose alarms ring first by now, one of each tick, for fetching what they need: how many, and which.
     #[inline]
-    pub fn upcoming(&self) -> Option<u32> {
+    pub fn upcoming<const MOST: usize>(&self, now_ns: u64) -> (usize, [u32; MOST]) {
         let low = &self.wheels[0];
-        let slot = low.next_filled((self.present & low.mask) as usize)?;
-        Some(low.heads[slot])
+        let from = self.present & low.mask;
+        let last = (now_ns >> TICK_SHIFT).saturating_sub(self.present - from);
+        let (mut count, mut classes) = (0, [NONE; MOST]);
+        let mut at = from as usize;
+        while count < MOST
+            && let Some(slot) = low.next_filled(at)
+            && slot as u64 <= last
+        {
+            classes[count] = low.heads[slot];
+            count += 1;
+            at = slot + 1;
+        }
+        (count, classes)
     }
 }
 
@@ -292,17 +336,18 @@ mod tests {
             steps in prop::collection::vec((0..20_u32, prop_oneof![0..3_u64, 0..2000_u64, 0..3_000_000_u64, 0..1_u64 << 33], prop_oneof![0..2_u64, 0..50_u64, 0..5000_u64, 0..1_u64 << 32], 0..8_u8), 1..200),
         ) {
             let mut now = start;
-            let mut wheel = Wheel::new(20, now);
+            let mut wheel = Wheel::new(now);
+            let mut knots = Knots::new(20);
             let mut set: BTreeMap<(u64, u64), u32> = BTreeMap::new();
             let mut order = 0;
             for (class, ahead, pause, what) in steps {
                 let held = set.iter().find(|(_, other)| **other == class).map(|(at, _)| *at);
                 if what == 0 {
-                    wheel.cancel(class);
+                    wheel.cancel(&mut knots, class);
                     held.map(|at| set.remove(&at));
                 } else {
                     let tick = (now >> TICK_SHIFT) + 1 + ahead.min(HORIZON / 2);
-                    wheel.set(class, tick);
+                    wheel.set(&mut knots, class, tick);
                     if held.is_none_or(|(old, _)| old != tick) {
                         held.map(|at| set.remove(&at));
                         order += 1;
@@ -318,10 +363,10 @@ mod tests {
                     if at.0 > now >> TICK_SHIFT {
                         break;
                     }
-                    prop_assert_eq!(wheel.ring(now), Some(expected));
+                    prop_assert_eq!(wheel.ring(&mut knots, now), Some(expected));
                     set.remove(&at);
                 }
-                prop_assert_eq!(wheel.ring(now), None);
+                prop_assert_eq!(wheel.ring(&mut knots, now), None);
             }
         }
     }

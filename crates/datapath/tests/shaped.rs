@@ -1,0 +1,259 @@
+//! Shaped ports: devices and patch ports, several workers that send to one, owners and shapes that change while frames wait.
+
+mod support;
+
+use datapath::{PortSettings, Shape};
+use packet::{Frame, HeapFrame};
+use program::ops::Op;
+use qos::shaper::{PortSpec, QueueSpec};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use support::*;
+
+const GIGABIT: u64 = 1_000_000_000;
+
+/// A port of this rate with queues 0 to 3, each of which may use it all.
+fn shape(rate: u64) -> PortSpec {
+    let mut port = PortSpec::new(rate);
+    port.queues = (0..4)
+        .map(|number| QueueSpec::new(number, rate / 4, rate))
+        .collect();
+    port
+}
+
+fn shaped(port: &PortSpec) -> PortSettings {
+    PortSettings {
+        queues: port.queues.iter().map(|queue| queue.number).collect(),
+        shape: Shape::Queues(Arc::new(port.clone())),
+        ..PortSettings::default()
+    }
+}
+
+/// Frames that wait at a port.
+fn waiting(switch: &Switch, port: datapath::PortId) -> u64 {
+    let totals = switch.datapath.shaping(port).unwrap();
+    totals.iter().map(|(_, totals)| totals.waiting).sum()
+}
+
+fn numbers(frames: &[Vec<u8>], source: u8) -> Vec<u64> {
+    let from = frames.iter().filter(|bytes| bytes[11] == source);
+    from.map(|bytes| u64::from_be_bytes(bytes[14..22].try_into().unwrap()))
+        .collect()
+}
+
+#[test]
+fn frames_for_a_shaped_port_are_sent_or_counted_while_workers_and_shapes_change() {
+    let mut switch = Switch::new(2);
+    let bridge = switch.bridge("br0");
+    let wires: Vec<Arc<Wire>> = (0..3).map(|_| Wire::new(true)).collect();
+    for number in [1, 2] {
+        switch.port(bridge, number, &wires[number as usize - 1]);
+        let ops = vec![Op::SetQueue(Some(number)), Op::Output(3)];
+        switch.rule(bridge, 0, 1, in_port(number), ops);
+    }
+    let out = switch.port_with(bridge, 3, &wires[2], shaped(&shape(GIGABIT)));
+    let stop = Arc::new(AtomicBool::new(false));
+    let sources = [0, 1].map(|at: usize| {
+        let (wire, stop) = (Arc::clone(&wires[at]), Arc::clone(&stop));
+        std::thread::spawn(move || {
+            let mut number = 0;
+            while !stop.load(Ordering::Relaxed) {
+                number += u64::from(wire.try_put(frame(mac(9), mac(at as u8 + 1), number)));
+                if number % 32 == 0 {
+                    std::thread::sleep(std::time::Duration::from_micros(50));
+                }
+            }
+            number
+        })
+    });
+    let plans: [&[Option<usize>]; 4] = [&[None], &[None, None, None], &[None, None], &[]];
+    for round in 0..24 {
+        match round % 3 {
+            0 => switch.datapath.set_workers(plans[round / 3 % 4]).unwrap(),
+            1 => {
+                let mut other = shape([GIGABIT, 20_000_000, 300_000_000][round / 3 % 3]);
+                other.queues.truncate(2 + round % 3);
+                switch.datapath.modify_port(out, shaped(&other)).unwrap();
+            }
+            _ if round % 12 == 8 => {
+                let plain = PortSettings::default();
+                switch.datapath.modify_port(out, plain).unwrap();
+                switch
+                    .datapath
+                    .modify_port(out, shaped(&shape(GIGABIT)))
+                    .unwrap();
+            }
+            _ => {}
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    switch.datapath.set_workers(&[None, None]).unwrap();
+    stop.store(true, Ordering::Relaxed);
+    let put: u64 = sources.map(|source| source.join().unwrap()).iter().sum();
+    switch
+        .datapath
+        .modify_port(out, shaped(&shape(GIGABIT)))
+        .unwrap();
+    wait_until("all fetched", || {
+        wires[0].waiting() + wires[1].waiting() == 0
+    });
+    wait_until("sent and dropped make what came", || {
+        wires[2].sent() + switch.dropped_in_all() == put && waiting(&switch, out) == 0
+    });
+    let counted = ["shaped", "shaper_ring_full"].map(|reason| switch.dropped(reason));
+    assert_eq!(switch.dropped_in_all(), counted.iter().sum::<u64>());
+    assert!(wires[2].sent() > put / 4, "{} of {put}", wires[2].sent());
+}
+
+#[test]
+fn frames_of_one_worker_stay_in_order_while_the_port_changes_hands() {
+    let mut switch = Switch::new(1);
+    let bridge = switch.bridge("br0");
+    let (from, to) = (Wire::new(true), Wire::new(true));
+    switch.port(bridge, 1, &from);
+    let mut spec = shape(100_000_000);
+    spec.queues
+        .iter_mut()
+        .for_each(|queue| queue.limit_packets = 1 << 14);
+    spec.limit_packets = 1 << 16;
+    let out = switch.port_with(bridge, 2, &to, shaped(&spec));
+    switch.rule(bridge, 0, 1, in_port(1), vec![Op::Output(2)]);
+    let mut put = 0;
+    for round in 0..40 {
+        for _ in 0..64 {
+            from.put(frame(mac(9), mac(1), put));
+            put += 1;
+        }
+        let workers = vec![None; 1 + round % 3];
+        switch.datapath.set_workers(&workers).unwrap();
+        if round % 5 == 4 {
+            spec.max_rate = spec.max_rate / 10 * 9;
+            spec.queues.iter_mut().for_each(|queue| queue.min_rate /= 2);
+            switch.datapath.modify_port(out, shaped(&spec)).unwrap();
+        }
+    }
+    wait_until("all sent", || to.sent() == put);
+    assert_eq!(numbers(&to.take(), 1), (0..put).collect::<Vec<_>>());
+    assert_eq!(switch.dropped_in_all(), 0);
+}
+
+#[test]
+fn what_waits_at_a_port_that_goes_is_counted() {
+    for workers in [1, 3] {
+        let mut switch = Switch::new(workers);
+        let bridge = switch.bridge("br0");
+        let (from, to) = (Wire::new(true), Wire::new(true));
+        switch.port(bridge, 1, &from);
+        let out = switch.port_with(bridge, 2, &to, shaped(&shape(100_000)));
+        switch.rule(bridge, 0, 1, in_port(1), vec![Op::Output(2)]);
+        (0..500).for_each(|number| from.put(frame(mac(9), mac(1), number)));
+        wait_until("all fetched", || {
+            waiting(&switch, out) + to.sent() + switch.dropped_in_all() == 500
+        });
+        switch.datapath.remove_port(out).unwrap();
+        assert_eq!(to.queues_alive.load(Ordering::SeqCst), 0);
+        assert_eq!(to.sent() + switch.dropped_in_all(), 500);
+        assert!(switch.dropped("port_gone") > 100);
+    }
+}
+
+#[test]
+fn a_shaped_patch_port_keeps_frames_and_lets_them_go_in_order() {
+    for workers in [1, 2] {
+        let mut switch = Switch::new(workers);
+        let (near, far) = (switch.bridge("br0"), switch.bridge("br1"));
+        let (from, to) = (Wire::new(true), Wire::new(true));
+        switch.port(near, 1, &from);
+        switch.port(far, 1, &to);
+        let patch = switch.patch(near, 2, "there", "back");
+        switch.patch(far, 2, "back", "there");
+        switch.rule(near, 0, 1, in_port(1), vec![Op::Output(2)]);
+        switch.rule(far, 0, 1, in_port(2), vec![Op::Output(1)]);
+        let spec = shape(4_000_000);
+        switch.datapath.modify_port(patch, shaped(&spec)).unwrap();
+        (0..400).for_each(|number| from.put(frame(mac(9), mac(1), number)));
+        wait_until("some wait", || waiting(&switch, patch) > 10);
+        wait_until("all arrived", || to.sent() == 400);
+        assert_eq!(numbers(&to.take(), 1), (0..400).collect::<Vec<_>>());
+        let stats = switch.datapath.port_stats(patch).unwrap();
+        assert_eq!((stats.tx_packets, stats.tx_bytes), (400, 400 * 60));
+        // The shaping ends while frames wait: they leave at once.
+        (0..400).for_each(|number| from.put(frame(mac(9), mac(1), number)));
+        wait_until("some wait again", || waiting(&switch, patch) > 10);
+        switch
+            .datapath
+            .modify_port(patch, PortSettings::default())
+            .unwrap();
+        wait_until("all arrived again", || to.sent() == 800);
+        // Another worker than the owner may send past what the owner lets go.
+        let mut arrived = numbers(&to.take(), 1);
+        arrived.sort_unstable();
+        assert_eq!(arrived, (0..400).collect::<Vec<_>>());
+        assert_eq!(switch.dropped_in_all(), 0);
+        // What waits when the port goes is counted.
+        switch.datapath.modify_port(patch, shaped(&spec)).unwrap();
+        (0..400).for_each(|number| from.put(frame(mac(9), mac(1), number)));
+        wait_until("some wait once more", || waiting(&switch, patch) > 10);
+        switch.datapath.remove_port(patch).unwrap();
+        wait_until("each frame has an end", || {
+            to.sent() - 800 + switch.dropped_in_all() == 400
+        });
+    }
+}
+
+#[test]
+fn a_frame_in_a_loop_of_shaped_patch_ports_ends() {
+    let mut switch = Switch::new(1);
+    let (near, far) = (switch.bridge("br0"), switch.bridge("br1"));
+    let from = Wire::new(true);
+    switch.port(near, 1, &from);
+    for (number, (here, there)) in [(2, ("a", "b")), (3, ("c", "d"))] {
+        let port = switch.patch(near, number, here, there);
+        let settings = shaped(&shape(GIGABIT));
+        switch.datapath.modify_port(port, settings).unwrap();
+        switch.patch(far, number, there, here);
+    }
+    switch.rule(near, 0, 1, in_port(1), vec![Op::Output(2)]);
+    switch.rule(near, 0, 1, in_port(3), vec![Op::Output(2)]);
+    switch.rule(far, 0, 1, in_port(2), vec![Op::Output(3)]);
+    (0..20).for_each(|number| from.put(frame(mac(9), mac(1), number)));
+    wait_until("all ended", || switch.dropped("too_many_patches") == 20);
+    assert_eq!(switch.dropped_in_all(), 20);
+}
+
+#[test]
+fn a_large_segment_passes_whatever_the_burst_and_counts_what_it_is_on_the_wire() {
+    let mut switch = Switch::new(1);
+    let bridge = switch.bridge("br0");
+    let (from, to) = (Wire::new(true), Wire::new(true));
+    switch.port(bridge, 1, &from);
+    let mut spec = shape(20_000_000);
+    spec.limit_bytes = 200_000;
+    let out = switch.port_with(bridge, 2, &to, shaped(&spec));
+    switch.rule(bridge, 0, 1, in_port(1), vec![Op::Output(2)]);
+    let segment = || {
+        let ip = packet::build::Builder::ethernet(mac(2), mac(1)).ipv4(0x0a00_0001, 0x0a00_0002);
+        let bytes = ip.udp(5, 6).payload(&vec![0; 60_000]).bytes();
+        let mut frame = HeapFrame::new(&bytes);
+        frame.set_offload(packet::Offload {
+            partial_checksum: true,
+            csum_start: 34,
+            csum_offset: 6,
+            gso: packet::frame::Gso::UdpL4,
+            gso_size: 1000,
+            ..packet::Offload::default()
+        });
+        frame
+    };
+    (0..20).for_each(|_| from.put(segment()));
+    wait_until("each has its end", || {
+        to.sent() + switch.dropped("shaped") == 20
+    });
+    // The first leaves at once, and where 200,000 bytes are room for two of 62,520 that wait, one more has no room left over.
+    assert!((3..20).contains(&to.sent()), "{} were sent", to.sent());
+    let totals = switch.datapath.shaping(out).unwrap();
+    let bytes: u64 = totals.iter().map(|(_, totals)| totals.bytes).sum();
+    assert_eq!(bytes, to.sent() * (60_000 + 60 * 42));
+    let port_full: u64 = totals.iter().map(|(_, totals)| totals.dropped[2]).sum();
+    assert_eq!(port_full, switch.dropped("shaped"));
+}
