@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Bandwidth slicing: Sluice's shaped ports beside the kernel's HTB and Open vSwitch's policers, measured in one run by one tool (bench/traffic.c).
 
-    bench/slicing.py rate|borrow|bound|tcp|isolation|bursts [--peer NAME]... [--seconds S] [--rounds N] [--daemon COMMAND] [--svg FILE] [--long] [--json FILE]
+    bench/slicing.py rate|borrow|bound|tcp|isolation|bursts [--peer NAME]... [--seconds S] [--rounds N] [--daemon COMMAND] [--svg FILE] [--bounds US,...] [--long] [--json FILE]
 
     rate       queues that get more than their rate: how far what is delivered lies from it, in all and in any one second
     borrow     guaranteed rates while others are overloaded 10 times, and how much of the port's rate is used when all that is left is lent
@@ -56,9 +56,9 @@ def rate(lab, options, results):
                 receiver = hosts.receive(count, options.seconds, 0.7)
                 sender = hosts.send(options.seconds + 1.2, stream(packets, length, classes=count))
                 sent, got = result(sender), result(receiver)
-            worst, second = errors(got, each, length)
-            stderr(f"{name}: {row}: {worst:+.3f}% in all, {second:+.3f}% in any second; lost by the receiver {got['lost']}, not sent {sent['skipped']}")
-            results.add(f"{row}: error in all, %", name, worst)
+            in_all, second = errors(got, each, length)
+            stderr(f"{name}: {row}: {in_all:+.3f}% in all, {second:+.3f}% in any second; lost by the receiver {got['lost']}, not sent {sent['skipped']}")
+            results.add(f"{row}: error in all, %", name, in_all)
             results.add(f"{row}: error in any second, %", name, second)
 
 
@@ -107,11 +107,16 @@ def stalls_within(stalls, begin, end):
     return sum(max(0, min(end, at + length) - max(begin, at)) for at, length in stalls)
 
 
+def worst(stalls):
+    """The longest, in microseconds."""
+    return max((length for _, length in stalls), default=0) / 1e3
+
+
 def bound(lab, options, results):
     """Rows: the bound and how packets arrive at 1.3 times the rate of a slice of 200 Mbit/s."""
     for limit_us in (200, 1000, 5000, 20000):
         with peer(lab, "sluice", options, 2) as (switch, hosts):
-            switch.shape(10_000 * MEGABIT, [queue(200 * MEGABIT, bound_us=limit_us), queue(MEGABIT)])
+            switch.shape(10_000 * MEGABIT, [queue(200 * MEGABIT, bound_us=limit_us, limit=3000), queue(MEGABIT)])
             for process, burst in (("cbr", 1), ("poisson", 1), ("burst", 64), ("tcp", 1)):
                 row = f"{limit_us} us, {process}"
                 # What the switch promises, and what a frame takes from the sender's stamp through an idle switch.
@@ -123,8 +128,9 @@ def bound(lab, options, results):
                     writer = hosts.tcp("cubic", 0.5, options.seconds)
                 sender = hosts.send(options.seconds + 1, stream(10_000, 300) if process == "tcp" else stream(108_000, 300, process=process, burst=burst))
                 probe = hosts.probe(1, options.seconds + 1)
-                got, stalls = (result(receiver), result(probe))
-                result(sender)
+                got, core = result(receiver), result(probe)
+                own = result(sender)["stops"]
+                stalls = core + own
                 if process == "tcp":
                     result(writer)
                     result(sink)
@@ -133,9 +139,9 @@ def bound(lab, options, results):
                 excused = sum(1 for left, came, _ in late if came - left - stalls_within(stalls, left, came) <= promise_us * 1000)
                 inside = late_sent(switch.details())
                 stderr(f"{row}: {got['packets']} packets, p50 {got['p50']} us, p99 {got['p99']}, p99.9 {got['p999']}, worst {got['worst']}; {len(late)} later than {promise_us} us outside, "
-                       f"{excused} of them for stops of core 1 ({len(stalls)}, worst {max([length for _, length in stalls], default=0) / 1e3:.0f} us); late-sent inside so far: {inside}")
+                       f"{excused} of them for stops of core 1 ({len(core)}, worst {worst(core):.0f} us) and of the sender ({len(own)}, {worst(own):.0f} us); late-sent inside so far: {inside}")
                 for what, value in (("packets", got["packets"]), ("p50, us", got["p50"]), ("p99, us", got["p99"]), ("worst, us", got["worst"]), ("later than promised", len(late)),
-                                    ("of them for stops of the core", excused)):
+                                    ("of them for stops", excused)):
                     results.add(f"{row}: {what}", "sluice", value)
                 if inside is not None:
                     results.add(f"{row}: late-sent so far", "sluice", inside)
@@ -144,7 +150,7 @@ def bound(lab, options, results):
 def tcp(lab, options, results):
     """Rows: algorithm, large frames or not, and the queue's bound or limit. Figures: frame bytes in percent of the slice, retransmissions a second, delays."""
     slice_rate = 500 * MEGABIT
-    bounds = (500, 1000, 2000, 5000, 20000) if options.long else (2000,)
+    bounds = options.bounds or ([500, 1000, 2000, 5000, 20000] if options.long else [2000])
     cases = {"sluice": [(f"bound {each} us", {"bound_us": each}) for each in bounds], "htb": [("limit 50", {"limit": 50}), *([("limit 100", {"limit": 100}), ("limit 1000", {"limit": 1000})] if options.long else [])],
              "trtcm-policer": [("burst 96 KB", {})], "egress-policer": [("burst 96 KB", {})], "fq_codel": [("below tbf", {})], "pfifo": [("below tbf", {})], "tbf": [("limit 100", {"limit": 100})]}
     for name in options.peer or ["sluice", "htb", "trtcm-policer", *(["fq_codel", "pfifo"] if options.long else [])]:
@@ -289,6 +295,7 @@ def main():
     options.add_argument("--daemon", metavar="COMMAND", help="Sluice's daemon (default: target/release/sluiced)")
     options.add_argument("--long", action="store_true")
     options.add_argument("--svg", metavar="FILE")
+    options.add_argument("--bounds", metavar="US,...", type=lambda text: [int(word) for word in text.split(",")], help="bounds of the test tcp")
     options.set_defaults(rounds=1, seconds=None)
     options = options.parse_args()
     options.seconds = options.seconds or TESTS[options.test][1] * (4 if options.long else 1)

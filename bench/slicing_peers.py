@@ -76,7 +76,7 @@ class Hosts:
         return process
 
     def probe(self, core, seconds):
-        """Notes when nobody could run on a core."""
+        """Notes when a core was somebody else's than this machine's."""
         return self.start(self.source, "probe", core, seconds)
 
     def sink(self, number=0):
@@ -125,7 +125,7 @@ class Sluice(Contender):
         """A QoS row of this type with queues."""
         words = [f"--id=@q{at} create queue {' '.join(each)}" for at, each in enumerate(queues)]
         names = ",".join(f"{at}=@q{at}" for at in range(len(queues)))
-        command = f"set port {self.egress} qos=@qos -- --id=@qos create qos type={kind} {' '.join(options)} queues={names}"
+        command = f"set port {self.egress} qos=@qos -- --id=@qos create qos type={kind} {' '.join(options)}" + (f" queues={names}" if queues else "")
         self.vsctl(*" -- ".join([command, *words]).split(), seconds=timeout)
 
     def shape(self, port_rate, queues):
@@ -168,7 +168,7 @@ class OpenVSwitch(Sluice):
         def bucket(each):
             return each.get("burst", 64 * 1500)
         if self.kind == "egress-policer":
-            self.make(self.kind, [f"other-config:cir={queues[0]['max'] // 8}", f"other-config:cbs={bucket(queues[0])}"], [[]])
+            self.make(self.kind, [f"other-config:cir={queues[0]['max'] // 8}", f"other-config:cbs={bucket(queues[0])}"], [])
             return
         rows = [[f"other-config:cir={each['max'] // 8}", f"other-config:cbs={bucket(each)}", "other-config:eir=0", "other-config:ebs=0"] for each in queues]
         self.make(self.kind, [f"other-config:cir={int(port_rate) // 8}", "other-config:cbs=1048576", "other-config:eir=0", "other-config:ebs=0"], rows)
@@ -247,5 +247,5 @@ def peer(lab, name, options, classes=1):
 
 def late_sent(text):
     """Frames sent too late, as `qos/show` says."""
-    found = re.search(r"late-sent: (\d+)", text)
+    found = re.search(r"late_sent: (\d+)", text)
     return int(found[1]) if found else None
