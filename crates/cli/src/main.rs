@@ -20,8 +20,8 @@ enum Command {
     Down(up::DownOptions),
     /// Show ports, workers, tables and drops of a running switch, live.
     Top(top::TopOptions),
-    /// Say what a file of rules will cost on this machine, without a switch.
-    Predict(predict::PredictOptions),
+    /// Say what a file of rules will cost on this machine, without a switch; or how long packets will wait (see the commands below).
+    Predict(Box<predict::PredictOptions>),
 }
 
 fn main() -> std::process::ExitCode {

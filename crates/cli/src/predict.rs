@@ -1,7 +1,12 @@
-//! `sluice predict`: what a file of rules will cost on this machine, without a switch.
+//! `sluice predict`: what a file of rules will cost on this machine, without a switch; and, by its commands, how long packets will wait.
 
+mod message;
+mod path;
+mod place;
 mod ports;
+mod queue;
 mod report;
+mod units;
 
 use crate::up::daemon_path;
 use ::predict::Effort;
@@ -9,7 +14,7 @@ use ::predict::ports::{Helper, Memory, PortCost};
 use ::predict::rules::Rules;
 use ::predict::traffic::Traffic;
 use anyhow::{Context, Result, bail, ensure};
-use clap::Args;
+use clap::{Args, Subcommand};
 use ports::Ports;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -21,10 +26,14 @@ const FROM_RULES: usize = 65_536;
 
 /// Which rules, ports and packets.
 #[derive(Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct PredictOptions {
+    /// How long packets will wait.
+    #[command(subcommand)]
+    pub waits: Option<Waits>,
     /// Rules as `ovs-ofctl add-flows` reads them, one a line; - for standard input
-    #[arg(long, value_name = "FILE")]
-    pub flows: PathBuf,
+    #[arg(long, value_name = "FILE", required = true)]
+    pub flows: Option<PathBuf>,
     /// Ports that have names or are not DPDK devices: NAME=NUMBER, NUMBER:KIND or NAME=NUMBER:KIND, separated by commas; KIND is dpdk or memory
     #[arg(long, value_name = "PORTS", default_value = "")]
     pub ports: String,
@@ -48,8 +57,33 @@ pub struct PredictOptions {
     pub sluiced: Option<PathBuf>,
 }
 
+/// Predictions about queues.
+#[derive(Subcommand)]
+pub enum Waits {
+    /// Mean wait in a queue, from numbers or of a queue of a running switch.
+    Queue(Box<queue::QueueOptions>),
+    /// Mean delay over several queues and links in a row.
+    Path(path::PathOptions),
+    /// How to cut messages into packets where a queue sends in groups.
+    Message(message::MessageOptions),
+    /// Whether tasks fit on ports, and the queues that do it.
+    Place(place::PlaceOptions),
+}
+
 /// Predicts and prints.
 pub fn run(options: &PredictOptions) -> Result<()> {
+    match &options.waits {
+        Some(Waits::Queue(options)) => queue::run(options),
+        Some(Waits::Path(options)) => path::run(options),
+        Some(Waits::Message(options)) => message::run(options),
+        Some(Waits::Place(options)) => place::run(options),
+        None => rules(options),
+    }
+}
+
+/// What rules will cost.
+fn rules(options: &PredictOptions) -> Result<()> {
+    let flows = options.flows.as_deref().context("--flows is missing")?;
     ensure!(
         (3..=1000).contains(&options.rounds),
         "--rounds {}: a number from 3 to 1000 is meant",
@@ -60,8 +94,8 @@ pub fn run(options: &PredictOptions) -> Result<()> {
     let in_port = openflow::parse::port(&options.in_port, &names)
         .filter(|port| (1..0xffff_ff00).contains(port))
         .with_context(|| format!("--in-port {}: no such port", options.in_port))?;
-    let file = options.flows.display().to_string();
-    let rules = Rules::read(&file, &text(&options.flows)?, &names)?;
+    let file = flows.display().to_string();
+    let rules = Rules::read(&file, &text(flows)?, &names)?;
     let traffic = traffic(options, &rules, in_port, &names)?;
     let cpu = processor(options.cpu)?;
     let effort = Effort {

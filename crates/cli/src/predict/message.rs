@@ -1,0 +1,106 @@
+//! `sluice predict message`: how to cut messages.
+
+use super::units::{rate, show, size, time};
+use anyhow::{Result, bail};
+use clap::Args;
+use forecast::message::{Groups, Plan, advise, deliver};
+
+/// A queue that sends in groups, and messages.
+#[derive(Args)]
+pub struct MessageOptions {
+    /// The queue's rate in bit/s, such as 100M
+    #[arg(long, value_parser = rate)]
+    rate: f64,
+    /// Packets that the queue sends together (`ovs-appctl qos/predict` measures it)
+    #[arg(long)]
+    group: u32,
+    /// Size of packets, in bytes
+    #[arg(long, value_parser = size, default_value = "1500")]
+    size: f64,
+    /// Packets of data
+    #[arg(long, requires = "command")]
+    data: Option<u32>,
+    /// Packets of the command that says what to do with them
+    #[arg(long, requires = "data")]
+    command: Option<u32>,
+    /// A plan to compare: 15+5 (one message after the other, the last is the command), 7|8|5 (their packets take turns), 20 (one message); may be repeated
+    #[arg(long)]
+    plan: Vec<String>,
+    /// How long the receiver works on the data before it can obey the command
+    #[arg(long, value_parser = time, default_value = "0ms")]
+    work: f64,
+    /// The first group leaves at once, from a full bucket
+    #[arg(long)]
+    ready: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Advises and prints.
+pub fn run(options: &MessageOptions) -> Result<()> {
+    let groups = Groups {
+        rate: options.rate,
+        size: options.size,
+        group: options.group,
+        ready: options.ready,
+    };
+    let plans: Vec<Plan> = options
+        .plan
+        .iter()
+        .map(|text| Plan::parse(text))
+        .collect::<Result<_, _>>()?;
+    let (deliveries, advice) = match (options.data, options.command) {
+        (Some(data), Some(command)) => {
+            let advice = advise(&groups, data, command, options.work, &plans)?;
+            (advice.plans.clone(), Some(advice))
+        }
+        _ if plans.is_empty() => bail!("--data and --command, or a --plan, are missing"),
+        _ => {
+            let all: Result<Vec<_>, _> = plans
+                .iter()
+                .map(|plan| deliver(&groups, plan, options.work))
+                .collect();
+            (all?, None)
+        }
+    };
+    if options.json {
+        println!(
+            "{}",
+            serde_json::json!({"groups": groups, "period": groups.period(), "plans": deliveries, "advice": advice})
+        );
+        return Ok(());
+    }
+    println!(
+        "{} packets leave together, every {}.",
+        groups.group,
+        show(groups.period())
+    );
+    println!(
+        "{:<12} {:>12} {:>12} {:>12}",
+        "plan", "data there", "command", "done"
+    );
+    for one in &deliveries {
+        let free = if one.rides_free {
+            "  the command rides for free"
+        } else {
+            ""
+        };
+        println!(
+            "{:<12} {:>12} {:>12} {:>12}{free}",
+            one.plan,
+            show(one.data),
+            show(one.command),
+            show(one.done)
+        );
+    }
+    if let (Some(advice), Some(best)) = (advice, deliveries.first()) {
+        println!(
+            "Send {}: {}. Against one message it gains {}.",
+            best.plan,
+            advice.words,
+            show(advice.gain)
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,205 @@
+//! `sluice predict path`: several queues and links in a row.
+
+use super::queue::{arrivals, sizes};
+use super::units::{bits, rate, share, show, show_span, size, time};
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use forecast::calculus::{Envelope, Service};
+use forecast::choose::{Question, forecast};
+use forecast::path::{Part, add};
+use forecast::queue::{Doubt, Load, Server};
+use forecast::{Span, Z95};
+use std::collections::BTreeMap;
+
+/// A way through queues and links.
+#[derive(Args)]
+pub struct PathOptions {
+    /// A part of the way, in order: queue:rate=100M,offered=90M[,error=1%][,sizes=64:7;1514:1][,arrivals=scv:4][,burst=12112][,limit=100][,bound=2ms][,name=X], queue:wait=1ms[,low=0.8ms,high=1.3ms] (as measured) or link:[rate=1G][,delay=50us][,name=X]
+    #[arg(long = "hop", value_name = "HOP", required = true)]
+    hops: Vec<String>,
+    /// Size of the packets in question, in bytes
+    #[arg(long, value_parser = size, default_value = "1500")]
+    size: f64,
+    /// For a bound: what the flow sends at once at most, in bits
+    #[arg(long, value_parser = bits, requires = "flow_rate")]
+    flow_burst: Option<f64>,
+    /// For a bound: the flow's rate, in bit/s
+    #[arg(long, value_parser = rate, requires = "flow_burst")]
+    flow_rate: Option<f64>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Words of a hop, each to be taken once.
+struct Words(BTreeMap<String, String>);
+
+impl Words {
+    fn parse(text: &str) -> Result<Words> {
+        let mut words = BTreeMap::new();
+        for pair in text.split(',').filter(|pair| !pair.is_empty()) {
+            let (key, value) = pair
+                .split_once('=')
+                .with_context(|| format!("\"{pair}\": KEY=VALUE is meant"))?;
+            ensure!(
+                words.insert(key.to_owned(), value.to_owned()).is_none(),
+                "{key} is there twice"
+            );
+        }
+        Ok(Words(words))
+    }
+
+    fn take<T>(
+        &mut self,
+        key: &str,
+        read: impl Fn(&str) -> Result<T, String>,
+    ) -> Result<Option<T>> {
+        let value = self.0.remove(key);
+        let read =
+            value.map(|value| read(&value).map_err(|error| anyhow::anyhow!("{key}: {error}")));
+        read.transpose()
+    }
+
+    fn finish(self) -> Result<()> {
+        match self.0.first_key_value() {
+            None => Ok(()),
+            Some((key, _)) => bail!("{key} is not known here"),
+        }
+    }
+}
+
+fn queue(name: String, words: &mut Words, packet: f64) -> Result<Part> {
+    if let Some(value) = words.take("wait", time)? {
+        let low = words.take("low", time)?.unwrap_or(value);
+        let high = words.take("high", time)?.unwrap_or(value);
+        ensure!(
+            low <= value && value <= high,
+            "wait: not between low and high"
+        );
+        return Ok(Part {
+            name,
+            delay: Span { value, low, high },
+            cannot_tell: None,
+            service: None,
+        });
+    }
+    let rate_of = words.take("rate", rate)?.context("rate is missing")?;
+    let offered = words
+        .take("offered", rate)?
+        .context("offered is missing: what comes, in bit/s")?;
+    let error = words.take("error", share)?.unwrap_or(0.0);
+    let server = Server {
+        burst: words.take("burst", bits)?.unwrap_or(0.0),
+        limit: words.take("limit", |text| {
+            text.parse::<u32>()
+                .map(f64::from)
+                .map_err(|_| format!("\"{text}\": a number of packets is meant"))
+        })?,
+        bound: words.take("bound", time)?,
+        ..Server::new(rate_of)
+    };
+    let text = |text: &str| Ok(text.replace(';', ","));
+    let arrivals = arrivals(
+        &words
+            .take("arrivals", text)?
+            .unwrap_or_else(|| "poisson".into()),
+    )?;
+    let mut load = Load::new(offered, packet, arrivals);
+    if let Some(text) = words.take("sizes", text)? {
+        load.sizes = sizes(&text)?;
+        load.packets = offered / load.size();
+    }
+    load.doubt = Doubt {
+        rate: error / Z95,
+        unevenness: 0.0,
+    };
+    let answer = forecast(&Question {
+        server: &server,
+        load: &load,
+        waited: None,
+        horizon: f64::INFINITY,
+        resolution: 0.0,
+    })?;
+    Ok(Part {
+        name,
+        delay: answer.wait,
+        cannot_tell: answer.cannot_tell,
+        service: Some(Service {
+            rate: rate_of,
+            latency: forecast::place::SLACK,
+        }),
+    })
+}
+
+fn part(number: usize, text: &str, packet: f64) -> Result<Part> {
+    let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
+    let mut words = Words::parse(rest)?;
+    let name = words
+        .take("name", |text| Ok(text.to_owned()))?
+        .unwrap_or_else(|| format!("{kind} {number}"));
+    let part = match kind {
+        "queue" => queue(name, &mut words, packet)?,
+        "link" => {
+            let rate = words.take("rate", rate)?.unwrap_or(f64::INFINITY);
+            Part::link(
+                &name,
+                rate,
+                words.take("delay", time)?.unwrap_or(0.0),
+                packet,
+            )?
+        }
+        _ => bail!("queue:... or link:... is meant"),
+    };
+    words.finish()?;
+    Ok(part)
+}
+
+/// Adds up and prints.
+pub fn run(options: &PathOptions) -> Result<()> {
+    let parts: Result<Vec<Part>> = options
+        .hops
+        .iter()
+        .zip(1..)
+        .map(|(hop, number)| {
+            part(number, hop, options.size).with_context(|| format!("--hop {hop}"))
+        })
+        .collect();
+    let envelope = match (options.flow_rate, options.flow_burst) {
+        (Some(rate), Some(burst)) => Some(Envelope {
+            rate,
+            burst: burst.max(options.size),
+        }),
+        _ => None,
+    };
+    let way = add(parts?, envelope)?;
+    if options.json {
+        println!("{}", serde_json::to_string(&way)?);
+        return Ok(());
+    }
+    for part in &way.parts {
+        let doubt = part
+            .cannot_tell
+            .as_ref()
+            .map_or(String::new(), |why| format!("  cannot tell: {why}"));
+        println!("{:<20} {}{doubt}", part.name, show_span(&part.delay));
+    }
+    println!("{:<20} {}", "end to end, mean", show_span(&way.delay));
+    println!(
+        "{:<20} {} to {}",
+        "if all err together",
+        show(way.together.low),
+        show(way.together.high)
+    );
+    match (envelope, way.bound) {
+        (Some(_), Some(bound)) => println!(
+            "no packet that keeps to the burst takes longer than {}",
+            show(bound)
+        ),
+        (Some(_), None) => println!("no bound: of a queue only its measured wait is given"),
+        _ => {}
+    }
+    if !way.cannot_tell.is_empty() {
+        println!("cannot tell: {}", way.cannot_tell.join(", "));
+    }
+    Ok(())
+}

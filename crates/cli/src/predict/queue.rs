@@ -1,0 +1,252 @@
+//! `sluice predict queue`: mean wait in one queue.
+
+use super::units::{bits, rate, share, show, show_rate, show_span, size, time};
+use crate::appctl::{Appctl, run_directory, socket_in};
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use forecast::choose::{Forecast, Question, forecast};
+use forecast::model::{MODELS, Model};
+use forecast::queue::{Arrivals, Doubt, Load, Server};
+use serde_json::json;
+use std::path::PathBuf;
+
+/// A queue and what comes to it.
+#[derive(Args)]
+pub struct QueueOptions {
+    /// The queue's rate in bit/s, such as 500M
+    #[arg(long, value_parser = rate, required_unless_present = "from")]
+    rate: Option<f64>,
+    /// What comes, in bit/s of frames without FCS
+    #[arg(long, value_parser = rate, conflicts_with = "load")]
+    offered: Option<f64>,
+    /// What comes, in parts of the queue's rate, such as 0.98 or 98%
+    #[arg(long, value_parser = share)]
+    load: Option<f64>,
+    /// By how much that may be wrong, in parts of itself
+    #[arg(long, value_parser = share, default_value = "0")]
+    error: f64,
+    /// Size of all packets, in bytes
+    #[arg(long, value_parser = size, default_value = "1500", conflicts_with = "sizes")]
+    size: f64,
+    /// Sizes and their weights, such as 64:7,594:4,1514:1
+    #[arg(long, value_name = "BYTES:WEIGHT,...")]
+    sizes: Option<String>,
+    /// How packets come: poisson, periodic, batches:N (N at once on average), scv:X (squared coefficient of variation of gaps)
+    #[arg(long, default_value = "poisson")]
+    arrivals: String,
+    /// The queue's bucket, in bits (or bytes with B)
+    #[arg(long, value_parser = bits, default_value = "0")]
+    burst: f64,
+    /// Packets that may wait [default: any number]
+    #[arg(long, value_name = "PACKETS")]
+    limit: Option<u32>,
+    /// The longest wait allowed (max-latency-us), such as 2ms
+    #[arg(long, value_parser = time)]
+    bound: Option<f64>,
+    /// Packets that leave together, for the paper's model (it found 16 for HTB, 8 for Open vSwitch's policers)
+    #[arg(long, default_value_t = 1)]
+    group: u32,
+    /// The model to believe [default: chosen by what is said about arrivals]
+    #[arg(long)]
+    model: Option<String>,
+    /// A queue of a running switch instead: INTERFACE or INTERFACE:QUEUE
+    #[arg(long, value_name = "INTERFACE[:QUEUE]", conflicts_with_all = ["rate", "offered", "load", "model"])]
+    from: Option<String>,
+    /// The directory of the switch's sockets [default: $OVS_RUNDIR]
+    #[arg(long, requires = "from")]
+    directory: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Sizes as users write them, in bits with weights.
+pub(super) fn sizes(text: &str) -> Result<Vec<(f64, f64)>> {
+    let one = |pair: &str| -> Result<(f64, f64)> {
+        let (len, weight) = pair.split_once(':').unwrap_or((pair, "1"));
+        let weight: f64 = weight
+            .trim()
+            .parse()
+            .ok()
+            .filter(|weight| *weight > 0.0 && f64::is_finite(*weight))
+            .with_context(|| format!("\"{pair}\": a weight above 0 is meant"))?;
+        Ok((size(len).map_err(anyhow::Error::msg)?, weight))
+    };
+    text.split(',').map(one).collect()
+}
+
+/// Arrivals as users write them.
+pub(super) fn arrivals(text: &str) -> Result<Arrivals> {
+    let number = |word: &str| {
+        word.parse::<f64>()
+            .with_context(|| format!("--arrivals {text}: a number is meant behind the colon"))
+    };
+    Ok(match text.split_once(':') {
+        None if text == "poisson" => Arrivals::Poisson,
+        None if text == "periodic" => Arrivals::Periodic,
+        Some(("batches", mean)) => Arrivals::Batches(number(mean)?),
+        Some(("scv", scv)) => Arrivals::Varying(number(scv)?),
+        _ => bail!("--arrivals {text}: poisson, periodic, batches:N or scv:X is meant"),
+    })
+}
+
+/// Predicts and prints.
+pub fn run(options: &QueueOptions) -> Result<()> {
+    if let Some(from) = &options.from {
+        return ask(options, from);
+    }
+    let rate = options.rate.context("--rate is missing")?;
+    let offered = match (options.offered, options.load) {
+        (Some(offered), _) => offered,
+        (None, Some(load)) => load * rate,
+        (None, None) => bail!("--offered or --load is missing: what comes to the queue"),
+    };
+    ensure!(
+        options.error < 1.0,
+        "--error {}: less than 100% is meant",
+        options.error
+    );
+    let sizes = match &options.sizes {
+        Some(text) => sizes(text)?,
+        None => vec![(options.size, 1.0)],
+    };
+    let server = Server {
+        rate,
+        burst: options.burst,
+        limit: options.limit.map(f64::from),
+        bound: options.bound,
+        group: options.group.into(),
+        tick: 0.0,
+    };
+    let mut load = Load {
+        sizes,
+        doubt: Doubt {
+            // What users call an error, two standard deviations do not exceed.
+            rate: options.error / forecast::Z95,
+            unevenness: 0.0,
+        },
+        ..Load::new(offered, 1.0, arrivals(&options.arrivals)?)
+    };
+    load.packets = offered / load.size();
+    let question = Question {
+        server: &server,
+        load: &load,
+        waited: None,
+        horizon: f64::INFINITY,
+        resolution: 0.0,
+    };
+    let mut answer = forecast(&question)?;
+    if let Some(name) = &options.model {
+        believe(&mut answer, name, &server, &load)?;
+    }
+    if options.json {
+        println!(
+            "{}",
+            json!({"server": server, "load": load, "forecast": answer})
+        );
+    } else {
+        print!("{}", text(&server, &load, &answer));
+    }
+    Ok(())
+}
+
+/// Takes another model's word.
+fn believe(answer: &mut Forecast, name: &str, server: &Server, load: &Load) -> Result<()> {
+    let names = || MODELS.map(Model::name).join(", ");
+    let model = Model::named(name)
+        .with_context(|| format!("--model {name}: one of {} is meant", names()))?;
+    // Why it does not apply, where it does not.
+    model.evaluate(server, load)?;
+    let candidate = answer.candidates.iter().find(|one| one.model == model);
+    let candidate = candidate.with_context(|| format!("{name} cannot be computed"))?;
+    (answer.model, answer.wait, answer.loss) = (model, candidate.wait, candidate.loss);
+    answer.reason = "as asked".into();
+    if answer.cannot_tell.is_none() && answer.wait.value.is_infinite() {
+        answer.cannot_tell = Some("more comes than leaves: the wait grows without end".into());
+    }
+    Ok(())
+}
+
+fn ask(options: &QueueOptions, from: &str) -> Result<()> {
+    let directory = options.directory.clone().unwrap_or_else(run_directory);
+    let mut daemon = Appctl::connect(&socket_in(&directory)?)?;
+    let mut words = Vec::new();
+    if options.json {
+        words.push("--json");
+    }
+    match from.rsplit_once(':') {
+        Some((interface, queue)) if queue.parse::<u32>().is_ok() => {
+            words.extend([interface, queue])
+        }
+        _ => words.push(from),
+    }
+    print!("{}", daemon.call("qos/predict", &words)?);
+    Ok(())
+}
+
+fn text(server: &Server, load: &Load, answer: &Forecast) -> String {
+    use std::fmt::Write;
+    let mut text = String::new();
+    let rho = &answer.utilization;
+    let doubt = match rho.high > rho.low {
+        true => format!(" ({:.2}% to {:.2}%)", rho.low * 100.0, rho.high * 100.0),
+        false => String::new(),
+    };
+    let _ = writeln!(
+        text,
+        "A queue of {} to which {} come, {:.2}% of it{doubt}, in packets of {:.0} bytes:",
+        show_rate(server.rate),
+        show_rate(load.rate()),
+        rho.value * 100.0,
+        load.size() / 8.0
+    );
+    match &answer.cannot_tell {
+        Some(why) => {
+            let _ = writeln!(
+                text,
+                "cannot tell: {why}. {} would say {}.",
+                answer.model.name(),
+                show_span(&answer.wait)
+            );
+        }
+        None => {
+            let _ = writeln!(
+                text,
+                "packets wait {} on average, by {} ({})",
+                show_span(&answer.wait),
+                answer.model.name(),
+                answer.reason
+            );
+        }
+    }
+    if answer.loss > 0.0 {
+        let _ = writeln!(text, "of packets {:.3}% are dropped", answer.loss * 100.0);
+    }
+    if rho.value < 1.0 {
+        let _ = writeln!(
+            text,
+            "an error of 0.1% in what comes changes the wait by {:.1}%",
+            0.1 * rho.value / (1.0 - rho.value)
+        );
+    }
+    let _ = writeln!(
+        text,
+        "{:<12} {:>12} {:>28} {:>9}",
+        "model", "mean wait", "interval of 95%", "dropped"
+    );
+    for one in &answer.candidates {
+        let interval = format!("{} to {}", show(one.wait.low), show(one.wait.high));
+        let _ = writeln!(
+            text,
+            "{:<12} {:>12} {interval:>28} {:>8.3}%",
+            one.model.name(),
+            show(one.wait.value),
+            one.loss * 100.0
+        );
+    }
+    let _ = writeln!(
+        text,
+        "The paper's model counts the packet's own transmission in; the others do not."
+    );
+    text
+}

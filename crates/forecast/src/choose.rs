@@ -1,0 +1,320 @@
+//! Which model to believe, and when none.
+//!
+//! Without a past, what is said about the arrivals decides. With one, each model predicts the past from its arrivals alone and is held against the waits that were measured:
+//! of those whose difference chance and their own error can explain, the likeliest is chosen, and among equals the one whose error is smallest. What it says and what was
+//! measured are then weighed by their errors, as both know something: the model where waits are rare, the measurement where arrivals are stranger than the model thinks. Where
+//! no model fits, that is said, and what was seen stands for what comes.
+//!
+//! The interval is for the mean over a time to come ([`Question::horizon`]), so it holds the chance of that time too. "Cannot tell" is the answer when 1 - rho is inside its own
+//! error and nothing that was measured says more.
+
+use crate::model::{MODELS, Model};
+use crate::queue::{Load, Server};
+use crate::replay;
+use crate::seen::Waited;
+use crate::{Error, Span, Z95};
+use serde::Serialize;
+
+/// What is asked.
+#[derive(Clone, Copy, Debug)]
+pub struct Question<'a> {
+    /// The queue.
+    pub server: &'a Server,
+    /// What comes.
+    pub load: &'a Load,
+    /// What was measured, if anything was.
+    pub waited: Option<&'a Waited>,
+    /// The time that is asked about, in times of what was seen; infinite for the mean in the long run.
+    pub horizon: f64,
+    /// Waits that cannot be told apart, in seconds.
+    pub resolution: f64,
+}
+
+/// What one model says.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Candidate {
+    /// Which.
+    pub model: Model,
+    /// Its mean wait, in seconds, with the error of what it was given and its own.
+    pub wait: Span,
+    /// The share of packets that it says are dropped.
+    pub loss: f64,
+    /// How far it is from what was seen: 0.1 for 10% too much.
+    pub off: Option<f64>,
+    /// Whether chance and its own error explain this.
+    pub fits: bool,
+}
+
+/// The answer.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Forecast {
+    /// The model chosen.
+    pub model: Model,
+    /// Mean wait, in seconds.
+    pub wait: Span,
+    /// Share of packets dropped.
+    pub loss: f64,
+    /// Offered rate over the queue's.
+    pub utilization: Span,
+    /// Why nothing can be told, where that is so; the wait is then only the best guess.
+    pub cannot_tell: Option<String>,
+    /// Why this model.
+    pub reason: String,
+    /// What all that apply say.
+    pub candidates: Vec<Candidate>,
+}
+
+/// The standard deviation of a logarithm that stands for "may be anything".
+const ANYTHING: f64 = 2.0;
+/// An interval wider than this, in standard deviations of the logarithm, says nothing.
+const USELESS: f64 = 0.35;
+/// What model and measurement owe to the same chance.
+const SHARED: f64 = 0.5;
+/// Packets after which a past counts.
+const FEWEST: u64 = 500;
+
+/// A model's mean and the standard deviation of its logarithm.
+fn believe(
+    model: Model,
+    server: &Server,
+    load: &Load,
+    resolution: f64,
+) -> Result<(f64, f64, f64), Error> {
+    let outcome = model.evaluate(server, load)?;
+    if !outcome.wait.is_finite() {
+        return Ok((f64::INFINITY, ANYTHING, outcome.loss));
+    }
+    let mut variance = model.own_error().powi(2);
+    if load.doubt.rate > 0.0 {
+        let step = (Z95 * load.doubt.rate).exp();
+        let at = |factor: f64| {
+            model
+                .evaluate(server, &load.times(factor))
+                .map(|outcome| outcome.wait + resolution)
+        };
+        let (low, high) = (at(1.0 / step)?, at(step)?);
+        let slope = if high.is_finite() {
+            (high / low).ln().abs() / (2.0 * Z95)
+        } else {
+            // The upper end grows without end: as far as the lower one goes, at least.
+            ((outcome.wait + resolution) / low)
+                .ln()
+                .abs()
+                .max(ANYTHING / 2.0)
+        };
+        variance += slope * slope;
+    }
+    if model == Model::Replay {
+        variance += replay::simulate(server, load, replay::STEPS, 1)?
+            .deviation
+            .powi(2);
+    }
+    if !matches!(
+        model,
+        Model::Mm1 | Model::Mm1k | Model::Cap | Model::Periodic
+    ) {
+        variance += load.doubt.unevenness.powi(2);
+    }
+    Ok((outcome.wait, variance.sqrt().min(ANYTHING), outcome.loss))
+}
+
+/// The model that assumes what was said about arrivals, and no more.
+fn by_assumption(server: &Server, load: &Load) -> Model {
+    use crate::queue::Arrivals::*;
+    let endless = server.limit.is_none() && server.bound.is_none();
+    match load.arrivals {
+        _ if !endless && server.burst == 0.0 && Model::Mg1k.evaluate(server, load).is_ok() => {
+            Model::Mg1k
+        }
+        _ if !endless => Model::Replay,
+        Poisson => Model::Mg1,
+        Batches(_) => Model::Batches,
+        Periodic if load.size_scv() == 0.0 => Model::Periodic,
+        _ if !load.gaps.is_empty() => Model::Replay,
+        Varying(_) | Periodic => Model::Gg1,
+    }
+}
+
+fn utilization(server: &Server, load: &Load) -> Span {
+    Span::spread(load.utilization(server), load.doubt.rate)
+}
+
+/// Answers.
+pub fn forecast(question: &Question<'_>) -> Result<Forecast, Error> {
+    let Question {
+        server,
+        load,
+        waited,
+        resolution,
+        ..
+    } = *question;
+    server.check()?;
+    load.check()?;
+    let rho = utilization(server, load);
+    let endless = server.limit.is_none() && server.bound.is_none();
+    match waited.filter(|waited| waited.packets >= FEWEST && waited.deviation.is_finite()) {
+        Some(waited) => from_past(question, waited, rho),
+        None => {
+            let candidates = candidates(server, load, None, resolution);
+            let model = by_assumption(server, load);
+            let chosen = candidates.iter().find(|candidate| candidate.model == model);
+            let chosen = *chosen
+                .ok_or_else(|| Error::new(format!("{} cannot be computed", model.name())))?;
+            let mut cannot_tell = None;
+            if endless && rho.high >= 1.0 {
+                cannot_tell = Some(match rho.low >= 1.0 {
+                    true => "more comes than leaves: the wait grows without end".to_owned(),
+                    false => format!(
+                        "1 - rho, {:.4}, is inside the error of rho",
+                        1.0 - rho.value
+                    ),
+                });
+            }
+            if waited.is_some() {
+                cannot_tell = Some("too few packets have been seen".to_owned());
+            }
+            Ok(Forecast {
+                model,
+                wait: chosen.wait,
+                loss: chosen.loss,
+                utilization: rho,
+                cannot_tell,
+                reason: "by what is said about arrivals; nothing was measured".to_owned(),
+                candidates,
+            })
+        }
+    }
+}
+
+fn candidates(
+    server: &Server,
+    load: &Load,
+    waited: Option<&Waited>,
+    resolution: f64,
+) -> Vec<Candidate> {
+    MODELS
+        .into_iter()
+        .filter_map(|model| {
+            let (wait, deviation, loss) = believe(model, server, load, resolution).ok()?;
+            let off = waited.map(|waited| (wait + resolution) / (waited.mean + resolution) - 1.0);
+            let fits = waited.is_some_and(|waited| {
+                let explained = (deviation.powi(2) + waited.deviation.powi(2)).sqrt();
+                wait.is_finite()
+                    && ((wait + resolution) / (waited.mean + resolution))
+                        .ln()
+                        .abs()
+                        <= Z95 * explained
+            });
+            let wait = if wait.is_finite() {
+                Span::spread(wait, deviation)
+            } else {
+                Span {
+                    value: wait,
+                    low: 0.0,
+                    high: wait,
+                }
+            };
+            Some(Candidate {
+                model,
+                wait,
+                loss,
+                off,
+                fits,
+            })
+        })
+        .collect()
+}
+
+fn from_past(question: &Question<'_>, waited: &Waited, rho: Span) -> Result<Forecast, Error> {
+    let Question {
+        server,
+        load,
+        horizon,
+        resolution,
+        ..
+    } = *question;
+    let candidates = candidates(server, load, Some(waited), resolution);
+    let measured = waited.mean + resolution;
+    // Waits of a few resolutions are not known better than that.
+    let chance = waited.deviation.max(0.002);
+    let deviation = |candidate: &Candidate| {
+        let width = ((candidate.wait.high + resolution) / (candidate.wait.low + resolution)).ln();
+        (width / (2.0 * Z95)).clamp(1e-3, ANYTHING)
+    };
+    // A closed loop has no arrivals of its own: models of arrivals say nothing there.
+    let open = |model: Model| !waited.saturated || matches!(model, Model::Cap);
+    let likelihood = |candidate: &Candidate| {
+        let variance = deviation(candidate).powi(2) + chance * chance;
+        let distance = ((candidate.wait.value + resolution) / measured).ln();
+        -distance * distance / (2.0 * variance) - variance.ln() / 2.0
+    };
+    let best = candidates
+        .iter()
+        .filter(|candidate| {
+            candidate.fits && candidate.model != Model::Paper && open(candidate.model)
+        })
+        .max_by(|a, b| likelihood(a).total_cmp(&likelihood(b)));
+    let (model, wait, error) = match best {
+        Some(best) => {
+            let own = deviation(best);
+            let weight = chance * chance / (own * own + chance * chance);
+            let mean = ((best.wait.value + resolution).ln() * weight
+                + measured.ln() * (1.0 - weight))
+                .exp();
+            let common = 2.0 * weight * (1.0 - weight) * SHARED * own * chance;
+            let variance = (weight * own).powi(2) + ((1.0 - weight) * chance).powi(2) + common;
+            (best.model, mean - resolution, variance)
+        }
+        None => (Model::Seen, waited.mean, chance * chance),
+    };
+    let reason = match best {
+        Some(best) => format!(
+            "{} is {:+.1}% off what was measured, within its error and chance",
+            best.model.name(),
+            best.off.unwrap_or(0.0) * 100.0
+        ),
+        None if waited.saturated => "packets nearly always wait: senders fill the queue, and what was seen stands for what comes".to_owned(),
+        None => "no model fits what was measured, which stands for what comes".to_owned(),
+    };
+    let to_come = if horizon > 0.0 {
+        chance * chance / horizon
+    } else {
+        0.0
+    };
+    // Small samples know their own chance badly.
+    let total = 1.1 * (error + to_come).sqrt();
+    let spread = Span::spread(wait.max(0.0) + resolution, total);
+    let wait = Span {
+        value: wait.max(0.0),
+        low: (spread.low - resolution).max(0.0),
+        high: spread.high - resolution,
+    };
+    let tiny = waited.mean < 3.0 * resolution && wait.high < 3.0 * resolution;
+    let endless = server.limit.is_none() && server.bound.is_none();
+    let cannot_tell = if total > USELESS && !tiny {
+        Some(format!(
+            "waits varied too much: the interval would be {:.0}% to either side",
+            wait.half_width() * 100.0
+        ))
+    } else if endless && rho.value >= 1.0 && !waited.saturated {
+        Some("more comes than leaves: the wait grows".to_owned())
+    } else {
+        None
+    };
+    let loss = best.map_or(waited.loss, |best| {
+        if waited.loss > 0.0 {
+            waited.loss
+        } else {
+            best.loss
+        }
+    });
+    Ok(Forecast {
+        model,
+        wait,
+        loss,
+        utilization: rho,
+        cannot_tell,
+        reason,
+        candidates,
+    })
+}

@@ -1,0 +1,531 @@
+//! Whether tasks fit on ports, and the queues that do it.
+//!
+//! A task sends at a rate and needs its packets to wait no longer than a time. Where its burst is known (it keeps to a token bucket), its queue gets the rate that network calculus
+//! asks for, and the time is a bound. Where it is not, packets are taken to come independently of each other, and the queue gets the rate at which 99 of 100 wait no longer (the
+//! tail of M/G/1, exponential with the mean of Pollaczek and Khinchine). Queues guarantee these rates, so what one task does is not felt by the others.
+//!
+//! Ports are filled by the largest task first, where least is left over; where that leaves tasks over, all ways are tried, up to [`TRIES`] steps.
+
+use crate::queue::{Arrivals, Load, Server};
+use crate::{Error, Span};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// A task's demand.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Task {
+    /// Its name.
+    pub name: String,
+    /// What it sends, in bit/s.
+    pub rate: f64,
+    /// How long its packets may wait, in seconds.
+    pub latency: f64,
+    /// Size of its packets, in bits.
+    #[serde(default = "frame")]
+    pub size: f64,
+    /// What it sends at once at most, in bits, if it keeps to that.
+    #[serde(default)]
+    pub burst: Option<f64>,
+    /// The ports that will do; all if empty.
+    #[serde(default)]
+    pub ports: Vec<String>,
+}
+
+fn frame() -> f64 {
+    1514.0 * 8.0
+}
+
+/// A port.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Port {
+    /// Its name.
+    pub name: String,
+    /// What it carries, in bit/s.
+    pub rate: f64,
+    /// What is to be left free of it, in parts.
+    #[serde(default)]
+    pub reserve: f64,
+}
+
+/// Where a task is put.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Placed {
+    /// The task.
+    pub task: String,
+    /// The port.
+    pub port: String,
+    /// The number of its queue there.
+    pub queue: u32,
+    /// The rate that the queue guarantees, in bit/s.
+    pub rate: u64,
+    /// Mean wait, in seconds; the upper end is what 99 of 100 packets, or all that keep to the burst, do not exceed.
+    pub wait: Span,
+    /// The upper end holds for every packet.
+    pub bound: bool,
+    /// What it asked for.
+    pub latency: f64,
+}
+
+/// A task without a place.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Unplaced {
+    /// The task.
+    pub task: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// The answer.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Placement {
+    /// All tasks have a place.
+    pub fits: bool,
+    /// Those that have.
+    pub placed: Vec<Placed>,
+    /// Those that have not.
+    pub unplaced: Vec<Unplaced>,
+    /// What is left of each port, in bit/s.
+    pub left: BTreeMap<String, f64>,
+    /// Every way was tried; otherwise there may be one that was not found.
+    pub complete: bool,
+    /// Commands that make the queues.
+    pub commands: Vec<String>,
+}
+
+/// Steps of the search at most.
+pub const TRIES: usize = 200_000;
+/// Most tasks and most ports.
+pub const MOST: usize = 4096;
+/// What a sender may be late by when its turn comes: timer slack of the shaper, in seconds.
+pub const SLACK: f64 = 60e-6;
+/// The share of packets that may wait longer where no burst is known.
+const LATE: f64 = 0.01;
+
+fn check(tasks: &[Task], ports: &[Port]) -> Result<(), Error> {
+    if tasks.is_empty() || ports.is_empty() || tasks.len() > MOST || ports.len() > MOST {
+        return Err(Error::new(format!(
+            "{} tasks and {} ports: 1 to {MOST} of each are meant",
+            tasks.len(),
+            ports.len()
+        )));
+    }
+    let above = |what: &str, value: f64| {
+        let good = value.is_finite() && value > 0.0;
+        good.then_some(())
+            .ok_or_else(|| Error::new(format!("{what}: {value} is not a number above 0")))
+    };
+    let mut names = std::collections::BTreeSet::new();
+    for port in ports {
+        // It becomes part of a command.
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.:@".contains(c);
+        if port.name.is_empty() || !port.name.chars().all(plain) || port.name.starts_with('-') {
+            return Err(Error::new(format!(
+                "\"{}\" is no name of a port",
+                port.name
+            )));
+        }
+        above(&format!("port {}: rate", port.name), port.rate)?;
+        if !(0.0..1.0).contains(&port.reserve) {
+            return Err(Error::new(format!(
+                "port {}: a reserve of {} is not from 0 to below 1",
+                port.name, port.reserve
+            )));
+        }
+        if !names.insert(&port.name) {
+            return Err(Error::new(format!("port {} is there twice", port.name)));
+        }
+    }
+    let mut seen = std::collections::BTreeSet::new();
+    for task in tasks {
+        let name = &task.name;
+        above(&format!("task {name}: rate"), task.rate)?;
+        above(&format!("task {name}: latency"), task.latency)?;
+        above(&format!("task {name}: size"), task.size)?;
+        task.burst
+            .map_or(Ok(()), |burst| above(&format!("task {name}: burst"), burst))?;
+        if !seen.insert(name) {
+            return Err(Error::new(format!("task {name} is there twice")));
+        }
+        if let Some(port) = task.ports.iter().find(|port| !names.contains(port)) {
+            return Err(Error::new(format!("task {name}: there is no port {port}")));
+        }
+    }
+    Ok(())
+}
+
+/// The wait that 99 of 100 packets do not exceed in a queue of this rate, and the mean.
+fn waits(task: &Task, rate: f64) -> (f64, f64) {
+    let load = Load::new(task.rate, task.size, Arrivals::Poisson);
+    let server = Server::new(rate);
+    let mean = crate::model::Model::Mg1
+        .evaluate(&server, &load)
+        .map_or(f64::INFINITY, |outcome| outcome.wait);
+    let rho = load.utilization(&server);
+    let tail = if rho <= LATE {
+        0.0
+    } else {
+        mean / rho * (rho / LATE).ln()
+    };
+    (mean, tail)
+}
+
+/// The rate that a task's queue needs on a port of this rate, in bit/s.
+fn needed(task: &Task, port: &Port) -> Result<f64, String> {
+    // A packet on the line cannot be interrupted.
+    let floor = SLACK + frame().max(task.size) / port.rate;
+    let room = task.latency - floor;
+    if room <= 0.0 {
+        return Err(format!(
+            "{:.3} ms is less than timer slack and a packet on the line of {}, {:.3} ms",
+            task.latency * 1e3,
+            port.name,
+            floor * 1e3
+        ));
+    }
+    if let Some(burst) = task.burst {
+        return Ok((burst.max(task.size) / room).max(task.rate).ceil());
+    }
+    if waits(task, port.rate).1 > room {
+        return Err(format!(
+            "even all of {} would make one of 100 packets wait longer than {:.3} ms",
+            port.name,
+            room * 1e3
+        ));
+    }
+    let (mut low, mut high) = (task.rate, port.rate);
+    for _ in 0..60 {
+        let middle = (low + high) / 2.0;
+        if waits(task, middle).1 > room {
+            low = middle
+        } else {
+            high = middle
+        }
+    }
+    Ok(high.ceil())
+}
+
+struct Search<'a> {
+    /// Tasks that could be placed, the largest first, and what each needs on each port.
+    needs: &'a [(usize, Vec<Option<f64>>)],
+    left: Vec<f64>,
+    places: Vec<Option<usize>>,
+    best: Vec<Option<usize>>,
+    tries: usize,
+}
+
+impl Search<'_> {
+    fn count(places: &[Option<usize>]) -> usize {
+        places.iter().flatten().count()
+    }
+
+    /// Places tasks from this one on; true once all have a place.
+    fn place(&mut self, at: usize) -> bool {
+        if Search::count(&self.places) > Search::count(&self.best) {
+            self.best.clone_from(&self.places);
+        }
+        if at == self.needs.len() {
+            return Search::count(&self.places) == self.needs.len();
+        }
+        self.tries += 1;
+        if self.tries > TRIES {
+            return false;
+        }
+        let needs = &self.needs[at].1;
+        let fits = |port: &usize| needs[*port].is_some_and(|need| need <= self.left[*port]);
+        let mut ports: Vec<usize> = (0..self.left.len()).filter(fits).collect();
+        let rest = |port: &usize| self.left[*port] - needs[*port].unwrap_or(0.0);
+        ports.sort_by(|a, b| rest(a).total_cmp(&rest(b)));
+        for port in ports {
+            let need = needs[port].unwrap_or(0.0);
+            self.left[port] -= need;
+            self.places[at] = Some(port);
+            if self.place(at + 1) {
+                return true;
+            }
+            self.left[port] += need;
+            self.places[at] = None;
+        }
+        // The others may fit without it.
+        self.tries <= TRIES && self.place(at + 1)
+    }
+}
+
+/// Places tasks on ports.
+pub fn place(tasks: &[Task], ports: &[Port]) -> Result<Placement, Error> {
+    check(tasks, ports)?;
+    let mut unplaced = Vec::new();
+    let mut needs: Vec<(usize, Vec<Option<f64>>)> = Vec::new();
+    for (number, task) in tasks.iter().enumerate() {
+        let mut reason = String::new();
+        let of_port = |port: &Port| -> Option<f64> {
+            if !task.ports.is_empty() && !task.ports.contains(&port.name) {
+                return None;
+            }
+            match needed(task, port) {
+                Ok(need) if need <= port.rate * (1.0 - port.reserve) => Some(need),
+                Ok(need) => {
+                    reason = format!(
+                        "needs {} bit/s, more than {} has for queues",
+                        need, port.name
+                    );
+                    None
+                }
+                Err(why) => {
+                    reason = why;
+                    None
+                }
+            }
+        };
+        let on: Vec<Option<f64>> = ports.iter().map(of_port).collect();
+        if on.iter().any(Option::is_some) {
+            needs.push((number, on));
+        } else {
+            unplaced.push(Unplaced {
+                task: task.name.clone(),
+                reason,
+            });
+        }
+    }
+    let least = |on: &[Option<f64>]| on.iter().flatten().copied().fold(f64::INFINITY, f64::min);
+    needs.sort_by(|a, b| least(&b.1).total_cmp(&least(&a.1)));
+    let capacity = |port: &Port| port.rate * (1.0 - port.reserve);
+    let mut search = Search {
+        needs: &needs,
+        left: ports.iter().map(capacity).collect(),
+        places: vec![None; needs.len()],
+        best: vec![None; needs.len()],
+        tries: 0,
+    };
+    search.place(0);
+    let complete = search.tries <= TRIES;
+    let best = search.best;
+    let mut left: Vec<f64> = ports.iter().map(capacity).collect();
+    let mut placed = Vec::new();
+    let mut queues = vec![0; ports.len()];
+    for ((number, on), place) in needs.iter().zip(&best) {
+        let Some(port) = *place else { continue };
+        let need = on[port].unwrap_or(0.0);
+        left[port] -= need;
+        queues[port] += 1;
+        placed.push(put(&tasks[*number], &ports[port], queues[port], need));
+    }
+    for ((number, on), _) in needs.iter().zip(&best).filter(|(_, place)| place.is_none()) {
+        let most = left.iter().copied().fold(0.0, f64::max);
+        unplaced.push(Unplaced {
+            task: tasks[*number].name.clone(),
+            reason: format!(
+                "needs {:.0} bit/s, and no port that will do has more than {most:.0} left",
+                least(on)
+            ),
+        });
+    }
+    Ok(Placement {
+        fits: unplaced.is_empty(),
+        commands: ports
+            .iter()
+            .filter_map(|port| command(port, &placed))
+            .collect(),
+        left: ports
+            .iter()
+            .map(|port| port.name.clone())
+            .zip(left)
+            .collect(),
+        placed,
+        unplaced,
+        complete,
+    })
+}
+
+fn put(task: &Task, port: &Port, queue: u32, need: f64) -> Placed {
+    let floor = SLACK + frame().max(task.size) / port.rate;
+    let (mean, tail) = waits(task, need);
+    let longest = task.burst.map_or(tail, |burst| burst.max(task.size) / need);
+    let mean = mean.min(longest);
+    Placed {
+        task: task.name.clone(),
+        port: port.name.clone(),
+        queue,
+        rate: need as u64,
+        wait: Span {
+            value: mean,
+            low: 0.0,
+            high: longest + floor,
+        },
+        bound: task.burst.is_some(),
+        latency: task.latency,
+    }
+}
+
+/// One `ovs-vsctl` call for a port's queues; none for a port without. Queue 0, for everything else, gets what is left.
+fn command(port: &Port, placed: &[Placed]) -> Option<String> {
+    let mine: Vec<&Placed> = placed
+        .iter()
+        .filter(|placed| placed.port == port.name)
+        .collect();
+    if mine.is_empty() {
+        return None;
+    }
+    let queues: Vec<String> = mine
+        .iter()
+        .map(|placed| format!("queues:{0}=@q{0}", placed.queue))
+        .collect();
+    let rows: Vec<String> = mine
+        .iter()
+        .map(|placed| {
+            format!(
+                "-- --id=@q{} create queue other-config:min-rate={} other-config:max-latency-us={} external-ids:task={}",
+                placed.queue,
+                placed.rate,
+                (placed.latency * 1e6).floor() as u64,
+                quoted(&placed.task)
+            )
+        })
+        .collect();
+    Some(format!(
+        "ovs-vsctl -- set port {} qos=@qos -- --id=@qos create qos type=linux-htb other-config:max-rate={} {} {}",
+        port.name,
+        port.rate as u64,
+        queues.join(" "),
+        rows.join(" ")
+    ))
+}
+
+/// A word that neither the shell nor `ovs-vsctl` takes apart.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| {
+        if c.is_ascii_alphanumeric() || "-_.".contains(c) {
+            c
+        } else {
+            '_'
+        }
+    };
+    word.chars().map(plain).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn task(name: &str, rate: f64, latency: f64, burst: Option<f64>) -> Task {
+        Task {
+            name: name.into(),
+            rate,
+            latency,
+            size: 12_000.0,
+            burst,
+            ports: Vec::new(),
+        }
+    }
+
+    fn port(name: &str, rate: f64) -> Port {
+        Port {
+            name: name.into(),
+            rate,
+            reserve: 0.0,
+        }
+    }
+
+    #[test]
+    fn tasks_that_fit_are_placed_and_others_are_told_why() {
+        let tasks = [
+            task("camera", 20e6, 0.005, Some(200_000.0)),
+            task("sensor", 1e6, 0.002, Some(12_000.0)),
+            task("backup", 300e6, 0.1, None),
+            task("robot", 1e6, 0.00005, None),
+            task("flood", 2e9, 1.0, None),
+        ];
+        let got = place(&tasks, &[port("p1", 100e6), port("p2", 1e9)]).unwrap();
+        assert!(!got.fits && got.complete);
+        let left_out: Vec<&str> = got.unplaced.iter().map(|one| one.task.as_str()).collect();
+        assert_eq!(left_out, ["robot", "flood"]);
+        let backup = got.placed.iter().find(|one| one.task == "backup").unwrap();
+        assert_eq!(backup.port, "p2");
+        let camera = got.placed.iter().find(|one| one.task == "camera").unwrap();
+        assert!(camera.rate >= 40_000_000 && camera.bound && camera.wait.high <= 0.005 * 1.000_001);
+        assert!(got.commands.iter().any(
+            |text| text.starts_with("ovs-vsctl -- set port p2 qos=@qos")
+                && text.contains("other-config:max-rate=1000000000")
+                && text.contains("max-latency-us=")
+        ));
+    }
+
+    #[test]
+    fn ways_that_greed_misses_are_found() {
+        // By the largest first into the fullest, 6 and 5 go together and 5 and 4 do not fit on 9.
+        let tasks: Vec<Task> = [6e6, 5e6, 5e6, 4e6]
+            .iter()
+            .zip(["a", "b", "c", "d"])
+            .map(|(rate, name)| task(name, *rate, 1.0, Some(12_000.0)))
+            .collect();
+        let got = place(&tasks, &[port("p1", 11e6), port("p2", 9e6)]).unwrap();
+        assert!(got.fits, "{got:?}");
+    }
+
+    #[test]
+    fn bad_demands_are_refused() {
+        let good = task("a", 1e6, 0.01, None);
+        let ports = [port("p1", 1e9)];
+        assert!(place(&[], &ports).is_err());
+        for bad in [
+            Task {
+                rate: -1.0,
+                ..good.clone()
+            },
+            Task {
+                rate: f64::NAN,
+                ..good.clone()
+            },
+            Task {
+                latency: 0.0,
+                ..good.clone()
+            },
+            Task {
+                burst: Some(0.0),
+                ..good.clone()
+            },
+            Task {
+                ports: vec!["p9".into()],
+                ..good.clone()
+            },
+        ] {
+            assert!(place(&[bad], &ports).is_err());
+        }
+        assert!(place(&[good.clone(), good.clone()], &ports).is_err());
+        assert!(place(std::slice::from_ref(&good), &[port("a;b", 1e9)]).is_err());
+        assert!(
+            place(
+                &[good],
+                &[Port {
+                    reserve: 1.0,
+                    ..port("p", 1e9)
+                }]
+            )
+            .is_err()
+        );
+    }
+
+    proptest! {
+        /// No port is promised more than it has, every demand that is placed is met, and everything is either placed or told why.
+        #[test]
+        fn promises_can_be_kept(
+            tasks in prop::collection::vec((1e5..3e8_f64, 1e-4..0.05_f64, prop::option::of(1e4..1e6_f64)), 1..10),
+            ports in prop::collection::vec(1e7..1e9_f64, 1..4),
+        ) {
+            let tasks: Vec<Task> = tasks.iter().enumerate()
+                .map(|(at, (rate, latency, burst))| task(&format!("t{at}"), *rate, *latency, *burst)).collect();
+            let ports: Vec<Port> = ports.iter().enumerate().map(|(at, rate)| port(&format!("p{at}"), *rate)).collect();
+            let got = place(&tasks, &ports).unwrap();
+            prop_assert_eq!(got.placed.len() + got.unplaced.len(), tasks.len());
+            for port in &ports {
+                let sum: u64 = got.placed.iter().filter(|one| one.port == port.name).map(|one| one.rate).sum();
+                prop_assert!(sum as f64 <= port.rate + 1.0);
+            }
+            for one in &got.placed {
+                prop_assert!(one.wait.high <= one.latency * 1.000_01, "{:?}", one);
+            }
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! Scenarios without end, to judge forecasts by.
+//!
+//! Each is a queue of the shaper itself ([`qos::shaper`], in virtual time) under arrivals made from a seed. Forecasts see what the shaper noted in the first quarter of a run and
+//! are held against the mean wait of the other three, which goes on until that mean's own interval is under 3%. The beginning of each run goes through the exact twin
+//! ([`qos::twin::shaper`]) as well, and every wait must be the same.
+
+pub mod simulate;
+pub mod source;
+
+use crate::Span;
+use crate::choose::{Forecast, Question, forecast};
+use crate::model::{MODELS, Model};
+use crate::queue::Server;
+use crate::random::Random;
+use crate::record::Record;
+use crate::seen::{Past, server};
+use qos::shaper::{PortSpec, QueueSpec};
+use serde::Serialize;
+use simulate::{Effort, measure};
+use source::Source;
+
+/// Waits that cannot be told apart: a tick of the shaper's wheel, in seconds.
+pub const RESOLUTION: f64 = qos::shaper::TICK_NS as f64 * 1e-9;
+
+/// Sizes of packets, in bytes, and their weights.
+pub type Mix = &'static [(u32, f64)];
+
+/// The mixes and their names.
+pub const MIXES: [(&str, Mix); 4] = [
+    ("1514", &[(1514, 1.0)]),
+    ("64", &[(64, 1.0)]),
+    ("imix", &[(64, 7.0), (594, 4.0), (1514, 1.0)]),
+    ("64+1514", &[(64, 1.0), (1514, 1.0)]),
+];
+
+/// Mean size of a mix, in bytes.
+pub fn mean_size(mix: usize) -> f64 {
+    let weights: f64 = MIXES[mix].1.iter().map(|one| one.1).sum();
+    let bytes: f64 = MIXES[mix]
+        .1
+        .iter()
+        .map(|(len, weight)| f64::from(*len) * weight)
+        .sum();
+    bytes / weights
+}
+
+/// A queue and what comes to it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Scenario {
+    /// Its number, which is its seed too.
+    pub number: u64,
+    /// The queue's rate, in bit/s.
+    pub rate: u64,
+    /// Offered rate over the queue's; of senders with windows, what they would reach without waiting.
+    pub load: f64,
+    /// How packets come.
+    pub source: Source,
+    /// The place of their mix in [`MIXES`].
+    pub mix: usize,
+    /// The queue's bucket, in bits.
+    pub burst: u64,
+    /// Packets that may wait; none for a million.
+    pub limit: Option<u32>,
+}
+
+impl Scenario {
+    /// The scenario of this number.
+    pub fn new(number: u64) -> Scenario {
+        let mut random = Random::new(number ^ 0x510_1ce);
+        let mix = random.below(4) as usize;
+        let load = 0.10 + 0.88 * random.unit();
+        let kind = number % 5;
+        let rate = [10, 20, 50, 100, 200, 500][random.below(6) as usize] * 1_000_000;
+        // A packet takes 10 us at least, so that waits are more than a tick.
+        let rate = rate.min(mean_size(mix) as u64 * 8 * 100_000);
+        let frame = MIXES[mix]
+            .1
+            .iter()
+            .map(|(len, _)| u64::from(*len) * 8)
+            .max();
+        // Where hardly anything comes, next to nothing waits behind a bucket.
+        let frames = if load < 0.5 || kind == 1 {
+            0
+        } else {
+            [0, 0, 1, 4][random.below(4) as usize]
+        };
+        let burst = frame.unwrap_or(0) * frames;
+        let finite = random.below(3) == 0;
+        let limit = finite.then(|| 8 + random.below(120) as u32);
+        let (a, b) = (random.unit(), random.unit());
+        let source = match kind {
+            0 | 3 if number % 10 != 8 => Source::Poisson,
+            1 => Source::Jittered {
+                periods: 2.0 + 20.0 * a,
+            },
+            // The heavier the load, the shorter the bursts, lest the run take days.
+            2 | 3 => Source::OnOff {
+                packets: 2.0 + (20.0 * a).min(30.0 * (1.0 - load)),
+                peak: load * (1.3 + 3.0 * b),
+            },
+            _ => Source::Windows {
+                senders: 1 + random.below(6) as u32,
+                round_trip_ns: 500_000 + random.below(6_000_000),
+                adaptive: a < 0.6,
+            },
+        };
+        let closed = matches!(source, Source::Windows { .. });
+        Scenario {
+            number,
+            rate: if closed { rate.min(100_000_000) } else { rate },
+            load,
+            source,
+            mix: if closed { 0 } else { mix },
+            burst,
+            limit: if closed {
+                Some(20 + random.below(180) as u32)
+            } else {
+                limit
+            },
+        }
+    }
+
+    /// The port that this queue is alone on.
+    pub fn port(&self) -> PortSpec {
+        let mut port = PortSpec::new(2 * self.rate);
+        port.flows = 1;
+        port.limit_packets = 1 << 20;
+        port.burst = self.burst.max(1 << 20);
+        port.queues.push(QueueSpec {
+            burst: self.burst,
+            limit_packets: self.limit.unwrap_or(1 << 20),
+            ..QueueSpec::new(0, self.rate, self.rate)
+        });
+        port
+    }
+
+    /// The queue, as forecasts see it.
+    pub fn server(&self) -> Server {
+        let port = self.port();
+        let mut server = server(&port, &port.queues[0], self.rate);
+        server.limit = self.limit.map(f64::from);
+        server
+    }
+
+    /// In a few words.
+    pub fn describe(&self) -> String {
+        let limit = self
+            .limit
+            .map_or("endless".to_owned(), |limit| format!("{limit} packets"));
+        format!(
+            "{} Mbit/s, load {:.2}, {}, {} B, bucket {} bits, {}",
+            self.rate / 1_000_000,
+            self.load,
+            self.source.name(),
+            MIXES[self.mix].0,
+            self.burst,
+            limit
+        )
+    }
+}
+
+/// What became of a forecast.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// What was simulated.
+    pub scenario: Scenario,
+    /// In words.
+    pub text: String,
+    /// Mean wait in the part that was not seen, in seconds, and the interval of that measurement.
+    pub measured: Span,
+    /// Packets simulated.
+    pub packets: u64,
+    /// The forecast.
+    pub forecast: Forecast,
+    /// The chosen model's mean is within 10% of what was measured (or within a tick).
+    pub within: bool,
+    /// The interval held.
+    pub held: bool,
+    /// Models alone that were within 10%.
+    pub models_within: Vec<Model>,
+}
+
+/// Whether two waits are the same within 10%, or a tick.
+pub fn within(forecast: f64, measured: f64) -> bool {
+    (forecast - measured).abs() <= (0.1 * measured).max(RESOLUTION)
+}
+
+/// Simulates a scenario and judges the forecast; an error is a fault of the shaper or this module.
+pub fn judge(scenario: &Scenario, effort: Effort) -> Result<Row, String> {
+    let run = measure(scenario, effort)?;
+    let past = Past::of(&run.seen).ok_or("nothing came")?;
+    let server = scenario.server();
+    let question = Question {
+        server: &server,
+        load: &past.load,
+        waited: Some(&past.waited),
+        horizon: simulate::HORIZON,
+        resolution: RESOLUTION,
+    };
+    let forecast = forecast(&question).map_err(|error| error.to_string())?;
+    let alone = forecast.candidates.iter();
+    Ok(Row {
+        scenario: scenario.clone(),
+        text: scenario.describe(),
+        within: within(forecast.wait.value, run.measured.value),
+        held: forecast.wait.holds(run.measured.value, RESOLUTION),
+        models_within: alone
+            .filter(|candidate| within(candidate.wait.value, run.measured.value))
+            .map(|candidate| candidate.model)
+            .collect(),
+        measured: run.measured,
+        packets: run.packets,
+        forecast,
+    })
+}
+
+/// All rows together.
+#[derive(Clone, Debug, Serialize)]
+pub struct Summary {
+    /// Scenarios.
+    pub scenarios: usize,
+    /// Forecasts within 10%.
+    pub within: usize,
+    /// Intervals that held.
+    pub intervals: Record,
+    /// The median of half the intervals' widths, in parts of the mean, over waits above a tick.
+    pub median_half_width: f64,
+    /// "Cannot tell".
+    pub cannot_tell: usize,
+    /// Measurements whose own interval is not under 3%.
+    pub imprecise: usize,
+    /// Scenarios in which hardly anything waited: at most a tick.
+    pub trivial: usize,
+    /// How often each model was chosen, and in how many scenarios it alone was within 10%.
+    pub models: Vec<(Model, usize, usize)>,
+}
+
+impl Summary {
+    /// Of these rows.
+    pub fn of(rows: &[Row]) -> Summary {
+        let count = |wanted: &dyn Fn(&Row) -> bool| rows.iter().filter(|row| wanted(row)).count();
+        let trivial = |row: &Row| row.measured.value <= RESOLUTION;
+        let mut intervals = Record::default();
+        for row in rows {
+            intervals.judge(&row.forecast.wait, row.measured.value, RESOLUTION);
+        }
+        let mut widths: Vec<f64> = rows
+            .iter()
+            .filter(|row| !trivial(row))
+            .map(|row| row.forecast.wait.half_width())
+            .collect();
+        widths.sort_by(f64::total_cmp);
+        let models = MODELS.into_iter().chain([Model::Seen]).map(|model| {
+            let chosen = count(&|row| row.forecast.model == model);
+            (
+                model,
+                chosen,
+                count(&|row| row.models_within.contains(&model)),
+            )
+        });
+        Summary {
+            scenarios: rows.len(),
+            within: count(&|row| row.within),
+            intervals,
+            median_half_width: widths.get(widths.len() / 2).copied().unwrap_or(0.0),
+            cannot_tell: count(&|row| row.forecast.cannot_tell.is_some()),
+            imprecise: count(&|row| !trivial(row) && row.measured.half_width() > 0.03),
+            trivial: count(&trivial),
+            models: models.collect(),
+        }
+    }
+}

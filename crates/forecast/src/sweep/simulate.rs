@@ -1,0 +1,225 @@
+//! One run: the real shaper in virtual time, its beginning through the twin as well.
+
+use super::Scenario;
+use super::source::Sending;
+use crate::seen::ratio_deviation;
+use crate::{Span, Z95};
+use qos::shaper::watch::Seen;
+use qos::shaper::{Shaper, TICK_NS};
+use qos::twin;
+
+/// How long a run may be.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// Packets of the first quarter at least.
+    pub first: u64,
+    /// Packets of all at most.
+    pub most: u64,
+    /// A run ends when half the interval of the measured mean is below this part of it.
+    pub precision: f64,
+    /// Packets that go through the twin too.
+    pub twin: usize,
+}
+
+impl Effort {
+    /// What the sweep's figures are made with.
+    pub const FULL: Effort = Effort {
+        first: 20_000,
+        most: 90_000_000,
+        precision: 0.03,
+        twin: 2_000,
+    };
+}
+
+/// What follows is three times as long as what was seen.
+pub const HORIZON: f64 = 3.0;
+
+/// Arrivals in a batch by which the measurement's own chance is judged.
+const BATCH: u64 = 1250;
+/// Batches are put together to so many.
+const BATCHES: usize = 48;
+
+/// What came out.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// What the shaper noted in the first quarter.
+    pub seen: Seen,
+    /// The mean wait after that, in seconds.
+    pub measured: Span,
+    /// Packets that came in all.
+    pub packets: u64,
+}
+
+/// What is done to a shaper, and what it answers.
+enum Step {
+    Arrive { at_ns: u64, len: u32, taken: bool },
+    Leave { at_ns: u64, waited_ns: Option<u64> },
+}
+
+struct Simulation {
+    shaper: Shaper<u32>,
+    sending: Sending,
+    now_ns: u64,
+    arrivals: u64,
+    batches: Vec<(f64, f64)>,
+    waited: f64,
+    sent: f64,
+    steps: Vec<Step>,
+    twin: usize,
+}
+
+impl Simulation {
+    /// Goes on until so many packets have come.
+    fn run(&mut self, arrivals: u64) {
+        while self.arrivals < arrivals {
+            let coming = self.sending.next_ns();
+            match self.shaper.next_departure_ns() {
+                Some(leaving) if leaving <= coming => self.depart(leaving),
+                _ => self.arrive(coming),
+            }
+        }
+    }
+
+    fn depart(&mut self, at_ns: u64) {
+        self.now_ns = self.now_ns.max(at_ns);
+        let gone = self.shaper.dequeue(self.now_ns);
+        if self.arrivals < self.twin as u64 {
+            let waited_ns = gone.as_ref().map(|gone| gone.waited_ns);
+            self.steps.push(Step::Leave {
+                at_ns: self.now_ns,
+                waited_ns,
+            });
+        }
+        match gone {
+            Some(gone) => {
+                self.waited += gone.waited_ns as f64;
+                self.sent += 1.0;
+                self.sending.gone(gone.handle, true, self.now_ns);
+            }
+            // The shaper may name a time that is up to a millisecond early.
+            None if self
+                .shaper
+                .next_departure_ns()
+                .is_some_and(|next| next <= self.now_ns) =>
+            {
+                self.now_ns += TICK_NS
+            }
+            None => {}
+        }
+    }
+
+    fn arrive(&mut self, at_ns: u64) {
+        self.now_ns = self.now_ns.max(at_ns);
+        let Some(packet) = self.sending.take() else {
+            return;
+        };
+        let taken = self
+            .shaper
+            .enqueue(0, packet.sender, packet.len, 0, self.now_ns)
+            .is_ok();
+        if self.arrivals < self.twin as u64 {
+            let (at_ns, len) = (self.now_ns, packet.len);
+            self.steps.push(Step::Arrive { at_ns, len, taken });
+        }
+        if !taken {
+            self.sending.gone(packet.sender, false, self.now_ns);
+        }
+        self.arrivals += 1;
+        if self.arrivals.is_multiple_of(BATCH) {
+            self.batches.push((self.waited, self.sent));
+            (self.waited, self.sent) = (0.0, 0.0);
+        }
+    }
+
+    /// The mean wait in the batches from one on.
+    fn measured(&self, from: u64) -> Span {
+        let batches = &self.batches[(from / BATCH) as usize..];
+        let joined: Vec<(f64, f64)> = batches
+            .chunks(batches.len().div_ceil(BATCHES).max(1))
+            .map(|some| {
+                some.iter()
+                    .fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+            })
+            .collect();
+        let (waited, sent) = joined
+            .iter()
+            .fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        let mean = waited / f64::max(sent, 1.0) * 1e-9;
+        let half = mean * ratio_deviation(&joined).min(10.0) * Z95;
+        Span {
+            value: mean,
+            low: mean - half,
+            high: mean + half,
+        }
+    }
+
+    /// Does the same to the twin, which must answer the same.
+    fn check(&self, scenario: &Scenario) -> Result<(), String> {
+        let mut twin = twin::shaper::Shaper::new(&scenario.port(), 0);
+        for (number, step) in self.steps.iter().enumerate() {
+            let same = match *step {
+                Step::Arrive { at_ns, len, taken } => {
+                    twin.enqueue(0, number as u64, len, 0, at_ns).is_ok() == taken
+                }
+                Step::Leave { at_ns, waited_ns } => {
+                    twin.dequeue(at_ns).map(|left| left.waited_ns) == waited_ns
+                }
+            };
+            if !same {
+                return Err(format!(
+                    "scenario {}: step {number}: the twin says otherwise",
+                    scenario.number
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Simulates a scenario until its mean wait is known well enough.
+pub fn measure(scenario: &Scenario, effort: Effort) -> Result<Run, String> {
+    let shaper = Shaper::new(&scenario.port(), 0).map_err(|error| error.to_string())?;
+    if !shaper.watch().ask(0) {
+        return Err("the queue is not watched".into());
+    }
+    let limit = scenario.limit.unwrap_or(100);
+    let mut simulation = Simulation {
+        shaper,
+        sending: Sending::new(
+            scenario.source,
+            scenario.rate as f64,
+            scenario.load,
+            scenario.mix,
+            limit,
+            scenario.number,
+        ),
+        now_ns: 0,
+        arrivals: 0,
+        batches: Vec::new(),
+        waited: 0.0,
+        sent: 0.0,
+        steps: Vec::new(),
+        twin: effort.twin,
+    };
+    // What was seen at each length, of which the last but one is a quarter.
+    let mut looks: Vec<Seen> = Vec::new();
+    let mut length = effort.first;
+    loop {
+        simulation.run(length);
+        looks.push(simulation.shaper.watch().seen(0).unwrap_or_default());
+        if looks.len() >= 3 {
+            let measured = simulation.measured(length / 4);
+            let known = measured.half_width() <= effort.precision
+                || measured.value < super::RESOLUTION / 4.0;
+            if known || 2 * length > effort.most {
+                simulation.check(scenario)?;
+                return Ok(Run {
+                    seen: looks.swap_remove(looks.len() - 3),
+                    measured,
+                    packets: simulation.arrivals,
+                });
+            }
+        }
+        length *= 2;
+    }
+}

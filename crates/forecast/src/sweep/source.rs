@@ -1,0 +1,301 @@
+//! What sends packets: to a schedule of its own, or as answers come back.
+
+use super::MIXES;
+use crate::random::{Draw, Random};
+use serde::Serialize;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// How packets come.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "kind")]
+pub enum Source {
+    /// Independently of each other.
+    Poisson,
+    /// At equal distances, each then moved by so many of them at most, evenly.
+    Jittered {
+        /// Periods.
+        periods: f64,
+    },
+    /// In bursts whose number of packets is geometric, with exponential pauses.
+    OnOff {
+        /// Mean packets of a burst.
+        packets: f64,
+        /// The rate within, in parts of the queue's.
+        peak: f64,
+    },
+    /// By senders that keep a window of packets on the way, as TCP does.
+    Windows {
+        /// How many.
+        senders: u32,
+        /// Time from departure to the answer.
+        round_trip_ns: u64,
+        /// The window grows by a packet a round trip and is halved when a packet is lost; otherwise it stays.
+        adaptive: bool,
+    },
+}
+
+impl Source {
+    /// In a word or two.
+    pub fn name(&self) -> String {
+        match self {
+            Source::Poisson => "Poisson".into(),
+            Source::Jittered { periods } => format!("CBR moved by {periods:.1} periods"),
+            Source::OnOff { packets, peak } => {
+                format!("bursts of {packets:.1} at {peak:.2} of the rate")
+            }
+            Source::Windows {
+                senders,
+                round_trip_ns,
+                adaptive,
+            } => format!(
+                "{senders} {} of {:.1} ms",
+                if *adaptive {
+                    "adaptive windows"
+                } else {
+                    "windows"
+                },
+                *round_trip_ns as f64 / 1e6
+            ),
+        }
+    }
+}
+
+/// A packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packet {
+    /// When it comes.
+    pub at_ns: u64,
+    /// Its length in bytes.
+    pub len: u32,
+    /// Who sent it.
+    pub sender: u32,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Sender {
+    window: f64,
+    threshold: f64,
+    on_the_way: u32,
+    /// Losses before this are the same congestion.
+    halved_ns: u64,
+}
+
+enum State {
+    Gaps,
+    Moved {
+        base: f64,
+        waiting: BinaryHeap<Reverse<u64>>,
+    },
+    Windows {
+        senders: Vec<Sender>,
+        /// Answers on their way: when, whose, and whether the packet arrived.
+        answers: BinaryHeap<Reverse<(u64, u32, bool)>>,
+        ready: Vec<Packet>,
+    },
+}
+
+/// A source at work.
+pub struct Sending {
+    source: Source,
+    random: Random,
+    sizes: Draw,
+    /// Mean gap, in nanoseconds.
+    gap: f64,
+    /// Gap within a burst.
+    short: f64,
+    now: f64,
+    state: State,
+}
+
+impl Sending {
+    /// At the beginning. `rate` in bit/s.
+    pub fn new(source: Source, rate: f64, load: f64, mix: usize, limit: u32, seed: u64) -> Sending {
+        let atoms: Vec<(f64, f64)> = MIXES[mix]
+            .1
+            .iter()
+            .map(|(len, weight)| (f64::from(*len), *weight))
+            .collect();
+        let packet_ns = super::mean_size(mix) * 8e9 / rate;
+        let state = match source {
+            Source::Jittered { .. } => State::Moved {
+                base: 0.0,
+                waiting: BinaryHeap::new(),
+            },
+            Source::Windows {
+                senders,
+                round_trip_ns,
+                adaptive,
+            } => {
+                // Windows that stay are so large that they fill what the load says, or a part of the queue besides.
+                let pipe = round_trip_ns as f64 / packet_ns;
+                let all =
+                    (pipe + f64::from(limit) * (2.0 * load - 1.0).max(0.0)) * (2.0 * load).min(1.0);
+                let each = (all / f64::from(senders)).floor().max(1.0);
+                State::Windows {
+                    senders: vec![
+                        Sender {
+                            window: if adaptive { 4.0 } else { each },
+                            threshold: if adaptive { 1e9 } else { 0.0 },
+                            ..Sender::default()
+                        };
+                        senders as usize
+                    ],
+                    answers: BinaryHeap::new(),
+                    ready: Vec::new(),
+                }
+            }
+            _ => State::Gaps,
+        };
+        let peak = match source {
+            Source::OnOff { peak, .. } => peak,
+            _ => 1.0,
+        };
+        let mut sending = Sending {
+            source,
+            random: Random::new(seed),
+            sizes: Draw::new(&atoms).expect("a mix has weights"),
+            gap: packet_ns / load,
+            short: packet_ns / peak,
+            now: 0.0,
+            state,
+        };
+        if let State::Windows { senders, .. } = &sending.state {
+            (0..senders.len() as u32)
+                .for_each(|sender| sending.fill(sender, 1000 * u64::from(sender)));
+        }
+        sending
+    }
+
+    /// When something happens next: a packet comes, or an answer.
+    pub fn next_ns(&mut self) -> u64 {
+        match &mut self.state {
+            State::Windows { answers, ready, .. } => {
+                let answer = answers.peek().map_or(u64::MAX, |answer| answer.0.0);
+                ready
+                    .last()
+                    .map_or(answer, |packet| packet.at_ns.min(answer))
+            }
+            State::Moved { base, waiting } => {
+                let Source::Jittered { periods } = self.source else {
+                    return u64::MAX;
+                };
+                // Those that may still come before the first that waits.
+                while waiting.peek().is_none_or(|first| *base <= first.0 as f64) {
+                    let moved = *base + self.random.unit() * periods * self.gap;
+                    waiting.push(Reverse(moved as u64));
+                    *base += self.gap;
+                }
+                waiting.peek().map_or(u64::MAX, |first| first.0)
+            }
+            State::Gaps => {
+                if self.now == 0.0 {
+                    self.now = self.one_gap();
+                }
+                self.now as u64
+            }
+        }
+    }
+
+    fn one_gap(&mut self) -> f64 {
+        match self.source {
+            Source::OnOff { packets, .. } => {
+                if self.random.unit() * packets < 1.0 {
+                    // A pause, so long on average that the load is kept.
+                    let pause = packets * (self.gap - self.short);
+                    self.short + self.random.exponential(pause.max(0.0))
+                } else {
+                    self.short
+                }
+            }
+            _ => self.random.exponential(self.gap),
+        }
+    }
+
+    /// What comes at [`Sending::next_ns`]; none where that was an answer.
+    pub fn take(&mut self) -> Option<Packet> {
+        let at_ns = self.next_ns();
+        match &mut self.state {
+            State::Windows { answers, ready, .. } => {
+                if ready.last().is_some_and(|packet| packet.at_ns <= at_ns) {
+                    return ready.pop();
+                }
+                let answer = answers.pop().map(|answer| answer.0);
+                if let Some((at, sender, arrived)) = answer {
+                    self.answered(at, sender, arrived);
+                }
+                None
+            }
+            State::Moved { waiting, .. } => {
+                waiting.pop();
+                Some(self.packet(at_ns, 0))
+            }
+            State::Gaps => {
+                self.now += self.one_gap();
+                Some(self.packet(at_ns, 0))
+            }
+        }
+    }
+
+    fn packet(&mut self, at_ns: u64, sender: u32) -> Packet {
+        Packet {
+            at_ns,
+            len: self.sizes.draw(&mut self.random) as u32,
+            sender,
+        }
+    }
+
+    /// A packet has left, or was dropped.
+    pub fn gone(&mut self, sender: u32, arrived: bool, now_ns: u64) {
+        if let (State::Windows { answers, .. }, Source::Windows { round_trip_ns, .. }) =
+            (&mut self.state, self.source)
+        {
+            // Ways differ a little.
+            let way = round_trip_ns - round_trip_ns / 16 + self.random.below(round_trip_ns / 8 + 1);
+            answers.push(Reverse((now_ns + way, sender, arrived)));
+        }
+    }
+
+    fn answered(&mut self, now_ns: u64, sender: u32, arrived: bool) {
+        let Source::Windows {
+            adaptive,
+            round_trip_ns,
+            ..
+        } = self.source
+        else {
+            return;
+        };
+        let State::Windows { senders, .. } = &mut self.state else {
+            return;
+        };
+        let state = &mut senders[sender as usize];
+        state.on_the_way = state.on_the_way.saturating_sub(1);
+        if adaptive && arrived {
+            let slow_start = state.window < state.threshold;
+            state.window += if slow_start { 1.0 } else { 1.0 / state.window };
+        } else if adaptive && now_ns >= state.halved_ns {
+            state.window = (state.window / 2.0).max(2.0);
+            state.threshold = state.window;
+            state.halved_ns = now_ns + 2 * round_trip_ns;
+        }
+        self.fill(sender, now_ns);
+    }
+
+    /// Sends what the window allows, a microsecond apart.
+    fn fill(&mut self, sender: u32, now_ns: u64) {
+        let State::Windows { senders, .. } = &self.state else {
+            return;
+        };
+        let state = &senders[sender as usize];
+        let more = (state.window as u32).saturating_sub(state.on_the_way);
+        let mut packets: Vec<Packet> = (0..more)
+            .map(|at| self.packet(now_ns + 1000 * u64::from(at), sender))
+            .collect();
+        if let State::Windows { senders, ready, .. } = &mut self.state {
+            senders[sender as usize].on_the_way += more;
+            ready.append(&mut packets);
+            // The next one stands last.
+            ready.sort_by_key(|packet| Reverse(packet.at_ns));
+        }
+    }
+}
