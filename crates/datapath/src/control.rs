@@ -7,7 +7,7 @@
 mod bridges;
 pub(crate) mod explain;
 mod reports;
-mod shaping;
+pub(crate) mod shaping;
 mod workers;
 
 use crate::clock::Clock;

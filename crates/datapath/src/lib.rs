@@ -34,6 +34,7 @@ pub mod wish;
 mod worker;
 
 pub use control::explain::{Copy, MirrorCopy, Normal, NormalDecision, WayOut};
+pub use control::shaping::Watched;
 pub use control::{Allocate, Barrier, BridgeSettings, Datapath, Options, ThreadInit};
 pub use counters::{DropReason, PortStats, WorkerStats};
 pub use error::Error;

@@ -19,6 +19,7 @@ use packet::Frame;
 use packet::frame::Gso;
 use packet::io::{BURST, TxOutcome, TxQueue};
 use packet::segment::{SegmentError, segment};
+use qos::shaper::watch::Watch;
 use qos::shaper::{Counters, PortSpec, Shaper};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -95,8 +96,8 @@ impl<F> Ring<F> {
     }
 }
 
-/// What a shaper counts, queue by queue, and the queues' numbers.
-type Counted = (Vec<u32>, Arc<Counters>);
+/// The queues' numbers, what a shaper counts queue by queue, and whom it watches.
+type Counted = (Vec<u32>, Arc<Counters>, Arc<Watch>);
 
 /// A shaper at work.
 struct Core<F> {
@@ -115,7 +116,11 @@ pub(crate) struct Shaped<F: Frame> {
 }
 
 fn counters_of<F>(shaper: &Shaper<F>) -> Counted {
-    (shaper.queues().to_vec(), Arc::clone(shaper.counters()))
+    (
+        shaper.queues().to_vec(),
+        Arc::clone(shaper.counters()),
+        Arc::clone(shaper.watch()),
+    )
 }
 
 impl<F: Frame> Shaped<F> {
@@ -141,6 +146,12 @@ impl<F: Frame> Shaped<F> {
     pub fn totals(&self) -> Vec<(u32, qos::shaper::QueueTotals)> {
         let counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
         counters.0.iter().copied().zip(counters.1.all()).collect()
+    }
+
+    /// The queues' numbers by their places, and whom the shaper watches.
+    pub fn watch(&self) -> (Vec<u32>, Arc<Watch>) {
+        let counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        (counters.0.clone(), Arc::clone(&counters.2))
     }
 
     /// Frames that were handed to the device later than their queue's bound promises: the bound, the timer's slack and [`BATCH_NS`]. Only a worker that was stopped meanwhile sends so.

@@ -17,6 +17,7 @@ mod odp;
 mod predict;
 mod qos;
 mod trace;
+mod waits;
 mod workers;
 
 use crate::switch::{Bridge, Port, Switch};
@@ -41,6 +42,7 @@ pub fn register(switch: &Rc<Switch>) {
     predict::register(&commands);
     qos::register(&commands);
     trace::register(&commands);
+    waits::register(&commands);
     workers::register(&commands);
 }
 

@@ -59,6 +59,9 @@ pub async fn run(shell: Rc<Shell>) -> anyhow::Result<()> {
     let mut packets = Task(tokio::task::spawn_local(deliver_packet_ins(Rc::clone(
         &switch,
     ))));
+    let _metrics = Task(tokio::task::spawn_local(crate::metrics::serve(Rc::clone(
+        &switch,
+    ))));
     let _shape = Task(tokio::task::spawn_local(shape_tables(Rc::clone(&switch))));
     let mut keep = Task(tokio::task::spawn_local(keep_house(
         Rc::clone(&switch),

@@ -13,6 +13,7 @@ pub mod daemon;
 pub mod daemonize;
 pub mod dirs;
 pub mod memory;
+pub mod metrics;
 pub mod openflow;
 pub mod options;
 pub mod shell;

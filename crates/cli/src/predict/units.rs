@@ -77,7 +77,7 @@ pub(super) fn size(text: &str) -> Result<f64, String> {
 pub(super) fn show(seconds: f64) -> String {
     match seconds {
         s if s.is_infinite() => "without end".into(),
-        s if s == 0.0 => "0".into(),
+        0.0 => "0".into(),
         s if s < 1e-6 => format!("{:.0} ns", s * 1e9),
         s if s < 1e-3 => format!("{:.1} us", s * 1e6),
         s if s < 1.0 => format!("{:.2} ms", s * 1e3),

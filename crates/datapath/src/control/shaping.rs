@@ -11,6 +11,16 @@ use packet::Frame;
 use qos::policer::PortPolicer;
 use std::sync::Arc;
 
+/// Who is watched at a shaped port.
+pub struct Watched {
+    /// How it is shaped.
+    pub spec: Arc<qos::shaper::PortSpec>,
+    /// The queues' numbers, by their places.
+    pub queues: Vec<u32>,
+    /// Whom its shaper watches.
+    pub watch: Arc<qos::shaper::watch::Watch>,
+}
+
 impl<F: Frame + 'static> Datapath<F> {
     /// Makes a port what its settings say; a shape that cannot be leaves it as it is.
     pub(super) fn reshape(&mut self, id: PortId) -> Result<(), Error> {
@@ -127,5 +137,19 @@ impl<F: Frame + 'static> Datapath<F> {
             .shaped
             .as_ref()
             .map_or_else(Vec::new, |shaped| shaped.totals()))
+    }
+
+    /// A shaped port's specification, its queues' numbers by their places, and whom its shaper watches; none where it is not shaped.
+    pub fn watch(&self, id: PortId) -> Result<Option<Watched>, Error> {
+        let port = self.port(id)?;
+        let (Some(shaped), Shape::Queues(spec)) = (&port.shaped, &port.settings.shape) else {
+            return Ok(None);
+        };
+        let (queues, watch) = shaped.watch();
+        Ok(Some(Watched {
+            spec: Arc::clone(spec),
+            queues,
+            watch,
+        }))
     }
 }

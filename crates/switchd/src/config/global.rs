@@ -1,6 +1,7 @@
 //! Options of the switch as a whole: the root row's `other_config`.
 
 use ovsdb::vswitch::Strings;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use super::problem::{Options, Problems};
 
@@ -54,6 +55,8 @@ pub struct Global {
     pub statistics_interval: u32,
     /// `flow-restore-wait`: whether packets and controllers have to wait until flows are restored.
     pub flow_restore_wait: bool,
+    /// `sluice-metrics`: where metrics are served over HTTP: a port of 127.0.0.1, or an address and a port.
+    pub metrics: Option<SocketAddr>,
     /// `enable-statistics`: whether statistics of the system are written to the database.
     pub system_statistics: bool,
 }
@@ -80,8 +83,26 @@ pub fn read(map: &Strings, cpus: &[usize], problems: &mut Problems) -> Global {
             5000..=i64::from(i32::MAX),
         ) as u32,
         flow_restore_wait: options.boolean("flow-restore-wait", false),
+        metrics: metrics(&mut options),
         system_statistics: options.boolean("enable-statistics", false),
     }
+}
+
+fn metrics(options: &mut Options<'_>) -> Option<SocketAddr> {
+    let text = options.text("sluice-metrics")?;
+    let port = text.parse::<u16>().ok();
+    let address = match port {
+        Some(port) => Some(SocketAddr::from((Ipv4Addr::LOCALHOST, port))),
+        None => text.parse().ok(),
+    };
+    let address = address.filter(|address| address.port() != 0);
+    if address.is_none() {
+        options.complain(
+            "sluice-metrics",
+            format!("\"{text}\" is neither PORT nor ADDRESS:PORT, ignoring it"),
+        );
+    }
+    address
 }
 
 fn dpdk(options: &mut Options<'_>) -> Dpdk {

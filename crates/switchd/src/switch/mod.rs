@@ -18,6 +18,7 @@ pub mod predict;
 mod queues;
 pub mod report;
 mod tables;
+pub mod waits;
 
 pub use bridge::{Bridge, Port};
 
@@ -50,6 +51,8 @@ pub struct Switch {
     /// The bridges by name.
     pub bridges: RefCell<BTreeMap<String, Rc<Bridge>>>,
     running: RefCell<Option<Running>>,
+    /// Forecasts of how long packets wait in queues.
+    pub waits: waits::Book,
     /// Packets that have stopped for controllers.
     continuations: RefCell<continuation::Continuations>,
     /// Whether packets and controllers wait until rules are restored (`flow-restore-wait`).
@@ -79,6 +82,7 @@ impl Switch {
             applied: RefCell::default(),
             bridges: RefCell::default(),
             running: RefCell::new(None),
+            waits: waits::Book::default(),
             continuations: RefCell::default(),
             restoring: Cell::new(false),
             rules_changed: tokio::sync::Notify::new(),
