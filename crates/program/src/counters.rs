@@ -231,6 +231,12 @@ pub(crate) fn prefetch<T>(place: *const T) {
 }
 
 impl WorkerCounters<'_> {
+    /// Whether there are so many that a first-level cache does not hold them.
+    #[inline(always)]
+    pub(crate) fn are_many(&self) -> bool {
+        !self.0.chunks[1].load(Ordering::Relaxed).is_null()
+    }
+
     /// Asks for a counter that is about to be added to.
     #[inline(always)]
     pub(crate) fn prefetch(&self, id: CounterId) {

@@ -509,15 +509,15 @@ fn lookup_tuples<'k, 'g, K: Words + 'k>(
     epoch: Epoch,
     out: &mut [Option<&'g Rule>],
 ) {
-    let all = (0..out.len() as u8).collect();
-    lookup_pending(tuples, all, key, epoch, out);
+    let mut all = (0..out.len() as u8).collect();
+    lookup_pending(tuples, &mut all, key, epoch, out);
 }
 
 /// [`lookup_tuples`] for some packets of a burst.
 #[inline(always)]
 fn lookup_pending<'k, 'g, K: Words + 'k>(
     tuples: &'g [TupleEntry],
-    mut pending: SmallVec<[u8; LOOKUP_MAX]>,
+    pending: &mut SmallVec<[u8; LOOKUP_MAX]>,
     key: &impl Fn(usize) -> &'k K,
     epoch: Epoch,
     out: &mut [Option<&'g Rule>],
@@ -533,18 +533,18 @@ fn lookup_pending<'k, 'g, K: Words + 'k>(
         }
         let tuple = entry.tuple.view();
         if entry.single || tuple.is_large() {
-            lookup_admitted(entry, &pending, key, epoch, out);
+            lookup_admitted(entry, pending, key, epoch, out);
             continue;
         }
-        for index in &pending {
+        for index in &*pending {
             let hash = tuple.hash(key(usize::from(*index)));
             hashes[usize::from(*index)] = hash;
             tuple.prefetch(hash);
         }
-        for index in &pending {
+        for index in &*pending {
             tuple.prefetch_rule(hashes[usize::from(*index)]);
         }
-        for index in &pending {
+        for index in &*pending {
             let at = usize::from(*index);
             if let Some(rule) = tuple.find(hashes[at], key(at), epoch)
                 && out[at].is_none_or(|best| best.spec.priority < rule.spec.priority)

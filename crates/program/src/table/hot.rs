@@ -105,9 +105,10 @@ fn patterns(entries: &[LinearEntry]) -> Option<Box<[Pattern]>> {
     entries.iter().map(pattern).collect()
 }
 
-/// The bits in which each of a few tuples' rules agree as patterns over the hot words.
+/// The bits in which each of a few tuples' rules agree as patterns over the hot words. One tuple is looked up by all packets anyway, most of the time.
 fn gates(tuples: &[TupleEntry]) -> Option<Box<[Pattern]>> {
-    if tuples.len() > GATES_MAX {
+    let one = matches!(tuples, [only] if !only.single);
+    if one || tuples.len() > GATES_MAX {
         return None;
     }
     let gate = |entry: &TupleEntry| {
@@ -193,7 +194,7 @@ impl<'g> Patterned<'g> {
                 from = from.min(at);
             }
         }
-        lookup_pending(&tuples[from..], pending, &|at| &keys[at], epoch, out);
+        lookup_pending(&tuples[from..], &mut pending, &|at| &keys[at], epoch, out);
     }
 }
 

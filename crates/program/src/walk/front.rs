@@ -133,7 +133,9 @@ impl<F: Frame> Engine<F> {
         let found = &found[..read.count];
         let matched = found.iter().filter(|rule| rule.is_some()).count();
         (burst.bridge).count_hot(0, read.count, matched, burst.guard);
-        prefetch_ahead(burst, found);
+        if burst.counters.are_many() {
+            prefetch_ahead(burst, found);
+        }
         let address = |at: usize| found[at].map(std::ptr::from_ref);
         let met = Met {
             count: read.count,
