@@ -109,14 +109,14 @@ impl<F: Frame + 'static> Datapath<F> {
         let mut totals = port.queues.totals(sent.tx_packets, sent.tx_bytes);
         let policer = port.policing.egress.as_deref();
         for (number, counts) in policer.map(PortPolicer::totals).into_iter().flatten() {
-            if let Some(queue) = totals.iter_mut().find(|queue| queue.queue == number) {
+            if let Some(queue) = queue_of(&mut totals, number) {
                 (queue.packets, queue.bytes) = (counts.packets, counts.bytes);
                 queue.errors = counts.dropped;
             }
         }
         let shaped = port.shaped.as_ref().map(|shaped| shaped.totals());
         for (number, counts) in shaped.into_iter().flatten() {
-            if let Some(queue) = totals.iter_mut().find(|queue| queue.queue == number) {
+            if let Some(queue) = queue_of(&mut totals, number) {
                 (queue.packets, queue.bytes) = (counts.packets, counts.bytes);
                 queue.errors = counts.dropped_packets();
             }
@@ -152,4 +152,10 @@ impl<F: Frame + 'static> Datapath<F> {
             watch,
         }))
     }
+}
+
+/// The queue of this number, of totals that are in the order of numbers.
+fn queue_of(totals: &mut [QueueTotals], number: u32) -> Option<&mut QueueTotals> {
+    let at = totals.binary_search_by_key(&number, |queue| queue.queue);
+    at.ok().map(|at| &mut totals[at])
 }

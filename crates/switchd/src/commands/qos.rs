@@ -150,6 +150,15 @@ fn shaper(switch: &Switch, port: &Port, spec: &PortSpec, lines: &mut Lines) {
             Ok(Ok(totals)) => totals.into_iter().collect(),
             _ => HashMap::new(),
         };
+    if spec
+        .queues
+        .iter()
+        .any(|queue| queue.max_latency_ns.is_some())
+    {
+        let late = switch.with_datapath(|datapath| datapath.late_sent(port.id));
+        let late = late.ok().and_then(Result::ok);
+        lines.add("late_sent", late.unwrap_or(0));
+    }
     let line = line_of(port, spec);
     let queues: BTreeMap<u32, &QueueSpec> = spec
         .queues

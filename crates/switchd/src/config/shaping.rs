@@ -23,6 +23,8 @@ const DEFAULT_RATE: u64 = 10_000_000_000;
 const FRAME: u64 = 1514 * 8;
 /// Packets that wait at a port at most: they hold buffers that all ports share.
 const PORT_PACKETS: u32 = 4096;
+/// So many wait at a port of very many queues, of which each should find room for two.
+const MANY_PACKETS: u32 = 16_384;
 /// Packets, and bytes of packets of 1514, that wait in a queue that says nothing else.
 const QUEUE_PACKETS: u32 = 1000;
 /// Packets are marked when they have waited so long in a queue with `ecn` and no bound.
@@ -73,10 +75,10 @@ fn port(qos: &vswitch::QoS) -> Result<PortSpec, String> {
     let options = &qos.other_config;
     let rate = number(options, "max-rate")?.unwrap_or(DEFAULT_RATE);
     let mut port = PortSpec::new(rate);
-    // A millisecond's worth of lateness is made good by the slack; the burst is what the user says.
     port.burst = number(options, "burst")?.unwrap_or(0).max(FRAME);
     port.overhead = small(options, "overhead", spec::MAX_OVERHEAD as u32)?.unwrap_or(0) as i32;
-    port.limit_packets = PORT_PACKETS;
+    let pairs = (2 * qos.queues.len()).min(MANY_PACKETS as usize) as u32;
+    port.limit_packets = PORT_PACKETS.max(pairs);
     port.flows = if qos.queues.len() > 4096 { 4 } else { 64 };
     for (number, row) in &qos.queues {
         let number = super::qos::queue_number(*number)?;

@@ -1,0 +1,106 @@
+"""Slices beside each other, by counts: floods leave others room, many queues at once, TCP's large frames in a narrow slice and in a wide one."""
+import re
+
+from harness import OPEN_VSWITCH, Skip, check, equal, ethernet, switchd_command, test, wait_for
+
+
+def port_with_queues(switch, port, rate, queues):
+    """Gives a port a QoS with these queues: {number: {key: value}}."""
+    words = ["--", "set", "Port", port, "qos=@qos", "--", "--id=@qos", "create", "QoS", "type=linux-htb", f"other-config:max-rate={rate}",
+             "queues=" + ",".join(f"{number}=@q{number}" for number in queues)]
+    for number, queue in queues.items():
+        words += ["--", f"--id=@q{number}", "create", "Queue", *[f"other-config:{key.replace('_', '-')}={value}" for key, value in queue.items()]]
+    switch.vsctl(*words)
+    wait_for("the queues are there", lambda: len(stats(switch)) >= len(queues))
+
+
+def stats(switch, port="2"):
+    """{queue: (packets, bytes, errors)} of a port."""
+    text = switch.ofctl("queue-stats", "br0", port)
+    return {int(queue): (int(packets), int(octets), int(errors)) for queue, octets, packets, errors in re.findall(r"queue (\d+): bytes=(\d+), pkts=(\d+), errors=(\d+)", text)}
+
+
+def no_other_daemon():
+    """Open vSwitch has no such ports."""
+    if switchd_command()[0] == OPEN_VSWITCH:
+        raise Skip("Open vSwitch's userspace datapath does not shape kernel interfaces")
+
+
+def raw_hosts(lab, queues):
+    """A switch with two hosts; a frame to 02:00:00:01:hh:ll goes to queue 0xhhll of the second."""
+    no_other_daemon()
+    switch = lab.switch()
+    switch.bridge("br0", "fail_mode=secure")
+    sockets = []
+    for number in (1, 2):
+        host = lab.namespace(f"h{number}").quiet()
+        switch.pair(host, f"p{number}")
+        switch.port(f"p{number}", f"ofport_request={number}")
+        sockets.append(host.raw())
+    switch.flows(*[f"in_port=1,dl_dst={station(queue)},actions=set_queue:{queue},output:2" for queue in queues], "priority=0,actions=drop")
+    return switch, *sockets
+
+
+def station(queue):
+    return f"02:00:00:01:{queue >> 8:02x}:{queue & 255:02x}"
+
+
+def frame(queue, size=1000):
+    return ethernet(station(queue), "02:00:00:00:00:01", 0x88b5, bytes(size - 14))
+
+
+@test(timeout=90)
+def a_flood_leaves_other_queues_room(lab):
+    """Queues that are flooded fill what a port can hold, and another one still finds room for its own."""
+    flooded = range(1, 7)
+    switch, one, _ = raw_hosts(lab, [*flooded, 7])
+    port_with_queues(switch, "p2", 1000000000, {**{queue: {"min_rate": 10000, "max_rate": 10000, "limit_packets": 1000} for queue in flooded}, 7: {"min_rate": 100000, "max_rate": 100000}})
+    for _ in range(1000):
+        one.send(*(frame(queue) for queue in flooded))
+    # What a queue has not let go or dropped waits in it.
+    wait_for("the port is full", lambda: sum(stats(switch)[queue][2] for queue in flooded) > 1000)
+    one.send(*(frame(7) for _ in range(20)))
+    wait_for("the quiet queue sends all", lambda: stats(switch)[7][0] == 20, 20)
+    equal(stats(switch)[7][2], 0, "what the quiet queue has lost")
+
+
+@test(timeout=90)
+def a_thousand_queues_send_what_each_got(lab):
+    """Each frame is counted in its own queue, of as many as there are."""
+    queues = range(1, 1001)
+    switch, one, two = raw_hosts(lab, queues)
+    port_with_queues(switch, "p2", 1000000000, {queue: {"min_rate": 500000, "max_rate": 1000000} for queue in queues})
+    one.send(*(frame(queue, 200) for queue in queues))
+    equal(sorted(data[:6].hex(":") for data in two.receive(10, until=len(queues))), sorted(station(queue) for queue in queues), "what arrived")
+    wait_for("each is counted", lambda: all(stats(switch)[queue] == (1, 200, 0) for queue in queues))
+
+
+def transfer(lab, switch, rate, **queue):
+    """TCP through a slice, hosts with large frames and open checksums; (packets, bytes) of its queue."""
+    port_with_queues(switch, "p2", 40000000000, {0: {"priority": 0}, 1: {"min_rate": rate, "max_rate": rate, **queue}})
+    before = stats(switch)[1]
+    source, target = lab.hosts
+    source.reaches("10.0.0.2")
+    source.iperf("10.0.0.2", seconds=1)
+    equal(target.checksum_errors(), {}, "checksum errors")
+    after = stats(switch)[1]
+    return after[0] - before[0], after[1] - before[1]
+
+
+@test(timeout=90)
+def large_frames_are_cut_where_they_would_be_in_the_way(lab):
+    """In a narrow slice a frame of 64 KiB goes segment by segment, in a wide one whole; the stream is the same."""
+    no_other_daemon()
+    switch = lab.switch()
+    switch.bridge("br0", "fail_mode=secure")
+    lab.hosts = []
+    for number in (1, 2):
+        host = lab.namespace(f"h{number}").quiet()
+        switch.link(host, f"p{number}", "eth0", f"ofport_request={number}", ip=f"10.0.0.{number}/24")
+        lab.hosts.append(host)
+    lab.hosts[1].start(["iperf3", "-s"], "iperf3.out")
+    switch.flows("in_port=1,actions=set_queue:1,output:2", "in_port=2,actions=output:1")
+    packets, octets = transfer(lab, switch, 20000000, max_latency_us=20000)
+    check(packets > 100 and octets / packets <= 1514, f"{octets} bytes in {packets} packets of a narrow slice")
+    packets, octets = transfer(lab, switch, 20000000000)
+    check(octets / packets > 1514, f"{octets} bytes in {packets} packets of a wide slice")
