@@ -1,0 +1,62 @@
+"""How long packets wait: what a running queue says of itself, metrics, and predictions from numbers."""
+import json
+import os
+import random
+import time
+
+from harness import Skip, check, equal, run, test, wait_for
+from test_g_slicing import frame, shape, some_hosts
+
+
+def send_unevenly(host, packets):
+    """Packets of 996 bytes at some 60% of 8 Mbit/s, a few at a time."""
+    chance = random.Random(1)
+    while packets > 0:
+        some = min(packets, chance.randint(1, 6))
+        host.send(*(frame(number) for number in range(some)))
+        packets -= some
+        time.sleep(some * 0.001 / 0.6)
+
+
+@test(timeout=90)
+def queues_forecast_their_waits(lab):
+    """`qos/predict` watches a queue once asked, then forecasts from what came; metrics show the same; bad questions have answers."""
+    switch, one, _ = some_hosts(lab)
+    shape(switch, 1000000000, min_rate=8000000, max_rate=8000000)
+    check("watched from now on" in switch.appctl("qos/predict", "p2", "1"), "it begins when somebody asks")
+    send_unevenly(one, 1500)
+    wait_for("all have left", lambda: json.loads(switch.appctl("qos/predict", "--json", "p2", "1"))[0]["packets"] == 1500)
+    text = switch.appctl("qos/predict", "p2", "1")
+    for words in ("came: 1500 packets", "utilization:", "waited:"):
+        check(words in text, f"{words} in {text}")
+    told = json.loads(switch.appctl("qos/predict", "--json", "p2", "1"))[0]["told"]
+    wait, seen = told["forecast"]["wait"], told["waited"]["mean"]
+    check(wait["low"] <= seen <= wait["high"], f"what was seen, {seen}, lies in what is forecast: {wait}")
+    metrics = switch.appctl("sluice/metrics")
+    for line in ('sluice_queue_sent_packets_total{port="p2",queue="1"} 1500', 'sluice_queue_wait_seconds_count{port="p2",queue="1"} 1500', 'reason="over_bound"', 'sluice_queue_utilization{port="p2",queue="1"}', 'sluice_queue_prediction_cannot_tell{port="p2",queue="1"}'):
+        check(line in metrics, f"{line} in {metrics}")
+    for words in (("qos/predict", "nothing"), ("qos/predict", "p1"), ("qos/predict", "p2", "9"), ("qos/predict", "p2", "x")):
+        check(words[-1] in switch.appctl(*words, ok=False).stderr, f"{words} is refused by name")
+
+
+@test(timeout=30)
+def predictions_from_numbers(lab):
+    """`sluice predict` knows the paper's figures, and refuses nonsense by name."""
+    if lab.is_ovs:
+        raise Skip("a command of Sluice's")
+    sluice = os.path.join(os.path.dirname(lab.switchd[0]), "sluice")
+
+    def predict(*words, ok=True):
+        done = run([sluice, "predict", *words], ok=ok)
+        return done.stdout if ok else done.stderr
+
+    queue = ["queue", "--rate", "500M", "--load", "98%", "--size", "1500", "--group", "16"]
+    answer = json.loads(predict(*queue, "--model", "paper", "--json"))
+    check(abs(answer["forecast"]["wait"]["value"] - 0.0192) < 1e-5, answer)
+    check("cannot tell" in predict(*queue, "--error", "2.5%"), "1 - rho is inside the error")
+    plans = json.loads(predict("message", "--rate", "192M", "--group", "16", "--plan", "20", "--plan", "7|8|5", "--plan", "15+5", "--work", "500us", "--json"))["plans"]
+    equal(min(plans, key=lambda plan: plan["done"])["plan"], "15+5", "the best plan")
+    check("end to end" in predict("path", "--hop", "queue:rate=100M,offered=50M", "--hop", "link:rate=1G,delay=5us"), "a way")
+    check("ovs-vsctl -- set port p1" in predict("place", "--task", "a:rate=1M,latency=5ms", "--port", "p1:rate=100M"), "a placement")
+    for words in (["queue", "--rate", "-5"], ["path", "--hop", "tunnel:"], ["message", "--rate", "1M", "--group", "0", "--data", "1", "--command", "1"], ["place", "--task", "a:rate=1G,latency=1us", "--port", "p1:rate=1M"]):
+        check(predict(*words, ok=False).strip() != "", f"{words} are refused")
