@@ -3,8 +3,10 @@ import json
 import os
 import random
 import time
+import urllib.error
+import urllib.request
 
-from harness import Skip, check, equal, run, test, wait_for
+from harness import Skip, check, equal, inside, run, test, wait_for
 from test_g_slicing import frame, shape, some_hosts
 
 
@@ -37,6 +39,32 @@ def queues_forecast_their_waits(lab):
         check(line in metrics, f"{line} in {metrics}")
     for words in (("qos/predict", "nothing"), ("qos/predict", "p1"), ("qos/predict", "p2", "9"), ("qos/predict", "p2", "x")):
         check(words[-1] in switch.appctl(*words, ok=False).stderr, f"{words} is refused by name")
+
+
+def fetch(switch, path):
+    try:
+        # Whatever proxy the environment names.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with inside(switch.namespace), opener.open(f"http://127.0.0.1:19464{path}", timeout=3) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, ""
+    except OSError:
+        return None, ""
+
+
+@test(timeout=60)
+def metrics_are_served_where_asked(lab):
+    """Nothing listens until the configuration says where; then `/metrics` and nothing else is answered, until it says otherwise."""
+    switch, _, _ = some_hosts(lab)
+    shape(switch, 1000000000, min_rate=8000000)
+    switch.namespace.run("ip link set lo up")
+    equal(fetch(switch, "/metrics")[0], None, "nothing listens at first")
+    switch.vsctl("set", "Open_vSwitch", ".", "other_config:sluice-metrics=19464")
+    wait_for("metrics are served", lambda: 'sluice_queue_min_rate_bits{port="p2",queue="1"} 8000000' in fetch(switch, "/metrics")[1])
+    equal(fetch(switch, "/else")[0], 404, "another path")
+    switch.vsctl("remove", "Open_vSwitch", ".", "other_config", "sluice-metrics")
+    wait_for("nothing listens any more", lambda: fetch(switch, "/metrics")[0] is None)
 
 
 @test(timeout=30)
