@@ -3,8 +3,10 @@
 //! A local veth sends frames whose checksum is still to be filled in, TCP frames of 64 KiB, and VLAN tags beside the
 //! bytes. With `PACKET_VNET_HDR` the first two arrive with a header that says so, and leave again with one, so a frame from one
 //! kernel interface to another is never segmented; with `PACKET_AUXDATA` the tag arrives too and is put back into the
-//! bytes. What this switch sends is not received again (`PACKET_IGNORE_OUTGOING`). The host's own stack goes on seeing what arrives, as with Open
+//! bytes. Frames of the common size arrive in memory shared with the kernel ([`ring`]), longer ones by `recvmmsg`. What this switch sends is not received again (`PACKET_IGNORE_OUTGOING`). The host's own stack goes on seeing what arrives, as with Open
 //! vSwitch.
+
+mod ring;
 
 use crate::descriptor::Descriptor;
 use crate::egress;
@@ -20,6 +22,7 @@ use crate::{Eal, Mac, OpenPort, PortControl, PortInfo};
 use libc::{c_int, c_void, iovec, mmsghdr};
 use packet::frame::Frame;
 use packet::io::{BURST, QueueDrops, RxQueue, TxOutcome, TxQueue};
+use ring::{Next, PacketRing};
 use std::cell::Cell;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -86,8 +89,9 @@ pub(crate) fn open(eal: &Eal, spec: &PortSpec) -> Result<OpenPort, Error> {
             what: "an interface that is not Ethernet".into(),
         });
     }
-    let socket = Arc::new(Descriptor::new(receiver(link.ifindex).map_err(failed)?));
-    let rx = KernelRx::new(socket.clone(), eal.pool()?);
+    let (socket, ring) = receiver(link.ifindex).map_err(failed)?;
+    let socket = Arc::new(Descriptor::new(socket));
+    let rx = KernelRx::new(socket.clone(), ring, eal.pool()?);
     let mut control = Box::new(KernelControl {
         interface: Interface::new(&spec.name, links, &link),
         socket,
@@ -140,8 +144,13 @@ fn bind(fd: &OwnedFd, ifindex: u32, protocol: u16) -> Result<(), c_int> {
     if code == 0 { Ok(()) } else { Err(last_errno()) }
 }
 
-fn receiver(ifindex: u32) -> Result<OwnedFd, c_int> {
+/// A socket that receives what comes in by an interface, with a ring where the kernel has memory for one.
+fn receiver(ifindex: u32) -> Result<(OwnedFd, Option<PacketRing>), c_int> {
     let fd = packet_socket()?;
+    let ring = PacketRing::new(&fd);
+    if let Err(errno) = &ring {
+        tracing::warn!(target: "netdev_linux", "no shared memory for received packets ({}): each is fetched by a system call", crate::describe(*errno));
+    }
     set_option(&fd, libc::SOL_PACKET, PACKET_AUXDATA, &1)?;
     set_option(&fd, libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1)?;
     set_option(&fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &RECEIVE_BUFFER)?;
@@ -153,7 +162,7 @@ fn receiver(ifindex: u32) -> Result<OwnedFd, c_int> {
     };
     set_option(&fd, libc::SOL_PACKET, PACKET_ADD_MEMBERSHIP, &promiscuous)?;
     bind(&fd, ifindex, libc::ETH_P_ALL as u16)?;
-    Ok(fd)
+    Ok((fd, ring.ok()))
 }
 
 fn sender(ifindex: u32) -> Result<OwnedFd, c_int> {
@@ -165,6 +174,7 @@ fn sender(ifindex: u32) -> Result<OwnedFd, c_int> {
 
 struct KernelRx {
     socket: Arc<Descriptor>,
+    ring: Option<PacketRing>,
     pool: Pool,
     slots: Box<[Slot; BURST]>,
     parts: Box<[[iovec; 3]; BURST]>,
@@ -179,9 +189,10 @@ struct KernelRx {
 unsafe impl Send for KernelRx {}
 
 impl KernelRx {
-    fn new(socket: Arc<Descriptor>, pool: Pool) -> KernelRx {
+    fn new(socket: Arc<Descriptor>, ring: Option<PacketRing>, pool: Pool) -> KernelRx {
         KernelRx {
             socket,
+            ring,
             pool,
             slots: Box::new(std::array::from_fn(|_| Slot::new())),
             parts: Box::new(
@@ -199,9 +210,9 @@ impl KernelRx {
         }
     }
 
-    /// Points the message headers at free buffers; returns for how many there were some.
-    fn get_ready(&mut self) -> usize {
-        for index in 0..BURST {
+    /// Points the first `count` message headers at free buffers; returns for how many there were some.
+    fn get_ready(&mut self, count: usize) -> usize {
+        for index in 0..count {
             let Some(parts) = self.slots[index].parts(&self.pool) else {
                 return index;
             };
@@ -212,7 +223,7 @@ impl KernelRx {
             header.msg_control = self.ancillary[index].0.as_mut_ptr().cast();
             header.msg_controllen = std::mem::size_of::<Ancillary>();
         }
-        BURST
+        count
     }
 
     /// Takes frame `index` out of its slot.
@@ -251,15 +262,7 @@ fn tag_beside(header: &libc::msghdr) -> Option<(u16, u16)> {
                     >= libc::CMSG_LEN(std::mem::size_of::<AuxData>() as u32) as usize
             {
                 let data: AuxData = libc::CMSG_DATA(message).cast::<AuxData>().read_unaligned();
-                if data.status & TP_STATUS_VLAN_VALID == 0 {
-                    return None;
-                }
-                let tpid = if data.status & TP_STATUS_VLAN_TPID_VALID != 0 {
-                    data.vlan_tpid
-                } else {
-                    TPID_DEFAULT
-                };
-                return Some((tpid, data.vlan_tci));
+                return tag(data.status, data.vlan_tci, data.vlan_tpid);
             }
             message = libc::CMSG_NXTHDR(header, message);
         }
@@ -267,14 +270,31 @@ fn tag_beside(header: &libc::msghdr) -> Option<(u16, u16)> {
     None
 }
 
-impl RxQueue<Mbuf> for KernelRx {
-    fn receive(&mut self, out: &mut Vec<Mbuf>) -> usize {
-        if self.socket.is_shut() {
-            return 0;
-        }
-        let ready = self.get_ready();
+/// The tag that a status speaks of, as protocol and content.
+fn tag(status: u32, tci: u16, tpid: u16) -> Option<(u16, u16)> {
+    if status & TP_STATUS_VLAN_VALID == 0 {
+        return None;
+    }
+    let known = status & TP_STATUS_VLAN_TPID_VALID != 0;
+    Some((if known { tpid } else { TPID_DEFAULT }, tci))
+}
+
+/// What a fetch from the socket's queue has come to.
+enum Fetched {
+    /// So many messages, good and bad.
+    Messages(usize),
+    /// One that was of no use and is gone.
+    Lost,
+    /// Nothing; with the error, if it was one.
+    Nothing(c_int),
+}
+
+impl KernelRx {
+    /// Fetches up to `most` frames from the socket's queue.
+    fn fetch(&mut self, most: usize, out: &mut Vec<Mbuf>) -> Fetched {
+        let ready = self.get_ready(most.min(BURST));
         if ready == 0 {
-            return 0;
+            return Fetched::Nothing(libc::ENOBUFS);
         }
         // SAFETY: `ready` headers point at writable parts that live in self.
         let got = unsafe {
@@ -288,19 +308,111 @@ impl RxQueue<Mbuf> for KernelRx {
         };
         if got < 0 {
             // EINVAL is a frame that a virtio-net header cannot describe (SCTP segmentation, tunnels): the kernel dropped it.
-            if last_errno() == libc::EINVAL {
-                self.malformed += 1;
-            }
-            return 0;
+            return match last_errno() {
+                libc::EINVAL => {
+                    self.malformed += 1;
+                    Fetched::Lost
+                }
+                errno => Fetched::Nothing(errno),
+            };
         }
-        let before = out.len();
         for index in 0..got as usize {
             match self.take(index) {
                 Ok(frame) => out.push(frame),
                 Err(refused) => self.count(refused),
             }
         }
+        Fetched::Messages(got as usize)
+    }
+
+    /// Takes up to a burst of frames from the ring and, where it says that they are there, from the queue.
+    fn receive_by_ring(&mut self, out: &mut Vec<Mbuf>) {
+        let mut left = BURST;
+        while let Some(ring) = &self.ring
+            && left > 0
+        {
+            let used = match ring.next() {
+                Next::Nothing => return,
+                Next::Frame { header, bytes, tag } => {
+                    match self.unpack(&header, bytes, tag) {
+                        Ok(frame) => out.push(frame),
+                        Err(refused) => self.count(refused),
+                    }
+                    1
+                }
+                Next::Queued => {
+                    let most = ring.queued(left);
+                    match self.fetch(most, out) {
+                        Fetched::Messages(count) => count,
+                        // Where the queue is empty the frame has got lost.
+                        Fetched::Lost | Fetched::Nothing(libc::EAGAIN) => 1,
+                        // The frame is still there: another time.
+                        Fetched::Nothing(_) => return,
+                    }
+                }
+                Next::Cut => {
+                    self.missed.set(self.missed.get() + 1);
+                    1
+                }
+            };
+            if let Some(ring) = &mut self.ring {
+                ring.give_back(used);
+            }
+            left -= used.min(left);
+        }
+    }
+
+    /// A frame of what lies in a slot.
+    fn unpack(
+        &self,
+        header: &[u8; vnet::LENGTH],
+        bytes: &[u8],
+        tag: Option<(u16, u16)>,
+    ) -> Result<Mbuf, Refused> {
+        let offload = vnet::decode(header, bytes.len()).ok_or(Refused::Malformed)?;
+        let mut frame = self.pool.frame(bytes).ok_or(Refused::NoBuffer)?;
+        frame.set_offload(offload);
+        match tag {
+            Some((tpid, tci)) if !vector::insert_tag(&mut frame, tpid, tci) => {
+                Err(Refused::Malformed)
+            }
+            _ => Ok(frame),
+        }
+    }
+}
+
+impl RxQueue<Mbuf> for KernelRx {
+    fn receive(&mut self, out: &mut Vec<Mbuf>) -> usize {
+        if self.socket.is_shut() {
+            return 0;
+        }
+        let before = out.len();
+        if self.ring.is_some() {
+            self.receive_by_ring(out);
+        } else {
+            self.fetch(BURST, out);
+        }
         out.len() - before
+    }
+
+    fn is_costly(&self) -> bool {
+        self.ring.is_none()
+    }
+
+    fn disarm(&mut self) {
+        // An error of the interface (it went down) makes the socket readable until somebody asks for it, which to look at the ring does not.
+        let mut error: c_int = 0;
+        let mut length = std::mem::size_of_val(&error) as libc::socklen_t;
+        // SAFETY: the number is writable for the length given.
+        unsafe {
+            libc::getsockopt(
+                self.socket.number(),
+                libc::SOL_SOCKET,
+                libc::SO_ERROR,
+                std::ptr::from_mut(&mut error).cast::<c_void>(),
+                &mut length,
+            )
+        };
     }
 
     fn wait_fd(&self) -> Option<RawFd> {
