@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Kernel interfaces: packets from veth to veth, and TCP from namespace to namespace.
 
-    bench/kernel.py [--case packets|tcp] [--rounds 3] [--seconds 3] [--daemon LABEL=COMMAND]... [--json FILE]
+    bench/kernel.py [--case packets|tcp|guest] [--rounds 3] [--seconds 3] [--daemon LABEL=COMMAND]... [--json FILE]
 
 Each daemon (and the Linux bridge) has two veth pairs whose other ends are in namespaces of their own, with the kernel's defaults: offloads on.
 
@@ -10,6 +10,8 @@ Each daemon (and the Linux bridge) has two veth pairs whose other ends are in na
              place of ordinary ones ("-" where it has no such type)
     tcp      iperf3, one connection and then four, Gbit/s; and the share of a core that the daemon used. Large frames and unfinished checksums
              pass through where a switch can carry them
+    guest    iperf3 between a QEMU guest (emulated, so it is what limits) on a vhost-user port and a namespace, both ways, Gbit/s; only where asked for, as it needs
+             3.2 GiB that can become huge pages and the images that scripts/setup makes
 
 Needs root and two cores with nothing else to do.
 """
@@ -19,11 +21,12 @@ import signal
 import sys
 import time
 
-from contender import Contender, Results, contender, contenders, figure, harness, machine, parser, run, stderr, table
+from contender import HUGE_PAGES as DPDK_PAGES, Contender, Results, contender, contenders, figure, harness, machine, parser, run, stderr, table
+from guest import Guest
 
 BRIDGE = "Linux bridge"
 HUGE_PAGES = 128
-# Where testpmd's packets go to: no host's own address, so that the kernel drops them early.
+# Where packets go to: no host's own address, so that the kernel drops them early.
 PEER = "02:00:00:00:00:09"
 SENDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "live_frames.py")
 
@@ -114,6 +117,23 @@ def tcp(results, label, switch, source, target, seconds):
     server.wait(10)
 
 
+def guest(lab, results, label, command, seconds):
+    """iperf3 from a namespace to a guest and back."""
+    with contender(lab, label, command, kind=Daemon, bridge=()) as switch:
+        path = f"{switch.directory}/guest.sock"
+        peer = Guest(lab, f"guest{len(lab.programs)}", path, ip="10.9.0.1/24")
+        switch.port("vm1", "type=dpdkvhostuserclient", f"options:vhost-server-path={path}")
+        host = lab.namespace(f"g{len(lab.programs)}").quiet()
+        switch.link(host, f"p{len(lab.programs)}", "eth0", ip="10.9.0.2/24")
+        peer.wait_ready()
+        host.reaches("10.9.0.1")
+        for name, direction in (("namespace to guest", []), ("guest to namespace", ["-R"])):
+            report = host.iperf("10.9.0.1", *direction, seconds=max(1, int(seconds)))
+            results.add(f"{name}, Gbit/s", label, report["end"]["sum_received"]["bits_per_second"] / 1e9)
+        peer.process.kill()
+        peer.process.wait()
+
+
 def one(lab, results, label, switch, options):
     """One contender with ordinary ports."""
     source, target = hosts(lab, switch, len(lab.programs))
@@ -147,8 +167,12 @@ def work(options, daemons):
     def measured(lab):
         results = Results(options.json)
         for number in range(options.rounds):
-            one(lab, results, BRIDGE, LinuxBridge(lab, number), options)
+            if options.case != "guest":
+                one(lab, results, BRIDGE, LinuxBridge(lab, number), options)
             for label, command in daemons.items():
+                if options.case == "guest":
+                    guest(lab, results, label, command, options.seconds)
+                    continue
                 with contender(lab, label, command, kind=Daemon, dpdk=False, bridge=()) as switch:
                     one(lab, results, label, switch, options)
                 if options.case in (None, "packets"):
@@ -162,10 +186,10 @@ def work(options, daemons):
 
 def main():
     options = parser(__doc__)
-    options.add_argument("--case", choices=["packets", "tcp"])
+    options.add_argument("--case", choices=["packets", "tcp", "guest"])
     options = options.parse_args()
     daemons = contenders(options)
-    run(work(options, daemons), daemons, HUGE_PAGES)
+    run(work(options, daemons), daemons, DPDK_PAGES + 200 if options.case == "guest" else HUGE_PAGES)
 
 
 if __name__ == "__main__":
