@@ -289,7 +289,8 @@ def queues_are_told(lab):
     switch.flows("in_port=1,dl_type=0x88b5,actions=enqueue:2:3")
     one.send(*(frame(1000, number) for number in range(5)))
     equal(len(two.receive(5, until=5)), 5, "packets")
-    text = switch.appctl("qos/show", "p2")
+    # Waits stand there once statistics have been written.
+    text = re.sub("  latency-us: .*\n", "", switch.appctl("qos/show", "p2"))
     zero = "  tx_packets: 0\n  tx_bytes: 0\n  tx_errors: 0\n"
     promise = re.search(r"promised-latency-us: (\d+)", text)
     check(promise and 3000 < int(promise[1]) < 4000, text)
@@ -307,3 +308,27 @@ def queues_are_told(lab):
     shape(switch, "p2", "linux-noop", [], [(1, [])])
     equal(switch.appctl("qos/show", "p2"), "QoS: p2 linux-noop\n", "linux-noop")
     equal(switch.ofctl("queue-stats", "br0", "2").split(": ", 1)[1], "0 queues\n", "queues of linux-noop")
+
+
+@test(timeout=60)
+def waits_are_told(lab):
+    """Port.status says how long packets of measured queues have waited, p50, p99 and the longest, and none longer than promised; then nothing, where none leave."""
+    only_sluice()
+    switch, one, two = two_hosts(lab)
+    switch.vsctl("set", "Open_vSwitch", ".", "other_config:stats-update-interval=5000")
+    shape(switch, "p2", "linux-htb", ["max-rate=100000000"], [(1, ["max-rate=4000000", "max-latency-us=60000"]), (2, []), (3, ["max-rate=4000000", "measure-latency=true"])])
+    switch.flows("in_port=1,dl_type=0x88b5,dl_vlan=0xffff,actions=enqueue:2:1,enqueue:2:2,enqueue:2:3")
+
+    def told():
+        """Sends a few packets, and reads what is said of them."""
+        one.send(*(frame(1000, number) for number in range(20)))
+        return switch.get("Port", "p2", "status")
+    wait_for("two queues are told", lambda: {"queue-1-latency-us", "queue-3-latency-us"} == set(told()), 30)
+    for text in switch.get("Port", "p2", "status").values():
+        found = re.fullmatch(r"p50=([\d.]+) p99=([\d.]+) max=([\d.]+) packets=(\d+)", text)
+        check(found, text)
+        median, p99, longest, packets = map(float, found.groups())
+        check(0 <= median <= p99 <= longest and packets > 0, text)
+    shown = switch.appctl("qos/show", "p2")
+    equal(len(re.findall(r"^  latency-us: p50=", shown, re.M)), 2, f"queues with waits in {shown}")
+    wait_for("nothing is told where nothing leaves", lambda: switch.get("Port", "p2", "status") == {}, 30)

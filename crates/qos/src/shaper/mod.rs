@@ -25,6 +25,7 @@ mod prefetch;
 mod ring;
 pub mod spec;
 mod tree;
+pub mod waits;
 pub mod watch;
 mod wheel;
 

@@ -247,6 +247,8 @@ pub(crate) struct Cell {
     waited_squared: Sum,
     at_once: Count,
     waits: Spread,
+    /// Of the waits since somebody took it.
+    longest_ns: AtomicU64,
     /// When the last packet left, while others waited; 0 where none did.
     left_ns: Count,
     left_bytes: Count,
@@ -298,6 +300,9 @@ impl Cell {
         self.waited_squared.add(waited_ns as f64 * waited_ns as f64);
         self.at_once.add(u64::from(waited_ns == 0));
         self.waits.add(waited_ns);
+        if waited_ns > self.longest_ns.load(Ordering::Relaxed) {
+            self.longest_ns.store(waited_ns, Ordering::Relaxed);
+        }
         let present = &self.batches.present;
         present.sent.add(1);
         present.waited_ns.add(waited_ns);
@@ -421,6 +426,12 @@ impl Watch {
         let cells = self.cells.get_or_init(none);
         cells[place].get_or_init(Box::default);
         true
+    }
+
+    /// The longest wait since this was asked last; none where nobody watches.
+    pub fn take_longest(&self, place: usize) -> Option<u64> {
+        let cell = self.of(place)?;
+        Some(cell.longest_ns.swap(0, Ordering::Relaxed))
     }
 
     /// What was seen of the queue at this place; none where nobody has asked.

@@ -2,7 +2,7 @@
 
 use super::{Answer, Commands, bridges, has_interface};
 use crate::config::qos::{Shape, TYPES};
-use crate::switch::{Port, Switch};
+use crate::switch::{Port, Switch, latency};
 
 use ::qos::policer::{PolicerSpec, Profile, Rates};
 use ::qos::shaper::{DROP_REASONS, Line, PortSpec, QueueSpec, QueueTotals};
@@ -179,6 +179,9 @@ fn shaper(switch: &Switch, port: &Port, spec: &PortSpec, lines: &mut Lines) {
         if let Some(done) = totals.get(&number) {
             lines.sent(done.packets, done.bytes, done.dropped_packets());
             waiting(queue, done, lines);
+        }
+        if let Some(waits) = port.latencies.of(number) {
+            lines.add("latency-us", latency::describe(&waits));
         }
     }
 }

@@ -45,6 +45,8 @@ pub struct Qos {
     pub shape: Shape,
     /// The numbers of tenants, by their names.
     pub tenants: BTreeMap<String, u32>,
+    /// The numbers of queues whose packets' waits are measured.
+    pub measured: Vec<u32>,
     /// Why the row that is there is not in force; what is here then means nothing before [`Qos::keep`].
     pub error: Option<String>,
 }
@@ -126,6 +128,7 @@ fn read_kind(qos: &vswitch::QoS, say: &mut dyn FnMut(String)) -> Result<Qos, Str
                 queues,
                 shape: Shape::Queues(Arc::new(read.spec)),
                 tenants: read.tenants,
+                measured: read.measured,
                 error: None,
             })
         }

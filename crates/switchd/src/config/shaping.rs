@@ -5,6 +5,7 @@
 
 use super::qos::{number, small};
 use ovsdb::vswitch::{self, Strings};
+use qos::shaper::watch::MAX_WATCHED;
 use qos::shaper::{PortSpec, QueueSpec, SpecError, TenantSpec, spec};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,6 +16,8 @@ pub struct Shaping {
     pub spec: PortSpec,
     /// The numbers of tenants, by their names.
     pub tenants: BTreeMap<String, u32>,
+    /// The numbers of queues whose packets' waits are measured.
+    pub measured: Vec<u32>,
 }
 
 /// The rate of a port that says none.
@@ -31,9 +34,11 @@ const QUEUE_PACKETS: u32 = 1000;
 const MARK_NS: u64 = 5_000_000;
 
 const PORT_KEYS: [&str; 3] = ["max-rate", "burst", "overhead"];
+/// Queues of a port that are measured because they have a bound.
+const BOUNDED_MEASURED: usize = 64;
 /// Behind `tenant-NAME-`.
 const TENANT_KEYS: [&str; 3] = ["min-rate", "max-rate", "burst"];
-const QUEUE_KEYS: [&str; 8] = [
+const QUEUE_KEYS: [&str; 9] = [
     "min-rate",
     "max-rate",
     "burst",
@@ -42,6 +47,7 @@ const QUEUE_KEYS: [&str; 8] = [
     "ecn",
     "limit-packets",
     "tenant",
+    "measure-latency",
 ];
 
 fn queue(at: u32, options: &Strings, port_rate: u64) -> Result<QueueSpec, String> {
@@ -177,7 +183,43 @@ pub fn read(qos: &vswitch::QoS, say: &mut dyn FnMut(String)) -> Result<Shaping, 
     let mut spec = port(qos)?;
     let tenants = tenants(qos, &mut spec)?;
     spec.check().map_err(|error| named(&error, &tenants))?;
-    Ok(Shaping { spec, tenants })
+    let measured = measured(qos, &spec)?;
+    Ok(Shaping {
+        spec,
+        tenants,
+        measured,
+    })
+}
+
+/// The queues to measure: those that ask for it, and as many with a bound, where they do not say otherwise, as make [`BOUNDED_MEASURED`].
+fn measured(qos: &vswitch::QoS, spec: &PortSpec) -> Result<Vec<u32>, String> {
+    let (mut asked, mut bounded) = (Vec::new(), Vec::new());
+    for queue in &spec.queues {
+        let row = qos.queues.get(&i64::from(queue.number));
+        let text = row.and_then(|row| row.other_config.get("measure-latency"));
+        match text.map(String::as_str) {
+            Some("true") => asked.push(queue.number),
+            Some("false") => {}
+            None if queue.max_latency_ns.is_some() => bounded.push(queue.number),
+            None => {}
+            Some(other) => {
+                let number = queue.number;
+                return Err(format!(
+                    "queue {number}: measure-latency: \"{other}\" is neither true nor false"
+                ));
+            }
+        }
+    }
+    if asked.len() > MAX_WATCHED {
+        let count = asked.len();
+        return Err(format!(
+            "measure-latency: {count} queues are more than {MAX_WATCHED}"
+        ));
+    }
+    bounded.truncate(BOUNDED_MEASURED.saturating_sub(asked.len()));
+    asked.extend(bounded);
+    asked.sort_unstable();
+    Ok(asked)
 }
 
 /// An error in the user's words: tenants by their names.

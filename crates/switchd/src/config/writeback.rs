@@ -254,6 +254,11 @@ impl Batch<'_> {
         self.set("Interface", uuid, "statistics", counter_map(counters));
     }
 
+    /// What a port says about itself.
+    pub fn port_status(&mut self, uuid: Uuid, status: &Strings) {
+        self.set("Port", uuid, "status", Datum::map(status));
+    }
+
     /// A mirror's counters, `tx_packets` and `tx_bytes`.
     pub fn mirror_statistics<'n>(
         &mut self,

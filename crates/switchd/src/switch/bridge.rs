@@ -1,6 +1,7 @@
 //! A bridge: its ports, its rules and its identity.
 
 use super::Switch;
+use super::latency::Latencies;
 use crate::config::Mac;
 use crate::config::address::{self, Candidate};
 use crate::config::desired::Settings;
@@ -36,6 +37,8 @@ pub struct Port {
     pub flags: openflow::port::PortConfig,
     /// When it came, ms of the datapath's clock.
     pub since_ms: u64,
+    /// How long packets waited in its queues, as last looked at.
+    pub latencies: Latencies,
 }
 
 impl Port {

@@ -395,6 +395,7 @@ impl Switch {
             info,
             flags: PortConfig::default(),
             since_ms: now,
+            latencies: Default::default(),
         };
         // Only now is it known whether the device has carrier.
         let settings = port.settings(self.restoring.get());

@@ -12,6 +12,7 @@ mod continuation;
 pub mod database;
 pub mod execute;
 mod fail;
+pub mod latency;
 mod learn;
 mod of;
 pub mod predict;

@@ -175,6 +175,10 @@ impl Switch {
                 let Some(uuid) = port.config.interface else {
                     continue;
                 };
+                if let Some(row) = port.config.uuid {
+                    port.latencies.look(self, port.id, &port.config.qos);
+                    batch.port_status(row, &port.latencies.status());
+                }
                 let counters: BTreeMap<String, u64> =
                     bridge.port_counters(port).into_iter().collect();
                 batch.interface_statistics(

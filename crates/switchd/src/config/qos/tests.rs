@@ -431,6 +431,36 @@ fn tenants_stand_between_the_port_and_queues() {
 }
 
 #[test]
+fn queues_with_a_bound_are_measured_and_those_that_ask() {
+    let measured = |queues: &[(i64, Pairs<'_>)]| read_one("linux-htb", &[], queues).0.measured;
+    let bound: Pairs<'_> = &[("max-latency-us", "100")];
+    assert_eq!(
+        measured(&[(4, bound), (5, &[]), (6, &[("measure-latency", "true")])]),
+        [4, 6]
+    );
+    assert_eq!(
+        measured(&[(
+            4,
+            &[("max-latency-us", "100"), ("measure-latency", "false")]
+        )]),
+        []
+    );
+    let many: Vec<(i64, Pairs<'_>)> = (1..100).map(|number| (number, bound)).collect();
+    assert_eq!(measured(&many), (1..=64).collect::<Vec<u32>>());
+    let many: Vec<(i64, Pairs<'_>)> = (1..1026)
+        .map(|number| (number, &[("measure-latency", "true")][..]))
+        .collect();
+    assert_eq!(
+        refused("linux-htb", &[], &many),
+        "measure-latency: 1025 queues are more than 1024"
+    );
+    assert_eq!(
+        refused("linux-htb", &[], &[(1, &[("measure-latency", "1")])]),
+        "queue 1: measure-latency: \"1\" is neither true nor false"
+    );
+}
+
+#[test]
 fn receiving_is_policed() {
     let read = |rate, burst, kpkts_rate, kpkts_burst| {
         let row = vswitch::Interface {
