@@ -7,6 +7,7 @@ use super::qos::{number, small};
 use ovsdb::vswitch::{self, Strings};
 use qos::shaper::watch::MAX_WATCHED;
 use qos::shaper::{PortSpec, QueueSpec, SpecError, TenantSpec, spec};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A shape, and its tenants.
@@ -224,8 +225,12 @@ fn measured(qos: &vswitch::QoS, spec: &PortSpec) -> Result<Vec<u32>, String> {
 
 /// An error in the user's words: tenants by their names.
 fn named(error: &SpecError, tenants: &BTreeMap<String, u32>) -> String {
-    let text = error.to_string();
-    tenants.iter().fold(text, |text, (name, number)| {
-        text.replace(&format!("tenant {number}"), &format!("tenant {name}"))
-    })
+    let mut text = error.to_string();
+    let mut by_number: Vec<(&String, &u32)> = tenants.iter().collect();
+    // A number may begin with another's digits.
+    by_number.sort_by_key(|(_, number)| Reverse(**number));
+    for (name, number) in by_number {
+        text = text.replace(&format!("tenant {number}"), &format!("tenant {name}"));
+    }
+    text
 }

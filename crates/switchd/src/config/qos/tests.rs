@@ -443,7 +443,7 @@ fn queues_with_a_bound_are_measured_and_those_that_ask() {
             4,
             &[("max-latency-us", "100"), ("measure-latency", "false")]
         )]),
-        []
+        Vec::<u32>::new()
     );
     let many: Vec<(i64, Pairs<'_>)> = (1..100).map(|number| (number, bound)).collect();
     assert_eq!(measured(&many), (1..=64).collect::<Vec<u32>>());
