@@ -35,8 +35,6 @@ const QUEUE_PACKETS: u32 = 1000;
 const MARK_NS: u64 = 5_000_000;
 
 const PORT_KEYS: [&str; 3] = ["max-rate", "burst", "overhead"];
-/// Queues of a port that are measured because they have a bound.
-const BOUNDED_MEASURED: usize = 64;
 /// Behind `tenant-NAME-`.
 const TENANT_KEYS: [&str; 3] = ["min-rate", "max-rate", "burst"];
 const QUEUE_KEYS: [&str; 9] = [
@@ -192,17 +190,15 @@ pub fn read(qos: &vswitch::QoS, say: &mut dyn FnMut(String)) -> Result<Shaping, 
     })
 }
 
-/// The queues to measure: those that ask for it, and as many with a bound, where they do not say otherwise, as make [`BOUNDED_MEASURED`].
+/// The queues to measure: those that ask for it, since it costs each packet a little.
 fn measured(qos: &vswitch::QoS, spec: &PortSpec) -> Result<Vec<u32>, String> {
-    let (mut asked, mut bounded) = (Vec::new(), Vec::new());
+    let mut asked = Vec::new();
     for queue in &spec.queues {
         let row = qos.queues.get(&i64::from(queue.number));
         let text = row.and_then(|row| row.other_config.get("measure-latency"));
         match text.map(String::as_str) {
             Some("true") => asked.push(queue.number),
-            Some("false") => {}
-            None if queue.max_latency_ns.is_some() => bounded.push(queue.number),
-            None => {}
+            None | Some("false") => {}
             Some(other) => {
                 let number = queue.number;
                 return Err(format!(
@@ -217,8 +213,6 @@ fn measured(qos: &vswitch::QoS, spec: &PortSpec) -> Result<Vec<u32>, String> {
             "measure-latency: {count} queues are more than {MAX_WATCHED}"
         ));
     }
-    bounded.truncate(BOUNDED_MEASURED.saturating_sub(asked.len()));
-    asked.extend(bounded);
     asked.sort_unstable();
     Ok(asked)
 }
