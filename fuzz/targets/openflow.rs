@@ -8,7 +8,8 @@ use libfuzzer_sys::fuzz_target;
 use openflow::check::check_instructions;
 use openflow::message::MultipartRequest;
 use openflow::{
-    DecodeOptions, Error, Message, Version, decode, encode, encode_error, frame_length,
+    DecodeOptions, Error, Message, Version, decode, decode_added, encode, encode_error,
+    frame_length,
 };
 use packet::Match;
 
@@ -24,7 +25,10 @@ fuzz_target!(|data: &[u8]| {
         table_in_command: flags & 2 == 2,
     };
     let _ = frame_length(bytes);
-    let (header, message) = match decode(bytes, &options) {
+    let decoded = decode(bytes, &options);
+    let is_added = matches!(decoded, Ok((_, Message::BundleAdd(_))));
+    assert_eq!(decode_added(bytes, &options).is_some(), is_added);
+    let (header, message) = match decoded {
         Ok(decoded) => decoded,
         Err(error) => return refuse(error.error, bytes),
     };

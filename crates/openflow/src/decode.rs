@@ -32,6 +32,9 @@ pub struct DecodeError {
     pub error: Error,
 }
 
+/// The type of ONF's extension 230 that adds a message to a bundle in 1.3.
+const BUNDLE_ADD_1_3: u32 = 2301;
+
 /// Numbers of message types (`OFPT_*`) from 1.1 on; those of 1.0 are mapped to them.
 pub(crate) mod kind {
     pub const HELLO: u8 = 0;
@@ -459,11 +462,15 @@ fn take_bundle_control(r: &mut Reader<'_>) -> Result<BundleControl, Error> {
     })
 }
 
-fn take_bundle_add(
-    r: &mut Reader<'_>,
-    version: u8,
-    options: &DecodeOptions,
-) -> Result<Message, Error> {
+/// A message that is to be put into a bundle, as bytes.
+struct Envelope<'a> {
+    bundle: u32,
+    flags: u16,
+    header: Header,
+    bytes: &'a [u8],
+}
+
+fn take_envelope<'a>(r: &mut Reader<'a>, version: u8) -> Result<Envelope<'a>, Error> {
     let bundle = r.u32()?;
     r.skip(2)?;
     let flags = r.u16()?;
@@ -471,29 +478,88 @@ fn take_bundle_add(
         return Err(Error::BundleBadFlags);
     }
     let rest = r.take_rest();
-    let inner = Header::of(rest).ok_or(Error::BundleMessageBadLength)?;
-    let length = usize::from(inner.length);
+    let header = Header::of(rest).ok_or(Error::BundleMessageBadLength)?;
+    let length = usize::from(header.length);
     if length < HEADER || length > rest.len() {
         return Err(Error::BundleMessageBadLength);
     }
-    if inner.version != version {
+    if header.version != version {
         return Err(Error::BundleBadVersion);
     }
     // A bundle inside a bundle is refused before it is looked into, so decoding does not nest.
     let allowed = matches!(
-        kind::from_wire(inner.kind, version),
+        kind::from_wire(header.kind, version),
         Some(kind::FLOW_MOD | kind::PORT_MOD | kind::GROUP_MOD | kind::PACKET_OUT)
     );
     if !allowed {
         return Err(Error::BundleMessageUnsupported);
     }
-    let message = decode_body(&rest[..length], inner, options)?;
-    Ok(Message::BundleAdd(BundleAdd {
+    Ok(Envelope {
         bundle,
         flags,
-        xid: inner.xid,
+        header,
+        bytes: &rest[..length],
+    })
+}
+
+fn take_bundle_add(
+    r: &mut Reader<'_>,
+    version: u8,
+    options: &DecodeOptions,
+) -> Result<Message, Error> {
+    let envelope = take_envelope(r, version)?;
+    let message = decode_body(envelope.bytes, envelope.header, options)?;
+    Ok(Message::BundleAdd(BundleAdd {
+        bundle: envelope.bundle,
+        flags: envelope.flags,
+        xid: envelope.header.xid,
         message: Box::new(message),
     }))
+}
+
+/// What [`Message::BundleAdd`] says, its message not in a box.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Added {
+    /// The transaction id outside.
+    pub outer_xid: u32,
+    /// Which bundle.
+    pub bundle: u32,
+    /// `OFPBF_*`.
+    pub flags: u16,
+    /// The transaction id inside, the same as the outer one.
+    pub xid: u32,
+    /// The message.
+    pub message: Message,
+}
+
+/// Reads a message that adds another one to a bundle, of which there are many where there is one: as [`decode`], with less work. None for any other
+/// message and for one that is wrong, of which [`decode`] says what.
+pub fn decode_added(bytes: &[u8], options: &DecodeOptions) -> Option<Added> {
+    let header = Header::of(bytes)?;
+    let version = Version::from_wire(header.version)?;
+    if usize::from(header.length) != bytes.len()
+        || options.version.is_some_and(|agreed| agreed != version)
+    {
+        return None;
+    }
+    let mut reader = Reader::new(&bytes[HEADER..], Error::BadLength);
+    match kind::from_wire(header.kind, header.version)? {
+        kind::BUNDLE_ADD => {}
+        kind::EXPERIMENTER if header.version == 4 => {
+            if (reader.u32().ok()?, reader.u32().ok()?) != (ONF, BUNDLE_ADD_1_3) {
+                return None;
+            }
+        }
+        _ => return None,
+    }
+    let envelope = take_envelope(&mut reader, header.version).ok()?;
+    Some(Added {
+        outer_xid: header.xid,
+        bundle: envelope.bundle,
+        flags: envelope.flags,
+        xid: envelope.header.xid,
+        message: decode_body(envelope.bytes, envelope.header, options).ok()?,
+    })
 }
 
 /// The message of another controller, a group mod or a meter mod (1.4 section 7.4.6).
@@ -528,7 +594,7 @@ fn take_experimenter(
             (1871, 4) => Ok(Message::FlowMonitorPaused),
             (1872, 4) => Ok(Message::FlowMonitorResumed),
             (2300, 4) => Ok(Message::BundleControl(take_bundle_control(r)?)),
-            (2301, 4) => take_bundle_add(r, version, options),
+            (BUNDLE_ADD_1_3, 4) => take_bundle_add(r, version, options),
             _ => Err(Error::BadExperimenterType),
         },
         _ => Err(Error::BadExperimenter),

@@ -43,7 +43,7 @@ mod tlv_codec;
 pub mod version;
 mod wire;
 
-pub use decode::{DecodeError, DecodeOptions, decode, negotiate};
+pub use decode::{Added, DecodeError, DecodeOptions, decode, decode_added, negotiate};
 pub use encode::{encode, encode_error};
 pub use error::Error;
 pub use header::{Header, frame_length};

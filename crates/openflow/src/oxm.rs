@@ -12,6 +12,8 @@ use crate::{place, port};
 use packet::fields::{FIELDS, FieldDef, Maskable};
 use packet::{Field, Match, Value};
 
+/// `OFPXMC_OPENFLOW_BASIC`.
+const BASIC_CLASS: u32 = 0x8000;
 const EXPERIMENTER_CLASS: u32 = 0xffff;
 const MASK_BIT: u32 = 1 << 8;
 /// `NXM_NX_COOKIE`, which is no field but filters by a rule's cookie (Nicira flow mods and statistics requests).
@@ -84,6 +86,11 @@ fn take_header(reader: &mut Reader<'_>) -> Result<(u32, u32), Error> {
 }
 
 fn field_of(header: u32, experimenter: u32) -> Result<Field, Unknown> {
+    if header >> 16 == BASIC_CLASS
+        && let Some(field) = Field::from_oxm(header)
+    {
+        return Ok(field);
+    }
     if let Some(field) = tunnel_options::field_of(header) {
         return Ok(field);
     }
@@ -171,10 +178,17 @@ pub(crate) fn read_fields(
     Ok(fields)
 }
 
+/// Bytes in network order as a number; of more than eight the last eight.
+#[inline]
 fn number(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .fold(0, |value, byte| value << 8 | u64::from(*byte))
+    match *bytes {
+        [byte] => byte.into(),
+        [a, b] => u16::from_be_bytes([a, b]).into(),
+        [a, b, c, d] => u32::from_be_bytes([a, b, c, d]).into(),
+        _ => bytes
+            .iter()
+            .fold(0, |value, byte| value << 8 | u64::from(*byte)),
+    }
 }
 
 fn add_field(

@@ -382,24 +382,45 @@ pub enum Field {
     TunMetadata63,
 }
 
-/// Headers of one kind and their fields, ascending.
-type Numbers = Vec<(u32, Field)>;
+/// Headers of one kind and their fields.
+struct Numbers {
+    /// By the field's number and the last bit of its class: nearly always the one that is meant.
+    likely: Box<[(u32, Field)]>,
+    /// Ascending.
+    all: Vec<(u32, Field)>,
+}
+
+/// Where a header stands among those that are likely.
+fn likely(header: u32) -> usize {
+    (header >> 9 & 0xff) as usize
+}
 
 fn numbers(header: impl Fn(&FieldDef) -> u32) -> Numbers {
-    let mut all: Numbers = FIELDS
+    let mut all: Vec<(u32, Field)> = FIELDS
         .iter()
         .map(|def| (header(def), def.field))
         .filter(|(header, _)| *header != 0)
         .collect();
     all.sort_unstable();
-    all
+    let mut places = vec![(0, FIELDS[0].field); likely(u32::MAX) + 1];
+    for entry in &all {
+        places[likely(entry.0)] = *entry;
+    }
+    Numbers {
+        likely: places.into(),
+        all,
+    }
 }
 
 fn look_up(numbers: &Numbers, header: u32) -> Option<Field> {
-    numbers
-        .binary_search_by_key(&header, |(header, _)| *header)
-        .ok()
-        .map(|index| numbers[index].1)
+    let (likely, field) = numbers.likely[likely(header)];
+    if likely == header && header != 0 {
+        return Some(field);
+    }
+    let at = numbers
+        .all
+        .binary_search_by_key(&header, |(header, _)| *header);
+    at.ok().map(|index| numbers.all[index].1)
 }
 
 impl Field {

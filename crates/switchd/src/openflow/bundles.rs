@@ -5,8 +5,8 @@
 use super::hub::Hub;
 use super::session::{Next, Session};
 use crate::clock;
-use openflow::message::{BundleAdd, BundleCommand, BundleControl, Message};
-use openflow::{Error, encode_error};
+use openflow::message::{BundleCommand, BundleControl, Message};
+use openflow::{Added, Error, encode_error};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -225,16 +225,10 @@ impl Session {
     }
 
     /// Puts a message into a bundle, which is opened if it is not there. A refused one ends the bundle where Open vSwitch ends it.
-    pub(super) fn bundle_add(
-        &self,
-        hub: &Hub,
-        bytes: &[u8],
-        xid: u32,
-        add: BundleAdd,
-    ) -> Result<(), Error> {
+    pub(super) fn bundle_add(&self, hub: &Hub, bytes: &[u8], add: Added) -> Result<(), Error> {
         self.may_write()?;
         let mut bundles = self.bundles.0.borrow_mut();
-        if add.xid != xid {
+        if add.xid != add.outer_xid {
             return Err(Error::BundleMessageBadXid);
         }
         let bundled: usize = bundles.values().map(|bundle| bundle.messages).sum();
@@ -265,7 +259,7 @@ impl Session {
             bundles.remove(&add.bundle);
             return Err(Error::BundleTooManyMessages);
         }
-        bundle.push(bytes, *add.message, self.last_heard.get());
+        bundle.push(bytes, add.message, self.last_heard.get());
         Ok(())
     }
 

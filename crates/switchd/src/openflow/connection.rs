@@ -5,7 +5,7 @@ use super::session::{Kind, Live, Next, Session};
 use crate::clock;
 use openflow::decode::{DecodeOptions, negotiate};
 use openflow::message::{ErrorKind, ErrorMessage, Hello, Message};
-use openflow::{Error, Version, decode, encode, frame_length};
+use openflow::{Error, Version, decode, decode_added, encode, frame_length};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -260,7 +260,11 @@ async fn read(
 
 /// Decodes one message and carries it out.
 fn take(hub: &Hub, session: &Rc<Session>, bytes: &[u8]) -> Next {
-    match decode(bytes, &session.decode_options()) {
+    let options = session.decode_options();
+    if let Some(added) = decode_added(bytes, &options) {
+        return session.gather(hub, bytes, added);
+    }
+    match decode(bytes, &options) {
         Ok((header, message)) => session.handle(hub, bytes, header, message),
         Err(failure) => {
             tracing::info!(target: "connmgr", "{}: {failure}", session.peer);

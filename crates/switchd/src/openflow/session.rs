@@ -18,7 +18,7 @@ use openflow::message::{
 use openflow::monitor::MonitorRequest;
 use openflow::port::PortNo;
 use openflow::stats::TableFeatures;
-use openflow::{Error, Header, Version, encode, encode_error, encode_multipart, port};
+use openflow::{Added, Error, Header, Version, encode, encode_error, encode_multipart, port};
 use packet::Field;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -283,16 +283,33 @@ impl Session {
         message: Message,
     ) -> Next {
         let done = match message {
-            // Changes nothing that others could be told of.
-            Message::BundleAdd(add) => self
-                .bundle_add(hub, bytes, header.xid, add)
-                .map(|()| Next::Gathered),
+            Message::BundleAdd(add) => {
+                let added = Added {
+                    outer_xid: header.xid,
+                    bundle: add.bundle,
+                    flags: add.flags,
+                    xid: add.xid,
+                    message: *add.message,
+                };
+                return self.gather(hub, bytes, added);
+            }
             message => hub.caused_by(self, header.xid, || {
                 self.try_handle(hub, bytes, header.xid, message)
             }),
         };
         match done {
             Ok(next) => next,
+            Err(error) => {
+                self.send_error(bytes, error);
+                Next::Continue
+            }
+        }
+    }
+
+    /// Puts a message into a bundle: that changes nothing that others could be told of. `bytes` are the whole message's.
+    pub(super) fn gather(&self, hub: &Hub, bytes: &[u8], added: Added) -> Next {
+        match self.bundle_add(hub, bytes, added) {
+            Ok(()) => Next::Gathered,
             Err(error) => {
                 self.send_error(bytes, error);
                 Next::Continue
