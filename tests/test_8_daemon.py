@@ -57,6 +57,35 @@ def exit_cleanup_removes_devices(lab):
 
 
 @test(timeout=60)
+def control_keeps_off_workers(lab):
+    """A worker has the processor of pmd-cpu-mask to itself: the control thread runs on the others, and on all again when the mask goes."""
+    cpus = sorted(os.sched_getaffinity(0))
+    switch = lab.switch()
+    if switch.is_ovs:
+        raise Skip("Open vSwitch leaves its main thread to the scheduler")
+    if len(cpus) < 2:
+        raise Skip("one processor")
+    switch.bridge()
+
+    def threads():
+        found = {}
+        for thread in os.listdir(f"/proc/{switch.process.pid}/task"):
+            with open(f"/proc/{switch.process.pid}/task/{thread}/comm", encoding="ascii") as file:
+                found[file.read().strip()] = sorted(os.sched_getaffinity(int(thread)))
+        return {name: where for name, where in found.items() if name.startswith("pmd")}, sorted(os.sched_getaffinity(switch.process.pid))
+    switch.vsctl("set", "Open_vSwitch", ".", f"other_config:pmd-cpu-mask={1 << cpus[-1]:#x}")
+    wait_for("control has left the worker's processor", lambda: threads()[1] == cpus[:-1])
+    equal(list(threads()[0].values()), [[cpus[-1]]], "where the worker runs")
+    every = sum(1 << cpu for cpu in cpus)
+    switch.vsctl("set", "Open_vSwitch", ".", f"other_config:pmd-cpu-mask={every:#x}")
+    wait_for("control runs everywhere where workers have all processors", lambda: threads()[1] == cpus)
+    switch.vsctl("set", "Open_vSwitch", ".", f"other_config:pmd-cpu-mask={1 << cpus[0]:#x}")
+    wait_for("control has left the worker's processor again", lambda: threads()[1] == cpus[1:])
+    switch.vsctl("remove", "Open_vSwitch", ".", "other_config", "pmd-cpu-mask")
+    wait_for("all threads run everywhere", lambda: all(where == cpus for where in [*threads()[0].values(), threads()[1]]))
+
+
+@test(timeout=60)
 def version_and_wrong_options(lab):
     """--version and --help answer; an unknown option or too many arguments end with 1 and say why."""
     command = lab.switchd

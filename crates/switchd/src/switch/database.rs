@@ -3,8 +3,8 @@
 //! Two tasks. One follows the database and applies what it says; the other writes back, one transaction at a time, whatever has changed since the last,
 //! so that a slow database delays only what it is told. Both end when the daemon does.
 
-use super::Switch;
 use super::execute::Failures;
+use super::{Switch, processors};
 use crate::config::writeback::Writeback;
 use crate::config::{Abilities, Desired, Problems};
 use ovsdb::client::{Client, Config, Event, Events, LockState};
@@ -66,7 +66,7 @@ impl Database {
         Abilities {
             interface_types: self.switch.interface_types(),
             datapath_types: self.switch.datapath_types(),
-            cpus: allowed_cpus(),
+            cpus: processors::allowed().to_vec(),
             rundir: self.switch.shell.options.directories.run.clone(),
         }
     }
@@ -290,18 +290,4 @@ fn interface_index(name: &str) -> u32 {
     };
     // SAFETY: `name` is a string that ends with a zero byte.
     unsafe { libc::if_nametoindex(name.as_ptr()) }
-}
-
-/// The processors that this process may run on.
-fn allowed_cpus() -> Vec<usize> {
-    // SAFETY: an all-zero cpu_set_t is an empty set.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: `set` is a valid place for a set of its own size.
-    if unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) } != 0 {
-        return Vec::new();
-    }
-    // SAFETY: indices are below CPU_SETSIZE.
-    (0..libc::CPU_SETSIZE as usize)
-        .filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) })
-        .collect()
 }

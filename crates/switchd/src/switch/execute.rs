@@ -3,7 +3,7 @@
 //! Each action either happens and is recorded as applied, or fails with a text for `Interface.error` or the log and leaves everything as it was.
 
 use super::bridge::{Bridge, Port, settings_of};
-use super::{NotRunning, Switch};
+use super::{NotRunning, Switch, processors};
 use crate::config::controller::Controller;
 use crate::config::desired::Settings;
 use crate::config::mirror::{Mirror, Output};
@@ -176,8 +176,11 @@ impl Switch {
                     None => vec![None],
                 };
                 self.set_restoring();
-                self.with_datapath(|datapath| datapath.set_workers(&workers))?
-                    .map_err(|error| error.to_string())
+                // A worker that is not pinned begins where this thread may run.
+                processors::leave_to_workers(&[]);
+                let done = self.with_datapath(|datapath| datapath.set_workers(&workers))?;
+                processors::leave_to_workers(global.worker_cpus.as_deref().unwrap_or(&[]));
+                done.map_err(|error| error.to_string())
             }
             Action::SetSsl(ssl) => {
                 self.set_ssl(ssl.as_ref());

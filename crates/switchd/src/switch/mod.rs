@@ -16,6 +16,7 @@ pub mod latency;
 mod learn;
 mod of;
 pub mod predict;
+mod processors;
 mod queues;
 pub mod report;
 mod tables;
