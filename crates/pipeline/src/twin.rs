@@ -337,8 +337,11 @@ impl<'p> Machine<'p> {
 
     fn best(&mut self, table: u8) -> Option<&'p Rule> {
         let rules = || self.pipeline.store.table(table).map(|(_, rule)| rule);
-        let all: Vec<&Rule> = rules().collect();
-        let best = ways::best(&all, &self.key);
+        // All but a few of a large table's rules differ from the packet, whatever condition is met.
+        let few: Vec<&Rule> = rules()
+            .filter(|rule| ways::may_count(rule, &self.key))
+            .collect();
+        let best = ways::best(&few, &self.key);
         if self.teller.is_some() {
             let least = best.map_or(0, |rule| rule.priority);
             let compared = rules().filter(|rule| rule.priority > least || best.is_none());

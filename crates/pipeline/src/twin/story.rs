@@ -165,6 +165,10 @@ impl Teller {
     fn looked_at(&mut self, word: usize, mask: u64) {
         self.looked_at.words[word] |= mask;
     }
+
+    fn has_looked_at(&self, word: usize, mask: u64) -> bool {
+        mask & !self.looked_at.words[word] == 0
+    }
 }
 
 impl Machine<'_> {
@@ -238,6 +242,11 @@ impl Machine<'_> {
         let Some(teller) = &mut self.teller else {
             return;
         };
+        // Thousands of rules look at the same bits.
+        let mut words = matching.words().iter();
+        if words.all(|word| teller.has_looked_at(word.word.into(), word.mask)) {
+            return;
+        }
         for wanted in 0..4 {
             let mut differs = false;
             for word in matching.words() {

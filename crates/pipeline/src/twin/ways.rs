@@ -42,6 +42,15 @@ fn ordinary<'p>(rules: &[&'p Rule], key: &FlowKey) -> Option<&'p Rule> {
     })
 }
 
+/// Whether a rule matches a packet, or would with another `conj_id`: the others do not count in [`best`].
+pub(super) fn may_count(rule: &Rule, key: &FlowKey) -> bool {
+    let mut words = rule.matching().words().iter();
+    words.all(|word| {
+        usize::from(word.word) == at::CONJ_ID / 8
+            || key.words[usize::from(word.word)] & word.mask == word.value
+    })
+}
+
 /// What a table's rules have for a packet. Where it has a match in every clause of a condition, at a priority above that of the best ordinary
 /// rule, it is looked up again among ordinary rules with that `conj_id`; what is found there is the answer. Else the next condition counts.
 pub(super) fn best<'p>(rules: &[&'p Rule], key: &FlowKey) -> Option<&'p Rule> {
