@@ -161,9 +161,11 @@ def secure_controllers_and_pauses(lab):
     equal(stranger.subjects, [], "certificates shown to a stranger")
     wait_for("the database says why", lambda: status("last_error"), 10)
     check(status("state") in ("BACKOFF", "CONNECTING"), "state", status("state"))
-    wait_for("the pauses are at their longest", lambda: pauses().count(4) >= 2, 60)
+    # Open vSwitch says of the longest pause that it will say no more of it.
+    longest = (lambda: "suppressing further logging" in switch.log()) if switch.is_ovs else (lambda: pauses().count(4) >= 2)
+    wait_for("the pauses are at their longest", longest, 60)
     equal(sorted(set(pauses())), sorted(pauses()[:len(set(pauses()))]), "pauses, in order")
-    equal(max(pauses()), 4, "the longest pause")
+    equal(max(pauses()), 2 if switch.is_ovs else 4, "the longest pause that the log tells of")
     stranger.hang_up()
     friend = SecureController(switch.namespace, pki, "cl")
     wait_for("the friend is accepted", lambda: connected(switch), 30)
