@@ -19,6 +19,8 @@ pub struct Groups {
     pub ready: bool,
 }
 
+/// Most messages of a plan.
+pub const MAX_MESSAGES: usize = 1000;
 /// Most packets of all messages.
 pub const MAX_PACKETS: u32 = 1_000_000;
 
@@ -85,6 +87,12 @@ impl Plan {
             .iter()
             .map(|packets| u64::from(*packets))
             .sum();
+        if self.messages.len() > MAX_MESSAGES {
+            return Err(Error::new(format!(
+                "{} messages are more than {MAX_MESSAGES}",
+                self.messages.len()
+            )));
+        }
         if packets == 0 || packets > MAX_PACKETS.into() || self.messages.contains(&0) {
             return Err(Error::new(format!(
                 "{self}: 1 to {MAX_PACKETS} packets are meant, and none of the messages empty"

@@ -4,7 +4,7 @@
 //! asks for, and the time is a bound. Where it is not, packets are taken to come independently of each other, and the queue gets the rate at which 99 of 100 wait no longer (the
 //! tail of M/G/1, exponential with the mean of Pollaczek and Khinchine). Queues guarantee these rates, so what one task does is not felt by the others.
 //!
-//! Ports are filled by the largest task first, where least is left over; where that leaves tasks over, all ways are tried, up to [`TRIES`] steps.
+//! Ports are filled by the largest task first, where least is left over; where that leaves tasks over, all ways are tried, up to [`TRIES`] looks at a port.
 
 use crate::queue::{Arrivals, Load, Server};
 use crate::{Error, Span};
@@ -94,8 +94,8 @@ pub struct Placement {
     pub commands: Vec<String>,
 }
 
-/// Steps of the search at most.
-pub const TRIES: usize = 200_000;
+/// Looks at a port that the search takes, about.
+pub const TRIES: usize = 2_000_000;
 /// Most tasks and most ports.
 pub const MOST: usize = 4096;
 /// What a sender may be late by when its turn comes: timer slack of the shaper, in seconds.
@@ -213,6 +213,7 @@ struct Search<'a> {
     places: Vec<Option<usize>>,
     best: Vec<Option<usize>>,
     tries: usize,
+    most: usize,
 }
 
 impl Search<'_> {
@@ -229,7 +230,7 @@ impl Search<'_> {
             return Search::count(&self.places) == self.needs.len();
         }
         self.tries += 1;
-        if self.tries > TRIES {
+        if self.tries > self.most {
             return false;
         }
         let needs = &self.needs[at].1;
@@ -248,7 +249,7 @@ impl Search<'_> {
             self.places[at] = None;
         }
         // The others may fit without it.
-        self.tries <= TRIES && self.place(at + 1)
+        self.tries <= self.most && self.place(at + 1)
     }
 }
 
@@ -297,9 +298,11 @@ pub fn place(tasks: &[Task], ports: &[Port]) -> Result<Placement, Error> {
         places: vec![None; needs.len()],
         best: vec![None; needs.len()],
         tries: 0,
+        // Each step looks at all ports.
+        most: (TRIES / ports.len()).max(2 * tasks.len()),
     };
     search.place(0);
-    let complete = search.tries <= TRIES;
+    let complete = search.tries <= search.most;
     let best = search.best;
     let mut left: Vec<f64> = ports.iter().map(capacity).collect();
     let mut placed = Vec::new();

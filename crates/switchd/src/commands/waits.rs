@@ -5,8 +5,8 @@ use crate::metrics;
 use crate::switch::waits::{collect, refresh};
 use serde_json::Value;
 
-/// Queues for which one command makes forecasts at most: some 50 ms each on a thread of its own.
-const FORECASTS: usize = 256;
+/// Queues for which one command makes forecasts at most: some 30 ms each on a thread of its own, while somebody waits.
+const FORECASTS: usize = 64;
 
 pub(super) fn register(commands: &Commands) {
     commands.later(

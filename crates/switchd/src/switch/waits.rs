@@ -269,11 +269,17 @@ impl Book {
         };
         let tracks = self.0.borrow();
         let Some(track) = tracks.get(&queue.key()).filter(|track| track.spec == *spec) else {
-            let _ = writeln!(
-                text,
-                "  {} packets have been seen, {FEWEST} are needed",
-                seen.sent
-            );
+            let _ = match seen.sent < FEWEST {
+                true => writeln!(
+                    text,
+                    "  {} packets have left, {FEWEST} are needed",
+                    seen.sent
+                ),
+                false => writeln!(
+                    text,
+                    "  its forecast comes after those of others: ask again"
+                ),
+            };
             return text;
         };
         let (past, forecast) = (&track.past, &track.forecast);
