@@ -119,14 +119,6 @@ impl Credit {
         }
     }
 
-    /// What it may do when it has sent so many bits by its guaranteed rate.
-    #[inline(always)]
-    pub fn after(&self, bits: u64) -> Mode {
-        let mut then = *self;
-        then.spend(bits, true);
-        then.mode()
-    }
-
     /// When the mode becomes better by itself; none when it never does.
     #[inline(always)]
     pub fn better_at(&self) -> Option<u64> {

@@ -3,18 +3,13 @@
 //! Most packets of most ports meet an empty queue that has tokens. Such a packet is not put anywhere, only paid for and counted, a run of packets of the same queue at once.
 
 use super::credit::Mode;
-use super::{Leaf, NONE, Shaper};
+use super::{NONE, Shaper};
 
 impl<H> Shaper<H> {
     /// Lets packets of a queue, of these lengths, leave at once: how many of them, from the first on. It is as if each of them came and left before the next came. That can be where
-    /// the queue is empty and sends by its own rate and none waits that would go before it; the others are to be given to [`Shaper::enqueue`].
+    /// the queue is empty and none waits that would go before it: by its own rate, or where nobody else borrows from the port. The others are to be given to [`Shaper::enqueue`].
     #[inline]
-    pub fn pass(
-        &mut self,
-        queue: usize,
-        lens: impl Iterator<Item = u32> + Clone,
-        now_ns: u64,
-    ) -> usize {
+    pub fn pass(&mut self, queue: usize, lens: impl Iterator<Item = u32>, now_ns: u64) -> usize {
         let catch_up_ns = self.catch_up_ns;
         let leaf = &self.leaves[queue];
         if leaf.backlog.packets != 0
@@ -39,16 +34,32 @@ impl<H> Shaper<H> {
         leaf.credit.wake(catch_up_ns, now_ns);
         let room = self.limit_bytes.saturating_sub(self.waiting_bytes);
         let largest = if self.waiting == 0 { u64::MAX } else { room }.min(leaf.limit_bytes.into());
+        let borrows = leaf.credit.max_rate > leaf.credit.rate;
+        let others = self.tenants_own.filled | self.feeds.filled;
+        let may_borrow = borrows && leaf.tenant == NONE && others == 0;
+        let (mut root, mut credit, mut deficit) = (self.root, leaf.credit, leaf.deficit);
         let (mut count, mut bytes, mut bits) = (0_u64, 0_u64, 0_u64);
-        let nodes = &self.nodes;
         for len in lens {
-            let cost = nodes.cost(len);
-            if self.root.after(bits) == Mode::Wait
-                || leaf.credit.after(bits) != Mode::Own
-                || u64::from(cost) > largest
-            {
+            let cost = self.nodes.cost(len);
+            let own = match credit.mode() {
+                Mode::Own => true,
+                Mode::Borrow if may_borrow => false,
+                _ => break,
+            };
+            if root.mode() == Mode::Wait || u64::from(cost) > largest {
                 break;
             }
+            if !own {
+                // Alone among those that borrow, it has its turn again and again.
+                deficit = if deficit > 0 {
+                    deficit
+                } else {
+                    leaf.quantum as i32
+                };
+                deficit -= cost as i32;
+            }
+            root.spend(u64::from(cost) * 8, true);
+            credit.spend(u64::from(cost) * 8, own);
             count += 1;
             bytes += u64::from(len);
             bits += u64::from(cost) * 8;
@@ -56,14 +67,14 @@ impl<H> Shaper<H> {
         if count == 0 {
             return 0;
         }
-        self.root.spend(bits, true);
-        leaf.credit.spend(bits, true);
+        self.root = root;
+        (leaf.credit, leaf.deficit) = (credit, deficit);
         let counters = self.counters.of(queue);
         counters.sent_packets.add(count);
         counters.sent_bytes.add(bytes);
-        let Leaf { tenant, credit, .. } = *leaf;
-        if tenant != NONE {
-            self.pass_tenant(tenant as usize, bits, credit.max_rate > credit.rate, now_ns);
+        if leaf.tenant != NONE {
+            let tenant = leaf.tenant as usize;
+            self.pass_tenant(tenant, bits, borrows, now_ns);
         }
         count as usize
     }

@@ -482,10 +482,15 @@ impl Shaper {
         Ok(())
     }
 
-    /// A packet comes and leaves at once, where its queue is empty and sends by its own rate, and none that waits would go before it. Alarms that are due ring first.
+    /// A packet comes and leaves at once, where its queue is empty and none that waits would go before it: by its own rate, or where nobody else borrows from the port. Alarms that
+    /// are due ring first.
     pub fn pass(&mut self, at: usize, id: u64, len: u32, flow: u32, now: u64) -> Option<Left> {
+        let overhead = self.spec.overhead;
         let waiting = self.waiting() > 0;
-        if self.queues[at].packets() > 0 || self.queues[at].spec.mark_ns == Some(0) {
+        let bytes: u64 = self.queues.iter().map(|queue| queue.bytes(overhead)).sum();
+        let full = self.waiting() >= self.spec.limit_packets as usize
+            || waiting && bytes >= self.spec.limit_bytes;
+        if full || self.queues[at].packets() > 0 || self.queues[at].spec.mark_ns == Some(0) {
             return None;
         }
         self.root.fill(now);
@@ -495,15 +500,15 @@ impl Shaper {
         if self.root.waits() || waiting && self.ring_alarms(now) || !self.own.is_empty() {
             return None;
         }
+        self.queues[at].tokens.wake(now);
         let before = self.clone();
+        let alone = self.tenants_own.is_empty() && self.feeds.is_empty();
+        let lent = alone && self.queues[at].tenant.is_none();
         if self.enqueue(at, id, len, flow, now).is_ok()
-            && self.queues[at].tokens.sends()
+            && (self.queues[at].tokens.sends() || lent && self.queues[at].tokens.borrows())
             && let Some(left) = self.dequeue(now)
         {
-            assert_eq!(
-                left.id, id,
-                "it is alone among those that send by their own rate"
-            );
+            assert_eq!(left.id, id, "none goes before it");
             return Some(left);
         }
         *self = before;
