@@ -29,6 +29,8 @@ const FRAME: u64 = 1514 * 8;
 const PORT_PACKETS: u32 = 4096;
 /// So many wait at a port of very many queues, of which each should find room for two.
 const MANY_PACKETS: u32 = 16_384;
+/// Bytes that wait at a port for each packet that may: large segments are to hold no more buffers than so many frames.
+const PACKET_BYTES: u64 = 2048;
 /// Packets, and bytes of packets of 1514, that wait in a queue that says nothing else.
 const QUEUE_PACKETS: u32 = 1000;
 /// Packets are marked when they have waited so long in a queue with `ecn` and no bound.
@@ -84,6 +86,7 @@ fn port(qos: &vswitch::QoS) -> Result<PortSpec, String> {
     port.overhead = small(options, "overhead", spec::MAX_OVERHEAD as u32)?.unwrap_or(0) as i32;
     let pairs = (2 * qos.queues.len()).min(MANY_PACKETS as usize) as u32;
     port.limit_packets = PORT_PACKETS.max(pairs);
+    port.limit_bytes = u64::from(port.limit_packets) * PACKET_BYTES;
     port.flows = if qos.queues.len() > 4096 { 4 } else { 64 };
     for (number, row) in &qos.queues {
         let number = super::qos::queue_number(*number)?;
