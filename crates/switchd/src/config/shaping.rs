@@ -23,8 +23,10 @@ pub struct Shaping {
 
 /// The rate of a port that says none.
 const DEFAULT_RATE: u64 = 10_000_000_000;
-/// The burst of a class that says none, in bits, as at least: a frame.
+/// The least burst of a class, in bits: a frame.
 const FRAME: u64 = 1514 * 8;
+/// What comes at a class's rate in this time may leave at once, where nothing else is said about its burst: as long as shapers may be late.
+const LOOK_NS: u64 = 60_000;
 /// Packets that wait at a port at most: they hold buffers that all ports share.
 const PORT_PACKETS: u32 = 4096;
 /// So many wait at a port of very many queues, of which each should find room for two.
@@ -39,7 +41,7 @@ const MARK_NS: u64 = 5_000_000;
 const PORT_KEYS: [&str; 3] = ["max-rate", "burst", "overhead"];
 /// Behind `tenant-NAME-`.
 const TENANT_KEYS: [&str; 3] = ["min-rate", "max-rate", "burst"];
-const QUEUE_KEYS: [&str; 9] = [
+const QUEUE_KEYS: [&str; 10] = [
     "min-rate",
     "max-rate",
     "burst",
@@ -47,9 +49,18 @@ const QUEUE_KEYS: [&str; 9] = [
     "max-latency-us",
     "ecn",
     "limit-packets",
+    "queue-limit",
     "tenant",
     "measure-latency",
 ];
+
+/// The burst of a class with this rate. Where nothing is said it is a frame and what a worker may find after a pause between two looks, so that what keeps to its rate
+/// passes without waiting; the kernel's tools add what a timer's period lets by, too.
+fn burst(options: &Strings, key: &str, rate: u64) -> Result<u64, String> {
+    let between_looks = (u128::from(rate) * u128::from(LOOK_NS) / 1_000_000_000) as u64;
+    let otherwise = between_looks.saturating_add(FRAME).min(spec::MAX_BURST);
+    Ok(number(options, key)?.map_or(otherwise, |burst| burst.max(FRAME)))
+}
 
 fn queue(at: u32, options: &Strings, port_rate: u64) -> Result<QueueSpec, String> {
     let min_rate = number(options, "min-rate")?.unwrap_or(0);
@@ -65,9 +76,13 @@ fn queue(at: u32, options: &Strings, port_rate: u64) -> Result<QueueSpec, String
         Some("true") => true,
         Some(other) => return Err(format!("ecn: \"{other}\" is neither true nor false")),
     };
-    let limit_packets = small(options, "limit-packets", PORT_PACKETS)?.unwrap_or(QUEUE_PACKETS);
+    // Tools that set queues of several switches say `queue-limit`.
+    let limit_packets = match small(options, "limit-packets", PORT_PACKETS)? {
+        Some(limit) => limit,
+        None => small(options, "queue-limit", PORT_PACKETS)?.unwrap_or(QUEUE_PACKETS),
+    };
     Ok(QueueSpec {
-        burst: number(options, "burst")?.unwrap_or(0).max(FRAME),
+        burst: burst(options, "burst", max_rate)?,
         // The kernel's HTB has eight, and takes what is above for the last.
         priority: number(options, "priority")?.unwrap_or(0).min(7) as u8,
         max_latency_ns,
@@ -82,7 +97,7 @@ fn port(qos: &vswitch::QoS) -> Result<PortSpec, String> {
     let options = &qos.other_config;
     let rate = number(options, "max-rate")?.unwrap_or(DEFAULT_RATE);
     let mut port = PortSpec::new(rate);
-    port.burst = number(options, "burst")?.unwrap_or(0).max(FRAME);
+    port.burst = burst(options, "burst", rate)?;
     port.overhead = small(options, "overhead", spec::MAX_OVERHEAD as u32)?.unwrap_or(0) as i32;
     let pairs = (2 * qos.queues.len()).min(MANY_PACKETS as usize) as u32;
     port.limit_packets = PORT_PACKETS.max(pairs);
@@ -152,11 +167,12 @@ fn tenants(qos: &vswitch::QoS, port: &mut PortSpec) -> Result<BTreeMap<String, u
     for (name, number_of) in &numbers {
         let read = |what: &str| number(options, &format!("tenant-{name}-{what}"));
         let own = guaranteed.get(number_of).copied().unwrap_or(0);
+        let max_rate = read("max-rate")?.unwrap_or(port.max_rate);
         port.tenants.push(TenantSpec {
             number: *number_of,
             min_rate: read("min-rate")?.unwrap_or(own),
-            max_rate: read("max-rate")?.unwrap_or(port.max_rate),
-            burst: read("burst")?.unwrap_or(0).max(FRAME),
+            max_rate,
+            burst: burst(options, &format!("tenant-{name}-burst"), max_rate)?,
         });
     }
     Ok(numbers)

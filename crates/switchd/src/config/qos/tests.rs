@@ -108,7 +108,7 @@ fn rows_become_a_shape() {
 
 #[test]
 fn shapes_that_cannot_be_are_refused() {
-    let cases: [(Pairs<'_>, Pairs<'_>, &str); 12] = [
+    let cases: [(Pairs<'_>, Pairs<'_>, &str); 13] = [
         (
             &[("max-rate", "-5")],
             &[],
@@ -158,6 +158,11 @@ fn shapes_that_cannot_be_are_refused() {
             &[],
             &[("limit-packets", "0")],
             "queue 1: a limit of 0 is not between 1 and 4096",
+        ),
+        (
+            &[],
+            &[("queue-limit", "5000")],
+            "queue 1: queue-limit: 5000 is more than 4096",
         ),
         (
             &[("overhead", "9999")],
@@ -534,6 +539,7 @@ fn key() -> impl Strategy<Value = String> {
         "max-latency-us",
         "ecn",
         "limit-packets",
+        "queue-limit",
         "tenant",
         "tenant-a-min-rate",
         "tenant-a-max-rate",
