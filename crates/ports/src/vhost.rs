@@ -36,6 +36,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 // rte_vhost.h
 const CLIENT: u64 = 1;
@@ -285,6 +286,9 @@ impl Shared {
             self.let_go();
             self.disable_rings();
             self.owner.store(-1, Ordering::SeqCst);
+        } else if self.vid.load(Ordering::SeqCst) >= 0 {
+            // It may have gone over a message that failed, after which the library does not say that it is done.
+            self.message_done();
         }
     }
 
@@ -799,15 +803,21 @@ struct VhostTx {
 struct Quick {
     /// The ring, where it is of the common kind.
     view: Option<View>,
-    /// The ring and the messages that it was read after.
+    /// The ring and the messages that it is of.
     read: Option<(u16, u32)>,
+    /// When it may be read; none once it has been.
+    settles: Option<Instant>,
 }
+
+/// The library alone goes on after a message for so long.
+const SETTLE: Duration = Duration::from_millis(10);
 
 impl Quick {
     fn new() -> Quick {
         Quick {
             view: None,
             read: None,
+            settles: None,
         }
     }
 
@@ -833,7 +843,10 @@ impl Quick {
         let mut at = Place::default();
         // SAFETY: the device that the view was read of stays while the gate is open; the places are writable. Neither call takes a lock.
         unsafe {
-            raw::rte_vhost_get_vring_base(vid, index, &mut at.next, &mut at.used);
+            // A device that is about to be let go of has no number any more.
+            if raw::rte_vhost_get_vring_base(vid, index, &mut at.next, &mut at.used) != 0 {
+                return Done::NOTHING;
+            }
             let done = act(view, &mut at);
             if done.frames > 0 {
                 raw::rte_vhost_set_vring_base(vid, index, at.next, at.used);
@@ -842,14 +855,25 @@ impl Quick {
         }
     }
 
-    /// Reads ring `index` of device `vid` anew where messages have come since. The caller is inside the ring's gate, and lets the library go on: it has things of
-    /// its own to do after a message (a guest that has moved is announced).
+    /// Reads ring `index` of device `vid` anew where messages have come since, and have been quiet for [`SETTLE`]: the library has things of its own to do
+    /// after a message (a guest that has moved is announced), and holds a lock for a while in which it would only try. The caller is inside the ring's gate, and
+    /// lets the library go on.
     fn read(&mut self, shared: &Shared, vid: c_int, index: u16) {
         let messages = shared.messages.load(Ordering::SeqCst);
         if self.read != Some((index, messages)) {
-            // SAFETY: inside the gate the device stays. What a message changes meanwhile is not used, as its number is another then.
-            self.view = unsafe { View::read(vid, index) };
+            self.view = None;
             self.read = Some((index, messages));
+            self.settles = Some(Instant::now() + SETTLE);
+        } else if self.settles.is_some_and(|end| end <= Instant::now()) {
+            // While the library handles a message its tables of memory come and go: not then.
+            let Some(_inside) = shared.rings[usize::from(index)].quick.try_enter() else {
+                return;
+            };
+            if shared.messages.load(Ordering::SeqCst) == messages {
+                // SAFETY: inside both gates the device and its tables stay.
+                self.view = unsafe { View::read(vid, index) };
+                self.settles = None;
+            }
         }
     }
 }

@@ -642,7 +642,6 @@ const SAME: &[&str] = &[
     "lacp/show nope",
     "qos/show p1",
     "qos/show nope",
-    "qos/show-types p1",
     "qos/show-types nope",
     "stp/show",
     "stp/show br0",

@@ -125,16 +125,21 @@ impl View {
             }
             raw::sluice_vhost_regions(vid, regions.as_mut_ptr(), MAX_REGIONS as c_int)
         };
-        let common = features & feature::UNCOMMON == 0
-            && ring.size.is_power_of_two()
-            && is_place(ring.descriptors, 16)
-            && is_place(ring.available, 2)
-            && is_place(ring.used, 4);
-        if !common || known <= 0 {
+        if features & feature::UNCOMMON != 0 || known <= 0 {
             return None;
         }
         regions.truncate(known as usize);
-        Some(View {
+        View::of(&ring, regions, features)
+    }
+
+    /// The ring that lies there, if it is whole in memory that the guest has given: the library goes on with addresses of rings that it knows to be cut short.
+    fn of(ring: &VhostRing, regions: Vec<VhostRegion>, features: u64) -> Option<View> {
+        let size = usize::from(ring.size);
+        let fits = ring.size.is_power_of_two()
+            && is_place(&regions, ring.descriptors, 16, size * 16)
+            && is_place(&regions, ring.available, 2, 6 + size * 2)
+            && is_place(&regions, ring.used, 4, 6 + size * 8);
+        fits.then(|| View {
             descriptors: ring.descriptors.cast(),
             available: ring.available.cast(),
             used: ring.used.cast(),
@@ -399,9 +404,18 @@ impl View {
     }
 }
 
-/// Whether an address is one, with the alignment that the ring's parts have.
-fn is_place(address: *mut libc::c_void, alignment: usize) -> bool {
-    !address.is_null() && (address as usize).is_multiple_of(alignment)
+/// Whether `length` bytes from an address on lie in one of the regions, aligned as a ring's part has to be.
+fn is_place(
+    regions: &[VhostRegion],
+    address: *mut libc::c_void,
+    alignment: usize,
+    length: usize,
+) -> bool {
+    let lies_in = |region: &VhostRegion| {
+        let offset = (address as usize).wrapping_sub(region.host as usize) as u64;
+        !region.host.is_null() && offset < region.size && region.size - offset >= length as u64
+    };
+    (address as usize).is_multiple_of(alignment) && regions.iter().any(lies_in)
 }
 
 /// Makes a fresh buffer of the pool a frame of one segment. What else it says stays: nobody reads it without a flag.

@@ -265,3 +265,44 @@ fn more_than_the_ring_has_is_for_the_library() {
     let done = unsafe { view.take(&mut at, std::ptr::null_mut(), |_, _| false) };
     assert!(done.frames == 0 && !done.exhausted);
 }
+
+/// The library leaves addresses of rings in place that it has found to be cut short.
+#[test]
+fn a_ring_that_is_not_whole_in_the_guests_memory_is_not_used() {
+    let mut guest = Guest::new(12);
+    let base = guest.bytes().as_mut_ptr();
+    let half = MEMORY / 2;
+    let read = |descriptors: usize, available: usize, used: usize, size: u16| {
+        let at = |offset: usize| base.wrapping_add(offset).cast();
+        let ring = VhostRing {
+            descriptors: at(descriptors),
+            available: at(available),
+            used: at(used),
+            size,
+        };
+        let parts = [(GUEST, 0), (GUEST + MEMORY as u64, half)];
+        let regions = parts.map(|(guest, from)| VhostRegion {
+            guest,
+            host: base.wrapping_add(from),
+            size: half as u64,
+        });
+        // The second part is further on in the guest's addresses, so what reaches over the end of the first is no ring, though there is memory behind it here.
+        View::of(&ring, regions.to_vec(), 0).is_some()
+    };
+    let sizes = [16 * 16, 6 + 16 * 2, 6 + 16 * 8];
+    assert!(read(0, 1024, 2048, 16));
+    for part in 0..3 {
+        for end in [half, MEMORY] {
+            let last = (end - sizes[part]) & !15;
+            let mut places = [0, 1024, 2048];
+            places[part] = last;
+            assert!(read(places[0], places[1], places[2], 16), "{places:?}");
+            places[part] = last + 16;
+            assert!(!read(places[0], places[1], places[2], 16), "{places:?}");
+        }
+    }
+    assert!(!read(0, 1024, 2048, 32768));
+    assert!(!read(0, 1024, 2048, 15));
+    assert!(!read(0, 1024, 2048, 0));
+    assert!(!read(0, 1025, 2048, 16));
+}
