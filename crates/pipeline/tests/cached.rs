@@ -242,6 +242,22 @@ fn lookups(switch: &Switch) -> Vec<(u64, u64)> {
         .collect()
 }
 
+/// Holds that a flow's packets leave each port in the order in which they came: their first copies, their second ones and so on.
+fn in_order(sent: &[(u32, Vec<u8>)], flows: &[u64], case: &str) {
+    let mut copies: HashMap<(u32, u8), usize> = HashMap::new();
+    let mut last: HashMap<(u32, u64, usize), u8> = HashMap::new();
+    for (port, bytes) in sent {
+        let tail = *bytes.last().unwrap();
+        let copy = copies.entry((*port, tail)).or_default();
+        *copy += 1;
+        let before = last.insert((*port, flows[usize::from(tail)], *copy), tail);
+        assert!(
+            before < Some(tail),
+            "{case}: packet {tail} behind {before:?} on port {port}"
+        );
+    }
+}
+
 /// Packets that met the cache and found their walk; `cached`: use it.
 fn run(seed: u64, cached: bool) -> (Vec<Vec<(u64, u64)>>, u64) {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
@@ -254,6 +270,7 @@ fn run(seed: u64, cached: bool) -> (Vec<Vec<(u64, u64)>>, u64) {
     } else {
         CacheMode::Never
     });
+    let flows: [u64; 32] = std::array::from_fn(|_| random.next() | 1);
     let mut known = Known::new();
     (0..60).for_each(|_| change(&mut random, &mut switch, &mut known));
     switch.publish();
@@ -264,8 +281,12 @@ fn run(seed: u64, cached: bool) -> (Vec<Vec<(u64, u64)>>, u64) {
     for round in 0..12 {
         let mut expected = counters(&switch);
         let in_port = 1 + random.below(2) as u32;
-        let packets: Vec<_> = (0..BURST)
-            .map(|index| packet(&mut random, index as u8))
+        // Few flows at a time, so that each has several packets among those of others.
+        let few: [u64; 6] = std::array::from_fn(|_| random.pick(&flows));
+        let flows: [u64; BURST] = std::array::from_fn(|_| random.pick(&few));
+        let packets: Vec<_> = (0..)
+            .zip(flows)
+            .map(|(index, flow)| packet(&mut Random(flow), index))
             .collect();
         let mut wanted = Vec::new();
         for bytes in &packets {
@@ -299,7 +320,8 @@ fn run(seed: u64, cached: bool) -> (Vec<Vec<(u64, u64)>>, u64) {
             switch.now,
             &mut notes,
         );
-        // Packets of one burst may overtake each other where their ways differ, those of one flow may not.
+        in_order(&notes.sent, &flows, &format!("seed {seed}, round {round}"));
+        // Packets of one burst may overtake each other where their ways differ.
         let tail = |(_, bytes): &(u32, Vec<u8>)| bytes.last().copied();
         notes.sent.sort_by_key(tail);
         wanted.sort_by_key(tail);

@@ -25,6 +25,8 @@ use packet::{FlowKey, Frame, WordSet};
 
 /// Sets of lanes that are looked up for a burst before those that are left go the general way, which counts its lookups itself. So lists that branch stay within bounds.
 const ROUNDS: usize = 256;
+/// Places that are found again when they are noted once more.
+const RECENT: usize = 64;
 /// No place to come back to.
 const NOWHERE: u16 = u16::MAX;
 
@@ -97,13 +99,19 @@ impl Words for Lane {
     }
 }
 
-/// A word that no packet of the common kind has of its own.
-#[cold]
+/// A word that no packet of the common kind has of its own: as [`begin_key`] begins it.
+#[inline(always)]
 fn beyond(index: u8) -> u64 {
-    let mut key = FlowKey::ZERO;
-    let words = WordSet(1 << (index % 64));
-    begin_key(&mut key, &[0; LANE_WORDS], words);
-    key.words[usize::from(index) % key.words.len()]
+    const NO_OUTPUT: u64 = {
+        assert!(at::ACTSET_OUTPUT.is_multiple_of(8));
+        let [a, b, c, d] = action_set::NO_OUTPUT.to_be_bytes();
+        u64::from_ne_bytes([a, b, c, d, 0, 0, 0, 0])
+    };
+    if usize::from(index) == at::ACTSET_OUTPUT / 8 {
+        NO_OUTPUT
+    } else {
+        0
+    }
 }
 
 /// A place in a rule that was met.
@@ -165,6 +173,8 @@ pub(super) struct Lanes<F> {
     sent: SetOfLanes,
     waiting: Vec<Waiting>,
     backs: Vec<Back>,
+    /// Places noted lately, by a hash of what they are.
+    recent: [u16; RECENT],
     rounds: usize,
     /// Frames on their way out.
     out: Vec<F>,
@@ -179,6 +189,7 @@ impl<F: Frame> Lanes<F> {
             sent: SetOfLanes::EMPTY,
             waiting: Vec::new(),
             backs: Vec::new(),
+            recent: [NOWHERE; RECENT],
             rounds: 0,
             out: Vec::new(),
         }
@@ -211,26 +222,29 @@ impl<F: Frame> Lanes<F> {
         self.waiting.push(new);
     }
 
-    /// Those that wait for the lowest table.
+    /// Those that wait for the lowest table, and the earliest packets first: packets of a flow go the same way, so they stay in order however many sets they are in.
     #[inline(always)]
     fn next(&mut self) -> Option<Waiting> {
         let waiting = self.waiting.iter().enumerate();
-        let (at, _) = waiting.min_by_key(|(_, waiting)| waiting.table)?;
+        let (at, _) = waiting.min_by_key(|(_, waiting)| (waiting.table, waiting.set.first()))?;
         Some(self.waiting.swap_remove(at))
     }
 
-    /// Notes a place to come back to; neighbours that come back to the same place share it.
+    /// Notes a place to come back to; those that come back to the same place share it, so that they can wait together.
     fn note(&mut self, here: Here, up: u16) -> u16 {
-        if let Some(last) = self.backs.last() {
-            let same = std::ptr::eq(last.here.stretches.get(), here.stretches.get())
-                && (last.here.next, last.here.table, last.up) == (here.next, here.table, up)
-                && last.here.cookie == here.cookie;
+        let stretches = here.stretches.get().as_ptr() as usize;
+        let recent = &mut self.recent[(stretches >> 4 ^ usize::from(here.next ^ up)) % RECENT];
+        if let Some(known) = self.backs.get(usize::from(*recent)) {
+            let same = std::ptr::eq(known.here.stretches.get(), here.stretches.get())
+                && (known.here.next, known.here.table, known.up) == (here.next, here.table, up)
+                && known.here.cookie == here.cookie;
             if same {
-                return (self.backs.len() - 1) as u16;
+                return *recent;
             }
         }
+        *recent = self.backs.len() as u16;
         self.backs.push(Back { here, up });
-        (self.backs.len() - 1) as u16
+        *recent
     }
 
     /// Notes that lanes go to a port.
@@ -351,7 +365,7 @@ impl<F: Frame> Engine<F> {
             };
             let general = match stretch.end {
                 // Only forward: such ways end by themselves.
-                End::Table { table, .. } => table <= here.table || self.lanes.rounds >= ROUNDS,
+                End::Table { table, .. } => table <= here.table,
                 End::Output(_) => back != NOWHERE,
                 End::Nothing => false,
             };
@@ -546,6 +560,12 @@ impl<F: Frame> Engine<F> {
         host: &mut H,
     ) {
         while let Some(waited) = self.lanes.next() {
+            if self.lanes.rounds == ROUNDS {
+                // What has gone its way already leaves before what still waits.
+                self.lanes.flush(way, host);
+                self.wait_in_walks(burst, way, waited);
+                continue;
+            }
             self.lanes.rounds += 1;
             let lanes = &self.lanes.lanes[..];
             let found = (burst.bridge).lookup_lanes(waited.table, waited.set, lanes, burst.guard);
@@ -576,10 +596,11 @@ impl<F: Frame> Engine<F> {
 }
 
 impl<F: Frame> Walk<F> {
-    /// Gets ready for the answer of a lookup that was made for it: what was at its top is where it stands.
+    /// Gets ready for the answer of a lookup that was made for it. After a resubmit it stands where it is to come back to; a list that went to a table for good is at its
+    /// end.
     fn wait_for(&mut self, resubmitted: bool) {
         self.resubmitted = resubmitted;
-        if let Some(position) = self.stack.pop() {
+        if resubmitted && let Some(position) = self.stack.pop() {
             self.at = position;
         }
     }
