@@ -110,7 +110,7 @@ def told_as_open_vswitch(lab):
         with open(os.environ["SHOW"] + ".got", "w", encoding="utf-8") as file:
             file.write("\n".join(f"$ {command}\n{text}" for command, text in got))
     wrong = [f"{command}\n  Open vSwitch: {reference}\n  this daemon:  {text}"
-             for (command, reference), (_, text) in zip(wanted, got) if explained(command, reference) != text]
+             for (command, reference), (_, text) in zip(wanted, got) if explained(command, reference) != without_rates(command, text)]
     if wrong:
         raise Failure(f"{len(wrong)} differ\n" + "\n".join(wrong[:10]))
 
@@ -121,6 +121,11 @@ def explained(command, reference):
     if "queue-get-config" in command:
         reference = reference.replace("NXQOFC_QUEUE_ERROR", "OFPQOFC_BAD_QUEUE")
     return reference
+
+
+def without_rates(command, text):
+    """Without the rates of queues, which Open vSwitch's userspace never tells (h_policing.queues_are_told looks at them)."""
+    return re.sub(r" (min|max)_rate:[\d.]+%", "", text) if "queue-get-config" in command else text
 
 
 def some_hosts(lab, count=3):
