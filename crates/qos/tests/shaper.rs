@@ -254,6 +254,27 @@ fn a_bounded_queue_that_borrows_uses_what_it_gets() {
 }
 
 #[test]
+fn what_was_slow_once_does_not_keep_bursts_out_for_ever() {
+    let mut queue = QueueSpec::new(0, 0, 1_000_000_000);
+    queue.max_latency_ns = Some(2_000_000);
+    let mut shaper = Shaper::new(&port(1_000_000_000, [queue]), 0).expect("a port that can be");
+    let come = |shaper: &mut Shaper<u64>, now| shaper.enqueue(0, 0, 1514, 7, now).is_ok();
+    assert!(come(&mut shaper, 0) && come(&mut shaper, 0));
+    assert!(shaper.dequeue(1_000_000).is_some());
+    let late = shaper.dequeue(2_030_000).expect("within bound and slack");
+    assert_eq!(late.waited_ns, 2_030_000);
+    // By this one whoever finds a packet waiting would come too late.
+    assert!(come(&mut shaper, 3_000_000) && !come(&mut shaper, 3_000_000));
+    assert!(shaper.dequeue(3_000_000).is_some());
+    for turn in 4..8 {
+        let now = turn * 1_000_000;
+        assert!(come(&mut shaper, now) && shaper.dequeue(now).is_some());
+    }
+    let burst = (0..8).filter(|_| come(&mut shaper, SECOND)).count();
+    assert_eq!(burst, 8);
+}
+
+#[test]
 fn a_bulk_flow_uses_up_neither_the_bound_nor_the_room_of_its_neighbours() {
     for limit in [100_u32, 100_000] {
         let mut queue = QueueSpec::new(0, 100_000_000, 100_000_000);

@@ -66,7 +66,7 @@ struct Leaf {
     limit_packets: u32,
     limit_bytes: u32,
     mark_ns: u32,
-    /// The packet that left last had waited so long, in nanoseconds,
+    /// The last packet that found others waiting had waited so long, in nanoseconds (halved by each since that found none),
     sample_ns: u32,
     /// behind so many bytes.
     sample_bytes: u32,

@@ -69,6 +69,7 @@ impl<H> Shaper<H> {
         }
         self.root = root;
         (leaf.credit, leaf.deficit) = (credit, deficit);
+        leaf.sample_ns = leaf.sample_ns.checked_shr(count as u32).unwrap_or(0);
         let counters = self.counters.of(queue);
         counters.sent_packets.add(count);
         counters.sent_bytes.add(bytes);

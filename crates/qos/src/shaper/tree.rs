@@ -336,6 +336,9 @@ impl<H> Shaper<H> {
         if taken.ahead != 0 {
             leaf.sample_ns = waited_ns.min(u32::MAX.into()) as u32;
             leaf.sample_bytes = taken.ahead;
+        } else {
+            // What has been slow once may be no longer: where it keeps out all that would renew it, it must age.
+            leaf.sample_ns /= 2;
         }
         self.account(choice, self.nodes.cost(len), now_ns);
         Some(Departure {

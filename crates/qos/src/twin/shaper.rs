@@ -680,6 +680,8 @@ impl Shaper {
         queue.totals.marked += u64::from(mark);
         if packet.ahead != 0 {
             queue.sample = (waited_ns, packet.ahead);
+        } else {
+            queue.sample.0 /= 2;
         }
         self.account(at, lender, cost(packet.len, overhead), now);
         Some(Left {
