@@ -8,6 +8,7 @@
 
 use crate::queue::{Arrivals, Load, Server};
 use crate::{Error, Span};
+use qos::shaper::spec::{MAX_RATE, MIN_RATE};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -66,6 +67,8 @@ pub struct Placed {
     pub bound: bool,
     /// What it asked for.
     pub latency: f64,
+    /// How many packets its queue must hold, where that is more than usual.
+    pub limit: Option<u32>,
 }
 
 /// A task without a place.
@@ -98,8 +101,14 @@ pub struct Placement {
 pub const TRIES: usize = 2_000_000;
 /// Most tasks and most ports.
 pub const MOST: usize = 4096;
-/// What a sender may be late by when its turn comes: timer slack of the shaper, in seconds.
-pub const SLACK: f64 = 60e-6;
+/// What a sender may be late by when its turn comes, in seconds: 60 us of timer slack of the shaper, and 200 us for a batch on its way.
+pub const SLACK: f64 = 260e-6;
+/// The longest wait to which a queue can be bound, in seconds (`max-latency-us`); who could wait longer is bound to this.
+const LONGEST: f64 = qos::shaper::spec::MAX_LATENCY_NS as f64 * 1e-9;
+/// Packets that wait in a queue whose row does not say it (`limit-packets`).
+const USUAL_PACKETS: f64 = 1000.0;
+/// Packets that a queue is given at most: half of what waits at a port in all.
+const MOST_PACKETS: f64 = 2048.0;
 /// The share of packets that may wait longer where no burst is known.
 const LATE: f64 = 0.01;
 
@@ -127,6 +136,12 @@ fn check(tasks: &[Task], ports: &[Port]) -> Result<(), Error> {
             )));
         }
         above(&format!("port {}: rate", port.name), port.rate)?;
+        if !(MIN_RATE as f64..=MAX_RATE as f64).contains(&port.rate) {
+            return Err(Error::new(format!(
+                "port {}: {} bit/s is not a rate between {MIN_RATE} and {MAX_RATE} bit/s",
+                port.name, port.rate
+            )));
+        }
         if !(0.0..1.0).contains(&port.reserve) {
             return Err(Error::new(format!(
                 "port {}: a reserve of {} is not from 0 to below 1",
@@ -171,11 +186,23 @@ fn waits(task: &Task, rate: f64) -> (f64, f64) {
     (mean, tail)
 }
 
+/// Packets of a task that wait at once in a queue of this rate: as many as its burst makes, or more in one of 100 cases only. A queue that holds so many packets of 1514 bytes holds
+/// their bytes, too.
+fn waiting(task: &Task, rate: f64, port: &Port) -> f64 {
+    let backlog = match task.burst {
+        Some(burst) => {
+            burst.max(task.size) + task.rate * (SLACK + frame().max(task.size) / port.rate)
+        }
+        None => waits(task, rate).1 * rate,
+    };
+    (backlog / task.size.min(frame())).ceil()
+}
+
 /// The rate that a task's queue needs on a port of this rate, in bit/s.
 fn needed(task: &Task, port: &Port) -> Result<f64, String> {
     // A packet on the line cannot be interrupted.
     let floor = SLACK + frame().max(task.size) / port.rate;
-    let room = task.latency - floor;
+    let room = task.latency.min(LONGEST) - floor;
     if room <= 0.0 {
         return Err(format!(
             "{:.3} ms is less than timer slack and a packet on the line of {}, {:.3} ms",
@@ -185,6 +212,12 @@ fn needed(task: &Task, port: &Port) -> Result<f64, String> {
         ));
     }
     if let Some(burst) = task.burst {
+        let packets = waiting(task, 0.0, port);
+        if packets > MOST_PACKETS {
+            return Err(format!(
+                "its burst makes {packets:.0} packets wait, and a queue is given {MOST_PACKETS:.0} at most"
+            ));
+        }
         return Ok((burst.max(task.size) / room).max(task.rate).ceil());
     }
     if waits(task, port.rate).1 > room {
@@ -194,10 +227,17 @@ fn needed(task: &Task, port: &Port) -> Result<f64, String> {
             room * 1e3
         ));
     }
+    let too_slow = |rate| waits(task, rate).1 > room || waiting(task, rate, port) > MOST_PACKETS;
+    if too_slow(port.rate) {
+        return Err(format!(
+            "even with all of {} more packets wait than the {MOST_PACKETS:.0} that a queue is given",
+            port.name
+        ));
+    }
     let (mut low, mut high) = (task.rate, port.rate);
     for _ in 0..60 {
         let middle = (low + high) / 2.0;
-        if waits(task, middle).1 > room {
+        if too_slow(middle) {
             low = middle
         } else {
             high = middle
@@ -344,6 +384,7 @@ pub fn place(tasks: &[Task], ports: &[Port]) -> Result<Placement, Error> {
 fn put(task: &Task, port: &Port, queue: u32, need: f64) -> Placed {
     let floor = SLACK + frame().max(task.size) / port.rate;
     let (mean, tail) = waits(task, need);
+    let packets = waiting(task, need, port);
     let longest = task.burst.map_or(tail, |burst| burst.max(task.size) / need);
     let mean = mean.min(longest);
     Placed {
@@ -358,6 +399,7 @@ fn put(task: &Task, port: &Port, queue: u32, need: f64) -> Placed {
         },
         bound: task.burst.is_some(),
         latency: task.latency,
+        limit: (packets > USUAL_PACKETS).then_some(packets as u32),
     }
 }
 
@@ -377,11 +419,14 @@ fn command(port: &Port, placed: &[Placed]) -> Option<String> {
     let rows: Vec<String> = mine
         .iter()
         .map(|placed| {
+            let limit = placed.limit.map_or(String::new(), |packets| {
+                format!(" other-config:limit-packets={packets}")
+            });
             format!(
-                "-- --id=@q{} create queue other-config:min-rate={} other-config:max-latency-us={} external-ids:task={}",
+                "-- --id=@q{} create queue other-config:min-rate={} other-config:max-latency-us={}{limit} external-ids:task={}",
                 placed.queue,
                 placed.rate,
-                (placed.latency * 1e6).floor() as u64,
+                (placed.latency.min(LONGEST) * 1e6).floor() as u64,
                 quoted(&placed.task)
             )
         })
@@ -465,6 +510,45 @@ mod tests {
             .collect();
         let got = place(&tasks, &[port("p1", 11e6), port("p2", 9e6)]).unwrap();
         assert!(got.fits, "{got:?}");
+    }
+
+    #[test]
+    fn commands_are_such_that_the_switch_takes_them() {
+        let tasks = [
+            task("patient", 1e6, 3600.0, Some(12_000.0)),
+            task("bursts", 1e6, 2.0, Some(1500.0 * 12_000.0)),
+            task("torrents", 1e6, 2.0, Some(2100.0 * 12_000.0)),
+            // One of 100 waits behind as many as a queue holds at most.
+            task("crowd", 300e6, 4.0, None),
+        ];
+        let got = place(&tasks, &[port("p1", 1e9)]).unwrap();
+        let command = &got.commands[0];
+        let row = |name: &str| {
+            let rows = command.split("-- --id=");
+            rows.filter(|row| row.contains(&format!("task={name}")))
+                .collect::<String>()
+        };
+        assert!(
+            row("patient").contains("max-latency-us=4000000 "),
+            "{command}"
+        );
+        assert!(!row("patient").contains("limit-packets"), "{command}");
+        assert!(row("bursts").contains("limit-packets=1501 "), "{command}");
+        let crowd = got.placed.iter().find(|one| one.task == "crowd").unwrap();
+        assert!(
+            crowd
+                .limit
+                .is_some_and(|packets| packets > 1900 && packets <= 2048),
+            "{crowd:?}"
+        );
+        assert_eq!(got.unplaced[0].task, "torrents");
+        assert!(got.unplaced[0].reason.contains("2101 packets"), "{got:?}");
+        for rate in [7_999.0, 4.1e11] {
+            assert!(place(&tasks, &[port("p1", rate)]).is_err());
+        }
+        // What the switch promises beside the time itself does not fit into this.
+        let hasty = [task("hasty", 1e6, 0.0002, Some(12_000.0))];
+        assert!(!place(&hasty, &[port("p1", 1e9)]).unwrap().fits);
     }
 
     #[test]
