@@ -68,7 +68,8 @@ impl Words {
     }
 }
 
-fn queue(name: String, words: &mut Words, packet: f64) -> Result<Part> {
+/// A queue; it serves the flow as a whole, as a bound needs it, only where nothing comes but the flow.
+fn queue(name: String, words: &mut Words, packet: f64, flow: Option<f64>) -> Result<Part> {
     if let Some(value) = words.take("wait", time)? {
         let low = words.take("low", time)?.unwrap_or(value);
         let high = words.take("high", time)?.unwrap_or(value);
@@ -124,21 +125,21 @@ fn queue(name: String, words: &mut Words, packet: f64) -> Result<Part> {
         name,
         delay: answer.wait,
         cannot_tell: answer.cannot_tell,
-        service: Some(Service {
+        service: flow.is_none_or(|flow| offered <= flow).then_some(Service {
             rate: rate_of,
             latency: forecast::place::SLACK,
         }),
     })
 }
 
-fn part(number: usize, text: &str, packet: f64) -> Result<Part> {
+fn part(number: usize, text: &str, packet: f64, flow: Option<f64>) -> Result<Part> {
     let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
     let mut words = Words::parse(rest)?;
     let name = words
         .take("name", |text| Ok(text.to_owned()))?
         .unwrap_or_else(|| format!("{kind} {number}"));
     let part = match kind {
-        "queue" => queue(name, &mut words, packet)?,
+        "queue" => queue(name, &mut words, packet, flow)?,
         "link" => {
             let rate = words.take("rate", rate)?.unwrap_or(f64::INFINITY);
             Part::link(
@@ -161,7 +162,8 @@ pub fn run(options: &PathOptions) -> Result<()> {
         .iter()
         .zip(1..)
         .map(|(hop, number)| {
-            part(number, hop, options.size).with_context(|| format!("--hop {hop}"))
+            part(number, hop, options.size, options.flow_rate)
+                .with_context(|| format!("--hop {hop}"))
         })
         .collect();
     let envelope = match (options.flow_rate, options.flow_burst) {
@@ -195,11 +197,33 @@ pub fn run(options: &PathOptions) -> Result<()> {
             "no packet that keeps to the burst takes longer than {}",
             show(bound)
         ),
-        (Some(_), None) => println!("no bound: of a queue only its measured wait is given"),
+        (Some(_), None) => println!(
+            "no bound: of a queue only its measured wait is given, or more is offered to it than the flow"
+        ),
         _ => {}
     }
     if !way.cannot_tell.is_empty() {
         println!("cannot tell: {}", way.cannot_tell.join(", "));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_that_others_use_gives_no_bound() {
+        let hop = "queue:rate=100M,offered=80M";
+        let envelope = Envelope {
+            rate: 1e6,
+            burst: 12_000.0,
+        };
+        let bound = |flow| {
+            let part = part(1, hop, 12_000.0, Some(flow)).unwrap();
+            add(vec![part], Some(envelope)).unwrap().bound
+        };
+        assert_eq!(bound(1e6), None);
+        assert!(bound(80e6).is_some());
+    }
 }
