@@ -275,6 +275,32 @@ fn what_was_slow_once_does_not_keep_bursts_out_for_ever() {
 }
 
 #[test]
+fn an_idle_time_after_late_packets_is_not_noted_as_busy() {
+    let mut queue = QueueSpec::new(0, 1_000_000_000, 1_000_000_000);
+    queue.max_latency_ns = Some(1_000_000);
+    let mut shaper = Shaper::new(&port(1_000_000_000, [queue]), 0).expect("a port that can be");
+    assert!(shaper.watch().ask(0));
+    for _ in 0..2 {
+        shaper.enqueue(0, 0, 1514, 7, 0).expect("room for it");
+    }
+    assert!(shaper.dequeue(0).is_some());
+    assert!(
+        shaper.dequeue(5_000_000).is_none(),
+        "the second is too late"
+    );
+    assert_eq!(
+        shaper.counters().totals(0).dropped[DropReason::Late as usize],
+        1
+    );
+    shaper
+        .enqueue(0, 0, 1514, 7, 10 * SECOND)
+        .expect("room for it");
+    assert!(shaper.dequeue(10 * SECOND).is_some());
+    let seen = shaper.watch().seen(0).expect("it is watched");
+    assert_eq!((seen.sent, seen.busy_packets, seen.busy_ns), (2, 0, 0));
+}
+
+#[test]
 fn a_bulk_flow_uses_up_neither_the_bound_nor_the_room_of_its_neighbours() {
     for limit in [100_u32, 100_000] {
         let mut queue = QueueSpec::new(0, 100_000_000, 100_000_000);

@@ -307,6 +307,9 @@ impl<H> Shaper<H> {
         let taken = loop {
             let Some((bucket, first)) = leaf.backlog.first(flows) else {
                 counters.wait(at, 0);
+                if let Some(cell) = self.watch.of(at) {
+                    cell.rest();
+                }
                 self.place(at, now_ns);
                 return None;
             };
