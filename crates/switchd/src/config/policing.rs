@@ -44,7 +44,22 @@ pub fn read(qos: &vswitch::QoS, say: &mut dyn FnMut(String)) -> Result<PolicerSp
         two_rates(qos, say)?
     };
     spec.check().map_err(|error| error.to_string())?;
+    if let PolicerSpec::Queues { port, queues } = &spec {
+        useless(port, queues, say);
+    }
     Ok(spec)
+}
+
+/// Says which rates let nothing pass for long. Open vSwitch takes them (DPDK's marker wants bursts for rates that are there, and no rates), so they are no error.
+fn useless(port: &Rates, queues: &[(u32, Rates)], say: &mut dyn FnMut(String)) {
+    let none = |rates: &Rates| rates.committed.rate == 0 && rates.excess.rate == 0;
+    let what = "neither cir nor eir is there: nothing passes once its bursts are used up";
+    if none(port) {
+        return say(what.into());
+    }
+    for (number, _) in queues.iter().filter(|(_, rates)| none(rates)) {
+        say(format!("queue {number}: {what}"));
+    }
 }
 
 fn two_rates(qos: &vswitch::QoS, say: &mut dyn FnMut(String)) -> Result<PolicerSpec, String> {

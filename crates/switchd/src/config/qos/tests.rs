@@ -235,8 +235,18 @@ fn types_and_keys_that_are_unknown_are_named() {
         problems,
         [
             "unknown key other_config:max-rate, ignoring it",
-            "queue 2: unknown key other_config:min-rate, ignoring it"
+            "queue 2: unknown key other_config:min-rate, ignoring it",
+            "neither cir nor eir is there: nothing passes once its bursts are used up"
         ]
+    );
+    let (_, problems) = read_one(
+        "trtcm-policer",
+        &[("eir", "1"), ("ebs", "2")],
+        &[(2, &[]), (3, &[("cir", "1"), ("cbs", "2")])],
+    );
+    assert_eq!(
+        problems,
+        ["queue 2: neither cir nor eir is there: nothing passes once its bursts are used up"]
     );
     let (_, problems) = read_one(
         "egress-policer",
