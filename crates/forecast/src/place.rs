@@ -101,6 +101,8 @@ pub struct Placement {
 pub const TRIES: usize = 2_000_000;
 /// Most tasks and most ports.
 pub const MOST: usize = 4096;
+/// Most pairs of a task and a port: what each needs on each is worked out before the search.
+pub const PAIRS: usize = 1_000_000;
 /// What a sender may be late by when its turn comes, in seconds: 60 us of timer slack of the shaper, and 200 us for a batch on its way.
 pub const SLACK: f64 = 260e-6;
 /// The longest wait to which a queue can be bound, in seconds (`max-latency-us`); who could wait longer is bound to this.
@@ -116,6 +118,13 @@ fn check(tasks: &[Task], ports: &[Port]) -> Result<(), Error> {
     if tasks.is_empty() || ports.is_empty() || tasks.len() > MOST || ports.len() > MOST {
         return Err(Error::new(format!(
             "{} tasks and {} ports: 1 to {MOST} of each are meant",
+            tasks.len(),
+            ports.len()
+        )));
+    }
+    if tasks.len() * ports.len() > PAIRS {
+        return Err(Error::new(format!(
+            "{} tasks and {} ports make more than {PAIRS} pairs",
             tasks.len(),
             ports.len()
         )));
@@ -252,22 +261,22 @@ struct Search<'a> {
     left: Vec<f64>,
     places: Vec<Option<usize>>,
     best: Vec<Option<usize>>,
+    /// How many have a place, and how many had at best.
+    placed: usize,
+    most_placed: usize,
     tries: usize,
     most: usize,
 }
 
 impl Search<'_> {
-    fn count(places: &[Option<usize>]) -> usize {
-        places.iter().flatten().count()
-    }
-
     /// Places tasks from this one on; true once all have a place.
     fn place(&mut self, at: usize) -> bool {
-        if Search::count(&self.places) > Search::count(&self.best) {
+        if self.placed > self.most_placed {
+            self.most_placed = self.placed;
             self.best.clone_from(&self.places);
         }
         if at == self.needs.len() {
-            return Search::count(&self.places) == self.needs.len();
+            return self.placed == self.needs.len();
         }
         self.tries += 1;
         if self.tries > self.most {
@@ -282,11 +291,13 @@ impl Search<'_> {
             let need = needs[port].unwrap_or(0.0);
             self.left[port] -= need;
             self.places[at] = Some(port);
+            self.placed += 1;
             if self.place(at + 1) {
                 return true;
             }
             self.left[port] += need;
             self.places[at] = None;
+            self.placed -= 1;
         }
         // The others may fit without it.
         self.tries <= self.most && self.place(at + 1)
@@ -337,6 +348,8 @@ pub fn place(tasks: &[Task], ports: &[Port]) -> Result<Placement, Error> {
         left: ports.iter().map(capacity).collect(),
         places: vec![None; needs.len()],
         best: vec![None; needs.len()],
+        placed: 0,
+        most_placed: 0,
         tries: 0,
         // Each step looks at all ports.
         most: (TRIES / ports.len()).max(2 * tasks.len()),
@@ -556,6 +569,13 @@ mod tests {
         let good = task("a", 1e6, 0.01, None);
         let ports = [port("p1", 1e9)];
         assert!(place(&[], &ports).is_err());
+        let many: Vec<Task> = (0..1001)
+            .map(|at| task(&format!("t{at}"), 1e3, 0.01, None))
+            .collect();
+        let ports_of =
+            |count| -> Vec<Port> { (0..count).map(|at| port(&format!("p{at}"), 1e9)).collect() };
+        let error = place(&many, &ports_of(1000)).unwrap_err().to_string();
+        assert!(error.contains("more than 1000000 pairs"), "{error}");
         for bad in [
             Task {
                 rate: -1.0,

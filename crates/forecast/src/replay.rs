@@ -10,6 +10,8 @@ use std::collections::VecDeque;
 
 /// Packets drawn unless something else is said.
 pub const STEPS: usize = 200_000;
+/// Exponential phases of a gap at most.
+const MOST_PHASES: f64 = 64.0;
 /// Batches by which its own chance is judged.
 const BATCHES: usize = 20;
 
@@ -27,8 +29,8 @@ enum Gaps {
     Fixed(f64),
     /// One of two exponential ones.
     Either(f64, f64, f64),
-    /// The sum of so many exponential ones of this mean.
-    Sum(u32, f64),
+    /// This, and the sum of so many exponential ones of this mean.
+    Sum(f64, u32, f64),
     /// Nothing, or with this probability an exponential one.
     Batches(f64, f64),
     Drawn(Draw),
@@ -46,8 +48,10 @@ impl Gaps {
             Arrivals::Batches(size) => Gaps::Batches(1.0 / size, mean * size),
             Arrivals::Varying(scv) if scv < 1e-4 => Gaps::Fixed(mean),
             Arrivals::Varying(scv) if scv < 1.0 => {
-                let count = (1.0 / scv).round().max(1.0);
-                Gaps::Sum(count as u32, mean / count)
+                let count = (1.0 / scv).round().clamp(1.0, MOST_PHASES);
+                // Where more phases were needed, only a part of the gap varies.
+                let share = (scv * MOST_PHASES).sqrt().min(1.0);
+                Gaps::Sum(mean * (1.0 - share), count as u32, mean * share / count)
             }
             Arrivals::Varying(scv) => {
                 // Two phases with balanced means.
@@ -66,7 +70,10 @@ impl Gaps {
                 let mean = if random.unit() < *share { short } else { long };
                 random.exponential(*mean)
             }
-            Gaps::Sum(count, mean) => (0..*count).map(|_| random.exponential(*mean)).sum(),
+            Gaps::Sum(fixed, count, mean) => {
+                let varying: f64 = (0..*count).map(|_| random.exponential(*mean)).sum();
+                fixed + varying
+            }
             Gaps::Batches(share, mean) => {
                 if random.unit() < *share {
                     random.exponential(*mean)
@@ -156,4 +163,35 @@ pub fn simulate(server: &Server, load: &Load, steps: usize, seed: u64) -> Result
         },
         deviation: deviation.min(1.0 / Z95),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn even_gaps_take_few_draws_and_vary_as_said() {
+        for scv in [0.5, 0.01, 0.0004] {
+            let load = Load::new(1e6, 1000.0, Arrivals::Varying(scv));
+            let gaps = Gaps::of(&load);
+            assert!(
+                matches!(gaps, Gaps::Sum(_, phases, _) if phases <= 64),
+                "{scv}"
+            );
+            let mut random = Random::new(7);
+            let count = 20_000;
+            let (mut sum, mut squares) = (0.0, 0.0);
+            for _ in 0..count {
+                let gap = gaps.draw(&mut random) * load.packets - 1.0;
+                sum += gap;
+                squares += gap * gap;
+            }
+            let (mean, variance) = (sum / f64::from(count), squares / f64::from(count));
+            assert!(
+                mean.abs() < 5.0 * (scv / f64::from(count)).sqrt(),
+                "{scv}: {mean}"
+            );
+            assert!((variance / scv - 1.0).abs() < 0.1, "{scv}: {variance}");
+        }
+    }
 }
