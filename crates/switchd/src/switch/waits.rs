@@ -68,7 +68,9 @@ pub fn collect(
     let bridges: Vec<std::rc::Rc<Bridge>> = switch.bridges.borrow().values().cloned().collect();
     for bridge in bridges {
         for one in bridge.ports.borrow().values() {
-            if port.is_some_and(|name| name != one.config.name) {
+            // By the Port's name or, as for qos/show, the Interface's.
+            let names = [&one.config.name, &one.config.interface_name];
+            if port.is_some_and(|port| names.iter().all(|name| *name != port)) {
                 continue;
             }
             known = true;
