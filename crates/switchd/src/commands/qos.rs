@@ -2,7 +2,7 @@
 
 use super::{Answer, Commands, bridges, has_interface};
 use crate::config::qos::{Shape, TYPES};
-use crate::switch::{Port, Switch, latency};
+use crate::switch::{Port, Switch};
 
 use ::qos::policer::{PolicerSpec, Profile, Rates};
 use ::qos::shaper::{DROP_REASONS, Line, PortSpec, QueueSpec, QueueTotals};
@@ -181,7 +181,7 @@ fn shaper(switch: &Switch, port: &Port, spec: &PortSpec, lines: &mut Lines) {
             waiting(queue, done, lines);
         }
         if let Some(waits) = port.latencies.of(number) {
-            lines.add("latency-us", latency::describe(&waits));
+            lines.add("latency-us", waits);
         }
     }
 }

@@ -3,15 +3,16 @@
 //! Looked at when statistics are written, so each look tells of one interval. A queue is measured from the first look on.
 
 use super::Switch;
+use super::waits::too_many;
 use crate::config::qos::Qos;
 use datapath::PortId;
 use ovsdb::vswitch::Strings;
 use qos::shaper::waits::{Look, Waits};
 use std::collections::BTreeMap;
 
-/// Looks at a port's queues, by their numbers.
+/// Looks at a port's queues, by their numbers; none at those that cannot be watched.
 #[derive(Default)]
-pub struct Latencies(BTreeMap<u32, (Look, Option<Waits>)>);
+pub struct Latencies(BTreeMap<u32, Option<(Look, Option<Waits>)>>);
 
 impl Latencies {
     /// Looks at the queues that are to be measured.
@@ -25,29 +26,43 @@ impl Latencies {
             return;
         };
         for (place, number) in watched.queues.iter().enumerate() {
-            if qos.measured.binary_search(number).is_ok() && watched.watch.ask(place) {
-                let (look, waits) = self.0.entry(*number).or_default();
+            if qos.measured.binary_search(number).is_err() {
+                continue;
+            }
+            let seen = self.0.entry(*number).or_default();
+            if watched.watch.ask(place) {
+                let (look, waits) = seen.get_or_insert_default();
                 *waits = look.again(&watched.watch, place);
+            } else {
+                *seen = None;
             }
         }
     }
 
-    /// How long a queue's packets waited in the last interval; none where none left.
-    pub fn of(&self, queue: u32) -> Option<Waits> {
-        self.0.get(&queue)?.1
+    /// How long a queue's packets waited in the last interval, in words, or why it is not known; none where none left.
+    pub fn of(&self, queue: u32) -> Option<String> {
+        self.0.get(&queue).and_then(told)
     }
 
     /// The keys of `Port.status`: `queue-N-latency-us`, for queues that sent something.
     pub fn status(&self) -> Strings {
-        let told = self.0.iter().filter_map(|(number, (_, waits))| {
-            Some((format!("queue-{number}-latency-us"), describe(&(*waits)?)))
-        });
+        let told = self
+            .0
+            .iter()
+            .filter_map(|(number, seen)| Some((format!("queue-{number}-latency-us"), told(seen)?)));
         told.collect()
     }
 }
 
+fn told(seen: &Option<(Look, Option<Waits>)>) -> Option<String> {
+    match seen {
+        Some((_, waits)) => waits.as_ref().map(describe),
+        None => Some(too_many()),
+    }
+}
+
 /// Waits in words, in microseconds.
-pub fn describe(waits: &Waits) -> String {
+fn describe(waits: &Waits) -> String {
     let us = |ns: u64| ns as f64 / 1000.0;
     format!(
         "p50={:.1} p99={:.1} max={:.1} packets={}",
@@ -56,4 +71,19 @@ pub fn describe(waits: &Waits) -> String {
         us(waits.longest_ns),
         waits.packets
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_that_cannot_be_watched_says_so() {
+        let latencies = Latencies(BTreeMap::from([(3, None), (4, Some(Default::default()))]));
+        let why = "not watched: 1024 queues of this port are watched already";
+        assert_eq!(latencies.of(3).as_deref(), Some(why));
+        assert_eq!(latencies.of(4), None, "nothing has left yet");
+        let status: Vec<(String, String)> = latencies.status().into_iter().collect();
+        assert_eq!(status, [("queue-3-latency-us".to_owned(), why.to_owned())]);
+    }
 }

@@ -12,7 +12,7 @@ use forecast::queue::Server;
 use forecast::record::Record;
 use forecast::seen::{Past, between, quantile, server};
 use qos::shaper::spec::QueueSpec;
-use qos::shaper::watch::Seen;
+use qos::shaper::watch::{MAX_WATCHED, Seen};
 use qos::shaper::{DROP_REASONS, QueueTotals};
 use serde_json::{Value, json};
 use std::cell::RefCell;
@@ -38,6 +38,8 @@ pub struct Queue {
     pub totals: QueueTotals,
     /// What was noted; none where nobody has asked before.
     pub seen: Option<Seen>,
+    /// It should have been watched from now on, but so many are watched already.
+    pub refused: bool,
     server: Server,
 }
 
@@ -99,14 +101,13 @@ pub fn collect(
                     continue;
                 }
                 let seen = watched.watch.seen(place);
-                if ask && seen.is_none() {
-                    watched.watch.ask(place);
-                }
+                let refused = ask && seen.is_none() && !watched.watch.ask(place);
                 found.push(Queue {
                     port: one.config.name.clone(),
                     spec: (*spec).clone(),
                     totals,
                     seen,
+                    refused,
                     server: server(
                         &watched.spec,
                         spec,
@@ -235,6 +236,11 @@ fn time(seconds: f64) -> String {
     }
 }
 
+/// Why a queue is not watched.
+pub fn too_many() -> String {
+    format!("not watched: {MAX_WATCHED} queues of this port are watched already")
+}
+
 fn interval(span: &Span) -> String {
     format!(
         "{} ({} to {})",
@@ -265,6 +271,10 @@ impl Book {
             mbit(queue.server.rate),
             spec.limit_packets
         );
+        if queue.refused {
+            let _ = writeln!(text, "  {}", too_many());
+            return text;
+        }
         let Some(seen) = &queue.seen else {
             text.push_str("  watched from now on: ask again when packets have come\n");
             return text;
@@ -378,6 +388,7 @@ impl Book {
             "min_rate": queue.spec.min_rate,
             "max_rate": queue.spec.max_rate,
             "watched": queue.seen.is_some(),
+            "refused": queue.refused.then(too_many),
             "packets": queue.seen.as_ref().map(|seen| seen.sent),
             "told": told,
         })
@@ -599,6 +610,7 @@ mod tests {
                 ..QueueTotals::default()
             },
             seen,
+            refused: false,
         }
     }
 
@@ -633,6 +645,17 @@ mod tests {
         let book = Book::default();
         let asked = queue(None);
         assert!(book.text(&asked).contains("watched from now on"));
+        let refused = Queue {
+            refused: true,
+            ..asked
+        };
+        let why = "not watched: 1024 queues of this port are watched already";
+        let text = book.text(&refused);
+        assert!(
+            text.contains(why) && !text.contains("from now on"),
+            "{text}"
+        );
+        assert_eq!(book.json(&refused)["refused"], why);
         let mut seen_now = seen();
         let now = queue(Some(seen_now.clone()));
         let record = now.due(None).unwrap();
