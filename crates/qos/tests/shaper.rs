@@ -281,9 +281,9 @@ fn an_idle_time_after_late_packets_is_not_noted_as_busy() {
     let mut shaper = Shaper::new(&port(1_000_000_000, [queue]), 0).expect("a port that can be");
     assert!(shaper.watch().ask(0));
     for _ in 0..2 {
-        shaper.enqueue(0, 0, 1514, 7, 0).expect("room for it");
+        shaper.enqueue(0, 0, 1514, 7, 1).expect("room for it");
     }
-    assert!(shaper.dequeue(0).is_some());
+    assert!(shaper.dequeue(1).is_some());
     assert!(
         shaper.dequeue(5_000_000).is_none(),
         "the second is too late"
