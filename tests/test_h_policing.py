@@ -196,7 +196,8 @@ def what_ports_receive_is_policed(lab):
     switch.vsctl("set", "Interface", "p1", "ingress_policing_kpkts_rate=0", "ingress_policing_burst=0")
     equal(passed(500, 1000), 500, "packets where nothing is policed")
     switch.vsctl("set", "Interface", "p1", "ingress_policing_rate=1")
-    equal(passed(1200, 1000), 1000, "packets of 8000 kbit, which is what no burst means")
+    # A kernel interface keeps some thousand packets for the switch, so not all at once.
+    equal(passed(700, 1000) + passed(500, 1000), 1000, "packets of 8000 kbit, which is what no burst means")
     equal(switch.counters()["p1"]["rx"]["drop"], 47 + 500 + 80 + 50 + 200, "drops of the port in the end")
 
 
