@@ -111,10 +111,35 @@ impl Match {
         if mask[..value.len() - kept].iter().any(|byte| *byte != 0) {
             return false;
         }
+        if !self.make_room(option) {
+            return false;
+        }
         self.clear_bytes(end(option) - room, room);
         self.set_bytes(end(option) - room, &values, &masks);
         let bit = bit.to_be_bytes();
         self.set_bytes(at::TUN_METADATA_PRESENT, &bit, &bit);
+        true
+    }
+
+    /// Takes from the named option that lies above a new one what reached down into the new one's place. False, and nothing is taken, if it said something there:
+    /// zeros of an option all of whose bytes count say nothing.
+    fn make_room(&mut self, option: usize) -> bool {
+        let own = end(option);
+        let named = self.options();
+        let above = (0..OPTIONS)
+            .filter(|other| *other != option && named >> other & 1 == 1 && end(*other) >= own)
+            .min_by_key(|other| end(*other));
+        let Some(above) = above else { return true };
+        let from = end(above) - self.room(above);
+        let Some(reach) = own.checked_sub(from) else {
+            return true;
+        };
+        let (_, whole) = self.bytes(from, end(above) - from);
+        let (value, mask) = self.bytes(from, reach);
+        if !mask.is_zero() && !(value.is_zero() && whole.iter().all(|byte| *byte == 0xff)) {
+            return false;
+        }
+        self.clear_bytes(from, reach);
         true
     }
 
@@ -204,5 +229,38 @@ mod tests {
                 .for_each(|option| matching.clear_option(*option));
             assert_eq!(matching, Match::any());
         }
+    }
+
+    /// Options that end at one place, or one in the middle of another.
+    #[test]
+    fn what_has_been_said_is_not_lost_to_a_new_name() {
+        let round = SPACE / STEP;
+        let whole = |value: &[u8], option: usize| {
+            let mut matching = Match::any();
+            assert!(matching.set_whole_option(option, value));
+            matching
+        };
+        // 4 of one option, and that another be there which has the same place.
+        let mut matching = whole(&[4], 20);
+        let before = matching.clone();
+        assert!(!matching.set_option(20 + round, &[], None));
+        assert_eq!(matching, before, "a refused name leaves a match as it was");
+        // Zeros all the way give way.
+        let mut matching = whole(&[], 20);
+        assert!(matching.set_option(20 + round, &[], None));
+        assert!(matching.option(20).unwrap().1.is_empty());
+        matching.clear_option(20);
+        matching.clear_option(20 + round);
+        assert_eq!(matching, Match::any());
+        // Eight bytes that count, and a name where the first four of them are.
+        let mut matching = Match::any();
+        assert!(matching.set_option(0, &[1, 0, 0, 0, 0, 0, 0, 2], Some(&[0xff; 8])));
+        let before = matching.clone();
+        assert!(!matching.set_option(1, &[], None));
+        assert_eq!(matching, before);
+        assert!(
+            matching.set_option(2, &[7], None),
+            "below them there is room"
+        );
     }
 }
