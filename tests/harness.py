@@ -432,6 +432,21 @@ class Switch:
             if address:
                 host.run(["ip", "addr", "add", address, "dev", device])
 
+    def raw_hosts(self, count=2):
+        """Raw sockets of hosts whose traffic is only the test's, in namespaces h1, h2 and so on, at the ports of br0 with their numbers."""
+        sockets = []
+        for number in range(1, count + 1):
+            host = self.lab.namespace(f"h{number}").quiet()
+            self.pair(host, f"p{number}")
+            self.port(f"p{number}", f"ofport_request={number}")
+            sockets.append(host.raw())
+        return sockets
+
+    def drops(self, reason):
+        """How many frames have been dropped by the reason of this name."""
+        found = re.search(rf"\b{reason}\D+(\d+)", self.appctl("sluice/drops"))
+        return int(found[1]) if found else 0
+
     def enable_dpdk(self, cores=None):
         """Settings for DPDK ports, written before a bridge exists. Open vSwitch gets huge pages, Sluice runs without
         unless the test reserved some."""

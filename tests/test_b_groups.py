@@ -110,13 +110,7 @@ def bench(lab, hosts=4):
     """A bridge with raw sockets on the far ends of its ports 1 to `hosts`."""
     switch = lab.switch("s")
     switch.bridge("br0", "fail_mode=secure", f"protocols={ALL}")
-    raw = [None]
-    for number in range(1, hosts + 1):
-        host = lab.namespace(f"h{number}").quiet()
-        switch.pair(host, f"p{number}")
-        switch.port(f"p{number}", f"ofport_request={number}")
-        raw.append(host.raw())
-    return switch, raw
+    return switch, [None, *switch.raw_hosts(hosts)]
 
 
 def frame(number, size=60):

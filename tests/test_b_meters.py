@@ -135,12 +135,7 @@ def metered_switch(lab):
     """A switch with two hosts' raw sockets at ports 1 and 2, and a clock that stands."""
     switch = lab.switch(options=["--enable-dummy"])
     switch.bridge("br0", "fail_mode=secure", "protocols=OpenFlow10,OpenFlow13,OpenFlow14,OpenFlow15")
-    sockets = []
-    for number in (1, 2):
-        host = lab.namespace(f"h{number}").quiet()
-        switch.pair(host, f"p{number}")
-        switch.port(f"p{number}", f"ofport_request={number}")
-        sockets.append(host.raw())
+    sockets = switch.raw_hosts()
     switch.appctl("time/stop")
     return switch, *sockets
 

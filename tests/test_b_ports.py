@@ -132,19 +132,7 @@ def some_hosts(lab, count=3):
     """A bridge with some hosts' raw sockets."""
     switch = lab.switch()
     switch.bridge("br0", "fail_mode=secure", "protocols=OpenFlow10,OpenFlow13,OpenFlow15")
-    sockets = []
-    for number in range(1, count + 1):
-        host = lab.namespace(f"h{number}").quiet()
-        switch.pair(host, f"p{number}")
-        switch.port(f"p{number}", f"ofport_request={number}")
-        sockets.append(host.raw())
-    return switch, sockets
-
-
-def drops(switch, name):
-    """The count of drops of a name."""
-    found = re.search(rf"\b{name}\D+(\d+)", switch.appctl("sluice/drops"))
-    return int(found[1]) if found else 0
+    return switch, switch.raw_hosts(count)
 
 
 def received(switch):
@@ -173,11 +161,11 @@ def configuration_bits_act(lab):
             ("no-forward", "forward", one, frame, [0, 0, 1], None), ("no-forward", "forward", one, stp, [0, 0, 0], "no_forward"),
             ("no-receive", "receive", two, frame, [0, 0, 0], "no_receive"), ("no-receive", "receive", one, frame, [0, 1, 1], None),
             ("no-receive-stp", "receive-stp", two, stp, [0, 0, 0], "no_receive"), ("no-receive-stp", "receive-stp", two, frame, [1, 0, 1], None)):
-        before = drops(switch, name) if name else 0
+        before = switch.drops(name) if name else 0
         switch.ofctl("mod-port", "br0", "p2", word)
         arrived(sender, sent, wanted)
         if name:
-            equal(drops(switch, name), before + 1, f"drops named {name} after {word}")
+            equal(switch.drops(name), before + 1, f"drops named {name} after {word}")
         switch.ofctl("mod-port", "br0", "p2", back)
     arrived(one, frame, [0, 1, 1])
     switch.ofctl("mod-port", "br0", "p2", "down")
@@ -208,12 +196,12 @@ def no_packet_in_keeps_misses_from_controllers(lab):
     wait_for("misses are told of", asked)
     switch.ofctl("mod-port", "br0", "p1", "no-packet-in")
     time.sleep(0.3)
-    before, dropped = told(), drops(switch, "no_packet_in")
+    before, dropped = told(), switch.drops("no_packet_in")
     for _ in range(3):
         one.send(ethernet("02:00:00:00:00:02", "02:00:00:00:00:01", 0x88b5, bytes(60)))
     two.send(ethernet("02:00:00:00:00:02", "02:00:00:00:00:01", 0x88b5, bytes(60)))
     wait_for("the other port's packet is told of", lambda: told()[1] == before[1] + 1)
-    wait_for("the misses are counted", lambda: drops(switch, "no_packet_in") == dropped + 3)
+    wait_for("the misses are counted", lambda: switch.drops("no_packet_in") == dropped + 3)
     equal(told()[0], before[0], "packet-ins of the port")
 
 
@@ -265,7 +253,7 @@ def packet_ins_have_a_rate(lab):
 
     def status(word):
         return int(switch.get("Controller", identifier, "status").get(f"packet-in-action-{word}", -1))
-    wait_for("the database knows that nothing waits any more", lambda: status("backlog") == 0 and status("bypassed") + status("queued") + drops(switch, "packet_in_queue_full") == 2001, 20)
+    wait_for("the database knows that nothing waits any more", lambda: status("backlog") == 0 and status("bypassed") + status("queued") + switch.drops("packet_in_queue_full") == 2001, 20)
     bypassed, queued, dropped = status("bypassed"), status("queued"), status("dropped")
     check(bypassed >= 25, "the burst did not go at once:", bypassed)
     check(dropped > 200, "dropped", dropped)

@@ -31,12 +31,7 @@ def raw_hosts(lab, queues):
     no_other_daemon()
     switch = lab.switch()
     switch.bridge("br0", "fail_mode=secure")
-    sockets = []
-    for number in (1, 2):
-        host = lab.namespace(f"h{number}").quiet()
-        switch.pair(host, f"p{number}")
-        switch.port(f"p{number}", f"ofport_request={number}")
-        sockets.append(host.raw())
+    sockets = switch.raw_hosts()
     switch.flows(*[f"in_port=1,dl_dst={station(queue)},actions=set_queue:{queue},output:2" for queue in queues], "priority=0,actions=drop")
     return switch, *sockets
 

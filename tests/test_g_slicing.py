@@ -13,12 +13,7 @@ def some_hosts(lab):
         raise Skip("Open vSwitch's userspace datapath has no such queues")
     switch = lab.switch()
     switch.bridge("br0", "fail_mode=secure", "protocols=OpenFlow10,OpenFlow13,OpenFlow15")
-    sockets = []
-    for number in (1, 2):
-        host = lab.namespace(f"h{number}").quiet()
-        switch.pair(host, f"p{number}")
-        switch.port(f"p{number}", f"ofport_request={number}")
-        sockets.append(host.raw())
+    sockets = switch.raw_hosts()
     switch.flows("dl_type=0x88b5,in_port=1,actions=enqueue:2:1", "priority=0,actions=drop")
     return switch, *sockets
 

@@ -28,23 +28,12 @@ def two_hosts(lab, *options):
     """A switch with two hosts whose traffic is only the test's, at ports 1 and 2."""
     switch = lab.switch(options=list(options))
     switch.bridge("br0", "fail_mode=secure", VERSIONS)
-    sockets = []
-    for number in (1, 2):
-        host = lab.namespace(f"h{number}").quiet()
-        switch.pair(host, f"p{number}")
-        switch.port(f"p{number}", f"ofport_request={number}")
-        sockets.append(host.raw())
-    return switch, *sockets
+    return switch, *switch.raw_hosts()
 
 
 def only_sluice():
     if switchd_command()[0] == OPEN_VSWITCH:
         raise Skip("Open vSwitch polices ports of DPDK only")
-
-
-def drops(switch, reason):
-    found = re.search(rf"\b{reason}\D+(\d+)", switch.appctl("sluice/drops"))
-    return int(found[1]) if found else 0
 
 
 def statistics(switch, port, *names):
@@ -183,7 +172,7 @@ def what_ports_receive_is_policed(lab):
     equal(passed(30, 1000), 10, "packets of 80 kbit")
     switch.appctl("time/warp", "3000")
     equal(passed(30, 1000), 3, "packets after 3 s at 8 kbit/s")
-    equal(drops(switch, "ingress_policer"), 47, "drops by name")
+    equal(switch.drops("ingress_policer"), 47, "drops by name")
     equal(switch.counters()["p1"]["rx"]["drop"], 47, "drops of the port")
     switch.vsctl("set", "Interface", "p1", "ingress_policing_rate=0", "ingress_policing_kpkts_rate=1", "ingress_policing_kpkts_burst=1")
     equal(passed(900, 100) + passed(600, 100), 1000, "packets of a burst of 1000")
@@ -225,7 +214,7 @@ def every_port_may_be_policed(lab):
     equal(passed(40, "enqueue:5:3"), 0, "packets that name a queue that is not there")
     found = re.findall(r"port a queue (\d+): bytes=(\d+), pkts=(\d+), errors=(\d+)", switch.ofctl("--names", "queue-stats", "br0"))
     equal(found, [("0", "5000", "5", "75"), ("7", "0", "0", "40")], "counts of queues")
-    equal(drops(switch, "egress_policer"), 115, "drops by name")
+    equal(switch.drops("egress_policer"), 115, "drops by name")
     shape(switch, "a", "egress-policer", ["cir=1", "cbs=12000"])
     equal(passed(40, "output:5"), 12, "packets of one rate")
     switch.vsctl("clear", "Port", "a", "qos")

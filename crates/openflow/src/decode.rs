@@ -120,11 +120,25 @@ pub fn decode(bytes: &[u8], options: &DecodeOptions) -> Result<(Header, Message)
         .map_err(|error| DecodeError { header, error })
 }
 
-fn decode_body(bytes: &[u8], header: Header, options: &DecodeOptions) -> Result<Message, Error> {
+/// What stands behind the header of a message of the right length.
+fn body_of(bytes: &[u8], header: Header) -> Result<Reader<'_>, Error> {
     if bytes.len() < HEADER || usize::from(header.length) != bytes.len() {
         return Err(Error::BadLength);
     }
-    let mut reader = Reader::new(&bytes[HEADER..], Error::BadLength);
+    Ok(Reader::new(&bytes[HEADER..], Error::BadLength))
+}
+
+/// The type of a message in a version that may be spoken, as a number of [`kind`].
+fn kind_of(header: Header, options: &DecodeOptions) -> Result<u8, Error> {
+    let known = Version::from_wire(header.version).ok_or(Error::BadVersion)?;
+    if options.version.is_some_and(|version| version != known) {
+        return Err(Error::BadVersion);
+    }
+    kind::from_wire(header.kind, header.version).ok_or(Error::BadType)
+}
+
+fn decode_body(bytes: &[u8], header: Header, options: &DecodeOptions) -> Result<Message, Error> {
+    let mut reader = body_of(bytes, header)?;
     let r = &mut reader;
     // These four are the same in every version, also in those to come.
     match header.kind {
@@ -132,12 +146,8 @@ fn decode_body(bytes: &[u8], header: Header, options: &DecodeOptions) -> Result<
         kind::ERROR => return Ok(Message::Error(take_error(r, header.version)?)),
         _ => {}
     }
-    let known = Version::from_wire(header.version).ok_or(Error::BadVersion)?;
-    if options.version.is_some_and(|version| version != known) {
-        return Err(Error::BadVersion);
-    }
     let version = header.version;
-    let kind = kind::from_wire(header.kind, version).ok_or(Error::BadType)?;
+    let kind = kind_of(header, options)?;
     let message = match kind {
         kind::EXPERIMENTER => take_experimenter(r, version, options)?,
         kind::FLOW_MOD => take_flow_mod(r, version, FlowFormat::Standard, options)?,
@@ -536,14 +546,8 @@ pub struct Added {
 /// message and for one that is wrong, of which [`decode`] says what.
 pub fn decode_added(bytes: &[u8], options: &DecodeOptions) -> Option<Added> {
     let header = Header::of(bytes)?;
-    let version = Version::from_wire(header.version)?;
-    if usize::from(header.length) != bytes.len()
-        || options.version.is_some_and(|agreed| agreed != version)
-    {
-        return None;
-    }
-    let mut reader = Reader::new(&bytes[HEADER..], Error::BadLength);
-    match kind::from_wire(header.kind, header.version)? {
+    let mut reader = body_of(bytes, header).ok()?;
+    match kind_of(header, options).ok()? {
         kind::BUNDLE_ADD => {}
         kind::EXPERIMENTER if header.version == 4 => {
             if (reader.u32().ok()?, reader.u32().ok()?) != (ONF, BUNDLE_ADD_1_3) {

@@ -425,17 +425,27 @@ fn fix_transport<F: Frame>(
     let partial = offload.partial_checksum && offload.csum_start == layers.l4;
     let udp = offset == 6;
     let from = usize::from(layers.l4) + offset;
+    if partial && changed == Changed::Transport {
+        return;
+    }
     let Some(field) = frame.head_mut().get_mut(from..from + 2) else {
         return;
     };
+    let new = update_transport(delta, field, partial, udp);
+    if new == 0 && offset == 2 {
+        mend_zero(frame, layers, from);
+    }
+}
+
+/// Applies a difference to the field of a transport checksum and returns what it holds then; `partial` where a device is to finish the sum. A UDP datagram that was
+/// sent without a checksum stays so (RFC 768).
+#[inline(always)]
+fn update_transport(delta: Delta, field: &mut [u8], partial: bool, udp: bool) -> u16 {
     let old = u16::from_be_bytes([field[0], field[1]]);
     let new = if partial {
-        if changed == Changed::Transport {
-            return;
-        }
         delta.applied_to_sum(old)
     } else if udp && old == 0 {
-        return;
+        0
     } else {
         match delta.applied_to(old) {
             0 if udp => 0xffff,
@@ -443,9 +453,7 @@ fn fix_transport<F: Frame>(
         }
     };
     field.copy_from_slice(&new.to_be_bytes());
-    if new == 0 && offset == 2 {
-        mend_zero(frame, layers, from);
-    }
+    new
 }
 
 /// A difference cannot tell the two zeroes of one's complement apart. Where a pseudo header is part of the sum it is never zero; but an ICMP

@@ -295,10 +295,6 @@ impl Tuple {
         }
     }
 
-    fn hash_of(&self, rule: &Rule) -> u64 {
-        hash_of(&rule.spec.matching)
-    }
-
     /// Whether a match looks at the words and bits of this tuple's rules.
     pub fn takes(&self, matching: &Match) -> bool {
         let same = |((word, mask), other): (&(u8, u64), &MatchWord)| {
@@ -341,7 +337,7 @@ impl Tuple {
         self.reserve(domain);
         // SAFETY: just made by the writer.
         let new = unsafe { rule.as_ref() };
-        let hash = self.hash_of(new);
+        let hash = hash_of(&new.spec.matching);
         match self.place(hash, new) {
             Err(at) => {
                 let slot = &self.slots().slots[at];
@@ -396,7 +392,7 @@ impl Tuple {
         let mask = new.slots.len() - 1;
         for slot in chains {
             // SAFETY: a linked head is alive.
-            let hash = self.hash_of(unsafe { address(slot).as_ref() });
+            let hash = hash_of(unsafe { &address(slot).as_ref().spec.matching });
             let mut at = hash as usize & mask;
             while new.slots[at].load(Ordering::Relaxed) != EMPTY {
                 at = (at + 1) & mask;
@@ -415,7 +411,7 @@ impl Tuple {
     pub fn remove(&self, rule: NonNull<Rule>) {
         // SAFETY: still linked.
         let gone = unsafe { rule.as_ref() };
-        let hash = self.hash_of(gone);
+        let hash = hash_of(&gone.spec.matching);
         let Ok(at) = self.place(hash, gone) else {
             return;
         };

@@ -4,7 +4,7 @@
 //! ([`crate::parse::common_words`]) all headers lie where its [`Extent`] says, so that the steps' sum is known when the rule is made: which bytes become what,
 //! and one difference for each checksum (RFC 1624). The packet's hot words are all that is kept true beside it.
 
-use super::{CompiledSet, IPV4};
+use super::{CompiledSet, IPV4, update_transport};
 use crate::checksum::Delta;
 use crate::frame::Frame;
 use crate::key::at;
@@ -281,17 +281,6 @@ impl Rewrite {
         }
         let udp = protocol == UDP;
         let field = &mut head[l4 + if udp { 6 } else { 16 }..][..2];
-        let old = u16::from_be_bytes([field[0], field[1]]);
-        let new = if partial {
-            delta.applied_to_sum(old)
-        } else if udp && old == 0 {
-            return;
-        } else {
-            match delta.applied_to(old) {
-                0 if udp => 0xffff,
-                new => new,
-            }
-        };
-        field.copy_from_slice(&new.to_be_bytes());
+        update_transport(delta, field, partial, udp);
     }
 }
