@@ -1,5 +1,6 @@
 """Hosts in network namespaces on veth pairs, with their offloads left on: what containers use."""
 import struct
+import time
 
 from harness import check, ethernet, equal, test, wait_for
 
@@ -156,3 +157,36 @@ def vlan_carries_tcp(lab):
     check(bulk(a, b, "10.1.0.2", seconds=1)["end"]["sum_received"]["bytes"] > 1_000_000, "TCP moved almost nothing")
     for host in (a, b, c):
         equal(host.checksum_errors(), {}, f"bad checksums counted in {host.name}")
+
+
+@test(timeout=90)
+def ports_that_go_and_come_again(lab):
+    """Many ports removed at once, and added again by their names while their sockets are still being closed; packets pass, and interfaces can be deleted."""
+    switch = lab.switch()
+    a, b = two_hosts(lab, switch)
+    others = [f"x{number}" for number in range(30)]
+    for name in others:
+        switch.namespace.run(f"ip link add {name} type veth peer name {name}-")
+        switch.namespace.run(f"ip link set {name} up")
+    ports = ["h1-p", "h2-p", *others]
+
+    def change(*words):
+        begin = time.monotonic()
+        switch.vsctl(*[word for port in ports for word in ("--", words[0], *words[1:], port)])
+        return time.monotonic() - begin
+
+    added = change("add-port", "br0")
+    removed = []
+    for _ in range(3):
+        removed.append(change("del-port", "br0"))
+        # The bridge answers: control is not somewhere in the kernel.
+        switch.appctl("fdb/show", "br0")
+        change("add-port", "br0")
+        a.ping("10.1.0.2", 5)
+    change("del-port", "br0")
+    for name in others:
+        switch.namespace.run(f"ip link del {name}")
+    ports = ports[:2]
+    change("add-port", "br0")
+    b.ping("10.1.0.1", 5)
+    lab.note(f"{len(others) + 2} ports added in {added * 1000:.0f} ms, removed in {min(removed) * 1000:.0f} ms")

@@ -8,7 +8,7 @@ use libfuzzer_sys::fuzz_target;
 use openflow::check::check_instructions;
 use openflow::message::MultipartRequest;
 use openflow::{
-    DecodeOptions, Error, Message, Version, decode, decode_added, encode, encode_error,
+    DecodeOptions, Error, Message, Repeats, Version, decode, decode_added, encode, encode_error,
     frame_length,
 };
 use packet::Match;
@@ -27,7 +27,11 @@ fuzz_target!(|data: &[u8]| {
     let _ = frame_length(bytes);
     let decoded = decode(bytes, &options);
     let is_added = matches!(decoded, Ok((_, Message::BundleAdd(_))));
-    assert_eq!(decode_added(bytes, &options).is_some(), is_added);
+    let mut repeats = Repeats::default();
+    for _ in 0..2 {
+        let added = decode_added(bytes, &options, &mut repeats);
+        assert_eq!(added.is_some(), is_added);
+    }
     let (header, message) = match decoded {
         Ok(decoded) => decoded,
         Err(error) => return refuse(error.error, bytes),

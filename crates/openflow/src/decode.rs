@@ -9,6 +9,7 @@ use crate::message::{
     Role, RoleMessage, RoleReason, RoleStatus, SwitchConfig,
 };
 use crate::port::PortStatus;
+use crate::repeats::Repeats;
 use crate::version::{ALL_VERSIONS, Version};
 use crate::wire::Reader;
 use crate::{ct_flush, group_codec, multipart, packet_codec, port_codec, table_codec, tlv_codec};
@@ -115,7 +116,7 @@ pub fn decode(bytes: &[u8], options: &DecodeOptions) -> Result<(Header, Message)
         length: 0,
         xid: 0,
     });
-    decode_body(bytes, header, options)
+    decode_body(bytes, header, options, None)
         .map(|message| (header, message))
         .map_err(|error| DecodeError { header, error })
 }
@@ -137,7 +138,12 @@ fn kind_of(header: Header, options: &DecodeOptions) -> Result<u8, Error> {
     kind::from_wire(header.kind, header.version).ok_or(Error::BadType)
 }
 
-fn decode_body(bytes: &[u8], header: Header, options: &DecodeOptions) -> Result<Message, Error> {
+fn decode_body(
+    bytes: &[u8],
+    header: Header,
+    options: &DecodeOptions,
+    repeats: Option<&mut Repeats>,
+) -> Result<Message, Error> {
     let mut reader = body_of(bytes, header)?;
     let r = &mut reader;
     // These four are the same in every version, also in those to come.
@@ -150,7 +156,7 @@ fn decode_body(bytes: &[u8], header: Header, options: &DecodeOptions) -> Result<
     let kind = kind_of(header, options)?;
     let message = match kind {
         kind::EXPERIMENTER => take_experimenter(r, version, options)?,
-        kind::FLOW_MOD => take_flow_mod(r, version, FlowFormat::Standard, options)?,
+        kind::FLOW_MOD => take_flow_mod(r, version, FlowFormat::Standard, options, repeats)?,
         kind::BUNDLE_ADD => take_bundle_add(r, version, options)?,
         _ => take_standard(kind, r, version)?,
     };
@@ -233,13 +239,14 @@ fn take_flow_mod(
     version: u8,
     format: FlowFormat,
     options: &DecodeOptions,
+    repeats: Option<&mut Repeats>,
 ) -> Result<Message, Error> {
     if version > 1 && format == FlowFormat::Standard {
         if !r.len().is_multiple_of(8) {
             return Err(Error::BadLength);
         }
         return Ok(Message::FlowMod {
-            change: flow_codec::take_flow_mod(r, version)?,
+            change: flow_codec::take_flow_mod(r, version, repeats)?,
             form: FlowModForm::default(),
         });
     }
@@ -518,7 +525,7 @@ fn take_bundle_add(
     options: &DecodeOptions,
 ) -> Result<Message, Error> {
     let envelope = take_envelope(r, version)?;
-    let message = decode_body(envelope.bytes, envelope.header, options)?;
+    let message = decode_body(envelope.bytes, envelope.header, options, None)?;
     Ok(Message::BundleAdd(BundleAdd {
         bundle: envelope.bundle,
         flags: envelope.flags,
@@ -543,8 +550,8 @@ pub struct Added {
 }
 
 /// Reads a message that adds another one to a bundle, of which there are many where there is one: as [`decode`], with less work. None for any other
-/// message and for one that is wrong, of which [`decode`] says what.
-pub fn decode_added(bytes: &[u8], options: &DecodeOptions) -> Option<Added> {
+/// message and for one that is wrong, of which [`decode`] says what. `repeats` is for one connection's messages.
+pub fn decode_added(bytes: &[u8], options: &DecodeOptions, repeats: &mut Repeats) -> Option<Added> {
     let header = Header::of(bytes)?;
     let mut reader = body_of(bytes, header).ok()?;
     match kind_of(header, options).ok()? {
@@ -562,7 +569,7 @@ pub fn decode_added(bytes: &[u8], options: &DecodeOptions) -> Option<Added> {
         bundle: envelope.bundle,
         flags: envelope.flags,
         xid: envelope.header.xid,
-        message: decode_body(envelope.bytes, envelope.header, options).ok()?,
+        message: decode_body(envelope.bytes, envelope.header, options, Some(repeats)).ok()?,
     })
 }
 
@@ -578,7 +585,7 @@ fn take_request_forward(r: &mut Reader<'_>, version: u8) -> Result<Message, Erro
     if !matches!(number, Some(kind::GROUP_MOD | kind::METER_MOD)) {
         return Err(Error::BadType);
     }
-    let message = decode_body(&rest[..length], inner, &DecodeOptions::default())?;
+    let message = decode_body(&rest[..length], inner, &DecodeOptions::default(), None)?;
     Ok(Message::RequestForward {
         xid: inner.xid,
         message: Box::new(message),
@@ -615,7 +622,7 @@ fn take_nicira(r: &mut Reader<'_>, version: u8, options: &DecodeOptions) -> Resu
             // 1 was NXFF_TUN_ID_FROM_COOKIE, long gone.
             _ => return Err(Error::Permission),
         }),
-        13 if version == 1 => take_flow_mod(r, version, FlowFormat::Nicira, options)?,
+        13 if version == 1 => take_flow_mod(r, version, FlowFormat::Nicira, options, None)?,
         14 => Message::FlowRemoved {
             removed: flow_codec::take_removed(r, version, FlowFormat::Nicira)?,
             format: FlowFormat::Nicira,

@@ -1,8 +1,10 @@
 //! Flow table messages.
 
-use crate::action::Instruction;
+use crate::action::{Action, Instruction};
 use crate::port::PortNo;
 use packet::Match;
+use std::ops::Deref;
+use std::sync::Arc;
 
 /// `OFPFC_*`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,6 +38,66 @@ pub struct FlowFlags {
 
 /// Table number meaning every table (`OFPTT_ALL`).
 pub const TABLE_ALL: u8 = 0xff;
+
+/// What a rule does, in the order of execution. Messages that say the same, and the rules that they make, may share one list.
+#[derive(Clone, Eq, Debug)]
+pub struct Instructions(Arc<[Instruction]>);
+
+impl Instructions {
+    /// The list, to be kept.
+    pub fn shared(&self) -> &Arc<[Instruction]> {
+        &self.0
+    }
+
+    /// Whether they are right or wrong in a rule by its table alone, whatever it matches and whatever else the switch has: they look at no field and name neither
+    /// group nor meter.
+    pub fn fit_all(&self) -> bool {
+        self.iter().all(|instruction| match instruction {
+            Instruction::ApplyActions(actions) => actions
+                .iter()
+                .all(|action| matches!(action, Action::Output { .. })),
+            Instruction::GotoTable(_)
+            | Instruction::ClearActions
+            | Instruction::WriteMetadata { .. } => true,
+            _ => false,
+        })
+    }
+}
+
+impl Default for Instructions {
+    fn default() -> Instructions {
+        Instructions(Arc::new([]))
+    }
+}
+
+impl Deref for Instructions {
+    type Target = [Instruction];
+
+    fn deref(&self) -> &[Instruction] {
+        &self.0
+    }
+}
+
+impl PartialEq for Instructions {
+    fn eq(&self, other: &Instructions) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || *self.0 == *other.0
+    }
+}
+
+impl From<Vec<Instruction>> for Instructions {
+    fn from(list: Vec<Instruction>) -> Instructions {
+        Instructions(list.into())
+    }
+}
+
+impl<'a> IntoIterator for &'a Instructions {
+    type Item = &'a Instruction;
+    type IntoIter = std::slice::Iter<'a, Instruction>;
+
+    fn into_iter(self) -> std::slice::Iter<'a, Instruction> {
+        self.0.iter()
+    }
+}
 
 /// A change of the flow tables.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -74,7 +136,7 @@ pub struct FlowMod {
     /// Buffered packet to send through the tables; 0xffff_ffff for none.
     pub buffer_id: u32,
     /// What the rule does, in the order of execution.
-    pub instructions: Vec<Instruction>,
+    pub instructions: Instructions,
 }
 
 impl FlowMod {
@@ -97,7 +159,7 @@ impl FlowMod {
             out_port: crate::port::ANY,
             out_group: crate::group::ANY,
             buffer_id: crate::message::NO_BUFFER,
-            instructions,
+            instructions: instructions.into(),
         }
     }
 }

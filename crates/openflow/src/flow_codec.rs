@@ -5,12 +5,13 @@ use crate::check::check_instructions;
 use crate::error::Error;
 use crate::flow::{
     FlowFlags, FlowMod, FlowModCommand, FlowRemoved, FlowRemovedReason, FlowStats,
-    FlowStatsRequest, TABLE_ALL,
+    FlowStatsRequest, Instructions, TABLE_ALL,
 };
 use crate::group;
 use crate::instruction_codec::{put_instructions, take_instructions};
 use crate::message::{FlowFormat, FlowModForm};
 use crate::oxm::Strictness;
+use crate::repeats::Repeats;
 use crate::wire::{Put, Reader};
 use crate::{match10, match11, oxm, oxs, port};
 use packet::Match;
@@ -69,13 +70,21 @@ fn raw_flags(flags: FlowFlags, version: u8) -> u16 {
 }
 
 /// Reads a flow mod of 1.1 and later.
-pub(crate) fn take_flow_mod(r: &mut Reader<'_>, version: u8) -> Result<FlowMod, Error> {
+pub(crate) fn take_flow_mod(
+    r: &mut Reader<'_>,
+    version: u8,
+    repeats: Option<&mut Repeats>,
+) -> Result<FlowMod, Error> {
     let (cookie, cookie_mask) = (r.u64()?, r.u64()?);
     let (table, command_byte) = (r.u8()?, r.u8()?);
     let (idle_timeout, hard_timeout, priority) = (r.u16()?, r.u16()?, r.u16()?);
     let (buffer_id, out_port, out_group) = (r.u32()?, r.u32()?, r.u32()?);
     let (flag_bits, importance) = (r.u16()?, r.u16()?);
-    let matching = oxm::take_match(r, Strictness::Rule)?;
+    let mut repeats = repeats;
+    let matching = match &mut repeats {
+        Some(repeats) => repeats.take_match(r)?,
+        None => oxm::take_match(r, Strictness::Rule)?,
+    };
     let command = command(command_byte.into())?;
     let (adds, deletes) = (command == FlowModCommand::Add, is_delete(command));
     // 1.1's modify without a cookie filter is an add where nothing was found, and its cookie is the new one.
@@ -85,13 +94,24 @@ pub(crate) fn take_flow_mod(r: &mut Reader<'_>, version: u8) -> Result<FlowMod, 
         return Err(Error::BadTableId);
     }
     port::to_u16(out_port).ok_or(Error::BadOutPort)?;
-    let instructions = take_instructions(
-        Reader::new(r.take_rest(), Error::BadInstructionLength),
-        version,
-    )?;
+    let bytes = r.take_rest();
+    let repeated = repeats
+        .as_deref()
+        .and_then(|repeats| repeats.instructions(bytes, version));
+    let settled =
+        repeated.is_some() && repeats.as_deref().is_some_and(|repeats| repeats.fit(table));
+    let instructions = match repeated {
+        Some(same) => same,
+        None => take_instructions(Reader::new(bytes, Error::BadInstructionLength), version)?.into(),
+    };
     let mut flags = flags(flag_bits, version)?;
     flags.reset_counts |= version == 2 && adds;
-    check_instructions(&instructions, &matching, table, version)?;
+    if !settled {
+        check_instructions(&instructions, &matching, table, version)?;
+        if let Some(repeats) = repeats {
+            repeats.note(bytes, version, table, &instructions);
+        }
+    }
     Ok(FlowMod {
         command,
         table,
@@ -147,7 +167,8 @@ pub(crate) fn take_flow_mod10(r: &mut Reader<'_>, form: FlowModForm) -> Result<F
         return Err(Error::NxmInvalid);
     }
     let table = if adds && table == TABLE_ALL { 0 } else { table };
-    let instructions = take_instructions(Reader::new(r.take_rest(), Error::BadLength), 1)?;
+    let instructions: Instructions =
+        take_instructions(Reader::new(r.take_rest(), Error::BadLength), 1)?.into();
     let flags = flags10(flag_bits, adds, idle_timeout != 0 || hard_timeout != 0)?;
     check_instructions(&instructions, &matching, table, 1)?;
     let modify_cookie = cookie != u64::MAX;

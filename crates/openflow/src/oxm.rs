@@ -180,7 +180,7 @@ pub(crate) fn read_fields(
 
 /// Bytes in network order as a number; of more than eight the last eight.
 #[inline]
-fn number(bytes: &[u8]) -> u64 {
+pub(crate) fn number(bytes: &[u8]) -> u64 {
     match *bytes {
         [byte] => byte.into(),
         [a, b] => u16::from_be_bytes([a, b]).into(),
@@ -278,6 +278,24 @@ pub(crate) fn take_match(reader: &mut Reader<'_>, strictness: Strictness) -> Res
     }
     let bytes = reader.take(length.next_multiple_of(8)).map_err(bad)?;
     Ok(read_fields(&bytes[4..length], strictness, false)?.matching)
+}
+
+/// The fields without a mask of a match that has been read, and where in its bytes the value of each begins and ends.
+pub(crate) fn exact_fields(bytes: &[u8]) -> impl Iterator<Item = (Field, usize, usize)> {
+    let head = bytes.get(..4).unwrap_or_default();
+    let is_oxm = head.starts_with(&[0, 1]);
+    let length = head.get(2..4).map_or(0, number) as usize;
+    let list = bytes.get(4..length).filter(|_| is_oxm).unwrap_or_default();
+    let mut reader = Reader::new(list, Error::BadMatchLength);
+    std::iter::from_fn(move || {
+        loop {
+            let entry = Entry::take(&mut reader, Error::BadMatchLength).ok()?;
+            let end = length - reader.len();
+            if let (Ok(field), None) = (entry.field(), entry.mask) {
+                return Some((field, end - entry.value.len(), end));
+            }
+        }
+    })
 }
 
 /// Reads a Nicira match of `length` bytes and its padding.

@@ -8,7 +8,7 @@ use packet::{Field, Match};
 use std::sync::LazyLock;
 
 /// Where a field lies that is no wider than a word.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     word: u8,
     /// Bits between the field's lowest bit and the word's, the word read in network order.

@@ -97,7 +97,7 @@ fn is_read_back(rule: &FlowStats) {
     if said && rule.matching.get(Field::CtState).1.to_u64() <= 0xff {
         assert_eq!(read.matching, rule.matching, "{text}");
     }
-    let again = self::rule(read.matching, read.priority, read.instructions);
+    let again = self::rule(read.matching, read.priority, read.instructions.to_vec());
     assert_eq!(ours(&again), text);
 }
 

@@ -12,7 +12,7 @@ use openflow::port::{
     PortStatus,
 };
 use openflow::stats::*;
-use openflow::{Added, DecodeOptions, Version, decode, decode_added, encode};
+use openflow::{Added, DecodeOptions, Repeats, Version, decode, decode_added, encode};
 use packet::fields::Maskable;
 use packet::key::at;
 use packet::{Field, Match, Value};
@@ -659,7 +659,7 @@ fn flow_mod(form: Form) -> impl Strategy<Value = Message> {
                             u32::MAX
                         },
                         buffer_id,
-                        instructions: free(&stats.instructions),
+                        instructions: free(&stats.instructions).into(),
                     },
                     form: FlowModForm {
                         format: form.format(),
@@ -1327,8 +1327,14 @@ fn added_agrees(bytes: &[u8], options: &DecodeOptions) -> Result<(), TestCaseErr
         }),
         _ => None,
     };
-    prop_assert_eq!(decode_added(bytes, options), boxed);
-    Ok(())
+    // Also behind other messages, and behind itself.
+    thread_local!(static REPEATS: std::cell::RefCell<Repeats> = std::cell::RefCell::default());
+    REPEATS.with_borrow_mut(|repeats| {
+        for _ in 0..2 {
+            prop_assert_eq!(decode_added(bytes, options, repeats), boxed.clone());
+        }
+        Ok(())
+    })
 }
 
 fn same(version: Version, message: &Message) -> Result<(), TestCaseError> {

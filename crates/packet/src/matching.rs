@@ -18,9 +18,18 @@ pub struct MatchWord {
 
 /// A set of (value, mask) bits over the key, kept canonical: words ascending, no empty masks, no value outside its mask.
 /// So two matches are the same rule for a strict flow mod exactly when they are equal.
-#[derive(Clone, PartialEq, Eq, Hash, Default, Debug)]
+#[derive(PartialEq, Eq, Hash, Default, Debug)]
 pub struct Match {
     words: SmallVec<[MatchWord; 3]>,
+}
+
+impl Clone for Match {
+    fn clone(&self) -> Match {
+        // As one piece, not word by word.
+        Match {
+            words: SmallVec::from_slice(&self.words),
+        }
+    }
 }
 
 impl Match {
@@ -45,23 +54,20 @@ impl Match {
         if mask == 0 {
             return;
         }
-        match self
-            .words
-            .binary_search_by_key(&(word as u8), |entry| entry.word)
-        {
-            Ok(at) => {
+        let new = MatchWord {
+            word: word as u8,
+            mask,
+            value: value & mask,
+        };
+        // There are few.
+        match self.words.iter().position(|entry| entry.word >= new.word) {
+            Some(at) if self.words[at].word == new.word => {
                 let entry = &mut self.words[at];
-                entry.value = entry.value & !mask | value & mask;
+                entry.value = entry.value & !mask | new.value;
                 entry.mask |= mask;
             }
-            Err(at) => self.words.insert(
-                at,
-                MatchWord {
-                    word: word as u8,
-                    mask,
-                    value: value & mask,
-                },
-            ),
+            Some(at) => self.words.insert(at, new),
+            None => self.words.push(new),
         }
     }
 

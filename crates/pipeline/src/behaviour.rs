@@ -40,14 +40,15 @@ impl Behaviours {
     /// The behaviour of these instructions, which have been checked.
     pub fn intern(
         &mut self,
-        instructions: &[Instruction],
+        instructions: &Arc<[Instruction]>,
         miss: bool,
         context: Context<'_>,
     ) -> Arc<Behaviour> {
         let known = &mut self.known[usize::from(miss)];
         let last = &mut self.last[usize::from(miss)];
         if let Some(behaviour) = last.upgrade()
-            && *behaviour.instructions == *instructions
+            && (Arc::ptr_eq(&behaviour.instructions, instructions)
+                || *behaviour.instructions == **instructions)
         {
             return behaviour;
         }
@@ -55,20 +56,19 @@ impl Behaviours {
             *last = Arc::downgrade(behaviour);
             return Arc::clone(behaviour);
         }
-        let instructions: Arc<[Instruction]> = instructions.into();
-        let ops = Arc::new(compile::instructions(&instructions, miss, context));
-        let learns = learn::named(&instructions);
+        let ops = Arc::new(compile::instructions(instructions, miss, context));
+        let learns = learn::named(instructions);
         let behaviour = Arc::new(Behaviour {
-            groups: crate::groups::used(&instructions)
+            groups: crate::groups::used(instructions)
                 .collect::<BTreeSet<u32>>()
                 .into_iter()
                 .collect(),
-            instructions: Arc::clone(&instructions),
+            instructions: Arc::clone(instructions),
             ops,
             miss,
             learns,
         });
-        known.insert(instructions, Arc::clone(&behaviour));
+        known.insert(Arc::clone(instructions), Arc::clone(&behaviour));
         self.meter_users.add(&behaviour);
         behaviour
     }

@@ -115,19 +115,25 @@ impl Pipeline {
         if change.table == TABLE_ALL && !delete && version != Version::V1_0 {
             return Err(Error::BadTableId);
         }
-        let change = &*self.resolved(change)?;
+        let settled = self.has_checked(change, version);
+        let change = &*self.resolved(change, settled)?;
         if !delete && names_datapath_fields(&change.matching) {
             return Err(Error::Permission);
         }
-        check::instructions(
-            &change.instructions,
-            &change.matching,
-            version,
-            goto_from(change.table),
-        )?;
-        if !delete {
-            self.check_groups(&change.instructions)?;
-            self.check_meters(&change.instructions)?;
+        if !settled {
+            check::instructions(
+                &change.instructions,
+                &change.matching,
+                version,
+                goto_from(change.table),
+            )?;
+            if !delete {
+                self.check_groups(&change.instructions)?;
+                self.check_meters(&change.instructions)?;
+            }
+            if change.instructions.fit_all() {
+                self.checked = Some((change.instructions.clone(), change.table, version));
+            }
         }
         let mut outcome = match change.command {
             FlowModCommand::Add => self.add(change, now),
@@ -193,7 +199,7 @@ impl Pipeline {
             matching: change.matching.clone(),
             priority,
             behaviour: self.behaviours.intern(
-                &change.instructions,
+                change.instructions.shared(),
                 miss,
                 Context {
                     meters: &self.meters,
@@ -227,16 +233,28 @@ impl Pipeline {
         Ok(outcome)
     }
 
-    /// The change with the lengths that tunnel options have here.
-    fn resolved<'c>(&self, change: &'c FlowMod) -> Result<Cow<'c, FlowMod>, Error> {
+    /// Whether these very instructions were found right for this table last, and would be whatever the rule matches.
+    fn has_checked(&self, change: &FlowMod, version: Version) -> bool {
+        self.checked.as_ref().is_some_and(|(list, table, spoken)| {
+            Arc::ptr_eq(list.shared(), change.instructions.shared())
+                && (*table, *spoken) == (change.table, version)
+        })
+    }
+
+    /// The change with the lengths that tunnel options have here; `plain` when its instructions name none.
+    fn resolved<'c>(&self, change: &'c FlowMod, plain: bool) -> Result<Cow<'c, FlowMod>, Error> {
         let matching = self.options.matching(&change.matching)?;
-        let instructions = self.options.instructions(&change.instructions)?;
+        let instructions = if plain {
+            Cow::Borrowed(&*change.instructions)
+        } else {
+            self.options.instructions(&change.instructions)?
+        };
         if let (Cow::Borrowed(_), Cow::Borrowed(_)) = (&matching, &instructions) {
             return Ok(Cow::Borrowed(change));
         }
         Ok(Cow::Owned(FlowMod {
             matching: matching.into_owned(),
-            instructions: instructions.into_owned(),
+            instructions: instructions.into_owned().into(),
             ..change.clone()
         }))
     }
@@ -297,7 +315,7 @@ impl Pipeline {
             matching: old.matching().clone(),
             priority: old.priority,
             behaviour: self.behaviours.intern(
-                &change.instructions,
+                change.instructions.shared(),
                 miss,
                 Context {
                     meters: &self.meters,
@@ -396,7 +414,7 @@ impl Pipeline {
             matching: matching.clone(),
             priority,
             behaviour: self.behaviours.intern(
-                instructions,
+                &instructions.into(),
                 false,
                 Context {
                     meters: &self.meters,

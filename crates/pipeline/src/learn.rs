@@ -222,7 +222,7 @@ fn flow_mod(learn: &learn::Learn, values: &[u128]) -> FlowMod {
         out_port: port::ANY,
         out_group: 0xffff_ffff,
         buffer_id: 0xffff_ffff,
-        instructions: vec![Instruction::ApplyActions(actions)],
+        instructions: vec![Instruction::ApplyActions(actions)].into(),
     }
 }
 

@@ -45,7 +45,8 @@ pub use query::{RuleView, table_features};
 use behaviour::Behaviours;
 use groups::Groups;
 use meters::Meters;
-use openflow::flow::{FlowRemoved, FlowRemovedReason};
+use openflow::Version;
+use openflow::flow::{FlowRemoved, FlowRemovedReason, Instructions};
 use openflow::monitor::UpdateEvent;
 use program::Program;
 use program::counters::CounterId;
@@ -119,6 +120,8 @@ pub struct Pipeline {
     /// By table: when to tell how full it is.
     vacancies: Box<[Option<vacancy::Thresholds>]>,
     has_thresholds: bool,
+    /// Instructions that were found right last, for this table and version, and would be whatever a rule matches and whatever else there is.
+    checked: Option<(Instructions, u8, Version)>,
 }
 
 impl Pipeline {
@@ -145,6 +148,7 @@ impl Pipeline {
             evictions: (0..store::TABLES).map(|_| None).collect(),
             vacancies: vec![None; store::TABLES].into(),
             has_thresholds: false,
+            checked: None,
         }
     }
 

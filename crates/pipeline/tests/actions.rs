@@ -544,7 +544,7 @@ fn actions_are_held_against_the_match() {
         for version in versions {
             let mut switch = Switch::new();
             let change = with(add((*matching).clone(), 1), |change| {
-                change.instructions = apply(&actions)
+                change.instructions = apply(&actions).into()
             });
             let got = switch.send(&change, *version).map(|_| ());
             assert_eq!(got, expected, "{actions:?} for {matching:?} in {version:?}");
@@ -562,7 +562,7 @@ fn actions_are_held_against_the_match() {
 fn instructions_are_checked() {
     let send = |instructions: Vec<Instruction>| {
         let change = with(add(Match::any(), 1), |change| {
-            change.instructions = instructions
+            change.instructions = instructions.into()
         });
         Switch::new().mod13(change).map(|_| ())
     };
@@ -619,7 +619,7 @@ fn bad_actions_are_refused_before_anything_is_looked_for() {
         FlowModCommand::DeleteStrict,
     ] {
         let change = with(flow(command, Match::any(), 1), |change| {
-            change.instructions = apply(&[output(port::ANY)])
+            change.instructions = apply(&[output(port::ANY)]).into()
         });
         assert_eq!(switch.mod13(change), Err(Error::BadOutPort), "{command:?}");
     }
@@ -636,7 +636,7 @@ fn values_that_do_not_fit_are_refused() {
         };
         let matching = fields(&[(Field::VlanVid, 0x1005)]);
         let change = with(add(matching, 1), |change| {
-            change.instructions = apply(&[action]);
+            change.instructions = apply(&[action]).into();
         });
         Switch::new().mod13(change).map(|_| ())
     };

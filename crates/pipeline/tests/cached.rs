@@ -199,7 +199,7 @@ fn change(random: &mut Random, switch: &mut Switch, known: &mut Known) {
     }
     let mut change = add(matching, priority);
     change.table = table as u8;
-    change.instructions = instructions(random, table);
+    change.instructions = instructions(random, table).into();
     let name = (change.table, change.matching.clone(), priority);
     if switch.mod10(change).is_ok() {
         known.push(name);
@@ -434,7 +434,7 @@ fn a_counter_is_not_given_away_while_something_is_owed_to_it() {
     // Rules for which the flows take more different ways than are paid after a large burst.
     for last in 0..4 {
         let mut rule = add(fields(&[(Field::EthDst, 0x0200_0000_0000 + last)]), 2);
-        rule.instructions = apply(&[output(2 + last as u32)]);
+        rule.instructions = apply(&[output(2 + last as u32)]).into();
         switch.mod13(rule).unwrap();
     }
     switch.publish();

@@ -629,7 +629,7 @@ fn the_twin_finds_a_difference_when_there_is_one() {
     switch.publish();
     // Not published: the twin sees it, the workers do not.
     let mut other = common::add(Match::any(), 2);
-    other.instructions = apply(&[common::output(2)]);
+    other.instructions = apply(&[common::output(2)]).into();
     switch.mod13(other).unwrap();
     let mut reader = switch.program.domain.reader().unwrap();
     let guard = reader.begin();

@@ -48,7 +48,7 @@ fn add_replaces_a_rule_of_the_same_match_and_priority() {
     switch.now += 1500;
     let outcome = switch
         .mod13(with(add(ip_src(1), 5), |change| {
-            change.instructions = apply(&[output(3)])
+            change.instructions = apply(&[output(3)]).into()
         }))
         .unwrap();
     assert!(
@@ -136,7 +136,7 @@ fn modify_changes_instructions_only() {
     let change = with(flow(FlowModCommand::Modify, fields(&[IP]), 9), |change| {
         change.cookie = 9;
         change.hard_timeout = 1;
-        change.instructions = apply(&[output(4)]);
+        change.instructions = apply(&[output(4)]).into();
     });
     assert_eq!(switch.mod13(change.clone()).unwrap().changed, 1);
     let flow = switch.flows()[0].clone();
@@ -313,7 +313,7 @@ fn deletes_by_output() {
         for (index, instructions) in (0..).zip(lists) {
             switch
                 .mod13(with(add(ip_src(index), 1), |change| {
-                    change.instructions = instructions
+                    change.instructions = instructions.into()
                 }))
                 .unwrap();
         }
@@ -447,7 +447,7 @@ fn gotos_lead_onwards() {
     let goto = |table, next| {
         with(add(Match::any(), 1), |change| {
             change.table = table;
-            change.instructions = vec![Instruction::GotoTable(next)];
+            change.instructions = vec![Instruction::GotoTable(next)].into();
         })
     };
     let mut switch = Switch::new();
@@ -548,13 +548,13 @@ fn lists_of_actions_are_shared() {
     for address in 0..100 {
         let port = 1 + address % 3;
         let change = with(add(ip_src(address), 1), |change| {
-            change.instructions = apply(&[output(port)])
+            change.instructions = apply(&[output(port)]).into()
         });
         switch.mod13(change).unwrap();
     }
     assert_eq!(switch.pipeline.behaviour_count(), 3);
     let all = with(flow(FlowModCommand::Modify, Match::any(), 1), |change| {
-        change.instructions = apply(&[output(9)])
+        change.instructions = apply(&[output(9)]).into()
     });
     switch.mod13(all).unwrap();
     assert_eq!(switch.pipeline.behaviour_count(), 1);

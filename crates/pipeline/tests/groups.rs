@@ -234,7 +234,7 @@ fn rules_need_their_groups_and_go_with_them() {
                     send_flow_rem: true,
                     ..FlowFlags::default()
                 };
-                change.instructions = actions;
+                change.instructions = actions.into();
             },
         )
     };
@@ -292,7 +292,7 @@ fn groups_that_come_and_go_leave_nothing() {
         let number = round * 7919;
         all(&mut switch, number, &[Action::Group(number + 1)]).unwrap();
         let rule = with(add(Match::any(), 1), |change| {
-            change.instructions = apply(&[Action::Group(number)]);
+            change.instructions = apply(&[Action::Group(number)]).into();
         });
         switch.mod13(rule).unwrap();
         switch.publish();

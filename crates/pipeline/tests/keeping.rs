@@ -50,7 +50,7 @@ fn changes_are_noted_in_order_while_somebody_watches() {
         .unwrap();
     switch.mod13(add(in_port(1), 1)).unwrap();
     let other = with(flow(FlowModCommand::Modify, in_port(2), 0), |change| {
-        change.instructions = apply(&[output(7)]);
+        change.instructions = apply(&[output(7)]).into();
     });
     switch.mod13(other).unwrap();
     switch
@@ -90,7 +90,7 @@ fn a_monitor_filters_by_what_a_rule_does_and_did() {
     switch.pipeline.watch(true);
     switch.mod13(add(in_port(1), 1)).unwrap();
     let to_7 = with(flow(FlowModCommand::Modify, in_port(1), 0), |change| {
-        change.instructions = apply(&[output(7)]);
+        change.instructions = apply(&[output(7)]).into();
     });
     switch.mod13(to_7).unwrap();
     let changes = switch.pipeline.take_changes();
@@ -125,7 +125,7 @@ fn what_a_pause_missed_is_told_after_it() {
     let page = switch.pipeline.begin_page();
     let change = |number| {
         with(flow(FlowModCommand::Modify, in_port(number), 0), |change| {
-            change.instructions = apply(&[output(7)]);
+            change.instructions = apply(&[output(7)]).into();
         })
     };
     switch.mod13(change(2)).unwrap();

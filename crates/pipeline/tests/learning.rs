@@ -87,7 +87,7 @@ impl Pair {
                     with_ct_orig: false,
                 });
                 list.push(common::output(1 + self.random.below(4) as u32));
-                change.instructions = apply(&list);
+                change.instructions = apply(&list).into();
             }
             let done = self.walker.switch.mod10(change.clone());
             let told = |done: FlowModOutcome| (done.changed, done.removed.len());
@@ -295,7 +295,7 @@ fn learning_again_only_restarts_the_hard_timeout() {
     let mut walker = Walker::new();
     let learn = common::learning::learn_source(3, 10);
     let rule = common::with(common::add(Match::any(), 1), |change| {
-        change.instructions = apply(&[Action::Learn(Box::new(learn))]);
+        change.instructions = apply(&[Action::Learn(Box::new(learn))]).into();
     });
     walker.switch.mod10(rule).unwrap();
     walker.switch.publish();
@@ -331,7 +331,7 @@ fn packets_go_on_without_an_answer() {
     let mut walker = Walker::new();
     let learn = Action::Learn(Box::new(common::learning::learn_source(3, 10)));
     let rule = common::with(common::add(Match::any(), 1), |change| {
-        change.instructions = apply(&[learn, common::output(2)]);
+        change.instructions = apply(&[learn, common::output(2)]).into();
     });
     walker.switch.mod10(rule).unwrap();
     walker.switch.publish();
@@ -366,7 +366,7 @@ fn what_was_taught_goes_with_the_last_that_taught_it() {
         common::with(
             common::add(common::fields(&[(Field::InPort, port)]), 1),
             |change| {
-                change.instructions = apply(&[Action::Learn(Box::new(learn.clone()))]);
+                change.instructions = apply(&[Action::Learn(Box::new(learn.clone()))]).into();
             },
         )
     };

@@ -55,7 +55,8 @@ fn metered(in_port: u64, number: u32) -> openflow::flow::FlowMod {
             change.instructions = vec![
                 Instruction::Meter(number),
                 Instruction::ApplyActions(vec![output(2)]),
-            ];
+            ]
+            .into();
             change.flags.send_flow_rem = true;
         },
     )
@@ -159,7 +160,7 @@ fn rules_go_with_their_meter_and_say_so() {
     let nested = Action::Clone(vec![Action::Meter(5), Action::Meter(6), output(1)]);
     switch
         .mod13(with(add(fields(&[(Field::InPort, 4)]), 5), |change| {
-            change.instructions = apply(&[nested]);
+            change.instructions = apply(&[nested]).into();
         }))
         .unwrap();
     let told = Action::Controller {
@@ -172,7 +173,7 @@ fn rules_go_with_their_meter_and_say_so() {
     };
     switch
         .mod13(with(add(Match::any(), 1), |change| {
-            change.instructions = apply(&[told]);
+            change.instructions = apply(&[told]).into();
         }))
         .unwrap();
     let flows = |switch: &Switch, number| {
@@ -309,7 +310,7 @@ fn what_passes_is_what_passes_in_the_twin() {
             }
             let change = with(add(Match::any(), 1), |change| {
                 change.table = table;
-                change.instructions = instructions;
+                change.instructions = instructions.into();
             });
             switch.send(&change, Version::V1_5).unwrap();
         }
@@ -396,7 +397,7 @@ fn packet_ins_have_meters_of_their_own() {
     ];
     switch
         .mod13(with(add(Match::any(), 1), |change| {
-            change.instructions = apply(&actions);
+            change.instructions = apply(&actions).into();
         }))
         .unwrap();
     switch.publish();

@@ -340,7 +340,8 @@ fn comparable(instructions: &[Instruction]) -> bool {
 /// two conditions, nor a condition and another rule, have the same priority.
 fn agree(change: &mut FlowMod) {
     const FIRST: u16 = 50_000;
-    for instruction in &mut change.instructions {
+    let mut list = change.instructions.to_vec();
+    for instruction in &mut list {
         let Instruction::ApplyActions(actions) = instruction else {
             continue;
         };
@@ -360,6 +361,7 @@ fn agree(change: &mut FlowMod) {
             !std::mem::replace(&mut is_part, true)
         });
     }
+    change.instructions = list.into();
 }
 
 /// What leaves by each port as the twin sees it.
@@ -456,7 +458,7 @@ fn open_vswitch_does_the_same() {
         let mut clear = common::flow(FlowModCommand::Delete, Match::any(), 0);
         clear.table = TABLE_ALL;
         let mut marker = add(fields(&[(Field::EthType, 0x9999)]), 65535);
-        marker.instructions = apply(&[1, 2, 3, 4].map(output));
+        marker.instructions = apply(&[1, 2, 3, 4].map(output)).into();
         let mut changes = vec![clear, marker];
         let (pushes, pops) = (random.one_in(2), random.one_in(2));
         let count = random.pick(&[20, 60, 300]);

@@ -77,7 +77,7 @@ fn what_rules_name_stays_mapped() {
     };
     let by_match = add(whole(0, &[1]), 1);
     let by_action = with(add(Match::any(), 1), |change| {
-        change.instructions = apply(&[Action::Clone(vec![Action::StackPush(part)])]);
+        change.instructions = apply(&[Action::Clone(vec![Action::StackPush(part)])]).into();
     });
     for rule in [by_match, by_action] {
         let mut switch = mapped(&[mapping(0, 4, 0), mapping(1, 4, 1)]);
@@ -126,7 +126,7 @@ fn fields_that_are_not_mapped_or_shorter_are_refused() {
     ];
     for (action, expected) in actions {
         let rule = with(add(Match::any(), 1), |change| {
-            change.instructions = apply(&[Action::Clone(vec![action.clone()]), output(1)]);
+            change.instructions = apply(&[Action::Clone(vec![action.clone()]), output(1)]).into();
         });
         assert_eq!(switch.mod13(rule).map(|_| ()), expected, "{action:?}");
     }

@@ -49,12 +49,13 @@ fn move_to(switch: &mut Switch, generation: u32, filler: u32) {
     stamp.instructions = vec![
         Instruction::ApplyActions(vec![set]),
         Instruction::GotoTable(1),
-    ];
+    ]
+    .into();
     switch.mod13(stamp).unwrap();
     let known = |command, generation: u32| {
         let mut change = flow(command, fields(&[(Field::Reg0, generation.into())]), 1);
         change.table = 1;
-        change.instructions = apply(&[output(generation)]);
+        change.instructions = apply(&[output(generation)]).into();
         change
     };
     if generation > 1 {

@@ -78,7 +78,7 @@ fn steps_lie_under_what_led_to_them() {
     for (table, instructions) in tables {
         let rule = with(add(ip.clone(), 5), |rule| {
             rule.table = table;
-            rule.instructions = instructions;
+            rule.instructions = instructions.into();
         });
         switch.mod13(rule).unwrap();
     }

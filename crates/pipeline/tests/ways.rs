@@ -22,7 +22,7 @@ fn part(id: u32, clause: u8, clauses: u8) -> Vec<Instruction> {
 
 fn doing(matching: Match, priority: u16, instructions: Vec<Instruction>) -> FlowMod {
     with(add(matching, priority), |change| {
-        change.instructions = instructions
+        change.instructions = instructions.into()
     })
 }
 

@@ -1,5 +1,6 @@
 //! A descriptor that the control thread can take away from workers that are still using it.
 
+use crate::closing;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -27,9 +28,23 @@ impl Descriptor {
         self.closed.load(Ordering::Relaxed)
     }
 
-    /// Lets go of the device. The number then refers to a socket on which nothing ever arrives and nothing can be sent, so a
+    /// Lets go of the device, now. The number then refers to a socket on which nothing ever arrives and nothing can be sent, so a
     /// worker that waits on it sleeps and one that is just about to use it does no harm.
     pub(crate) fn shut(&self) {
+        self.put_dead_in_place();
+    }
+
+    /// As [`Descriptor::shut`]; the socket itself is closed a little later, by a thread that has time to.
+    pub(crate) fn shut_slowly(&self) {
+        // Another number for it, so that it does not go with this one.
+        let kept = self.fd.try_clone();
+        self.put_dead_in_place();
+        if let Ok(kept) = kept {
+            closing::later(kept);
+        }
+    }
+
+    fn put_dead_in_place(&self) {
         self.closed.store(true, Ordering::Relaxed);
         // SAFETY: plain values.
         let dead = unsafe {

@@ -8,6 +8,7 @@
 
 mod ring;
 
+use crate::closing::{self, Lingering};
 use crate::descriptor::Descriptor;
 use crate::egress;
 use crate::error::{Error, last_errno};
@@ -89,6 +90,7 @@ pub(crate) fn open(eal: &Eal, spec: &PortSpec) -> Result<OpenPort, Error> {
             what: "an interface that is not Ethernet".into(),
         });
     }
+    closing::start();
     let (socket, ring) = receiver(link.ifindex).map_err(failed)?;
     let socket = Arc::new(Descriptor::new(socket));
     let rx = KernelRx::new(socket.clone(), ring, eal.pool()?);
@@ -187,6 +189,15 @@ struct KernelRx {
 
 // SAFETY: the raw pointers in `parts` and `messages` point into the boxes beside them and are only used during a receive.
 unsafe impl Send for KernelRx {}
+
+impl Drop for KernelRx {
+    fn drop(&mut self) {
+        // The memory holds the socket as well: whoever lets go of it last closes it.
+        if let Some(ring) = self.ring.take() {
+            closing::later(ring);
+        }
+    }
+}
 
 impl KernelRx {
     fn new(socket: Arc<Descriptor>, ring: Option<PacketRing>, pool: Pool) -> KernelRx {
@@ -445,7 +456,7 @@ impl RxQueue<Mbuf> for KernelRx {
 }
 
 struct KernelTx {
-    fd: OwnedFd,
+    fd: Lingering,
     /// The port's receiving socket, which tells whether the port is closed.
     socket: Arc<Descriptor>,
     scratch: Vec<Mbuf>,
@@ -580,7 +591,7 @@ impl PortControl for KernelControl {
             errno,
         })?;
         Ok(Box::new(KernelTx {
-            fd,
+            fd: Lingering::new(fd),
             socket: self.socket.clone(),
             scratch: Vec::new(),
             headers: Vec::new(),
@@ -618,6 +629,6 @@ impl PortControl for KernelControl {
 
 impl Drop for KernelControl {
     fn drop(&mut self) {
-        self.socket.shut();
+        self.socket.shut_slowly();
     }
 }

@@ -14,6 +14,7 @@
 //! | `dummy` | memory | `dummy` |
 
 mod afxdp;
+mod closing;
 mod descriptor;
 mod dummy;
 pub mod eal;

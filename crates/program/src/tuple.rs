@@ -31,6 +31,8 @@ impl From<&MatchWord> for MaskedWord {
     }
 }
 
+/// How many rules ahead memory is fetched for where slots are made anew.
+const AHEAD: usize = 8;
 /// Slots of 32 KB.
 const LARGE: usize = 4096;
 const EMPTY: u64 = 0;
@@ -390,7 +392,13 @@ impl Tuple {
         let count = chains.len();
         let new = Slots::new((count + 1) * 4);
         let mask = new.slots.len() - 1;
-        for slot in chains {
+        for (index, slot) in chains.iter().copied().enumerate() {
+            if let Some(later) = chains.get(index + AHEAD) {
+                let rule = address(*later).as_ptr().cast::<u8>();
+                // Its match.
+                prefetch(rule.wrapping_add(64));
+                prefetch(rule.wrapping_add(128));
+            }
             // SAFETY: a linked head is alive.
             let hash = hash_of(unsafe { &address(slot).as_ref().spec.matching });
             let mut at = hash as usize & mask;

@@ -53,7 +53,7 @@ pub enum StreamError {
 
 enum Transport {
     Tcp(TcpStream),
-    Unix(UnixStream),
+    Unix(unix::Local),
     Tls(Box<SslStream<TcpStream>>),
 }
 
@@ -149,7 +149,7 @@ pub async fn connect(target: &Active, tls: &Tls, limit: Duration) -> Result<Stre
 
 async fn connect_unlimited(target: &Active, tls: &Tls) -> Result<Stream, StreamError> {
     let transport = match target {
-        Active::Unix(path) => Transport::Unix(unix::connect(path).await?),
+        Active::Unix(path) => Transport::Unix(unix::Local::new(unix::connect(path).await?)),
         Active::Tcp(host, port) => Transport::Tcp(connect_tcp(host, *port).await?),
         Active::Ssl(host, port) => {
             // A certificate that is bootstrapped must prove itself: once more, now checking.
@@ -301,7 +301,7 @@ impl Incoming {
     pub async fn establish(self, tls: &Tls) -> Result<Stream, StreamError> {
         let transport = match self.transport {
             Raw::Tcp(stream) => Transport::Tcp(stream),
-            Raw::Unix(stream) => Transport::Unix(stream),
+            Raw::Unix(stream) => Transport::Unix(unix::Local::new(stream)),
             Raw::Tls(stream) => {
                 match tokio::time::timeout(HANDSHAKE_LIMIT, tls.accept(stream)).await {
                     Ok(Ok(stream)) => Transport::Tls(Box::new(stream)),

@@ -158,7 +158,7 @@ impl Switch for Rules {
                     importance: change.importance,
                     packets: 3,
                     bytes: 180,
-                    instructions: change.instructions.clone().into(),
+                    instructions: change.instructions.shared().clone(),
                 }),
             FlowModCommand::Delete | FlowModCommand::DeleteStrict => rules.retain(|rule| {
                 change.table != TABLE_ALL && change.table != rule.table

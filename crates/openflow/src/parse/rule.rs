@@ -54,6 +54,6 @@ pub fn flow(text: &str, names: PortNames<'_>) -> Result<FlowMod> {
         }
     }
     rule.matching = reader.finish()?;
-    rule.instructions = instructions(right, names)?;
+    rule.instructions = instructions(right, names)?.into();
     Ok(rule)
 }

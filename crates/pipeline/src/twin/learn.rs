@@ -104,7 +104,7 @@ impl Machine<'_> {
             out_port: port::ANY,
             out_group: u32::MAX,
             buffer_id: u32::MAX,
-            instructions: vec![Instruction::ApplyActions(actions)],
+            instructions: vec![Instruction::ApplyActions(actions)].into(),
         }
     }
 

@@ -583,6 +583,6 @@ pub fn change(random: &mut Random, known: &mut HashMap<(u8, u16), Match>) -> Flo
         random.pick(&[0, 0, 1])
     };
     change.flags.reset_counts = random.one_in(4);
-    change.instructions = instructions(random, table);
+    change.instructions = instructions(random, table).into();
     change
 }

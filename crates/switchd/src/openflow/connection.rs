@@ -5,7 +5,7 @@ use super::session::{Kind, Live, Next, Session};
 use crate::clock;
 use openflow::decode::{DecodeOptions, negotiate};
 use openflow::message::{ErrorKind, ErrorMessage, Hello, Message};
-use openflow::{Error, Version, decode, decode_added, encode, frame_length};
+use openflow::{Error, Repeats, Version, decode, decode_added, encode, frame_length};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -186,6 +186,7 @@ async fn read(
     reader: &mut (impl AsyncRead + Unpin),
     inbox: &mut Inbox,
 ) -> String {
+    let mut repeats = Repeats::default();
     loop {
         let mut changed = false;
         let mut gathered = false;
@@ -206,7 +207,7 @@ async fn read(
             let start = inbox.start;
             let bytes = &inbox.bytes[start..end];
             hub.snoop(session, bytes);
-            let next = take(hub, session, bytes);
+            let next = take(hub, session, bytes, &mut repeats);
             inbox.start = end;
             gathered = matches!(next, Next::Gathered);
             if gathered {
@@ -259,9 +260,9 @@ async fn read(
 }
 
 /// Decodes one message and carries it out.
-fn take(hub: &Hub, session: &Rc<Session>, bytes: &[u8]) -> Next {
+fn take(hub: &Hub, session: &Rc<Session>, bytes: &[u8], repeats: &mut Repeats) -> Next {
     let options = session.decode_options();
-    if let Some(added) = decode_added(bytes, &options) {
+    if let Some(added) = decode_added(bytes, &options, repeats) {
         return session.gather(hub, bytes, added);
     }
     match decode(bytes, &options) {

@@ -2,13 +2,135 @@
 //! its directory's descriptor (`/proc/self/fd/N/NAME`), as run directories of test beds tend to be deep.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
+
+/// Bytes read at once after which more is taken to be on its way.
+const FLOOD: usize = 16 << 10;
+
+/// A stream to somebody on this machine.
+///
+/// While much comes by it, the event loop is not told to watch it: each message would look on its sender's time for who is to be woken, and what has to be read is seen by
+/// reading. It is watched again when there is nothing to read, or no room to write.
+pub struct Local {
+    socket: Socket,
+    /// Whether the event loop is to tell when there is room to write.
+    write_waits: bool,
+}
+
+enum Socket {
+    Watched(UnixStream),
+    Unwatched(std::os::unix::net::UnixStream),
+    /// It could not be changed from one to the other.
+    Lost,
+}
+
+impl Local {
+    /// Takes a connected socket.
+    pub fn new(stream: UnixStream) -> Local {
+        Local {
+            socket: Socket::Watched(stream),
+            write_waits: false,
+        }
+    }
+
+    /// The socket, watched from now on.
+    fn watched(&mut self) -> io::Result<Pin<&mut UnixStream>> {
+        if matches!(self.socket, Socket::Unwatched(_))
+            && let Socket::Unwatched(stream) = std::mem::replace(&mut self.socket, Socket::Lost)
+        {
+            self.socket = Socket::Watched(UnixStream::from_std(stream)?);
+        }
+        match &mut self.socket {
+            Socket::Watched(stream) => Ok(Pin::new(stream)),
+            _ => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    /// Has it watched no longer, unless somebody waits for it.
+    fn unwatch(&mut self) -> io::Result<()> {
+        if !self.write_waits
+            && matches!(self.socket, Socket::Watched(_))
+            && let Socket::Watched(stream) = std::mem::replace(&mut self.socket, Socket::Lost)
+        {
+            self.socket = Socket::Unwatched(stream.into_std()?);
+        }
+        Ok(())
+    }
+}
+
+/// What a call on a socket that is not watched came to; None where it would have had to wait.
+fn at_once<T>(mut call: impl FnMut() -> io::Result<T>) -> Option<io::Result<T>> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
+            result => return Some(result),
+        }
+    }
+}
+
+impl AsyncRead for Local {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let local = self.get_mut();
+        if let Socket::Unwatched(stream) = &mut local.socket {
+            let read = at_once(|| stream.read(buffer.initialize_unfilled()));
+            if let Some(result) = read {
+                return Poll::Ready(result.map(|length| buffer.advance(length)));
+            }
+        }
+        let before = buffer.filled().len();
+        ready!(local.watched()?.poll_read(context, buffer))?;
+        if buffer.filled().len() - before >= FLOOD {
+            local.unwatch()?;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Local {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let local = self.get_mut();
+        if let Socket::Unwatched(stream) = &mut local.socket
+            && let Some(result) = at_once(|| stream.write(bytes))
+        {
+            return Poll::Ready(result);
+        }
+        let written = local.watched()?.poll_write(context, bytes);
+        local.write_waits = written.is_pending();
+        written
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // What is written is with the kernel.
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let local = self.get_mut();
+        match &mut local.socket {
+            Socket::Unwatched(stream) => Poll::Ready(stream.shutdown(Shutdown::Write)),
+            _ => local.watched()?.poll_shutdown(context),
+        }
+    }
+}
 
 /// The longest path that fits a socket address with its terminator.
 const MAXIMUM_PATH: usize = 107;
@@ -73,8 +195,61 @@ pub async fn connect(path: &Path) -> io::Result<UnixStream> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Read;
-    use tokio::io::AsyncWriteExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    /// A flood comes, pauses and comes again, and answers go meanwhile, more than the socket holds.
+    #[tokio::test]
+    async fn floods_are_read_whole_and_answered() {
+        const PIECES: usize = 3000;
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let mut sender = theirs.try_clone().unwrap();
+        let send = std::thread::spawn(move || {
+            for number in 0..PIECES {
+                sender.write_all(&[number as u8; 500]).unwrap();
+                if number % 1000 == 999 {
+                    std::thread::sleep(std::time::Duration::from_millis(20));
+                }
+            }
+            sender.shutdown(Shutdown::Write).unwrap();
+        });
+        let mut receiver = theirs;
+        let receive = std::thread::spawn(move || {
+            let mut all = Vec::new();
+            receiver.read_to_end(&mut all).unwrap();
+            all
+        });
+        let local = Local::new(UnixStream::from_std(ours).unwrap());
+        let (mut reader, mut writer) = tokio::io::split(local);
+        let mut buffer = Vec::new();
+        let mut total = 0;
+        let mut unwatched = false;
+        let mut sum = 0_usize;
+        loop {
+            buffer.clear();
+            buffer.reserve(64 << 10);
+            let length = reader.read_buf(&mut buffer).await.unwrap();
+            if length == 0 {
+                break;
+            }
+            unwatched |= length >= FLOOD;
+            sum += buffer.iter().map(|byte| usize::from(*byte)).sum::<usize>();
+            total += length;
+            writer.write_all(&buffer).await.unwrap();
+            tokio::task::yield_now().await;
+        }
+        writer.shutdown().await.unwrap();
+        drop((reader, writer));
+        send.join().unwrap();
+        let wanted: usize = (0..PIECES).map(|number| 500 * (number % 256)).sum();
+        assert_eq!((total, sum), (500 * PIECES, wanted));
+        assert!(unwatched, "nothing came in numbers");
+        let back = receive.join().unwrap();
+        assert_eq!(
+            back.iter().map(|byte| usize::from(*byte)).sum::<usize>(),
+            wanted
+        );
+    }
 
     #[tokio::test]
     async fn long_paths_work_and_only_sockets_are_replaced() {

@@ -17,6 +17,14 @@ enum Effect {
 /// How many messages ahead memory is fetched for.
 const AHEAD: usize = 8;
 
+/// Fetches a message from memory.
+fn fetch(message: &Message) {
+    let at = std::ptr::from_ref(message).cast::<u8>();
+    (0..size_of::<Message>())
+        .step_by(64)
+        .for_each(|line| program::prefetch(at.wrapping_add(line)));
+}
+
 impl Bridge {
     /// Does all of the messages or none: then it says which failed first, and why.
     pub(super) fn carry_out(
@@ -31,6 +39,9 @@ impl Bridge {
         let mut done = 0;
         for mut piece in pieces {
             for index in 0..piece.len() {
+                if let Some(message) = piece.get(index + 2 * AHEAD) {
+                    fetch(message);
+                }
                 if let Some(Message::FlowMod { change, .. }) = piece.get(index + AHEAD) {
                     self.pipeline.borrow().expect(change, AHEAD);
                 }

@@ -153,7 +153,7 @@ pub fn part(random: &mut Random, table: u8, known: &mut HashMap<(u8, u16), Match
     known.insert((table, SHARED + index as u16), matching.clone());
     let mut change = common::flow(command, matching, SHARED);
     change.table = table;
-    change.instructions = conjunctions(random);
+    change.instructions = conjunctions(random).into();
     change
 }
 
