@@ -86,6 +86,33 @@ def control_keeps_off_workers(lab):
 
 
 @test(timeout=60)
+def workers_beyond_the_daemons_processors(lab):
+    """A daemon that was started on one processor puts a worker on another where pmd-cpu-mask names it, and runs itself where it was started."""
+    cpus = sorted(os.sched_getaffinity(0))
+    if len(cpus) < 2:
+        raise Skip("one processor")
+    os.sched_setaffinity(0, cpus[:1])
+    try:
+        switch = lab.switch()
+    finally:
+        os.sched_setaffinity(0, cpus)
+    if switch.is_ovs:
+        raise Skip("Open vSwitch has such threads with DPDK only")
+    switch.bridge()
+    switch.vsctl("set", "Open_vSwitch", ".", f"other_config:pmd-cpu-mask={1 << cpus[-1]:#x}")
+
+    def workers():
+        found = []
+        for thread in os.listdir(f"/proc/{switch.process.pid}/task"):
+            with open(f"/proc/{switch.process.pid}/task/{thread}/comm", encoding="ascii") as file:
+                if file.read().startswith("pmd"):
+                    found.append(sorted(os.sched_getaffinity(int(thread))))
+        return found
+    wait_for("the worker is where the mask says", lambda: workers() == [cpus[-1:]])
+    equal(sorted(os.sched_getaffinity(switch.process.pid)), cpus[:1], "where control runs")
+
+
+@test(timeout=60)
 def version_and_wrong_options(lab):
     """--version and --help answer; an unknown option or too many arguments end with 1 and say why."""
     command = lab.switchd

@@ -81,6 +81,8 @@ pub(crate) struct RxPort<F: Frame> {
     next_look: u64,
     /// How often it was empty in a row then, up to [`LOOK_DOUBLINGS`].
     empty_looks: u32,
+    /// Whether a look at it is costly, as it said last.
+    costly: bool,
 }
 
 impl<F: Frame> RxPort<F> {
@@ -93,6 +95,7 @@ impl<F: Frame> RxPort<F> {
         RxPort {
             id,
             index,
+            costly: queue.is_costly(),
             queue,
             counters,
             signalled: false,
@@ -159,7 +162,10 @@ struct Rest {
     drops_read: u64,
     nap: Duration,
     spin: Spin,
-    give_way: u64,
+    /// The processor is this worker's own.
+    alone: bool,
+    /// Until when after the last frame to give way to others, where there is no descriptor to wait on.
+    yields: u64,
     drops_interval: u64,
     look_interval: u64,
     /// The clock in milliseconds, and when it was read.
@@ -181,7 +187,8 @@ impl Rest {
             drops_read: now,
             nap: Duration::from_micros(10),
             spin: Spin::new(pinned),
-            give_way: to_cycles(YIELD),
+            alone: pinned,
+            yields: to_cycles(YIELD),
             drops_interval: to_cycles(DROPS_INTERVAL),
             look_interval: to_cycles(LOOK_INTERVAL),
             now_ms: 0,
@@ -307,7 +314,10 @@ impl<F: Frame> Worker<F> {
         let snapshot = shared.published.load(&guard);
         let cell = shared.cells.of(guard.index());
         // After the picture has been read: control puts a port's transmit queue before it publishes the port.
-        while let Some(command) = mailbox.commands.pop() {
+        // Looked at before something is taken: taking from an empty queue costs a full fence, which waits for all that has been written.
+        while !mailbox.commands.is_empty()
+            && let Some(command) = mailbox.commands.pop()
+        {
             obey(command, rx, egress, cell, &shared.returns, stop);
             if stop.is_some() {
                 return true;
@@ -325,8 +335,8 @@ impl<F: Frame> Worker<F> {
             now_ms: 0,
             outs_held,
         };
-        // The end of a busy turn is the beginning of the next.
-        let mut now = if rest.busy { rest.turn_end } else { cycles() };
+        // The end of a turn is the beginning of the next: rest that takes time moves it.
+        let mut now = rest.turn_end;
         turn.now_ms = rest.now_ms(now, &shared.clock);
         let mut busy = 0;
         // Whether nothing has been done since `now` was read.
@@ -355,7 +365,7 @@ impl<F: Frame> Worker<F> {
                 if port.signalled {
                     port.woke_in_vain(now);
                 }
-                if (rest.busy || !rest.costly) && port.queue.is_costly() {
+                if port.costly && (rest.busy || !rest.costly) {
                     port.next_look = now + (rest.look_interval << port.empty_looks);
                     port.empty_looks = (port.empty_looks + 1).min(LOOK_DOUBLINGS);
                 }
@@ -364,7 +374,7 @@ impl<F: Frame> Worker<F> {
             }
             *in_hand = Some((index, count));
             (port.signalled, port.in_vain, port.empty_looks) = (false, 0, 0);
-            rest.costly = port.queue.is_costly();
+            rest.costly = port.costly;
             turn.burst(state, frames);
             port.counters.packets.add(count as u64);
             port.counters.batches.add(1);
@@ -399,7 +409,9 @@ impl<F: Frame> Worker<F> {
     fn rest(&mut self) {
         let idle = self.rest.turn_end.wrapping_sub(self.rest.since);
         if idle < self.rest.spin.now() {
-            std::hint::spin_loop();
+            if !self.rest.alone {
+                std::hint::spin_loop();
+            }
             return;
         }
         let mut limit = SLEEP_LIMIT;
@@ -408,7 +420,7 @@ impl<F: Frame> Worker<F> {
                 Wait::Idle => {}
                 Wait::Until(ms) => limit = Duration::from_millis(ms.max(1)),
                 // Others are about to begin a burst by the new rules.
-                Wait::Now => return std::thread::yield_now(),
+                Wait::Now => return self.rest.give_way(&self.mailbox.counters),
             }
         }
         if let Some(ns) = self.egress.shaped_in_ns() {
@@ -416,8 +428,8 @@ impl<F: Frame> Worker<F> {
         }
         if self.rx.iter().all(|port| port.queue.wait_fd().is_some()) {
             self.sleep(limit);
-        } else if idle < self.rest.give_way {
-            std::thread::yield_now();
+        } else if idle < self.rest.yields {
+            self.rest.give_way(&self.mailbox.counters);
         } else {
             self.reader.offline();
             wait(&mut [], self.rest.nap.min(limit));
@@ -501,6 +513,14 @@ impl Rest {
             counters.idle_turns.add(1);
         }
         counters.idle_cycles.add(whole.saturating_sub(busy));
+    }
+
+    /// Lets others run.
+    fn give_way(&mut self, counters: &WorkerCounters) {
+        std::thread::yield_now();
+        let now = cycles();
+        counters.idle_cycles.add(now.wrapping_sub(self.turn_end));
+        self.turn_end = now;
     }
 
     fn slept(&mut self, counters: &WorkerCounters) {

@@ -181,6 +181,7 @@ impl Lab {
         while Instant::now() < end {
             self.into.receive(&mut arrived);
             arrived.clear();
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 }

@@ -34,7 +34,7 @@ use std::ffi::{CStr, CString};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -86,6 +86,8 @@ struct Ring {
     /// In front of what is done without the library, and closed when the device goes, too. Inside nothing of the library is called that takes a lock: its thread holds
     /// those while it waits here.
     quick: Gate,
+    /// [`Place::known`], for whoever comes inside both gates next; 0 where the library may have gone on.
+    known: AtomicU16,
     enabled: AtomicBool,
 }
 
@@ -120,6 +122,7 @@ impl Shared {
                 .map(|_| Ring {
                     gate: Gate::closed(),
                     quick: Gate::closed(),
+                    known: AtomicU16::new(0),
                     enabled: AtomicBool::new(false),
                 })
                 .collect(),
@@ -492,6 +495,8 @@ struct VhostRx {
     /// Found while going to sleep.
     pending: Vec<Mbuf>,
     quick: Quick,
+    /// Frames have been taken since it was last asked whether the guest wants to be told.
+    untold: bool,
     drops: QueueDrops,
 }
 
@@ -510,7 +515,8 @@ impl VhostRx {
             generation: u32::MAX,
             armed: false,
             pending: Vec::new(),
-            quick: Quick::new(),
+            quick: Quick::new(true),
+            untold: false,
             drops: QueueDrops::default(),
         })
     }
@@ -568,13 +574,17 @@ impl VhostRx {
         out.reserve(BURST);
         let len = out.len();
         let pool = self.pool.as_raw();
+        let untold = &mut self.untold;
         // SAFETY: there is room for BURST more pointers, as many of which are valid as is said. Only this queue takes from the ring.
         let quick = unsafe {
             let room = out.as_mut_ptr().add(len).cast();
             let quick = self.quick.with(shared, self.ring, |view, at| {
-                view.take(at, room, |room, count| {
+                let tell = std::mem::take(untold) && view.wants_call();
+                let done = view.take(at, room, |room, count| {
                     raw::sluice_pool_get(pool, room, count) == 0
-                })
+                });
+                *untold = done.frames > 0;
+                Done { tell, ..done }
             });
             out.set_len(len + quick.frames);
             quick
@@ -590,6 +600,9 @@ impl VhostRx {
 
     /// Takes frames that are not of the common kind, or the first ones after a change.
     fn take_by_library(&mut self, out: &mut Vec<Mbuf>) -> usize {
+        if std::mem::take(&mut self.untold) {
+            self.tell();
+        }
         let shared = &*self.shared;
         let Some(inside) = shared.rings[usize::from(self.ring)].gate.try_enter() else {
             return 0;
@@ -807,17 +820,24 @@ struct Quick {
     read: Option<(u16, u32)>,
     /// When it may be read; none once it has been.
     settles: Option<Instant>,
+    /// Where the ring stands, where nobody else can have gone on.
+    at: Option<Place>,
+    /// Whether no other queue uses the ring.
+    sole: bool,
 }
 
 /// The library alone goes on after a message for so long.
 const SETTLE: Duration = Duration::from_millis(10);
 
 impl Quick {
-    fn new() -> Quick {
+    /// A way around the library; `sole` where no other queue uses the ring.
+    fn new(sole: bool) -> Quick {
         Quick {
             view: None,
             read: None,
             settles: None,
+            at: None,
+            sole,
         }
     }
 
@@ -840,14 +860,33 @@ impl Quick {
             return Done::NOTHING;
         }
         let vid = shared.vid.load(Ordering::Relaxed);
-        let mut at = Place::default();
+        if vid < 0 {
+            // The device is about to be let go of: nobody would remember where its ring stands.
+            return Done::NOTHING;
+        }
+        let known = &shared.rings[usize::from(index)].known;
         // SAFETY: the device that the view was read of stays while the gate is open; the places are writable. Neither call takes a lock.
         unsafe {
-            // A device that is about to be let go of has no number any more.
-            if raw::rte_vhost_get_vring_base(vid, index, &mut at.next, &mut at.used) != 0 {
-                return Done::NOTHING;
-            }
+            let mut at = match self.at {
+                Some(at) => at,
+                None => {
+                    let mut at = Place {
+                        known: known.load(Ordering::Relaxed),
+                        ..Place::default()
+                    };
+                    // A device that is about to be let go of has no number any more.
+                    if raw::rte_vhost_get_vring_base(vid, index, &mut at.next, &mut at.used) != 0 {
+                        return Done::NOTHING;
+                    }
+                    at
+                }
+            };
             let done = act(view, &mut at);
+            if self.sole {
+                self.at = Some(at);
+            } else {
+                known.store(at.known, Ordering::Relaxed);
+            }
             if done.frames > 0 {
                 raw::rte_vhost_set_vring_base(vid, index, at.next, at.used);
             }
@@ -859,6 +898,10 @@ impl Quick {
     /// after a message (a guest that has moved is announced), and holds a lock for a while in which it would only try. The caller is inside the ring's gate, and
     /// lets the library go on.
     fn read(&mut self, shared: &Shared, vid: c_int, index: u16) {
+        shared.rings[usize::from(index)]
+            .known
+            .store(0, Ordering::Relaxed);
+        self.at = None;
         let messages = shared.messages.load(Ordering::SeqCst);
         if self.read != Some((index, messages)) {
             self.view = None;
@@ -983,7 +1026,7 @@ impl PortControl for VhostControl {
             shared: self.shared.clone(),
             worker,
             scratch: Vec::new(),
-            quick: Quick::new(),
+            quick: Quick::new(false),
         }))
     }
 

@@ -92,10 +92,17 @@ impl<F: Frame + 'static> Datapath<F> {
                 outcome = outcome.and(Err(error));
             }
         }
+        // Workers know which ports are shaped, and who owns them, before frames reach them.
+        outcome = outcome.and(self.share_shaped());
+        if !self.workers.is_empty() {
+            for port in std::mem::take(&mut self.parked) {
+                outcome = outcome.and(self.serve(port));
+            }
+        }
         if self.workers.len() > kept {
             outcome = outcome.and(self.rebalance());
         }
-        outcome.and(self.share_shaped())
+        outcome
     }
 
     fn start_worker(&mut self, cpu: Option<usize>) -> Result<(), Error> {
@@ -183,10 +190,7 @@ impl<F: Frame + 'static> Datapath<F> {
             let given = give_tx(handle, port.id.slot(), &port.name, tx, &port.counters);
             outcome = outcome.and(given);
         }
-        let parked: Vec<RxPort<F>> = self.parked.drain(..).collect();
-        parked
-            .into_iter()
-            .fold(outcome, |outcome, port| outcome.and(self.serve(port)))
+        outcome
     }
 
     fn stop_workers(&mut self, mut ended: Vec<Handle<F>>) -> Result<(), Error> {

@@ -66,7 +66,7 @@ impl Database {
         Abilities {
             interface_types: self.switch.interface_types(),
             datapath_types: self.switch.datapath_types(),
-            cpus: processors::allowed().to_vec(),
+            cpus: processors::possible().to_vec(),
             rundir: self.switch.shell.options.directories.run.clone(),
         }
     }

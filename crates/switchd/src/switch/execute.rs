@@ -353,6 +353,10 @@ impl Switch {
             ),
             _ => {
                 let (kind, control) = self.open_device(config)?;
+                if config.device.starts_with("dpdk") {
+                    // It may have brought threads of DPDK.
+                    processors::leave_to_workers_again();
+                }
                 (kind, Some(control))
             }
         };

@@ -141,7 +141,12 @@ impl Bridge {
             );
         }
         if let Some(control) = &mut port.control {
-            counters.extend(control.device_stats());
+            // What was lost between device and worker (a kernel interface's ring was full) is in no count of the device.
+            let lost = counters.get("rx_dropped").copied().unwrap_or(0);
+            for (name, value) in control.device_stats() {
+                let more = if name == "rx_dropped" { lost } else { 0 };
+                counters.insert(name, value + more);
+            }
         }
         if let Some((received, sent)) = policed {
             // By Open vSwitch's names for ports of DPDK.

@@ -170,7 +170,7 @@ proptest! {
             wanted.push(guest.bytes()[begin..end].to_vec());
         }
         let view = guest.view(offloads);
-        let mut at = Place { next: start, used: start.wrapping_add(5) };
+        let mut at = Place { next: start, used: start.wrapping_add(5), known: 0 };
         let mut buffers = Buffers::new(usize::from(SIZE));
         let mut room = [std::ptr::null_mut(); BURST];
         // SAFETY: ring and buffers are this test's.
@@ -236,7 +236,7 @@ proptest! {
             count += 1;
         }
         let view = guest.view(false);
-        let mut at = Place { next: start, used: start };
+        let mut at = Place { next: start, used: start, known: 0 };
         let frames = buffers.frames();
         // SAFETY: ring and buffers are this test's.
         let done = unsafe { view.put(&mut at, &frames) };
