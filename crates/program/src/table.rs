@@ -52,6 +52,7 @@ use std::sync::atomic::{
 };
 use std::time::Instant;
 use trees::Trees;
+pub(crate) use trees::{Brief, Told};
 
 /// Number of tables of a bridge. 254 is for internal use, 255 does not exist on the wire.
 pub const TABLES: usize = 255;
@@ -396,7 +397,7 @@ impl Bridge {
                 }
             }
             Some(Shape::Tuples(tuples)) => lookup_tuples(tuples, &key, epoch, out),
-            Some(Shape::Trees(shape)) => lookup_trees(shape, &key, epoch, out),
+            Some(Shape::Trees(shape)) => lookup_trees(shape, &key, epoch, out, None),
             Some(Shape::Conjunctive { ordinary, soft }) => {
                 lookup_conjunctive(ordinary.as_deref(), soft, &key, epoch, out);
             }
@@ -614,11 +615,14 @@ fn lookup_trees<'k, 'g, K: Words + 'k>(
     key: &impl Fn(usize) -> &'k K,
     epoch: Epoch,
     out: &mut [Option<&'g Rule>],
+    told: Option<&mut Told<'g>>,
 ) {
     if !shape.trees.hold_in(epoch) {
         return lookup_tuples(&shape.all, key, epoch, out);
     }
-    shape.trees.find(key, epoch, out, |index, out| {
+    // Where others are looked up beside, rules' precedences are compared.
+    let told = told.filter(|_| shape.beside.is_empty());
+    shape.trees.find(key, epoch, out, told, |index, out| {
         *out = lookup_one(&shape.all, key(index), epoch);
     });
     if !shape.beside.is_empty() {
@@ -665,7 +669,7 @@ fn lookup_ordinary<'k, 'g, K: Words + 'k>(
             }
         }
         Some(Shape::Tuples(tuples)) => lookup_tuples(tuples, key, epoch, out),
-        Some(Shape::Trees(shape)) => lookup_trees(shape, key, epoch, out),
+        Some(Shape::Trees(shape)) => lookup_trees(shape, key, epoch, out, None),
         Some(Shape::Conjunctive { .. }) | None => {}
     }
 }
@@ -1089,7 +1093,7 @@ impl BridgeWriter {
         debug_assert_eq!(rule.rule().removed(), NEVER, "removed twice");
         rule.rule().remove_in(epoch);
         if let Some(TableWriter::Many(shaping)) = self.tables.get_mut(&table) {
-            shaping.removed();
+            shaping.removed(rule);
         }
         self.bridge.dependence.table_changes(table, epoch);
         self.gone.push_back((epoch, table, rule));

@@ -8,8 +8,8 @@
 mod tests;
 
 use super::{
-    Bridge, LINEAR_MAX, LOOKUP_MAX, LinearEntry, NO_COUNTER, Published, Shape, TupleEntry, linear,
-    lookup_pending, lookup_trees, lookup_tuples,
+    Bridge, LINEAR_MAX, LOOKUP_MAX, LinearEntry, NO_COUNTER, Published, Shape, Told, TupleEntry,
+    linear, lookup_pending, lookup_trees, lookup_tuples,
 };
 use crate::counters::{CounterId, WorkerCounters};
 use crate::epoch::{Epoch, Guard};
@@ -243,6 +243,7 @@ impl Bridge {
         keys: &[HotWords],
         guard: &'g Guard<'_>,
         out: &mut [Option<&'g Rule>],
+        told: Option<&mut Told<'g>>,
     ) -> bool {
         debug_assert!(keys.len() <= LOOKUP_MAX && out.iter().all(Option::is_none));
         let out = &mut out[..keys.len()];
@@ -267,7 +268,7 @@ impl Bridge {
             Some(Published {
                 shape: Shape::Trees(shape),
                 ..
-            }) => lookup_trees(shape, &|index| &keys[index], epoch, out),
+            }) => lookup_trees(shape, &|index| &keys[index], epoch, out, told),
             Some(Published {
                 shape: Shape::Conjunctive { .. },
                 ..

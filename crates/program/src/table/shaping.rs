@@ -45,6 +45,8 @@ pub(super) struct Shaping {
     tuples: TupleWriters,
     in_use: Option<InUse>,
     building: Option<Receiver<Built>>,
+    /// Rules that have been ended since the last building began, while it goes on; none of them is freed meanwhile, for the snapshot's epoch is held.
+    ended: Vec<RuleRef>,
     /// Rules that came or went since the last building began, except those in the place of another.
     changed: usize,
     /// How many must have changed before the next one: more where trees were of no use.
@@ -101,9 +103,15 @@ impl Shaping {
         self.changed > self.wait_for && self.tuples.masks() >= MASKS_MIN
     }
 
-    /// Says that a rule will be unlinked.
-    pub fn removed(&mut self) {
+    /// Says that a rule ends with the next epoch, and will be unlinked.
+    pub fn removed(&mut self, rule: RuleRef) {
         self.changed += 1;
+        if let Some(in_use) = &self.in_use {
+            in_use.trees.ends(rule.0);
+        }
+        if self.building.is_some() {
+            self.ended.push(rule);
+        }
     }
 
     /// Unlinks a rule; true when the published shape must be made anew.
@@ -147,7 +155,9 @@ impl Shaping {
             Some(Err(TryRecvError::Disconnected)) => None,
         };
         self.building = None;
-        built.is_some_and(|built| self.take(built))
+        let taken = built.is_some_and(|built| self.take(built));
+        self.ended = Vec::new();
+        taken
     }
 
     /// Begins to make trees in the background, where it is time to.
@@ -176,6 +186,7 @@ impl Shaping {
     pub fn shape_now(&mut self, program: &Program) -> bool {
         // What is being made writes into the rules, as what is to be made will.
         drop(self.building.take().map(|building| building.recv()));
+        self.ended = Vec::new();
         if self.tuples.masks() < MASKS_MIN {
             return false;
         }
@@ -237,6 +248,7 @@ impl Shaping {
             ));
             return had;
         };
+        self.ended.iter().for_each(|rule| trees.ends(rule.0));
         self.lane = 1 - self.lane;
         self.tuples
             .writers_mut()

@@ -6,9 +6,12 @@
 //! tree's bits open would have to be copied into many children; they go to another tree, which cuts elsewhere (EffiCuts, Vamanan et al. 2010). What no
 //! tree separates stays in tuples.
 //!
-//! Rules are named by rank: 0 is the one of the highest precedence. A lookup in all trees gives the lowest rank that matches, and only then is a rule
-//! touched. Trees are made once ([`build`]) and never changed, but for one thing: a rank whose rule is freed is emptied, or handed to the rule that
+//! Rules are named by rank: 0 is the one of the highest precedence. A lookup in all trees gives the lowest rank that matches, and only then is asked for the
+//! rule. Trees are made once ([`build`]) and never changed, but for one thing: a rank whose rule is freed is emptied, or handed to the rule that
 //! replaces it. A packet whose rank leads to no rule of its epoch is looked up in the table's tuples, which hold all rules always.
+//!
+//! What stands at a rank ([`Place`]) says of a rule that only sends, perhaps after edits, all that its packets need to know: its counter, its port or its edits. So
+//! the rule itself, two cache lines anywhere in memory, is not read while it is in force.
 //!
 //! A burst descends level by level, each packet's next node prefetched while the others take their step.
 
@@ -16,9 +19,12 @@ mod build;
 
 use super::LOOKUP_MAX;
 use super::effort::Count;
+use crate::counters::CounterId;
 use crate::epoch::Epoch;
+use crate::ops::PortNo;
 use crate::rule::Rule;
 use crate::tuple::{Words, prefetch, prefetch_rule};
+use crate::walk::Stretches;
 pub(super) use build::{Built, Snapshot};
 use packet::FlowKey;
 use smallvec::SmallVec;
@@ -86,6 +92,145 @@ struct Tree {
     first: u32,
 }
 
+/// What stands at a rank. Only `rule` changes.
+pub(crate) struct Place {
+    /// The rule, null where it has been freed, with what is to be known of it in the lowest bits.
+    rule: AtomicPtr<Rule>,
+    counter: CounterId,
+    /// The port, or the place among [`Trees::stretches`].
+    action: u32,
+}
+
+/// Of a rule at a rank: it must be read itself, because it may not hold in all epochs in which the trees do, does more than send, or has the rank from another one.
+const ASK: usize = 1;
+/// It edits before it sends.
+const EDITS: usize = 2;
+const MARKS: usize = ASK | EDITS;
+const _: () = assert!(align_of::<Rule>() > MARKS);
+/// More places than this are fetched before they are read.
+const FEW: usize = 1024;
+
+impl Place {
+    fn new(rule: NonNull<Rule>, marks: usize, counter: CounterId, action: u32) -> Place {
+        Place {
+            rule: AtomicPtr::new(rule.as_ptr().map_addr(|address| address | marks)),
+            counter,
+            action,
+        }
+    }
+
+    /// The rule, if there is one, and the marks.
+    #[inline(always)]
+    fn get(&self, order: Ordering) -> (*mut Rule, usize) {
+        let marked = self.rule.load(order);
+        let rule = marked.map_addr(|address| address & !MARKS);
+        (rule, marked.addr() & MARKS)
+    }
+
+    /// Puts a rule here, or none, that must be read itself.
+    fn put(&self, rule: *mut Rule) {
+        let marked = rule.map_addr(|address| address | ASK);
+        self.rule.store(marked, Ordering::Release);
+    }
+
+    /// If what stands here is of this rule: whether it edits.
+    #[inline(always)]
+    fn tells_of(&self, rule: &Rule) -> Option<bool> {
+        let (own, marks) = self.get(Ordering::Relaxed);
+        (std::ptr::eq(own, rule) && marks & ASK == 0).then_some(marks & EDITS != 0)
+    }
+}
+
+/// What is known of the rules that packets have met before they are read.
+pub(crate) struct Told<'g> {
+    trees: Option<&'g Trees>,
+    places: [Option<&'g Place>; LOOKUP_MAX],
+}
+
+impl<'g> Told<'g> {
+    pub const NOTHING: Told<'g> = Told {
+        trees: None,
+        places: [None; LOOKUP_MAX],
+    };
+
+    /// What is known of the rule that packet `index` has met.
+    #[inline(always)]
+    pub fn of(&self, index: usize, rule: &'g Rule) -> Brief<'g> {
+        let told = |place: &'g Place| {
+            Some(Tells {
+                trees: self.trees?,
+                place,
+                edits: place.tells_of(rule)?,
+            })
+        };
+        Brief {
+            rule,
+            told: self.places[index % LOOKUP_MAX].and_then(told),
+        }
+    }
+}
+
+/// A rule that a packet has met, and what is known of it without reading it.
+#[derive(Clone, Copy)]
+pub(crate) struct Brief<'g> {
+    pub rule: &'g Rule,
+    told: Option<Tells<'g>>,
+}
+
+/// A place that tells of its rule.
+#[derive(Clone, Copy)]
+struct Tells<'g> {
+    trees: &'g Trees,
+    place: &'g Place,
+    edits: bool,
+}
+
+impl<'g> Brief<'g> {
+    /// Nothing is known but the rule.
+    #[inline(always)]
+    pub fn of(rule: &'g Rule) -> Brief<'g> {
+        Brief { rule, told: None }
+    }
+
+    /// Where its packets are counted.
+    #[inline(always)]
+    pub fn counter(&self) -> CounterId {
+        match self.told {
+            Some(tells) => tells.place.counter,
+            None => self.rule.spec.counter,
+        }
+    }
+
+    /// See [`Rule::only_output`].
+    #[inline(always)]
+    pub fn only_output(&self) -> Option<PortNo> {
+        match self.told {
+            Some(tells) => (!tells.edits).then_some(tells.place.action),
+            None => self.rule.only_output,
+        }
+    }
+
+    /// See [`Rule::straight`]; none of a rule that only outputs, where it has not been read.
+    #[inline(always)]
+    pub fn straight(&self) -> Option<Stretches> {
+        match self.told {
+            Some(tells) if !tells.edits => None,
+            Some(tells) => {
+                let at = tells.place.action as usize;
+                tells.trees.stretches.get(at).copied()
+            }
+            None => self.rule.straight,
+        }
+    }
+
+    /// The edits of a rule that has not been read, to be fetched.
+    #[inline(always)]
+    pub fn edits(&self) -> Option<Stretches> {
+        self.told?;
+        self.straight()
+    }
+}
+
 /// The trees of a table.
 pub(crate) struct Trees {
     /// The first epoch all of whose rules are in the trees, or in tuples beside them.
@@ -101,8 +246,10 @@ pub(crate) struct Trees {
     masks: Box<[u64]>,
     /// The words of the key that rules look at.
     words: SmallVec<[u8; WORDS_MAX]>,
-    /// By rank; null where the rule has been freed.
-    rules: Box<[AtomicPtr<Rule>]>,
+    /// By rank.
+    places: Box<[Place]>,
+    /// What rules that edit and send do: theirs while one of the rules lives that a place without [`ASK`] names them for.
+    stretches: Box<[Stretches]>,
 }
 
 // SAFETY: rules are reached only under a guard of the domain, and a rank is emptied before its rule is retired (see `Domain::retire`); `Rule` is Sync.
@@ -118,13 +265,14 @@ impl Trees {
     }
 
     /// Finds the best rule for each packet. Packets for which it cannot tell, because the best rule's rank leads to none that holds in the epoch, are given
-    /// to `missed`.
+    /// to `missed`. Where somebody is to be told what is known of rules, those are not fetched.
     #[inline(always)]
     pub fn find<'k, 'g, K: Words + 'k>(
         &'g self,
         key: &impl Fn(usize) -> &'k K,
         epoch: Epoch,
         out: &mut [Option<&'g Rule>],
+        mut told: Option<&mut Told<'g>>,
         mut missed: impl FnMut(usize, &mut Option<&'g Rule>),
     ) {
         let mut ranks = [NONE; LOOKUP_MAX];
@@ -136,20 +284,42 @@ impl Trees {
             4 => self.descend(key, ranks, |branch, key| self.compare::<4>(branch, key)),
             _ => self.descend(key, ranks, |branch, key| self.compare_many(branch, key)),
         }
-        let mut rules = [std::ptr::null_mut::<Rule>(); LOOKUP_MAX];
-        for (rule, rank) in rules.iter_mut().zip(&*ranks) {
-            if let Some(place) = self.rules.get(*rank as usize) {
-                *rule = place.load(Ordering::Acquire);
-                prefetch_rule(*rule);
+        if self.places.len() > FEW {
+            for rank in &*ranks {
+                prefetch(self.places.as_ptr().wrapping_add(*rank as usize));
             }
         }
+        if let Some(told) = &mut told {
+            told.trees = Some(self);
+        }
+        let mut asked = [NONE as u8; LOOKUP_MAX];
+        let mut count = 0;
         for (index, out) in out.iter_mut().enumerate() {
-            if ranks[index] == NONE {
-                *out = None;
+            *out = None;
+            let Some(place) = self.places.get(ranks[index] as usize) else {
                 continue;
+            };
+            let (rule, marks) = place.get(Ordering::Acquire);
+            if marks & ASK == 0 {
+                // SAFETY: a rule found by its rank is freed only after every guard that was alive when its rank was emptied is gone.
+                *out = unsafe { rule.as_ref() };
+                if let Some(told) = &mut told {
+                    told.places[index] = Some(place);
+                    continue;
+                }
+            } else {
+                asked[count] = index as u8;
+                count += 1;
             }
-            // SAFETY: a rule found by its rank is freed only after every guard that was alive when its rank was emptied is gone.
-            let rule: Option<&'g Rule> = unsafe { rules[index].as_ref() };
+            prefetch_rule(rule);
+        }
+        for index in &asked[..count] {
+            let index = usize::from(*index);
+            let place = self.places.get(ranks[index] as usize);
+            let rule = place.map_or(std::ptr::null_mut(), |place| place.get(Ordering::Acquire).0);
+            // SAFETY: as above.
+            let rule: Option<&'g Rule> = unsafe { rule.as_ref() };
+            let out = &mut out[index];
             *out = rule.filter(|rule| rule.holds_in(epoch));
             if out.is_none() {
                 *out = rule.and_then(|rule| replacement(rule, epoch));
@@ -267,11 +437,18 @@ impl Trees {
         self.place(rule).is_some()
     }
 
-    fn place(&self, rule: NonNull<Rule>) -> Option<&AtomicPtr<Rule>> {
+    fn place(&self, rule: NonNull<Rule>) -> Option<&Place> {
         // SAFETY: the writer asks about rules that are linked, or just being unlinked.
         let rank = unsafe { rule.as_ref() }.places[self.lane].load(Ordering::Relaxed);
-        let place = self.rules.get(rank as usize)?;
-        (place.load(Ordering::Relaxed) == rule.as_ptr()).then_some(place)
+        let place = self.places.get(rank as usize)?;
+        (place.get(Ordering::Relaxed).0 == rule.as_ptr()).then_some(place)
+    }
+
+    /// Says that a rule ends with an epoch that has not been published yet.
+    pub fn ends(&self, rule: NonNull<Rule>) {
+        if let Some(place) = self.place(rule) {
+            place.put(rule.as_ptr());
+        }
     }
 
     /// Empties the rank of a rule that is being unlinked, or hands it to the one that replaces it: the next of its chain, of the same precedence.
@@ -291,10 +468,10 @@ impl Trees {
                 let rank = gone.places[self.lane].load(Ordering::Relaxed);
                 // SAFETY: as above.
                 unsafe { next.as_ref() }.places[self.lane].store(rank, Ordering::Relaxed);
-                place.store(next.as_ptr(), Ordering::Release);
+                place.put(next.as_ptr());
             }
             None => {
-                place.store(std::ptr::null_mut(), Ordering::Release);
+                place.put(std::ptr::null_mut());
             }
         }
     }
@@ -330,11 +507,14 @@ impl Trees {
             }
             best = best.min(rank);
         }
-        let place = self.rules.get(best as usize)?;
+        let place = self.places.get(best as usize)?;
         count.reads(place);
+        let (rule, marks) = place.get(Ordering::Acquire);
         // SAFETY: as in `find`: whoever counts does so under a guard.
-        let rule = unsafe { place.load(Ordering::Acquire).as_ref() }?;
-        count.reads_rule(rule);
+        let rule = unsafe { rule.as_ref() }?;
+        if marks & ASK != 0 {
+            count.reads_rule(rule);
+        }
         Some(rule.spec.priority)
     }
 
@@ -343,7 +523,8 @@ impl Trees {
         size_of_val(&*self.nodes)
             + size_of_val(&*self.leaves)
             + size_of_val(&*self.masks)
-            + size_of_val(&*self.rules)
+            + size_of_val(&*self.places)
+            + size_of_val(&*self.stretches)
     }
 }
 

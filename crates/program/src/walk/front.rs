@@ -11,11 +11,11 @@
 //! A burst begins the general way where its next packet is not of the common kind; a few common ones before it are not worth a burst of their own.
 
 use super::lanes::{Way, begin_key};
-use super::{Burst, Engine, Stretches, Walk};
+use super::{Burst, Engine, Walk};
 use crate::host::Host;
 use crate::ops::PortNo;
 use crate::rule::Rule;
-use crate::table::{HotWords, LOOKUP_MAX, Reads, SetOfLanes};
+use crate::table::{Brief, HotWords, LOOKUP_MAX, Reads, SetOfLanes, Told};
 use packet::Frame;
 use packet::hot::{self, NO_PATTERN};
 
@@ -54,7 +54,7 @@ impl<F: Frame> Engine<F> {
     ) -> bool {
         let mut found = [None];
         let hot = [HotWords::of_port(in_port)];
-        if !burst.bridge.lookup_hot(0, &hot, burst.guard, &mut found) {
+        if !(burst.bridge).lookup_hot(0, &hot, burst.guard, &mut found, None) {
             return false;
         }
         let Some((rule, port)) = found[0].and_then(|rule: &Rule| Some((rule, rule.only_output?)))
@@ -115,7 +115,7 @@ impl<F: Frame> Engine<F> {
                 (burst.bridge).count_hot(0, read.count, matched, burst.guard);
                 let met = Met {
                     count: read.count,
-                    rule: |at: usize| patterned.rule(first[at]),
+                    rule: |at: usize| patterned.rule(first[at]).map(Brief::of),
                     same: |a, b| first[a] == first[b],
                 };
                 self.meet(burst, in_port, met, frames, mirrored, host);
@@ -123,23 +123,25 @@ impl<F: Frame> Engine<F> {
             }
         }
         let mut found = [None; LOOKUP_MAX];
+        let mut told = Told::NOTHING;
         let hot = &self.hot[..read.count];
         if let Some(patterned) = patterned {
             patterned.look_up(hot, &first[..read.count], &mut found[..read.count]);
-        } else if !burst.bridge.lookup_hot(0, hot, burst.guard, &mut found) {
+        } else if !(burst.bridge).lookup_hot(0, hot, burst.guard, &mut found, Some(&mut told)) {
             return false;
         }
         self.received += read.bytes;
         let found = &found[..read.count];
         let matched = found.iter().filter(|rule| rule.is_some()).count();
         (burst.bridge).count_hot(0, read.count, matched, burst.guard);
+        let brief = |at: usize| found[at].map(|rule| told.of(at, rule));
         if burst.counters.are_many() {
-            prefetch_ahead(burst, found);
+            prefetch_ahead(burst, (0..read.count).filter_map(brief));
         }
         let address = |at: usize| found[at].map(std::ptr::from_ref);
         let met = Met {
             count: read.count,
-            rule: |at: usize| found[at],
+            rule: brief,
             same: |a, b| address(a) == address(b),
         };
         self.meet(burst, in_port, met, frames, mirrored, host);
@@ -152,7 +154,7 @@ impl<F: Frame> Engine<F> {
         &mut self,
         burst: &Burst<'_, '_>,
         in_port: PortNo,
-        met: Met<impl Fn(usize) -> Option<&'g Rule>, impl Fn(usize, usize) -> bool>,
+        met: Met<impl Fn(usize) -> Option<Brief<'g>>, impl Fn(usize, usize) -> bool>,
         frames: &mut Vec<F>,
         mirrored: u32,
         host: &mut H,
@@ -163,35 +165,39 @@ impl<F: Frame> Engine<F> {
         let way = Way { in_port, mirrored };
         let mut index = 0;
         while index < met.count {
-            let rule = (met.rule)(index);
+            let brief = (met.rule)(index);
             let others = index + 1..met.count;
             let others = others.take_while(|at| (met.same)(index, *at));
-            if let Some((rule, port)) = rule.and_then(|rule| Some((rule, rule.only_output?))) {
+            if let Some((brief, port)) = brief.and_then(|brief| Some((brief, brief.only_output()?)))
+            {
                 let run = 1 + others.count();
                 let bytes = self.hot[index..index + run]
                     .iter()
                     .map(|hot| u64::from(hot.len))
                     .sum();
-                let counter = rule.spec.counter;
+                let counter = brief.counter();
                 burst.counters.add(counter, run as u64, bytes, burst.now_ms);
-                (0..run).for_each(|_| host.looked_up(0, None, Some(rule)));
+                (0..run).for_each(|_| host.looked_up(0, None, Some(brief.rule)));
                 host.output_run(in_port, port, mirrored, &mut frames.by_ref().take(run));
                 index += run;
                 continue;
             }
-            if let Some(rule) = rule.filter(|rule| rule.straight.is_some()) {
+            if let Some((brief, straight)) =
+                brief.and_then(|brief| Some((brief, brief.straight()?)))
+            {
+                let rule = brief.rule;
                 let run = 1 + others.count();
                 let set = SetOfLanes::run(index, run);
                 let run = index..index + run;
                 index = run.end;
-                if let Some((stretch, port)) = rule.straight.and_then(Stretches::only_send)
+                if let Some((stretch, port)) = straight.only_send()
                     && !run
                         .clone()
                         .any(|at| stretch.rewrite.expires(&self.hot[at].words))
                 {
                     let hot = &self.hot[run.clone()];
                     let bytes = hot.iter().map(|hot| u64::from(hot.len)).sum();
-                    let (counter, packets) = (rule.spec.counter, run.len() as u64);
+                    let (counter, packets) = (brief.counter(), run.len() as u64);
                     burst.counters.add(counter, packets, bytes, burst.now_ms);
                     for (at, mut frame) in run.zip(frames.by_ref()) {
                         host.looked_up(0, None, Some(rule));
@@ -210,7 +216,7 @@ impl<F: Frame> Engine<F> {
             }
             if let Some(frame) = frames.next() {
                 self.begin_walk(burst, index, frame, mirrored);
-                self.first_step(burst, host, index, rule);
+                self.first_step(burst, host, index, brief.map(|brief| brief.rule));
             }
             index += 1;
         }
@@ -276,14 +282,19 @@ fn meet_one<F: Frame, H: Host<F>>(
     true
 }
 
-/// Asks for what carrying rules out reads beside what their lookup has read: their counters. Neighbours that meet the same rule need it once.
+/// Asks for what carrying rules out reads beside what their lookup has read: their counters, and the edits of those that have not been read. Neighbours that
+/// meet the same rule need it once.
 #[inline(always)]
-fn prefetch_ahead(burst: &Burst<'_, '_>, found: &[Option<&Rule>]) {
+fn prefetch_ahead<'g>(burst: &Burst<'_, '_>, found: impl Iterator<Item = Brief<'g>>) {
     let mut before = None;
-    for rule in found.iter().flatten() {
-        let counter = rule.spec.counter;
-        if before.replace(counter) != Some(counter) {
-            burst.counters.prefetch(counter);
+    for brief in found {
+        let counter = brief.counter();
+        if before.replace(counter) == Some(counter) {
+            continue;
+        }
+        burst.counters.prefetch(counter);
+        if let Some(edits) = brief.edits() {
+            edits.prefetch();
         }
     }
 }

@@ -7,17 +7,20 @@
 mod cut;
 mod estimate;
 
-use super::{Branch, NONE, Tree, Trees, WORDS_MAX};
-use crate::epoch::{Epoch, Reader};
+use super::{ASK, Branch, EDITS, NONE, Place, Tree, Trees, WORDS_MAX};
+use crate::epoch::{Epoch, NEVER, Reader};
+use crate::ops::OpList;
 use crate::rule::Rule;
 use crate::table::describe::Work;
 use crate::tuple::Tuple;
+use crate::walk::Stretches;
 use cut::Cut;
 use smallvec::SmallVec;
 use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Most trees of a table.
@@ -401,11 +404,20 @@ impl Builder {
         let mut nodes = self.nodes.into_boxed_slice();
         nodes.iter_mut().for_each(name);
         trees.iter_mut().for_each(|tree| name(&mut tree.root));
-        for (rank, rule) in ranked.iter().enumerate() {
-            // SAFETY: as in `new`.
-            let rule = unsafe { rule.rule.as_ref() };
-            rule.places[lane].store(rank as u32, Ordering::Relaxed);
-        }
+        let mut edits = Edits::default();
+        let places = (ranked.iter().enumerate())
+            .map(|(rank, ranked)| {
+                // SAFETY: as in `new`.
+                let rule = unsafe { ranked.rule.as_ref() };
+                rule.places[lane].store(rank as u32, Ordering::Relaxed);
+                let (mut marks, action) = edits.of(rule);
+                // Those that end from now on are told of by whoever ends them.
+                if rule.added > since || rule.removed() != NEVER {
+                    marks |= ASK;
+                }
+                Place::new(ranked.rule, marks, rule.spec.counter, action)
+            })
+            .collect();
         Trees {
             since,
             lane,
@@ -414,10 +426,36 @@ impl Builder {
             leaves: self.leaves.into(),
             masks: self.masks.iter().map(|mask| mask.to_be()).collect(),
             words: words.into(),
-            rules: ranked
-                .iter()
-                .map(|rule| AtomicPtr::new(rule.rule.as_ptr()))
-                .collect(),
+            places,
+            stretches: edits.stretches.into(),
         }
+    }
+}
+
+/// What rules that edit and send do, each once.
+#[derive(Default)]
+struct Edits {
+    stretches: Vec<Stretches>,
+    /// By the list of steps.
+    places: HashMap<*const OpList, u32>,
+}
+
+impl Edits {
+    /// The marks of a rule's place, and what stands there for what it does.
+    fn of(&mut self, rule: &Rule) -> (usize, u32) {
+        if let Some(port) = rule.only_output {
+            return (0, port);
+        }
+        let sends = |straight: &Stretches| straight.only_send().is_some();
+        let Some(straight) = rule.straight.filter(sends) else {
+            return (ASK, 0);
+        };
+        let place = *(self.places)
+            .entry(Arc::as_ptr(&rule.spec.ops))
+            .or_insert_with(|| {
+                self.stretches.push(straight);
+                self.stretches.len() as u32 - 1
+            });
+        (EDITS, place)
     }
 }

@@ -6,9 +6,9 @@ use crate::table::describe::Work;
 
 /// Keys by which a packet's usual work is estimated.
 const TRIALS: usize = 1024;
-/// The rule that was found, and its place by rank.
+/// What stands at the rank that was found. Rules that do more than send are read themselves, and are the same lines more in tuples.
 const FOUND: Work = Work {
-    accesses: 3.0,
+    accesses: 1.0,
     compares: 0.0,
     hashes: 0.0,
 };
