@@ -4,7 +4,7 @@
    kernel and a number. The receiver takes its times from the kernel (SO_TIMESTAMPNS), so it does not matter when it runs itself. Results are one line of JSON.
 
      traffic send CORE DEVICE SOURCE-MAC TARGET-MAC SECONDS STREAM...
-     with STREAM = FIRST-CLASS:CLASSES:BYTES:PACKETS/S:cbr|poisson|burst:LENGTH-OF-BURST
+     with STREAM = FIRST-CLASS:CLASSES:BYTES:PACKETS/S:cbr|poisson|burst|calm:LENGTH-OF-BURST (calm is cbr without spinning until a packet is due)
      traffic receive CORE DEVICE CLASSES SECONDS WARM-UP LIMIT-US [DUMP]
      traffic sink CORE PORT
      traffic tcp CORE ADDRESS PORT ALGORITHM[+p] WARM-UP SECONDS
@@ -188,7 +188,10 @@ static int do_send(char **word)
         struct stream *stream = soonest(streams, count);
         if (stream->due > time) {
             /* Short waits are spun, so that packets leave when they should. */
-            if (stream->due > time + 200000) {
+            if (*stream->process == 'c' && stream->process[1] == 'a') {
+                struct timespec pause = {0, 50000};
+                nanosleep(&pause, 0);
+            } else if (stream->due > time + 200000) {
                 uint64_t wait = stream->due - time - 100000;
                 struct timespec pause = {wait / SECOND, wait % SECOND};
                 nanosleep(&pause, 0);

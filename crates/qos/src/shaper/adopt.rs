@@ -14,7 +14,8 @@ impl<H> Shaper<H> {
 
     /// Takes over from the shaper that the port had, as [`Shaper::reconfigure`] says. A shaper may be prepared elsewhere and put into place this way.
     pub fn adopt(&mut self, mut old: Shaper<H>, now_ns: u64) {
-        self.root.inherit(old.root, now_ns);
+        self.root
+            .inherit(&self.root_rates, old.root, &old.root_rates, now_ns);
         let tenants: std::collections::HashMap<u32, usize> = old
             .tenants
             .iter()
@@ -23,13 +24,19 @@ impl<H> Shaper<H> {
             .collect();
         for tenant in &mut self.tenants {
             if let Some(&before) = tenants.get(&tenant.number) {
-                tenant.credit.inherit(old.tenants[before].credit, now_ns);
+                let before = &old.tenants[before];
+                tenant
+                    .credit
+                    .inherit(&tenant.rates, before.credit, &before.rates, now_ns);
             }
         }
         for (at, number) in self.queues.iter().enumerate() {
             if let Some(before) = old.numbers.find(*number) {
                 let leaf = &mut self.leaves[at];
-                leaf.credit.inherit(old.leaves[before].credit, now_ns);
+                let rates = &self.kinds[leaf.kind as usize].rates;
+                let former = &old.leaves[before];
+                let old_rates = &old.kinds[former.kind as usize].rates;
+                leaf.credit.inherit(rates, former.credit, old_rates, now_ns);
                 self.counters.inherit(at, old.counters.totals(before));
                 if old.watch.of(before).is_some() {
                     // What is watched stays so, but what was seen belongs to the former shape.

@@ -136,8 +136,10 @@ pub(crate) struct Backlog {
     pub active: u64,
     pub packets: u32,
     pub bytes: u32,
+    /// What the queue itself may send in its turn among those that borrow.
+    pub deficit: i32,
     /// Whose turn it is.
-    turn: u8,
+    pub turn: u8,
 }
 
 impl Backlog {

@@ -45,19 +45,26 @@ impl Count {
     }
 }
 
-/// What a queue has done so far.
+/// What a queue has sent so far.
 #[derive(Default)]
-#[repr(align(64))]
-pub(crate) struct QueueCounters {
-    pub sent_packets: Count,
-    pub sent_bytes: Count,
-    pub marked: Count,
+#[repr(align(16))]
+struct Sent {
+    packets: Count,
+    bytes: Count,
+}
+
+/// What has happened to few of its packets.
+#[derive(Default)]
+struct Rare {
+    marked: Count,
     dropped: [Count; 4],
 }
 
 /// The counters of a port's queues, by their places; any thread may read them.
 pub struct Counters {
-    queues: Many<QueueCounters>,
+    /// What every packet changes that leaves, close together, so that many queues' share a cache.
+    sent: Many<Sent>,
+    rare: Many<Rare>,
     /// Packets that wait. They lie apart, since this is all that a packet changes when it comes.
     waiting: Many<AtomicU32>,
 }
@@ -84,40 +91,50 @@ impl QueueTotals {
     }
 }
 
-impl QueueCounters {
-    pub fn drop(&self, reason: DropReason) {
-        self.dropped[reason as usize].add(1);
-    }
-}
-
 impl Counters {
     pub(crate) fn new(queues: usize) -> Counters {
         Counters {
-            queues: Many::new(queues, (0..queues).map(|_| QueueCounters::default())),
+            sent: Many::new(queues, (0..queues).map(|_| Sent::default())),
+            rare: Many::new(queues, (0..queues).map(|_| Rare::default())),
             waiting: Many::new(queues, (0..queues).map(|_| AtomicU32::new(0))),
         }
     }
 
     /// What a queue has done.
     pub fn totals(&self, queue: usize) -> QueueTotals {
-        let counters = &self.queues[queue];
+        let (sent, rare) = (&self.sent[queue], &self.rare[queue]);
         QueueTotals {
-            packets: counters.sent_packets.get(),
-            bytes: counters.sent_bytes.get(),
-            marked: counters.marked.get(),
-            dropped: std::array::from_fn(|at| counters.dropped[at].get()),
+            packets: sent.packets.get(),
+            bytes: sent.bytes.get(),
+            marked: rare.marked.get(),
+            dropped: std::array::from_fn(|at| rare.dropped[at].get()),
             waiting: self.waiting[queue].load(Ordering::Relaxed).into(),
         }
     }
 
     /// What each queue has done, in the order of their places.
     pub fn all(&self) -> impl Iterator<Item = QueueTotals> + '_ {
-        (0..self.queues.len()).map(|queue| self.totals(queue))
+        (0..self.sent.len()).map(|queue| self.totals(queue))
     }
 
+    /// So many packets of a queue have left, of so many bytes.
     #[inline(always)]
-    pub(crate) fn of(&self, queue: usize) -> &QueueCounters {
-        &self.queues[queue]
+    pub(crate) fn send(&self, queue: usize, packets: u64, bytes: u64) {
+        let sent = &self.sent[queue];
+        sent.packets.add(packets);
+        sent.bytes.add(bytes);
+    }
+
+    /// One of them was to be marked.
+    #[cold]
+    pub(crate) fn mark(&self, queue: usize) {
+        self.rare[queue].marked.add(1);
+    }
+
+    /// A packet of a queue was dropped.
+    #[cold]
+    pub(crate) fn refuse(&self, queue: usize, reason: DropReason) {
+        self.rare[queue].dropped[reason as usize].add(1);
     }
 
     /// So many packets of a queue wait now.
@@ -133,16 +150,16 @@ impl Counters {
 
     #[inline(always)]
     pub(crate) fn fetch(&self, queue: usize) {
-        fetch(&self.queues[queue]);
+        fetch(&self.sent[queue]);
     }
 
     /// A queue goes on from where another stopped.
     pub(crate) fn inherit(&self, queue: usize, old: QueueTotals) {
-        let counters = &self.queues[queue];
-        counters.sent_packets.set(old.packets);
-        counters.sent_bytes.set(old.bytes);
-        counters.marked.set(old.marked);
-        for (count, old) in counters.dropped.iter().zip(old.dropped) {
+        let (sent, rare) = (&self.sent[queue], &self.rare[queue]);
+        sent.packets.set(old.packets);
+        sent.bytes.set(old.bytes);
+        rare.marked.set(old.marked);
+        for (count, old) in rare.dropped.iter().zip(old.dropped) {
             count.set(old);
         }
     }

@@ -20,7 +20,19 @@ pub(crate) enum Mode {
     Wait,
 }
 
-/// The buckets of a class.
+/// What a class was given: rates, and depths of its buckets.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Rates {
+    /// Guaranteed, in bit/s.
+    pub rate: u64,
+    /// Maximum, in bit/s.
+    pub max_rate: u64,
+    /// What each holds while packets wait.
+    own_depth: i64,
+    limit_depth: i64,
+}
+
+/// The buckets of a class, apart from what they were given, which many classes share.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Credit {
     /// Of the guaranteed rate.
@@ -29,13 +41,6 @@ pub(crate) struct Credit {
     pub limit: i64,
     /// When they were filled last.
     at: u64,
-    /// Guaranteed, in bit/s.
-    pub rate: u64,
-    /// Maximum, in bit/s.
-    pub max_rate: u64,
-    /// What each holds while packets wait.
-    own_depth: i64,
-    limit_depth: i64,
 }
 
 #[inline(always)]
@@ -54,57 +59,77 @@ fn until_paid(level: i64, rate: u64) -> u64 {
     level.min(0).unsigned_abs().div_ceil(rate.max(1))
 }
 
-impl Credit {
-    /// Full buckets. `burst` in bits; a guaranteed rate of 0 is one that has never anything.
-    pub fn new(rate: u64, max_rate: u64, burst: u64, catch_up_ns: u64, now_ns: u64) -> Credit {
+impl Rates {
+    /// `burst` in bits; a guaranteed rate of 0 is one that has never anything.
+    pub fn new(rate: u64, max_rate: u64, burst: u64, catch_up_ns: u64) -> Rates {
         let burst = burst as i64 * NANOBITS;
         let depth = |rate: u64| burst + (rate * catch_up_ns) as i64;
-        let nothing = rate == 0;
-        Credit {
-            own: if nothing { -1 } else { burst },
-            limit: burst,
-            at: now_ns,
+        Rates {
             rate,
             max_rate,
-            own_depth: if nothing { -1 } else { depth(rate) },
+            own_depth: if rate == 0 { -1 } else { depth(rate) },
             limit_depth: depth(max_rate),
+        }
+    }
+
+    /// Whether it may send more than it is guaranteed.
+    #[inline(always)]
+    pub fn borrows(&self) -> bool {
+        self.max_rate > self.rate
+    }
+
+    /// What the buckets hold while nothing waits.
+    #[inline(always)]
+    fn bursts(&self, catch_up_ns: u64) -> (i64, i64) {
+        let own = match self.rate {
+            0 => -1,
+            rate => self.own_depth - (rate * catch_up_ns) as i64,
+        };
+        let limit = self.limit_depth - (self.max_rate * catch_up_ns) as i64;
+        (own, limit)
+    }
+}
+
+impl Credit {
+    /// Full buckets.
+    pub fn new(rates: &Rates, catch_up_ns: u64, now_ns: u64) -> Credit {
+        let (own, limit) = rates.bursts(catch_up_ns);
+        Credit {
+            own,
+            limit,
+            at: now_ns,
         }
     }
 
     /// Tokens that have come since the last look.
     #[inline(always)]
-    pub fn fill(&mut self, now_ns: u64) {
+    pub fn fill(&mut self, rates: &Rates, now_ns: u64) {
         let passed = now_ns.saturating_sub(self.at);
         if passed == 0 {
             return;
         }
         self.at = now_ns;
-        self.own = filled(self.own, self.own_depth, self.rate, passed);
-        self.limit = filled(self.limit, self.limit_depth, self.max_rate, passed);
+        self.own = filled(self.own, rates.own_depth, rates.rate, passed);
+        self.limit = filled(self.limit, rates.limit_depth, rates.max_rate, passed);
     }
 
     /// Packets come after none had waited: no more than the burst is left.
     #[inline(always)]
-    pub fn wake(&mut self, catch_up_ns: u64, now_ns: u64) {
-        self.fill(now_ns);
-        if self.rate != 0 {
-            self.own = self
-                .own
-                .min(self.own_depth - (self.rate * catch_up_ns) as i64);
-        }
-        self.limit = self
-            .limit
-            .min(self.limit_depth - (self.max_rate * catch_up_ns) as i64);
+    pub fn wake(&mut self, rates: &Rates, catch_up_ns: u64, now_ns: u64) {
+        self.fill(rates, now_ns);
+        let (own, limit) = rates.bursts(catch_up_ns);
+        self.own = self.own.min(own);
+        self.limit = self.limit.min(limit);
     }
 
     /// Takes over what another had: its debts, and tokens as far as they fit.
-    pub fn inherit(&mut self, mut old: Credit, now_ns: u64) {
-        old.fill(now_ns);
+    pub fn inherit(&mut self, rates: &Rates, mut old: Credit, old_rates: &Rates, now_ns: u64) {
+        old.fill(old_rates, now_ns);
         self.at = old.at.max(now_ns);
-        if self.rate != 0 && old.rate != 0 {
-            self.own = old.own.min(self.own_depth);
+        if rates.rate != 0 && old_rates.rate != 0 {
+            self.own = old.own.min(rates.own_depth);
         }
-        self.limit = old.limit.min(self.limit_depth);
+        self.limit = old.limit.min(rates.limit_depth);
     }
 
     /// What it may do.
@@ -121,11 +146,11 @@ impl Credit {
 
     /// When the mode becomes better by itself; none when it never does.
     #[inline(always)]
-    pub fn better_at(&self) -> Option<u64> {
+    pub fn better_at(&self, rates: &Rates) -> Option<u64> {
         let wait = if self.limit < 0 {
-            until_paid(self.limit, self.max_rate)
-        } else if self.own < 0 && self.rate != 0 {
-            until_paid(self.own, self.rate)
+            until_paid(self.limit, rates.max_rate)
+        } else if self.own < 0 && rates.rate != 0 {
+            until_paid(self.own, rates.rate)
         } else {
             return None;
         };
@@ -134,9 +159,9 @@ impl Credit {
 
     /// Pays for so many bits; of the guaranteed tokens only where it sends by these.
     #[inline(always)]
-    pub fn spend(&mut self, bits: u64, own: bool) {
+    pub fn spend(&mut self, rates: &Rates, bits: u64, own: bool) {
         let tokens = bits as i64 * NANOBITS;
-        if own && self.rate != 0 {
+        if own && rates.rate != 0 {
             self.own = self.own.saturating_sub(tokens);
         }
         self.limit = self.limit.saturating_sub(tokens);

@@ -34,45 +34,70 @@ pub use spec::{Line, PortSpec, QueueSpec, SpecError, TenantSpec};
 pub use wheel::TICK_NS;
 
 use backlog::{Backlog, Flow, Nodes, Taken, bucket};
-use credit::{Credit, Mode};
+use credit::{Credit, Mode, Rates};
 use prefetch::Many;
 use ring::Knots;
 use spec::{PRIORITIES, quanta};
 use std::sync::Arc;
 use watch::Watch;
-use wheel::Wheel;
+use wheel::{Upcoming, Wheel};
 
 const NONE: u32 = u32::MAX;
 
 /// Alarms that ring between two packets at most, so that many at once do not make a packet wait that may leave.
 pub const ALARMS_PER_PACKET: usize = 64;
 
+/// Alarms for which memory is fetched together.
+const FETCHED: usize = 8;
+
+/// For whom memory has been fetched.
+struct Ahead {
+    /// Alarms that have rung.
+    rung: usize,
+    upcoming: Upcoming,
+    /// The last that were found, whose packets are to be fetched next.
+    classes: [u32; FETCHED],
+}
+
 /// Where a queue stands besides its place in memory: in the ring of those that send by their own rate.
 const IN_OWN: u8 = 1;
 /// In its parent's ring of those that borrow.
 const IN_FEED: u8 = 2;
 
-/// A queue, in two cache lines: tokens, and what waits. Where packets wait already and there is no bound, one that comes looks at the second only.
-#[repr(C, align(64))]
-struct Leaf {
-    credit: Credit,
-    /// Its tenant, or [`NONE`] for the port itself.
-    tenant: u32,
-    priority: u8,
-    /// [`IN_OWN`], [`IN_FEED`].
-    placed: u8,
+/// What a queue was given. Queues that were given the same share it, so that a packet finds it in the cache.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(align(64))]
+struct Kind {
+    rates: Rates,
     bound_ns: u64,
-    backlog: Backlog,
     limit_packets: u32,
     limit_bytes: u32,
     mark_ns: u32,
+    quantum: u32,
+    /// Its tenant, or [`NONE`] for the port itself.
+    tenant: u32,
+    priority: u8,
+}
+
+/// Kinds that are few enough to be shared; where queues are of more, each has its own at its own place, which can be fetched with the queue.
+const SHARED_KINDS: usize = 256;
+
+/// A queue, in one cache line: tokens, and what waits.
+#[repr(C, align(64))]
+struct Leaf {
+    credit: Credit,
+    backlog: Backlog,
     /// The last packet that found others waiting had waited so long, in nanoseconds (halved by each since that found none),
     sample_ns: u32,
     /// behind so many bytes.
     sample_bytes: u32,
-    deficit: i32,
-    quantum: u32,
+    /// Its place among the kinds.
+    kind: u32,
+    /// [`IN_OWN`], [`IN_FEED`].
+    placed: u8,
 }
+
+const _: () = assert!(size_of::<Leaf>() == 64 && size_of::<Kind>() == 64);
 
 /// Queues that borrow, a ring for each priority, and whose turn it is.
 struct Feeds {
@@ -90,6 +115,7 @@ impl Feeds {
 
 struct Tenant {
     credit: Credit,
+    rates: Rates,
     feeds: Feeds,
     /// Priorities by which it stands in the ring of tenants that send by their own rate.
     in_own: u8,
@@ -168,8 +194,10 @@ pub struct Refused<H> {
 /// A port's shaper, over handles of packets.
 pub struct Shaper<H> {
     leaves: Many<Leaf>,
+    kinds: Many<Kind>,
     tenants: Box<[Tenant]>,
     root: Credit,
+    root_rates: Rates,
     /// Who borrows from the port.
     feeds: Feeds,
     /// Queues that send by their own rate.
@@ -178,6 +206,7 @@ pub struct Shaper<H> {
     tenants_own: Feeds,
     knots: Knots,
     wheel: Wheel,
+    ahead: Ahead,
     flows: Many<Flow>,
     flow_bits: u32,
     nodes: Nodes<H>,
@@ -210,61 +239,76 @@ impl<H> Shaper<H> {
             .collect();
         let tenant_of = |queue: &QueueSpec| queue.tenant.map_or(NONE, |number| tenant_at[&number]);
         let (queue_quanta, tenant_quanta) = all_quanta(spec, tenant_of);
-        let leaves = spec
+        let rates = |min: u64, max: u64, burst: u64| {
+            Rates::new(min, max.min(spec.max_rate), burst, catch_up)
+        };
+        let kinds = spec
             .queues
             .iter()
             .zip(queue_quanta)
-            .map(|(queue, quantum)| {
-                let max = queue.max_rate.min(spec.max_rate);
-                let bound = queue.max_latency_ns.unwrap_or(u64::MAX);
-                Leaf {
-                    credit: Credit::new(queue.min_rate, max, queue.burst, catch_up, now_ns),
-                    tenant: tenant_of(queue),
-                    priority: queue.priority,
-                    placed: 0,
-                    bound_ns: bound,
-                    backlog: Backlog::default(),
-                    limit_packets: queue.limit_packets,
-                    limit_bytes: queue.limit_bytes,
-                    mark_ns: queue.mark_ns.map_or(u32::MAX, |ns| ns as u32),
-                    sample_ns: 0,
-                    sample_bytes: 0,
-                    deficit: quantum as i32,
-                    quantum,
-                }
+            .map(|(queue, quantum)| Kind {
+                rates: rates(queue.min_rate, queue.max_rate, queue.burst),
+                bound_ns: queue.max_latency_ns.unwrap_or(u64::MAX),
+                limit_packets: queue.limit_packets,
+                limit_bytes: queue.limit_bytes,
+                mark_ns: queue.mark_ns.map_or(u32::MAX, |ns| ns as u32),
+                quantum,
+                tenant: tenant_of(queue),
+                priority: queue.priority,
             });
+        let (kinds, kind_of) = shared(kinds.collect());
+        let leaves = kind_of.into_iter().map(|at| {
+            let kind = &kinds[at as usize];
+            Leaf {
+                credit: Credit::new(&kind.rates, catch_up, now_ns),
+                backlog: Backlog {
+                    deficit: kind.quantum as i32,
+                    ..Backlog::default()
+                },
+                sample_ns: 0,
+                sample_bytes: 0,
+                kind: at,
+                placed: 0,
+            }
+        });
         let tenants = spec
             .tenants
             .iter()
             .zip(tenant_quanta)
-            .map(|(tenant, quantum)| Tenant {
-                credit: Credit::new(
-                    tenant.min_rate,
-                    tenant.max_rate.min(spec.max_rate),
-                    tenant.burst,
-                    catch_up,
-                    now_ns,
-                ),
-                feeds: Feeds::EMPTY,
-                in_own: 0,
-                in_feed: 0,
-                deficit: quantum as i32,
-                quantum,
-                number: tenant.number,
+            .map(|(tenant, quantum)| {
+                let rates = rates(tenant.min_rate, tenant.max_rate, tenant.burst);
+                Tenant {
+                    credit: Credit::new(&rates, catch_up, now_ns),
+                    rates,
+                    feeds: Feeds::EMPTY,
+                    in_own: 0,
+                    in_feed: 0,
+                    deficit: quantum as i32,
+                    quantum,
+                    number: tenant.number,
+                }
             });
+        let root_rates = rates(spec.max_rate, spec.max_rate, spec.burst);
         let (queues, tenant_count) = (spec.queues.len(), spec.tenants.len());
         let flows = queues * spec.flows as usize;
         let knots = tree::tenant_knot(queues, tenant_count, tenant_count, 0);
         let default = numbers.find(spec.default_queue);
         Ok(Shaper {
             leaves: Many::new(queues, leaves),
+            kinds: Many::new(kinds.len(), kinds.iter().copied()),
             tenants: tenants.collect(),
-            root: Credit::new(spec.max_rate, spec.max_rate, spec.burst, catch_up, now_ns),
+            root: Credit::new(&root_rates, catch_up, now_ns),
+            root_rates,
             feeds: Feeds::EMPTY,
             own: Feeds::EMPTY,
             tenants_own: Feeds::EMPTY,
             knots: Knots::new(knots),
-            wheel: Wheel::new(now_ns),
+            wheel: Wheel::new(now_ns, knots),
+            ahead: Ahead {
+                rung: 0,
+                upcoming: Upcoming::NONE,
+                classes: [NONE; FETCHED],
+            },
             flows: Many::new(flows, std::iter::repeat_n(Flow::EMPTY, flows)),
             flow_bits: spec.flows.trailing_zeros(),
             nodes: Nodes::new(spec.limit_packets, spec.overhead),
@@ -308,13 +352,18 @@ impl<H> Shaper<H> {
 
     /// How long a packet of the queue at this place may wait before it is handed on, in nanoseconds: the queue's bound and the timer's slack. None without a bound.
     pub fn promise_ns(&self, queue: usize) -> Option<u64> {
-        let bound = self.leaves[queue].bound_ns;
+        let bound = self.kind(queue).bound_ns;
         (bound != u64::MAX).then(|| bound + self.slack_ns)
     }
 
     /// How long so many bytes of the queue at this place take by its maximum rate, in nanoseconds.
     pub fn time_ns(&self, queue: usize, bytes: u32) -> u64 {
-        u64::from(bytes) * 8 * 1_000_000_000 / self.leaves[queue].credit.max_rate
+        u64::from(bytes) * 8 * 1_000_000_000 / self.kind(queue).rates.max_rate
+    }
+
+    #[inline(always)]
+    fn kind(&self, queue: usize) -> &Kind {
+        &self.kinds[self.leaves[queue].kind as usize]
     }
 
     /// Packets that wait.
@@ -331,7 +380,8 @@ impl<H> Shaper<H> {
     #[inline]
     pub fn prefetch(&self, queue: usize) {
         if let Some(leaf) = self.leaves.get(queue) {
-            prefetch::fetch(&leaf.backlog);
+            prefetch::fetch(leaf);
+            self.fetch_kind(queue);
             prefetch::fetch(&self.flows[queue << self.flow_bits]);
             self.counters.fetch_waiting(queue);
         }
@@ -341,11 +391,7 @@ impl<H> Shaper<H> {
     #[inline]
     pub fn prefetch_flow(&self, queue: usize, flow: u32) {
         if let Some(leaf) = self.leaves.get(queue) {
-            let idle = leaf.backlog.packets == 0;
-            if idle || leaf.bound_ns != u64::MAX {
-                prefetch::fetch(leaf);
-            }
-            if idle {
+            if leaf.backlog.packets == 0 {
                 return self.knots.fetch(queue as u32);
             }
             let bucket = bucket(flow, self.flow_bits);
@@ -356,12 +402,20 @@ impl<H> Shaper<H> {
         }
     }
 
+    /// Fetches what a queue was given, where that is its own.
+    #[inline(always)]
+    fn fetch_kind(&self, queue: usize) {
+        if self.kinds.len() > SHARED_KINDS {
+            prefetch::fetch(&self.kinds[queue]);
+        }
+    }
+
     /// Fetches what a queue needs to be placed and to send.
     #[inline]
     fn fetch_all(&self, queue: usize) {
         if let Some(leaf) = self.leaves.get(queue) {
             prefetch::fetch(leaf);
-            prefetch::fetch(&leaf.backlog);
+            self.fetch_kind(queue);
             prefetch::fetch(&self.flows[queue << self.flow_bits]);
             self.counters.fetch(queue);
         }
@@ -386,22 +440,23 @@ impl<H> Shaper<H> {
         let port_full = self.is_full(queue, cost);
         let leaf = &mut self.leaves[queue];
         let flows = &mut self.flows[queue << self.flow_bits..][..1 << self.flow_bits];
+        let kind = &self.kinds[leaf.kind as usize];
         let ahead = leaf.backlog.ahead_of(flows, bucket);
         let idle = leaf.backlog.packets == 0;
         if idle {
-            leaf.credit.wake(catch_up_ns, now_ns);
+            leaf.credit.wake(&kind.rates, catch_up_ns, now_ns);
         }
-        let refused = if leaf.bound_ns != u64::MAX && leaf.is_over_bound(ahead, now_ns) {
+        let refused = if kind.bound_ns != u64::MAX && leaf.is_over_bound(kind, ahead, now_ns) {
             Some(DropReason::OverBound)
         } else if port_full {
             Some(DropReason::PortFull)
-        } else if leaf.is_full(cost) && !self.make_room(queue, bucket, cost) {
+        } else if leaf.is_full(kind, cost) && !self.make_room(queue, bucket, cost) {
             Some(DropReason::QueueFull)
         } else {
             None
         };
         if let Some(reason) = refused {
-            self.counters.of(queue).drop(reason);
+            self.counters.refuse(queue, reason);
             if let Some(cell) = self.watch.of(queue) {
                 cell.refuse();
             }
@@ -409,7 +464,7 @@ impl<H> Shaper<H> {
             return Err(Refused { handle, reason });
         }
         if self.waiting == 0 {
-            self.root.wake(catch_up_ns, now_ns);
+            self.root.wake(&self.root_rates, catch_up_ns, now_ns);
         }
         let taken = Taken {
             handle,
@@ -446,7 +501,8 @@ impl<H> Shaper<H> {
     fn make_room(&mut self, queue: usize, bucket: usize, cost: u32) -> bool {
         let leaf = &mut self.leaves[queue];
         let flows = &mut self.flows[queue << self.flow_bits..][..1 << self.flow_bits];
-        while leaf.is_full(cost) {
+        let kind = &self.kinds[leaf.kind as usize];
+        while leaf.is_full(kind, cost) {
             // A packet that is larger than the queue finds it empty and full.
             let newcomer = leaf.backlog.active >> bucket & 1 == 0;
             let own = if newcomer { 0 } else { flows[bucket].bytes };
@@ -456,7 +512,7 @@ impl<H> Shaper<H> {
             }
             let before = u64::from(leaf.backlog.bytes);
             drop(leaf.backlog.pop(flows, &mut self.nodes, fattest, false));
-            self.counters.of(queue).drop(DropReason::QueueFull);
+            self.counters.refuse(queue, DropReason::QueueFull);
             self.dropped += 1;
             self.counters.wait(queue, leaf.backlog.packets);
             self.waiting -= 1;
@@ -470,7 +526,7 @@ impl<H> Shaper<H> {
         if self.waiting == 0 {
             return None;
         }
-        self.root.fill(now_ns);
+        self.root.fill(&self.root_rates, now_ns);
         if self.root.mode() == Mode::Wait {
             return None;
         }
@@ -493,7 +549,7 @@ impl<H> Shaper<H> {
             return None;
         }
         let port = match self.root.mode() {
-            Mode::Wait => self.root.better_at().unwrap_or(0),
+            Mode::Wait => self.root.better_at(&self.root_rates).unwrap_or(0),
             _ => 0,
         };
         let ready = self.own.filled | self.tenants_own.filled | self.feeds.filled != 0;
@@ -508,27 +564,46 @@ impl<H> Shaper<H> {
 
 impl Leaf {
     #[inline]
-    fn is_full(&self, cost: u32) -> bool {
+    fn is_full(&self, kind: &Kind, cost: u32) -> bool {
         let backlog = &self.backlog;
-        backlog.packets >= self.limit_packets
-            || u64::from(backlog.bytes) + u64::from(cost) > u64::from(self.limit_bytes)
+        backlog.packets >= kind.limit_packets
+            || u64::from(backlog.bytes) + u64::from(cost) > u64::from(kind.limit_bytes)
     }
 
     /// Whether a packet behind so many bytes cannot leave within the bound, or presumably not.
     #[inline]
-    fn is_over_bound(&mut self, ahead: u32, now_ns: u64) -> bool {
-        self.credit.fill(now_ns);
-        let (credit, bound) = (&self.credit, self.bound_ns);
+    fn is_over_bound(&mut self, kind: &Kind, ahead: u32, now_ns: u64) -> bool {
+        let (rates, bound) = (&kind.rates, kind.bound_ns);
+        self.credit.fill(rates, now_ns);
+        let credit = &self.credit;
         let bits = u64::from(ahead) * 8;
-        if !Credit::within(credit.limit, credit.max_rate, bits, bound) {
+        if !Credit::within(credit.limit, rates.max_rate, bits, bound) {
             return true;
         }
-        if Credit::within(credit.own, credit.rate, bits, bound) {
+        if Credit::within(credit.own, rates.rate, bits, bound) {
             return false;
         }
         let (sample_ns, sample_bytes) = (u128::from(self.sample_ns), u128::from(self.sample_bytes));
         u128::from(ahead) * sample_ns > u128::from(bound) * sample_bytes
     }
+}
+
+/// The different ones among the queues' kinds, and each queue's; all of them, in order, where that would be too many to be shared.
+fn shared(all: Vec<Kind>) -> (Vec<Kind>, Vec<u32>) {
+    let mut places = std::collections::HashMap::new();
+    let (mut kinds, mut kind_of) = (Vec::new(), Vec::with_capacity(all.len()));
+    for kind in &all {
+        let at = *places.entry(*kind).or_insert_with(|| {
+            kinds.push(*kind);
+            kinds.len() as u32 - 1
+        });
+        if kinds.len() > SHARED_KINDS {
+            let each = (0..all.len() as u32).collect();
+            return (all, each);
+        }
+        kind_of.push(at);
+    }
+    (kinds, kind_of)
 }
 
 /// The quanta of all queues and tenants: siblings share by their guaranteed rates.

@@ -12,17 +12,18 @@ impl<H> Shaper<H> {
     pub fn pass(&mut self, queue: usize, lens: impl Iterator<Item = u32>, now_ns: u64) -> usize {
         let catch_up_ns = self.catch_up_ns;
         let leaf = &self.leaves[queue];
+        let kind = &self.kinds[leaf.kind as usize];
         if leaf.backlog.packets != 0
-            || leaf.mark_ns == 0
+            || kind.mark_ns == 0
             || self.is_full(queue, 0)
             || self.watch.of(queue).is_some()
         {
             return 0;
         }
         if self.waiting == 0 {
-            self.root.wake(catch_up_ns, now_ns);
+            self.root.wake(&self.root_rates, catch_up_ns, now_ns);
         } else {
-            self.root.fill(now_ns);
+            self.root.fill(&self.root_rates, now_ns);
         }
         if self.root.mode() == Mode::Wait
             || self.waiting != 0 && self.ring_alarms(now_ns)
@@ -31,13 +32,14 @@ impl<H> Shaper<H> {
             return 0;
         }
         let leaf = &mut self.leaves[queue];
-        leaf.credit.wake(catch_up_ns, now_ns);
+        let kind = &self.kinds[leaf.kind as usize];
+        leaf.credit.wake(&kind.rates, catch_up_ns, now_ns);
         let room = self.limit_bytes.saturating_sub(self.waiting_bytes);
-        let largest = if self.waiting == 0 { u64::MAX } else { room }.min(leaf.limit_bytes.into());
-        let borrows = leaf.credit.max_rate > leaf.credit.rate;
+        let largest = if self.waiting == 0 { u64::MAX } else { room }.min(kind.limit_bytes.into());
+        let borrows = kind.rates.borrows();
         let others = self.tenants_own.filled | self.feeds.filled;
-        let may_borrow = borrows && leaf.tenant == NONE && others == 0;
-        let (mut root, mut credit, mut deficit) = (self.root, leaf.credit, leaf.deficit);
+        let may_borrow = borrows && kind.tenant == NONE && others == 0;
+        let (mut root, mut credit, mut deficit) = (self.root, leaf.credit, leaf.backlog.deficit);
         let (mut count, mut bytes, mut bits) = (0_u64, 0_u64, 0_u64);
         for len in lens {
             let cost = self.nodes.cost(len);
@@ -54,12 +56,12 @@ impl<H> Shaper<H> {
                 deficit = if deficit > 0 {
                     deficit
                 } else {
-                    leaf.quantum as i32
+                    kind.quantum as i32
                 };
                 deficit -= cost as i32;
             }
-            root.spend(u64::from(cost) * 8, true);
-            credit.spend(u64::from(cost) * 8, own);
+            root.spend(&self.root_rates, u64::from(cost) * 8, true);
+            credit.spend(&kind.rates, u64::from(cost) * 8, own);
             count += 1;
             bytes += u64::from(len);
             bits += u64::from(cost) * 8;
@@ -68,13 +70,11 @@ impl<H> Shaper<H> {
             return 0;
         }
         self.root = root;
-        (leaf.credit, leaf.deficit) = (credit, deficit);
+        (leaf.credit, leaf.backlog.deficit) = (credit, deficit);
         leaf.sample_ns = leaf.sample_ns.checked_shr(count as u32).unwrap_or(0);
-        let counters = self.counters.of(queue);
-        counters.sent_packets.add(count);
-        counters.sent_bytes.add(bytes);
-        if leaf.tenant != NONE {
-            let tenant = leaf.tenant as usize;
+        self.counters.send(queue, count, bytes);
+        if kind.tenant != NONE {
+            let tenant = kind.tenant as usize;
             self.pass_tenant(tenant, bits, borrows, now_ns);
         }
         count as usize
@@ -85,10 +85,10 @@ impl<H> Shaper<H> {
         let catch_up_ns = self.catch_up_ns;
         let tenant = &mut self.tenants[at];
         if borrows && tenant.feeds.filled == 0 {
-            tenant.credit.wake(catch_up_ns, now_ns);
+            tenant.credit.wake(&tenant.rates, catch_up_ns, now_ns);
         }
-        tenant.credit.fill(now_ns);
-        tenant.credit.spend(bits, true);
+        tenant.credit.fill(&tenant.rates, now_ns);
+        tenant.credit.spend(&tenant.rates, bits, true);
         self.place_tenant(at);
     }
 }

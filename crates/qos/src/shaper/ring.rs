@@ -60,6 +60,12 @@ impl Knots {
         }
     }
 
+    /// Who rings after it.
+    #[inline(always)]
+    pub fn after(&self, class: u32) -> u32 {
+        self.0[class as usize].alarm.next
+    }
+
     #[inline(always)]
     fn link(&mut self, link: u32) -> &mut Link {
         &mut self.0[link as usize / 2].rings[link as usize % 2]

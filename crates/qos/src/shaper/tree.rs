@@ -5,10 +5,7 @@ use super::counters::DropReason;
 use super::credit::Mode;
 use super::ring::{FEED, Knots, OWN};
 use super::spec::PRIORITIES;
-use super::{ALARMS_PER_PACKET, Departure, Feeds, IN_FEED, IN_OWN, Leaf, Shaper, wheel};
-
-/// Alarms for which memory is fetched together.
-const FETCHED: usize = 16;
+use super::{ALARMS_PER_PACKET, Departure, FETCHED, Feeds, IN_FEED, IN_OWN, Kind, Shaper, wheel};
 
 /// By whose tokens a packet leaves.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -75,10 +72,11 @@ impl<H> Shaper<H> {
     #[inline]
     pub(super) fn place(&mut self, at: usize, now_ns: u64) {
         let leaf = &mut self.leaves[at];
+        let kind = &self.kinds[leaf.kind as usize];
         let credit = &leaf.credit;
         let mode = credit.mode();
         let waits = leaf.backlog.packets != 0;
-        let borrows = credit.max_rate > credit.rate;
+        let borrows = kind.rates.borrows();
         let mut wanted = 0;
         if waits && mode == Mode::Own {
             wanted |= IN_OWN;
@@ -86,10 +84,14 @@ impl<H> Shaper<H> {
         if waits && mode != Mode::Wait && borrows {
             wanted |= IN_FEED;
         }
-        let better = if waits { credit.better_at() } else { None };
+        let better = if waits {
+            credit.better_at(&kind.rates)
+        } else {
+            None
+        };
         let changed = leaf.placed ^ wanted;
         leaf.placed = wanted;
-        let priority = leaf.priority;
+        let priority = kind.priority;
         match better {
             Some(ns) => {
                 let tick = wheel::tick_from(ns);
@@ -113,9 +115,9 @@ impl<H> Shaper<H> {
 
     #[inline]
     fn place_in_feed(&mut self, at: usize, wanted: bool, now_ns: u64) {
-        let Leaf {
+        let Kind {
             tenant, priority, ..
-        } = self.leaves[at];
+        } = self.kinds[self.leaves[at].kind as usize];
         let link = 2 * at as u32 + FEED;
         let act = if wanted { join } else { leave };
         if tenant == NONE {
@@ -127,7 +129,7 @@ impl<H> Shaper<H> {
         act(&mut state.feeds, &mut self.knots, priority, link);
         if before != state.feeds.filled {
             if before == 0 {
-                state.credit.wake(catch_up_ns, now_ns);
+                state.credit.wake(&state.rates, catch_up_ns, now_ns);
             }
             self.place_tenant(tenant as usize);
         }
@@ -140,9 +142,13 @@ impl<H> Shaper<H> {
         let mode = credit.mode();
         let wants = tenant.feeds.filled;
         let own = if mode == Mode::Own { wants } else { 0 };
-        let borrows = mode != Mode::Wait && credit.max_rate > credit.rate;
+        let borrows = mode != Mode::Wait && tenant.rates.borrows();
         let feed = if borrows { wants } else { 0 };
-        let better = if wants == 0 { None } else { credit.better_at() };
+        let better = if wants == 0 {
+            None
+        } else {
+            credit.better_at(&tenant.rates)
+        };
         let changed_own = tenant.in_own ^ own;
         let changed_feed = tenant.in_feed ^ feed;
         (tenant.in_own, tenant.in_feed) = (own, feed);
@@ -181,36 +187,41 @@ impl<H> Shaper<H> {
         if !self.wheel.is_due(now_ns) {
             return false;
         }
-        for count in 0..ALARMS_PER_PACKET {
-            if count % FETCHED == 0 {
-                self.fetch_due(now_ns);
-            }
+        for _ in 0..ALARMS_PER_PACKET {
             let Some(class) = self.wheel.ring(&mut self.knots, now_ns) else {
                 return false;
             };
+            if self.ahead.rung % FETCHED == 0 {
+                self.fetch_ahead_of_alarms();
+            }
+            self.ahead.rung = self.ahead.rung.wrapping_add(1);
             let at = class as usize;
             if at < self.leaves.len() {
-                self.leaves[at].credit.fill(now_ns);
+                let leaf = &mut self.leaves[at];
+                let rates = &self.kinds[leaf.kind as usize].rates;
+                leaf.credit.fill(rates, now_ns);
                 self.place(at, now_ns);
             } else {
-                let tenant = at - self.leaves.len();
-                self.tenants[tenant].credit.fill(now_ns);
-                self.place_tenant(tenant);
+                let at = at - self.leaves.len();
+                let tenant = &mut self.tenants[at];
+                tenant.credit.fill(&tenant.rates, now_ns);
+                self.place_tenant(at);
             }
         }
         true
     }
 
-    /// Fetches what the next classes will need whose time has come: first themselves, all at once, then their packets.
+    /// Fetches what classes will need whose alarms ring soon, some at a time: themselves first, and their packets when they are there.
     #[inline(never)]
-    fn fetch_due(&self, now_ns: u64) {
-        let (count, classes) = self.wheel.upcoming::<FETCHED>(now_ns);
-        for class in &classes[..count] {
-            self.knots.fetch(*class);
-            self.fetch_all(*class as usize);
+    fn fetch_ahead_of_alarms(&mut self) {
+        for class in self.ahead.classes {
+            self.fetch_packet(class as usize);
         }
-        for class in &classes[..count] {
-            self.fetch_packet(*class as usize);
+        let upcoming = self.wheel.upcoming(&self.knots, self.ahead.upcoming);
+        (self.ahead.classes, self.ahead.upcoming) = upcoming;
+        for class in self.ahead.classes {
+            self.knots.fetch(class);
+            self.fetch_all(class as usize);
         }
     }
 
@@ -237,7 +248,8 @@ impl<H> Shaper<H> {
             let (deficit, quantum) = match self.member(link) {
                 Member::Queue(at) => {
                     let leaf = &mut self.leaves[at];
-                    (&mut leaf.deficit, leaf.quantum)
+                    let quantum = self.kinds[leaf.kind as usize].quantum;
+                    (&mut leaf.backlog.deficit, quantum)
                 }
                 Member::Tenant(at) => {
                     let tenant = &mut self.tenants[at];
@@ -302,6 +314,7 @@ impl<H> Shaper<H> {
         let at = choice.leaf;
         let slack_ns = self.slack_ns;
         let leaf = &mut self.leaves[at];
+        let kind = &self.kinds[leaf.kind as usize];
         let flows = &mut self.flows[at << self.flow_bits..][..1 << self.flow_bits];
         let counters = &self.counters;
         let taken = loop {
@@ -314,14 +327,14 @@ impl<H> Shaper<H> {
                 return None;
             };
             let waited_ns = now_ns.saturating_sub(self.nodes.get(first).arrival_ns);
-            let late = waited_ns > leaf.bound_ns.saturating_add(slack_ns);
+            let late = waited_ns > kind.bound_ns.saturating_add(slack_ns);
             let taken = leaf.backlog.pop(flows, &mut self.nodes, bucket, !late);
             self.waiting -= 1;
             self.waiting_bytes -= u64::from(self.nodes.cost(taken.len));
             if !late {
                 break taken;
             }
-            counters.of(at).drop(DropReason::Late);
+            counters.refuse(at, DropReason::Late);
             self.dropped += 1;
         };
         let waited_ns = now_ns.saturating_sub(taken.arrival_ns);
@@ -330,12 +343,12 @@ impl<H> Shaper<H> {
             let behind = leaf.backlog.packets != 0;
             cell.leave(self.nodes.cost(len), waited_ns, behind, now_ns);
         }
-        let mark = leaf.mark_ns != u32::MAX && waited_ns >= u64::from(leaf.mark_ns);
+        let mark = kind.mark_ns != u32::MAX && waited_ns >= u64::from(kind.mark_ns);
         counters.wait(at, leaf.backlog.packets);
-        let counters = counters.of(at);
-        counters.sent_packets.add(1);
-        counters.sent_bytes.add(len.into());
-        counters.marked.add(mark.into());
+        counters.send(at, 1, len.into());
+        if mark {
+            counters.mark(at);
+        }
         if taken.ahead != 0 {
             leaf.sample_ns = waited_ns.min(u32::MAX.into()) as u32;
             leaf.sample_bytes = taken.ahead;
@@ -370,7 +383,8 @@ impl<H> Shaper<H> {
         let at = choice.leaf;
         let bits = u64::from(cost) * 8;
         let leaf = &mut self.leaves[at];
-        let (tenant, priority) = (leaf.tenant, leaf.priority);
+        let kind = &self.kinds[leaf.kind as usize];
+        let (tenant, priority) = (kind.tenant, kind.priority);
         let owner = tenant as usize;
         let turn = usize::from(priority);
         match choice.lender {
@@ -380,26 +394,30 @@ impl<H> Shaper<H> {
                 self.fetch_ahead(next);
             }
             Lender::Tenant => {
-                leaf.deficit -= cost as i32;
+                leaf.backlog.deficit -= cost as i32;
                 let link = self.tenants_own.turns[turn];
                 self.tenants_own.turns[turn] = self.knots.next(link);
             }
             Lender::Port => {
-                leaf.deficit -= cost as i32;
+                leaf.backlog.deficit -= cost as i32;
                 if tenant != NONE {
                     self.tenants[owner].deficit -= cost as i32;
                 }
             }
         }
-        self.root.spend(bits, true);
-        let credit = &mut self.leaves[at].credit;
-        credit.fill(now_ns);
-        credit.spend(bits, choice.lender == Lender::Queue);
+        self.root.spend(&self.root_rates, bits, true);
+        let leaf = &mut self.leaves[at];
+        let rates = &self.kinds[leaf.kind as usize].rates;
+        leaf.credit.fill(rates, now_ns);
+        leaf.credit
+            .spend(rates, bits, choice.lender == Lender::Queue);
         self.place(at, now_ns);
         if tenant != NONE {
             let tenant = &mut self.tenants[owner];
-            tenant.credit.fill(now_ns);
-            tenant.credit.spend(bits, choice.lender != Lender::Port);
+            tenant.credit.fill(&tenant.rates, now_ns);
+            tenant
+                .credit
+                .spend(&tenant.rates, bits, choice.lender != Lender::Port);
             self.place_tenant(owner);
         }
     }

@@ -16,8 +16,11 @@ pub const TICK_NS: u64 = 1 << TICK_SHIFT;
 const LOW_BITS: u32 = 10;
 const MIDDLE_BITS: u32 = 12;
 const HIGH_BITS: u32 = 10;
-/// Lists of a slot of the middle wheel, as a shift.
-const LANE_BITS: u32 = 2;
+/// Lists of a slot of the middle wheel, as a shift, where classes are many.
+const LANE_BITS: u32 = 4;
+/// Likewise where they are few enough to stay in a cache.
+const FEW_LANE_BITS: u32 = 2;
+const FEW: usize = 4096;
 /// An alarm further away rings at this distance, and its class looks again.
 const HORIZON: u64 = 1 << (LOW_BITS + MIDDLE_BITS + HIGH_BITS - 1);
 /// The first tick that is not before a time.
@@ -101,6 +104,22 @@ impl Slots {
     }
 }
 
+/// How far what alarms will need has been fetched.
+#[derive(Clone, Copy)]
+pub(crate) struct Upcoming {
+    /// The next tick to look at,
+    tick: u64,
+    /// and who is left of the one before.
+    class: u32,
+}
+
+impl Upcoming {
+    pub const NONE: Upcoming = Upcoming {
+        tick: 0,
+        class: NONE,
+    };
+}
+
 /// The three wheels, with at most one alarm for each class; the alarms themselves lie in the classes' knots.
 pub(crate) struct Wheel {
     wheels: [Slots; 3],
@@ -111,11 +130,17 @@ pub(crate) struct Wheel {
 }
 
 impl Wheel {
-    pub fn new(now_ns: u64) -> Wheel {
+    /// For so many classes.
+    pub fn new(now_ns: u64, classes: usize) -> Wheel {
+        let lane_bits = if classes <= FEW {
+            FEW_LANE_BITS
+        } else {
+            LANE_BITS
+        };
         Wheel {
             wheels: [
                 Slots::new(0, LOW_BITS, 0),
-                Slots::new(LOW_BITS, MIDDLE_BITS, LANE_BITS),
+                Slots::new(LOW_BITS, MIDDLE_BITS, lane_bits),
                 Slots::new(LOW_BITS + MIDDLE_BITS, HIGH_BITS, 0),
             ],
             present: now_ns >> TICK_SHIFT,
@@ -300,23 +325,36 @@ impl Wheel {
         Some(tick << TICK_SHIFT)
     }
 
-    /// Classes whose alarms ring first by now, one of each tick, for fetching what they need: how many, and which.
+    /// Classes whose alarms ring next, within the present block, for fetching what they need, from where the last look ended. What is set meanwhile for a tick that was gone through is missed.
     #[inline]
-    pub fn upcoming<const MOST: usize>(&self, now_ns: u64) -> (usize, [u32; MOST]) {
+    pub fn upcoming<const MOST: usize>(
+        &self,
+        knots: &Knots,
+        from: Upcoming,
+    ) -> ([u32; MOST], Upcoming) {
         let low = &self.wheels[0];
-        let from = self.present & low.mask;
-        let last = (now_ns >> TICK_SHIFT).saturating_sub(self.present - from);
-        let (mut count, mut classes) = (0, [NONE; MOST]);
-        let mut at = from as usize;
-        while count < MOST
-            && let Some(slot) = low.next_filled(at)
-            && slot as u64 <= last
-        {
-            classes[count] = low.heads[slot];
-            count += 1;
-            at = slot + 1;
+        let begin = self.present & !low.mask;
+        let mut classes = [NONE; MOST];
+        let Upcoming {
+            mut tick,
+            mut class,
+        } = from;
+        if tick <= self.present {
+            // Alarms have rung beyond what was looked at.
+            (tick, class) = (self.present, NONE);
         }
-        (count, classes)
+        for place in &mut classes {
+            if class == NONE {
+                let Some(slot) = low.next_filled((tick - begin) as usize) else {
+                    break;
+                };
+                tick = begin + slot as u64 + 1;
+                class = low.heads[slot];
+            }
+            *place = class;
+            class = knots.after(class);
+        }
+        (classes, Upcoming { tick, class })
     }
 }
 
@@ -332,11 +370,12 @@ mod tests {
         /// Against a sorted list of (tick, order of setting).
         #[test]
         fn rings_like_a_sorted_list(
+            few in any::<bool>(),
             start in prop_oneof![Just(0_u64), 0..1_u64 << 44],
             steps in prop::collection::vec((0..20_u32, prop_oneof![0..3_u64, 0..2000_u64, 0..3_000_000_u64, 0..1_u64 << 33], prop_oneof![0..2_u64, 0..50_u64, 0..5000_u64, 0..1_u64 << 32], 0..8_u8), 1..200),
         ) {
             let mut now = start;
-            let mut wheel = Wheel::new(now);
+            let mut wheel = Wheel::new(now, if few { 20 } else { FEW + 1 });
             let mut knots = Knots::new(20);
             let mut set: BTreeMap<(u64, u64), u32> = BTreeMap::new();
             let mut order = 0;
