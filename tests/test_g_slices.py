@@ -99,3 +99,33 @@ def large_frames_are_cut_where_they_would_be_in_the_way(lab):
     check(packets > 100 and octets / packets <= 1514, f"{octets} bytes in {packets} packets of a narrow slice")
     packets, octets = transfer(lab, switch, 20000000000)
     check(octets / packets > 1514, f"{octets} bytes in {packets} packets of a wide slice")
+
+
+def packet(source_mac, tos, queue):
+    """An IPv4 packet to the station of a queue, with a right checksum."""
+    head = bytes([0x45, tos]) + bytes([0, 46, 0x12, 0x34, 0, 0, 64, 17]) + b"\0\0" + bytes([10, 0, 0, 1, 10, 0, 0, 2])
+    total = sum(int.from_bytes(head[at:at + 2], "big") for at in range(0, 20, 2))
+    total = (total & 0xffff) + (total >> 16)
+    return ethernet(station(queue), source_mac, 0x0800, head[:10] + (0xffff - (total & 0xffff) - (total >> 16)).to_bytes(2, "big") + head[12:] + bytes(26))
+
+
+@test(timeout=60)
+def queues_give_packets_their_dscp(lab):
+    """What leaves by a queue with a DSCP has it, with a right checksum and its ECN bits as they were; what names no such queue stays as it is. Of each type of QoS."""
+    queues = (0, 1, 2, 99)
+    switch, one, two = raw_hosts(lab, queues)
+    source = "02:00:00:00:00:01"
+    switch.ofctl("add-flow", "br0", f"priority=40000,in_port=1,dl_dst={station(1)},dl_vlan=5,actions=set_queue:1,output:2")
+    for kind, rates in (("linux-htb", ["other-config:max-rate=1000000000"]), ("trtcm-policer", ["other-config:cir=10000000", "other-config:cbs=100000"]), ("linux-noop", [])):
+        switch.vsctl("--", "set", "Port", "p2", "qos=@qos", "--", "--id=@qos", "create", "QoS", f"type={kind}", *rates, "queues=1=@a,2=@b", "--", "--id=@a", "create", "Queue", "dscp=46",
+                     "--", "--id=@b", "create", "Queue")
+        one.send(*(packet(source, 0x29, queue) for queue in queues))
+        plain = packet(source, 0x29, 1)
+        one.send(plain[:12] + bytes([0x81, 0, 0, 5]) + plain[12:])
+        arrived = sorted(two.receive(5, until=5))
+        marked = packet(source, 46 << 2 | 1, 1)
+        equal(arrived, sorted([packet(source, 0x29, 0), marked, packet(source, 0x29, 2), packet(source, 0x29, 99), marked[:12] + bytes([0x81, 0, 0, 5]) + marked[12:]]), f"what arrived with {kind}")
+    queue = switch.vsctl("--bare", "--columns=_uuid", "find", "Queue", "dscp=46").split()[-1]
+    switch.vsctl("clear", "Queue", queue, "dscp")
+    one.send(packet(source, 0x29, 1))
+    equal(two.receive(5, until=1), [packet(source, 0x29, 1)], "what arrived when the queue has no DSCP any more")

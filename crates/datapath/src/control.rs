@@ -412,11 +412,9 @@ impl<F: Frame + 'static> Datapath<F> {
         let port = self.port(id)?;
         let drops = port.queue_drops();
         let counted = port.counters.sum();
-        let shaped = port.shaped.as_ref().map_or(0, |shaped| shaped.dropped());
         Ok(PortStats {
             rx_dropped: drops.missed + drops.no_buffer,
             rx_errors: drops.malformed,
-            tx_policed: counted.tx_policed + shaped,
             ..counted
         })
     }
@@ -501,6 +499,7 @@ impl<F: Frame + 'static> Datapath<F> {
             && !flags.down
             && !flags.no_fwd
             && mirror_out == 0
+            && port.settings.marks.is_empty()
             && port.policing.egress.is_none();
         PortState {
             id: port.id,
@@ -519,6 +518,7 @@ impl<F: Frame + 'static> Datapath<F> {
             shaped,
             only_shaped: direct && shaped,
             queues: port.queues.clone(),
+            marks: port.settings.marks.clone(),
             counters: Arc::clone(&port.counters),
         }
     }

@@ -8,7 +8,7 @@ use crate::counters::{Cell, DropReason, PortCounters, WorkerCounters};
 use crate::mirror::MirrorOutput;
 use crate::normal::{self, Decision};
 use crate::packet_in::{PacketIn, PacketInRing, weight};
-use crate::shape::{NoDevice, Shaping, Way};
+use crate::shape::{NoDevice, Shaping, Way, inspect};
 use crate::snapshot::{Behind, BridgeState, PortState, Snapshot};
 use crate::vlan::{self, Ethernet, Inner, Malformed, Tag};
 use crate::wish::{Wanted, Wish, WishRing};
@@ -90,12 +90,18 @@ impl<F: Frame> Egress<F> {
     /// Shapes a port; one that no device has been set for is a patch port.
     pub fn shape(&mut self, slot: u32, way: Box<Way<F>>) {
         if !matches!(self.ports.get(slot as usize), Some(Some(_))) {
-            self.put(slot, Box::new(NoDevice), Arc::default(), false);
+            let counters = Arc::clone(&way.counters);
+            self.put(slot, Box::new(NoDevice), counters, false);
         }
         self.shaping.own(slot, way.mine);
         if let Some(Some(port)) = self.ports.get_mut(slot as usize) {
             port.way = Some(way);
         }
+    }
+
+    /// The worker's number.
+    pub fn worker(&self) -> usize {
+        self.worker
     }
 
     /// Whether a device is behind a port.
@@ -359,6 +365,9 @@ impl<'a, F: Frame> Forward<'a, F> {
         if port.flags.no_fwd {
             return self.cell.drop(DropReason::NoForward, 1);
         }
+        if !port.marks.is_empty() {
+            self.mark(port, &mut frame);
+        }
         if port.mirror_out & !*mirrored != 0 {
             self.mirror(mirrored, port, port.mirror_out, &mut frame);
         }
@@ -380,6 +389,17 @@ impl<'a, F: Frame> Forward<'a, F> {
             Behind::Device => self.egress.push(port.id.slot(), frame, self.cell),
             Behind::Patch(None) => self.cell.drop(DropReason::NoPatchPeer, 1),
             Behind::Patch(Some(peer)) => self.patch(port, peer, frame),
+        }
+    }
+
+    /// A frame that names a queue gets the queue's DSCP.
+    #[cold]
+    fn mark(&self, port: &PortState, frame: &mut F) {
+        let marks = &port.marks;
+        if let Some(queue) = self.queue
+            && let Ok(at) = marks.binary_search_by_key(&queue, |mark| mark.0)
+        {
+            inspect::set_dscp(frame, marks[at].1);
         }
     }
 

@@ -71,6 +71,8 @@ pub struct PortSettings {
     pub flags: PortFlags,
     /// The queues that it has, by number; 0 is where everything goes that names no other.
     pub queues: Vec<u32>,
+    /// The DSCP that packets get which name a queue, by the queue's number, ascending.
+    pub marks: Vec<(u32, u8)>,
     /// How its queues are shaped.
     pub shape: Shape,
     /// How fast it may receive.

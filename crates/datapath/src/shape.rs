@@ -7,10 +7,10 @@
 //!
 //! A patch port may be shaped too: what leaves then comes in at the peer.
 
-mod inspect;
+pub(crate) mod inspect;
 
 use crate::clock::monotonic_ns;
-use crate::counters::{Cell, DropReason};
+use crate::counters::{Cell, DropReason, PortCounters};
 use crate::forward::Egress;
 use crate::worker::Mailbox;
 use crossbeam_queue::ArrayQueue;
@@ -159,16 +159,6 @@ impl<F: Frame> Shaped<F> {
         self.late_sent.load(Ordering::Relaxed)
     }
 
-    /// Packets that all its queues have dropped.
-    pub fn dropped(&self) -> u64 {
-        let counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
-        counters
-            .1
-            .all()
-            .map(|totals| totals.dropped_packets())
-            .sum()
-    }
-
     fn install(&self, core: &mut Core<F>, next: Core<F>) {
         let old = std::mem::replace(core, next);
         core.shaper.adopt(old.shaper, monotonic_ns());
@@ -217,6 +207,8 @@ struct Staged<F> {
 /// A worker's way to a shaped port.
 pub(crate) struct Way<F: Frame> {
     shaped: Arc<Shaped<F>>,
+    /// The port's.
+    pub counters: Arc<PortCounters>,
     /// Whom the port belongs to.
     owner: Arc<Mailbox<F>>,
     /// Whether that is the worker itself.
@@ -229,9 +221,16 @@ pub(crate) struct Way<F: Frame> {
 }
 
 impl<F: Frame> Way<F> {
-    pub fn new(shaped: Arc<Shaped<F>>, owner: Arc<Mailbox<F>>, mine: bool, patch: bool) -> Way<F> {
+    pub fn new(
+        shaped: Arc<Shaped<F>>,
+        counters: Arc<PortCounters>,
+        owner: Arc<Mailbox<F>>,
+        mine: bool,
+        patch: bool,
+    ) -> Way<F> {
         Way {
             shaped,
+            counters,
             owner,
             mine,
             patch,
@@ -245,7 +244,7 @@ impl<F: Frame> Way<F> {
 
     /// Hands what is staged to the port's owner.
     #[cold]
-    fn hand_over(&mut self, at_ns: u64, cell: &Cell) {
+    fn hand_over(&mut self, at_ns: u64, worker: usize, cell: &Cell) {
         let wants = self.staged.wants.drain(..);
         let mut refused = 0;
         for (frame, (queue, depth)) in self.staged.frames.drain(..).zip(wants) {
@@ -258,8 +257,16 @@ impl<F: Frame> Way<F> {
             };
             refused += u64::from(!self.shaped.ring.push(arrival));
         }
-        cell.drop(DropReason::ShaperRingFull, refused);
+        self.count(DropReason::ShaperRingFull, refused, worker, cell);
         self.owner.nudge();
+    }
+
+    /// Counts frames that this worker has dropped for the shaper's sake.
+    fn count(&self, reason: DropReason, frames: u64, worker: usize, cell: &Cell) {
+        if frames != 0 {
+            cell.drop(reason, frames);
+            self.counters.of(worker).tx_policed.add(frames);
+        }
     }
 
     /// Throws away what waits, for when the port goes, and says how many frames that were. Every worker empties the ring, since others may have sent after the owner let go.
@@ -470,7 +477,7 @@ impl<F: Frame> Egress<F> {
     }
 
     fn admit_staged(&mut self, slot: u32, cell: &Cell) {
-        let now_ns = self.shaping.burst_ns;
+        let (now_ns, worker) = (self.shaping.burst_ns, self.worker());
         let Some(way) = self.way(slot) else {
             return;
         };
@@ -478,18 +485,19 @@ impl<F: Frame> Egress<F> {
             return;
         }
         if !way.mine {
-            return way.hand_over(now_ns, cell);
+            return way.hand_over(now_ns, worker, cell);
         }
         let shaped = Arc::clone(&way.shaped);
         let Some(mut core) = shaped.core(cell) else {
             // The former owner is still at it.
-            return way.hand_over(now_ns, cell);
+            return way.hand_over(now_ns, worker, cell);
         };
         let before = core.shaper.dropped();
         self.admit_ring(&shaped.ring, &mut core.shaper, cell);
         self.admit_own(slot, &mut core.shaper, now_ns, cell);
-        cell.drop(DropReason::Shaped, core.shaper.dropped() - before);
+        let dropped = core.shaper.dropped() - before;
         if let Some(way) = self.way(slot) {
+            way.count(DropReason::Shaped, dropped, worker, cell);
             way.due_ns = core.shaper.next_departure_ns();
         }
         self.flush_port(slot, cell);
@@ -607,9 +615,10 @@ impl<F: Frame> Egress<F> {
                 break;
             }
         }
-        cell.drop(DropReason::Shaped, shaper.dropped() - before);
-        let due = shaper.next_departure_ns();
+        let (dropped, due) = (shaper.dropped() - before, shaper.next_departure_ns());
+        let worker = self.worker();
         if let Some(way) = self.way(slot) {
+            way.count(DropReason::Shaped, dropped, worker, cell);
             way.due_ns = due;
         }
     }

@@ -50,6 +50,8 @@ pub(crate) struct PortState {
     /// A device, and nothing but its queues has to be looked at before sending.
     pub only_shaped: bool,
     pub queues: Queues,
+    /// The DSCP that packets get which name a queue, by the queue's number, ascending.
+    pub marks: Vec<(u32, u8)>,
     /// What polices what is sent there, and what comes in.
     pub policing: Policing,
     pub counters: Arc<PortCounters>,

@@ -102,7 +102,103 @@ fn frames_for_a_shaped_port_are_sent_or_counted_while_workers_and_shapes_change(
     });
     let counted = ["shaped", "shaper_ring_full"].map(|reason| switch.dropped(reason));
     assert_eq!(switch.dropped_in_all(), counted.iter().sum::<u64>());
+    let at_the_port = |switch: &Switch| switch.datapath.port_stats(out).unwrap().tx_policed;
+    assert_eq!(at_the_port(&switch), switch.dropped_in_all());
     assert!(wires[2].sent() > put / 4, "{} of {put}", wires[2].sent());
+}
+
+#[test]
+fn what_a_port_has_dropped_is_kept_when_its_shape_or_its_shaping_goes() {
+    for patch in [false, true] {
+        let mut switch = Switch::new(1);
+        let (near, far) = (switch.bridge("br0"), switch.bridge("br1"));
+        let (from, to) = (Wire::new(true), Wire::new(true));
+        switch.port(near, 1, &from);
+        let out = match patch {
+            true => switch.patch(near, 2, "there", "back"),
+            false => switch.port(near, 2, &to),
+        };
+        switch.patch(far, 2, "back", "there");
+        switch.rule(near, 0, 1, in_port(1), vec![Op::Output(2)]);
+        let mut spec = shape(100_000);
+        spec.queues
+            .iter_mut()
+            .for_each(|queue| queue.limit_packets = 10);
+        let dropped = |switch: &Switch| switch.datapath.port_stats(out).unwrap().tx_policed;
+        let mut last = 0;
+        for queues in [4, 2, 0, 4] {
+            spec.queues.truncate(queues);
+            let settings = match queues {
+                0 => PortSettings::default(),
+                _ => shaped(&shape(100_000)),
+            };
+            switch.datapath.modify_port(out, settings).unwrap();
+            if queues > 0 {
+                switch.datapath.modify_port(out, shaped(&spec)).unwrap();
+                (0..200).for_each(|number| from.put(frame(mac(9), mac(1), number)));
+                wait_until("some are dropped", || dropped(&switch) > last + 100);
+            }
+            assert!(dropped(&switch) >= last);
+            last = dropped(&switch);
+            if queues == 0 {
+                spec = shape(100_000);
+                spec.queues
+                    .iter_mut()
+                    .for_each(|queue| queue.limit_packets = 10);
+            }
+        }
+        wait_until("each drop stands at the port", || {
+            from.waiting() == 0 && switch.dropped("shaped") == dropped(&switch)
+        });
+    }
+}
+
+#[test]
+fn what_names_a_queue_gets_its_dscp_and_nothing_else_does() {
+    let ip = |tos: u8| {
+        let mut bytes = frame(mac(9), mac(1), 0);
+        bytes.truncate(14);
+        bytes[12..14].copy_from_slice(&[8, 0]);
+        bytes.extend([0x45, tos, 0, 46, 0, 0, 0, 0, 64, 17, 0, 0]);
+        bytes.extend([10, 0, 0, 1, 10, 0, 0, 2]);
+        let words = bytes[14..34].chunks(2);
+        let sum: u32 = words
+            .map(|two| u32::from(u16::from_be_bytes([two[0], two[1]])))
+            .sum();
+        let sum = !(((sum & 0xffff) + (sum >> 16)) as u16);
+        bytes[24..26].copy_from_slice(&sum.to_be_bytes());
+        bytes.extend([0; 26]);
+        bytes
+    };
+    let shapes = [Shape::None, Shape::Queues(Arc::new(shape(GIGABIT)))];
+    for shape in shapes {
+        let mut switch = Switch::new(1);
+        let bridge = switch.bridge("br0");
+        let (from, to, other) = (Wire::new(true), Wire::new(true), Wire::new(true));
+        switch.port(bridge, 1, &from);
+        let settings = PortSettings {
+            queues: vec![0, 1, 2, 3],
+            marks: vec![(0, 8), (2, 46), (9, 10)],
+            shape: shape.clone(),
+            ..PortSettings::default()
+        };
+        switch.port_with(bridge, 2, &to, settings);
+        switch.port(bridge, 3, &other);
+        let mut ops = vec![Op::Output(2)];
+        for queue in [0, 1, 2, 9] {
+            ops.extend([Op::SetQueue(Some(queue)), Op::Output(2), Op::Output(3)]);
+        }
+        switch.rule(bridge, 0, 1, in_port(1), ops);
+        from.put(ip(0x29));
+        wait_until("all arrived", || to.sent() == 5 && other.sent() == 4);
+        let mut arrived = to.take();
+        arrived.sort();
+        let wanted = [0x29, 8 << 2 | 1, 0x29, 46 << 2 | 1, 10 << 2 | 1];
+        let mut wanted = wanted.map(ip).to_vec();
+        wanted.sort();
+        assert_eq!(arrived, wanted, "{shape:?}");
+        assert_eq!(other.take(), vec![ip(0x29); 4], "other ports' copies");
+    }
 }
 
 #[test]

@@ -91,8 +91,9 @@ impl<F: Frame + 'static> Datapath<F> {
         let patch = matches!(port.kind, Kind::Patch { .. });
         self.workers.iter().try_for_each(|worker| {
             let mine = Arc::ptr_eq(&worker.mailbox, owner);
-            let way = Box::new(Way::new(Arc::clone(shaped), Arc::clone(owner), mine, patch));
-            let way = Some(way);
+            let (shaped, counters) = (Arc::clone(shaped), Arc::clone(&port.counters));
+            let way = Way::new(shaped, counters, Arc::clone(owner), mine, patch);
+            let way = Some(Box::new(way));
             send(worker, Command::Shape { slot, way })
         })
     }

@@ -66,6 +66,23 @@ fn mix(start: u32, bytes: Option<&[u8]>) -> u32 {
 
 /// Says to a sender that takes part (RFC 3168) that its packet met a queue.
 pub(super) fn mark<F: Frame>(frame: &mut F) {
+    change_tos(frame, |tos| match tos & 3 {
+        1 | 2 => tos | 3,
+        _ => tos,
+    });
+}
+
+/// Gives a packet of IPv4 or IPv6 this DSCP (RFC 2474).
+pub(crate) fn set_dscp<F: Frame>(frame: &mut F, dscp: u8) {
+    change_tos(frame, |tos| dscp << 2 | tos & 3);
+}
+
+/// Changes the type of service (the traffic class) of a packet of IPv4 or IPv6, behind up to two VLAN tags.
+fn change_tos<F: Frame>(frame: &mut F, change: impl Fn(u8) -> u8) {
+    // Headers lie in the first segment but for what is sent so on purpose.
+    if frame.head().len() < 14 + 8 + 20 && !frame.linearize(14 + 8 + 20) {
+        return;
+    }
     let bytes = frame.head_mut();
     let mut at = 12;
     while at < 20 && matches!(be16(bytes, at), 0x8100 | 0x88a8) {
@@ -75,18 +92,21 @@ pub(super) fn mark<F: Frame>(frame: &mut F) {
     let Some(header) = bytes.get_mut(ip..ip + 20) else {
         return;
     };
+    let old = be16(header, 0);
     match kind {
-        0x0800 if matches!(header[1] & 3, 1 | 2) => {
+        0x0800 if header[0] >> 4 == 4 => {
+            header[1] = change(header[1]);
             // RFC 1624: HC' = ~(~HC + ~m + m').
-            let old = u32::from(be16(header, 0));
-            header[1] |= 3;
-            let new = u32::from(be16(header, 0));
-            let mut sum = u32::from(!be16(header, 10)) + (!old & 0xffff) + new;
+            let mut sum = u32::from(!be16(header, 10)) + u32::from(!old);
+            sum += u32::from(be16(header, 0));
             sum = (sum & 0xffff) + (sum >> 16);
             sum = (sum & 0xffff) + (sum >> 16);
             header[10..12].copy_from_slice(&(!(sum as u16)).to_be_bytes());
         }
-        0x86dd if matches!(header[1] >> 4 & 3, 1 | 2) => header[1] |= 0x30,
+        0x86dd if header[0] >> 4 == 6 => {
+            let tos = u16::from(change((old >> 4) as u8));
+            header[..2].copy_from_slice(&(old & 0xf00f | tos << 4).to_be_bytes());
+        }
         _ => {}
     }
 }
@@ -94,6 +114,7 @@ pub(super) fn mark<F: Frame>(frame: &mut F) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use packet::HeapFrame;
     use packet::build::Builder;
 
     fn ip(ports: u16) -> Vec<u8> {
@@ -113,6 +134,64 @@ mod tests {
         assert_ne!(flow_of(&ip(5)), flow_of(&other));
         for len in 0..60 {
             flow_of(&ip(5)[..len]);
+        }
+    }
+
+    fn sum_is_right(header: &[u8]) -> bool {
+        let sum: u32 = (0..10).map(|at| u32::from(be16(header, at * 2))).sum();
+        (sum & 0xffff) + (sum >> 16) == 0xffff
+    }
+
+    #[test]
+    fn a_dscp_leaves_the_rest_of_the_packet_and_a_right_checksum() {
+        for (dscp, ecn, tagged, ident) in (0..64 * 4 * 2).map(|n: u16| {
+            let random = u32::from(n).wrapping_mul(0x9e37_79b9) >> 16;
+            (n as u8 >> 3, n as u8 & 3, n >> 2 & 1 == 1, random as u16)
+        }) {
+            let mut bytes = ip(5);
+            bytes[15] = ident as u8 & !3 | ecn;
+            bytes[18..20].copy_from_slice(&ident.to_be_bytes());
+            bytes[24..26].copy_from_slice(&[0, 0]);
+            let sum: u32 = (7..17).map(|at| u32::from(be16(&bytes, at * 2))).sum();
+            let sum = !(((sum & 0xffff) + (sum >> 16)) as u16);
+            bytes[24..26].copy_from_slice(&sum.to_be_bytes());
+            let at = if tagged {
+                bytes.splice(12..12, [0x81, 0, 0, 7]);
+                18
+            } else {
+                14
+            };
+            assert!(sum_is_right(&bytes[at..at + 20]));
+            let mut frame = HeapFrame::new(&bytes);
+            set_dscp(&mut frame, dscp);
+            let now = frame.to_vec();
+            assert_eq!(now[at + 1], dscp << 2 | ecn);
+            assert!(sum_is_right(&now[at..at + 20]), "{dscp} {ecn} {ident:x}");
+            bytes[at + 1] = now[at + 1];
+            bytes[at + 10..at + 12].copy_from_slice(&now[at + 10..at + 12]);
+            assert_eq!(now, bytes);
+        }
+    }
+
+    #[test]
+    fn a_dscp_of_ipv6_is_the_traffic_classs() {
+        let mut bytes = vec![0; 14 + 40];
+        bytes[12..16].copy_from_slice(&[0x86, 0xdd, 0x6a, 0xbc]);
+        let mut frame = HeapFrame::new(&bytes);
+        set_dscp(&mut frame, 46);
+        // 0xab was DSCP 42 with ECN 3; the flow label's first digit stays.
+        assert_eq!(frame.to_vec()[14..16], [0x6b, 0xbc]);
+        mark(&mut frame);
+        assert_eq!(frame.to_vec()[14..16], [0x6b, 0xbc]);
+    }
+
+    #[test]
+    fn what_is_no_ip_or_is_cut_off_stays() {
+        for bytes in [&[0; 60][..], &ip(5)[..30], &ip(5)[..3], &[]] {
+            let mut frame = HeapFrame::new(bytes);
+            set_dscp(&mut frame, 46);
+            mark(&mut frame);
+            assert_eq!(frame.to_vec(), bytes);
         }
     }
 }

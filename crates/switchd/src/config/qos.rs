@@ -43,6 +43,8 @@ pub struct Qos {
     pub queues: Vec<u32>,
     /// What they do.
     pub shape: Shape,
+    /// The DSCP that their packets get, by the queue's number, ascending.
+    pub marks: Vec<(u32, u8)>,
     /// The numbers of tenants, by their names.
     pub tenants: BTreeMap<String, u32>,
     /// The numbers of queues whose packets' waits are measured.
@@ -97,7 +99,10 @@ pub fn read(name: &str, qos: Option<&vswitch::QoS>, problems: &mut Problems) -> 
     };
     let mut say = |what: String| problems.add("Port", name, "qos", what);
     match read_kind(qos, &mut say) {
-        Ok(read) => read,
+        Ok(read) => Qos {
+            marks: marks(qos),
+            ..read
+        },
         Err(error) => {
             say(format!("{error}; what was configured before stays so"));
             Qos {
@@ -106,6 +111,16 @@ pub fn read(name: &str, qos: Option<&vswitch::QoS>, problems: &mut Problems) -> 
             }
         }
     }
+}
+
+/// Which packets get which DSCP. The schema keeps it within 0 to 63.
+fn marks(qos: &vswitch::QoS) -> Vec<(u32, u8)> {
+    let rows = qos.queues.iter();
+    let marks = rows.filter_map(|(number, row)| {
+        let dscp = u8::try_from(row.dscp?).ok().filter(|dscp| *dscp < 64)?;
+        Some((queue_number(*number).ok()?, dscp))
+    });
+    marks.collect()
 }
 
 fn read_kind(qos: &vswitch::QoS, say: &mut dyn FnMut(String)) -> Result<Qos, String> {
@@ -129,7 +144,7 @@ fn read_kind(qos: &vswitch::QoS, say: &mut dyn FnMut(String)) -> Result<Qos, Str
                 shape: Shape::Queues(Arc::new(read.spec)),
                 tenants: read.tenants,
                 measured: read.measured,
-                error: None,
+                ..Qos::default()
             })
         }
         "egress-policer" | "trtcm-policer" => {

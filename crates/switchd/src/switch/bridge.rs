@@ -73,6 +73,7 @@ pub fn settings_of(
             no_packet_in: flags.contains(Bits::NO_PACKET_IN),
         },
         queues: config.qos.queues.clone(),
+        marks: config.qos.marks.clone(),
         shape: match &config.qos.shape {
             Shape::None => datapath::Shape::None,
             Shape::Queues(spec) => datapath::Shape::Queues(Arc::clone(spec)),

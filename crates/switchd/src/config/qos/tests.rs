@@ -74,6 +74,26 @@ fn refused(kind: &str, port: Pairs<'_>, queues: &[(i64, Pairs<'_>)]) -> String {
 }
 
 #[test]
+fn queues_mark_whatever_the_type() {
+    for kind in [
+        "linux-htb",
+        "linux-hfsc",
+        "trtcm-policer",
+        "egress-policer",
+        "linux-noop",
+    ] {
+        let rates: Pairs<'_> = &[("cir", "1000000"), ("cbs", "100000")];
+        let mut row = row(kind, rates, &[(7, &[]), (3, &[]), (0, &[])]);
+        for (number, dscp) in [(7, 46), (0, 64)] {
+            row.queues.get_mut(&number).unwrap().dscp = Some(dscp);
+        }
+        let qos = read_row(&row).0;
+        assert_eq!(qos.error, None, "{kind}");
+        assert_eq!(qos.marks, [(7, 46)], "{kind}");
+    }
+}
+
+#[test]
 fn rows_become_a_shape() {
     let queue: Pairs<'_> = &[
         ("min-rate", "10000000"),
