@@ -2,6 +2,8 @@
 import json
 import os
 import random
+import re
+import socket
 import time
 import urllib.error
 import urllib.request
@@ -37,8 +39,39 @@ def queues_forecast_their_waits(lab):
     metrics = switch.appctl("sluice/metrics")
     for line in ('sluice_queue_sent_packets_total{port="p2",queue="1"} 1500', 'sluice_queue_wait_seconds_count{port="p2",queue="1"} 1500', 'reason="over_bound"', 'sluice_queue_utilization{port="p2",queue="1"}', 'sluice_queue_prediction_cannot_tell{port="p2",queue="1"}'):
         check(line in metrics, f"{line} in {metrics}")
+    check("  at 16.000 Mbit/s: " in switch.appctl("qos/predict", "--rate=16000000", "p2", "1"), "another rate can be asked about")
+    faster = json.loads(switch.appctl("qos/predict", "--json", "--rate=16e6", "p2", "1"))[0]["at"]
+    check(faster["forecast"]["wait"]["value"] < wait["value"], f"twice the rate makes waits shorter: {faster}")
+    in_prometheus_format(metrics)
+    check("nonsense: not a rate" in switch.appctl("qos/predict", "--rate=nonsense", "p2", ok=False).stderr, "a rate is a number")
     for words in (("qos/predict", "nothing"), ("qos/predict", "p1"), ("qos/predict", "p2", "9"), ("qos/predict", "p2", "x")):
         check(words[-1] in switch.appctl(*words, ok=False).stderr, f"{words} is refused by name")
+
+
+SAMPLE = re.compile(r'([a-z_]+)(?:{((?:[a-z]+="(?:[^"\\\n]|\\.)*",?)*)})? (-?[0-9.]+(?:e[+-]?[0-9]+)?|\+Inf|NaN)')
+
+
+def in_prometheus_format(text):
+    """Each metric has its help and type once, before its samples; no sample comes twice; counters end with _total and no other does."""
+    kinds, samples, last = {}, {}, None
+    for line in text.splitlines():
+        if line.startswith("# HELP "):
+            last = line.split()[2]
+            check(last not in kinds, f"{last} is there twice")
+        elif line.startswith("# TYPE "):
+            name, kind = line.split()[2:]
+            equal(name, last, "help comes before the type")
+            check(kind in ("counter", "gauge", "summary") and (kind == "counter") == name.endswith("_total"), line)
+            kinds[name] = kind
+        else:
+            found = SAMPLE.fullmatch(line)
+            check(found, f"a sample: {line}")
+            name, labels, value = found.groups()
+            check(name == last or kinds[last] == "summary" and name in (f"{last}_sum", f"{last}_count"), f"{name} stands with {last}")
+            check((name, labels) not in samples, f"{line} is there twice")
+            samples[name, labels] = float(value)
+    check(any(name.startswith("sluice_port_") for name in kinds) and any(name.startswith("sluice_worker_") for name in kinds), "ports and workers are told of")
+    return samples
 
 
 def fetch(switch, path):
@@ -56,13 +89,23 @@ def fetch(switch, path):
 @test(timeout=60)
 def metrics_are_served_where_asked(lab):
     """Nothing listens until the configuration says where; then `/metrics` and nothing else is answered, until it says otherwise."""
-    switch, _, _ = some_hosts(lab)
+    switch, host, _ = some_hosts(lab)
     shape(switch, 1000000000, min_rate=8000000)
     switch.namespace.run("ip link set lo up")
     equal(fetch(switch, "/metrics")[0], None, "nothing listens at first")
     switch.vsctl("set", "Open_vSwitch", ".", "other_config:sluice-metrics=19464")
     wait_for("metrics are served", lambda: 'sluice_queue_min_rate_bits{port="p2",queue="1"} 8000000' in fetch(switch, "/metrics")[1])
     equal(fetch(switch, "/else")[0], 404, "another path")
+    samples = in_prometheus_format(fetch(switch, "/metrics")[1])
+    host.send(*(frame(number) for number in range(20)))
+    wait_for("ports count", lambda: in_prometheus_format(fetch(switch, "/metrics")[1])["sluice_port_received_packets_total", 'port="p1"'] >= samples["sluice_port_received_packets_total", 'port="p1"'] + 20)
+    busy = [value for (name, _), value in samples.items() if name == "sluice_worker_busy_share"]
+    check(busy and all(0 <= value <= 1 for value in busy), busy)
+    with inside(switch.namespace):
+        silent = [socket.create_connection(("127.0.0.1", 19464)) for _ in range(12)]
+    equal(fetch(switch, "/metrics")[0], 200, "twelve that say nothing keep nobody out")
+    for one in silent:
+        one.close()
     switch.vsctl("remove", "Open_vSwitch", ".", "other_config", "sluice-metrics")
     wait_for("nothing listens any more", lambda: fetch(switch, "/metrics")[0] is None)
 

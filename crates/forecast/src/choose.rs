@@ -64,6 +64,15 @@ pub struct Forecast {
     pub candidates: Vec<Candidate>,
 }
 
+impl Forecast {
+    /// The mean of the chosen model alone, before it is weighed with what was measured.
+    pub fn own(&self, waited: &Waited) -> f64 {
+        let mut candidates = self.candidates.iter();
+        let chosen = candidates.find(|candidate| candidate.model == self.model);
+        chosen.map_or(waited.mean, |candidate| candidate.wait.value)
+    }
+}
+
 /// The standard deviation of a logarithm that stands for "may be anything".
 const ANYTHING: f64 = 2.0;
 /// An interval wider than this, in standard deviations of the logarithm, says nothing.
@@ -111,7 +120,7 @@ fn believe(
     }
     if !matches!(
         model,
-        Model::Mm1 | Model::Mm1k | Model::Cap | Model::Periodic
+        Model::Mm1 | Model::Mm1k | Model::Cap | Model::Sawtooth | Model::Periodic
     ) {
         variance += load.doubt.unevenness.powi(2);
     }
@@ -186,6 +195,68 @@ pub fn forecast(question: &Question<'_>) -> Result<Forecast, Error> {
     }
 }
 
+/// What another rate would do to the same packets: by the model that has explained what was seen, whose misfit counts as its error. Senders that fill their queue (`cap`,
+/// `sawtooth`) are thought to send as much more, or less, as leaves.
+pub fn elsewhere(question: &Question<'_>, answer: &Forecast, rate: f64) -> Result<Forecast, Error> {
+    let Question {
+        load, resolution, ..
+    } = *question;
+    let server = Server {
+        rate,
+        ..*question.server
+    };
+    server.check()?;
+    let closed = matches!(answer.model, Model::Cap | Model::Sawtooth);
+    let rho = match closed {
+        true => answer.utilization,
+        false => utilization(&server, load),
+    };
+    let candidates = candidates(&server, load, None, resolution);
+    let explained = answer.model != Model::Seen;
+    let model = match explained {
+        true => answer.model,
+        false => by_assumption(&server, load),
+    };
+    let find = |all: &[Candidate]| all.iter().find(|one| one.model == model).copied();
+    let chosen = find(&candidates)
+        .ok_or_else(|| Error::new(format!("{} cannot be computed", model.name())))?;
+    let off = find(&answer.candidates).and_then(|here| here.off);
+    let endless = server.limit.is_none() && server.bound.is_none();
+    let mut wait = chosen.wait;
+    let mut deviation = ANYTHING;
+    if wait.value.is_finite() {
+        let own = ((wait.high + resolution) / (wait.low + resolution)).ln() / (2.0 * Z95);
+        let misfit = off.map_or(0.0, |off| (1.0 + off).max(1e-3).ln());
+        deviation = own.hypot(misfit);
+        let spread = Span::spread(wait.value + resolution, deviation);
+        wait.low = (spread.low - resolution).max(0.0);
+        wait.high = spread.high - resolution;
+    }
+    let cannot_tell = if endless && rho.value >= 1.0 && !closed {
+        Some("more comes than would leave: the wait would grow without end".to_owned())
+    } else if endless && rho.high >= 1.0 && !closed {
+        Some(format!(
+            "1 - rho, {:.4}, is inside the error of rho",
+            1.0 - rho.value
+        ))
+    } else if !explained {
+        Some("no model has explained what was seen at the present rate".to_owned())
+    } else if deviation > USELESS && wait.high > 3.0 * resolution {
+        Some("the model's error is too large there".to_owned())
+    } else {
+        None
+    };
+    Ok(Forecast {
+        model,
+        wait,
+        loss: chosen.loss,
+        utilization: rho,
+        cannot_tell,
+        reason: "the model that explains what was seen, asked about another rate".to_owned(),
+        candidates,
+    })
+}
+
 fn candidates(
     server: &Server,
     load: &Load,
@@ -242,7 +313,7 @@ fn from_past(question: &Question<'_>, waited: &Waited, rho: Span) -> Result<Fore
         (width / (2.0 * Z95)).clamp(1e-3, ANYTHING)
     };
     // A closed loop has no arrivals of its own: models of arrivals say nothing there.
-    let open = |model: Model| !waited.saturated || matches!(model, Model::Cap);
+    let open = |model: Model| !waited.saturated || matches!(model, Model::Cap | Model::Sawtooth);
     let likelihood = |candidate: &Candidate| {
         let variance = deviation(candidate).powi(2) + chance * chance;
         let distance = ((candidate.wait.value + resolution) / measured).ln();
@@ -317,4 +388,74 @@ fn from_past(question: &Question<'_>, waited: &Waited, rho: Span) -> Result<Fore
         reason,
         candidates,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::{Arrivals, Doubt};
+
+    /// Poisson arrivals at half of 10 Mbit/s, which waited as M/D/1 says.
+    fn half() -> (Server, Load, Waited) {
+        let load = Load {
+            doubt: Doubt {
+                rate: 0.01,
+                unevenness: 0.01,
+            },
+            ..Load::new(5e6, 1000.0, Arrivals::Poisson)
+        };
+        let waited = Waited {
+            mean: 50e-6,
+            deviation: 0.02,
+            packets: 10_000,
+            loss: 0.0,
+            saturated: false,
+        };
+        (Server::new(10e6), load, waited)
+    }
+
+    fn question<'a>(server: &'a Server, load: &'a Load, waited: &'a Waited) -> Question<'a> {
+        Question {
+            server,
+            load,
+            waited: Some(waited),
+            horizon: 1.0,
+            resolution: 1e-6,
+        }
+    }
+
+    #[test]
+    fn another_rate_is_asked_of_the_model_that_explained() {
+        let (server, load, waited) = half();
+        let question = question(&server, &load, &waited);
+        let here = forecast(&question).unwrap();
+        assert!((here.own(&waited) - 50e-6).abs() < 5e-6, "{here:?}");
+        let same = elsewhere(&question, &here, 10e6).unwrap();
+        assert!(
+            (same.wait.value - here.own(&waited)).abs() < 1e-9,
+            "{same:?}"
+        );
+        // rho 0.25: a sixth of a packet's 50 us.
+        let faster = elsewhere(&question, &here, 20e6).unwrap();
+        assert!(
+            (faster.wait.value - 50e-6 / 6.0).abs() < 1e-6 && faster.cannot_tell.is_none(),
+            "{faster:?}"
+        );
+        for rate in [5e6, 4e6, 5.01e6] {
+            let slower = elsewhere(&question, &here, rate).unwrap();
+            assert!(slower.cannot_tell.is_some(), "{slower:?}");
+        }
+        assert!(elsewhere(&question, &here, -1.0).is_err());
+    }
+
+    #[test]
+    fn what_no_model_explains_cannot_be_told_at_another_rate() {
+        let (server, load, mut waited) = half();
+        waited.mean = 5e-3;
+        let question = question(&server, &load, &waited);
+        let here = forecast(&question).unwrap();
+        assert_eq!((here.model, here.own(&waited)), (Model::Seen, 5e-3));
+        let there = elsewhere(&question, &here, 20e6).unwrap();
+        assert!(there.cannot_tell.is_some(), "{there:?}");
+    }
 }

@@ -156,19 +156,17 @@ mod tests {
         for rho in [0.2, 0.7, 0.9] {
             let mut load = Load::new(rho * 1e6, 1000.0, Arrivals::Poisson);
             load.sizes = vec![(500.0, 0.5), (1500.0, 0.5)];
-            let got = general(&server, &load).unwrap();
-            let wanted = Model::Mg1.evaluate(&endless, &load).unwrap();
-            assert!(
-                (got.wait / wanted.wait - 1.0).abs() < 1e-3,
-                "{got:?} {wanted:?}"
-            );
-            assert!(got.loss < 1e-9);
-            let got = exponential(&server, &load).unwrap();
-            let wanted = Model::Mm1.evaluate(&endless, &load).unwrap();
-            assert!(
-                (got.wait / wanted.wait - 1.0).abs() < 1e-3,
-                "{got:?} {wanted:?}"
-            );
+            type Finite = fn(&Server, &Load) -> Result<Outcome, Error>;
+            let pairs: [(Finite, Model); 2] = [(general, Model::Mg1), (exponential, Model::Mm1)];
+            for (finite, model) in pairs {
+                let got = finite(&server, &load).unwrap();
+                let wanted = model.evaluate(&endless, &load).unwrap();
+                assert!(
+                    (got.wait / wanted.wait - 1.0).abs() < 1e-3,
+                    "{got:?} {wanted:?}"
+                );
+                assert!(got.loss < 1e-9);
+            }
         }
     }
 

@@ -12,6 +12,7 @@
 //! | dispersion | the same with ca² + cs² as it is in the long run | heavy load, any dependence |
 //! | periodic | 0 up to rho = 1 | D/D/1 |
 //! | cap | limit * size / rate | a sender that fills the queue, such as TCP |
+//! | sawtooth | (limit - 0.75 / sqrt(loss)) * size / rate | senders that fill the queue and halve their windows when a packet is lost (Reno) |
 //!
 //! A bucket deeper than nothing lets packets pass that find less than it on loan: waiting is then `E[(V - B)+] / R` over the virtual queue V of what was sent on loan, whose mean
 //! is R times the waiting time without a bucket.
@@ -46,12 +47,14 @@ pub enum Model {
     Replay,
     /// A full queue.
     Cap,
+    /// A queue that is filled until a packet is lost.
+    Sawtooth,
     /// Nothing is assumed but that things go on: what was seen is what comes.
     Seen,
 }
 
 /// All that can be computed, the simplest first.
-pub const MODELS: [Model; 11] = [
+pub const MODELS: [Model; 12] = [
     Model::Paper,
     Model::Mm1,
     Model::Mg1,
@@ -63,6 +66,7 @@ pub const MODELS: [Model; 11] = [
     Model::Mg1k,
     Model::Replay,
     Model::Cap,
+    Model::Sawtooth,
 ];
 
 /// What a model says.
@@ -89,6 +93,7 @@ impl Model {
             Model::Mg1k => "m/g/1/k",
             Model::Replay => "replay",
             Model::Cap => "cap",
+            Model::Sawtooth => "sawtooth",
             Model::Seen => "seen",
         }
     }
@@ -105,7 +110,7 @@ impl Model {
             Model::Mg1 | Model::Replay => 0.02,
             Model::Mg1k => 0.03,
             Model::Seen => 0.0,
-            _ => 0.1,
+            _ => 0.05,
         }
     }
 
@@ -113,7 +118,7 @@ impl Model {
     pub fn evaluate(self, server: &Server, load: &Load) -> Result<Outcome, Error> {
         server.check()?;
         load.check()?;
-        if load.packets == 0.0 && !matches!(self, Model::Cap | Model::Seen) {
+        if load.packets == 0.0 && !matches!(self, Model::Cap | Model::Sawtooth | Model::Seen) {
             return Ok(Outcome {
                 wait: 0.0,
                 loss: 0.0,
@@ -157,6 +162,7 @@ impl Model {
                 return replay::simulate(server, load, replay::STEPS, 1).map(|run| run.outcome);
             }
             Model::Cap => cap(server, load)?,
+            Model::Sawtooth => sawtooth(server, load)?,
             Model::Seen => return Err(self.not("a queue that nobody has looked at")),
         };
         Ok(Outcome { wait, loss: 0.0 })
@@ -314,6 +320,16 @@ fn cap(server: &Server, load: &Load) -> Result<f64, Error> {
     Ok(longest)
 }
 
+/// Below the longest wait by what windows that were halved leave unused: about as many packets as come between two losses to the power of one half (they grow by a packet a
+/// round trip). The factor is that of simulated senders.
+fn sawtooth(server: &Server, load: &Load) -> Result<f64, Error> {
+    const FACTOR: f64 = 0.75;
+    let lost = load.lost.filter(|lost| *lost > 0.0);
+    let lost = lost.ok_or_else(|| Model::Sawtooth.not("a queue that loses nothing"))?;
+    let below = FACTOR / lost.sqrt() * service(server, load);
+    Ok((cap(server, load)? - below).max(0.0))
+}
+
 /// Waiting time behind a sender that keeps a window of so many packets on a way that takes `round_trip` seconds without waiting.
 pub fn window(server: &Server, size: f64, packets: f64, round_trip: f64) -> f64 {
     let wait = packets * size / server.rate - round_trip;
@@ -407,6 +423,12 @@ mod tests {
         };
         assert!(Model::Mg1.evaluate(&finite, &over).is_err());
         close(wait(Model::Cap, &finite, &over), 0.1, 1e-9);
+        assert!(Model::Sawtooth.evaluate(&finite, &over).is_err());
+        let losing = Load {
+            lost: Some(0.0025),
+            ..over.clone()
+        };
+        close(wait(Model::Sawtooth, &finite, &losing), 0.085, 1e-9);
         close(window(&server, 1000.0, 50.0, 0.01), 0.04, 1e-9);
         assert!(Model::Mg1.evaluate(&Server::new(f64::NAN), &over).is_err());
         assert!(

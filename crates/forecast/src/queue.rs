@@ -83,6 +83,8 @@ pub struct Load {
     pub gaps: Vec<(f64, f64)>,
     /// Unevenness in the long run, where it is known: variance of what came in a long time over its mean, in packets of mean size (1 + the sizes' variation for Poisson).
     pub dispersion: Option<f64>,
+    /// The share of packets that was refused when they came, where that was seen.
+    pub lost: Option<f64>,
     /// Sizes are spread like an exponential distribution of the same mean (the paper's model).
     pub exponential_sizes: bool,
     /// How far this may be off.
@@ -101,6 +103,7 @@ impl Load {
             arrivals,
             gaps: Vec::new(),
             dispersion: None,
+            lost: None,
             exponential_sizes: false,
             doubt: Doubt::default(),
         }

@@ -97,28 +97,24 @@ impl Past {
         let mean_gap = seen.ns as f64 / gaps;
         let scv = (seen.gaps_squared / gaps / (mean_gap * mean_gap) - 1.0).max(0.0);
         let size = seen.bytes as f64 * 8.0 / arrivals;
-        let rates: Vec<(f64, f64)> = seen
-            .batches
-            .iter()
-            .map(|batch| (batch.bytes as f64, batch.ns as f64))
-            .collect();
+        let pairs = |of: fn(&Batch) -> (f64, f64)| -> Vec<(f64, f64)> {
+            seen.batches.iter().map(of).collect()
+        };
+        let rates = pairs(|batch| (batch.bytes as f64, batch.ns as f64));
         let load = Load {
             packets: gaps / (seen.ns as f64 * 1e-9),
             sizes: atoms(&seen.sizes, 8.0),
             arrivals: Arrivals::Varying(scv),
             gaps: atoms(&seen.gaps, 1e-9),
             dispersion: dispersion(&seen.batches, size),
+            lost: Some(seen.refused as f64 / arrivals),
             exponential_sizes: false,
             doubt: Doubt {
                 rate: ratio_deviation(&rates).min(1.0),
                 unevenness: (3.0 / arrivals.sqrt()).min(1.0),
             },
         };
-        let waits: Vec<(f64, f64)> = seen
-            .batches
-            .iter()
-            .map(|batch| (batch.waited_ns as f64, batch.sent as f64))
-            .collect();
+        let waits = pairs(|batch| (batch.waited_ns as f64, batch.sent as f64));
         let waited = Waited {
             mean: seen.waited_ns / seen.sent as f64 * 1e-9,
             deviation: ratio_deviation(&waits),
@@ -133,6 +129,26 @@ impl Past {
             service_rate: busy.then(|| seen.busy_bytes as f64 * 8e9 / seen.busy_ns as f64),
             group: busy.then(|| seen.busy_packets as f64 / seen.groups.max(1) as f64),
         })
+    }
+}
+
+/// The queue as models may see it: without an end that it has never come near, as most models know of none.
+pub fn endless(server: &Server, seen: &Seen, past: &Past) -> Server {
+    let longest = seen.waits.last().map_or(0.0, |wait| wait.mean * 1e-9);
+    let full = server
+        .limit
+        .map(|limit| limit * past.load.size() / server.rate);
+    let near = [full, server.bound]
+        .into_iter()
+        .flatten()
+        .any(|end| longest > end / 2.0);
+    if near || seen.refused > 0 || past.waited.saturated {
+        return *server;
+    }
+    Server {
+        limit: None,
+        bound: None,
+        ..*server
     }
 }
 

@@ -8,7 +8,7 @@ mod addresses;
 mod bridges;
 mod caches;
 mod compose;
-mod counters;
+pub(crate) mod counters;
 mod datapaths;
 mod dummies;
 mod empty;

@@ -1,15 +1,22 @@
 //! Metrics over HTTP, for Prometheus: off unless `other_config:sluice-metrics` of the root row names an address.
 //!
 //! It speaks as much HTTP as that needs: `GET /metrics`, one request for each connection, and no more than [`CONNECTIONS`] of them at once, each of which has a few seconds.
+//! Where more come, the one goes that has been silent for longest.
 
+use crate::commands::counters::drops;
 use crate::switch::Switch;
-use crate::switch::waits::{collect, refresh};
+use crate::switch::waits::{Ask, collect, escaped, let_go, refresh};
+use datapath::clock::cycles_per_second;
+use datapath::{PortStats, WorkerInfo};
 use std::cell::Cell;
+use std::collections::VecDeque;
+use std::fmt::Write;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
 
 /// Connections served at once.
 const CONNECTIONS: usize = 8;
@@ -17,6 +24,8 @@ const CONNECTIONS: usize = 8;
 const REQUEST: usize = 4096;
 /// How long a connection may take.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long its request may take.
+const SILENCE: Duration = Duration::from_secs(2);
 /// How often the configuration is looked at, and how long to wait after an error.
 const LOOK: Duration = Duration::from_secs(1);
 /// Forecasts made for one answer; the others stay as they were until the next.
@@ -24,9 +33,171 @@ const FORECASTS: usize = 32;
 
 /// All metrics.
 pub async fn text(switch: &Rc<Switch>) -> Result<String, String> {
-    let (queues, left_out) = collect(switch, None, None, true)?;
+    let (queues, left_out) = collect(switch, None, None, Ask::ForMetrics)?;
     let queues = refresh(switch, queues, FORECASTS).await;
-    Ok(switch.waits.metrics(&queues, left_out))
+    let (ports, workers) = switch
+        .with_datapath(|datapath| {
+            let ports = datapath.ports().into_iter();
+            let ports =
+                ports.filter_map(|port| Some((port.name, datapath.port_stats(port.id).ok()?)));
+            (ports.collect::<Vec<_>>(), datapath.workers())
+        })
+        .map_err(|error| error.to_string())?;
+    let mut page = Page(switch.waits.metrics(&queues, left_out));
+    page.ports(&ports);
+    page.workers(&workers, cycles_per_second() as f64);
+    let all = drops(switch);
+    page.family(
+        "sluice_dropped_packets_total",
+        "counter",
+        "Packets dropped by the switch, by reason (as sluice/drops).",
+        all.iter()
+            .map(|(reason, count)| (format!("reason=\"{reason}\""), *count as f64)),
+    );
+    Ok(page.0)
+}
+
+/// Metrics in Prometheus' text format 0.0.4.
+struct Page(String);
+
+impl Page {
+    /// A metric with its samples, by labels.
+    fn family(
+        &mut self,
+        name: &str,
+        kind: &str,
+        help: &str,
+        samples: impl Iterator<Item = (String, f64)>,
+    ) {
+        let _ = write!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+        for (labels, value) in samples {
+            let _ = writeln!(self.0, "{name}{{{labels}}} {value}");
+        }
+    }
+
+    fn ports(&mut self, ports: &[(String, PortStats)]) {
+        let label = |name: &str| format!("port=\"{}\"", escaped(name));
+        type Of = fn(&PortStats) -> u64;
+        let counts: [(&str, &str, Of); 4] = [
+            (
+                "sluice_port_received_packets_total",
+                "Packets received.",
+                |port| port.rx_packets,
+            ),
+            (
+                "sluice_port_received_bytes_total",
+                "Bytes received, without FCS.",
+                |port| port.rx_bytes,
+            ),
+            (
+                "sluice_port_sent_packets_total",
+                "Packets sent, after segmentation.",
+                |port| port.tx_packets,
+            ),
+            (
+                "sluice_port_sent_bytes_total",
+                "Bytes sent, without FCS.",
+                |port| port.tx_bytes,
+            ),
+        ];
+        for (name, help, of) in counts {
+            let samples = ports
+                .iter()
+                .map(|(port, stats)| (label(port), of(stats) as f64));
+            self.family(name, "counter", help, samples);
+        }
+        let reasons: [(&str, Of); 8] = [
+            ("rx_missed", |port| port.rx_dropped),
+            ("rx_malformed", |port| port.rx_errors),
+            ("rx_refused", |port| port.rx_refused),
+            ("rx_policed", |port| port.rx_policed),
+            ("tx_policed", |port| port.tx_policed),
+            ("tx_full", |port| port.tx_full),
+            ("tx_too_long", |port| port.tx_too_long),
+            ("tx_failed", |port| port.tx_failed),
+        ];
+        let samples = ports.iter().flat_map(|(port, stats)| {
+            let each = reasons.iter();
+            each.map(move |(reason, of)| {
+                let labels = format!("{},reason=\"{reason}\"", label(port));
+                (labels, of(stats) as f64)
+            })
+        });
+        self.family(
+            "sluice_port_dropped_packets_total",
+            "counter",
+            "Packets dropped at a port, by reason; tx_policed holds those that its policer or its queues dropped.",
+            samples,
+        );
+    }
+
+    /// Counts go back to 0 when `dpif-netdev/pmd-stats-clear` says so.
+    fn workers(&mut self, workers: &[WorkerInfo], cycles_per_second: f64) {
+        let label = |worker: &WorkerInfo| {
+            let cpu = worker.cpu.map_or(String::new(), |cpu| cpu.to_string());
+            format!("worker=\"{}\",cpu=\"{cpu}\"", escaped(&worker.name))
+        };
+        type Of = fn(&WorkerInfo) -> f64;
+        let share = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };
+        let counts: [(&str, &str, Of); 3] = [
+            (
+                "sluice_worker_received_packets_total",
+                "Packets received by a worker.",
+                |worker| worker.stats.packets as f64,
+            ),
+            (
+                "sluice_worker_sent_packets_total",
+                "Packets given to transmit queues.",
+                |worker| worker.stats.tx_packets as f64,
+            ),
+            (
+                "sluice_worker_failures_total",
+                "Times that it failed and was started again.",
+                |worker| worker.stats.failures as f64,
+            ),
+        ];
+        for (name, help, of) in counts {
+            let samples = workers.iter().map(|worker| (label(worker), of(worker)));
+            self.family(name, "counter", help, samples);
+        }
+        let states: [(&str, Of); 3] = [
+            ("busy", |worker| worker.stats.busy_cycles as f64),
+            ("idle", |worker| worker.stats.idle_cycles as f64),
+            ("asleep", |worker| worker.stats.sleep_cycles as f64),
+        ];
+        let samples = workers.iter().flat_map(|worker| {
+            states.iter().map(move |(state, of)| {
+                let labels = format!("{},state=\"{state}\"", label(worker));
+                (labels, share(of(worker), cycles_per_second))
+            })
+        });
+        self.family(
+            "sluice_worker_seconds_total",
+            "counter",
+            "A worker's time: spent on packets, looking for some in vain, asleep.",
+            samples,
+        );
+        let gauges: [(&str, &str, Of); 2] = [
+            (
+                "sluice_worker_busy_share",
+                "The share of its time that a worker has spent on packets.",
+                |worker| {
+                    let stats = &worker.stats;
+                    let all = stats.busy_cycles + stats.idle_cycles + stats.sleep_cycles;
+                    stats.busy_cycles as f64 / all.max(1) as f64
+                },
+            ),
+            (
+                "sluice_worker_cycles_per_packet",
+                "Cycles spent on packets by packets received.",
+                |worker| worker.stats.busy_cycles as f64 / worker.stats.packets.max(1) as f64,
+            ),
+        ];
+        for (name, help, of) in gauges {
+            let samples = workers.iter().map(|worker| (label(worker), of(worker)));
+            self.family(name, "gauge", help, samples);
+        }
+    }
 }
 
 fn wanted(switch: &Switch) -> Option<SocketAddr> {
@@ -36,9 +207,10 @@ fn wanted(switch: &Switch) -> Option<SocketAddr> {
 
 /// Serves metrics wherever the configuration says, as long as the daemon runs.
 pub async fn serve(switch: Rc<Switch>) -> anyhow::Result<()> {
-    let busy = Rc::new(Cell::new(0));
+    let mut visitors = Visitors::default();
     let mut refused = None;
     loop {
+        let_go(&switch, Instant::now());
         let Some(address) = wanted(&switch) else {
             refused = None;
             tokio::time::sleep(LOOK).await;
@@ -48,7 +220,7 @@ pub async fn serve(switch: Rc<Switch>) -> anyhow::Result<()> {
             Ok(listener) => {
                 refused = None;
                 tracing::info!(target: "bridge", "metrics at http://{address}/metrics");
-                serve_at(&switch, &listener, address, &busy).await;
+                serve_at(&switch, &listener, address, &mut visitors).await;
             }
             Err(error) => {
                 if refused != Some(address) {
@@ -61,14 +233,37 @@ pub async fn serve(switch: Rc<Switch>) -> anyhow::Result<()> {
     }
 }
 
+/// Connections, the oldest first: their tasks, and whether each has still to say what it wants.
+#[derive(Default)]
+struct Visitors(VecDeque<(JoinHandle<()>, Rc<Cell<bool>>)>);
+
+impl Visitors {
+    /// Makes room for one more, if need be by ending the one that has been silent for longest; none where all are being answered.
+    fn room(&mut self) -> bool {
+        self.0.retain(|(task, _)| !task.is_finished());
+        if self.0.len() < CONNECTIONS {
+            return true;
+        }
+        let silent = self.0.iter().position(|(_, silent)| silent.get());
+        match silent.and_then(|at| self.0.remove(at)) {
+            Some((task, _)) => {
+                task.abort();
+                true
+            }
+            None => false,
+        }
+    }
+}
+
 /// Serves at one address until the configuration names another.
 async fn serve_at(
     switch: &Rc<Switch>,
     listener: &TcpListener,
     address: SocketAddr,
-    busy: &Rc<Cell<usize>>,
+    visitors: &mut Visitors,
 ) {
     while wanted(switch) == Some(address) {
+        let_go(switch, Instant::now());
         let Ok(accepted) = tokio::time::timeout(LOOK, listener.accept()).await else {
             continue;
         };
@@ -77,29 +272,45 @@ async fn serve_at(
             tokio::time::sleep(LOOK).await;
             continue;
         };
-        if busy.get() >= CONNECTIONS {
+        if !visitors.room() {
             continue;
         }
-        busy.set(busy.get() + 1);
-        let (switch, busy) = (Rc::clone(switch), Rc::clone(busy));
-        tokio::task::spawn_local(async move {
+        let silent = Rc::new(Cell::new(true));
+        let (switch, waits) = (Rc::clone(switch), Rc::clone(&silent));
+        let task = tokio::task::spawn_local(async move {
             // Whoever goes away early, or takes too long, gets nothing more.
-            let _ = tokio::time::timeout(PATIENCE, answer(&switch, stream)).await;
-            busy.set(busy.get() - 1);
+            let _ = tokio::time::timeout(PATIENCE, answer(&switch, stream, &waits)).await;
         });
+        visitors.0.push_back((task, silent));
     }
 }
 
-async fn answer(switch: &Rc<Switch>, mut stream: TcpStream) -> std::io::Result<()> {
+/// The head of a request; none where it is too long, or nothing more comes.
+async fn head(stream: &mut TcpStream) -> std::io::Result<Option<Vec<u8>>> {
     let mut request = Vec::with_capacity(REQUEST);
     while !request.windows(4).any(|four| four == b"\r\n\r\n") {
         let mut chunk = [0; 512];
         let read = stream.read(&mut chunk).await?;
         if read == 0 || request.len() + read > REQUEST {
-            return Ok(());
+            return Ok(None);
         }
         request.extend_from_slice(&chunk[..read]);
     }
+    Ok(Some(request))
+}
+
+async fn answer(
+    switch: &Rc<Switch>,
+    mut stream: TcpStream,
+    silent: &Cell<bool>,
+) -> std::io::Result<()> {
+    let Ok(request) = tokio::time::timeout(SILENCE, head(&mut stream)).await else {
+        return Ok(());
+    };
+    let Some(request) = request? else {
+        return Ok(());
+    };
+    silent.set(false);
     let (status, body) = match path(&request) {
         Some("/metrics") => match text(switch).await {
             Ok(text) => ("200 OK", text),
@@ -151,5 +362,74 @@ mod tests {
         ] {
             assert_eq!(path(bad), None);
         }
+    }
+
+    #[test]
+    fn ports_and_workers_are_told_in_prometheus_format() {
+        let stats = PortStats {
+            rx_packets: 5,
+            tx_full: 2,
+            ..PortStats::default()
+        };
+        let worker = WorkerInfo {
+            name: "pmd-c01/id:3".into(),
+            id: 3,
+            cpu: Some(1),
+            stats: datapath::WorkerStats {
+                packets: 10,
+                busy_cycles: 2_000,
+                idle_cycles: 6_000,
+                ..Default::default()
+            },
+            recent_cycles: 0,
+            queues: Vec::new(),
+        };
+        let mut page = Page(String::new());
+        page.ports(&[("a\"b".to_owned(), stats)]);
+        page.workers(&[worker], 1000.0);
+        for line in [
+            "# TYPE sluice_port_received_packets_total counter",
+            "sluice_port_received_packets_total{port=\"a\\\"b\"} 5",
+            "sluice_port_dropped_packets_total{port=\"a\\\"b\",reason=\"tx_full\"} 2",
+            "sluice_worker_seconds_total{worker=\"pmd-c01/id:3\",cpu=\"1\",state=\"idle\"} 6",
+            "sluice_worker_busy_share{worker=\"pmd-c01/id:3\",cpu=\"1\"} 0.25",
+            "sluice_worker_cycles_per_packet{worker=\"pmd-c01/id:3\",cpu=\"1\"} 200",
+        ] {
+            assert!(
+                page.0.lines().any(|one| one == line),
+                "{line} in {}",
+                page.0
+            );
+        }
+    }
+
+    /// Eight that say nothing do not keep a ninth out; the oldest goes.
+    #[tokio::test(flavor = "current_thread")]
+    async fn the_oldest_silent_visitor_makes_room() {
+        tokio::task::LocalSet::new()
+            .run_until(async {
+                let mut visitors = Visitors::default();
+                let come = |visitors: &mut Visitors, silent| {
+                    let task = tokio::task::spawn_local(std::future::pending());
+                    visitors.0.push_back((task, Rc::new(Cell::new(silent))));
+                };
+                come(&mut visitors, false);
+                for _ in 1..CONNECTIONS {
+                    come(&mut visitors, true);
+                }
+                for left in (1..CONNECTIONS).rev() {
+                    assert!(visitors.room());
+                    come(&mut visitors, false);
+                    let silent = visitors.0.iter().filter(|one| one.1.get()).count();
+                    assert_eq!(silent, left - 1);
+                }
+                assert!(!visitors.room(), "all are being answered");
+                visitors.0[3].0.abort();
+                for _ in 0..10 {
+                    tokio::task::yield_now().await;
+                }
+                assert!(visitors.room());
+            })
+            .await;
     }
 }

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 /// A queue and what comes to it.
 #[derive(Args)]
 pub struct QueueOptions {
-    /// The queue's rate in bit/s, such as 500M
+    /// The queue's rate in bit/s, such as 500M; with --from, another rate for that queue
     #[arg(long, value_parser = rate, required_unless_present = "from")]
     rate: Option<f64>,
     /// What comes, in bit/s of frames without FCS
@@ -50,7 +50,7 @@ pub struct QueueOptions {
     #[arg(long)]
     model: Option<String>,
     /// A queue of a running switch instead: INTERFACE or INTERFACE:QUEUE
-    #[arg(long, value_name = "INTERFACE[:QUEUE]", conflicts_with_all = ["rate", "offered", "load", "model"])]
+    #[arg(long, value_name = "INTERFACE[:QUEUE]", conflicts_with_all = ["offered", "load", "model"])]
     from: Option<String>,
     /// The directory of the switch's sockets [default: $OVS_RUNDIR]
     #[arg(long, requires = "from")]
@@ -174,6 +174,8 @@ fn ask(options: &QueueOptions, from: &str) -> Result<()> {
     if options.json {
         words.push("--json");
     }
+    let another = options.rate.map(|rate| format!("--rate={rate}"));
+    words.extend(another.as_deref());
     match from.rsplit_once(':') {
         Some((interface, queue)) if queue.parse::<u32>().is_ok() => {
             words.extend([interface, queue])

@@ -13,7 +13,7 @@ use crate::model::{MODELS, Model};
 use crate::queue::Server;
 use crate::random::Random;
 use crate::record::Record;
-use crate::seen::{Past, server};
+use crate::seen::{Past, endless, server};
 use qos::shaper::{PortSpec, QueueSpec};
 use serde::Serialize;
 use simulate::{Effort, measure};
@@ -172,8 +172,12 @@ pub struct Row {
     pub packets: u64,
     /// The forecast.
     pub forecast: Forecast,
-    /// The chosen model's mean is within 10% of what was measured (or within a tick).
+    /// What was forecast, the model's mean weighed with what was seen, is within 10% of what was measured (or within a tick).
     pub within: bool,
+    /// The mean of the chosen model alone, in seconds.
+    pub own: f64,
+    /// That is within 10%.
+    pub own_within: bool,
     /// The interval held.
     pub held: bool,
     /// Models alone that were within 10%.
@@ -189,7 +193,7 @@ pub fn within(forecast: f64, measured: f64) -> bool {
 pub fn judge(scenario: &Scenario, effort: Effort) -> Result<Row, String> {
     let run = measure(scenario, effort)?;
     let past = Past::of(&run.seen).ok_or("nothing came")?;
-    let server = scenario.server();
+    let server = endless(&scenario.server(), &run.seen, &past);
     let question = Question {
         server: &server,
         load: &past.load,
@@ -198,11 +202,14 @@ pub fn judge(scenario: &Scenario, effort: Effort) -> Result<Row, String> {
         resolution: RESOLUTION,
     };
     let forecast = forecast(&question).map_err(|error| error.to_string())?;
+    let own = forecast.own(&past.waited);
     let alone = forecast.candidates.iter();
     Ok(Row {
         scenario: scenario.clone(),
         text: scenario.describe(),
         within: within(forecast.wait.value, run.measured.value),
+        own,
+        own_within: within(own, run.measured.value),
         held: forecast.wait.holds(run.measured.value, RESOLUTION),
         models_within: alone
             .filter(|candidate| within(candidate.wait.value, run.measured.value))
@@ -221,6 +228,10 @@ pub struct Summary {
     pub scenarios: usize,
     /// Forecasts within 10%.
     pub within: usize,
+    /// Scenarios in which the chosen model's own mean is.
+    pub own_within: usize,
+    /// The same where "what was seen goes on" is not counted as a model.
+    pub modelled_within: usize,
     /// Intervals that held.
     pub intervals: Record,
     /// The median of half the intervals' widths, in parts of the mean, over waits above a tick.
@@ -261,6 +272,8 @@ impl Summary {
         Summary {
             scenarios: rows.len(),
             within: count(&|row| row.within),
+            own_within: count(&|row| row.own_within),
+            modelled_within: count(&|row| row.own_within && row.forecast.model != Model::Seen),
             intervals,
             median_half_width: widths.get(widths.len() / 2).copied().unwrap_or(0.0),
             cannot_tell: count(&|row| row.forecast.cannot_tell.is_some()),

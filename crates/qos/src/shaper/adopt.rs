@@ -38,10 +38,8 @@ impl<H> Shaper<H> {
                 let old_rates = &old.kinds[former.kind as usize].rates;
                 leaf.credit.inherit(rates, former.credit, old_rates, now_ns);
                 self.counters.inherit(at, old.counters.totals(before));
-                if old.watch.of(before).is_some() {
-                    // What is watched stays so, but what was seen belongs to the former shape.
-                    self.watch.ask(at);
-                }
+                // What is watched stays so, but what was seen belongs to the former shape.
+                self.watch.adopt(at, &old.watch, before);
             }
         }
         for before in 0..old.queues.len() {

@@ -1,14 +1,14 @@
 //! What comes to a queue and how long it waits there, as far as predictions need it.
 //!
 //! A shaper notes this only for queues that somebody has asked about ([`Watch::ask`]): some twenty additions a packet, in memory of that queue's own. One thread writes (the
-//! shaper's owner), any may read.
+//! shaper's owner), any may read. Who asks for a while only ([`Watch::ask_for_a_while`]) ends that with [`Watch::let_go`].
 //!
 //! Means and second moments of sizes and gaps say how much comes and how unevenly, histograms how it is spread, batches (at most [`BATCHES`], which double their length when
 //! all are there) how much of all this was chance: packets of one queue are not independent, long batches nearly are.
 
 use super::counters::Count;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 
 /// Queues of a port that are watched at most: each takes some 8 KB.
 pub const MAX_WATCHED: usize = 1024;
@@ -76,6 +76,13 @@ impl Spread {
         let at = interval(value);
         self.counts[at].add(1);
         self.sums[at].add(value);
+    }
+
+    fn clear(&self) {
+        self.counts
+            .iter()
+            .chain(&self.sums)
+            .for_each(|count| count.set(0));
     }
 
     fn read(&self) -> Vec<Atom> {
@@ -214,6 +221,12 @@ impl Batches {
         self.version.store(version + 2, Ordering::Release);
     }
 
+    fn clear(&self) {
+        self.filled.set(0);
+        self.length.set(FIRST_BATCH);
+        self.present.set(Batch::default());
+    }
+
     /// Those that are complete; none while they are being moved, which a reader hardly ever meets thrice.
     fn read(&self) -> Vec<Batch> {
         for _ in 0..3 {
@@ -232,6 +245,10 @@ impl Batches {
 /// What is noted about a queue.
 #[derive(Default)]
 pub(crate) struct Cell {
+    /// Nobody wants to know any more, or yet again.
+    off: AtomicBool,
+    /// Somebody asked for good.
+    kept: AtomicBool,
     began_ns: Count,
     last_ns: Count,
     arrivals: Count,
@@ -322,6 +339,40 @@ impl Cell {
         self.left_ns.set(0);
     }
 
+    /// Forgets all, while nobody notes: at worst a packet that was in hand when the queue was let go counts still.
+    fn clear(&self) {
+        let counts = [
+            &self.began_ns,
+            &self.last_ns,
+            &self.arrivals,
+            &self.refused,
+            &self.bytes,
+            &self.sent,
+            &self.sent_bytes,
+            &self.at_once,
+            &self.left_ns,
+            &self.left_bytes,
+            &self.busy_ns,
+            &self.busy_bytes,
+            &self.busy_packets,
+            &self.groups,
+        ];
+        counts.into_iter().for_each(|count| count.set(0));
+        let sums = [
+            &self.bytes_squared,
+            &self.gaps_squared,
+            &self.waited_ns,
+            &self.waited_squared,
+        ];
+        sums.into_iter()
+            .for_each(|sum| sum.0.store(0, Ordering::Relaxed));
+        [&self.sizes, &self.gaps, &self.waits]
+            .into_iter()
+            .for_each(Spread::clear);
+        self.longest_ns.store(0, Ordering::Relaxed);
+        self.batches.clear();
+    }
+
     fn read(&self) -> Seen {
         Seen {
             ns: self.last_ns.get().saturating_sub(self.began_ns.get()),
@@ -408,11 +459,26 @@ impl Watch {
 
     #[inline(always)]
     pub(crate) fn of(&self, place: usize) -> Option<&Cell> {
+        self.made(place)
+            .filter(|cell| !cell.off.load(Ordering::Acquire))
+    }
+
+    #[inline(always)]
+    fn made(&self, place: usize) -> Option<&Cell> {
         self.cells.get()?.get(place)?.get().map(|cell| &**cell)
     }
 
     /// Watches the queue at this place from now on; false where there is no such queue or too many are watched already ([`MAX_WATCHED`]).
     pub fn ask(&self, place: usize) -> bool {
+        let watched = self.ask_for_a_while(place);
+        if let Some(cell) = self.of(place) {
+            cell.kept.store(true, Ordering::Relaxed);
+        }
+        watched
+    }
+
+    /// The same until [`Watch::let_go`] is called, unless somebody asks for good.
+    pub fn ask_for_a_while(&self, place: usize) -> bool {
         if place >= self.queues {
             return false;
         }
@@ -429,8 +495,34 @@ impl Watch {
         }
         let none = || (0..self.queues).map(|_| OnceLock::new()).collect();
         let cells = self.cells.get_or_init(none);
-        cells[place].get_or_init(Box::default);
+        let cell = cells[place].get_or_init(Box::default);
+        if cell.off.load(Ordering::Relaxed) {
+            cell.clear();
+            cell.off.store(false, Ordering::Release);
+        }
         true
+    }
+
+    /// Nothing is noted any more about queues that nobody has asked about for good; their number. Like asking, this is for one thread.
+    pub fn let_go(&self) -> usize {
+        let cells = self.cells.get().map_or(&[][..], |cells| cells);
+        let let_go = cells
+            .iter()
+            .filter_map(|cell| cell.get())
+            .filter(|cell| !cell.kept.load(Ordering::Relaxed))
+            .filter(|cell| !cell.off.swap(true, Ordering::Release))
+            .count();
+        self.watched.fetch_sub(let_go, Ordering::Relaxed);
+        let_go
+    }
+
+    /// Watches the queue at this place for as long as another watch did one of its own.
+    pub(crate) fn adopt(&self, place: usize, other: &Watch, before: usize) {
+        match other.of(before) {
+            Some(cell) if cell.kept.load(Ordering::Relaxed) => self.ask(place),
+            Some(_) => self.ask_for_a_while(place),
+            None => false,
+        };
     }
 
     /// The longest wait since this was asked last; none where nobody watches.
@@ -489,5 +581,31 @@ mod tests {
         assert!((0..MAX_WATCHED).all(|at| watch.ask(at)));
         assert!(watch.ask(0) && !watch.ask(MAX_WATCHED));
         assert!(!watch.ask(MAX_WATCHED + 10), "there is no such queue");
+    }
+
+    #[test]
+    fn queues_are_let_go_unless_somebody_asked_for_good() {
+        let watch = Watch::new(3);
+        assert!(watch.ask_for_a_while(0) && watch.ask(1) && watch.ask_for_a_while(2));
+        assert!(watch.ask(2));
+        for place in 0..3 {
+            let cell = watch.of(place).unwrap();
+            (0..100).for_each(|at| {
+                cell.arrive(100, at);
+                cell.leave(100, 7, true, at + 7);
+            });
+        }
+        assert_eq!(watch.let_go(), 1);
+        assert_eq!(watch.let_go(), 0);
+        assert!(watch.seen(0).is_none());
+        assert_eq!(watch.seen(1).unwrap().sent, 100);
+        assert_eq!(watch.seen(2).unwrap().sent, 100);
+        // Asked about again it begins anew.
+        assert!(watch.ask_for_a_while(0));
+        assert_eq!(watch.seen(0).unwrap(), Seen::default());
+        let next = Watch::new(3);
+        (0..3).for_each(|place| next.adopt(place, &watch, place));
+        assert_eq!(next.let_go(), 1);
+        assert!(next.seen(0).is_none() && next.seen(2).is_some());
     }
 }

@@ -56,7 +56,7 @@ fn report_memory(switch: &Switch, usage: &mut memory::Usage) {
 }
 
 /// Everything dropped so far, by reason: by workers, and packets for controllers that did not read.
-pub(super) fn drops(switch: &Switch) -> BTreeMap<String, u64> {
+pub(crate) fn drops(switch: &Switch) -> BTreeMap<String, u64> {
     let drops = switch
         .with_datapath(|datapath| datapath.drops())
         .unwrap_or_default();

@@ -2,7 +2,7 @@
 
 use super::Commands;
 use crate::metrics;
-use crate::switch::waits::{collect, refresh};
+use crate::switch::waits::{Ask, at_rate, collect, refresh};
 use serde_json::Value;
 
 /// Queues for which one command makes forecasts at most: some 30 ms each on a thread of its own, while somebody waits.
@@ -11,11 +11,17 @@ const FORECASTS: usize = 64;
 pub(super) fn register(commands: &Commands) {
     commands.later(
         "qos/predict",
-        "[--json] interface [queue]",
-        (1, 3),
+        "[--json] [--rate=bit/s] interface [queue]",
+        (1, 4),
         |switch, mut words, reply| {
             let json = words.iter().position(|word| word == "--json");
             json.map(|at| words.remove(at));
+            let rate = words.iter().position(|word| word.starts_with("--rate="));
+            let rate = rate.map(|at| words.remove(at));
+            let rate = match rate.as_deref().map(read_rate).transpose() {
+                Ok(rate) => rate,
+                Err(error) => return reply.error(error),
+            };
             let number = words.get(1).map(|word| word.parse::<u32>());
             let queue = match number.transpose() {
                 Ok(queue) if (1..=2).contains(&words.len()) => queue,
@@ -26,19 +32,33 @@ pub(super) fn register(commands: &Commands) {
                 }
                 Err(_) => return reply.error(format!("{}: not a queue's number", words[1])),
             };
-            let found = match collect(&switch, Some(&words[0]), queue, true) {
+            let found = match collect(&switch, Some(&words[0]), queue, Ask::ForGood) {
                 Ok((found, _)) => found,
                 Err(error) => return reply.error(error),
             };
             tokio::task::spawn_local(async move {
                 let queues = refresh(&switch, found, FORECASTS).await;
                 let book = &switch.waits;
-                reply.ok(match json {
-                    Some(_) => {
-                        let all: Vec<Value> = queues.iter().map(|queue| book.json(queue)).collect();
-                        format!("{}\n", Value::from(all))
+                let (mut texts, mut told) = (String::new(), Vec::new());
+                for (number, queue) in queues.iter().enumerate() {
+                    let at = match rate.filter(|_| number < FORECASTS) {
+                        Some(rate) => at_rate(&switch, queue, rate).await,
+                        None => None,
+                    };
+                    if json.is_some() {
+                        let mut all = book.json(queue);
+                        if let Some((_, at)) = at {
+                            all["at"] = at;
+                        }
+                        told.push(all);
+                    } else {
+                        texts += &book.text(queue);
+                        texts += &at.map_or_else(String::new, |(text, _)| text);
                     }
-                    None => queues.iter().map(|queue| book.text(queue)).collect(),
+                }
+                reply.ok(match json {
+                    Some(_) => format!("{}\n", Value::from(told)),
+                    None => texts,
                 });
             });
         },
@@ -51,4 +71,12 @@ pub(super) fn register(commands: &Commands) {
             }
         });
     });
+}
+
+/// A rate as `--rate=...` names it, in bit/s.
+fn read_rate(word: &str) -> Result<f64, String> {
+    let number = word.trim_start_matches("--rate=");
+    let rate: Option<f64> = number.parse().ok();
+    rate.filter(|rate| (1.0..=1e13).contains(rate))
+        .ok_or_else(|| format!("{number}: not a rate in bit/s"))
 }

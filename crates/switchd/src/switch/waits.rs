@@ -6,18 +6,19 @@
 use super::Switch;
 use super::bridge::Bridge;
 use forecast::Span;
-use forecast::choose::{Forecast, Question, forecast};
+use forecast::choose::{Forecast, Question, elsewhere, forecast};
 use forecast::model::Model;
 use forecast::queue::Server;
 use forecast::record::Record;
-use forecast::seen::{Past, between, quantile, server};
+use forecast::seen::{Past, between, endless, quantile, server};
 use qos::shaper::spec::QueueSpec;
 use qos::shaper::watch::{MAX_WATCHED, Seen};
 use qos::shaper::{DROP_REASONS, QueueTotals};
 use serde_json::{Value, json};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::time::{Duration, Instant};
 
 /// Waits that cannot be told apart, in seconds: a tick of the shaper's wheel.
 const RESOLUTION: f64 = qos::shaper::TICK_NS as f64 * 1e-9;
@@ -27,6 +28,18 @@ const FEWEST: u64 = 500;
 pub const MOST: usize = 4096;
 /// Ports with no more queues than this are watched whole when metrics are asked for.
 const FEW: usize = 64;
+
+/// Queues that only metrics have asked about are let go when they have not been asked for so long.
+const METRICS_PAUSE: Duration = Duration::from_secs(60);
+
+/// For how long those who ask want to have a queue watched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ask {
+    /// As long as it has this shape.
+    ForGood,
+    /// As long as metrics are asked for.
+    ForMetrics,
+}
 
 /// A queue as it is now.
 pub struct Queue {
@@ -57,15 +70,40 @@ struct Track {
 
 /// Forecasts by port and queue.
 #[derive(Default)]
-pub struct Book(RefCell<BTreeMap<(String, u32), Track>>);
+pub struct Book {
+    tracks: RefCell<BTreeMap<(String, u32), Track>>,
+    /// When metrics were asked for, while queues are watched for them.
+    metrics: Cell<Option<Instant>>,
+}
 
-/// The queues of ports, or of one, or one of them; `ask` has them watched from now on. The number of those left out comes with them.
+/// Lets queues go that nobody but metrics has asked about, where these have not been asked for lately.
+pub fn let_go(switch: &Switch, now: Instant) {
+    let asked = switch.waits.metrics.get();
+    if asked.is_none_or(|asked| now.saturating_duration_since(asked) < METRICS_PAUSE) {
+        return;
+    }
+    switch.waits.metrics.set(None);
+    let bridges: Vec<std::rc::Rc<Bridge>> = switch.bridges.borrow().values().cloned().collect();
+    for bridge in bridges {
+        for port in bridge.ports.borrow().values() {
+            let watched = switch.with_datapath(|datapath| datapath.watch(port.id));
+            if let Ok(Ok(Some(watched))) = watched {
+                watched.watch.let_go();
+            }
+        }
+    }
+}
+
+/// The queues of ports, or of one, or one of them, which are watched from now on. The number of those left out comes with them.
 pub fn collect(
     switch: &Switch,
     port: Option<&str>,
     queue: Option<u32>,
-    ask: bool,
+    ask: Ask,
 ) -> Result<(Vec<Queue>, usize), String> {
+    if ask == Ask::ForMetrics {
+        switch.waits.metrics.set(Some(Instant::now()));
+    }
     let (mut found, mut left_out, mut known) = (Vec::new(), 0, false);
     let bridges: Vec<std::rc::Rc<Bridge>> = switch.bridges.borrow().values().cloned().collect();
     for bridge in bridges {
@@ -88,7 +126,7 @@ pub fn collect(
                 .iter()
                 .map(|spec| (spec.number, spec))
                 .collect();
-            let ask = ask && (port.is_some() || totals.len() <= FEW);
+            let wants = port.is_some() || totals.len() <= FEW;
             let wanted = watched.queues.iter().zip(totals).enumerate();
             let wanted =
                 wanted.filter(|(_, (number, _))| queue.is_none_or(|wanted| wanted == **number));
@@ -101,7 +139,11 @@ pub fn collect(
                     continue;
                 }
                 let seen = watched.watch.seen(place);
-                let refused = ask && seen.is_none() && !watched.watch.ask(place);
+                let watching = match ask {
+                    Ask::ForGood => watched.watch.ask(place),
+                    Ask::ForMetrics => !wants || watched.watch.ask_for_a_while(place),
+                };
+                let refused = seen.is_none() && !watching;
                 found.push(Queue {
                     port: one.config.name.clone(),
                     spec: (*spec).clone(),
@@ -147,14 +189,8 @@ impl Queue {
             server.rate = rate.clamp(self.spec.min_rate.max(1) as f64, server.rate);
         }
         server.group = past.group.unwrap_or(1.0);
-        let question = Question {
-            server: &server,
-            load: &past.load,
-            waited: Some(&past.waited),
-            horizon: 1.0,
-            resolution: RESOLUTION,
-        };
-        let forecast = forecast(&question).ok()?;
+        let server = endless(&server, seen, &past);
+        let forecast = forecast(&question(&server, &past)).ok()?;
         Some(Track {
             spec: self.spec.clone(),
             since: Seen {
@@ -191,7 +227,7 @@ impl Queue {
 /// Brings forecasts up to date; `most` are made at most, and those that were never made come first.
 pub async fn refresh(switch: &Switch, queues: Vec<Queue>, most: usize) -> Vec<Queue> {
     let due: Vec<Option<Record>> = {
-        let tracks = switch.waits.0.borrow();
+        let tracks = switch.waits.tracks.borrow();
         queues
             .iter()
             .map(|queue| queue.due(tracks.get(&queue.key())))
@@ -211,7 +247,7 @@ pub async fn refresh(switch: &Switch, queues: Vec<Queue>, most: usize) -> Vec<Qu
     };
     match tokio::task::spawn_blocking(work).await {
         Ok((queues, made)) => {
-            let mut tracks = switch.waits.0.borrow_mut();
+            let mut tracks = switch.waits.tracks.borrow_mut();
             tracks.extend(made);
             if tracks.len() > 2 * MOST {
                 // Queues that are gone.
@@ -225,6 +261,36 @@ pub async fn refresh(switch: &Switch, queues: Vec<Queue>, most: usize) -> Vec<Qu
             Vec::new()
         }
     }
+}
+
+/// What another rate would do to a queue: for people, and for programs. None without a forecast. It takes milliseconds, on a thread of its own.
+pub async fn at_rate(switch: &Switch, queue: &Queue, rate: f64) -> Option<(String, Value)> {
+    let track = {
+        let tracks = switch.waits.tracks.borrow();
+        let track = tracks.get(&queue.key());
+        track.filter(|track| track.spec == queue.spec).cloned()?
+    };
+    let server = queue.server;
+    let work = tokio::task::spawn_blocking(move || track.at(rate, &server));
+    Some(
+        match work.await.map_err(|error| error.to_string()).flatten() {
+            Ok(answer) => {
+                let (wait, model) = (interval(&answer.wait), answer.model.name());
+                let text = match &answer.cannot_tell {
+                    Some(why) => format!("cannot tell ({why}); {model} says {wait}"),
+                    None => format!("packets would wait {wait} on average, by {model}"),
+                };
+                (
+                    format!("  at {}: {text}\n", mbit(rate)),
+                    json!({"rate": rate, "forecast": answer}),
+                )
+            }
+            Err(error) => (
+                format!("  at {}: cannot tell ({error})\n", mbit(rate)),
+                json!({"rate": rate, "cannot_tell": error}),
+            ),
+        },
+    )
 }
 
 fn time(seconds: f64) -> String {
@@ -279,7 +345,7 @@ impl Book {
             text.push_str("  watched from now on: ask again when packets have come\n");
             return text;
         };
-        let tracks = self.0.borrow();
+        let tracks = self.tracks.borrow();
         let Some(track) = tracks.get(&queue.key()).filter(|track| track.spec == *spec) else {
             let _ = match seen.sent < FEWEST {
                 true => writeln!(
@@ -367,7 +433,7 @@ impl Book {
 
     /// About one queue, for programs. Times in seconds, rates in bit/s.
     pub fn json(&self, queue: &Queue) -> Value {
-        let tracks = self.0.borrow();
+        let tracks = self.tracks.borrow();
         let track = tracks
             .get(&queue.key())
             .filter(|track| track.spec == queue.spec);
@@ -396,7 +462,7 @@ impl Book {
 
     /// About queues, for Prometheus (text format 0.0.4).
     pub fn metrics(&self, queues: &[Queue], left_out: usize) -> String {
-        let tracks = self.0.borrow();
+        let tracks = self.tracks.borrow();
         let mut families: Vec<(&str, &str, &str, String)> = Vec::new();
         let mut family = |name: &'static str,
                           kind: &'static str,
@@ -551,7 +617,36 @@ impl Book {
     }
 }
 
+/// What is asked about a queue with this past.
+fn question<'a>(server: &'a Server, past: &'a Past) -> Question<'a> {
+    Question {
+        server,
+        load: &past.load,
+        waited: Some(&past.waited),
+        horizon: 1.0,
+        resolution: RESOLUTION,
+    }
+}
+
 impl Track {
+    /// What another rate would do. The queue has its whole end there.
+    fn at(&self, rate: f64, queue: &Server) -> Result<Forecast, String> {
+        let server = match rate < self.server.rate {
+            true => Server {
+                limit: queue.limit,
+                bound: queue.bound,
+                ..self.server
+            },
+            false => self.server,
+        };
+        let asked =
+            |server: &Server| elsewhere(&question(server, &self.past), &self.forecast, rate);
+        // Models that know of no end are asked about the queue without one.
+        asked(&server)
+            .or_else(|_| asked(&self.server))
+            .map_err(|error| error.to_string())
+    }
+
     fn told(&self) -> Option<&Span> {
         self.forecast
             .cannot_tell
@@ -572,21 +667,35 @@ impl Lines {
         let comma = if label.is_empty() { "" } else { "," };
         let _ = writeln!(
             self.text,
-            "{}{{{}{comma}{label}}} {value}",
-            self.name, self.labels
+            "{}{{{}{comma}{label}}} {}",
+            self.name,
+            self.labels,
+            number(value)
         );
     }
 
     fn add_to(&mut self, suffix: &str, value: f64) {
         let _ = writeln!(
             self.text,
-            "{}{suffix}{{{}}} {value}",
-            self.name, self.labels
+            "{}{suffix}{{{}}} {}",
+            self.name,
+            self.labels,
+            number(value)
         );
     }
 }
 
-fn escaped(label: &str) -> String {
+/// A value as Prometheus writes it.
+fn number(value: f64) -> String {
+    match value.is_infinite() {
+        true if value > 0.0 => "+Inf".into(),
+        true => "-Inf".into(),
+        false => value.to_string(),
+    }
+}
+
+/// A label's value as it stands between quotation marks.
+pub fn escaped(label: &str) -> String {
     label
         .replace('\\', "\\\\")
         .replace('"', "\\\"")
@@ -665,7 +774,7 @@ mod tests {
             "{:?}",
             track.forecast
         );
-        book.0.borrow_mut().insert(now.key(), track.clone());
+        book.tracks.borrow_mut().insert(now.key(), track.clone());
         assert!(now.due(Some(&track)).is_none(), "nothing has come since");
         let text = book.text(&now);
         assert!(
