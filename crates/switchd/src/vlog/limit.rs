@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 
 use tracing::callsite::Identifier;
 
-/// Messages that may come at once. Larger than Open vSwitch's, because here every site is limited, also those that list
-/// a hundred ports when a bridge is made.
+/// Messages that may come at once. Larger than Open vSwitch's, because here every site is limited but those that say what the configuration has done.
 const BURST: u32 = 200;
 /// One more message is allowed for each of these spans.
 const REFILL: Duration = Duration::from_secs(1);
