@@ -137,8 +137,12 @@ static struct stream *soonest(struct stream *streams, int count)
     return found;
 }
 
+/* A probe looks so often whether it can run, and stops are noted from so much on, in ns. */
+#define PROBE_PERIOD 25000
+#define LEAST_STOP 15000
+
 /* When somebody was stopped: begin and length in ns. Told at the end, as a reader that is late must not stop who notes them. */
-static struct { uint64_t at, length; } stops[200000];
+static struct { uint64_t at, length; } stops[1000000];
 static int stops_noted;
 
 static void note_stop(uint64_t at, uint64_t length)
@@ -226,7 +230,7 @@ static int do_send(char **word)
         }
         /* A sender that was stopped between a stamp and the kernel says when. */
         uint64_t took = now() - time;
-        if (took > 100000)
+        if (took > LEAST_STOP)
             note_stop(time, took);
     }
     printf("{\"sent\":%lu,\"refused\":%lu,\"skipped\":%lu,\"seconds\":%.4f,\"stops\":", sent, refused, skipped, (now() - begin) * 1e-9);
@@ -471,7 +475,7 @@ static int do_tcp(char **word)
     return 0;
 }
 
-/* Wakes up every 100 us before everybody else, and notes when it could not: [begin, length] in ns. What stops it is not of this machine. */
+/* Wakes up every 25 us before everybody else, and notes when it could not: [begin, length] in ns. What stops it is not of this machine. */
 static int do_probe(char **word)
 {
     struct sched_param first = {.sched_priority = 1};
@@ -480,9 +484,9 @@ static int do_probe(char **word)
     if (sched_setscheduler(0, SCHED_FIFO, &first))
         fail("sched_setscheduler");
     for (due = now(); (time = now()) < end;) {
-        if (time > due + 50000)
+        if (time > due + LEAST_STOP)
             note_stop(due, time - due);
-        due = (due > time ? due : time) + 100000;
+        due = (due > time ? due : time) + PROBE_PERIOD;
         struct timespec until = {due / SECOND, due % SECOND};
         clock_nanosleep(CLOCK_REALTIME, TIMER_ABSTIME, &until, 0);
     }

@@ -117,8 +117,8 @@ def queues_give_packets_their_dscp(lab):
     source = "02:00:00:00:00:01"
     switch.ofctl("add-flow", "br0", f"priority=40000,in_port=1,dl_dst={station(1)},dl_vlan=5,actions=set_queue:1,output:2")
     for kind, rates in (("linux-htb", ["other-config:max-rate=1000000000"]), ("trtcm-policer", ["other-config:cir=10000000", "other-config:cbs=100000"]), ("linux-noop", [])):
-        switch.vsctl("--", "set", "Port", "p2", "qos=@qos", "--", "--id=@qos", "create", "QoS", f"type={kind}", *rates, "queues=1=@a,2=@b", "--", "--id=@a", "create", "Queue", "dscp=46",
-                     "--", "--id=@b", "create", "Queue")
+        switch.vsctl("--", "set", "Port", "p2", "qos=@qos", "--", "--id=@qos", "create", "QoS", f"type={kind}", *rates, "queues=1=@a,2=@b", "--", "--id=@a", "create", "Queue", "dscp=46", *rates,
+                     "--", "--id=@b", "create", "Queue", "external-ids:dscp=none", *rates)
         one.send(*(packet(source, 0x29, queue) for queue in queues))
         plain = packet(source, 0x29, 1)
         one.send(plain[:12] + bytes([0x81, 0, 0, 5]) + plain[12:])

@@ -375,7 +375,11 @@ impl<F: Frame> Worker<F> {
             *in_hand = Some((index, count));
             (port.signalled, port.in_vain, port.empty_looks) = (false, 0, 0);
             rest.costly = port.costly;
+            if turn.egress.shaping.is_used() {
+                turn.egress.shaping.waited_ns = port.queue.waited_ns();
+            }
             turn.burst(state, frames);
+            turn.egress.shaping.waited_ns = 0;
             port.counters.packets.add(count as u64);
             port.counters.batches.add(1);
             mailbox.counters.packets.add(count as u64);

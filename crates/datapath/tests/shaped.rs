@@ -156,7 +156,7 @@ fn what_a_port_has_dropped_is_kept_when_its_shape_or_its_shaping_goes() {
 #[test]
 fn what_names_a_queue_gets_its_dscp_and_nothing_else_does() {
     let ip = |tos: u8| {
-        let mut bytes = frame(mac(9), mac(1), 0);
+        let mut bytes = frame(mac(9), mac(1), 0).to_vec();
         bytes.truncate(14);
         bytes[12..14].copy_from_slice(&[8, 0]);
         bytes.extend([0x45, tos, 0, 46, 0, 0, 0, 0, 64, 17, 0, 0]);
@@ -189,7 +189,7 @@ fn what_names_a_queue_gets_its_dscp_and_nothing_else_does() {
             ops.extend([Op::SetQueue(Some(queue)), Op::Output(2), Op::Output(3)]);
         }
         switch.rule(bridge, 0, 1, in_port(1), ops);
-        from.put(ip(0x29));
+        from.put(HeapFrame::new(&ip(0x29)));
         wait_until("all arrived", || to.sent() == 5 && other.sent() == 4);
         let mut arrived = to.take();
         arrived.sort();

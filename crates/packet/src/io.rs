@@ -25,6 +25,11 @@ pub trait RxQueue<F: Frame>: Send {
         self.wait_fd().is_some()
     }
 
+    /// How long the first frame of the last burst had waited to be received, in nanoseconds, where that is known; else 0.
+    fn waited_ns(&self) -> u64 {
+        0
+    }
+
     /// Called before the worker waits on `wait_fd`: asks for a wake-up (guest notifications on a vring). True when frames arrived
     /// meanwhile, so that the worker must not sleep.
     fn arm(&mut self) -> bool {

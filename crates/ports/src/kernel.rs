@@ -27,6 +27,7 @@ use ring::{Next, PacketRing};
 use std::cell::Cell;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 // linux/if_packet.h
 const PACKET_ADD_MEMBERSHIP: c_int = 1;
@@ -42,6 +43,9 @@ const TPID_DEFAULT: u16 = 0x8100;
 /// What the kernel may hold for us: a few hundred frames of 64 KiB.
 const RECEIVE_BUFFER: c_int = 8 << 20;
 const SEND_BUFFER: c_int = 4 << 20;
+
+/// No frame is taken for older than this.
+const LONGEST_WAIT_NS: u64 = 1_000_000_000;
 
 /// `struct tpacket_auxdata`.
 #[repr(C)]
@@ -174,6 +178,12 @@ fn sender(ifindex: u32) -> Result<OwnedFd, c_int> {
     Ok(fd)
 }
 
+/// Nanoseconds of the clock of the day, which the kernel stamps frames with.
+fn day_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_nanos() as u64)
+}
+
 struct KernelRx {
     socket: Arc<Descriptor>,
     ring: Option<PacketRing>,
@@ -185,6 +195,8 @@ struct KernelRx {
     malformed: u64,
     no_buffer: u64,
     missed: Cell<u64>,
+    /// When the first frame of the last burst came, in nanoseconds of the clock of the day; 0 where nobody knows.
+    first_ns: u64,
 }
 
 // SAFETY: the raw pointers in `parts` and `messages` point into the boxes beside them and are only used during a receive.
@@ -218,6 +230,7 @@ impl KernelRx {
             malformed: 0,
             no_buffer: 0,
             missed: Cell::new(0),
+            first_ns: 0,
         }
     }
 
@@ -398,6 +411,7 @@ impl RxQueue<Mbuf> for KernelRx {
             return 0;
         }
         let before = out.len();
+        self.first_ns = self.ring.as_ref().map_or(0, PacketRing::came_ns);
         if self.ring.is_some() {
             self.receive_by_ring(out);
         } else {
@@ -408,6 +422,14 @@ impl RxQueue<Mbuf> for KernelRx {
 
     fn is_costly(&self) -> bool {
         self.ring.is_none()
+    }
+
+    fn waited_ns(&self) -> u64 {
+        // Where somebody sets the clock meanwhile, the frames in the ring are taken for older or younger than they are.
+        match self.first_ns {
+            0 => 0,
+            first => day_ns().saturating_sub(first).min(LONGEST_WAIT_NS),
+        }
     }
 
     fn disarm(&mut self) {

@@ -118,6 +118,17 @@ impl PacketRing {
         unsafe { &*self.slot(number).cast::<AtomicU32>() }
     }
 
+    /// When the frame in the next slot came, in nanoseconds of the clock of the day; 0 where there is none.
+    pub(super) fn came_ns(&self) -> u64 {
+        let status = self.status(self.next).load(Ordering::Acquire);
+        if status & STATUS_USER == 0 {
+            return 0;
+        }
+        // SAFETY: the kernel has given the slot to us and leaves it alone; the header lies at its beginning, also of a frame that is in the queue.
+        let header = unsafe { self.slot(self.next).cast::<SlotHeader>().read() };
+        u64::from(header.seconds) * 1_000_000_000 + u64::from(header.nanoseconds)
+    }
+
     /// Looks at the next slot.
     pub(super) fn next(&self) -> Next<'_> {
         let status = self.status(self.next).load(Ordering::Acquire);

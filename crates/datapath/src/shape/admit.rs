@@ -1,0 +1,257 @@
+//! How frames come into a shaped port: staged during a burst, let past the shaper where they need not wait, taken in by it where they must.
+
+use super::inspect::{flow_of, len_on_the_wire};
+use super::ring::{Arrival, RING, Ring};
+use super::way::Released;
+use super::{FLOW_BITS, LONGEST_NS, PART_OF_BOUND};
+use crate::counters::{Cell, DropReason};
+use crate::forward::Egress;
+use packet::Frame;
+use packet::frame::Gso;
+use packet::io::BURST;
+use packet::segment::{SegmentError, segment};
+use qos::shaper::Shaper;
+use std::sync::Arc;
+
+impl<F: Frame> Egress<F> {
+    /// Puts a frame, which may name a queue and has passed so many patch ports, on its way to a shaped port.
+    #[inline]
+    pub fn stage(&mut self, slot: u32, frame: F, queue: Option<u32>, depth: u32, cell: &Cell) {
+        let Some(way) = self.way(slot) else {
+            // Its shaping has just ended.
+            return self.leave(slot, frame, depth, cell);
+        };
+        way.staged.frames.push(frame);
+        way.staged.wants.push((queue, depth));
+        match way.staged.frames.len() {
+            1 => self.shaping.begin(slot),
+            BURST.. => self.admit_staged(slot, cell),
+            _ => {}
+        }
+    }
+
+    /// The same for all of `frames`, which name no queue and go to a device.
+    #[inline]
+    pub fn stage_burst(&mut self, slot: u32, frames: &mut Vec<F>, cell: &Cell) {
+        match self.way(slot) {
+            Some(way) if way.staged.frames.is_empty() && !frames.is_empty() => {
+                std::mem::swap(&mut way.staged.frames, frames);
+                let count = way.staged.frames.len();
+                way.staged.wants.resize(count, (None, 0));
+                self.shaping.begin(slot);
+            }
+            _ => {
+                let frames = frames.drain(..);
+                frames.for_each(|frame| self.stage(slot, frame, None, 0, cell));
+            }
+        }
+    }
+
+    /// A frame leaves a port that is shaped, or was.
+    #[inline]
+    pub(super) fn leave(&mut self, slot: u32, frame: F, depth: u32, cell: &Cell) {
+        if self.has_device(slot) {
+            self.push(slot, frame, cell);
+        } else {
+            let released = Released { slot, depth, frame };
+            self.shaping.released.push(released);
+        }
+    }
+
+    /// Brings what this burst has sent to shaped ports on its way.
+    #[cold]
+    pub fn admit(&mut self, cell: &Cell) {
+        while let Some(slot) = self.shaping.staging.pop() {
+            self.admit_staged(slot, cell);
+        }
+        self.shaping.burst_ns = 0;
+    }
+
+    fn admit_staged(&mut self, slot: u32, cell: &Cell) {
+        let (now_ns, worker) = (self.shaping.burst_ns, self.worker());
+        let Some(way) = self.way(slot) else {
+            return;
+        };
+        if way.staged.frames.is_empty() {
+            return;
+        }
+        if !way.mine {
+            return way.hand_over(now_ns, worker, cell);
+        }
+        let shaped = Arc::clone(&way.shaped);
+        let Some(mut core) = shaped.core(cell) else {
+            // The former owner is still at it.
+            return way.hand_over(now_ns, worker, cell);
+        };
+        let before = core.shaper.dropped();
+        self.admit_ring(&shaped.ring, &mut core.shaper, cell);
+        self.admit_own(slot, &mut core.shaper, now_ns, cell);
+        let dropped = core.shaper.dropped() - before;
+        if let Some(way) = self.way(slot) {
+            way.count(DropReason::Shaped, dropped, worker, cell);
+            way.due_ns = core.shaper.next_departure_ns();
+        }
+        self.flush_port(slot, cell);
+    }
+
+    /// Takes in what others have sent.
+    pub(super) fn admit_ring(&mut self, ring: &Ring<F>, shaper: &mut Shaper<F>, cell: &Cell) {
+        let arrivals = &mut self.shaping.arrivals;
+        for _ in 0..RING / BURST {
+            if ring.is_empty() {
+                break;
+            }
+            arrivals.extend(std::iter::from_fn(|| ring.pop()).take(BURST));
+            let mut places = [0; BURST];
+            for (place, arrival) in places.iter_mut().zip(&*arrivals) {
+                *place = shaper.place_of(arrival.queue);
+                shaper.prefetch(*place);
+            }
+            for (place, arrival) in places.iter().zip(&*arrivals) {
+                shaper.prefetch_flow(*place, arrival.flow);
+            }
+            for (place, arrival) in places.iter().zip(arrivals.drain(..)) {
+                take_in(shaper, *place, arrival, cell);
+            }
+        }
+    }
+
+    /// Takes in what this worker has staged; frames that need not wait leave at once.
+    fn admit_own(&mut self, slot: u32, shaper: &mut Shaper<F>, now_ns: u64, cell: &Cell) {
+        let Some(way) = self.way(slot) else {
+            return;
+        };
+        let mut frames = std::mem::take(&mut way.staged.frames);
+        let mut wants = std::mem::take(&mut way.staged.wants);
+        let patch = way.patch;
+        let mut moving = frames.drain(..);
+        let mut wanted = wants.drain(..);
+        while !moving.as_slice().is_empty() {
+            let chunk = Chunk::new(shaper, moving.as_slice(), wanted.as_slice());
+            let mut at = 0;
+            while at < chunk.count {
+                let place = chunk.places[at];
+                let end = at + chunk.run(at);
+                let lens = chunk.lens[at..end].iter().copied();
+                let mut passed = match chunk.long >> at & 1 {
+                    0 => shaper.pass(place, lens, now_ns),
+                    _ => 0,
+                };
+                for index in at..end {
+                    let (Some(frame), Some((_, depth))) = (moving.next(), wanted.next()) else {
+                        break;
+                    };
+                    if passed > 0 {
+                        passed -= 1;
+                        match patch {
+                            false => self.push(slot, frame, cell),
+                            true => self.leave(slot, frame, depth, cell),
+                        }
+                        continue;
+                    }
+                    let flow = match chunk.flows {
+                        Some(flows) => flows[index],
+                        None => flow_of(frame.head()),
+                    };
+                    let arrival = Arrival {
+                        frame,
+                        at_ns: now_ns,
+                        queue: None,
+                        flow: flow & FLOW_BITS | depth,
+                    };
+                    take_in(shaper, place, arrival, cell);
+                }
+                at = end;
+            }
+        }
+        drop((moving, wanted));
+        if let Some(way) = self.way(slot) {
+            (way.staged.frames, way.staged.wants) = (frames, wants);
+        }
+    }
+}
+
+/// Gives a frame to the shaper, which counts what it refuses. A large TCP frame that would be in the way of others for long goes in segment by segment: then a queue that is full
+/// loses a packet and not a window, and nobody waits for 64 KiB.
+fn take_in<F: Frame>(shaper: &mut Shaper<F>, place: usize, arrival: Arrival<F>, cell: &Cell) {
+    let Arrival {
+        frame, at_ns, flow, ..
+    } = arrival;
+    let len = len_on_the_wire(&frame);
+    if !is_long(shaper, place, &frame, len) {
+        return drop(shaper.enqueue(place, frame, len, flow, at_ns));
+    }
+    let mut emit = |segment: F| {
+        let len = segment.len() as u32;
+        drop(shaper.enqueue(place, segment, len, flow, at_ns));
+    };
+    match segment(frame, &mut emit) {
+        Ok(_) => {}
+        Err(SegmentError::NoMemory { .. }) => cell.drop(DropReason::NoBuffer, 1),
+        // What is too strange to be cut is nothing that a device could send.
+        Err(_) => cell.drop(DropReason::TransmitFailed, 1),
+    }
+}
+
+/// Whether a frame is a large one of TCP and takes so long that its segments had better go one by one.
+#[inline]
+fn is_long<F: Frame>(shaper: &Shaper<F>, place: usize, frame: &F, len: u32) -> bool {
+    if !matches!(frame.offload().gso, Gso::Tcp4 | Gso::Tcp6) {
+        return false;
+    }
+    let limit_ns = shaper.promise_ns(place).map_or(LONGEST_NS, |promise| {
+        (promise / PART_OF_BOUND).min(LONGEST_NS)
+    });
+    shaper.time_ns(place, len) > limit_ns
+}
+
+/// What is to be known of staged frames before they are taken in, a burst of them at most.
+struct Chunk {
+    count: usize,
+    places: [usize; BURST],
+    lens: [u32; BURST],
+    /// Those that are to be cut, a bit each.
+    long: u64,
+    /// Their flows, where something waits in the port already, so that they will be asked for.
+    flows: Option<[u32; BURST]>,
+}
+
+impl Chunk {
+    fn new<F: Frame>(shaper: &Shaper<F>, frames: &[F], wants: &[(Option<u32>, u32)]) -> Chunk {
+        let mut chunk = Chunk {
+            count: frames.len().min(BURST),
+            places: [0; BURST],
+            lens: [0; BURST],
+            long: 0,
+            flows: None,
+        };
+        let mut last = (None, usize::MAX);
+        for (at, (frame, (queue, _))) in frames.iter().zip(wants).take(BURST).enumerate() {
+            let len = len_on_the_wire(frame);
+            if last.1 == usize::MAX || last.0 != *queue {
+                last = (*queue, shaper.place_of(*queue));
+                shaper.prefetch(last.1);
+            }
+            (chunk.places[at], chunk.lens[at]) = (last.1, len);
+            chunk.long |= u64::from(is_long(shaper, last.1, frame, len)) << at;
+        }
+        if shaper.waiting() != 0 {
+            let mut flows = [0; BURST];
+            for (at, frame) in frames.iter().take(BURST).enumerate() {
+                flows[at] = flow_of(frame.head());
+                shaper.prefetch_flow(chunk.places[at], flows[at] & FLOW_BITS);
+            }
+            chunk.flows = Some(flows);
+        }
+        chunk
+    }
+
+    /// How many frames from this one on are for the same queue, and to be cut or not as this one.
+    #[inline]
+    fn run(&self, from: usize) -> usize {
+        let same = |at: &usize| {
+            self.places[*at] == self.places[from] && (self.long >> at ^ self.long >> from) & 1 == 0
+        };
+        (from..self.count).take_while(same).count()
+    }
+}

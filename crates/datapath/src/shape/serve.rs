@@ -1,0 +1,139 @@
+//! How frames leave a shaped port: its owner lets them go once a turn, and wakes when the next falls due.
+
+use super::inspect::mark;
+use super::way::Way;
+use super::{BATCH_NS, FLOW_BITS};
+use crate::clock::monotonic_ns;
+use crate::counters::{Cell, DropReason};
+use crate::forward::Egress;
+use packet::Frame;
+use packet::io::BURST;
+use qos::shaper::Shaper;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bursts sent in a turn at most, so that a port cannot keep a worker from receiving.
+const BURSTS: usize = 8;
+/// A port that has sent for so long in a turn, in nanoseconds, goes on in the next.
+const TURN_NS: u64 = 50_000;
+/// The shortest sleep for a departure: what falls due meanwhile leaves together. Well within the slack of shapers.
+const NAP_NS: u64 = 20_000;
+
+impl<F: Frame> Egress<F> {
+    /// The owner's part of a turn: takes frames in and lets frames go, for each port that is its own.
+    #[cold]
+    pub fn serve(&mut self, cell: &Cell) {
+        let mut now_ns = 0;
+        for at in 0..self.shaping.mine.len() {
+            let slot = self.shaping.mine[at];
+            let Some(due_ns) = self.way_of(slot).and_then(Way::due_ns) else {
+                continue;
+            };
+            if now_ns == 0 {
+                now_ns = monotonic_ns();
+            }
+            if due_ns <= now_ns {
+                self.serve_port(slot, cell);
+            }
+        }
+    }
+
+    fn serve_port(&mut self, slot: u32, cell: &Cell) {
+        let Some(shaped) = self.way(slot).map(|way| Arc::clone(&way.shaped)) else {
+            return;
+        };
+        let Some(mut core) = shaped.core(cell) else {
+            return;
+        };
+        if let Some(next) = shaped.next.pop() {
+            shaped.install(&mut core, next);
+        }
+        let shaper = &mut core.shaper;
+        let before = shaper.dropped();
+        self.admit_ring(&shaped.ring, shaper, cell);
+        let begin_ns = monotonic_ns();
+        for _ in 0..BURSTS {
+            let count = self.depart(slot, shaper, &shaped.late_sent, cell);
+            if count < BURST || monotonic_ns() - begin_ns > TURN_NS {
+                break;
+            }
+        }
+        let (dropped, due) = (shaper.dropped() - before, shaper.next_departure_ns());
+        let worker = self.worker();
+        if let Some(way) = self.way(slot) {
+            way.count(DropReason::Shaped, dropped, worker, cell);
+            way.due_ns = due;
+        }
+    }
+
+    /// Sends a batch of what may leave; how many frames that were.
+    fn depart(
+        &mut self,
+        slot: u32,
+        shaper: &mut Shaper<F>,
+        late_sent: &AtomicU64,
+        cell: &Cell,
+    ) -> usize {
+        let now_ns = monotonic_ns();
+        let mut count = 0;
+        // How much longer frames may take, of those with a bound.
+        let mut left_ns = [u64::MAX; BURST];
+        let mut least_ns = u64::MAX;
+        while count < BURST
+            && let Some(mut gone) = shaper.dequeue(now_ns)
+        {
+            if let Some(promise_ns) = shaper.promise_ns(gone.queue) {
+                left_ns[count] = (promise_ns + BATCH_NS).saturating_sub(gone.waited_ns);
+                least_ns = least_ns.min(left_ns[count]);
+            }
+            if gone.mark {
+                mark(&mut gone.handle);
+            }
+            self.leave(slot, gone.handle, gone.flow & !FLOW_BITS, cell);
+            count += 1;
+        }
+        self.flush_port(slot, cell);
+        if least_ns != u64::MAX {
+            let took_ns = monotonic_ns().saturating_sub(now_ns);
+            if took_ns > least_ns {
+                let late = left_ns.iter().filter(|left| took_ns > **left).count();
+                late_sent.fetch_add(late as u64, Ordering::Relaxed);
+            }
+        }
+        count
+    }
+
+    /// A port is no longer shaped: what waits leaves at once.
+    pub fn unshape(&mut self, slot: u32, cell: &Cell) {
+        let Some(way) = self.take_way(slot) else {
+            return;
+        };
+        if way.mine
+            && let Some(mut core) = way.shaped.core(cell)
+        {
+            for (frame, flow) in core.shaper.empty() {
+                self.leave(slot, frame, flow & !FLOW_BITS, cell);
+            }
+            while let Some(arrival) = way.shaped.ring.pop() {
+                self.leave(slot, arrival.frame, arrival.flow & !FLOW_BITS, cell);
+            }
+            drop(core);
+            self.flush_port(slot, cell);
+        }
+    }
+
+    /// Nanoseconds until a port of this worker's own has something to do, at least [`NAP_NS`]; none when none will.
+    pub fn shaped_in_ns(&self) -> Option<u64> {
+        let ways = self.shaping.mine.iter();
+        let ways = ways.filter_map(|slot| self.way_of(*slot));
+        let due = ways.filter_map(Way::due_ns).min()?;
+        Some(due.saturating_sub(monotonic_ns()).max(NAP_NS))
+    }
+
+    /// Whether another worker has left something.
+    pub fn shaped_waits(&self) -> bool {
+        let ways = self.shaping.mine.iter();
+        let mut ways = ways.filter_map(|slot| self.way_of(*slot));
+        ways.any(|way| way.due_ns() == Some(0) && way.due_ns != Some(0))
+    }
+}

@@ -1,0 +1,216 @@
+//! A worker's way to shaped ports: what it has staged for them, and what it knows of those that are its own.
+
+use super::inspect::flow_of;
+use super::ring::Arrival;
+use super::{FLOW_BITS, Shaped};
+use crate::clock::monotonic_ns;
+use crate::counters::{Cell, DropReason, PortCounters};
+use crate::worker::Mailbox;
+use packet::Frame;
+use packet::io::{BURST, TxOutcome, TxQueue};
+use std::sync::Arc;
+
+/// Frames sent to a shaped port in this burst, in order.
+pub(super) struct Staged<F> {
+    pub frames: Vec<F>,
+    /// The queue that each names, and how many patch ports it has passed.
+    pub wants: Vec<(Option<u32>, u32)>,
+}
+
+/// A worker's way to a shaped port.
+pub(crate) struct Way<F: Frame> {
+    pub(super) shaped: Arc<Shaped<F>>,
+    /// The port's.
+    pub counters: Arc<PortCounters>,
+    /// Whom the port belongs to.
+    owner: Arc<Mailbox<F>>,
+    /// Whether that is the worker itself.
+    pub mine: bool,
+    /// Whether the port is a patch port.
+    pub(super) patch: bool,
+    pub(super) staged: Staged<F>,
+    /// When the next frame may leave, as the owner knows.
+    pub(super) due_ns: Option<u64>,
+}
+
+impl<F: Frame> Way<F> {
+    pub fn new(
+        shaped: Arc<Shaped<F>>,
+        counters: Arc<PortCounters>,
+        owner: Arc<Mailbox<F>>,
+        mine: bool,
+        patch: bool,
+    ) -> Way<F> {
+        Way {
+            shaped,
+            counters,
+            owner,
+            mine,
+            patch,
+            staged: Staged {
+                frames: Vec::with_capacity(BURST),
+                wants: Vec::with_capacity(BURST),
+            },
+            due_ns: Some(0),
+        }
+    }
+
+    /// Hands what is staged to the port's owner.
+    #[cold]
+    pub(super) fn hand_over(&mut self, at_ns: u64, worker: usize, cell: &Cell) {
+        let wants = self.staged.wants.drain(..);
+        let mut refused = 0;
+        for (frame, (queue, depth)) in self.staged.frames.drain(..).zip(wants) {
+            let flow = flow_of(frame.head()) & FLOW_BITS | depth;
+            let arrival = Arrival {
+                frame,
+                at_ns,
+                queue,
+                flow,
+            };
+            refused += u64::from(!self.shaped.ring.push(arrival));
+        }
+        self.count(DropReason::ShaperRingFull, refused, worker, cell);
+        self.owner.nudge();
+    }
+
+    /// Counts frames that this worker has dropped for the shaper's sake.
+    pub(super) fn count(&self, reason: DropReason, frames: u64, worker: usize, cell: &Cell) {
+        if frames != 0 {
+            cell.drop(reason, frames);
+            self.counters.of(worker).tx_policed.add(frames);
+        }
+    }
+
+    /// Throws away what waits, for when the port goes, and says how many frames that were. Every worker empties the ring, since others may have sent after the owner let go.
+    pub fn close(&mut self, cell: &Cell) -> u64 {
+        let ring = std::iter::from_fn(|| self.shaped.ring.pop()).count();
+        let core = if self.mine {
+            self.shaped.core(cell)
+        } else {
+            None
+        };
+        let waiting = core.map_or(0, |mut core| core.shaper.empty().len());
+        (ring + waiting + self.discard()) as u64
+    }
+
+    /// Throws away what is staged.
+    pub fn discard(&mut self) -> usize {
+        self.staged.wants.clear();
+        self.staged.frames.drain(..).count()
+    }
+
+    /// When the owner has something to do, in nanoseconds of its clock; 0 where it has something already.
+    pub fn due_ns(&self) -> Option<u64> {
+        if self.shaped.ring.is_empty() && self.shaped.next.is_empty() {
+            self.due_ns
+        } else {
+            Some(0)
+        }
+    }
+}
+
+/// What is behind a shaped patch port for the part of a worker that sends to devices: it never does.
+pub(crate) struct NoDevice;
+
+impl<F: Frame> TxQueue<F> for NoDevice {
+    fn send(&mut self, frames: &mut Vec<F>) -> TxOutcome {
+        TxOutcome {
+            failed: frames.drain(..).count() as u64,
+            ..TxOutcome::default()
+        }
+    }
+}
+
+/// A frame that a shaped patch port has let go.
+pub(crate) struct Released<F> {
+    pub slot: u32,
+    /// How many patch ports it has passed before this one.
+    pub depth: u32,
+    pub frame: F,
+}
+
+/// What a worker has in hand of frames for shaped ports.
+pub(crate) struct Shaping<F> {
+    /// Slots of shaped ports that belong to this worker.
+    pub(super) mine: Vec<u32>,
+    /// Slots of ports that frames are staged for.
+    pub(super) staging: Vec<u32>,
+    /// When the first of them came in this burst; 0 before.
+    pub(super) burst_ns: u64,
+    /// How long frames of this burst have waited in the queue by which they came.
+    pub waited_ns: u64,
+    /// Whether any port has been shaped.
+    used: bool,
+    /// Frames just taken from a ring.
+    pub(super) arrivals: Vec<Arrival<F>>,
+    /// What patch ports have let go.
+    pub(super) released: Vec<Released<F>>,
+}
+
+impl<F: Frame> Shaping<F> {
+    pub fn new() -> Shaping<F> {
+        Shaping {
+            mine: Vec::new(),
+            staging: Vec::new(),
+            burst_ns: 0,
+            waited_ns: 0,
+            used: false,
+            arrivals: Vec::with_capacity(BURST),
+            released: Vec::new(),
+        }
+    }
+
+    /// Whether no frame is in hand.
+    #[inline(always)]
+    pub fn is_done(&self) -> bool {
+        self.staging.is_empty()
+    }
+
+    /// Whether the owner has to look after ports.
+    #[inline(always)]
+    pub fn has_work(&self) -> bool {
+        !self.mine.is_empty() || self.has_released()
+    }
+
+    #[inline(always)]
+    pub fn has_released(&self) -> bool {
+        !self.released.is_empty()
+    }
+
+    /// Takes what patch ports have let go.
+    pub fn take_released(&mut self) -> Vec<Released<F>> {
+        std::mem::take(&mut self.released)
+    }
+
+    /// Whether there may be shaped ports.
+    #[inline(always)]
+    pub fn is_used(&self) -> bool {
+        self.used
+    }
+
+    /// A port belongs to this worker, or no longer.
+    pub fn own(&mut self, slot: u32, mine: bool) {
+        self.used = true;
+        self.mine.retain(|other| *other != slot);
+        if mine {
+            self.mine.push(slot);
+        }
+    }
+
+    /// Frames are staged for a port from now on.
+    #[inline]
+    pub(super) fn begin(&mut self, slot: u32) {
+        if self.burst_ns == 0 {
+            self.burst_ns = monotonic_ns().saturating_sub(self.waited_ns).max(1);
+        }
+        self.staging.push(slot);
+    }
+
+    /// Throws away what is in hand, and says how many frames that were.
+    pub fn discard(&mut self) -> usize {
+        self.staging.clear();
+        (self.burst_ns, self.waited_ns) = (0, 0);
+        self.arrivals.drain(..).count() + self.released.drain(..).count()
+    }
+}
