@@ -68,7 +68,7 @@ async fn fill_free_memory(begin: usize) {
                 libc::MADV_POPULATE_WRITE,
             )
         };
-        if done != 0 {
+        if done != 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL) {
             // Before Linux 5.14 there is no such thing.
             return;
         }
