@@ -1,10 +1,12 @@
 //! Matches, actions and rules read from text, in the words of `ovs-ofctl`: what [`crate::format`] writes, and what people type.
 //!
 //! [`matching`] reads the left side of a rule, [`packet`] the fields of one packet (exact, with prerequisites before what needs them),
-//! [`actions`] and [`instructions`] the right side, [`flow`] a whole rule. An error says in Open vSwitch's words what is wrong, and quotes it.
+//! [`actions`] and [`instructions`] the right side, [`flow`] a whole rule, [`group`] and [`meter`] what rules refer to. An error says in Open vSwitch's words what is wrong, and quotes it.
 
 mod actions;
+mod group;
 mod matching;
+mod meter;
 mod nicira;
 mod rule;
 mod values;
@@ -13,7 +15,9 @@ use crate::port::{self, PortNo};
 use packet::Field;
 
 pub use self::actions::{actions, instructions};
+pub use self::group::group;
 pub use self::matching::{matching, packet};
+pub use self::meter::meter;
 pub use self::rule::flow;
 pub use self::values::{ct_state, ethernet, number};
 
