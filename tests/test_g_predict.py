@@ -90,6 +90,44 @@ def traffic_from_rules_meets_them(lab):
     check(abs(stages - prediction["cycles"]["median"]) < 1, stages, prediction["cycles"])
 
 
+FIGURES = re.compile(r"^([0-9.]+) (cycles per packet|Mpps on one core) \(", re.M)
+
+
+@test(timeout=60)
+def the_daemon_says_the_same_of_its_rules(lab):
+    """`sluice/predict` and `sluice predict` of what dump-flows, dump-groups and dump-meters print: the same tables, lookups, paths and stages; the figure goes to the database."""
+    command = sluice(lab)
+    switch = lab.switch()
+    switch.bridge("br0", "fail_mode=secure", "protocols=[OpenFlow10,OpenFlow13,OpenFlow15]")
+    text = [rule.replace("uplink", "1") for rule in RULES.splitlines()] + ["table=0,priority=5,udp,actions=meter:4,group:3"]
+    switch.ofctl("-OOpenFlow13", "add-meter", "br0", "meter=4,pktps,bands=type=drop,rate=1000000")
+    switch.ofctl("-OOpenFlow15", "add-group", "br0", "group_id=3,type=select,bucket=actions=output:2,bucket=weight:2,actions=output:3")
+    for rule in text:
+        if rule and not rule.startswith("#"):
+            switch.ofctl("-OOpenFlow13", "add-flow", "br0", rule.removeprefix("add "))
+    files = {}
+    for what, version in (("flows", 13), ("groups", 15), ("meters", 13)):
+        files[what] = os.path.join(lab.directory, what)
+        with open(files[what], "w", encoding="ascii") as file:
+            file.write(switch.ofctl(f"-OOpenFlow{version}", f"dump-{what}", "br0"))
+    traffic = "udp,in_port=2,flows=500"
+    options = [word for what, path in files.items() for word in (f"--{what}", path)]
+    for given in ([], [traffic]):
+        asked = switch.appctl("sluice/predict", "br0", *given)
+        told = run([command, "predict", *options, *[word for text in given for word in ("--traffic", text)], "--rounds", "5", "--sluiced", lab.switchd[0]], seconds=50).stdout
+        equal(counts(asked), counts(told), f"lookups and paths of {given or 'packets made from the rules'}")
+        check(counts(asked), asked)
+        figures = {unit: float(value) for value, unit in FIGURES.findall(asked)}
+        check(len(figures) == 2 and min(figures.values()) > 0, figures, asked)
+    wait_for("the figure is in the database", lambda: abs(float(switch.get("Bridge", "br0", "status").get("sluice_mpps", 0)) - figures["Mpps on one core"]) < 0.06, 20)
+
+
+def counts(text):
+    """The lines of a prediction that are counted and not measured."""
+    lines = text.partition("A packet is looked up")[2].partition("\nstage ")[0].splitlines()
+    return [line.split() for line in lines if line]
+
+
 @test(timeout=60)
 def mistakes_are_named(lab):
     """Files, lines, ports, traffic."""
@@ -104,7 +142,7 @@ def mistakes_are_named(lab):
     equal(refused("priority=1\n"), "sluice: -:1: must specify an action", "no action")
     equal(refused(drop + "delete ip\n"), "sluice: -:2: delete: only rules to add can be predicted", "another command")
     check("-:1: " in refused("in_port=nowhere,actions=drop\n"), "an unknown port's name")
-    equal(refused("actions=group:7\n"), "sluice: -:1: OFPBAC_BAD_OUT_GROUP", "a group that there is not")
+    equal(refused("actions=group:7\n"), "sluice: -:1: OFPBAC_BAD_OUT_GROUP (--groups takes a file of groups)", "a group that there is not")
     equal(refused("table=1,actions=drop\n"), "sluice: table 0 has no rules: no packet would meet any", "nothing to meet")
     equal(refused(drop, "--ports", "a=1,b=1"), "sluice: --ports b=1: port 1 is named twice", "ports")
     equal(refused(drop, "--in-port", "nowhere"), "sluice: --in-port nowhere: no such port", "port in")

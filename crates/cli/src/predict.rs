@@ -10,8 +10,9 @@ mod units;
 
 use crate::up::daemon_path;
 use ::predict::Effort;
-use ::predict::ports::{Helper, Memory, PortCost};
+use ::predict::ports::{Helper, Memory, PortCost, Shares};
 use ::predict::rules::Rules;
+use ::predict::trace::Trace;
 use ::predict::traffic::Traffic;
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, Subcommand};
@@ -21,8 +22,6 @@ use std::path::{Path, PathBuf};
 
 /// Largest file of rules that is read, in bytes.
 const RULES_MAX: u64 = 1 << 30;
-/// Most frames that are made from rules.
-const FROM_RULES: usize = 65_536;
 
 /// Which rules, ports and packets.
 #[derive(Args)]
@@ -34,6 +33,12 @@ pub struct PredictOptions {
     /// Rules as `ovs-ofctl add-flows` reads them, one a line; - for standard input
     #[arg(long, value_name = "FILE", required = true)]
     pub flows: Option<PathBuf>,
+    /// Groups that the rules use, as `ovs-ofctl add-groups` reads them
+    #[arg(long, value_name = "FILE")]
+    pub groups: Option<PathBuf>,
+    /// Meters that the rules use, as `ovs-ofctl add-meter` takes them, one a line
+    #[arg(long, value_name = "FILE")]
+    pub meters: Option<PathBuf>,
     /// Ports that have names or are not DPDK devices: NAME=NUMBER, NUMBER:KIND or NAME=NUMBER:KIND, separated by commas; KIND is dpdk or memory
     #[arg(long, value_name = "PORTS", default_value = "")]
     pub ports: String,
@@ -95,7 +100,14 @@ fn rules(options: &PredictOptions) -> Result<()> {
         .filter(|port| (1..0xffff_ff00).contains(port))
         .with_context(|| format!("--in-port {}: no such port", options.in_port))?;
     let file = flows.display().to_string();
-    let rules = Rules::read(&file, &text(flows)?, &names)?;
+    let groups = optional(options.groups.as_deref())?;
+    let meters = optional(options.meters.as_deref())?;
+    let rules = Rules::read_all(
+        (&file, &text(flows)?),
+        named(&groups),
+        named(&meters),
+        &names,
+    )?;
     let traffic = traffic(options, &rules, in_port, &names)?;
     let cpu = processor(options.cpu)?;
     let effort = Effort {
@@ -106,7 +118,10 @@ fn rules(options: &PredictOptions) -> Result<()> {
     let prepared = ::predict::trace::trace(&rules, &traffic)?;
     let kinds = ports.kinds(&traffic, &prepared);
     let dpdk = match kinds.dpdk() {
-        true => measure_ports(options, &traffic, effort)?,
+        true => {
+            let whole = (kinds.shares() == Shares::ALL).then_some((&rules, &prepared));
+            measure_ports(options, &traffic, whole, effort)?
+        }
         false => PortCost::default(),
     };
     let cost = (&dpdk, kinds.shares());
@@ -123,6 +138,17 @@ fn rules(options: &PredictOptions) -> Result<()> {
         false => print!("{}", shown.text(&prediction)),
     }
     Ok(())
+}
+
+/// A file's name and text, where there is one.
+fn optional(path: Option<&Path>) -> Result<Option<(String, String)>> {
+    path.map(|path| Ok((path.display().to_string(), text(path)?)))
+        .transpose()
+}
+
+fn named(file: &Option<(String, String)>) -> Option<(&str, &str)> {
+    file.as_ref()
+        .map(|(name, text)| (name.as_str(), text.as_str()))
 }
 
 fn text(path: &Path) -> Result<String> {
@@ -152,7 +178,7 @@ fn traffic(
     names: &dyn Fn(&str) -> Option<u32>,
 ) -> Result<Traffic> {
     let Some(asked) = &options.traffic else {
-        return Ok(Traffic::of_rules(rules, in_port, FROM_RULES)?);
+        return Ok(Traffic::of_rules(rules, in_port)?);
     };
     if Path::new(asked).is_file() {
         let bytes = std::fs::read(asked).with_context(|| asked.clone())?;
@@ -184,7 +210,12 @@ fn processor(asked: Option<usize>) -> Result<usize> {
 }
 
 /// Has the daemon's helper measure DPDK's devices with this traffic.
-fn measure_ports(options: &PredictOptions, traffic: &Traffic, effort: Effort) -> Result<PortCost> {
+fn measure_ports(
+    options: &PredictOptions,
+    traffic: &Traffic,
+    whole: Option<(&Rules, &Trace)>,
+    effort: Effort,
+) -> Result<PortCost> {
     let directory = tempfile::tempdir().context("cannot make a directory for the traffic")?;
     let program = daemon_path(options.sluiced.as_ref());
     let helper = Helper {
@@ -192,5 +223,5 @@ fn measure_ports(options: &PredictOptions, traffic: &Traffic, effort: Effort) ->
         memory: Memory::Huge,
         capture: &directory.path().join("traffic.pcap"),
     };
-    Ok(helper.measure(traffic, effort)?)
+    Ok(helper.measure(traffic, whole, effort)?)
 }

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// Packets of a round at least.
-pub const ROUND_MIN: usize = 8192;
+pub const ROUND_MIN: usize = 65_536;
 /// Sizes of batches by which sending is told apart into calls and packets.
 const BATCHES: (usize, usize) = (BURST, 4);
 

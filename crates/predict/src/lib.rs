@@ -6,7 +6,8 @@
 //!   notes its lookups, the cache lines these read and the ports it leaves by. These figures are exact.
 //! * What that takes on this processor: [`engine`] has a real worker walk the traffic in bursts, over ports that are memory laid out as DPDK's buffers are, once under the
 //!   rules and once under a reference. [`stages`] times the parser and each table's lookups alone, to say where the cycles go.
-//! * What real ports cost: [`ports`], measured under the reference alone, by whoever can open ports.
+//! * What real ports cost: [`ports`], measured under the reference alone, by whoever can open ports. Where all packets come and leave by such ports, the rules themselves are
+//!   carried out over them, too, and that is the sum: waiting for a packet, for its rule and for its counter overlap in ways that parts do not tell.
 //!
 //! [`predict`] puts them together. The parts are medians of many short rounds; how much the rounds differ makes the interval around the sum.
 
@@ -95,24 +96,34 @@ pub fn predict(
     let parts = stages::measure(rules, traffic, &trace, effort)?;
     let engine = engine::measure(rules, traffic, &trace, reference, effort)?;
     let hz = datapath::clock::cycles_per_second();
-    let receive = ports.receiving(reference, &engine).times(shares.received);
     let send = ports
         .send(engine.rules.sent, engine.rules.batch)
         .times(shares.sent);
     let own = engine.without_ports(&engine.rules).at_least(0.0);
-    let work = receive
-        .plus(Spread::exact(send.median))
-        .plus(own)
-        .at_least(1.0);
+    let (receive, work) = match ports.whole {
+        // All of it together, as it is: what the parts leave is the waiting for frames.
+        Some(whole) if shares == Shares::ALL => {
+            let left = whole.median - send.median - own.median;
+            (Spread::exact(left.max(0.0)), whole.at_least(1.0))
+        }
+        _ => {
+            let receive = ports.receiving(reference, &engine).times(shares.received);
+            let sum = receive.plus(Spread::exact(send.median)).plus(own);
+            (receive, sum.at_least(1.0))
+        }
+    };
     // Of each interval a part goes to looking at a kernel interface that has nothing.
     let interval = datapath::IDLE_LOOKS.as_secs_f64() * hz as f64;
     let cycles = work.times(1.0 / (1.0 - (ports.look.median / interval).clamp(0.0, 0.9)));
+    // Where the parts alone take longer than all of it together, they are parts of what it takes together.
+    let sum = receive.median + own.median + send.median;
+    let fit = (work.median / sum.max(1.0)).min(1.0);
     Ok(Prediction {
         stages: divided(
-            receive.median,
+            receive.median * fit,
             &parts,
-            own.median,
-            send.median,
+            own.median * fit,
+            send.median * fit,
             cycles.median,
         ),
         trace,

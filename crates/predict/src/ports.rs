@@ -4,14 +4,16 @@
 //! a worker's turn under a [`Reference`] when sending and the reference's own work are taken off: so it holds the waiting for packets that are not in the cache yet.
 
 use crate::engine::{EngineCost, Reference};
+use crate::rules::Rules;
 use crate::spread::Spread;
+use crate::trace::Trace;
 use crate::traffic::Traffic;
 use crate::{Effort, Error};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The option of the daemon by which it measures ports: `--calibrate-ports CAPTURE MEMORY CPU ROUNDS`.
+/// The option of the daemon by which it measures ports: `--calibrate-ports CAPTURE MEMORY CPU ROUNDS [RULES PLAN]`.
 pub const OPTION: &str = "--calibrate-ports";
 
 /// Where the buffers of measured ports lie.
@@ -50,22 +52,108 @@ pub struct Helper<'a> {
     pub capture: &'a Path,
 }
 
+/// What a worker in the other process is to do with ports: receive by some, so many packets each, and send by others.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Plan {
+    /// Ports and their packets, in the order in which these stand in the capture.
+    pub inward: Vec<(u32, usize)>,
+    /// Ports that packets leave by, and by which none come in.
+    pub outward: Vec<u32>,
+}
+
+impl Plan {
+    /// Most devices of a plan, two for a port that packets come in by: a process has 32.
+    const DEVICES_MAX: usize = 28;
+
+    /// For this traffic; None where it takes more ports than there can be.
+    pub fn of(traffic: &Traffic, trace: &Trace) -> Option<Plan> {
+        let inward: Vec<(u32, usize)> = traffic
+            .in_ports()
+            .into_iter()
+            .map(|port| {
+                let own = traffic.arrivals.iter().filter(|a| a.in_port == port);
+                (port, own.count())
+            })
+            .collect();
+        let outward: Vec<u32> = trace
+            .out_ports
+            .keys()
+            .copied()
+            .filter(|port| inward.iter().all(|(inward, _)| inward != port))
+            .collect();
+        let plan = Plan { inward, outward };
+        (2 * plan.inward.len() + plan.outward.len() <= Plan::DEVICES_MAX).then_some(plan)
+    }
+
+    /// As one argument: `1:4096,5:100/2,3`.
+    pub fn to_text(&self) -> String {
+        let inward: Vec<String> = self
+            .inward
+            .iter()
+            .map(|(port, packets)| format!("{port}:{packets}"))
+            .collect();
+        let outward: Vec<String> = self.outward.iter().map(u32::to_string).collect();
+        format!("{}/{}", inward.join(","), outward.join(","))
+    }
+
+    /// Reads that.
+    pub fn of_text(text: &str) -> Option<Plan> {
+        let (inward, outward) = text.split_once('/')?;
+        let inward = inward.split(',').map(|item| {
+            let (port, packets) = item.split_once(':')?;
+            Some((port.parse().ok()?, packets.parse().ok()?))
+        });
+        let outward = outward
+            .split(',')
+            .filter(|item| !item.is_empty())
+            .map(|item| item.parse().ok());
+        Some(Plan {
+            inward: inward.collect::<Option<_>>()?,
+            outward: outward.collect::<Option<_>>()?,
+        })
+    }
+}
+
 impl Helper<'_> {
-    /// Measures DPDK's devices with this traffic.
-    pub fn measure(&self, traffic: &Traffic, effort: Effort) -> Result<PortCost, Error> {
-        let capture = self.capture.display();
-        std::fs::write(self.capture, traffic.to_capture())
-            .map_err(|error| Error::new(format!("cannot write {capture}: {error}")))?;
+    /// Measures DPDK's devices with this traffic: under the simplest rules, and under the rules themselves where `rules` names them with what packets do, and that is possible.
+    pub fn measure(
+        &self,
+        traffic: &Traffic,
+        rules: Option<(&Rules, &Trace)>,
+        effort: Effort,
+    ) -> Result<PortCost, Error> {
+        // A directory that is private goes with all that is in it; elsewhere nothing should be left.
+        struct Remove<'p>(Vec<std::borrow::Cow<'p, Path>>);
+        impl Drop for Remove<'_> {
+            fn drop(&mut self) {
+                for path in &self.0 {
+                    let _ = std::fs::remove_file(path);
+                }
+            }
+        }
+        let write = |path: &Path, bytes: Vec<u8>| {
+            std::fs::write(path, bytes)
+                .map_err(|error| Error::new(format!("cannot write {}: {error}", path.display())))
+        };
+        let mut files = Remove(vec![self.capture.into()]);
+        write(self.capture, traffic.to_capture())?;
         let program = self.program.display();
-        let output = Command::new(self.program)
+        let mut command = Command::new(self.program);
+        command
             .arg(OPTION)
             .arg(self.capture)
             .arg(self.memory.name())
-            .args([effort.cpu.unwrap_or(0), effort.rounds].map(|number| number.to_string()))
-            .stdin(Stdio::null())
-            .output();
-        // A directory that is private goes with all that is in it; elsewhere nothing should be left.
-        let _ = std::fs::remove_file(self.capture);
+            .args([effort.cpu.unwrap_or(0), effort.rounds].map(|number| number.to_string()));
+        let whole = rules
+            .and_then(|(rules, trace)| Some((rules.to_messages()?, Plan::of(traffic, trace)?)));
+        if let Some((messages, plan)) = whole {
+            let path = self.capture.with_extension("rules");
+            files.0.push(path.clone().into());
+            write(&path, messages)?;
+            command.arg(path).arg(plan.to_text());
+        }
+        let output = command.stdin(Stdio::null()).output();
+        drop(files);
         let output = output.map_err(|error| {
             Error::new(format!("cannot run {program} to measure ports: {error}"))
         })?;
@@ -97,6 +185,9 @@ pub struct PortCost {
     pub untouched: Spread,
     /// The same under [`Reference::Touched`].
     pub touched: Spread,
+    /// A packet's share of a worker's turn under the rules themselves, over these ports; None where that was not measured.
+    #[serde(default)]
+    pub whole: Option<Spread>,
     /// A look at a kernel interface that has nothing, as a bridge's own port mostly is.
     pub look: Spread,
     /// What there is to say about it, such as that there were no huge pages.
@@ -111,6 +202,14 @@ pub struct Shares {
     pub received: f64,
     /// Of packets sent.
     pub sent: f64,
+}
+
+impl Shares {
+    /// All packets come in by, and leave by, such ports.
+    pub const ALL: Shares = Shares {
+        received: 1.0,
+        sent: 1.0,
+    };
 }
 
 impl PortCost {
@@ -178,6 +277,24 @@ mod tests {
         assert!((cost.send_packet.median - 10.0).abs() < 1e-9);
         let send = cost.send(2.0, 16.0).median;
         assert!((send - 25.0).abs() < 1e-9, "{send}");
+    }
+
+    #[test]
+    fn a_plan_comes_back() {
+        let plan = Plan {
+            inward: vec![(1, 4096), (7, 1)],
+            outward: vec![2, 0xffff_fffe],
+        };
+        assert_eq!(plan.to_text(), "1:4096,7:1/2,4294967294");
+        assert_eq!(Plan::of_text(&plan.to_text()), Some(plan));
+        let silent = Plan {
+            inward: vec![(1, 1)],
+            outward: Vec::new(),
+        };
+        assert_eq!(Plan::of_text("1:1/"), Some(silent));
+        for wrong in ["", "1:1", "/2", "1/2", "1:1/x"] {
+            assert_eq!(Plan::of_text(wrong), None, "{wrong}");
+        }
     }
 
     #[test]

@@ -1,10 +1,14 @@
 //! A file of rules, compiled as the daemon compiles them.
 
 use crate::Error;
-use openflow::Version;
 use openflow::action::{Action, Instruction};
+use openflow::error::Error as Refused;
 use openflow::flow::{FlowMod, FlowModCommand};
+use openflow::group::{self, GroupCommand, GroupDescription, GroupMod};
+use openflow::message::{FlowModForm, Message};
+use openflow::meter::{self, MeterCommand, MeterConfig, MeterMod};
 use openflow::parse::{self, PortNames};
+use openflow::{DecodeOptions, Version};
 use pipeline::{Clock, Options, Pipeline};
 use program::Program;
 use program::table::Bridge;
@@ -12,6 +16,8 @@ use std::sync::Arc;
 
 /// A moment for rules that have none: nothing expires while they are looked at.
 const NOW: u64 = 1;
+/// The version in which rules go to another process: it can say all that the others can.
+const VERSION: Version = Version::V1_5;
 /// Lines of a file longer than this are refused.
 const LINE_MAX: usize = 1 << 20;
 
@@ -28,35 +34,124 @@ pub struct Rules {
 impl Rules {
     /// Reads what `ovs-ofctl add-flows` reads: a rule a line, `#` begins a comment, `add` may stand in front. Errors name file and line.
     pub fn read(file: &str, text: &str, names: PortNames<'_>) -> Result<Rules, Error> {
+        Rules::read_all((file, text), None, None, names)
+    }
+
+    /// Reads rules and what they refer to, as `ovs-ofctl add-groups` and `add-meter` take it; each file by its name and text.
+    pub fn read_all(
+        (file, text): (&str, &str),
+        groups: Option<(&str, &str)>,
+        meters: Option<(&str, &str)>,
+        names: PortNames<'_>,
+    ) -> Result<Rules, Error> {
         let mut rules = Rules::empty();
-        for (number, line) in text.lines().enumerate() {
-            let line = line.split('#').next().unwrap_or_default().trim();
-            if line.is_empty() {
-                continue;
-            }
-            let place = |error: &dyn std::fmt::Display| {
-                Error::new(format!("{file}:{}: {error}", number + 1))
-            };
-            if line.len() > LINE_MAX {
-                return Err(place(&"line too long"));
-            }
-            let flow = parse::flow(added(line).map_err(|error| place(&error))?, names)
-                .map_err(|error| place(&error))?;
-            rules.add(flow).map_err(|error| place(&error))?;
+        // A bucket may send packets through a meter, and a rule to a group.
+        if let Some((file, text)) = meters {
+            // `dump-meters` puts each band on a line of its own.
+            let text = text.replace("\ntype=", " type=");
+            each_line(file, &text, |line| {
+                let meter = parse::meter(line).map_err(|error| error.to_string())?;
+                rules.add_meter(&meter).map_err(|error| error.to_string())
+            })?;
         }
+        if let Some((file, text)) = groups {
+            each_line(file, text, |line| {
+                let group = parse::group(line, names).map_err(|error| error.to_string())?;
+                rules.add_group(&group).map_err(|error| error.to_string())
+            })?;
+        }
+        each_line(file, text, |line| {
+            let flow = parse::flow(line, names).map_err(|error| error.to_string())?;
+            rules.add(flow).map_err(|error| match error {
+                Refused::BadOutGroup if groups.is_none() => {
+                    format!("{error} (--groups takes a file of groups)")
+                }
+                Refused::UnknownMeter if meters.is_none() => {
+                    format!("{error} (--meters takes a file of meters)")
+                }
+                error => error.to_string(),
+            })
+        })?;
         rules.publish();
         Ok(rules)
     }
 
-    /// Compiles rules that are known already. Those that cannot be compiled are left out; their number comes back.
-    pub fn of(flows: impl IntoIterator<Item = FlowMod>) -> (Rules, usize) {
+    /// Compiles rules that are known already, with the groups and meters that they use. Those that cannot be compiled are left out; their number comes back.
+    pub fn of(
+        flows: impl IntoIterator<Item = FlowMod>,
+        groups: &[GroupDescription],
+        meters: &[MeterConfig],
+    ) -> (Rules, usize) {
         let mut rules = Rules::empty();
-        let refused = flows
+        let mut refused = 0;
+        for meter in meters {
+            let command = MeterCommand::Add;
+            let config = meter.clone();
+            refused += usize::from(rules.add_meter(&MeterMod { command, config }).is_err());
+        }
+        for group in groups {
+            refused += usize::from(rules.add_group(&adding(group)).is_err());
+        }
+        refused += flows
             .into_iter()
             .filter_map(|flow| rules.add(flow).err())
             .count();
         rules.publish();
         (rules, refused)
+    }
+
+    /// The rules with their groups and meters as OpenFlow messages, for another process to compile. None where one has no form that other processes understand.
+    pub fn to_messages(&self) -> Option<Vec<u8>> {
+        let meters = self.pipeline.meter_configs(meter::ALL).ok()?;
+        let meters = meters.into_iter().map(|config| {
+            Message::MeterMod(MeterMod {
+                command: MeterCommand::Add,
+                config,
+            })
+        });
+        let groups = self.pipeline.group_descriptions(group::ALL);
+        let groups = groups.iter().map(|group| Message::GroupMod(adding(group)));
+        let flows = self.flows.iter().map(|flow| Message::FlowMod {
+            change: flow.clone(),
+            form: FlowModForm::default(),
+        });
+        let mut bytes = Vec::new();
+        for message in meters.chain(groups).chain(flows) {
+            let encoded = openflow::encode(VERSION, 0, &message);
+            if openflow::header::frame_length(&encoded).ok() != Some(encoded.len()) {
+                return None;
+            }
+            bytes.extend(encoded);
+        }
+        Some(bytes)
+    }
+
+    /// Compiles what [`Rules::to_messages`] wrote.
+    pub fn of_messages(mut bytes: &[u8]) -> Result<Rules, Error> {
+        let mut rules = Rules::empty();
+        let options = DecodeOptions {
+            version: Some(VERSION),
+            ..DecodeOptions::default()
+        };
+        while !bytes.is_empty() {
+            let wrong = |error: &dyn std::fmt::Display| Error::new(error.to_string());
+            let length = openflow::header::frame_length(bytes).map_err(|error| wrong(&error))?;
+            let (message, rest) = bytes
+                .split_at_checked(length)
+                .ok_or_else(|| Error::new("the last message is cut off"))?;
+            let (_, message) =
+                openflow::decode(message, &options).map_err(|error| wrong(&error))?;
+            match message {
+                Message::FlowMod { change, .. } => rules.add(change),
+                Message::GroupMod(change) => rules.add_group(&change),
+                Message::MeterMod(change) => rules.add_meter(&change),
+                _ => Ok(()),
+            }
+            .map_err(|error| wrong(&error))?;
+            bytes = rest;
+        }
+        rules.publish();
+        Ok(rules)
     }
 
     fn empty() -> Rules {
@@ -69,12 +164,24 @@ impl Rules {
         }
     }
 
-    fn add(&mut self, flow: FlowMod) -> Result<(), openflow::error::Error> {
+    fn add(&mut self, flow: FlowMod) -> Result<(), Refused> {
         // In the words of 1.0 a rule may name what later versions want prerequisites for; the rest is the same in all.
         let version = Version::V1_0;
         self.pipeline
             .flow_mod(&flow, version, Clock::from_ms(NOW))?;
         self.flows.push(flow);
+        Ok(())
+    }
+
+    fn add_group(&mut self, change: &GroupMod) -> Result<(), Refused> {
+        // Buckets may have all that any version has.
+        self.pipeline
+            .group_mod(change, Version::V1_5, Clock::from_ms(NOW))?;
+        Ok(())
+    }
+
+    fn add_meter(&mut self, change: &MeterMod) -> Result<(), Refused> {
+        self.pipeline.meter_mod(change, Clock::from_ms(NOW))?;
         Ok(())
     }
 
@@ -90,6 +197,45 @@ impl Rules {
     pub fn bridge(&self) -> &Arc<Bridge> {
         self.pipeline.tables()
     }
+}
+
+/// The message that makes such a group.
+fn adding(group: &GroupDescription) -> GroupMod {
+    GroupMod {
+        command: GroupCommand::Add,
+        kind: group.kind,
+        group: group.group,
+        command_bucket: group::BUCKET_ALL,
+        buckets: group.buckets.clone(),
+        selection: group.selection.clone(),
+    }
+}
+
+/// Reads a file line by line, without comments and commands and without what `ovs-ofctl` prints in front of a list. Errors name file and line.
+fn each_line(
+    file: &str,
+    text: &str,
+    mut read: impl FnMut(&str) -> Result<(), String>,
+) -> Result<(), Error> {
+    for (number, line) in text.lines().enumerate() {
+        let line = line.split('#').next().unwrap_or_default().trim();
+        if line.is_empty() || is_heading(line) {
+            continue;
+        }
+        let read = match line.len() > LINE_MAX {
+            true => Err("line too long".to_owned()),
+            false => added(line)
+                .map_err(|error| error.to_string())
+                .and_then(&mut read),
+        };
+        read.map_err(|error| Error::new(format!("{file}:{}: {error}", number + 1)))?;
+    }
+    Ok(())
+}
+
+/// Whether this is what `dump-flows` and the like begin with: `NXST_FLOW reply (xid=0x4):`.
+fn is_heading(line: &str) -> bool {
+    line.ends_with(':') && line.contains(" reply (") && line.contains("(xid=0x")
 }
 
 /// A line without the command in front of it, which must be `add`.

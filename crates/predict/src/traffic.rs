@@ -23,8 +23,8 @@ pub const FRAME_MAX: usize = 1518;
 pub const FRAMES_MAX: usize = 200_000;
 /// Fewest frames that are made.
 const FRAMES_MIN: usize = 4096;
-/// Frames made from rules at most.
-const FROM_RULES_MAX: usize = 65_536;
+/// Frames made from rules at most: as many as a port replays where there are no huge pages.
+pub const FROM_RULES_MAX: usize = 16_384;
 /// Tables that a made packet is led through.
 const DEPTH: usize = 64;
 /// Rules of a table that are tried for one that agrees with a packet.
@@ -60,9 +60,11 @@ impl Traffic {
         Traffic { arrivals }.checked(name)
     }
 
-    /// The same frames as a capture file.
+    /// The same frames as a capture file, those of one port after those of another.
     pub fn to_capture(&self) -> Vec<u8> {
-        capture::file(self.arrivals.iter().map(|arrival| &arrival.bytes[..]))
+        let mut arrivals: Vec<&Arrival> = self.arrivals.iter().collect();
+        arrivals.sort_by_key(|arrival| arrival.in_port);
+        capture::file(arrivals.into_iter().map(|arrival| &arrival.bytes[..]))
     }
 
     /// Makes what a description says.
@@ -95,8 +97,8 @@ impl Traffic {
         Traffic { arrivals }.checked(text)
     }
 
-    /// Makes packets for the rules, up to `most`; those that say no ingress port come in by `in_port`.
-    pub fn of_rules(rules: &Rules, in_port: u32, most: usize) -> Result<Traffic, Error> {
+    /// Makes packets for the rules; those that say no ingress port come in by `in_port`.
+    pub fn of_rules(rules: &Rules, in_port: u32) -> Result<Traffic, Error> {
         let mut tables: BTreeMap<u8, Vec<&FlowMod>> = BTreeMap::new();
         for flow in &rules.flows {
             tables.entry(flow.table).or_default().push(flow);
@@ -105,8 +107,7 @@ impl Traffic {
             Error::new("table 0 has no rules: no packet would meet any".to_owned())
         })?;
         let mut random = Random::new(7);
-        let most = most.clamp(1, FROM_RULES_MAX);
-        let count = (first.len() * 4).clamp(FRAMES_MIN.min(most), most);
+        let count = (first.len() * 4).clamp(FRAMES_MIN, FROM_RULES_MAX);
         let mut arrivals: Vec<Arrival> = (0..count)
             .map(|index| {
                 // Where there are more rules than packets, rules from all over the table.

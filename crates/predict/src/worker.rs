@@ -10,14 +10,19 @@ use datapath::clock::{Clock, cycles};
 use datapath::{Allocate, Datapath, MakeTx, Options, PortKind, PortSettings, PortSpec, ThreadInit};
 use packet::Frame;
 use packet::io::{QueueDrops, RxQueue, TxOutcome, TxQueue};
+use program::walk::JUDGED;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// Rounds to warm up, which do not count.
+/// Rounds that do not count, once a worker has made up its mind whether to remember walks.
 pub(crate) const WARM: usize = 2;
 /// How long a measurement may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+/// How long it goes on where it has some rounds, but not all.
+const ENOUGH: Duration = Duration::from_secs(3);
+/// Rounds that will do then.
+const SOME: usize = 7;
 /// A turn that takes longer was interrupted: it does not count, in cycles.
 const INTERRUPTED: u64 = 200_000;
 
@@ -93,7 +98,11 @@ pub fn run<F: Frame + 'static>(
     }
     datapath.set_workers(&[effort.cpu]).map_err(failed)?;
     let end = Instant::now() + PATIENCE;
+    let enough = Instant::now() + ENOUGH;
     while !recorder.is_done() && Instant::now() < end {
+        if Instant::now() > enough && recorder.rounds().len() >= WARM + SOME {
+            break;
+        }
         std::thread::sleep(Duration::from_millis(2));
         // As the daemon does now and then: frees what has been replaced, takes packet-ins away.
         datapath.run();
@@ -115,20 +124,22 @@ struct Recorder {
     round: u64,
     /// Rounds wanted.
     wanted: usize,
-    now: Mutex<Now>,
+    now: Now,
+    rounds: Mutex<Vec<f64>>,
     done: AtomicBool,
+    begun: Instant,
     received: AtomicU64,
     sent: AtomicU64,
     batches: AtomicU64,
 }
 
+/// Where the round stands; written by the worker alone, and by plain stores, since what they cost is measured with the rest.
 #[derive(Default)]
 struct Now {
-    last: u64,
-    packets: u64,
-    spent: u64,
-    in_hand: u64,
-    rounds: Vec<f64>,
+    last: AtomicU64,
+    packets: AtomicU64,
+    spent: AtomicU64,
+    in_hand: AtomicU64,
 }
 
 /// Adds to a count that has one writer.
@@ -142,8 +153,10 @@ impl Recorder {
         Recorder {
             round,
             wanted,
-            now: Mutex::default(),
+            now: Now::default(),
+            rounds: Mutex::default(),
             done: AtomicBool::new(false),
+            begun: Instant::now(),
             received: AtomicU64::new(0),
             sent: AtomicU64::new(0),
             batches: AtomicU64::new(0),
@@ -153,30 +166,51 @@ impl Recorder {
     /// What has passed since the last burst began is that one's.
     #[inline]
     fn begin(&self) {
-        let mut now = self.now.lock().unwrap_or_else(|poison| poison.into_inner());
+        let Now {
+            last,
+            packets,
+            spent,
+            in_hand,
+        } = &self.now;
         let time = cycles();
-        let spent = time.wrapping_sub(now.last);
-        if now.last != 0 && spent < INTERRUPTED {
-            now.spent += spent;
-            now.packets += now.in_hand;
-            if now.packets >= self.round {
-                let round = now.spent as f64 / now.packets as f64;
-                now.rounds.push(round);
-                (now.spent, now.packets) = (0, 0);
-                if now.rounds.len() >= self.wanted {
-                    self.done.store(true, Ordering::Release);
-                }
+        let before = last.load(Ordering::Relaxed);
+        let passed = time.wrapping_sub(before);
+        if before != 0 && passed < INTERRUPTED {
+            add(spent, passed);
+            add(packets, in_hand.load(Ordering::Relaxed));
+            if packets.load(Ordering::Relaxed) >= self.round {
+                self.end_round();
             }
         }
-        now.in_hand = 0;
-        now.last = time;
+        in_hand.store(0, Ordering::Relaxed);
+        last.store(time, Ordering::Relaxed);
+    }
+
+    #[cold]
+    fn end_round(&self) {
+        let take = |count: &AtomicU64| count.swap(0, Ordering::Relaxed) as f64;
+        let round = take(&self.now.spent) / take(&self.now.packets);
+        let unsettled = self.received.load(Ordering::Relaxed) < JUDGED;
+        if unsettled && self.begun.elapsed() < ENOUGH {
+            return;
+        }
+        let mut rounds = self.rounds();
+        rounds.push(round);
+        if rounds.len() >= self.wanted {
+            self.done.store(true, Ordering::Release);
+        }
     }
 
     #[inline]
     fn received(&self, count: usize) {
-        let mut now = self.now.lock().unwrap_or_else(|poison| poison.into_inner());
-        now.in_hand = count as u64;
+        self.now.in_hand.store(count as u64, Ordering::Relaxed);
         add(&self.received, count as u64);
+    }
+
+    fn rounds(&self) -> MutexGuard<'_, Vec<f64>> {
+        self.rounds
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner())
     }
 
     fn is_done(&self) -> bool {
@@ -184,14 +218,14 @@ impl Recorder {
     }
 
     fn turns(&self) -> Result<Turns, Error> {
-        let now = self.now.lock().unwrap_or_else(|poison| poison.into_inner());
-        if now.rounds.len() <= WARM {
+        let rounds = self.rounds();
+        if rounds.len() <= WARM {
             return Err(Error::new("the processor was too busy to measure anything"));
         }
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64;
         let sent = load(&self.sent);
         Ok(Turns {
-            cycles: Spread::of(now.rounds[WARM..].to_vec()),
+            cycles: Spread::of(rounds[WARM..].to_vec()),
             sent: sent / load(&self.received).max(1.0),
             batch: sent / load(&self.batches).max(1.0),
         })

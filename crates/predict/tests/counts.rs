@@ -66,7 +66,7 @@ fn the_trace_is_what_the_rules_say() {
     for seed in 1..=12 {
         let text = generated(seed);
         let rules = Rules::read("generated", &text, &openflow::parse::no_names).unwrap();
-        let traffic = Traffic::of_rules(&rules, 1, 1500).unwrap();
+        let traffic = Traffic::of_rules(&rules, 1).unwrap();
         let trace = trace::trace(&rules, &traffic).unwrap();
         let (hits, ports) = counted_by_twin(&rules, &traffic);
         let matches: u64 = trace.tables.iter().map(|table| table.matches).sum();
@@ -94,7 +94,7 @@ fn the_trace_is_what_the_rules_say() {
 fn a_prediction_is_the_sum_of_its_stages() {
     let text = "udp,tp_dst=80,actions=output:2\ntcp,actions=dec_ttl,resubmit(,5)\ntable=5,tcp,nw_dst=10.0.0.0/8,actions=output:3\n";
     let rules = Rules::read("rules", text, &openflow::parse::no_names).unwrap();
-    let traffic = Traffic::of_rules(&rules, 1, 4096).unwrap();
+    let traffic = Traffic::of_rules(&rules, 1).unwrap();
     let trace = trace::trace(&rules, &traffic).unwrap();
     let ports = PortCost {
         touched: Spread::exact(1000.0),
@@ -211,7 +211,7 @@ fn rules_are_refused_with_file_and_line() {
     assert!(error("in_port=eth0,actions=drop").starts_with("file:1: "));
     assert_eq!(
         error("actions=drop\nactions=group:1\n"),
-        "file:2: OFPBAC_BAD_OUT_GROUP"
+        "file:2: OFPBAC_BAD_OUT_GROUP (--groups takes a file of groups)"
     );
 }
 
@@ -232,9 +232,90 @@ fn tables_have_the_lookup_that_a_switch_gives_them_in_the_end() {
         );
     }
     let rules = Rules::read("rules", &text, &openflow::parse::no_names).unwrap();
-    let traffic = Traffic::of_rules(&rules, 1, 4096).unwrap();
+    let traffic = Traffic::of_rules(&rules, 1).unwrap();
     let trace = trace::trace(&rules, &traffic).unwrap();
     let (hits, ports) = counted_by_twin(&rules, &traffic);
     assert_eq!((trace.tables[0].matches, &trace.out_ports), (hits, &ports));
     assert_eq!(trace.tables[0].template, "trees");
+}
+
+/// Rules that use groups and meters, from files as `ovs-ofctl` prints them.
+fn grouped() -> Rules {
+    let flows = "NXST_FLOW reply (xid=0x4):\n cookie=0x7, duration=1.5s, table=0, n_packets=3, n_bytes=180, idle_age=2, priority=9,udp actions=group:1\n\
+                 tcp,actions=meter:5,output:4\nactions=resubmit(,1)\ntable=1,arp,actions=group:2\n";
+    let groups = "OFPST_GROUP_DESC reply (OF1.5) (xid=0x2):\n group_id=1,type=select,bucket=bucket_id:0,weight:1,actions=output:2,bucket=bucket_id:1,weight:3,actions=output:3\n\
+                  group_id=2,type=all,bucket=output:2,bucket=output:3,group:1 # both\n";
+    let meters = "OFPST_METER_CONFIG reply (OF1.3) (xid=0x2):\nmeter=5 pktps stats bands=\ntype=drop rate=100000000\n";
+    Rules::read_all(
+        ("flows", flows),
+        Some(("groups", groups)),
+        Some(("meters", meters)),
+        &openflow::parse::no_names,
+    )
+    .unwrap()
+}
+
+#[test]
+fn groups_and_meters_do_their_part() {
+    let rules = grouped();
+    let traffic = |text: &str| Traffic::described(text, &openflow::parse::no_names, 1).unwrap();
+    let ports = |text: &str| {
+        let traced = trace::trace(&rules, &traffic(text)).unwrap();
+        let packets = traced.packets;
+        let share = move |(port, count): (u32, u64)| (port, count as f64 / packets as f64);
+        traced.out_ports.into_iter().map(share).collect::<Vec<_>>()
+    };
+    let [(2, one), (3, other)] = ports("udp,flows=4000")[..] else {
+        panic!("{:?}", ports("udp,flows=4000"));
+    };
+    assert!((0.2..0.3).contains(&one) && (0.7..0.8).contains(&other));
+    assert_eq!(ports("tcp"), [(4, 1.0)]);
+    let both: f64 = ports("arp").iter().map(|(_, share)| share).sum();
+    assert_eq!(both, 3.0);
+}
+
+#[test]
+fn another_process_gets_the_same_rules() {
+    let rules = grouped();
+    let copy = Rules::of_messages(&rules.to_messages().unwrap()).unwrap();
+    for text in ["udp,flows=500", "tcp", "arp", "icmp"] {
+        let traffic = Traffic::described(text, &openflow::parse::no_names, 1).unwrap();
+        let [one, other] =
+            [&rules, &copy].map(|rules| trace::trace(rules, &traffic).unwrap().out_ports);
+        assert_eq!(one, other, "{text}");
+    }
+    for seed in 1..=6 {
+        let text = generated(seed);
+        let rules = Rules::read("generated", &text, &openflow::parse::no_names).unwrap();
+        let copy = Rules::of_messages(&rules.to_messages().unwrap()).unwrap();
+        let traffic = Traffic::of_rules(&rules, 1).unwrap();
+        let [one, other] = [&rules, &copy].map(|rules| {
+            let traced = trace::trace(rules, &traffic).unwrap();
+            let tables = traced
+                .tables
+                .into_iter()
+                .map(|table| (table.table, table.matches));
+            (traced.out_ports, tables.collect::<Vec<_>>())
+        });
+        assert_eq!(one, other, "seed {seed}");
+    }
+    let bytes = rules.to_messages().unwrap();
+    assert!(Rules::of_messages(&bytes[..bytes.len() - 1]).is_err());
+    assert!(Rules::of_messages(b"nonsense").is_err());
+}
+
+#[test]
+fn missing_meters_are_named() {
+    let error = match Rules::read(
+        "f",
+        "actions=meter:1,output:2\n",
+        &openflow::parse::no_names,
+    ) {
+        Err(error) => error.to_string(),
+        Ok(_) => String::new(),
+    };
+    assert_eq!(
+        error,
+        "f:1: OFPMMFC_UNKNOWN_METER (--meters takes a file of meters)"
+    );
 }

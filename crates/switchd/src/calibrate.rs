@@ -1,14 +1,17 @@
-//! `sluiced --calibrate-ports`: what ports cost on this machine, without rules and without a switch.
+//! `sluiced --calibrate-ports`: what ports cost on this machine, without a switch.
+//!
+//! Given rules, it carries them out over such ports, too: what a switch would do, without one.
 //!
 //! `sluice predict` starts this as a process of its own, because DPDK can be set up once in a process, and because a prediction must not touch a switch that runs. It opens
 //! ports, lets a worker hand frames from one to the other under the simplest rules, prints one JSON object ([`predict::ports::PortCost`]) and ends. It does so in a network
 //! namespace of its own where it may, since it makes a TAP device.
 
-use packet::io::{RxQueue, TxQueue};
+use packet::io::TxQueue;
 use ports::{Dpdk, Eal, EalOptions, Kind, Mbuf, Memory, PortSpec};
 use predict::Effort;
 use predict::engine::{ROUND_MIN, Reference};
-use predict::ports::{OPTION, PortCost};
+use predict::ports::{OPTION, Plan, PortCost};
+use predict::rules::Rules;
 use predict::spread::Spread;
 use predict::traffic::Traffic;
 use predict::worker::{self, Port, Setting, Turns};
@@ -23,10 +26,9 @@ const ORDINARY_MEGABYTES: u32 = 512;
 /// Looks at an idle kernel interface.
 const LOOKS: usize = 2000;
 
-type RxQueues = Vec<Box<dyn RxQueue<Mbuf>>>;
 type TxQueues = Vec<Box<dyn TxQueue<Mbuf>>>;
 
-/// Carries out `sluiced --calibrate-ports CAPTURE MEMORY CPU ROUNDS`.
+/// Carries out `sluiced --calibrate-ports CAPTURE MEMORY CPU ROUNDS [RULES PLAN]`.
 pub(crate) fn main(arguments: &[String]) -> ExitCode {
     match calibrate(arguments)
         .and_then(|cost| serde_json::to_string(&cost).map_err(|error| error.to_string()))
@@ -43,8 +45,12 @@ pub(crate) fn main(arguments: &[String]) -> ExitCode {
 }
 
 fn calibrate(arguments: &[String]) -> Result<PortCost, String> {
-    let [capture, memory, cpu, rounds] = arguments else {
-        return Err("CAPTURE MEMORY CPU ROUNDS are wanted".to_owned());
+    let (capture, memory, cpu, rounds, whole) = match arguments {
+        [capture, memory, cpu, rounds] => (capture, memory, cpu, rounds, None),
+        [capture, memory, cpu, rounds, rules, plan] => {
+            (capture, memory, cpu, rounds, Some((rules, plan)))
+        }
+        _ => return Err("CAPTURE MEMORY CPU ROUNDS [RULES PLAN] are wanted".to_owned()),
     };
     let memory = match predict::ports::Memory::by_name(memory) {
         Some(predict::ports::Memory::Huge) => Memory::Auto,
@@ -56,8 +62,19 @@ fn calibrate(arguments: &[String]) -> Result<PortCost, String> {
             .map_err(|_| format!("{text}: not a number"))
     };
     let (cpu, rounds) = (number(cpu)?, number(rounds)?.clamp(3, 1000));
+    // Rules lie in memory as the daemon's do.
+    crate::daemon::keep_free_memory();
     // SAFETY: takes no pointers; there are no other threads yet. Where it is not allowed, the TAP device cannot be made either.
     unsafe { libc::unshare(libc::CLONE_NEWNET) };
+    let whole = match whole {
+        Some((rules, plan)) => {
+            let bytes = std::fs::read(rules).map_err(|error| format!("{rules}: {error}"))?;
+            let rules = Rules::of_messages(&bytes).map_err(|error| format!("{rules}: {error}"))?;
+            let plan = Plan::of_text(plan).ok_or_else(|| format!("{plan}: no plan of ports"))?;
+            Some((rules, plan))
+        }
+        None => None,
+    };
     let eal = ports::eal::init(&EalOptions {
         memory,
         extra: "--no-pci".to_owned(),
@@ -65,16 +82,102 @@ fn calibrate(arguments: &[String]) -> Result<PortCost, String> {
     })
     .map_err(|error| error.to_string())?;
     let replay = replay(Path::new(capture), &eal)?;
-    let cost = with_devices(&eal, &replay, cpu, rounds).map(|cost| PortCost {
-        notes: replay.notes,
+    let mut cost = with_devices(&eal, &replay, cpu, rounds).map(|cost| PortCost {
+        notes: replay.notes.clone(),
         look: look(&eal, cpu),
         ..cost
     });
+    if let (Ok(cost), Some((rules, plan))) = (&mut cost, &whole) {
+        match with_rules(&eal, Path::new(capture), (rules, plan), cpu, rounds) {
+            Ok(turn) => cost.whole = Some(turn),
+            // The parts are there.
+            Err(error) => cost.notes.push(format!(
+                "the rules were not carried out over ports, the figure is a sum of parts: {error}"
+            )),
+        }
+    }
     if replay.file != Path::new(capture) {
         let _ = std::fs::remove_file(&replay.file);
     }
     eal.cleanup();
     cost
+}
+
+/// A packet's share of a worker's turn under the rules themselves, each port a device.
+fn with_rules(
+    eal: &Eal,
+    capture: &Path,
+    (rules, plan): (&Rules, &Plan),
+    cpu: usize,
+    rounds: usize,
+) -> Result<Spread, String> {
+    let text = |error: ports::Error| error.to_string();
+    let bytes =
+        std::fs::read(capture).map_err(|error| format!("{}: {error}", capture.display()))?;
+    let traffic = Traffic::capture(&capture.display().to_string(), &bytes, 1)
+        .map_err(|error| error.to_string())?;
+    let most = match eal.huge_pages() {
+        true => usize::MAX,
+        false => FRAMES_WITHOUT_HUGE_PAGES,
+    };
+    let mut files = Files(Vec::new());
+    let (mut controls, mut through) = (Vec::new(), Vec::new());
+    let mut frames = &traffic.arrivals[..];
+    let all = frames.len().max(1);
+    let mut round = 0;
+    let numbers = plan.inward.iter().map(|(port, packets)| (*port, *packets));
+    let outward = plan.outward.iter().map(|port| (*port, 0));
+    for (index, (number, packets)) in numbers.chain(outward).enumerate() {
+        let (own, rest) = frames
+            .split_at_checked(packets)
+            .ok_or("the plan has more packets than the capture")?;
+        frames = rest;
+        let spec = |devargs: String| PortSpec::new("rules", Kind::Dpdk(Dpdk::new(devargs)));
+        // Where memory is short, each port has its share.
+        let own = &own[..own.len().min((most.saturating_mul(packets) / all).max(1))];
+        let mut rx = None;
+        if !own.is_empty() {
+            let file = capture.with_extension(format!("in{index}"));
+            let arrivals = own.to_vec();
+            std::fs::write(&file, Traffic { arrivals }.to_capture())
+                .map_err(|error| format!("{}: {error}", file.display()))?;
+            let devargs = format!(
+                "net_pcap{},rx_pcap={},infinite_rx=1",
+                index + 10,
+                file.display()
+            );
+            files.0.push(file);
+            let mut port = ports::open(eal, &spec(devargs)).map_err(text)?;
+            rx = port.rx.pop();
+            controls.push(port.control);
+            round += own.len();
+        }
+        let devargs = format!("net_null{},no-rx=1", index + 10);
+        let mut sink = ports::open(eal, &spec(devargs)).map_err(text)?;
+        let tx = sink.control.tx_queue(0).map_err(text)?;
+        controls.push(sink.control);
+        through.push(Port { number, rx, tx });
+    }
+    let turns = turns(
+        eal,
+        through,
+        rules,
+        round.max(ROUND_MIN) as u64,
+        (cpu, rounds),
+    );
+    controls.into_iter().for_each(|control| control.close());
+    turns.map(|turns| turns.cycles)
+}
+
+/// Files that go with it.
+struct Files(Vec<PathBuf>);
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        for file in &self.0 {
+            let _ = std::fs::remove_file(file);
+        }
+    }
 }
 
 /// What ports replay.
@@ -142,8 +245,19 @@ fn with_devices(eal: &Eal, replay: &Replay, cpu: usize, rounds: usize) -> Result
     drop((sources, sink));
     input.control.close();
     let mut under = |reference: Reference| {
-        let input = source()?;
-        let turns = turns(eal, (input.rx, tx()?), reference, round, (cpu, rounds));
+        let mut input = source()?;
+        let mut rx = input.rx.pop();
+        let through = tx()?
+            .into_iter()
+            .zip(1..)
+            .map(|(tx, number)| Port {
+                number,
+                rx: rx.take(),
+                tx,
+            })
+            .collect();
+        let rules = reference.rules().map_err(|error| error.to_string())?;
+        let turns = turns(eal, through, &rules, round, (cpu, rounds));
         input.control.close();
         turns.map(|turns| turns.cycles)
     };
@@ -156,25 +270,15 @@ fn with_devices(eal: &Eal, replay: &Replay, cpu: usize, rounds: usize) -> Result
     Ok(cost)
 }
 
-/// A worker's turns under the reference.
+/// A worker's turns under rules.
 fn turns(
     eal: &Eal,
-    (mut sources, sinks): (RxQueues, TxQueues),
-    reference: Reference,
+    through: Vec<Port<Mbuf>>,
+    rules: &Rules,
     round: u64,
     (cpu, rounds): (usize, usize),
 ) -> Result<Turns, String> {
     let pool = eal.pool().map_err(|error| error.to_string())?;
-    let mut rx = sources.pop();
-    let ports = sinks
-        .into_iter()
-        .zip(1..)
-        .map(|(tx, number)| Port {
-            number,
-            rx: rx.take(),
-            tx,
-        })
-        .collect();
     let setting = Setting {
         allocate: Box::new(move |bytes| pool.frame(bytes)),
         thread_init: Some(Arc::new(|_| registered())),
@@ -184,8 +288,7 @@ fn turns(
         cpu: Some(cpu),
         rounds,
     };
-    let rules = reference.rules().map_err(|error| error.to_string())?;
-    worker::run(&rules, ports, setting, effort).map_err(|error| error.to_string())
+    worker::run(rules, through, setting, effort).map_err(|error| error.to_string())
 }
 
 /// A look at a kernel interface that has nothing, in cycles; nothing where none can be made.

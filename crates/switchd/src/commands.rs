@@ -111,7 +111,7 @@ fn bridge(switch: &Switch, name: &str) -> Result<Rc<Bridge>, String> {
 }
 
 /// The bridges in the order of their names.
-fn bridges(switch: &Switch) -> Vec<Rc<Bridge>> {
+pub(crate) fn bridges(switch: &Switch) -> Vec<Rc<Bridge>> {
     switch.bridges.borrow().values().cloned().collect()
 }
 

@@ -38,7 +38,7 @@ const SPARE_EVERY: Duration = Duration::from_millis(1000);
 /// Makes the heap keep some memory that is free. To give it back means an interrupt on every processor that a worker is on, to forget where it was,
 /// and to get it again a fault for each page; rules come and go in such numbers all the time.
 /// Returns where the heap ended until now.
-fn keep_free_memory() -> usize {
+pub(crate) fn keep_free_memory() -> usize {
     // SAFETY: these parameters are there in glibc and take any number; the last call only asks.
     unsafe {
         libc::mallopt(libc::M_TRIM_THRESHOLD, 64 << 20);
@@ -98,6 +98,9 @@ pub async fn run(shell: Rc<Shell>) -> anyhow::Result<()> {
     let _metrics = Task(tokio::task::spawn_local(crate::metrics::serve(Rc::clone(
         &switch,
     ))));
+    let _predictions = Task(tokio::task::spawn_local(crate::switch::predict::keep(
+        Rc::clone(&switch),
+    )));
     let _shape = Task(tokio::task::spawn_local(shape_tables(Rc::clone(&switch))));
     let _fill = Task(tokio::task::spawn_local(async move {
         fill_free_memory(heap_end).await;

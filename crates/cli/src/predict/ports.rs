@@ -57,7 +57,7 @@ impl Ports {
         let (port, kind) = match item.rsplit_once(':') {
             Some((port, kind)) => {
                 let kind = Kind::named(kind)
-                    .with_context(|| format!("{kind} is no kind of port: dpdk and memory are"))?;
+                    .with_context(|| format!("{kind}: dpdk and memory can be predicted; kernel interfaces and vhost-user are not calibrated"))?;
                 (port, kind)
             }
             None => (item, Kind::Dpdk),
@@ -107,11 +107,10 @@ impl Ports {
         let sum = |ports: &mut dyn Iterator<Item = u64>| ports.sum::<u64>() as f64;
         let all = sum(&mut sent.map(|(_, packets)| *packets));
         let through = sum(&mut through.map(|(_, packets)| *packets));
-        let all = if all == 0.0 { 1.0 } else { all };
-        Kinds {
-            received: received as f64 / traffic.arrivals.len().max(1) as f64,
-            sent: through / all,
-        }
+        let received = received as f64 / traffic.arrivals.len().max(1) as f64;
+        // Where all is dropped, there is nothing that other ports would send.
+        let sent = if all == 0.0 { received } else { through / all };
+        Kinds { received, sent }
     }
 }
 
@@ -171,7 +170,7 @@ mod tests {
     fn what_is_wrong_is_said() {
         assert_eq!(
             error("1:x"),
-            "--ports 1:x: x is no kind of port: dpdk and memory are"
+            "--ports 1:x: x: dpdk and memory can be predicted; kernel interfaces and vhost-user are not calibrated"
         );
         assert_eq!(
             error("p=zero"),

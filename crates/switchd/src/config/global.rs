@@ -57,6 +57,8 @@ pub struct Global {
     pub flow_restore_wait: bool,
     /// `sluice-metrics`: where metrics are served over HTTP: a port of 127.0.0.1, or an address and a port.
     pub metrics: Option<SocketAddr>,
+    /// `sluice-predict`: whether what rules will cost is predicted whenever they have changed.
+    pub predict: bool,
     /// `enable-statistics`: whether statistics of the system are written to the database.
     pub system_statistics: bool,
 }
@@ -84,6 +86,7 @@ pub fn read(map: &Strings, cpus: &[usize], problems: &mut Problems) -> Global {
         ) as u32,
         flow_restore_wait: options.boolean("flow-restore-wait", false),
         metrics: metrics(&mut options),
+        predict: options.boolean("sluice-predict", false),
         system_statistics: options.boolean("enable-statistics", false),
     }
 }

@@ -157,8 +157,8 @@ pub struct Bridge {
     /// The numbers of wanted ports whose devices have gone, by interface, for their return.
     pub(super) vanished: RefCell<BTreeMap<String, u16>>,
     pub(super) fail: super::fail::Fail,
-    /// The last prediction for its rules: cycles per packet, and millions of packets per second of a core.
-    pub(super) prediction: RefCell<Option<(predict::spread::Spread, predict::spread::Spread)>>,
+    /// The last prediction for its rules.
+    pub(super) prediction: RefCell<Option<super::predict::Known>>,
 }
 
 impl Bridge {

@@ -2,25 +2,32 @@
 //!
 //! A copy of the rules is compiled and measured on a thread that runs only when nobody else wants the processor, and ports by a process of its own likewise
 //! (`crate::calibrate`): neither the control thread nor a worker waits. One prediction is made at a time. What it says is kept, and goes to the database with the statistics.
+//!
+//! One is made when somebody asks; with `other_config:sluice-predict` of the root row also when rules have changed.
 
 use super::Switch;
 use super::bridge::Bridge;
 use openflow::flow::{FlowMod, FlowStats, FlowStatsRequest, TABLE_ALL};
+use openflow::group::{self, GroupDescription};
+use openflow::meter::{self, MeterConfig};
 use openflow::port;
 use predict::ports::{Helper, Memory, PortCost, Shares};
 use predict::rules::Rules;
+use predict::spread::Spread;
 use predict::traffic::Traffic;
 use predict::{Effort, Prediction, report, trace};
+use std::hash::{DefaultHasher, Hasher};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// Most rules that are copied and compiled: some hundred megabytes.
 const RULES_MAX: usize = 100_000;
 /// Rules copied before others have their turn: about a millisecond.
 const SLICE: usize = 512;
-/// Packets made from rules.
-const PACKETS: usize = 8192;
+/// How often rules are looked at, where predictions are to be kept up to date.
+const RENEWAL: Duration = Duration::from_secs(30);
 /// The port that packets come in by where rules do not say.
 const IN_PORT: u32 = 1;
 
@@ -44,10 +51,60 @@ impl Drop for Turn {
     }
 }
 
-/// Predicts for a bridge; the text is for people.
-pub async fn predict(switch: Rc<Switch>, bridge: Rc<Bridge>) -> Result<String, String> {
+/// Keeps the predictions of all bridges up to date, as long as the configuration says so.
+pub async fn keep(switch: Rc<Switch>) -> anyhow::Result<()> {
+    loop {
+        tokio::time::sleep(RENEWAL).await;
+        let wanted = || {
+            let applied = switch.applied.borrow();
+            applied.global.as_ref().is_some_and(|global| global.predict)
+        };
+        for bridge in crate::commands::bridges(&switch) {
+            if !wanted() {
+                break;
+            }
+            let known = bridge
+                .prediction
+                .borrow()
+                .as_ref()
+                .map(|known| known.digest);
+            // Another is being made, rules are too many, or there are none: it is seen again.
+            if let Err(error) = predict(switch.clone(), bridge.clone(), None, known).await {
+                tracing::debug!(target: "bridge", "no prediction for {}: {error}", bridge.name);
+            }
+        }
+    }
+}
+
+/// A prediction that is kept.
+pub(super) struct Known {
+    pub cycles: Spread,
+    pub mpps: Spread,
+    /// Of the rules that it was made for.
+    digest: u64,
+}
+
+/// Predicts for a bridge; the text is for people, and empty where the rules have the digest `known` still. `description` says what the packets are.
+pub async fn predict(
+    switch: Rc<Switch>,
+    bridge: Rc<Bridge>,
+    description: Option<String>,
+    known: Option<u64>,
+) -> Result<String, String> {
     let turn = Turn::take()?;
+    let origin = match &description {
+        Some(description) => description.clone(),
+        None => "the rules".to_owned(),
+    };
     let flows = copied(&switch, &bridge).await?;
+    let (groups, meters) = {
+        let pipeline = bridge.pipeline.borrow();
+        let meters = pipeline.meter_configs(meter::ALL);
+        (
+            pipeline.group_descriptions(group::ALL),
+            meters.unwrap_or_default(),
+        )
+    };
     let run = switch.shell.options.directories.run.clone();
     let cpu = quiet_processor(&switch);
     let (send, receive) = tokio::sync::oneshot::channel();
@@ -56,21 +113,33 @@ pub async fn predict(switch: Rc<Switch>, bridge: Rc<Bridge>) -> Result<String, S
         .spawn(move || {
             run_when_idle();
             // The control thread may have gone.
-            let _ = send.send(of_rules(flows, &run, cpu));
+            let digest = digest(&(&flows, &groups, &meters));
+            let _ = send.send(match known == Some(digest) {
+                true => Ok(None),
+                false => of_rules((flows, &groups, &meters), description.as_deref(), &run, cpu)
+                    .map(|(prediction, notes)| Some((prediction, notes, digest))),
+            });
             drop(turn);
         })
         .map_err(|error| format!("cannot start a thread: {error}"))?;
-    let (prediction, notes) = receive
+    let made = receive
         .await
         .map_err(|_| "predicting failed".to_owned())??;
-    let mut text = format!("{}: dpdk ports, packets made from the rules\n", bridge.name);
+    let Some((prediction, notes, digest)) = made else {
+        return Ok(String::new());
+    };
+    let mut text = format!("{}: dpdk ports, packets made from {origin}\n", bridge.name);
     notes
         .iter()
+        .map(String::as_str)
+        .chain([report::PORTS])
         .for_each(|note| text.push_str(&format!("note: {note}\n")));
     text.push_str(&report::text(&prediction));
-    bridge
-        .prediction
-        .replace(Some((prediction.cycles, prediction.mpps)));
+    bridge.prediction.replace(Some(Known {
+        cycles: prediction.cycles,
+        mpps: prediction.mpps,
+        digest,
+    }));
     Ok(text)
 }
 
@@ -137,14 +206,35 @@ fn run_when_idle() {
     unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &parameter) };
 }
 
+/// A number that differs where rules do.
+fn digest(rules: &impl std::fmt::Debug) -> u64 {
+    struct Digest(DefaultHasher);
+    impl std::fmt::Write for Digest {
+        fn write_str(&mut self, text: &str) -> std::fmt::Result {
+            self.0.write(text.as_bytes());
+            Ok(())
+        }
+    }
+    let mut digest = Digest(DefaultHasher::new());
+    // It never fails.
+    let _ = std::fmt::Write::write_fmt(&mut digest, format_args!("{rules:?}"));
+    digest.0.finish()
+}
+
 fn of_rules(
-    flows: Vec<FlowMod>,
+    (flows, groups, meters): (Vec<FlowMod>, &[GroupDescription], &[MeterConfig]),
+    description: Option<&str>,
     run: &Path,
     cpu: usize,
 ) -> Result<(Prediction, Vec<String>), String> {
     let text = |error: predict::Error| error.to_string();
-    let (rules, refused) = Rules::of(flows);
-    let traffic = Traffic::of_rules(&rules, IN_PORT, PACKETS).map_err(text)?;
+    let (rules, refused) = Rules::of(flows, groups, meters);
+    let traffic = match description {
+        Some(description) => {
+            Traffic::described(description, &openflow::parse::no_names, IN_PORT).map_err(text)?
+        }
+        None => Traffic::of_rules(&rules, IN_PORT).map_err(text)?,
+    };
     let trace = trace::trace(&rules, &traffic).map_err(text)?;
     let effort = Effort {
         cpu: Some(cpu),
@@ -156,17 +246,15 @@ fn of_rules(
         memory: Memory::Ordinary,
         capture: &capture,
     };
-    let ports: PortCost = helper.measure(&traffic, effort).map_err(text)?;
-    let shares = Shares {
-        received: 1.0,
-        sent: 1.0,
-    };
+    let ports: PortCost = helper
+        .measure(&traffic, Some((&rules, &trace)), effort)
+        .map_err(text)?;
     let prediction =
-        predict::predict(&rules, &traffic, trace, (&ports, shares), effort).map_err(text)?;
+        predict::predict(&rules, &traffic, trace, (&ports, Shares::ALL), effort).map_err(text)?;
     let mut notes = ports.notes;
     if refused > 0 {
         notes.push(format!(
-            "{refused} rules with groups or meters were left out"
+            "{refused} rules, groups or meters could not be copied and were left out"
         ));
     }
     Ok((prediction, notes))

@@ -168,8 +168,9 @@ impl Switch {
             let Some(bridge) = self.bridge(name) else {
                 continue;
             };
-            if let Some((cycles, mpps)) = &*bridge.prediction.borrow() {
-                batch.prediction(wanted.settings.uuid, cycles.median, mpps.median);
+            if let Some(known) = &*bridge.prediction.borrow() {
+                let (cycles, mpps) = (known.cycles.median, known.mpps.median);
+                batch.prediction(wanted.settings.uuid, cycles, mpps);
             }
             for port in bridge.ports.borrow_mut().values_mut() {
                 let Some(uuid) = port.config.interface else {

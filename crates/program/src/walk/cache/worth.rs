@@ -19,6 +19,8 @@ const WINDOW: u64 = 1 << 14;
 const CONTROL: u64 = 1 << 9;
 /// Windows between such controls, where most packets hit.
 const CONTROL_INTERVAL: u32 = 256;
+/// Packets after which a worker has made up its mind for the first time.
+pub const JUDGED: u64 = PAUSE + 2 * FILLING + 2 * WINDOW;
 /// Bursts between two that are measured without the cache.
 const SAMPLING: u32 = 64;
 /// Measured bursts before a trial.
