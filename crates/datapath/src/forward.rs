@@ -188,7 +188,7 @@ impl<F: Frame> Egress<F> {
 
     /// All of `frames`, which gets the batch's empty vector where it can.
     #[inline(always)]
-    fn push_burst(&mut self, slot: u32, frames: &mut Vec<F>, cell: &Cell) {
+    pub fn push_burst(&mut self, slot: u32, frames: &mut Vec<F>, cell: &Cell) {
         match self.ports.get_mut(slot as usize) {
             Some(Some(port)) if port.batch.is_empty() => {
                 std::mem::swap(&mut port.batch, frames);

@@ -3,7 +3,7 @@
 //! 10 Gbit/s of 1514-byte frames in bursts of 32 to queues drawn at random, in three ways: queues that hold their own rate, queues that borrow all they have, and queues with a bound.
 //! The clock of the shaper is virtual; the least of many rounds is what counts.
 //!
-//! `cargo bench -p sluice-qos --bench shaper`
+//! `cargo bench -p sluice-qos --bench shaper [-- NUMBER-OF-QUEUES...]`
 #![allow(missing_docs)]
 
 use qos::shaper::{PortSpec, QueueSpec, Shaper};
@@ -109,7 +109,12 @@ fn main() {
         "queues", "own", "borrow", "bound"
     );
     let mut first: Option<[f64; 3]> = None;
-    for queues in [8, 1000, 100_000] {
+    let asked: Vec<u32> = std::env::args()
+        .skip(1)
+        .filter_map(|word| word.parse().ok())
+        .collect();
+    let all = [8, 1000, 100_000];
+    for &queues in if asked.is_empty() { &all[..] } else { &asked } {
         let row = [Way::Own, Way::Borrow, Way::Bound].map(|way| measure(queues, way));
         let first = first.get_or_insert(row);
         let ratio: Vec<String> = row

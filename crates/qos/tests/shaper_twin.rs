@@ -196,6 +196,8 @@ enum Step {
         len: u32,
         copies: u32,
     },
+    /// Packets of several queues come and leave at once, if all may.
+    PassAll(Vec<(u32, u32)>),
     Leave(u32),
     Pause(u64),
     /// Waits until the shaper says that something may leave.
@@ -214,6 +216,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => (0..8_u32, len(), 0..6_u32, 1..6_u32).prop_map(|(queue, len, flow, copies)| Step::Come { queue, len, flow, copies }),
         8 => (0..8_u32, len(), 1..6_u32).prop_map(|(queue, len, copies)| Step::Pass { queue, len, copies }),
+        4 => prop::collection::vec((0..8_u32, len()), 1..20).prop_map(Step::PassAll),
         6 => (1..12_u32).prop_map(Step::Leave),
         4 => pause.prop_map(Step::Pause),
         6 => Just(Step::Until),
@@ -260,6 +263,32 @@ impl Both {
             if slow.is_none() {
                 break;
             }
+        }
+        Ok(())
+    }
+
+    /// All or none; none is as if nobody had asked, since the packets come now.
+    fn pass_all(&mut self, packets: &[(u32, u32)]) -> Result<(), TestCaseError> {
+        let places: Vec<(usize, u32)> = packets
+            .iter()
+            .map(|(queue, len)| (self.fast.place_of(Some(*queue)), *len))
+            .collect();
+        let all = self.fast.pass_all(places.iter().copied(), self.now);
+        for (&(place, len), &(queue, _)) in places.iter().zip(packets) {
+            if !all {
+                self.come(queue, len, 3)?;
+                continue;
+            }
+            let id = self.next_id;
+            self.next_id += 1;
+            let slow = self.slow.pass(place, id, len, 3, self.now);
+            prop_assert!(
+                slow.is_some(),
+                "packet {} of {} bytes, queue {}",
+                id,
+                len,
+                queue
+            );
         }
         Ok(())
     }
@@ -325,6 +354,7 @@ proptest! {
                     }
                 }
                 Step::Pass { queue, len, copies } => both.pass(queue, len, copies)?,
+                Step::PassAll(packets) => both.pass_all(&packets)?,
                 Step::Leave(count) => {
                     for _ in 0..count {
                         both.leave()?;

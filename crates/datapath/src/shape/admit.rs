@@ -124,10 +124,22 @@ impl<F: Frame> Egress<F> {
         let mut frames = std::mem::take(&mut way.staged.frames);
         let mut wants = std::mem::take(&mut way.staged.wants);
         let patch = way.patch;
+        let mut first = None;
+        if !patch && shaper.waiting() == 0 {
+            let chunk = Chunk::new(shaper, &frames, &wants);
+            if chunk.count == frames.len() && chunk.passes(shaper, now_ns) {
+                wants.clear();
+                self.push_burst(slot, &mut frames, cell);
+            } else {
+                first = Some(chunk);
+            }
+        }
         let mut moving = frames.drain(..);
         let mut wanted = wants.drain(..);
         while !moving.as_slice().is_empty() {
-            let chunk = Chunk::new(shaper, moving.as_slice(), wanted.as_slice());
+            let chunk = first
+                .take()
+                .unwrap_or_else(|| Chunk::new(shaper, moving.as_slice(), wanted.as_slice()));
             let mut at = 0;
             while at < chunk.count {
                 let place = chunk.places[at];
@@ -244,6 +256,13 @@ impl Chunk {
             chunk.flows = Some(flows);
         }
         chunk
+    }
+
+    /// Whether all of them may leave at once; then they are paid for.
+    #[inline]
+    fn passes<F>(&self, shaper: &mut Shaper<F>, now_ns: u64) -> bool {
+        let places = self.places[..self.count].iter().copied();
+        self.long == 0 && shaper.pass_all(places.zip(self.lens), now_ns)
     }
 
     /// How many frames from this one on are for the same queue, and to be cut or not as this one.

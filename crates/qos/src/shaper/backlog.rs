@@ -44,7 +44,7 @@ pub(crate) struct Nodes<H> {
 impl<H> Nodes<H> {
     pub fn new(limit: u32, overhead: i32) -> Nodes<H> {
         Nodes {
-            nodes: with_capacity(limit as usize, std::iter::empty()),
+            nodes: with_capacity(limit as usize),
             free: NONE,
             overhead,
         }

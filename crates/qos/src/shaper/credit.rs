@@ -144,6 +144,18 @@ impl Credit {
         }
     }
 
+    /// Whether so many bits leave no debt at the maximum rate.
+    #[inline(always)]
+    pub fn holds(&self, bits: u64) -> bool {
+        self.limit >= bits as i64 * NANOBITS
+    }
+
+    /// Nor at the guaranteed one.
+    #[inline(always)]
+    pub fn holds_own(&self, bits: u64) -> bool {
+        self.holds(bits) && self.own >= bits as i64 * NANOBITS
+    }
+
     /// When the mode becomes better by itself; none when it never does.
     #[inline(always)]
     pub fn better_at(&self, rates: &Rates) -> Option<u64> {

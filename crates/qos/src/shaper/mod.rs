@@ -392,6 +392,8 @@ impl<H> Shaper<H> {
     pub fn prefetch_flow(&self, queue: usize, flow: u32) {
         if let Some(leaf) = self.leaves.get(queue) {
             if leaf.backlog.packets == 0 {
+                // It may leave at once.
+                self.counters.fetch(queue);
                 return self.knots.fetch(queue as u32);
             }
             let bucket = bucket(flow, self.flow_bits);

@@ -191,7 +191,7 @@ impl<H> Shaper<H> {
             let Some(class) = self.wheel.ring(&mut self.knots, now_ns) else {
                 return false;
             };
-            if self.ahead.rung % FETCHED == 0 {
+            if self.ahead.rung.is_multiple_of(FETCHED) {
                 self.fetch_ahead_of_alarms();
             }
             self.ahead.rung = self.ahead.rung.wrapping_add(1);
