@@ -9,8 +9,9 @@
     sluice    kernel interfaces, linux-htb with 200 queues, 500 OpenFlow rules
 
 Every queue is offered 5% more than its rate. The sender (which sleeps, and does not spin) and the receiver are on core 0, who switches on core 1. For everybody the same is counted: the
-time that both cores were busy by /proc/stat, interrupts and the kernel's part included, without what all processes but the switch's used themselves; and from that what the wire takes.
-The kernel's clock for this is its tick of 4 ms, and work of interrupts is put down to whom it met: so nothing else may run. "others" says how busy processes of no part in this were.
+time that both cores were busy by /proc/stat, interrupts and the kernel's part included; "switch" is that without what sender and receiver used themselves, and "more than the wire" what it
+is above the same without a switch. The kernel's clock for this is its tick of 4 ms, and work of interrupts is put down to whom it met, so nothing else may run: where the sum of both
+cores is near 2, something did.
 
 Needs root, gcc, iproute2, ethtool and two cores with nothing else to do.
 """
@@ -106,20 +107,10 @@ def busy():
     return [sum(int(words[at]) for at in (1, 2, 3, 6, 7)) / TICK for words in lines]
 
 
-def used():
-    """Seconds that each process has used, with those of its children that have ended: {pid: seconds}."""
-    times = {}
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-            times[int(pid)] = sum(map(int, file.read().rsplit(")", 1)[1].split()[11:15])) / TICK
-    return times
-
-
-def is_kernel(pid):
-    """Whether this is a thread of the kernel's, whose work is somebody's packets here."""
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
-        return not file.read()
-    return False
+def used(process):
+    """Seconds that a process has used."""
+    with open(f"/proc/{process.pid}/stat", encoding="ascii", errors="replace") as file:
+        return sum(map(int, file.read().rsplit(")", 1)[1].split()[11:13])) / TICK
 
 
 def measure(lab, name, options, results):
@@ -130,19 +121,16 @@ def measure(lab, name, options, results):
         receiver = hosts.receive(options.queues, options.seconds + 1, 0.5)
         sender = hosts.send(options.seconds + 2, stream(1.05 * options.rate * 1e6 / (FRAME * 8), FRAME, classes=options.queues, process="calm"))
         time.sleep(1)
-        daemon = switch.process.pid if name == "sluice" else None
-        begin, busy_before, used_before = time.monotonic(), busy(), used()
+        processes = [sender, receiver, *([switch.process] if name == "sluice" else [])]
+        begin, busy_before, used_before = time.monotonic(), busy(), [used(process) for process in processes]
         time.sleep(options.seconds)
-        busy_after, used_after, seconds = busy(), used(), time.monotonic() - begin
+        busy_after, used_after, seconds = busy(), [used(process) for process in processes], time.monotonic() - begin
         sent, got = result(sender), result(receiver)
-    own = {pid: after - used_before.get(pid, 0) for pid, after in used_after.items()}
-    hosts_own = sum(own.pop(process.pid, 0) for process in (sender, receiver))
-    daemon_own = own.pop(daemon, 0)
-    others = sum(value for pid, value in own.items() if not is_kernel(pid))
-    cores = [after - before for before, after in zip(busy_before, busy_after)]
-    path = sum(cores) - hosts_own - others
-    figures = {"delivered, Mbit/s": sum(octets for _, octets, *_ in got["classes"]) * 8 / got["seconds"] / 1e6, "core 0 busy": cores[0] / seconds, "core 1 busy": cores[1] / seconds,
-               "sender and receiver": hosts_own / seconds, "the daemon's own": daemon_own / seconds, "others": others / seconds, "switch": path / seconds, "all but others": (sum(cores) - others) / seconds}
+    cores = [(after - before) / seconds for before, after in zip(busy_before, busy_after)]
+    own = [(after - before) / seconds for before, after in zip(used_before, used_after)]
+    hosts_own, daemon_own = sum(own[:2]), sum(own[2:])
+    figures = {"delivered, Mbit/s": sum(octets for _, octets, *_ in got["classes"]) * 8 / got["seconds"] / 1e6, "core 0 busy": cores[0], "core 1 busy": cores[1],
+               "sender and receiver": hosts_own, "the daemon's own": daemon_own, "switch": sum(cores) - hosts_own}
     stderr(f"{name}: " + ", ".join(f"{what} {value:.3f}" for what, value in figures.items()) + f"; not sent {sent['skipped']}, lost by the receiver {got['lost']}")
     for what, value in figures.items():
         results.add(what, name, value)
@@ -161,8 +149,8 @@ def work(options):
         print(f"Seconds of processors in a second, {options.rate:g} Mbit/s of {FRAME}-byte frames in {options.queues} queues; {machine()}")
         table(["", *names], [[what, *[results.spread(what, name) for name in names]] for what in results.rows])
         if "wire" in names:
-            wire = results.median("all but others", "wire")
-            table(["more than the wire", *names], [["", *[f"{results.median('all but others', name) - wire:.3f}" for name in names]]])
+            wire = results.median("switch", "wire")
+            table(["more than the wire", *names], [["", *[f"{results.median('switch', name) - wire:.3f}" for name in names]]])
         return 0
     return measured
 
