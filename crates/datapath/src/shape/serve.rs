@@ -130,6 +130,15 @@ impl<F: Frame> Egress<F> {
         Some(due.saturating_sub(monotonic_ns()).max(NAP_NS))
     }
 
+    /// The same where none has anything to do yet, but one will.
+    pub fn shaped_holds_ns(&self) -> Option<u64> {
+        let ways = self.shaping.mine.iter();
+        let ways = ways.filter_map(|slot| self.way_of(*slot));
+        let due = ways.filter_map(Way::due_ns).min()?;
+        let left_ns = due.checked_sub(monotonic_ns())?;
+        Some(left_ns.max(NAP_NS))
+    }
+
     /// Whether another worker has left something.
     pub fn shaped_waits(&self) -> bool {
         let ways = self.shaping.mine.iter();
