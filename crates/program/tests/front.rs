@@ -3,12 +3,14 @@
 
 use packet::key::at;
 use packet::parse::{self, Malformed};
-use packet::{FlowKey, Frame, HeapFrame, Match, WordSet};
+use packet::{Field, FlowKey, Frame, HeapFrame, Match, Value, WordSet};
 use program::Program;
+use program::counters::CounterId;
+use program::epoch::Reader;
 use program::host::{Context, Drop, Host};
 use program::ops::{Op, OpList, ToController};
 use program::rule::RuleSpec;
-use program::table::{Bridge, BridgeWriter};
+use program::table::{Bridge, BridgeWriter, RuleRef, Template};
 use program::walk::Engine;
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -96,6 +98,12 @@ fn condition() -> impl Strategy<Value = (usize, Vec<u8>)> {
     ]
 }
 
+/// Conditions over what is read first.
+fn shallow(mut conditions: Vec<(usize, Vec<u8>)>) -> Vec<(usize, Vec<u8>)> {
+    conditions.retain(|(offset, _)| *offset != at::IPV6_LABEL + 3);
+    conditions
+}
+
 fn matching(conditions: &[(usize, Vec<u8>)]) -> Match {
     let mut matching = Match::any();
     for (offset, bytes) in conditions {
@@ -181,5 +189,241 @@ proptest! {
             let of_port = |all: &[(u32, Vec<u8>)]| all.iter().filter(|(to, _)| *to == port).map(|(_, bytes)| bytes.clone()).collect::<Vec<_>>();
             prop_assert_eq!(of_port(&sink.0), of_port(&expected));
         }
+    }
+}
+
+/// A rule of [`Changing`]; its precedence is its number.
+#[derive(Clone)]
+struct Ruled {
+    matching: Match,
+    ops: Vec<Op>,
+    counter: CounterId,
+    rule: RuleRef,
+}
+
+/// A table whose rules change while its decision trees stand, and what each rule should have counted.
+struct Changing {
+    program: Arc<Program>,
+    writer: BridgeWriter,
+    reader: Reader,
+    /// By number; None for one that has been removed.
+    rules: Vec<Option<Ruled>>,
+    /// Those in force.
+    published: Vec<Option<Ruled>>,
+    counted: Vec<(CounterId, u64)>,
+}
+
+impl Changing {
+    fn new() -> Changing {
+        let program = Arc::new(Program::new());
+        let writer = BridgeWriter::new(Bridge::new(Arc::clone(&program)));
+        let reader = program.domain.reader().unwrap();
+        program.counters.add_worker(reader.index());
+        Changing {
+            program,
+            writer,
+            reader,
+            rules: Vec::new(),
+            published: Vec::new(),
+            counted: Vec::new(),
+        }
+    }
+
+    /// What a rule of this kind does: sends, sends with another source address, sends twice, or drops.
+    fn ops(kind: u8, port: u32) -> Vec<Op> {
+        let field = Field::EthSrc;
+        let value = Value::from_u128(0x0600_0000_0000 + u128::from(port), 6);
+        let mask = field.def().place();
+        match kind {
+            0 => vec![Op::Output(port)],
+            1 | 2 => vec![Op::SetField { field, value, mask }, Op::Output(port)],
+            3 => vec![Op::Output(port), Op::Output(port + 10)],
+            _ => vec![],
+        }
+    }
+
+    fn link(&mut self, number: usize, matching: Match, ops: Vec<Op>, counter: CounterId) {
+        let spec = RuleSpec {
+            matching: matching.clone(),
+            priority: number as u32 + 1,
+            ops: Arc::new(OpList::new(ops.clone())),
+            counter,
+            cookie: 0,
+        };
+        let rule = self.writer.insert(0, spec);
+        self.rules[number] = Some(Ruled {
+            matching,
+            ops,
+            counter,
+            rule,
+        });
+    }
+
+    fn add(&mut self, matching: Match, kind: u8, port: u32) {
+        let counter = self.program.counters.allocate().unwrap();
+        self.counted.push((counter, 0));
+        self.rules.push(None);
+        self.link(
+            self.rules.len() - 1,
+            matching,
+            Self::ops(kind, port),
+            counter,
+        );
+    }
+
+    fn remove(&mut self, number: usize) -> Option<Ruled> {
+        let gone = self.rules.get_mut(number)?.take()?;
+        self.writer.remove(0, gone.rule);
+        Some(gone)
+    }
+
+    fn replace(&mut self, number: usize, kind: u8, port: u32) {
+        if let Some(gone) = self.remove(number) {
+            self.link(number, gone.matching, Self::ops(kind, port), gone.counter);
+        }
+    }
+
+    fn publish(&mut self) {
+        self.writer.commit();
+        self.program.domain.publish();
+        self.published.clone_from(&self.rules);
+    }
+
+    fn send(&mut self, burst: &[Vec<u8>], in_port: u32) -> (Vec<Sent>, Vec<Sent>) {
+        let mut expected = Vec::new();
+        for bytes in burst {
+            let mut key = FlowKey::ZERO;
+            parse::parse(bytes, bytes.len(), in_port, WordSet(u64::MAX), &mut key);
+            let mut rules = self.published.iter().rev().flatten();
+            let Some(best) = rules.find(|rule| rule.matching.matches(&key)) else {
+                continue;
+            };
+            let mut counted = self.counted.iter_mut();
+            if let Some((_, count)) = counted.find(|(counter, _)| *counter == best.counter) {
+                *count += 1;
+            }
+            let mut bytes = bytes.clone();
+            for op in &best.ops {
+                match op {
+                    Op::SetField { value, .. } => bytes[6..12].copy_from_slice(value),
+                    Op::Output(port) => expected.push((*port, bytes.clone())),
+                    _ => {}
+                }
+            }
+        }
+        let mut sink = Sink::default();
+        let guard = self.reader.begin();
+        let mut frames: Vec<HeapFrame> = burst.iter().map(|bytes| HeapFrame::new(bytes)).collect();
+        let bridge = self.writer.bridge();
+        Engine::new().burst(bridge, &guard, in_port, &mut frames, 0, 1, &mut sink);
+        drop(guard);
+        self.reader.offline();
+        // Packets of different rules may overtake each other.
+        expected.sort_unstable();
+        sink.0.sort_unstable();
+        (sink.0, expected)
+    }
+}
+
+/// A frame and the port that it left by.
+type Sent = (u32, Vec<u8>);
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// Trees are made, or begun in the background, or those that are ready are put in use.
+    Shape,
+    Begin,
+    Add(Vec<(usize, Vec<u8>)>, u8, u32),
+    Remove(usize),
+    Replace(usize, u8, u32),
+    Publish,
+    Housekeep,
+    Send(Vec<(u8, u8, u8, usize)>, u32),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let conditions = || prop::collection::vec(condition(), 1..4);
+    let frames = || prop::collection::vec((0..10_u8, 0..4_u8, 0..4_u8, 1..4_usize), 8..24);
+    prop_oneof![
+        1 => Just(Step::Shape),
+        1 => Just(Step::Begin),
+        1 => (conditions(), 0..5_u8, 1..4_u32).prop_map(|(conditions, kind, port)| Step::Add(conditions, kind, port)),
+        2 => (0..60_usize).prop_map(Step::Remove),
+        2 => (0..60_usize, 0..5_u8, 1..4_u32).prop_map(|(number, kind, port)| Step::Replace(number, kind, port)),
+        2 => Just(Step::Publish),
+        1 => Just(Step::Housekeep),
+        4 => (frames(), 1..4_u32).prop_map(|(frames, in_port)| Step::Send(frames, in_port)),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn packets_of_a_table_with_trees_do_what_its_rules_say_while_they_change(
+        rules in prop::collection::vec((prop::collection::vec(condition(), 1..4), 0..5_u8, 1..4_u32), 20..60),
+        steps in prop::collection::vec(step(), 1..40),
+    ) {
+        let mut table = Changing::new();
+        for (conditions, kind, port) in rules {
+            table.add(matching(&shallow(conditions)), kind, port);
+        }
+        table.publish();
+        table.writer.shape_now();
+        for step in steps {
+            match step {
+                Step::Shape => table.writer.shape_now(),
+                Step::Begin => drop(table.writer.shape_tables()),
+                Step::Add(conditions, kind, port) => table.add(matching(&shallow(conditions)), kind, port),
+                Step::Remove(number) => drop(table.remove(number)),
+                Step::Replace(number, kind, port) => table.replace(number, kind, port),
+                Step::Publish => table.publish(),
+                Step::Housekeep => drop(table.writer.housekeep(100)),
+                Step::Send(frames, in_port) => {
+                    let burst: Vec<Vec<u8>> = (frames.iter())
+                        .flat_map(|(kind, a, b, times)| std::iter::repeat_n(frame(*kind, *a, *b), *times))
+                        .collect();
+                    let (sent, expected) = table.send(&burst, in_port);
+                    prop_assert_eq!(sent, expected);
+                }
+            }
+        }
+        for (counter, packets) in &table.counted {
+            prop_assert_eq!(table.program.counters.read(*counter).packets, *packets);
+        }
+    }
+}
+
+#[test]
+fn such_tables_have_trees() {
+    let mut table = Changing::new();
+    for number in 0..200_u8 {
+        let mut conditions = vec![(at::IPV4_SRC, vec![10, 0, 0, number])];
+        if number % 2 == 0 {
+            conditions.push((at::TP_DST, vec![0, number % 4]));
+        }
+        if number % 3 == 0 {
+            conditions.push((at::IPV4_DST, vec![10, 0, 1, number]));
+        }
+        table.add(matching(&conditions), number % 3, u32::from(number) % 3 + 1);
+    }
+    table.publish();
+    table.writer.shape_now();
+    assert_eq!(table.writer.describe(0).template, Template::Trees);
+    table.publish();
+    // Rules that edit and send, told by their places; one of them is given other edits, one goes.
+    for change in 0..3 {
+        match change {
+            1 => table.replace(1, 2, 3),
+            2 => drop(table.remove(2)),
+            _ => {}
+        }
+        table.publish();
+        let burst: Vec<Vec<u8>> = (0..32)
+            .map(|number| frame(0, number % 4, number / 8))
+            .collect();
+        let (sent, expected) = table.send(&burst, 1);
+        assert_eq!(sent, expected);
+        assert!(sent.len() > 8);
     }
 }
