@@ -136,7 +136,7 @@ impl Match {
         };
         let (_, whole) = self.bytes(from, end(above) - from);
         let (value, mask) = self.bytes(from, reach);
-        if !mask.is_zero() && !(value.is_zero() && whole.iter().all(|byte| *byte == 0xff)) {
+        if !(mask.is_zero() || value.is_zero() && whole.iter().all(|byte| *byte == 0xff)) {
             return false;
         }
         self.clear_bytes(from, reach);
