@@ -54,10 +54,9 @@ fn run(mut frames: Vec<Buffer>, rules: &Rules, mode: CacheMode) -> (Vec<f64>, us
     let (mut engine, mut sink, mut burst) =
         (Engine::new(), Sink::default(), Vec::with_capacity(BURST));
     let mut rounds = Vec::new();
+    let (mut spent, mut packets) = (0, 0);
     // As many packets for each case.
     for _ in 0..9 * FLOWS / frames.len().clamp(1, FLOWS) {
-        let mut spent = 0;
-        let mut packets = 0;
         while frames.len() >= BURST {
             burst.extend(frames.drain(frames.len() - BURST..));
             let start = cycles();

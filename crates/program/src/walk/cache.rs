@@ -292,7 +292,7 @@ impl<F: Frame> Engine<F> {
         self.caches.pay(PAID_IDLE, counters, guard);
     }
 
-    /// Takes a number of frames from the front, carries out those walks that are remembered, and gives the others their keys, to be looked up in the first
+    /// Takes a number of frames from the front, carries out those walks that are remembered, and has the others looked up in the first
     /// table. False, with nothing done, where the frames in front are not of the common kind.
     pub(super) fn by_cache<H: Host<F>>(
         &mut self,
@@ -368,7 +368,7 @@ impl<F: Frame> Engine<F> {
                 .caches
                 .front_mut()
                 .and_then(|cache| cache.store.as_mut());
-            let Some(store) = store else { return };
+            let Some(store) = store else { break };
             let way = found[index];
             match store.fate(way) {
                 Fate::Port(port) => {
@@ -399,21 +399,25 @@ impl<F: Frame> Engine<F> {
                 }
                 Fate::Walk => {
                     if let Some(frame) = frames.next() {
-                        self.begin_walk(burst, index, frame, mirrored);
                         // The first that miss are recorded, so that no packet overtakes one of its flow.
                         if way == NO_WAY && cached.records > 0 {
                             cached.records -= 1;
                             cached.recorded += 1;
+                            self.begin_walk(burst, index, frame, mirrored);
                             self.record(burst, index, host);
                         } else {
                             cached.records = 0;
-                            self.waiting.push((0, index as u16));
+                            self.lanes.begin(index, &self.hot[index], frame);
+                            self.lanes.look_up_first(index);
                         }
                     }
                 }
             }
             index += 1;
         }
+        drop(frames);
+        let way = super::lanes::Way { in_port, mirrored };
+        self.drive_lanes(burst, way, host);
     }
 
     /// Walks a packet to its end, and remembers how.

@@ -17,11 +17,12 @@ use crate::counters::prefetch;
 use crate::host::{Drop as DropReason, Host};
 use crate::ops::PortNo;
 use crate::rule::Rule;
-use crate::table::{HotWords, LOOKUP_MAX, SetOfLanes};
+use crate::table::{Found, HotWords, LOOKUP_MAX, Members, SetOfLanes};
 use crate::tuple::Words;
 use packet::key::at;
 use packet::parse::{Extent, HOT_WORDS};
 use packet::{FlowKey, Frame, WordSet};
+use std::ptr::NonNull;
 
 /// Sets of lanes that are looked up for a burst before those that are left go the general way, which counts its lookups itself. So lists that branch stay within bounds.
 const ROUNDS: usize = 256;
@@ -118,12 +119,28 @@ fn beyond(index: u8) -> u64 {
 #[derive(Clone, Copy)]
 struct Here {
     stretches: Stretches,
+    rule: Met,
     /// The next stretch.
     next: u16,
     table: u8,
-    steps: Steps,
-    cookie: u64,
 }
+
+/// A rule that was met in this burst.
+#[derive(Clone, Copy)]
+struct Met(NonNull<Rule>);
+
+impl Met {
+    #[inline(always)]
+    fn get(&self) -> &Rule {
+        // SAFETY: places are dropped at the end of the burst in which they were met (see `drive_lanes`), and its guard keeps rules from being freed.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+// SAFETY: a rule is only read here, and only while its burst lasts.
+unsafe impl Send for Met {}
+// SAFETY: as above.
+unsafe impl Sync for Met {}
 
 impl Here {
     #[inline(always)]
@@ -133,13 +150,14 @@ impl Here {
 
     /// The same place, as the general way knows it.
     fn position<F>(&self) -> Position<F> {
-        let steps = self.steps;
+        let spec = &self.rule.get().spec;
+        let steps = Steps::of(&spec.ops.ops);
         let next = self.stretch().map(|stretch| usize::from(stretch.first));
         Position {
             steps,
             next: next.unwrap_or(steps.get().len()),
             table: self.table,
-            cookie: self.cookie,
+            cookie: spec.cookie,
             depth: 0,
             level: 0,
             saved: None,
@@ -171,6 +189,9 @@ pub(super) struct Lanes<F> {
     /// Where those of `sent` go, when all are done.
     ports: [PortNo; LOOKUP_MAX],
     sent: SetOfLanes,
+    /// The last port of those, and whether there are others.
+    port: PortNo,
+    mixed: bool,
     waiting: Vec<Waiting>,
     backs: Vec<Back>,
     /// Places noted lately, by a hash of what they are.
@@ -187,6 +208,8 @@ impl<F: Frame> Lanes<F> {
             frames: Box::new([const { None }; LOOKUP_MAX]),
             ports: [0; LOOKUP_MAX],
             sent: SetOfLanes::EMPTY,
+            port: 0,
+            mixed: false,
             waiting: Vec::new(),
             backs: Vec::new(),
             recent: [NOWHERE; RECENT],
@@ -200,6 +223,17 @@ impl<F: Frame> Lanes<F> {
     pub fn begin(&mut self, index: usize, hot: &HotWords, frame: F) {
         self.lanes[index % LOOKUP_MAX].begin(hot);
         self.put(index, frame);
+    }
+
+    /// A lane is to be looked up in the first table.
+    #[inline(always)]
+    pub fn look_up_first(&mut self, index: usize) {
+        self.wait(Waiting {
+            table: 0,
+            resubmit: false,
+            back: NOWHERE,
+            set: SetOfLanes::run(index, 1),
+        });
     }
 
     /// Keeps a frame that only waits to be sent.
@@ -237,7 +271,7 @@ impl<F: Frame> Lanes<F> {
         if let Some(known) = self.backs.get(usize::from(*recent)) {
             let same = std::ptr::eq(known.here.stretches.get(), here.stretches.get())
                 && (known.here.next, known.here.table, known.up) == (here.next, here.table, up)
-                && known.here.cookie == here.cookie;
+                && known.here.rule.get().spec.cookie == here.rule.get().spec.cookie;
             if same {
                 return *recent;
             }
@@ -249,9 +283,11 @@ impl<F: Frame> Lanes<F> {
 
     /// Notes that lanes go to a port.
     #[inline(always)]
-    pub fn send(&mut self, port: PortNo, set: SetOfLanes) {
-        set.iter().for_each(|lane| self.ports[lane] = port);
-        self.sent = self.sent.union(set);
+    pub fn send(&mut self, port: PortNo, set: impl Members) {
+        self.mixed |= port != self.port && !self.sent.is_empty();
+        self.port = port;
+        set.each(|lane| self.ports[lane] = port);
+        self.sent = self.sent.union(set.whole());
     }
 
     /// Sends what goes to ports, in each port's order of arrival.
@@ -260,29 +296,34 @@ impl<F: Frame> Lanes<F> {
         let mut rest = std::mem::take(&mut self.sent);
         while let Some(first) = rest.first() {
             let port = self.ports[first];
-            let set = rest.those(|lane| self.ports[lane] == port);
+            let set = if self.mixed {
+                rest.those(|lane| self.ports[lane] == port)
+            } else {
+                rest
+            };
             rest = rest.minus(set);
             let frames = set.iter().filter_map(|lane| self.frames[lane].take());
             self.out.extend(frames);
             host.output_burst(way.in_port, port, way.mirrored, &mut self.out);
             self.out.clear();
         }
+        self.mixed = false;
     }
 
     /// Does a stretch's edits.
     #[inline(always)]
-    fn edit(&mut self, stretch: &Stretch, set: SetOfLanes) {
+    fn edit(&mut self, stretch: &Stretch, set: impl Members) {
         for write in &stretch.writes {
             let at = usize::from(write.word) % LANE_WORDS;
-            for lane in set.iter() {
+            set.each(|lane| {
                 let word = &mut self.lanes[lane].words[at];
                 *word = *word & !write.mask | write.value;
-            }
+            });
         }
         if stretch.rewrite.is_nothing() {
             return;
         }
-        for lane in set.iter() {
+        for lane in set.places() {
             let extent = self.lanes[lane].extent;
             if let Some(frame) = &mut self.frames[lane] {
                 (stretch.rewrite).run(frame, extent, self.lanes[lane].hot());
@@ -309,7 +350,7 @@ impl<F: Frame> Engine<F> {
             back: NOWHERE,
             set,
         };
-        self.meet_after(burst, way, host, waited, rule);
+        self.meet_after(burst, way, host, waited, rule, set);
     }
 
     #[inline(always)]
@@ -320,15 +361,15 @@ impl<F: Frame> Engine<F> {
         host: &mut H,
         waited: Waiting,
         rule: &Rule,
+        set: impl Members,
     ) {
-        let Waiting {
-            table, back, set, ..
-        } = waited;
+        let Waiting { table, back, .. } = waited;
         let lanes = &self.lanes.lanes;
-        let bytes = set.iter().map(|lane| u64::from(lanes[lane].len)).sum();
+        let mut bytes = 0;
+        set.each(|lane| bytes += u64::from(lanes[lane].len));
         let counters = burst.counters;
         counters.add(rule.spec.counter, set.len() as u64, bytes, burst.now_ms);
-        self.tell(burst, host, table, Some(rule), set);
+        self.tell(burst, host, table, Some(rule), set.whole());
         if let Some(port) = rule.only_output
             && back == NOWHERE
         {
@@ -339,10 +380,9 @@ impl<F: Frame> Engine<F> {
         };
         let here = Here {
             stretches,
+            rule: Met(NonNull::from(rule)),
             next: 0,
             table,
-            steps: Steps::of(&rule.spec.ops.ops),
-            cookie: rule.spec.cookie,
         };
         self.pass(burst, way, host, here, back, set);
     }
@@ -356,7 +396,7 @@ impl<F: Frame> Engine<F> {
         host: &mut H,
         mut here: Here,
         mut back: u16,
-        mut set: SetOfLanes,
+        set: impl Members,
     ) {
         loop {
             let stretches = here.stretches.get();
@@ -370,14 +410,14 @@ impl<F: Frame> Engine<F> {
                 End::Nothing => false,
             };
             if general {
-                return self.leave_at(burst, way, host, here, back, set);
+                return self.leave_at(burst, way, host, here, back, set.whole());
             }
             if stretch.rewrite.may_expire() {
                 let lanes = &mut self.lanes.lanes;
-                let expired = set.those(|lane| stretch.rewrite.expires(lanes[lane].hot()));
-                if !expired.is_empty() {
-                    self.leave_at(burst, way, host, here, back, expired);
-                    set = set.minus(expired);
+                let mut expired = false;
+                set.each(|lane| expired |= stretch.rewrite.expires(lanes[lane].hot()));
+                if expired {
+                    return self.part(burst, way, host, here, back, set.whole());
                 }
             }
             self.lanes.edit(stretch, set);
@@ -385,7 +425,7 @@ impl<F: Frame> Engine<F> {
                 End::Output(port) => return self.lanes.send(port, set),
                 End::Table { table, resubmit } => {
                     let lanes = &mut self.lanes;
-                    set.iter().for_each(|lane| lanes.lanes[lane].hops += 1);
+                    set.each(|lane| lanes.lanes[lane].hops += 1);
                     here.next += 1;
                     if usize::from(here.next) < stretches.len() {
                         back = lanes.note(here, back);
@@ -394,14 +434,37 @@ impl<F: Frame> Engine<F> {
                         table,
                         resubmit,
                         back,
-                        set,
+                        set: set.whole(),
                     });
                 }
                 End::Nothing => match self.lanes.backs.get(usize::from(back)) {
                     Some(after) => (here, back) = (after.here, after.up),
-                    None => return self.lose(host, set),
+                    None => return self.lose(host, set.whole()),
                 },
             }
+        }
+    }
+
+    /// Lanes, some of which cannot pass a stretch, part before it.
+    #[inline(never)]
+    fn part<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        way: Way,
+        host: &mut H,
+        here: Here,
+        back: u16,
+        set: SetOfLanes,
+    ) {
+        let Some(stretch) = here.stretch() else {
+            return;
+        };
+        let lanes = &mut self.lanes.lanes;
+        let expired = set.those(|lane| stretch.rewrite.expires(lanes[lane].hot()));
+        self.leave_at(burst, way, host, here, back, expired);
+        let set = set.minus(expired);
+        if !set.is_empty() {
+            self.pass(burst, way, host, here, back, set);
         }
     }
 
@@ -559,6 +622,7 @@ impl<F: Frame> Engine<F> {
         way: Way,
         host: &mut H,
     ) {
+        let mut found = Found::new();
         while let Some(waited) = self.lanes.next() {
             if self.lanes.rounds == ROUNDS {
                 // What has gone its way already leaves before what still waits.
@@ -567,24 +631,28 @@ impl<F: Frame> Engine<F> {
                 continue;
             }
             self.lanes.rounds += 1;
-            let lanes = &self.lanes.lanes[..];
-            let found = (burst.bridge).lookup_lanes(waited.table, waited.set, lanes, burst.guard);
-            let Some(found) = found else {
+            let lanes = &*self.lanes.lanes;
+            let Waiting { table, set, .. } = waited;
+            if !(burst.bridge).lookup_lanes(table, set, lanes, burst.guard, &mut found) {
                 self.wait_in_walks(burst, way, waited);
                 continue;
-            };
-            for (rule, _) in &found {
-                if let Some(rule) = rule {
+            }
+            if found.len() > 1 {
+                for rule in found.iter().filter_map(|(rule, _)| *rule) {
                     burst.counters.prefetch(rule.spec.counter);
                     if let Some(straight) = rule.straight {
                         prefetch(straight.get().as_ptr());
                     }
                 }
             }
-            for (rule, set) in found {
+            for (rule, set) in &found {
+                let (rule, set) = (*rule, *set);
                 let waited = Waiting { set, ..waited };
                 match rule {
-                    Some(rule) => self.meet_after(burst, way, host, waited, rule),
+                    Some(rule) => match set.only() {
+                        Some(lane) => self.meet_after(burst, way, host, waited, rule, lane),
+                        None => self.meet_after(burst, way, host, waited, rule, set),
+                    },
                     None => self.miss_lanes(burst, way, host, waited),
                 }
             }

@@ -4,7 +4,7 @@ use super::*;
 use crate::Program;
 use crate::ops::{Op, OpList};
 use crate::rule::RuleSpec;
-use crate::table::{BridgeWriter, RuleRef};
+use crate::table::{BridgeWriter, Found, Members, RuleRef, SetOfLanes};
 use packet::build::Builder;
 use packet::{Field, HeapFrame, Layers, Match};
 use proptest::prelude::*;
@@ -127,6 +127,32 @@ fn look_up<'g>(
     found
 }
 
+/// Looks some packets up as sets, and holds that each is answered as `wanted` says, once.
+fn look_up_sets(
+    bridge: &Bridge,
+    frames: &[HeapFrame],
+    wanted: &[Option<&Rule>],
+    guard: &Guard<'_>,
+) {
+    let (mut hot, mut first) = ([HotWords::ZERO; LOOKUP_MAX], [NO_PATTERN; LOOKUP_MAX]);
+    packet::hot::read_burst(frames, 1, &[], &mut hot, &mut first);
+    let all = SetOfLanes::run(0, frames.len());
+    for set in [all, all.those(|lane| (lane + frames.len()) % 4 != 0)] {
+        let mut found = Found::new();
+        assert!(bridge.lookup_lanes(0, set, &hot, guard, &mut found));
+        let mut rest = set;
+        for (rule, met) in found {
+            assert!(!met.is_empty() && rest.minus(met).union(met) == rest);
+            rest = rest.minus(met);
+            met.each(|lane| {
+                let address = |rule: &Rule| std::ptr::from_ref(rule);
+                assert_eq!(rule.map(address), wanted[lane].map(address));
+            });
+        }
+        assert!(rest.is_empty());
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
     #[test]
@@ -177,6 +203,9 @@ proptest! {
                     let guard = reader.begin();
                     let epoch = guard.epoch();
                     let found = look_up(&bridge, &frames, &guard);
+                    if !frames.is_empty() {
+                        look_up_sets(&bridge, &frames, &found, &guard);
+                    }
                     for (frame, found) in frames.iter_mut().zip(found) {
                         let (mut key, mut layers) = (FlowKey::ZERO, Layers::default());
                         packet::parse::parse_frame_into(frame, 1, bridge.needed(), &mut key, &mut layers);
