@@ -25,7 +25,7 @@ impl Effort {
     /// What the sweep's figures are made with.
     pub const FULL: Effort = Effort {
         first: 20_000,
-        most: 90_000_000,
+        most: 400_000_000,
         precision: 0.03,
         twin: 2_000,
     };
