@@ -17,7 +17,7 @@ const BURSTS: usize = 8;
 /// A port that has sent for so long in a turn, in nanoseconds, goes on in the next.
 const TURN_NS: u64 = 50_000;
 /// The shortest sleep for a departure: what falls due meanwhile leaves together. Well within the slack of shapers.
-const NAP_NS: u64 = 20_000;
+pub(crate) const NAP_NS: u64 = 20_000;
 
 impl<F: Frame> Egress<F> {
     /// The owner's part of a turn: takes frames in and lets frames go, for each port that is its own.
