@@ -137,7 +137,10 @@ fn look_up_sets(
     let (mut hot, mut first) = ([HotWords::ZERO; LOOKUP_MAX], [NO_PATTERN; LOOKUP_MAX]);
     packet::hot::read_burst(frames, 1, &[], &mut hot, &mut first);
     let all = SetOfLanes::run(0, frames.len());
-    for set in [all, all.those(|lane| (lane + frames.len()) % 4 != 0)] {
+    for set in [
+        all,
+        all.those(|lane| !(lane + frames.len()).is_multiple_of(4)),
+    ] {
         let mut found = Found::new();
         assert!(bridge.lookup_lanes(0, set, &hot, guard, &mut found));
         let mut rest = set;
