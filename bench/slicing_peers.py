@@ -79,6 +79,15 @@ class Hosts:
         """Notes when a core was somebody else's than this machine's."""
         return self.start(self.source, "probe", core, seconds)
 
+    def preempted(self, core, process, seconds):
+        """Notes when a switch's worker would have run and others did."""
+        threads = f"/proc/{process.pid}/task"
+        for thread in os.listdir(threads):
+            with open(f"{threads}/{thread}/comm", encoding="ascii") as file:
+                if file.read().startswith("pmd"):
+                    return self.start(self.source, "preempted", core, thread, seconds)
+        raise harness.Failure("the switch has no worker")
+
     def sink(self, number=0):
         """Reads a TCP connection to a class."""
         process = self.start(self.target, "sink", 0, BASE + number)
