@@ -316,7 +316,7 @@ impl Changing {
         let mut frames: Vec<HeapFrame> = burst.iter().map(|bytes| HeapFrame::new(bytes)).collect();
         let bridge = self.writer.bridge();
         Engine::new().burst(bridge, &guard, in_port, &mut frames, 0, 1, &mut sink);
-        drop(guard);
+        let _ = guard;
         self.reader.offline();
         // Packets of different rules may overtake each other.
         expected.sort_unstable();
