@@ -93,13 +93,13 @@ def traffic_from_rules_meets_them(lab):
 FIGURES = re.compile(r"^([0-9.]+) (cycles per packet|Mpps on one core) \(", re.M)
 
 
-@test(timeout=60)
+@test(timeout=240)
 def the_daemon_says_the_same_of_its_rules(lab):
-    """`sluice/predict` and `sluice predict` of what dump-flows, dump-groups and dump-meters print: the same tables, lookups, paths and stages; the figure goes to the database."""
+    """`sluice/predict`, and `sluice predict` of what dump-flows, dump-groups and dump-meters print: the same tables, lookups and paths; the figure goes to the database."""
     command = sluice(lab)
     switch = lab.switch()
     switch.bridge("br0", "fail_mode=secure", "protocols=[OpenFlow10,OpenFlow13,OpenFlow15]")
-    text = [rule.replace("uplink", "1") for rule in RULES.splitlines()] + ["table=0,priority=5,udp,actions=meter:4,group:3"]
+    text = [rule.replace("uplink", "1") for rule in RULES.splitlines()] + ["table=2,priority=10,reg0=7,udp,tp_dst=82,actions=meter:4,group:3"]
     switch.ofctl("-OOpenFlow13", "add-meter", "br0", "meter=4,pktps,bands=type=drop,rate=1000000")
     switch.ofctl("-OOpenFlow15", "add-group", "br0", "group_id=3,type=select,bucket=actions=output:2,bucket=weight:2,actions=output:3")
     for rule in text:
@@ -110,22 +110,27 @@ def the_daemon_says_the_same_of_its_rules(lab):
         files[what] = os.path.join(lab.directory, what)
         with open(files[what], "w", encoding="ascii") as file:
             file.write(switch.ofctl(f"-OOpenFlow{version}", f"dump-{what}", "br0"))
-    traffic = "udp,in_port=2,flows=500"
     options = [word for what, path in files.items() for word in (f"--{what}", path)]
-    for given in ([], [traffic]):
-        asked = switch.appctl("sluice/predict", "br0", *given)
-        told = run([command, "predict", *options, *[word for text in given for word in ("--traffic", text)], "--rounds", "5", "--sluiced", lab.switchd[0]], seconds=50).stdout
-        equal(counts(asked), counts(told), f"lookups and paths of {given or 'packets made from the rules'}")
-        check(counts(asked), asked)
-        figures = {unit: float(value) for value, unit in FIGURES.findall(asked)}
-        check(len(figures) == 2 and min(figures.values()) > 0, figures, asked)
+    traffic = "udp,nw_dst=11.0.0.0/23,tp_dst=82,flows=500"
+    # It is made when nobody else wants the processor, which may take its time.
+    asked = switch.tool("ovs-appctl", "sluice/predict", "br0", traffic, ok=False, seconds=100)
+    if "too busy" in asked.stderr:
+        raise Skip("the machine is too busy to measure on")
+    check(asked.returncode == 0, asked.stderr)
+    told = run([command, "predict", *options, "--traffic", traffic, "--rounds", "5", "--sluiced", lab.switchd[0]], seconds=100)
+    equal(counts(asked.stdout), counts(told.stdout), "tables, lookups and paths")
+    check("0 > 1 > 2: port 2" in asked.stdout and "0 > 1 > 2: port 3" in asked.stdout, asked.stdout)
+    figures = {unit: float(value) for value, unit in FIGURES.findall(asked.stdout)}
+    check(len(figures) == 2 and min(figures.values()) > 0, figures, asked.stdout)
     wait_for("the figure is in the database", lambda: abs(float(switch.get("Bridge", "br0", "status").get("sluice_mpps", 0)) - figures["Mpps on one core"]) < 0.06, 20)
 
 
 def counts(text):
-    """The lines of a prediction that are counted and not measured."""
-    lines = text.partition("A packet is looked up")[2].partition("\nstage ")[0].splitlines()
-    return [line.split() for line in lines if line]
+    """What a prediction counts: of tables the lookup, rules, lookups and matches; of paths the share, lookups and way. How many lines of memory rules of one priority are found in goes by
+    the order in which they came, which a dump does not tell."""
+    tables, _, paths = text.partition("\ntable ")[2].partition("\nstage ")[0].partition("\npackets ")
+    ways = [line.split() for line in paths.splitlines()[1:] if line]
+    return [line.split()[:5] for line in tables.splitlines()[1:] if line], [(way[:2], way[6:]) for way in ways]
 
 
 @test(timeout=60)
