@@ -202,6 +202,37 @@ fn what_names_a_queue_gets_its_dscp_and_nothing_else_does() {
 }
 
 #[test]
+fn the_time_before_a_frame_was_received_counts() {
+    for workers in [1, 2] {
+        let mut switch = Switch::new(workers);
+        let bridge = switch.bridge("br0");
+        let (from, to) = (Wire::new(true), Wire::new(true));
+        switch.port(bridge, 1, &from);
+        let mut spec = shape(100_000);
+        for queue in &mut spec.queues {
+            queue.burst = 60 * 8;
+            queue.max_latency_ns = Some(1_000_000_000);
+        }
+        let out = switch.port_with(bridge, 2, &to, shaped(&spec));
+        switch.rule(bridge, 0, 1, in_port(1), vec![Op::Output(2)]);
+        // Those that need not wait leave, however late they are; the others have no time left.
+        from.waited_ns.store(2_000_000_000, Ordering::SeqCst);
+        (0..100).for_each(|number| from.put(frame(mac(9), mac(1), number)));
+        wait_until("each has its end", || {
+            to.sent() + switch.dropped("shaped") == 100
+        });
+        assert!(to.sent() < 50, "{} were sent", to.sent());
+        let totals = switch.datapath.shaping(out).unwrap();
+        let late = totals[0].1.dropped[qos::shaper::DropReason::Late as usize];
+        assert_eq!(late, switch.dropped("shaped"));
+        let before = to.sent();
+        from.waited_ns.store(0, Ordering::SeqCst);
+        (0..10).for_each(|number| from.put(frame(mac(9), mac(1), number)));
+        wait_until("those in time are sent", || to.sent() > before);
+    }
+}
+
+#[test]
 fn frames_of_one_worker_stay_in_order_while_the_port_changes_hands() {
     let mut switch = Switch::new(1);
     let bridge = switch.bridge("br0");

@@ -41,6 +41,8 @@ pub struct Wire {
     pub fail_send: AtomicBool,
     pub queues_alive: AtomicU64,
     pub armed: AtomicU64,
+    /// How long frames say that they have waited to be received, in nanoseconds.
+    pub waited_ns: AtomicU64,
 }
 
 pub fn eventfd() -> OwnedFd {
@@ -63,6 +65,7 @@ impl Wire {
             fail_send: AtomicBool::new(false),
             queues_alive: AtomicU64::new(0),
             armed: AtomicU64::new(0),
+            waited_ns: AtomicU64::new(0),
         })
     }
 
@@ -140,6 +143,9 @@ impl RxQueue<HeapFrame> for Queue {
     }
     fn wait_fd(&self) -> Option<RawFd> {
         self.0.event.as_ref().map(|event| event.as_raw_fd())
+    }
+    fn waited_ns(&self) -> u64 {
+        self.0.waited_ns.load(Ordering::SeqCst)
     }
     fn arm(&mut self) -> bool {
         self.0.armed.fetch_add(1, Ordering::SeqCst);
