@@ -136,8 +136,10 @@ impl<H> Shaper<H> {
             all_bits += u64::from(cost) * 8;
         }
         let catch_up_ns = self.catch_up_ns;
-        self.root.wake(&self.root_rates, catch_up_ns, now_ns);
-        if !self.root.holds(all_bits) {
+        // Nothing is changed before it is known that all may: who takes the packets in otherwise may refuse them, and then tokens stay as they are.
+        let mut root = self.root;
+        root.wake(&self.root_rates, catch_up_ns, now_ns);
+        if !root.holds(all_bits) {
             return false;
         }
         let used = |sum: &&Sum| sum.packets != 0;
@@ -145,22 +147,24 @@ impl<H> Shaper<H> {
             if self.is_full(sum.place, 0) || self.watch.of(sum.place).is_some() {
                 return false;
             }
-            let leaf = &mut self.leaves[sum.place];
+            let leaf = &self.leaves[sum.place];
             let kind = &self.kinds[leaf.kind as usize];
-            // Whoever takes these packets in otherwise wakes the queue at this very time.
-            leaf.credit.wake(&kind.rates, catch_up_ns, now_ns);
+            let mut credit = leaf.credit;
+            credit.wake(&kind.rates, catch_up_ns, now_ns);
             if kind.mark_ns == 0
                 || sum.largest > kind.limit_bytes
                 || kind.tenant != NONE
-                || !leaf.credit.holds_own(sum.bits)
+                || !credit.holds_own(sum.bits)
             {
                 return false;
             }
         }
-        self.root.spend(&self.root_rates, all_bits, true);
+        root.spend(&self.root_rates, all_bits, true);
+        self.root = root;
         for sum in sums.iter().filter(used) {
             let leaf = &mut self.leaves[sum.place];
             let kind = &self.kinds[leaf.kind as usize];
+            leaf.credit.wake(&kind.rates, catch_up_ns, now_ns);
             leaf.credit.spend(&kind.rates, sum.bits, true);
             leaf.sample_ns = leaf.sample_ns.checked_shr(sum.packets).unwrap_or(0);
             self.counters.send(sum.place, sum.packets.into(), sum.bytes);
