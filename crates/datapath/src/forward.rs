@@ -93,6 +93,7 @@ impl<F: Frame> Egress<F> {
             let counters = Arc::clone(&way.counters);
             self.put(slot, Box::new(NoDevice), counters, false);
         }
+        self.shaping.begin_use();
         self.shaping.own(slot, way.mine);
         if let Some(Some(port)) = self.ports.get_mut(slot as usize) {
             port.way = Some(way);

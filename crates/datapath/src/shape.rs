@@ -13,7 +13,6 @@ mod ring;
 mod serve;
 mod way;
 
-pub(crate) use serve::NAP_NS;
 pub(crate) use way::{NoDevice, Released, Shaping, Way};
 
 use crate::clock::monotonic_ns;

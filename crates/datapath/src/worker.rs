@@ -12,8 +12,6 @@
 //! waits for that goes to sleep in step with it, packet after packet. A worker with a processor of its own therefore polls on for [`spin::PATIENT_SPIN`] once a frame has
 //! come sooner than that, and for half as long after each rest that was longer ([`Spin`]): traffic with short gaps is never slept through, and an idle switch sleeps.
 //!
-//! A worker that finds no frames while a shaped port of its own holds some back, the next of which leaves soon, sleeps until then and is not woken ([`HOLDING_NAP`]).
-//!
 //! A queue whose descriptor is readable and yields nothing, time after time, is not waited on for a while (up to [`MUTE_LIMIT`]), so a peer that keeps signalling for nothing
 //! costs itself latency and nobody else anything. A queue that makes the worker fail is left alone likewise.
 
@@ -48,9 +46,6 @@ pub(crate) const NAP_LIMIT: Duration = Duration::from_micros(100);
 pub(crate) const SLEEP_LIMIT: Duration = Duration::from_secs(1);
 /// The longest time that a queue is not waited on, or left alone.
 pub(crate) const MUTE_LIMIT: Duration = Duration::from_millis(100);
-/// A worker that finds no frames and holds some back, of which the next leaves so soon (in nanoseconds), sleeps until then, neither polling nor woken: what comes meanwhile is taken in
-/// together. So shaping a port takes a part of a processor.
-const HOLDING_NAP: u64 = 2 * crate::shape::NAP_NS;
 /// Wake-ups in vain that are forgiven.
 const PATIENCE: u32 = 8;
 /// How long a worker whose frames come by other queues leaves one alone that was empty, where looking costs a system call: a look every turn at an idle TAP took a fifth of a
@@ -86,7 +81,7 @@ pub(crate) struct RxPort<F: Frame> {
     next_look: u64,
     /// How often it was empty in a row then, up to [`LOOK_DOUBLINGS`].
     empty_looks: u32,
-    /// Whether a look at it is costly, as it said last.
+    /// Whether a look at it is costly, as it said when it came.
     costly: bool,
 }
 
@@ -417,15 +412,6 @@ impl<F: Frame> Worker<F> {
     /// Nothing to do: polls on, lets others run, naps, or sleeps.
     fn rest(&mut self) {
         let idle = self.rest.turn_end.wrapping_sub(self.rest.since);
-        if let Some(ns) = self.egress.shaped_holds_ns()
-            && ns <= HOLDING_NAP
-            && self.rx.iter().all(|port| port.queue.wait_fd().is_some())
-        {
-            self.reader.offline();
-            wait(&mut [], Duration::from_nanos(ns));
-            self.rest.slept(&self.mailbox.counters);
-            return;
-        }
         if idle < self.rest.spin.now() {
             if !self.rest.alone {
                 std::hint::spin_loop();
@@ -441,8 +427,11 @@ impl<F: Frame> Worker<F> {
                 Wait::Now => return self.rest.give_way(&self.mailbox.counters),
             }
         }
-        if let Some(ns) = self.egress.shaped_in_ns() {
-            limit = limit.min(Duration::from_nanos(ns));
+        match self.egress.shaped_in_ns() {
+            // A turn sends for so long at most; there is more to send.
+            Some(0) => return self.rest.give_way(&self.mailbox.counters),
+            Some(ns) => limit = limit.min(Duration::from_nanos(ns)),
+            None => {}
         }
         if self.rx.iter().all(|port| port.queue.wait_fd().is_some()) {
             self.sleep(limit);

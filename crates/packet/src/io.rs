@@ -20,7 +20,7 @@ pub trait RxQueue<F: Frame>: Send {
         None
     }
 
-    /// Whether looking for frames in vain costs a system call, so that a worker that is busy with other queues looks less often.
+    /// Whether looking for frames in vain costs a system call, so that a worker that is busy with other queues looks less often. Always the same.
     fn is_costly(&self) -> bool {
         self.wait_fd().is_some()
     }

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 
 /// Things that may wait; each may be 2 MiB of the kernel's memory. What comes beyond is dropped by who brings it.
-const QUEUE_LENGTH: usize = 256;
+const QUEUE_LENGTH: usize = 16;
 
 type Thing = Box<dyn Send>;
 

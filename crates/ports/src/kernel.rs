@@ -425,11 +425,12 @@ impl RxQueue<Mbuf> for KernelRx {
     }
 
     fn waited_ns(&self) -> u64 {
-        // Where somebody sets the clock meanwhile, the frames in the ring are taken for older or younger than they are.
-        match self.first_ns {
+        // Where somebody sets the clock meanwhile, the frames in the ring are taken for older or younger than they are, but for what cannot be.
+        let waited = match self.first_ns {
             0 => 0,
-            first => day_ns().saturating_sub(first).min(LONGEST_WAIT_NS),
-        }
+            first => day_ns().saturating_sub(first),
+        };
+        if waited <= LONGEST_WAIT_NS { waited } else { 0 }
     }
 
     fn disarm(&mut self) {

@@ -10,11 +10,16 @@ use crate::trace::Trace;
 use crate::traffic::Traffic;
 use crate::{Effort, Error};
 use serde::{Deserialize, Serialize};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 /// The option of the daemon by which it measures ports: `--calibrate-ports CAPTURE MEMORY CPU ROUNDS [RULES PLAN]`.
 pub const OPTION: &str = "--calibrate-ports";
+
+/// How long measuring may take; it runs only while nobody else wants the processor.
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// Where the buffers of measured ports lie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -114,6 +119,33 @@ impl Plan {
     }
 }
 
+/// Runs a command that says little, for so long at most; it does not outlive the thread that waits for it.
+fn run_within(command: &mut Command, limit: Duration) -> std::io::Result<Output> {
+    // SAFETY: between fork and exec only this system call, which is async-signal-safe, is made.
+    unsafe {
+        command.pre_exec(|| {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            Ok(())
+        });
+    }
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let end = Instant::now() + limit;
+    while child.try_wait()?.is_none() {
+        if Instant::now() > end {
+            child.kill()?;
+            child.wait()?;
+            let text = format!("it was not done after {} s", limit.as_secs());
+            return Err(std::io::Error::new(std::io::ErrorKind::TimedOut, text));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    child.wait_with_output()
+}
+
 impl Helper<'_> {
     /// Measures DPDK's devices with this traffic: under the simplest rules, and under the rules themselves where `rules` names them with what packets do, and that is possible.
     pub fn measure(
@@ -152,7 +184,7 @@ impl Helper<'_> {
             write(&path, messages)?;
             command.arg(path).arg(plan.to_text());
         }
-        let output = command.stdin(Stdio::null()).output();
+        let output = run_within(&mut command, LIMIT);
         drop(files);
         let output = output.map_err(|error| {
             Error::new(format!("cannot run {program} to measure ports: {error}"))

@@ -47,8 +47,8 @@ impl Rules {
         let mut rules = Rules::empty();
         // A bucket may send packets through a meter, and a rule to a group.
         if let Some((file, text)) = meters {
-            // `dump-meters` puts each band on a line of its own.
-            let text = text.replace("\ntype=", " type=");
+            // `dump-meters` puts each band on a line of its own. Lines keep their numbers.
+            let text = with_bands(text);
             each_line(file, &text, |line| {
                 let meter = parse::meter(line).map_err(|error| error.to_string())?;
                 rules.add_meter(&meter).map_err(|error| error.to_string())
@@ -66,7 +66,7 @@ impl Rules {
                 Refused::BadOutGroup if groups.is_none() => {
                     format!("{error} (--groups takes a file of groups)")
                 }
-                Refused::UnknownMeter if meters.is_none() => {
+                Refused::InvalidMeter if meters.is_none() => {
                     format!("{error} (--meters takes a file of meters)")
                 }
                 error => error.to_string(),
@@ -212,6 +212,25 @@ fn adding(group: &GroupDescription) -> GroupMod {
 }
 
 /// Reads a file line by line, without comments and commands and without what `ovs-ofctl` prints in front of a list. Errors name file and line.
+/// Text in which the bands of a meter stand on its own line, and empty ones behind it.
+fn with_bands(text: &str) -> String {
+    let mut joined = String::new();
+    let mut bands = 0;
+    for line in text.lines() {
+        if line.starts_with("type=") {
+            joined.push(' ');
+            bands += 1;
+        } else {
+            joined.push_str(&"\n".repeat(std::mem::take(&mut bands)));
+            if !joined.is_empty() {
+                joined.push('\n');
+            }
+        }
+        joined.push_str(line);
+    }
+    joined
+}
+
 fn each_line(
     file: &str,
     text: &str,

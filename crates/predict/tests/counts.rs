@@ -242,7 +242,7 @@ fn tables_have_the_lookup_that_a_switch_gives_them_in_the_end() {
 /// Rules that use groups and meters, from files as `ovs-ofctl` prints them.
 fn grouped() -> Rules {
     let flows = "NXST_FLOW reply (xid=0x4):\n cookie=0x7, duration=1.5s, table=0, n_packets=3, n_bytes=180, idle_age=2, priority=9,udp actions=group:1\n\
-                 tcp,actions=meter:5,output:4\nactions=resubmit(,1)\ntable=1,arp,actions=group:2\n";
+                 priority=9,tcp,actions=meter:5,output:4\npriority=1,actions=resubmit(,1)\ntable=1,arp,actions=group:2\n";
     let groups = "OFPST_GROUP_DESC reply (OF1.5) (xid=0x2):\n group_id=1,type=select,bucket=bucket_id:0,weight:1,actions=output:2,bucket=bucket_id:1,weight:3,actions=output:3\n\
                   group_id=2,type=all,bucket=output:2,bucket=output:3,group:1 # both\n";
     let meters = "OFPST_METER_CONFIG reply (OF1.3) (xid=0x2):\nmeter=5 pktps stats bands=\ntype=drop rate=100000000\n";
@@ -271,7 +271,8 @@ fn groups_and_meters_do_their_part() {
     assert!((0.2..0.3).contains(&one) && (0.7..0.8).contains(&other));
     assert_eq!(ports("tcp"), [(4, 1.0)]);
     let both: f64 = ports("arp").iter().map(|(_, share)| share).sum();
-    assert_eq!(both, 3.0);
+    // A bucket is an action set, of which a group leaves no output (1.5 section 5.6).
+    assert_eq!(both, 2.0);
 }
 
 #[test]
@@ -314,8 +315,21 @@ fn missing_meters_are_named() {
         Err(error) => error.to_string(),
         Ok(_) => String::new(),
     };
+    // Bands are lines of their own, and count.
+    let meters = "meter=1 kbps bands=\ntype=drop rate=1\ntype=drop rate=2\nmeter=2 nonsense\n";
+    let wrong = Rules::read_all(
+        ("f", "actions=drop\n"),
+        None,
+        Some(("m", meters)),
+        &openflow::parse::no_names,
+    );
+    let wrong = wrong.err().map(|error| error.to_string());
+    assert!(
+        wrong.as_ref().is_some_and(|text| text.starts_with("m:4: ")),
+        "{wrong:?}"
+    );
     assert_eq!(
         error,
-        "f:1: OFPMMFC_UNKNOWN_METER (--meters takes a file of meters)"
+        "f:1: OFPMMFC_INVALID_METER (--meters takes a file of meters)"
     );
 }

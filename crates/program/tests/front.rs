@@ -394,8 +394,8 @@ proptest! {
     }
 }
 
-#[test]
-fn such_tables_have_trees() {
+/// A table with trees.
+fn with_trees() -> Changing {
     let mut table = Changing::new();
     for number in 0..200_u8 {
         let mut conditions = vec![(at::IPV4_SRC, vec![10, 0, 0, number])];
@@ -411,6 +411,24 @@ fn such_tables_have_trees() {
     table.writer.shape_now();
     assert_eq!(table.writer.describe(0).template, Template::Trees);
     table.publish();
+    table
+}
+
+/// Trees tell nothing of rules in the place of others, so they are made anew where these are many.
+#[test]
+fn many_rules_in_the_place_of_others_mean_new_trees() {
+    let mut table = with_trees();
+    assert!(!table.writer.shape_tables(), "nothing has changed");
+    for number in 0..40 {
+        table.replace(number, 0, 2);
+    }
+    table.publish();
+    assert!(table.writer.shape_tables());
+}
+
+#[test]
+fn such_tables_have_trees() {
+    let mut table = with_trees();
     // Rules that edit and send, told by their places; one of them is given other edits, one goes.
     for change in 0..3 {
         match change {

@@ -63,14 +63,15 @@ fn calibrate(arguments: &[String]) -> Result<PortCost, String> {
     };
     let (cpu, rounds) = (number(cpu)?, number(rounds)?.clamp(3, 1000));
     // Rules lie in memory as the daemon's do.
-    crate::daemon::keep_free_memory();
+    crate::daemon::keep_free_memory(false);
     // SAFETY: takes no pointers; there are no other threads yet. Where it is not allowed, the TAP device cannot be made either.
     unsafe { libc::unshare(libc::CLONE_NEWNET) };
     let whole = match whole {
         Some((rules, plan)) => {
             let bytes = std::fs::read(rules).map_err(|error| format!("{rules}: {error}"))?;
-            let rules = Rules::of_messages(&bytes).map_err(|error| format!("{rules}: {error}"))?;
             let plan = Plan::of_text(plan).ok_or_else(|| format!("{plan}: no plan of ports"))?;
+            // In the words of 1.0 rules may say what the latest version refuses.
+            let rules = Rules::of_messages(&bytes).map_err(|error| error.to_string());
             Some((rules, plan))
         }
         None => None,
@@ -88,7 +89,10 @@ fn calibrate(arguments: &[String]) -> Result<PortCost, String> {
         ..cost
     });
     if let (Ok(cost), Some((rules, plan))) = (&mut cost, &whole) {
-        match with_rules(&eal, Path::new(capture), (rules, plan), cpu, rounds) {
+        let rules = rules.as_ref().map_err(Clone::clone);
+        let whole = rules
+            .and_then(|rules| with_rules(&eal, Path::new(capture), (rules, plan), cpu, rounds));
+        match whole {
             Ok(turn) => cost.whole = Some(turn),
             // The parts are there.
             Err(error) => cost.notes.push(format!(

@@ -31,18 +31,21 @@ impl Drop for Task {
 
 /// Free memory that the heap has at its end, and how much of it is asked for at a time, so that nobody waits long.
 const SPARE: usize = 32 << 20;
+/// The same with `--mlockall`.
+const SPARE_LOCKED: usize = 1 << 20;
 const SPARE_SLICE: usize = 256 << 10;
 /// How often it is looked whether the heap has grown.
 const SPARE_EVERY: Duration = Duration::from_millis(1000);
 
 /// Makes the heap keep some memory that is free. To give it back means an interrupt on every processor that a worker is on, to forget where it was,
 /// and to get it again a fault for each page; rules come and go in such numbers all the time.
-/// Returns where the heap ended until now.
-pub(crate) fn keep_free_memory() -> usize {
+/// Returns where the heap ended until now. `locked`: all that is asked for is memory at once, in the heaps of other threads too, so less is kept.
+pub(crate) fn keep_free_memory(locked: bool) -> usize {
+    let spare = if locked { SPARE_LOCKED } else { SPARE };
     // SAFETY: these parameters are there in glibc and take any number; the last call only asks.
     unsafe {
         libc::mallopt(libc::M_TRIM_THRESHOLD, 64 << 20);
-        libc::mallopt(libc::M_TOP_PAD, SPARE as libc::c_int);
+        libc::mallopt(libc::M_TOP_PAD, spare as libc::c_int);
         libc::mallopt(libc::M_MMAP_THRESHOLD, 4 << 20);
         libc::sbrk(0) as usize
     }
@@ -78,7 +81,8 @@ async fn fill_free_memory(begin: usize) {
 
 /// Runs the switch until it is asked to end. An error ends the daemon with status 1.
 pub async fn run(shell: Rc<Shell>) -> anyhow::Result<()> {
-    let heap_end = keep_free_memory();
+    let locked = shell.options.mlockall;
+    let heap_end = keep_free_memory(locked);
     let switch = Switch::new(Rc::clone(&shell));
     clock::attach(&switch.clock);
     crate::commands::register(&switch);
@@ -103,7 +107,9 @@ pub async fn run(shell: Rc<Shell>) -> anyhow::Result<()> {
     )));
     let _shape = Task(tokio::task::spawn_local(shape_tables(Rc::clone(&switch))));
     let _fill = Task(tokio::task::spawn_local(async move {
-        fill_free_memory(heap_end).await;
+        if !locked {
+            fill_free_memory(heap_end).await;
+        }
         Ok(())
     }));
     let mut keep = Task(tokio::task::spawn_local(keep_house(

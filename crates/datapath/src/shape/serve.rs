@@ -17,7 +17,7 @@ const BURSTS: usize = 8;
 /// A port that has sent for so long in a turn, in nanoseconds, goes on in the next.
 const TURN_NS: u64 = 50_000;
 /// The shortest sleep for a departure: what falls due meanwhile leaves together. Well within the slack of shapers.
-pub(crate) const NAP_NS: u64 = 20_000;
+const NAP_NS: u64 = 20_000;
 
 impl<F: Frame> Egress<F> {
     /// The owner's part of a turn: takes frames in and lets frames go, for each port that is its own.
@@ -122,21 +122,15 @@ impl<F: Frame> Egress<F> {
         }
     }
 
-    /// Nanoseconds until a port of this worker's own has something to do, at least [`NAP_NS`]; none when none will.
+    /// Nanoseconds until a port of this worker's own has something to do: 0 where it has now, else at least [`NAP_NS`]; none when none will.
     pub fn shaped_in_ns(&self) -> Option<u64> {
         let ways = self.shaping.mine.iter();
         let ways = ways.filter_map(|slot| self.way_of(*slot));
         let due = ways.filter_map(Way::due_ns).min()?;
-        Some(due.saturating_sub(monotonic_ns()).max(NAP_NS))
-    }
-
-    /// The same where none has anything to do yet, but one will.
-    pub fn shaped_holds_ns(&self) -> Option<u64> {
-        let ways = self.shaping.mine.iter();
-        let ways = ways.filter_map(|slot| self.way_of(*slot));
-        let due = ways.filter_map(Way::due_ns).min()?;
-        let left_ns = due.checked_sub(monotonic_ns())?;
-        Some(left_ns.max(NAP_NS))
+        match due.saturating_sub(monotonic_ns()) {
+            0 => Some(0),
+            left_ns => Some(left_ns.max(NAP_NS)),
+        }
     }
 
     /// Whether another worker has left something.

@@ -189,9 +189,13 @@ impl<F: Frame> Shaping<F> {
         self.used
     }
 
+    /// A port is shaped, here or at another worker.
+    pub fn begin_use(&mut self) {
+        self.used = true;
+    }
+
     /// A port belongs to this worker, or no longer.
     pub fn own(&mut self, slot: u32, mine: bool) {
-        self.used = true;
         self.mine.retain(|other| *other != slot);
         if mine {
             self.mine.push(slot);

@@ -131,7 +131,7 @@ fn bucket(text: &str, kind: GroupKind, names: PortNames<'_>) -> Result<Bucket> {
     // What is said of the bucket may stand before its actions, with `actions=` between or not.
     let mut rest = text;
     loop {
-        rest = rest.trim_start_matches([',', ' ', '\t']);
+        rest = rest.trim_start_matches(|c: char| c == ',' || c.is_ascii_whitespace());
         let behind = ["actions=", "actions:", "action=", "action:"]
             .iter()
             .find_map(|word| rest.strip_prefix(word));
@@ -241,5 +241,8 @@ mod tests {
         assert!(error("group_id=4294967296,type=all").contains("too large"));
         assert!(error("group_id=1,type=all,bucket=watch_port:x").contains("watch_port"));
         assert!(!error("group_id=1,type=all,bucket=nonsense:2").is_empty());
+        // Whatever counts as a space, reading comes to an end.
+        let spaced = "group_id=1,type=all,bucket=\x0cweight:1,\r\x0b actions=output:1";
+        assert!(group(spaced, &no_names).is_ok() || !error(spaced).is_empty());
     }
 }

@@ -49,6 +49,8 @@ pub(super) struct Shaping {
     ended: Vec<RuleRef>,
     /// Rules that came or went since the last building began, except those in the place of another.
     changed: usize,
+    /// Rules that came in the place of others since then.
+    replaced: usize,
     /// How many must have changed before the next one: more where trees were of no use.
     wait_for: usize,
     /// Why there are no trees.
@@ -81,6 +83,7 @@ impl Shaping {
             if linked.before.is_some_and(|other| in_use.trees.has(other)) {
                 // The one that it replaces has been counted when it went.
                 self.changed = self.changed.saturating_sub(2);
+                self.replaced += 1;
             } else if linked.tuple.beside < priority {
                 linked.tuple.beside = priority;
                 renewed = true;
@@ -100,7 +103,9 @@ impl Shaping {
     }
 
     fn is_wanted(&self) -> bool {
-        self.changed > self.wait_for && self.tuples.masks() >= MASKS_MIN
+        // Trees lead to rules in others' places as well, but tell nothing of them.
+        let changed = self.changed > self.wait_for || self.replaced > self.tuples.len() / 8;
+        changed && self.tuples.masks() >= MASKS_MIN
     }
 
     /// Says that a rule ends with the next epoch, and will be unlinked.
@@ -201,7 +206,7 @@ impl Shaping {
         let from = guard.epoch();
         guard.hold(from);
         reader.offline();
-        self.changed = 0;
+        (self.changed, self.replaced) = (0, 0);
         self.tuples
             .writers_mut()
             .for_each(|writer| writer.since = None);

@@ -256,7 +256,8 @@ impl<F: Frame> Lanes<F> {
         self.waiting.push(new);
     }
 
-    /// Those that wait for the lowest table, and the earliest packets first: packets of a flow go the same way, so they stay in order however many sets they are in.
+    /// Those that wait for the lowest table, and the earliest packets first: packets that rules cannot tell apart go the same way, so these stay in order however
+    /// many sets they are in. Those of one connection that meet different rules (by flags, ECN, TTL) may change places within a burst, as they may in Open vSwitch's batches.
     #[inline(always)]
     fn next(&mut self) -> Option<Waiting> {
         let waiting = self.waiting.iter().enumerate();

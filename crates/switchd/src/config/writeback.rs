@@ -198,12 +198,14 @@ impl Batch<'_> {
         self.set("Bridge", uuid, "datapath_version", version);
     }
 
-    /// What a bridge's rules were predicted to cost: cycles per packet, and millions of packets per second of a core.
-    pub fn prediction(&mut self, uuid: Uuid, cycles: f64, mpps: f64) {
-        let status = [
-            ("sluice_cycles_per_packet", format!("{cycles:.1}")),
-            ("sluice_mpps", format!("{mpps:.2}")),
-        ];
+    /// What a bridge's rules were predicted to cost: cycles per packet, and millions of packets per second of a core; none where nothing is known of them.
+    pub fn prediction(&mut self, uuid: Uuid, figure: Option<(f64, f64)>) {
+        let status = figure.into_iter().flat_map(|(cycles, mpps)| {
+            [
+                ("sluice_cycles_per_packet", format!("{cycles:.1}")),
+                ("sluice_mpps", format!("{mpps:.2}")),
+            ]
+        });
         self.set("Bridge", uuid, "status", Datum::map(status));
     }
 

@@ -5,8 +5,8 @@
 //!
 //! One is made when somebody asks; with `other_config:sluice-predict` of the root row also when rules have changed.
 
-use super::Switch;
 use super::bridge::Bridge;
+use super::{Switch, processors};
 use openflow::flow::{FlowMod, FlowStats, FlowStatsRequest, TABLE_ALL};
 use openflow::group::{self, GroupDescription};
 use openflow::meter::{self, MeterConfig};
@@ -20,7 +20,7 @@ use std::hash::{DefaultHasher, Hasher};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Most rules that are copied and compiled: some hundred megabytes.
 const RULES_MAX: usize = 100_000;
@@ -28,6 +28,8 @@ const RULES_MAX: usize = 100_000;
 const SLICE: usize = 512;
 /// How often rules are looked at, where predictions are to be kept up to date.
 const RENEWAL: Duration = Duration::from_secs(30);
+/// How long after rules could not be predicted the same rules are tried again.
+const RETRY: Duration = Duration::from_secs(600);
 /// The port that packets come in by where rules do not say.
 const IN_PORT: u32 = 1;
 
@@ -67,8 +69,8 @@ pub async fn keep(switch: Rc<Switch>) -> anyhow::Result<()> {
                 .prediction
                 .borrow()
                 .as_ref()
+                .filter(|known| known.figure.is_some() || known.made.elapsed() < RETRY)
                 .map(|known| known.digest);
-            // Another is being made, rules are too many, or there are none: it is seen again.
             if let Err(error) = predict(switch.clone(), bridge.clone(), None, known).await {
                 tracing::debug!(target: "bridge", "no prediction for {}: {error}", bridge.name);
             }
@@ -78,13 +80,15 @@ pub async fn keep(switch: Rc<Switch>) -> anyhow::Result<()> {
 
 /// A prediction that is kept.
 pub(super) struct Known {
-    pub cycles: Spread,
-    pub mpps: Spread,
+    /// Cycles per packet and Mpps; none where it failed.
+    pub figure: Option<(Spread, Spread)>,
     /// Of the rules that it was made for.
     digest: u64,
+    made: Instant,
 }
 
-/// Predicts for a bridge; the text is for people, and empty where the rules have the digest `known` still. `description` says what the packets are.
+/// Predicts for a bridge; the text is for people, and empty where the rules have the digest `known` still. `description` says what the packets are; what is predicted for
+/// those that the rules ask for themselves is kept.
 pub async fn predict(
     switch: Rc<Switch>,
     bridge: Rc<Bridge>,
@@ -92,11 +96,15 @@ pub async fn predict(
     known: Option<u64>,
 ) -> Result<String, String> {
     let turn = Turn::take()?;
-    let origin = match &description {
-        Some(description) => description.clone(),
-        None => "the rules".to_owned(),
+    let origin = description.clone();
+    let flows = match copied(&switch, &bridge).await {
+        Ok(flows) => flows,
+        Err(error) => {
+            // Whatever is known is of other rules.
+            bridge.prediction.replace(None);
+            return Err(error);
+        }
     };
-    let flows = copied(&switch, &bridge).await?;
     let (groups, meters) = {
         let pipeline = bridge.pipeline.borrow();
         let meters = pipeline.meter_configs(meter::ALL);
@@ -114,20 +122,29 @@ pub async fn predict(
             run_when_idle();
             // The control thread may have gone.
             let digest = digest(&(&flows, &groups, &meters));
-            let _ = send.send(match known == Some(digest) {
-                true => Ok(None),
-                false => of_rules((flows, &groups, &meters), description.as_deref(), &run, cpu)
-                    .map(|(prediction, notes)| Some((prediction, notes, digest))),
-            });
+            let made = (known != Some(digest))
+                .then(|| of_rules((flows, &groups, &meters), description.as_deref(), &run, cpu));
             drop(turn);
+            let _ = send.send((digest, made));
         })
         .map_err(|error| format!("cannot start a thread: {error}"))?;
-    let made = receive
-        .await
-        .map_err(|_| "predicting failed".to_owned())??;
-    let Some((prediction, notes, digest)) = made else {
+    let (digest, made) = receive.await.map_err(|_| "predicting failed".to_owned())?;
+    let Some(made) = made else {
         return Ok(String::new());
     };
+    if origin.is_none() {
+        let figure = made
+            .as_ref()
+            .ok()
+            .map(|(prediction, _)| (prediction.cycles, prediction.mpps));
+        bridge.prediction.replace(Some(Known {
+            figure,
+            digest,
+            made: Instant::now(),
+        }));
+    }
+    let (prediction, notes) = made?;
+    let origin = origin.as_deref().unwrap_or("the rules");
     let mut text = format!("{}: dpdk ports, packets made from {origin}\n", bridge.name);
     notes
         .iter()
@@ -135,11 +152,6 @@ pub async fn predict(
         .chain([report::PORTS])
         .for_each(|note| text.push_str(&format!("note: {note}\n")));
     text.push_str(&report::text(&prediction));
-    bridge.prediction.replace(Some(Known {
-        cycles: prediction.cycles,
-        mpps: prediction.mpps,
-        digest,
-    }));
     Ok(text)
 }
 
@@ -192,11 +204,7 @@ fn quiet_processor(switch: &Switch) -> usize {
         .with_datapath(|datapath| datapath.workers())
         .unwrap_or_default();
     let taken: Vec<usize> = workers.iter().filter_map(|worker| worker.cpu).collect();
-    let count = std::thread::available_parallelism().map_or(1, |count| count.get());
-    (0..count)
-        .rev()
-        .find(|cpu| !taken.contains(cpu))
-        .unwrap_or(0)
+    processors::quiet(&taken)
 }
 
 /// Makes the calling thread, and what it starts, run only when no other wants the processor.
@@ -221,6 +229,23 @@ fn digest(rules: &impl std::fmt::Debug) -> u64 {
     digest.0.finish()
 }
 
+/// Removes the files of predictions that processes which are gone left in the run directory.
+fn remove_leftovers(run: &Path) {
+    for entry in std::fs::read_dir(run).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let process = name
+            .to_str()
+            .and_then(|name| name.strip_prefix("sluice-predict."))
+            .and_then(|rest| rest.split_once('.'))
+            .and_then(|(process, _)| process.parse::<u32>().ok());
+        if let Some(process) = process
+            && !Path::new("/proc").join(process.to_string()).exists()
+        {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
 fn of_rules(
     (flows, groups, meters): (Vec<FlowMod>, &[GroupDescription], &[MeterConfig]),
     description: Option<&str>,
@@ -240,6 +265,7 @@ fn of_rules(
         cpu: Some(cpu),
         ..Effort::default()
     };
+    remove_leftovers(run);
     let capture: PathBuf = run.join(format!("sluice-predict.{}.pcap", std::process::id()));
     let helper = Helper {
         program: Path::new("/proc/self/exe"),

@@ -70,6 +70,11 @@ fn left(allowed: &[usize], workers: &[usize]) -> Vec<usize> {
     }
 }
 
+/// A processor for what is to be measured or to take long: one that no worker has, if there is one.
+pub fn quiet(workers: &[usize]) -> usize {
+    left(allowed(), workers).last().copied().unwrap_or(0)
+}
+
 /// Makes this process's threads, but for workers, keep off the processors of workers, as far as others are left.
 ///
 /// DPDK's own threads are meant too: it pins them to processors that it does not use itself, which are those that workers get. There they would stop a worker for each
@@ -115,9 +120,9 @@ fn keep_to(cpus: &[usize]) {
     }
 }
 
-/// Whether a thread with this name only helps: DPDK's own, those that build tables and write the log.
+/// Whether a thread with this name only helps: DPDK's own, those that build tables, close sockets and write the log.
 fn is_helper(name: &str) -> bool {
-    const HELPERS: [&str; 5] = ["eal-intr", "vhost-", "rte_mp", "tables", "log"];
+    const HELPERS: [&str; 6] = ["eal-intr", "vhost", "rte_mp", "tables", "log", "close"];
     HELPERS.iter().any(|helper| name.starts_with(helper))
 }
 
@@ -127,7 +132,14 @@ mod tests {
 
     #[test]
     fn threads_that_only_help_are_known_by_their_names() {
-        for name in ["eal-intr-thread\n", "vhost-events", "tables", "log"] {
+        for name in [
+            "eal-intr-thread\n",
+            "vhost-events",
+            "vhost_reconn",
+            "tables",
+            "close",
+            "log",
+        ] {
             assert!(is_helper(name), "{name}");
         }
         for name in [
@@ -160,6 +172,10 @@ mod tests {
         let then = std::thread::spawn(|| {
             let before = allowed().to_vec();
             leave_to_workers(&before[..1]);
+            // What control may use now is not asked, but what the process may.
+            assert_eq!(quiet(&before[..1]), before[before.len() - 1]);
+            assert_eq!(quiet(&before[1..]), before[0]);
+            assert!(before.contains(&quiet(&before)));
             leave_to_workers(&[]);
             (before, allowed().to_vec())
         });

@@ -168,10 +168,13 @@ impl Switch {
             let Some(bridge) = self.bridge(name) else {
                 continue;
             };
-            if let Some(known) = &*bridge.prediction.borrow() {
-                let (cycles, mpps) = (known.cycles.median, known.mpps.median);
-                batch.prediction(wanted.settings.uuid, cycles, mpps);
-            }
+            let figure = bridge
+                .prediction
+                .borrow()
+                .as_ref()
+                .and_then(|known| known.figure);
+            let figure = figure.map(|(cycles, mpps)| (cycles.median, mpps.median));
+            batch.prediction(wanted.settings.uuid, figure);
             for port in bridge.ports.borrow_mut().values_mut() {
                 let Some(uuid) = port.config.interface else {
                     continue;
