@@ -21,8 +21,8 @@ import struct
 import sys
 import time
 
-from contender import Results, machine, parser, run, stderr, switchd, table
-from slicing_peers import alone, compiled, harness, late_sent, peer, queue, result, stream
+from contender import parser, run, stderr, switchd
+from slicing_peers import harness, late_sent, peer, queue, result, stream, work
 
 HUGE_PAGES = 300
 MEGABIT = 1_000_000
@@ -293,21 +293,6 @@ def plot(lines, title, across, up):
 TESTS = {"rate": (rate, 2.5), "borrow": (borrow, 3), "bound": (bound, 3), "tcp": (tcp, 2.5), "isolation": (isolation, 4), "bursts": (bursts, 2)}
 
 
-def work(options):
-    """All rounds of a test."""
-    def measured(lab):
-        alone()
-        results = Results(options.json)
-        options.program = compiled(lab.directory)
-        for number in range(options.rounds):
-            TESTS[options.test][0](lab, options, results)
-            stderr(f"round {number + 1} of {options.rounds} is done")
-        columns = list(dict.fromkeys(column for row in results.rows.values() for column in row))
-        print(machine())
-        table(["", *columns], [[row, *[results.spread(row, column) for column in columns]] for row in results.rows])
-    return measured
-
-
 def main():
     options = parser(__doc__, daemons=False)
     options.add_argument("test", choices=TESTS)
@@ -322,7 +307,7 @@ def main():
     command = harness.switchd_command(options.daemon or switchd())
     if not os.access(command[0], os.X_OK):
         sys.exit(f"there is no daemon at {command[0]}: `make` builds it")
-    run(work(options), {"sluice": command}, HUGE_PAGES)
+    run(work(options, TESTS[options.test][0]), {"sluice": command}, HUGE_PAGES)
 
 
 if __name__ == "__main__":

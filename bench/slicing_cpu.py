@@ -15,13 +15,12 @@ cores is near 2, something did.
 
 Needs root, gcc, iproute2, ethtool and two cores with nothing else to do.
 """
-import contextlib
 import os
 import sys
 import time
 
 from contender import Results, machine, parser, run, stderr, switchd, table
-from slicing_peers import BASE, SOURCE, TARGET, Hosts, Linux, Sluice, alone, compiled, harness, queue, result, stream
+from slicing_peers import BASE, Linux, Sluice, alone, compiled, harness, peer, queue, result, stream
 
 HUGE_PAGES = 300
 FRAME = 1514
@@ -78,26 +77,10 @@ class FewRules(Sluice):
         self.ofctl("add-flows", "br0", "-", stdin="\n".join(lines) + "\n", seconds=60)
 
 
-@contextlib.contextmanager
-def contender(lab, name, options):
-    """Who switches, and two hosts."""
-    number = contender.count = getattr(contender, "count", 0) + 1
-    known = len(lab.switches)
-    if name == "sluice":
-        switch = FewRules(lab, number, harness.switchd_command(options.daemon or switchd()))
-    else:
-        switch = {"wire": lambda: Wire(), "htb": lambda: Linux(lab, number), "htb-u32": lambda: HashedHtb(lab, number)}[name]()
-    try:
-        hosts = Hosts(lab, switch, number, options.program)
-        switch.rules(options.queues)
-        hosts.source.run(["ip", "neigh", "add", TARGET, "lladdr", hosts.target.address(), "dev", "eth0"])
-        hosts.target.run(["ip", "neigh", "add", SOURCE, "lladdr", hosts.mac, "dev", "eth0"])
-        yield switch, hosts
-    finally:
-        for used in lab.switches[known:]:
-            used.close()
-        if name != "sluice":
-            switch.close()
+def by_name(lab, number, name, command):
+    """Who switches."""
+    made = {"wire": Wire, "htb": lambda: Linux(lab, number), "htb-u32": lambda: HashedHtb(lab, number), "sluice": lambda: FewRules(lab, number, command)}
+    return made[name]()
 
 
 def busy():
@@ -116,7 +99,7 @@ def used(process):
 def measure(lab, name, options, results):
     """One contender once."""
     each = options.rate * 1_000_000 / options.queues
-    with contender(lab, name, options) as (switch, hosts):
+    with peer(lab, name, options, options.queues, by_name) as (switch, hosts):
         switch.shape(options.rate * 1_000_000, [queue(each, limit=20) for _ in range(options.queues)])
         receiver = hosts.receive(options.queues, options.seconds + 1, 0.5)
         sender = hosts.send(options.seconds + 2, stream(1.05 * options.rate * 1e6 / (FRAME * 8), FRAME, classes=options.queues, process="calm"))

@@ -8,7 +8,7 @@ import os
 import re
 import subprocess
 
-from contender import Contender, harness, switchd
+from contender import Contender, Results, harness, machine, stderr, switchd, table
 from kernel import LinuxBridge
 
 BASE = 10000
@@ -230,17 +230,21 @@ class Linux(LinuxBridge):
         self.namespace.run(f"tc qdisc del dev {self.egress} root", ok=False)
 
 
+def by_name(lab, number, name, command):
+    """sluice, htb, tbf, fq_codel, pfifo, egress-policer or trtcm-policer."""
+    if name == "sluice":
+        return Sluice(lab, number, command)
+    if name.endswith("-policer"):
+        return OpenVSwitch(lab, number, name)
+    return Linux(lab, number, name)
+
+
 @contextlib.contextmanager
-def peer(lab, name, options, classes=1):
-    """A peer by its name, with hosts: sluice, htb, tbf, fq_codel, pfifo, egress-policer or trtcm-policer."""
+def peer(lab, name, options, classes=1, make=by_name):
+    """A peer by its name, made by `make`, with hosts."""
     number = peer.count = getattr(peer, "count", 0) + 1
     known = len(lab.switches)
-    if name == "sluice":
-        switch = Sluice(lab, number, harness.switchd_command(options.daemon or switchd()))
-    elif name.endswith("-policer"):
-        switch = OpenVSwitch(lab, number, name)
-    else:
-        switch = Linux(lab, number, name)
+    switch = make(lab, number, name, harness.switchd_command(options.daemon or switchd()))
     try:
         hosts = Hosts(lab, switch, number, options.program)
         switch.rules(classes)
@@ -250,8 +254,23 @@ def peer(lab, name, options, classes=1):
     finally:
         for used in lab.switches[known:]:
             used.close()
-        if isinstance(switch, Linux):
+        if switch not in lab.switches:
             switch.close()
+
+
+def work(options, test):
+    """All rounds of a test."""
+    def measured(lab):
+        alone()
+        results = Results(options.json)
+        options.program = compiled(lab.directory)
+        for number in range(options.rounds):
+            test(lab, options, results)
+            stderr(f"round {number + 1} of {options.rounds} is done")
+        columns = list(dict.fromkeys(column for row in results.rows.values() for column in row))
+        print(machine())
+        table(["", *columns], [[row, *[results.spread(row, column) for column in columns]] for row in results.rows])
+    return measured
 
 
 def late_sent(text):

@@ -16,8 +16,8 @@ import re
 import sys
 import time
 
-from contender import Results, machine, parser, run, stderr, switchd, table
-from slicing_peers import alone, compiled, harness, peer, queue, result, stream
+from contender import parser, run, stderr, switchd
+from slicing_peers import harness, peer, queue, result, stream, work
 
 MEGABIT = 1_000_000
 FRAME = 1514
@@ -154,21 +154,6 @@ def paper(lab, options, results):
 TESTS = {"forecast": forecast, "paper": paper}
 
 
-def work(options):
-    """All rounds of a test."""
-    def measured(lab):
-        alone()
-        results = Results(options.json)
-        options.program = compiled(lab.directory)
-        for number in range(options.rounds):
-            TESTS[options.test](lab, options, results)
-            stderr(f"round {number + 1} of {options.rounds} is done")
-        columns = list(dict.fromkeys(column for row in results.rows.values() for column in row))
-        print(machine())
-        table(["", *columns], [[row, *[results.spread(row, column) for column in columns]] for row in results.rows])
-    return measured
-
-
 def main():
     options = parser(__doc__, daemons=False)
     options.add_argument("test", choices=TESTS)
@@ -178,7 +163,7 @@ def main():
     command = harness.switchd_command(options.daemon or switchd())
     if not os.access(command[0], os.X_OK):
         sys.exit(f"there is no daemon at {command[0]}: `make` builds it")
-    run(work(options), {"sluice": command}, HUGE_PAGES)
+    run(work(options, TESTS[options.test]), {"sluice": command}, HUGE_PAGES)
 
 
 if __name__ == "__main__":

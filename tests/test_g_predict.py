@@ -112,22 +112,23 @@ def the_daemon_says_the_same_of_its_rules(lab):
             file.write(switch.ofctl(f"-OOpenFlow{version}", f"dump-{what}", "br0"))
     options = [word for what, path in files.items() for word in (f"--{what}", path)]
     traffic = "udp,nw_dst=11.0.0.0/23,tp_dst=82,flows=500"
-    # It is made when nobody else wants the processor, which may take its time.
-    asked = switch.tool("ovs-appctl", "sluice/predict", "br0", traffic, ok=False, seconds=100)
-    if "too busy" in asked.stderr:
-        raise Skip("the machine is too busy to measure on")
-    check(asked.returncode == 0, asked.stderr)
+
+    def ask(*words):
+        # It is made when nobody else wants the processor, which may take its time.
+        asked = switch.tool("ovs-appctl", "sluice/predict", "br0", *words, ok=False, seconds=100)
+        if "too busy" in asked.stderr:
+            raise Skip("the machine is too busy to measure on")
+        check(asked.returncode == 0, asked.stderr)
+        return asked.stdout
+    asked = ask(traffic)
     told = run([command, "predict", *options, "--traffic", traffic, "--rounds", "5", "--sluiced", lab.switchd[0]], seconds=100)
-    equal(counts(asked.stdout), counts(told.stdout), "tables, lookups and paths")
-    check("0 > 1 > 2: port 2" in asked.stdout and "0 > 1 > 2: port 3" in asked.stdout, asked.stdout)
+    equal(counts(asked), counts(told.stdout), "tables, lookups and paths")
+    check("0 > 1 > 2: port 2" in asked and "0 > 1 > 2: port 3" in asked, asked)
     # Of what the rules ask for themselves the figure is kept, of other traffic not.
     check("sluice_mpps" not in switch.get("Bridge", "br0", "status"), "the figure of somebody's traffic is in the database")
-    asked = switch.tool("ovs-appctl", "sluice/predict", "br0", ok=False, seconds=100)
-    if "too busy" in asked.stderr:
-        raise Skip("the machine is too busy to measure on")
-    check(asked.returncode == 0, asked.stderr)
-    figures = {unit: float(value) for value, unit in FIGURES.findall(asked.stdout)}
-    check(len(figures) == 2 and min(figures.values()) > 0, figures, asked.stdout)
+    asked = ask()
+    figures = {unit: float(value) for value, unit in FIGURES.findall(asked)}
+    check(len(figures) == 2 and min(figures.values()) > 0, figures, asked)
     wait_for("the figure is in the database", lambda: abs(float(switch.get("Bridge", "br0", "status").get("sluice_mpps", 0)) - figures["Mpps on one core"]) < 0.06, 20)
 
 

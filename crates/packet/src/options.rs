@@ -92,35 +92,6 @@ impl Match {
         capacity(option).min(own - below.unwrap_or(0).min(own))
     }
 
-    /// Names an option: it must be there, and have these bits, which are right-aligned. Without a mask all of its bytes count, as many as there are, and those
-    /// in front of `value` are zero. False when it does not fit, or has been named before.
-    pub fn set_option(&mut self, option: usize, value: &[u8], mask: Option<&[u8]>) -> bool {
-        let bit = 1_u64 << option;
-        let fits =
-            value.len() <= capacity(option) && mask.is_none_or(|mask| mask.len() == value.len());
-        if !fits || self.options() & bit != 0 {
-            return false;
-        }
-        let room = self.room(option);
-        let (mut values, mut masks) = (Value::zero(room), Value::zero(room));
-        let mask = mask.map_or_else(|| vec![0xff; value.len()], <[u8]>::to_vec);
-        let kept = room.min(value.len());
-        values[room - kept..].copy_from_slice(&value[value.len() - kept..]);
-        masks[room - kept..].copy_from_slice(&mask[value.len() - kept..]);
-        // What was cut off counts only if it said something.
-        if mask[..value.len() - kept].iter().any(|byte| *byte != 0) {
-            return false;
-        }
-        if !self.make_room(option) {
-            return false;
-        }
-        self.clear_bytes(end(option) - room, room);
-        self.set_bytes(end(option) - room, &values, &masks);
-        let bit = bit.to_be_bytes();
-        self.set_bytes(at::TUN_METADATA_PRESENT, &bit, &bit);
-        true
-    }
-
     /// Takes from the named option that lies above a new one what reached down into the new one's place. False, and nothing is taken, if it said something there:
     /// zeros of an option all of whose bytes count say nothing.
     fn make_room(&mut self, option: usize) -> bool {
@@ -140,6 +111,32 @@ impl Match {
             return false;
         }
         self.clear_bytes(from, reach);
+        true
+    }
+
+    /// Names an option: it must be there, and have these bits, which are right-aligned. Without a mask all of its bytes count, as many as there are, and those
+    /// in front of `value` are zero. False when it does not fit, or has been named before.
+    pub fn set_option(&mut self, option: usize, value: &[u8], mask: Option<&[u8]>) -> bool {
+        let bit = 1_u64 << option;
+        let fits =
+            value.len() <= capacity(option) && mask.is_none_or(|mask| mask.len() == value.len());
+        if !fits || self.options() & bit != 0 {
+            return false;
+        }
+        let room = self.room(option);
+        let (mut values, mut masks) = (Value::zero(room), Value::zero(room));
+        let mask = mask.map_or_else(|| vec![0xff; value.len()], <[u8]>::to_vec);
+        let kept = room.min(value.len());
+        values[room - kept..].copy_from_slice(&value[value.len() - kept..]);
+        masks[room - kept..].copy_from_slice(&mask[value.len() - kept..]);
+        // What was cut off counts only if it said something.
+        if mask[..value.len() - kept].iter().any(|byte| *byte != 0) || !self.make_room(option) {
+            return false;
+        }
+        self.clear_bytes(end(option) - room, room);
+        self.set_bytes(end(option) - room, &values, &masks);
+        let bit = bit.to_be_bytes();
+        self.set_bytes(at::TUN_METADATA_PRESENT, &bit, &bit);
         true
     }
 

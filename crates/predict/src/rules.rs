@@ -211,26 +211,27 @@ fn adding(group: &GroupDescription) -> GroupMod {
     }
 }
 
-/// Reads a file line by line, without comments and commands and without what `ovs-ofctl` prints in front of a list. Errors name file and line.
-/// Text in which the bands of a meter stand on its own line, and empty ones behind it.
+/// Text in which the bands of a meter stand on its own line, and empty lines where they stood.
 fn with_bands(text: &str) -> String {
-    let mut joined = String::new();
-    let mut bands = 0;
+    let mut lines: Vec<String> = Vec::new();
+    let mut meter = 0;
     for line in text.lines() {
-        if line.starts_with("type=") {
-            joined.push(' ');
-            bands += 1;
-        } else {
-            joined.push_str(&"\n".repeat(std::mem::take(&mut bands)));
-            if !joined.is_empty() {
-                joined.push('\n');
+        match lines.get_mut(meter) {
+            Some(meter) if line.starts_with("type=") => {
+                meter.push(' ');
+                meter.push_str(line);
+                lines.push(String::new());
+            }
+            _ => {
+                meter = lines.len();
+                lines.push(line.to_owned());
             }
         }
-        joined.push_str(line);
     }
-    joined
+    lines.join("\n")
 }
 
+/// Reads a file line by line, without comments and commands and without what `ovs-ofctl` prints in front of a list. Errors name file and line.
 fn each_line(
     file: &str,
     text: &str,

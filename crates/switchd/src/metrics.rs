@@ -5,7 +5,7 @@
 
 use crate::commands::counters::drops;
 use crate::switch::Switch;
-use crate::switch::waits::{Ask, collect, escaped, let_go, refresh};
+use crate::switch::waits::{Ask, begin_family, collect, escaped, let_go, refresh};
 use datapath::clock::cycles_per_second;
 use datapath::{PortStats, WorkerInfo};
 use std::cell::Cell;
@@ -69,7 +69,7 @@ impl Page {
         help: &str,
         samples: impl Iterator<Item = (String, f64)>,
     ) {
-        let _ = write!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+        begin_family(&mut self.0, name, kind, help);
         for (labels, value) in samples {
             let _ = writeln!(self.0, "{name}{{{labels}}} {value}");
         }

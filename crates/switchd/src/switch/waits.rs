@@ -606,13 +606,13 @@ impl Book {
         );
         let mut text = String::new();
         for (name, kind, help, lines) in families {
-            let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{lines}");
+            begin_family(&mut text, name, kind, help);
+            text.push_str(&lines);
         }
         let name = "sluice_queues_left_out";
-        let _ = write!(
-            text,
-            "# HELP {name} Queues beyond the first {MOST} of a port, which are not shown.\n# TYPE {name} gauge\n{name} {left_out}\n"
-        );
+        let help = format!("Queues beyond the first {MOST} of a port, which are not shown.");
+        begin_family(&mut text, name, "gauge", &help);
+        let _ = writeln!(text, "{name} {left_out}");
         text
     }
 }
@@ -692,6 +692,11 @@ fn number(value: f64) -> String {
         true => "-Inf".into(),
         false => value.to_string(),
     }
+}
+
+/// What stands in front of a metric's samples.
+pub fn begin_family(text: &mut String, name: &str, kind: &str, help: &str) {
+    let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
 }
 
 /// A label's value as it stands between quotation marks.
