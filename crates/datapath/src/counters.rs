@@ -440,6 +440,7 @@ pub(crate) struct WorkerCounters {
     pub busy_turns: Count,
     pub idle_turns: Count,
     pub sleeps: Count,
+    pub naps: Count,
     pub failures: Count,
 }
 
@@ -457,6 +458,7 @@ impl WorkerCounters {
             busy_turns: self.busy_turns.get(),
             idle_turns: self.idle_turns.get(),
             sleeps: self.sleeps.get(),
+            naps: self.naps.get(),
             failures: self.failures.get(),
         }
     }
@@ -487,6 +489,8 @@ pub struct WorkerStats {
     pub idle_turns: u64,
     /// Times that it slept.
     pub sleeps: u64,
+    /// How many of these were naps of a worker that held frames back and was woken by nobody.
+    pub naps: u64,
     /// Times that it failed and was started again.
     pub failures: u64,
 }
@@ -506,6 +510,7 @@ impl WorkerStats {
             busy_turns: self.busy_turns.wrapping_sub(before.busy_turns),
             idle_turns: self.idle_turns.wrapping_sub(before.idle_turns),
             sleeps: self.sleeps.wrapping_sub(before.sleeps),
+            naps: self.naps.wrapping_sub(before.naps),
             failures: self.failures.wrapping_sub(before.failures),
         }
     }

@@ -12,20 +12,25 @@
 //! waits for that goes to sleep in step with it, packet after packet. A worker with a processor of its own therefore polls on for [`spin::PATIENT_SPIN`] once a frame has
 //! come sooner than that, and for half as long after each rest that was longer ([`Spin`]): traffic with short gaps is never slept through, and an idle switch sleeps.
 //!
+//! Where it holds frames back for shaped ports, which then leave every few microseconds, it naps instead of polling for as long as these frames do not feel ([`nap`]).
+//!
 //! A queue whose descriptor is readable and yields nothing, time after time, is not waited on for a while (up to [`MUTE_LIMIT`]), so a peer that keeps signalling for nothing
 //! costs itself latency and nobody else anything. A queue that makes the worker fail is left alone likewise.
 
 mod mailbox;
+mod nap;
 mod spin;
 mod turn;
 
 pub(crate) use mailbox::{Command, Mailbox, PacketOut, Returned, Returns, Shared};
+pub(crate) use nap::BOUNDED_NS;
 
 use crate::clock::{Clock, cycles, cycles_per_second};
 use crate::counters::{Cell, DropReason, QueueCounters, WorkerCounters};
 use crate::forward::{Egress, Patches};
 use crate::port::PortId;
 use crate::wake::{readable, wait};
+use nap::Nap;
 use packet::Frame;
 use packet::io::{BURST, RxQueue};
 use program::epoch::Reader;
@@ -162,6 +167,7 @@ struct Rest {
     drops_read: u64,
     nap: Duration,
     spin: Spin,
+    holding: Nap,
     /// The processor is this worker's own.
     alone: bool,
     /// Until when after the last frame to give way to others, where there is no descriptor to wait on.
@@ -187,6 +193,7 @@ impl Rest {
             drops_read: now,
             nap: Duration::from_micros(10),
             spin: Spin::new(pinned),
+            holding: Nap::new(now),
             alone: pinned,
             yields: to_cycles(YIELD),
             drops_interval: to_cycles(DROPS_INTERVAL),
@@ -413,6 +420,12 @@ impl<F: Frame> Worker<F> {
     fn rest(&mut self) {
         let idle = self.rest.turn_end.wrapping_sub(self.rest.since);
         if idle < self.rest.spin.now() {
+            if let Some(nap) = self.nap() {
+                self.reader.offline();
+                wait(&mut [], nap);
+                self.mailbox.counters.naps.add(1);
+                return self.rest.slept(&self.mailbox.counters);
+            }
             if !self.rest.alone {
                 std::hint::spin_loop();
             }
@@ -443,6 +456,21 @@ impl<F: Frame> Worker<F> {
             self.rest.nap = (self.rest.nap * 2).min(NAP_LIMIT);
             self.rest.slept(&self.mailbox.counters);
         }
+    }
+
+    /// How long to sleep instead of polling, while frames are held back.
+    fn nap(&mut self) -> Option<Duration> {
+        if !self.egress.shaping.has_work() || self.engine.is_waiting() {
+            return None;
+        }
+        if self.egress.shaped_in_ns()? == 0 {
+            return None;
+        }
+        let frames = self.mailbox.counters.packets.get();
+        let shaping = &mut self.egress.shaping;
+        self.rest
+            .holding
+            .next(self.rest.turn_end, frames, || shaping.take_shortest_ns())
     }
 
     /// Sleeps until a queue or control has something.

@@ -7,7 +7,7 @@ use packet::{Frame, HeapFrame};
 use program::ops::Op;
 use qos::shaper::{PortSpec, QueueSpec};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use support::*;
 
 const GIGABIT: u64 = 1_000_000_000;
@@ -230,6 +230,40 @@ fn the_time_before_a_frame_was_received_counts() {
         (0..10).for_each(|number| from.put(frame(mac(9), mac(1), number)));
         wait_until("those in time are sent", || to.sent() > before);
     }
+}
+
+#[test]
+fn a_worker_that_holds_frames_back_naps_between_them() {
+    let mut switch = Switch::new(1);
+    let bridge = switch.bridge("br0");
+    let (from, to) = (Wire::new(true), Wire::new(true));
+    switch.port(bridge, 1, &from);
+    // A frame every 64 us leaves, and more come, so that the worker never finds nothing for long enough to sleep on its queues.
+    let out = switch.port_with(bridge, 2, &to, shaped(&shape(10_000_000)));
+    switch.rule(bridge, 0, 1, in_port(1), vec![Op::Output(2)]);
+    let put = AtomicU64::new(0);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                put.fetch_add(
+                    u64::from(from.try_put(frame(mac(9), mac(1), 0))),
+                    Ordering::Relaxed,
+                );
+                let begun = std::time::Instant::now();
+                while begun.elapsed() < std::time::Duration::from_micros(20) {
+                    std::hint::spin_loop();
+                }
+            }
+        });
+        wait_until("naps", || {
+            switch.datapath.workers()[0].stats.naps > 100 && waiting(&switch, out) > 100
+        });
+        stop.store(true, Ordering::Relaxed);
+    });
+    wait_until("sent and dropped make what came", || {
+        to.sent() + switch.dropped("shaped") == put.load(Ordering::Relaxed)
+    });
 }
 
 #[test]

@@ -82,7 +82,9 @@ impl<F: Frame> Egress<F> {
         while count < BURST
             && let Some(mut gone) = shaper.dequeue(now_ns)
         {
-            if let Some(promise_ns) = shaper.promise_ns(gone.queue) {
+            let promise = shaper.promise_ns(gone.queue);
+            self.shaping.note_wait(gone.waited_ns, promise.is_some());
+            if let Some(promise_ns) = promise {
                 left_ns[count] = (promise_ns + BATCH_NS).saturating_sub(gone.waited_ns);
                 least_ns = least_ns.min(left_ns[count]);
             }

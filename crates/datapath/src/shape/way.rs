@@ -5,7 +5,7 @@ use super::ring::Arrival;
 use super::{FLOW_BITS, Shaped};
 use crate::clock::monotonic_ns;
 use crate::counters::{Cell, DropReason, PortCounters};
-use crate::worker::Mailbox;
+use crate::worker::{BOUNDED_NS, Mailbox};
 use packet::Frame;
 use packet::io::{BURST, TxOutcome, TxQueue};
 use std::sync::Arc;
@@ -146,6 +146,8 @@ pub(crate) struct Shaping<F> {
     pub(super) arrivals: Vec<Arrival<F>>,
     /// What patch ports have let go.
     pub(super) released: Vec<Released<F>>,
+    /// The shortest that frames let go have waited, in nanoseconds, since it was last taken; `u64::MAX` where none were.
+    shortest_ns: u64,
 }
 
 impl<F: Frame> Shaping<F> {
@@ -158,7 +160,21 @@ impl<F: Frame> Shaping<F> {
             used: false,
             arrivals: Vec::with_capacity(BURST),
             released: Vec::new(),
+            shortest_ns: u64::MAX,
         }
+    }
+
+    /// A frame has been let go after so long; `bounded` where its wait has a bound.
+    #[inline(always)]
+    pub(super) fn note_wait(&mut self, waited_ns: u64, bounded: bool) {
+        let counted_ns = waited_ns.min(if bounded { BOUNDED_NS } else { u64::MAX - 1 });
+        self.shortest_ns = self.shortest_ns.min(counted_ns);
+    }
+
+    /// The shortest that frames let go have waited since this was last asked, in nanoseconds.
+    pub fn take_shortest_ns(&mut self) -> Option<u64> {
+        let shortest_ns = std::mem::replace(&mut self.shortest_ns, u64::MAX);
+        (shortest_ns != u64::MAX).then_some(shortest_ns)
     }
 
     /// Whether no frame is in hand.

@@ -66,6 +66,7 @@ fn workers(switch: &Switch) -> Vec<Value> {
             "packets": worker.stats.packets,
             "batches": worker.stats.batches,
             "sleeps": worker.stats.sleeps,
+            "naps": worker.stats.naps,
         })
     };
     workers.iter().map(describe).collect()

@@ -1,0 +1,112 @@
+//! How long a worker that holds frames back for shaped ports sleeps between looks instead of polling, learned from what comes and from how long frames wait.
+//!
+//! A worker with 1 Gbit/s to shape lets a frame go every 12 us, and would poll all the time. But where frames wait for milliseconds, some microseconds more or less are nothing
+//! to them: the worker sleeps that long, is woken by nobody, and then takes in and lets go what came and fell due meanwhile. A nap is a small part of what the frames that wait least do,
+//! so a queue that is nearly empty is served as exactly as before; and it is short enough for what comes meanwhile to be one burst, so a busy worker polls.
+
+use super::to_cycles;
+use std::time::Duration;
+
+/// The longest nap: frames of other ports wait as long for a look.
+const MOST: Duration = Duration::from_micros(100);
+/// What is shorter does not pay: falling asleep and waking takes some microseconds.
+const LEAST: Duration = Duration::from_micros(15);
+/// A nap is one part in so many of the shortest wait.
+const PART: u64 = 16;
+/// What the wait of a frame with a bound counts at most, in nanoseconds: a nap of 30 us is well within the slack of what it is promised ([`qos::shaper::PortSpec::slack_ns`]).
+pub(crate) const BOUNDED_NS: u64 = 30_000 * PART;
+/// Frames that may come during a nap.
+const FRAMES: u64 = 32;
+/// How often to learn.
+const WINDOW: Duration = Duration::from_millis(1);
+
+/// How long to nap; times in cycles, but for waits.
+pub(super) struct Nap {
+    window: u64,
+    began: u64,
+    /// Frames received until then.
+    frames: u64,
+    now: Option<Duration>,
+}
+
+impl Nap {
+    /// Of a worker that has learned nothing: it polls.
+    pub fn new(now: u64) -> Nap {
+        Nap {
+            window: to_cycles(WINDOW),
+            began: now,
+            frames: 0,
+            now: None,
+        }
+    }
+
+    /// How long to sleep, for a worker that has received so many frames in all and holds some back; none where it is to poll. `shortest` is asked now and then: the shortest wait,
+    /// in nanoseconds, of the frames that shaped ports have let go since it was last asked; none where there were none.
+    pub fn next(
+        &mut self,
+        now: u64,
+        frames: u64,
+        shortest: impl FnOnce() -> Option<u64>,
+    ) -> Option<Duration> {
+        let passed = now.wrapping_sub(self.began);
+        if passed > self.window {
+            let came = frames.wrapping_sub(self.frames).max(1);
+            let window_ns = super::to_time(passed).as_nanos() as u64;
+            let by_frames = window_ns.saturating_mul(FRAMES) / came;
+            // Where nothing has left, what is held waits for longer than that.
+            let by_waits = shortest().unwrap_or(window_ns) / PART;
+            let nap = Duration::from_nanos(by_frames.min(by_waits)).min(MOST);
+            self.now = (nap >= LEAST).then_some(nap);
+            (self.began, self.frames) = (now, frames);
+        }
+        self.now
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is learned from one window of a millisecond (and a microsecond).
+    fn learned(frames: u64, shortest: Option<u64>) -> Option<Duration> {
+        let mut nap = Nap::new(0);
+        nap.next(to_cycles(WINDOW + Duration::from_micros(1)), frames, || {
+            shortest
+        })
+    }
+
+    #[test]
+    fn naps_are_a_part_of_the_shortest_wait() {
+        assert_eq!(learned(80, Some(40_000_000)), Some(MOST));
+        assert_eq!(learned(80, Some(800_000)), Some(Duration::from_micros(50)));
+        assert_eq!(learned(80, Some(100_000)), None, "it would not pay");
+        assert_eq!(learned(80, Some(0)), None);
+        assert!(
+            learned(0, None).is_some(),
+            "who holds frames for long need not poll"
+        );
+    }
+
+    #[test]
+    fn who_receives_much_polls() {
+        let short = learned(800, Some(40_000_000));
+        assert!(
+            short.is_some_and(|nap| nap > LEAST && nap < MOST),
+            "{short:?}"
+        );
+        assert_eq!(learned(8_000, Some(40_000_000)), None);
+    }
+
+    #[test]
+    fn it_is_learned_anew_now_and_then() {
+        let mut nap = Nap::new(0);
+        let window = to_cycles(WINDOW) + 1;
+        assert_eq!(nap.next(window / 2, 10, || unreachable!()), None);
+        assert_eq!(nap.next(window, 10, || Some(1 << 30)), Some(MOST));
+        assert_eq!(
+            nap.next(window + window / 2, 10_000, || unreachable!()),
+            Some(MOST)
+        );
+        assert_eq!(nap.next(2 * window, 20_000, || Some(1 << 30)), None);
+    }
+}
