@@ -11,6 +11,7 @@
 //! To be woken costs the sender a system call and an interrupt to another processor, which may take longer than [`spin::SPIN`]: a worker that sleeps as soon as its sender
 //! waits for that goes to sleep in step with it, packet after packet. A worker with a processor of its own therefore polls on for [`spin::PATIENT_SPIN`] once a frame has
 //! come sooner than that, and for half as long after each rest that was longer ([`Spin`]): traffic with short gaps is never slept through, and an idle switch sleeps.
+//! Where frames have come all the time, it polls on for as long as they have, [`spin::STEADY_SPIN`] at most: their sender was only stopped.
 //!
 //! Where it holds frames back for shaped ports, which then leave every few microseconds, it naps instead of polling for as long as these frames do not feel ([`nap`]).
 //!
@@ -268,6 +269,8 @@ impl<F: Frame> Worker<F> {
     fn work(&mut self) {
         while self.stop.is_none() {
             if self.turn() {
+                let gap = self.rest.turn_end.wrapping_sub(self.rest.since);
+                self.rest.spin.came(gap);
                 self.rest.since = self.rest.turn_end;
                 self.rest.nap = Duration::from_micros(10);
             } else {

@@ -7,12 +7,17 @@ use std::time::Duration;
 pub(crate) const SPIN: Duration = Duration::from_micros(50);
 /// The same of a worker with a processor of its own, where frames have lately come sooner.
 pub(crate) const PATIENT_SPIN: Duration = Duration::from_millis(1);
+/// The same where frames have come all the time: as long as they have, this at most. A sender whose processor somebody else takes for some milliseconds finds the worker awake.
+pub(crate) const STEADY_SPIN: Duration = Duration::from_millis(10);
 
 /// How long to poll on, in cycles.
 pub(super) struct Spin {
     now: u64,
     least: u64,
     most: u64,
+    /// For how long frames have come with gaps shorter than `most`, less the longer gaps that were polled through: at least half of the time that a worker polls through these has frames.
+    steady: u64,
+    steadiest: u64,
 }
 
 impl Spin {
@@ -27,17 +32,30 @@ impl Spin {
             } else {
                 least
             },
+            steady: 0,
+            steadiest: if pinned { to_cycles(STEADY_SPIN) } else { 0 },
         }
     }
 
     /// Cycles after the last frame for which to poll on.
     #[inline]
     pub fn now(&self) -> u64 {
-        self.now
+        self.now.max(self.steady)
+    }
+
+    /// Frames have come so many cycles after those before.
+    #[inline(always)]
+    pub fn came(&mut self, gap: u64) {
+        self.steady = if gap < self.most {
+            (self.steady + gap).min(self.steadiest)
+        } else {
+            self.steady.saturating_sub(gap)
+        };
     }
 
     /// A rest that went to sleep has ended: with frames after so many cycles since the last, or (`None`) without.
     pub fn learn(&mut self, rest: Option<u64>) {
+        self.steady = 0;
         self.now = match rest {
             Some(cycles) if cycles < self.most => self.most,
             _ => (self.now / 2).max(self.least),
@@ -70,8 +88,31 @@ mod tests {
     }
 
     #[test]
+    fn after_steady_frames_a_longer_gap_is_polled_through() {
+        let mut spin = Spin::new(true);
+        let (most, steadiest) = (to_cycles(PATIENT_SPIN), to_cycles(STEADY_SPIN));
+        (0..100).for_each(|_| spin.came(most / 20));
+        assert_eq!(spin.now(), most / 20 * 100, "as long as frames have come");
+        (0..1000).for_each(|_| spin.came(most / 20));
+        assert_eq!(spin.now(), steadiest);
+        spin.came(steadiest - most);
+        assert_eq!(spin.now(), most, "what was polled through is spent");
+        (0..1000).for_each(|_| spin.came(most / 20));
+        spin.learn(None);
+        assert_eq!(
+            spin.now(),
+            to_cycles(SPIN),
+            "a rest that was longer is not polled through again"
+        );
+        // Frames that come seldom make nothing steady.
+        (0..1000).for_each(|_| spin.came(2 * most));
+        assert_eq!(spin.now(), to_cycles(SPIN));
+    }
+
+    #[test]
     fn a_worker_that_shares_its_processor_does_not_learn() {
         let mut spin = Spin::new(false);
+        spin.came(to_cycles(SPIN) / 2);
         spin.learn(Some(to_cycles(SPIN)));
         assert_eq!(spin.now(), to_cycles(SPIN));
     }
