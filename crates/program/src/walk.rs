@@ -17,7 +17,7 @@ mod meters;
 mod straight;
 mod ways;
 
-pub use cache::{CacheBoard, CacheMode, CacheReport, JUDGED};
+pub use cache::{CacheBoard, CacheMode, CacheReport};
 pub use freeze::{Frozen, Thaw};
 pub(crate) use straight::{Stretch, Stretches, stretches};
 

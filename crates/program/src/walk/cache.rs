@@ -23,7 +23,6 @@ mod store;
 mod worth;
 
 pub use board::{CacheBoard, CacheMode, CacheReport};
-pub use worth::JUDGED;
 
 use super::front::WORTH_IT;
 use super::{Burst, Engine, Next, Steps};

@@ -104,6 +104,14 @@ impl CacheBoard {
         &self.cells[worker]
     }
 
+    /// Whether no worker has still to find out what its cache is worth. Workers that have had no burst which could tell (too few packets, or such as no cache is for) do not count.
+    pub fn is_judged(&self) -> bool {
+        self.cells.iter().all(|cell| match cell.standing() {
+            Some(standing) => standing.is_judged(),
+            None => true,
+        })
+    }
+
     /// What workers' caches say; those that have had no packets are left out.
     pub fn reports(&self) -> Vec<CacheReport> {
         let cells = self.cells.iter().enumerate();
@@ -137,12 +145,17 @@ impl Cell {
         self.standing.store(standing, Ordering::Relaxed);
     }
 
+    /// What it has shown last, if anything.
+    fn standing(&self) -> Option<Standing> {
+        let shown = self.standing.load(Ordering::Relaxed).checked_sub(1)?;
+        Standing::ALL.get(usize::from(shown)).copied()
+    }
+
     fn report(&self, worker: usize) -> Option<CacheReport> {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let standing = self.standing.load(Ordering::Relaxed).checked_sub(1)?;
         Some(CacheReport {
             worker,
-            standing: Standing::NAMES.get(usize::from(standing)).copied()?,
+            standing: self.standing()?.name(),
             hits: read(&self.hits),
             misses: read(&self.misses),
             entries: read(&self.entries),

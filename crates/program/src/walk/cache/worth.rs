@@ -2,15 +2,20 @@
 //!
 //! Cycles decide, measured over whole bursts. Without the cache some bursts are measured now and then: what a packet's walk costs. Where that is much, the cache is tried for a number of packets,
 //! at the end of which it has filled as far as it will; if packets cost less by then, it stays on. While it is on, each window of packets is measured, and the walk again from time to time,
-//! sooner where few packets hit, since walks may have become cheaper. A cache that does not pay is switched off, and tried again later, less and less often. So a flood of
-//! new flows costs what the trials cost: one packet in some hundred is met by a cache that does not help.
+//! sooner where few packets hit, since walks may have become cheaper. A cache that does not pay is switched off, and tried again later, less and less often.
+//!
+//! Waits are counted in cycles of walking, not in packets: a packet of a long pipeline costs fifty times what one of a short list does, and it is time that a late trial loses.
+//! What a trial in vain has cost more than walks would have is known when it ends, and the wait after it is [`SHARE`] times as long; so a flood of new flows costs one cycle in a hundred,
+//! whatever its packets cost.
 
 use super::board::CacheMode;
 
-/// Packets before the first trial, and between later ones at first.
-const PAUSE: u64 = 1 << 20;
-/// Packets between trials at most.
-const LONGEST_PAUSE: u64 = 1 << 24;
+/// Cycles of walking before the first trial, and between later ones at first: some 25 ms.
+const PAUSE: u64 = 1 << 26;
+/// The same at most, while trials cost little: some 3 s.
+const LONGEST_PAUSE: u64 = 1 << 33;
+/// How many times as long as what a trial has lost the pause after it is at least.
+const SHARE: u64 = 100;
 /// Packets that fill the cache in a trial.
 const FILLING: u64 = 1 << 16;
 /// Packets over which the cache is measured.
@@ -19,8 +24,6 @@ const WINDOW: u64 = 1 << 14;
 const CONTROL: u64 = 1 << 9;
 /// Windows between such controls, where most packets hit.
 const CONTROL_INTERVAL: u32 = 256;
-/// Packets after which a worker has made up its mind for the first time.
-pub const JUDGED: u64 = PAUSE + 2 * FILLING + 2 * WINDOW;
 /// Bursts between two that are measured without the cache.
 const SAMPLING: u32 = 64;
 /// Measured bursts before a trial.
@@ -48,16 +51,35 @@ pub(super) enum Standing {
 }
 
 impl Standing {
-    pub const NAMES: [&'static str; 8] = [
-        "off: not tried yet",
-        "off: walks are short",
-        "being tried",
-        "on: packets cost less with it",
-        "on: packets cost less with it",
-        "off: packets cost no less with it",
-        "on: told so",
-        "off: told so",
+    /// Whether it has been found out what the cache is worth.
+    pub fn is_judged(self) -> bool {
+        !matches!(self, Standing::Untried | Standing::Trial)
+    }
+
+    /// By their numbers.
+    pub const ALL: [Standing; 8] = [
+        Standing::Untried,
+        Standing::Short,
+        Standing::Trial,
+        Standing::On,
+        Standing::Control,
+        Standing::NoGain,
+        Standing::Forced,
+        Standing::Forbidden,
     ];
+
+    /// As it is shown.
+    pub fn name(self) -> &'static str {
+        match self {
+            Standing::Untried => "off: not tried yet",
+            Standing::Short => "off: walks are short",
+            Standing::Trial => "being tried",
+            Standing::On | Standing::Control => "on: packets cost less with it",
+            Standing::NoGain => "off: packets cost no less with it",
+            Standing::Forced => "on: told so",
+            Standing::Forbidden => "off: told so",
+        }
+    }
 }
 
 /// What to do with a burst.
@@ -99,9 +121,11 @@ impl Sum {
 /// One bridge's judgement.
 pub(super) struct Worth {
     standing: Standing,
-    /// Packets until the standing is thought over.
+    /// Until the standing is thought over: cycles of walking while the cache is not used for what it has shown, else packets.
     left: u64,
     pause: u64,
+    /// Packets that went without the cache since their cycles were last taken from `left`.
+    passed: u64,
     /// Bursts since one was measured.
     bursts: u32,
     sum: Sum,
@@ -109,6 +133,8 @@ pub(super) struct Worth {
     /// Windows since the last control.
     windows: u32,
     walk: f32,
+    /// Cycles of a packet while a trial filled the cache.
+    filling: f32,
     cached: f32,
 }
 
@@ -118,11 +144,13 @@ impl Worth {
             standing: Standing::Untried,
             left: PAUSE,
             pause: PAUSE,
+            passed: 0,
             bursts: 0,
             sum: Sum::default(),
             hits: 0,
             windows: 0,
             walk: 0.0,
+            filling: 0.0,
             cached: 0.0,
         }
     }
@@ -147,7 +175,7 @@ impl Worth {
             self.standing,
             Standing::Untried | Standing::Short | Standing::NoGain
         ) {
-            self.left = self.left.saturating_sub(packets as u64);
+            self.passed += packets as u64;
         }
     }
 
@@ -170,7 +198,7 @@ impl Worth {
             }
             Standing::Trial => Plan {
                 used: true,
-                measured: full && self.left <= WINDOW,
+                measured: full && (self.left <= WINDOW || self.bursts.is_multiple_of(4)),
                 rest: 0,
             },
             Standing::On => Plan {
@@ -217,8 +245,12 @@ impl Worth {
             Standing::Control => false,
         };
         self.hits += hits;
+        let before = self.left;
         self.left = self.left.saturating_sub(packets as u64);
         if self.left > 0 {
+            if before > WINDOW && self.left <= WINDOW {
+                self.filling = std::mem::take(&mut self.sum).each();
+            }
             return;
         }
         let measured = std::mem::take(&mut self.sum);
@@ -241,12 +273,13 @@ impl Worth {
             return;
         }
         self.walk = std::mem::take(&mut self.sum).each();
-        if self.left > 0 {
-            return;
-        }
+        let spent = self.walk * std::mem::take(&mut self.passed) as f32;
+        self.left = self.left.saturating_sub(spent as u64);
         if self.walk < SHORT {
-            self.turn(Standing::Short, PAUSE);
-        } else {
+            if self.left == 0 || self.standing == Standing::Untried {
+                self.turn(Standing::Short, PAUSE);
+            }
+        } else if self.left == 0 {
             self.turn(Standing::Trial, FILLING + WINDOW);
         }
     }
@@ -255,8 +288,14 @@ impl Worth {
     fn judge(&mut self) {
         let trial = self.standing == Standing::Trial;
         if self.cached > self.walk * if trial { GAIN } else { KEEP } {
-            let pause = self.pause;
-            self.pause = (pause * 2).min(LONGEST_PAUSE);
+            let over = |each: f32, packets| ((each - self.walk).max(0.0) * packets as f32) as u64;
+            let mut lost = over(self.cached, WINDOW);
+            if trial {
+                lost += over(self.filling, FILLING);
+            }
+            // Within bounds, since a worker that was stopped for a while has lost nothing by the cache.
+            let pause = self.pause.max((lost * SHARE).min(4 * LONGEST_PAUSE));
+            self.pause = (self.pause * 2).min(LONGEST_PAUSE);
             return self.turn(Standing::NoGain, pause);
         }
         self.windows += 1;
@@ -270,9 +309,11 @@ impl Worth {
         self.turn(Standing::On, WINDOW);
     }
 
-    fn turn(&mut self, standing: Standing, packets: u64) {
+    /// `left` as said there.
+    fn turn(&mut self, standing: Standing, left: u64) {
         self.standing = standing;
-        self.left = packets;
+        self.left = left;
+        self.passed = 0;
         self.hits = 0;
         self.bursts = 0;
         self.sum = Sum::default();
@@ -284,71 +325,149 @@ mod tests {
     use super::*;
 
     const BURST: usize = 32;
+    /// Packets of a first trial.
+    const TRIAL: u64 = FILLING + WINDOW;
+    /// Packets between two looks at the walk.
+    const LOOK: u64 = SAMPLING as u64 * SAMPLES as u64 * BURST as u64;
 
-    /// So many packets, each of which costs so much without the cache and with it; how many met the cache.
-    fn run(worth: &mut Worth, packets: u64, walk: u64, cached: u64, hits: u64) -> u64 {
-        let mut met = 0;
-        let mut rest = 0;
+    /// What packets cost with and without the cache, and how many of a burst meet it.
+    #[derive(Clone, Copy)]
+    struct Cost {
+        walk: u64,
+        cached: u64,
+        hits: u64,
+    }
+
+    /// Packets that find nothing, which costs a tenth more.
+    fn flood(walk: u64) -> Cost {
+        let cached = walk + walk / 10;
+        Cost {
+            walk,
+            cached,
+            hits: 0,
+        }
+    }
+
+    /// Packets that find what they look for.
+    fn good(walk: u64, cached: u64) -> Cost {
+        let hits = BURST as u64;
+        Cost { walk, cached, hits }
+    }
+
+    /// So many packets; how many met the cache, and the cycles of all.
+    fn run(worth: &mut Worth, packets: u64, cost: Cost) -> (u64, u64) {
+        let (mut met, mut spent, mut rest) = (0, 0, 0);
         for _ in 0..packets / BURST as u64 {
             if rest > 0 {
                 rest -= 1;
                 worth.pass(BURST);
+                spent += cost.walk * BURST as u64;
                 continue;
             }
             let plan = worth.begin(CacheMode::Auto, BURST);
             rest = plan.rest;
-            let each = if plan.used { cached } else { walk };
-            let hits = if plan.used { hits } else { 0 };
+            let each = if plan.used { cost.cached } else { cost.walk };
+            let hits = if plan.used { cost.hits } else { 0 };
             met += u64::from(plan.used) * BURST as u64;
-            let spent = plan.measured.then_some(each * BURST as u64);
-            worth.end(BURST, hits, spent);
+            let cycles = each * BURST as u64;
+            spent += cycles;
+            worth.end(BURST, hits, plan.measured.then_some(cycles));
         }
-        met
+        (met, spent)
+    }
+
+    /// Packets after which the first trial has ended.
+    fn judged(walk: u64) -> u64 {
+        (PAUSE / walk).next_multiple_of(LOOK) + TRIAL + LOOK
+    }
+
+    #[test]
+    fn the_first_trial_comes_after_so_many_cycles_whatever_a_packet_costs() {
+        for walk in [150, 400, 2000, 20_000] {
+            let mut worth = Worth::new();
+            let before = (PAUSE / walk).saturating_sub(LOOK);
+            assert_eq!(run(&mut worth, before, good(walk, 100)).0, 0, "{walk}");
+            assert_eq!(worth.standing(), Standing::Untried);
+            run(&mut worth, judged(walk) - before, good(walk, 100));
+            assert_eq!(worth.standing(), Standing::On, "{walk}");
+        }
     }
 
     #[test]
     fn it_is_switched_on_where_packets_cost_less() {
         let mut worth = Worth::new();
-        run(&mut worth, 2 * PAUSE, 2000, 100, 32);
+        run(&mut worth, judged(2000), good(2000, 100));
         assert_eq!(worth.standing(), Standing::On);
-        let met = run(&mut worth, 1 << 24, 2000, 100, 32);
+        let (met, _) = run(&mut worth, 1 << 24, good(2000, 100));
         assert!(met > (1 << 24) * 99 / 100, "{met}");
         assert_eq!((worth.walk_cycles(), worth.cached_cycles()), (2000, 100));
     }
 
     #[test]
-    fn a_flood_meets_it_rarely() {
+    fn a_flood_costs_one_cycle_in_a_hundred() {
+        for walk in [150, 400, 2000, 20_000] {
+            let mut worth = Worth::new();
+            let packets = (64 * LONGEST_PAUSE / walk).max(64 * TRIAL);
+            let (met, spent) = run(&mut worth, packets, flood(walk));
+            assert!(met >= 8 * TRIAL, "{met}");
+            let least = packets * walk;
+            assert!(spent - least <= least / 90, "{walk}: {spent}, {least}");
+            assert_eq!(worth.standing(), Standing::NoGain);
+            // And when the flood is over, it comes back.
+            run(
+                &mut worth,
+                4 * LONGEST_PAUSE / walk + judged(walk),
+                good(walk, 100),
+            );
+            assert_eq!(worth.standing(), Standing::On, "{walk}");
+        }
+    }
+
+    #[test]
+    fn a_trial_that_fills_in_vain_counts_what_filling_cost() {
         let mut worth = Worth::new();
-        let packets = 1 << 28;
-        let met = run(&mut worth, packets, 2000, 2200, 0);
-        assert!(met < packets / 100, "{met} of {packets}");
+        // Cheap in the end, but not cheaper than the walk, and dear until then.
+        while worth.standing() == Standing::Untried {
+            run(&mut worth, BURST as u64, good(400, 400));
+        }
+        run(&mut worth, FILLING, good(400, 900));
+        run(&mut worth, WINDOW, good(400, 400));
         assert_eq!(worth.standing(), Standing::NoGain);
-        // And when the flood is over, it comes back.
-        run(&mut worth, 2 * LONGEST_PAUSE, 2000, 100, 32);
-        assert_eq!(worth.standing(), Standing::On);
+        let pause = (900 - 400) * FILLING * SHARE;
+        assert_eq!(worth.left, pause);
+        // Packets that nobody measures are part of it as others are.
+        let (met, _) = run(&mut worth, pause / 400 - LOOK, good(400, 900));
+        assert_eq!((met, worth.standing()), (0, Standing::NoGain));
+        run(&mut worth, 2 * LOOK, good(400, 900));
+        assert_eq!(worth.standing(), Standing::Trial);
     }
 
     #[test]
     fn a_flood_that_begins_later_switches_it_off() {
         let mut worth = Worth::new();
-        run(&mut worth, 2 * PAUSE, 2000, 100, 32);
-        let met = run(&mut worth, PAUSE / 2, 2000, 2200, 0);
+        run(&mut worth, judged(2000), good(2000, 100));
+        let (met, _) = run(&mut worth, TRIAL, flood(2000));
         assert_eq!(worth.standing(), Standing::NoGain);
         assert!(met <= WINDOW + BURST as u64, "{met}");
         // Also when the flood's walks are cheap.
         let mut worth = Worth::new();
-        run(&mut worth, 2 * PAUSE, 2000, 100, 32);
-        run(&mut worth, PAUSE / 2, 150, 250, 0);
+        run(&mut worth, judged(2000), good(2000, 100));
+        run(&mut worth, TRIAL, flood(150));
         assert_eq!(worth.standing(), Standing::NoGain);
     }
 
     #[test]
     fn short_walks_and_small_bursts_leave_it_off() {
         let mut worth = Worth::new();
-        assert_eq!(run(&mut worth, 1 << 24, 60, 50, 32), 0);
+        assert_eq!(run(&mut worth, LOOK, good(60, 50)).0, 0);
         assert_eq!(worth.standing(), Standing::Short);
+        assert_eq!(run(&mut worth, 1 << 24, good(60, 50)).0, 0);
+        assert_eq!(worth.standing(), Standing::Short);
+        // Longer ones later are tried as if they were the first.
+        run(&mut worth, judged(2000), good(2000, 100));
+        assert_eq!(worth.standing(), Standing::On);
         let mut worth = Worth::new();
-        for _ in 0..PAUSE {
+        for _ in 0..1 << 20 {
             let plan = worth.begin(CacheMode::Auto, 4);
             assert!(!plan.used && !plan.measured);
             worth.pass(4 * plan.rest as usize);
