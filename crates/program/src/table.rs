@@ -37,7 +37,7 @@ pub use describe::{Description, Template, Work};
 pub use effort::Effort;
 pub(crate) use hot::HotWords;
 pub use hot::Reads;
-pub(crate) use lanes::{Found, Members, SetOfLanes};
+pub(crate) use lanes::{Found, Members, One, SetOfLanes};
 use packet::key::at;
 use packet::keyed::Keyed;
 use packet::matching::MatchWord;

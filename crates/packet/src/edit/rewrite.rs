@@ -23,19 +23,16 @@ const SOURCE: usize = at::ETH_SRC / 8;
 
 /// Edits that were made one. It begins by changing nothing; steps are added in the order of a rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-#[repr(C)] // what a router changes lies together
+#[repr(C)] // what a router changes lies together: the first 24 bytes, and nothing behind them is read for it
 pub struct Rewrite {
-    /// Whether there is anything in the Ethernet header, the IP header, the ports to change.
-    destination: bool,
-    source: bool,
-    network: bool,
-    ports: bool,
+    parts: Parts,
     /// How often the TTL is decremented.
     down: u8,
-    /// What the TTL is to be, and whether that is said.
-    ttl: u8,
-    ttl_set: bool,
-    /// Bits of the ToS.
+    /// Bits of the TTL that go, all or none, and what is added to the others.
+    ttl_mask: u8,
+    ttl_add: u8,
+    /// Bits of the ToS that go, and those that come.
+    tos_mask: u8,
     tos: u8,
     /// Ethernet addresses as they lie in the key's words.
     to_destination: u64,
@@ -43,10 +40,36 @@ pub struct Rewrite {
     /// Bits of the IP addresses, as both lie in the key's word.
     address_mask: u64,
     addresses: u64,
-    tos_mask: u8,
     /// For UDP and for TCP, bits of both ports as they lie in the packet.
     port_masks: [u32; 2],
     port_values: [u32; 2],
+}
+
+/// What there is to change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+struct Parts(u8);
+
+impl Parts {
+    const DESTINATION: Parts = Parts(1);
+    const SOURCE: Parts = Parts(2);
+    const TTL: Parts = Parts(4);
+    const TOS: Parts = Parts(8);
+    const ADDRESSES: Parts = Parts(16);
+    const PORTS: Parts = Parts(32);
+    /// Of the IP header.
+    const NETWORK: Parts = Parts(4 | 8 | 16);
+    /// Of what a transport checksum covers.
+    const TRANSPORT: Parts = Parts(16 | 32);
+
+    /// Whether one of these is among them.
+    #[inline(always)]
+    fn has(self, some: Parts) -> bool {
+        self.0 & some.0 != 0
+    }
+
+    fn add(&mut self, more: Parts) {
+        self.0 |= more.0;
+    }
 }
 
 /// Places in [`Rewrite::port_masks`].
@@ -85,13 +108,14 @@ impl Rewrite {
                 if self.down > 0 {
                     return false;
                 }
-                (self.ttl, self.ttl_set, self.network) = (*to, true, true);
+                (self.ttl_mask, self.ttl_add) = (u8::MAX, *to);
+                self.parts.add(Parts::TTL);
                 true
             }
             CompiledSet::IpTos { value, mask } => {
                 self.tos = self.tos & !mask | value & mask;
                 self.tos_mask |= mask;
-                self.network = true;
+                self.parts.add(Parts::TOS);
                 true
             }
             CompiledSet::Nothing => true,
@@ -103,20 +127,23 @@ impl Rewrite {
 
     /// Adds a decrement of the TTL; false, with nothing added, when it cannot be part of this.
     pub fn then_dec_ttl(&mut self) -> bool {
-        if self.ttl_set || self.down == u8::MAX {
+        if self.ttl_mask != 0 || self.down == u8::MAX {
             return false;
         }
         self.down += 1;
-        self.network = true;
+        self.ttl_add = 0_u8.wrapping_sub(self.down);
+        self.parts.add(Parts::TTL);
         true
     }
 
     fn set_ethernet(&mut self, dst: Option<&[u8; 6]>, src: Option<&[u8; 6]>) -> bool {
         if let Some(dst) = dst {
-            (self.destination, self.to_destination) = (true, in_word(dst));
+            self.to_destination = in_word(dst);
+            self.parts.add(Parts::DESTINATION);
         }
         if let Some(src) = src {
-            (self.source, self.to_source) = (true, in_word(src));
+            self.to_source = in_word(src);
+            self.parts.add(Parts::SOURCE);
         }
         true
     }
@@ -134,7 +161,7 @@ impl Rewrite {
         }
         self.address_mask = u64::from_ne_bytes(mask);
         self.addresses = u64::from_ne_bytes(value);
-        self.network = true;
+        self.parts.add(Parts::ADDRESSES);
         true
     }
 
@@ -148,14 +175,14 @@ impl Rewrite {
         value[from..from + 2].copy_from_slice(&to.to_be_bytes());
         self.port_masks[place] = u32::from_ne_bytes(mask);
         self.port_values[place] = u32::from_ne_bytes(value);
-        self.ports = true;
+        self.parts.add(Parts::PORTS);
         true
     }
 
     /// Whether it changes nothing.
     #[inline(always)]
     pub fn is_nothing(&self) -> bool {
-        !(self.destination || self.source || self.network || self.ports)
+        self.parts == Parts::default()
     }
 
     /// Whether there are packets that it would decrement beyond what there is.
@@ -176,52 +203,51 @@ impl Rewrite {
     pub fn run<F: Frame>(&self, frame: &mut F, extent: Extent, words: &mut [u64; HOT_WORDS]) {
         debug_assert_eq!(words[0].to_ne_bytes()[4..6], IPV4.to_be_bytes());
         let l3 = usize::from(extent.l3);
-        let transport = self.ports || self.address_mask != 0;
+        let parts = self.parts;
         let Some(head) = frame.head_mut().get_mut(..l3 + COMMON_LEN) else {
             return;
         };
-        if self.destination {
+        if parts.has(Parts::DESTINATION) {
             words[DESTINATION] = words[DESTINATION] & !ADDRESS | self.to_destination;
             head[..6].copy_from_slice(&self.to_destination.to_ne_bytes()[..6]);
         }
-        if self.source {
+        if parts.has(Parts::SOURCE) {
             words[SOURCE] = words[SOURCE] & !ADDRESS | self.to_source;
             head[6..12].copy_from_slice(&self.to_source.to_ne_bytes()[..6]);
         }
-        if self.network {
-            self.run_network(&mut head[l3..], words);
+        if parts.has(Parts::NETWORK)
+            && let Some(header) = head[l3..].first_chunk_mut()
+        {
+            self.run_network(header, words);
         }
-        if transport {
+        if parts.has(Parts::TRANSPORT) {
             self.run_transport(frame, extent, words);
         }
     }
 
     /// TTL and ToS, and the IP header's checksum, of which the addresses are part.
     #[inline(always)]
-    fn run_network(&self, header: &mut [u8], words: &mut [u64; HOT_WORDS]) {
+    fn run_network(&self, header: &mut [u8; 20], words: &mut [u64; HOT_WORDS]) {
         let mut delta = Delta::new();
-        let telling = &mut words[at::IP_TTL / 8];
-        let mut bytes = telling.to_ne_bytes();
-        if self.down > 0 || self.ttl_set {
+        if self.parts.has(Parts::TTL) {
             let old = header[8];
-            let to = if self.ttl_set {
-                self.ttl
-            } else {
-                old.wrapping_sub(self.down)
-            };
+            let to = (old & !self.ttl_mask).wrapping_add(self.ttl_add);
             delta.byte(8, old, to);
             header[8] = to;
+            let mut bytes = words[at::IP_TTL / 8].to_ne_bytes();
             bytes[at::IP_TTL % 8] = to;
+            words[at::IP_TTL / 8] = u64::from_ne_bytes(bytes);
         }
-        if self.tos_mask != 0 {
+        if self.parts.has(Parts::TOS) {
             let old = header[1];
             let to = old & !self.tos_mask | self.tos;
             delta.byte(1, old, to);
             header[1] = to;
+            let mut bytes = words[at::IP_TOS / 8].to_ne_bytes();
             bytes[at::IP_TOS % 8] = to;
+            words[at::IP_TOS / 8] = u64::from_ne_bytes(bytes);
         }
-        *telling = u64::from_ne_bytes(bytes);
-        if self.address_mask != 0 {
+        if self.parts.has(Parts::ADDRESSES) {
             delta.add(self.difference(words[ADDRESSES]));
         }
         let checksum = u16::from_be_bytes([header[10], header[11]]);
@@ -242,6 +268,7 @@ impl Rewrite {
     }
 
     /// Addresses and ports, and the transport checksum.
+    #[inline(never)] // what most rules do not need is not to take registers from what they do
     fn run_transport<F: Frame>(&self, frame: &mut F, extent: Extent, words: &mut [u64; HOT_WORDS]) {
         let protocol = words[at::IP_PROTO / 8].to_ne_bytes()[at::IP_PROTO % 8];
         let (l3, l4) = (usize::from(extent.l3), usize::from(extent.l3) + 20);

@@ -139,6 +139,14 @@ impl Members for SetOfLanes {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct One(usize);
 
+impl One {
+    /// The place.
+    #[inline(always)]
+    pub fn place(self) -> usize {
+        self.0 % LOOKUP_MAX
+    }
+}
+
 impl Members for One {
     #[inline(always)]
     fn each(self, mut with: impl FnMut(usize)) {

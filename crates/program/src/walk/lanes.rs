@@ -10,14 +10,13 @@
 //! Where a packet meets another kind of rule or table, or an edit cannot be done, it leaves its lane and gets a whole walk, which holds what the general way wants to
 //! find there.
 
-use super::straight::{End, LANE_WORDS, Stretch, Stretches};
+use super::straight::{End, LANE_WORDS, Stretch, Stretches, Write};
 use super::{Burst, Engine, Next, Position, Steps, Walk};
 use crate::action_set;
-use crate::counters::prefetch;
 use crate::host::{Drop as DropReason, Host};
 use crate::ops::PortNo;
 use crate::rule::Rule;
-use crate::table::{Found, HotWords, LOOKUP_MAX, Members, SetOfLanes};
+use crate::table::{Found, HotWords, LOOKUP_MAX, Members, One, SetOfLanes};
 use crate::tuple::Words;
 use packet::key::at;
 use packet::parse::{Extent, HOT_WORDS};
@@ -69,6 +68,14 @@ impl Lane {
     fn hot(&mut self) -> &mut [u64; HOT_WORDS] {
         let hot = self.words.first_chunk_mut();
         hot.unwrap_or_else(|| unreachable!("more words than hot ones"))
+    }
+
+    /// Writes bits of a word.
+    #[inline(always)]
+    fn write(&mut self, write: &Write) {
+        if let Some(word) = self.words.get_mut(usize::from(write.word)) {
+            *word = *word & !write.mask | write.value;
+        }
     }
 
     /// Fills the words of a key that are `valid`.
@@ -314,12 +321,11 @@ impl<F: Frame> Lanes<F> {
     /// Does a stretch's edits.
     #[inline(always)]
     fn edit(&mut self, stretch: &Stretch, set: impl Members) {
-        for write in &stretch.writes {
-            let at = usize::from(write.word) % LANE_WORDS;
-            set.each(|lane| {
-                let word = &mut self.lanes[lane].words[at];
-                *word = *word & !write.mask | write.value;
-            });
+        if stretch.write.mask != 0 {
+            set.each(|lane| self.lanes[lane].write(&stretch.write));
+        }
+        for write in &stretch.more {
+            set.each(|lane| self.lanes[lane].write(write));
         }
         if stretch.rewrite.is_nothing() {
             return;
@@ -386,6 +392,56 @@ impl<F: Frame> Engine<F> {
             table,
         };
         self.pass(burst, way, host, here, back, set);
+    }
+
+    /// Carries out a rule that one lane has met, if it is one of the common kind: a single stretch, which ends at a later table or a port. False, with nothing done, where it is not. In
+    /// most tables after the first each packet meets a rule of its own, so this is what packets cost there.
+    #[inline(always)]
+    fn step<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        waited: Waiting,
+        rule: &Rule,
+        one: One,
+    ) -> bool {
+        let Some(stretch) = rule.straight.and_then(Stretches::only) else {
+            return false;
+        };
+        let on = match stretch.end {
+            End::Table { table, .. } => table > waited.table,
+            End::Output(_) => waited.back == NOWHERE,
+            End::Nothing => false,
+        };
+        let at = one.place();
+        let lane = &mut self.lanes.lanes[at];
+        if H::WATCHES || !on || stretch.rewrite.expires(lane.hot()) {
+            return false;
+        }
+        host.looked_up(waited.table, None, Some(rule));
+        let (counters, len) = (burst.counters, lane.len.into());
+        counters.add(rule.spec.counter, 1, len, burst.now_ms);
+        lane.write(&stretch.write);
+        stretch.more.iter().for_each(|write| lane.write(write));
+        if !stretch.rewrite.is_nothing()
+            && let Some(frame) = &mut self.lanes.frames[at]
+        {
+            stretch.rewrite.run(frame, lane.extent, lane.hot());
+        }
+        match stretch.end {
+            End::Output(port) => self.lanes.send(port, one),
+            End::Table { table, resubmit } => {
+                lane.hops += 1;
+                self.lanes.wait(Waiting {
+                    table,
+                    resubmit,
+                    set: one.whole(),
+                    ..waited
+                });
+            }
+            End::Nothing => {}
+        }
+        true
     }
 
     /// Carries stretches out, up to a lookup or the end.
@@ -488,7 +544,7 @@ impl<F: Frame> Engine<F> {
         set: SetOfLanes,
     ) {
         if !H::WATCHES {
-            return set.iter().for_each(|_| host.looked_up(table, None, rule));
+            return (0..set.len()).for_each(|_| host.looked_up(table, None, rule));
         }
         for lane in set.iter() {
             let mut key = FlowKey::ZERO;
@@ -642,7 +698,7 @@ impl<F: Frame> Engine<F> {
                 for rule in found.iter().filter_map(|(rule, _)| *rule) {
                     burst.counters.prefetch(rule.spec.counter);
                     if let Some(straight) = rule.straight {
-                        prefetch(straight.get().as_ptr());
+                        straight.prefetch();
                     }
                 }
             }
@@ -651,6 +707,7 @@ impl<F: Frame> Engine<F> {
                 let waited = Waiting { set, ..waited };
                 match rule {
                     Some(rule) => match set.only() {
+                        Some(lane) if self.step(burst, host, waited, rule, lane) => {}
                         Some(lane) => self.meet_after(burst, way, host, waited, rule, lane),
                         None => self.meet_after(burst, way, host, waited, rule, set),
                     },

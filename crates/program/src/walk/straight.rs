@@ -8,14 +8,13 @@ use super::READ_BY_OUTPUTS;
 use crate::counters::prefetch;
 use crate::ops::{Op, PortNo};
 use packet::edit::{CompiledSet, Rewrite};
-use smallvec::SmallVec;
 use std::ptr::NonNull;
 
 /// Words of the key that a packet on a straight way has of its own: the hot ones, metadata and registers. The others are as they were when it came in.
 pub(super) const LANE_WORDS: usize = 14;
 
-/// Bits of a word of metadata: `word = word & !mask | value`.
-#[derive(Clone, Copy, Debug)]
+/// Bits of a word of metadata: `word = word & !mask | value`. By default none.
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Write {
     pub word: u8,
     pub mask: u64,
@@ -24,14 +23,18 @@ pub(super) struct Write {
 
 /// Steps up to a lookup or the end.
 #[derive(Clone, Debug)]
-#[repr(C, align(64))] // what most rules need lies in the first line
+#[repr(C, align(64))] // what most rules need lies in the first line, the addresses of a router's edits the last of it
 pub(crate) struct Stretch {
     pub(super) end: End,
     /// Number of its first step in the rule's list.
     pub(super) first: u16,
-    pub(super) writes: SmallVec<[Write; 1]>,
+    /// What it writes to metadata: one word, and others.
+    pub(super) write: Write,
     pub(super) rewrite: Rewrite,
+    pub(super) more: Box<[Write]>,
 }
+
+const _: () = assert!(std::mem::offset_of!(Stretch, rewrite) + 24 == 64);
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum End {
@@ -45,7 +48,8 @@ impl Stretch {
         Some(Stretch {
             end: End::Nothing,
             first: first.try_into().ok()?,
-            writes: SmallVec::new(),
+            write: Write::default(),
+            more: Box::default(),
             rewrite: Rewrite::default(),
         })
     }
@@ -60,16 +64,24 @@ impl Stretch {
                 if at >= LANE_WORDS || READ_BY_OUTPUTS.contains(at) {
                     return false;
                 }
-                match self.writes.iter_mut().find(|write| write.word == *word) {
+                if self.write.mask == 0 {
+                    self.write.word = *word;
+                }
+                let mut writes = std::iter::once(&mut self.write).chain(&mut self.more);
+                match writes.find(|write| write.word == *word) {
                     Some(write) => {
                         write.value = write.value & !mask | value;
                         write.mask |= mask;
                     }
-                    None => self.writes.push(Write {
-                        word: *word,
-                        mask: *mask,
-                        value: *value,
-                    }),
+                    None => {
+                        let mut more = std::mem::take(&mut self.more).into_vec();
+                        more.push(Write {
+                            word: *word,
+                            mask: *mask,
+                            value: *value,
+                        });
+                        self.more = more.into();
+                    }
                 }
                 true
             }
@@ -129,12 +141,19 @@ impl Stretches {
         }
     }
 
-    /// Asks for the first one, of which most rules need a line and a half.
+    /// The only one, if there is one only.
+    #[inline(always)]
+    pub(super) fn only<'a>(self) -> Option<&'a Stretch> {
+        match self.get() {
+            [only] => Some(only),
+            _ => None,
+        }
+    }
+
+    /// Asks for the first one, of which most rules need one line.
     #[inline(always)]
     pub(super) fn prefetch(self) {
-        let first = self.0.as_ptr().cast::<u8>();
-        prefetch(first);
-        prefetch(first.wrapping_add(64));
+        prefetch(self.0.as_ptr().cast::<u8>());
     }
 
     #[inline(always)]
