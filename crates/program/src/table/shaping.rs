@@ -8,7 +8,8 @@
 //! * A packet that the trees lead to a rule that has gone is looked up in all tuples.
 //!
 //! New trees are begun when something has changed and ten times as long has passed as the last ones took, so a table that never stands still costs
-//! a tenth of a processor at most. Trees that promise too little are not used, and tried again when the table has changed by an eighth.
+//! a tenth of a processor at most. Where changes seem to have come to an end they are begun sooner, so that the last ones do not wait; the rest is added to the next one's then.
+//! Trees that promise too little are not used, and tried again when the table has changed by an eighth.
 
 use super::trees::{Built, Snapshot, Trees};
 use super::{Description, RuleRef, Shape, Template, TreesShape, TupleEntry, TupleWriters, Work};
@@ -25,6 +26,8 @@ const MASKS_MIN: usize = 3;
 const REST: u32 = 10;
 /// Least time between the end of one building and the next one's beginning.
 const REST_MIN: Duration = Duration::from_millis(50);
+/// Least time without a change after which the next building need not wait that long.
+const CALM: Duration = Duration::from_millis(100);
 /// When to try again after no thread could be had.
 const REFUSED: Duration = Duration::from_secs(10);
 /// By how much trees must be better than tuples to be taken, and how much worse they may become before they are given up.
@@ -57,6 +60,12 @@ pub(super) struct Shaping {
     refused: Option<String>,
     /// When the next one may begin.
     not_before: Option<Instant>,
+    /// Whether the last one began before that, so that this one may not.
+    early: bool,
+    /// How long the last one took.
+    took: Duration,
+    /// How many rules had changed at the last look, and the first one that saw so many.
+    seen: Option<(usize, Instant)>,
     /// Which of a rule's two places names its rank in the trees in use.
     lane: usize,
 }
@@ -167,10 +176,9 @@ impl Shaping {
 
     /// Begins to make trees in the background, where it is time to.
     pub fn begin(&mut self, program: &Program, now: Instant) {
-        let due = self.building.is_none()
-            && self.is_wanted()
-            && self.not_before.is_none_or(|time| time <= now);
-        if !due {
+        let rested = self.not_before.is_none_or(|time| time <= now);
+        let calm = self.is_calm(now) && !self.early;
+        if self.building.is_some() || !self.is_wanted() || !(rested || calm) {
             return;
         }
         let Some(snapshot) = self.snapshot(program) else {
@@ -181,10 +189,20 @@ impl Shaping {
         let job = Box::new(move || drop(sender.send(snapshot.build())));
         if program.background.run(job) {
             self.building = Some(receiver);
+            self.early = !rested;
         } else {
             self.changed = 1;
             self.not_before = Some(now + REFUSED);
+            self.early = true;
         }
+    }
+
+    /// Whether nothing has changed for as long as trees take to make.
+    fn is_calm(&mut self, now: Instant) -> bool {
+        let changes = self.changed + self.replaced;
+        let seen = self.seen.filter(|(before, _)| *before == changes);
+        let (_, since) = *self.seen.insert(seen.unwrap_or((changes, now)));
+        now.saturating_duration_since(since) >= self.took.max(CALM)
     }
 
     /// Makes trees at once, on this thread; true when the published shape must be made anew.
@@ -192,6 +210,7 @@ impl Shaping {
         // What is being made writes into the rules, as what is to be made will.
         drop(self.building.take().map(|building| building.recv()));
         self.ended = Vec::new();
+        self.not_before = None;
         if self.tuples.masks() < MASKS_MIN {
             return false;
         }
@@ -225,7 +244,10 @@ impl Shaping {
 
     /// Takes new trees, or goes without, as is cheaper; true when the published shape must be made anew.
     fn take(&mut self, built: Built) -> bool {
-        self.not_before = Some(Instant::now() + (built.took * REST).max(REST_MIN));
+        let now = Instant::now();
+        let from = self.not_before.filter(|time| *time > now).unwrap_or(now);
+        self.not_before = Some(from + (built.took * REST).max(REST_MIN));
+        self.took = built.took;
         let bytes = built.trees.as_ref().map_or(0, |trees| trees.bytes());
         let tuples = self.tuples.describe();
         let rules = tuples.rules * super::describe::RULE_BYTES;
@@ -301,5 +323,80 @@ impl Shaping {
             in_use.trees.count()
         );
         description
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Bridge, BridgeWriter, TableWriter};
+    use super::*;
+    use crate::counters::CounterId;
+    use crate::ops::{Op, OpList};
+    use crate::rule::RuleSpec;
+
+    fn add(writer: &mut BridgeWriter, number: u32) {
+        let mut matching = Match::any();
+        let length = 20 + number % 12;
+        let mask = (u32::MAX << (32 - length)).to_be_bytes();
+        let address = number.wrapping_mul(0x9e37_79b9).to_be_bytes();
+        matching.set_bytes(packet::key::at::IPV4_DST, &address, &mask);
+        writer.insert(
+            0,
+            RuleSpec {
+                priority: length,
+                counter: CounterId(0),
+                ops: Arc::new(OpList::new(vec![Op::Output(2)])),
+                cookie: 0,
+                matching,
+            },
+        );
+    }
+
+    fn shaping(writer: &mut BridgeWriter) -> &mut Shaping {
+        match writer.tables.get_mut(&0) {
+            Some(TableWriter::Many(shaping)) => shaping,
+            _ => panic!("a table of many masks"),
+        }
+    }
+
+    /// Asks for trees at a time, waits for those that are made, and says whether there were any.
+    fn begun(writer: &mut BridgeWriter, program: &Program, now: Instant) -> bool {
+        let shaping = shaping(writer);
+        shaping.begin(program, now);
+        let begun = shaping.building.is_some();
+        while shaping.building.is_some() {
+            shaping.settle();
+            std::thread::yield_now();
+        }
+        begun
+    }
+
+    #[test]
+    fn the_last_changes_do_not_wait_and_the_rest_is_made_good() {
+        let program = Arc::new(Program::new());
+        let mut writer = BridgeWriter::new(Bridge::new(Arc::clone(&program)));
+        (0..2000).for_each(|number| add(&mut writer, number));
+        let mut now = Instant::now();
+        assert!(begun(&mut writer, &program, now));
+        // As after trees that took very long.
+        let rest = Duration::from_secs(3600);
+        shaping(&mut writer).not_before = Some(now + rest);
+        let calm = CALM.max(shaping(&mut writer).took);
+        for number in 2000..2010 {
+            add(&mut writer, number);
+            assert!(!begun(&mut writer, &program, now), "rules come");
+            now += calm / 2;
+        }
+        now += calm;
+        assert!(begun(&mut writer, &program, now), "no more rules come");
+        assert!(
+            shaping(&mut writer).not_before > Some(now + rest / 2),
+            "the time that was left has been kept"
+        );
+        let calm = CALM.max(shaping(&mut writer).took);
+        add(&mut writer, 2010);
+        assert!(!begun(&mut writer, &program, now));
+        assert!(!begun(&mut writer, &program, now + calm), "early once only");
+        assert!(begun(&mut writer, &program, now + 2 * rest));
     }
 }
