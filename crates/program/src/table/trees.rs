@@ -27,6 +27,7 @@ use crate::tuple::{Words, prefetch, prefetch_rule};
 use crate::walk::Stretches;
 pub(super) use build::{Built, Snapshot};
 use packet::FlowKey;
+use packet::matching::MatchWord;
 use smallvec::SmallVec;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -36,8 +37,8 @@ const NONE: u32 = u32::MAX;
 /// Most words of the key that rules in trees look at together.
 const WORDS_MAX: usize = 16;
 
-/// A child: an inner node, or a leaf. Bits 0 to 31 say where its children or its rules begin; of an inner node 32 to 37 the word, 38 to 43 how far it is
-/// shifted, 44 to 48 how many bits are taken; of a leaf, which has bit 63, 49 to 62 how many rules it has.
+/// A child: an inner node, or a leaf. Bits 0 to 31 say where its children or its rules begin (which of all nodes, which word of all leaves); of an inner node 32
+/// to 37 the word, 38 to 43 how far it is shifted, 44 to 48 how many bits are taken; of a leaf, which has bit 63, 49 to 62 how many rules it has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Branch(u64);
 
@@ -240,12 +241,14 @@ pub(crate) struct Trees {
     /// By the lowest rank.
     trees: Box<[Tree]>,
     nodes: Box<[Branch]>,
-    /// Rules of leaves: a value for each of `words`, then the rank and, 32 bits up, the number of the mask.
+    /// Rules of leaves: a value for each of `words`, then the rank and, 32 bits up, the number of the mask. A leaf that fits one cache line lies in one.
     leaves: Box<[u64]>,
     /// Masks: one for each of `words`.
     masks: Box<[u64]>,
-    /// The words of the key that rules look at.
+    /// The words of the key that rules look at, without those of `shared`.
     words: SmallVec<[u8; WORDS_MAX]>,
+    /// What all rules want alike: asked for once, before the descent.
+    shared: Box<[MatchWord]>,
     /// By rank.
     places: Box<[Place]>,
     /// What rules that edit and send do: theirs while one of the rules lives that a place without [`ASK`] names them for.
@@ -277,6 +280,15 @@ impl Trees {
     ) {
         let mut ranks = [NONE; LOOKUP_MAX];
         let ranks = &mut ranks[..out.len()];
+        let mut strangers = 0_u64;
+        if !self.shared.is_empty() {
+            for (index, rank) in ranks.iter_mut().enumerate() {
+                let stranger = !key(index).has(&self.shared);
+                strangers |= u64::from(stranger) << index;
+                // No tree has a lower one.
+                *rank = if stranger { 0 } else { NONE };
+            }
+        }
         match self.words.len() {
             1 => self.descend(key, ranks, |branch, key| self.compare::<1>(branch, key)),
             2 => self.descend(key, ranks, |branch, key| self.compare::<2>(branch, key)),
@@ -284,10 +296,9 @@ impl Trees {
             4 => self.descend(key, ranks, |branch, key| self.compare::<4>(branch, key)),
             _ => self.descend(key, ranks, |branch, key| self.compare_many(branch, key)),
         }
-        if self.places.len() > FEW {
-            for rank in &*ranks {
-                prefetch(self.places.as_ptr().wrapping_add(*rank as usize));
-            }
+        while strangers != 0 {
+            ranks[strangers.trailing_zeros() as usize] = NONE;
+            strangers &= strangers - 1;
         }
         if let Some(told) = &mut told {
             told.trees = Some(self);
@@ -330,7 +341,7 @@ impl Trees {
         }
     }
 
-    /// Gives each packet the lowest rank that matches it in any tree.
+    /// Gives each packet the lowest rank that matches it in any tree, and fetches what stands there, while other packets wait for their leaves.
     #[inline(always)]
     fn descend<'k, K: Words + 'k>(
         &self,
@@ -342,6 +353,12 @@ impl Trees {
         let mut places = [0_u32; LOOKUP_MAX];
         let mut active = [0_u8; LOOKUP_MAX];
         let mut waiting = [0_u8; LOOKUP_MAX];
+        let far = self.places.len() > FEW;
+        let fetch = |rank: u32| {
+            if far {
+                prefetch(self.places.as_ptr().wrapping_add(rank as usize));
+            }
+        };
         for tree in &self.trees {
             let mut count = 0;
             for (index, rank) in ranks.iter().enumerate() {
@@ -356,6 +373,7 @@ impl Trees {
                 for index in active {
                     let index = usize::from(*index);
                     ranks[index] = ranks[index].min(compare(tree.root, key(index)));
+                    fetch(ranks[index]);
                 }
                 continue;
             }
@@ -383,6 +401,7 @@ impl Trees {
             for index in active {
                 let index = usize::from(*index);
                 ranks[index] = ranks[index].min(compare(branches[index], key(index)));
+                fetch(ranks[index]);
             }
         }
     }
@@ -390,10 +409,7 @@ impl Trees {
     #[inline(always)]
     fn prefetch_next(&self, branch: Branch, place: usize) {
         let node = self.nodes.as_ptr().wrapping_add(place).cast::<u64>();
-        let leaf = self
-            .leaves
-            .as_ptr()
-            .wrapping_add(place * (self.words.len() + 1));
+        let leaf = self.leaves.as_ptr().wrapping_add(place);
         prefetch(if branch.is_leaf() { leaf } else { node });
     }
 
@@ -401,8 +417,7 @@ impl Trees {
     #[inline(always)]
     fn compare<const W: usize>(&self, leaf: Branch, key: &impl Words) -> u32 {
         let key: [u64; W] = std::array::from_fn(|index| key.word(self.words[index]));
-        let first = leaf.base() * (W + 1);
-        let rules = &self.leaves[first..first + leaf.rules() * (W + 1)];
+        let rules = &self.leaves[leaf.base()..][..leaf.rules() * (W + 1)];
         for rule in rules.chunks_exact(W + 1) {
             let mask = &self.masks[(rule[W] >> 32) as usize * W..][..W];
             let mut differs = 0;
@@ -420,8 +435,7 @@ impl Trees {
     #[inline(never)]
     fn compare_many(&self, leaf: Branch, key: &impl Words) -> u32 {
         let count = self.words.len();
-        let first = leaf.base() * (count + 1);
-        let rules = &self.leaves[first..first + leaf.rules() * (count + 1)];
+        let rules = &self.leaves[leaf.base()..][..leaf.rules() * (count + 1)];
         for rule in rules.chunks_exact(count + 1) {
             let mask = &self.masks[(rule[count] >> 32) as usize * count..][..count];
             let mut all = self.words.iter().zip(mask).zip(rule);
@@ -483,6 +497,10 @@ impl Trees {
 
     /// Notes what looking one key up reads; returns the precedence of what it finds.
     pub fn read_by(&self, key: &FlowKey, count: &mut Count) -> Option<u32> {
+        count.reads(&*self.shared);
+        if !key.has(&self.shared) {
+            return None;
+        }
         let mut best = NONE;
         for tree in self.trees.iter() {
             if best < tree.first {
@@ -497,7 +515,7 @@ impl Trees {
             }
             let stride = self.words.len() + 1;
             let rank = self.compare_many(branch, key);
-            let rules = &self.leaves[branch.base() * stride..][..branch.rules() * stride];
+            let rules = &self.leaves[branch.base()..][..branch.rules() * stride];
             for rule in rules.chunks_exact(stride) {
                 count.compares += 1;
                 count.reads(rule);

@@ -15,6 +15,7 @@ use crate::table::describe::Work;
 use crate::tuple::Tuple;
 use crate::walk::Stretches;
 use cut::Cut;
+use packet::matching::MatchWord;
 use smallvec::SmallVec;
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -31,6 +32,8 @@ const DEPTH_MAX: usize = 8;
 const BITS_MAX: u32 = 16;
 /// Most rules of a leaf.
 const LEAF_MAX: usize = 16;
+/// Words of leaves in a cache line.
+const LINE: usize = 8;
 /// A leaf of so few rules is not cut any more.
 const LEAF_SMALL: usize = 3;
 
@@ -71,7 +74,8 @@ impl Snapshot {
     pub fn build(self) -> Built {
         let begun = Instant::now();
         let ranked = self.gather();
-        let words = self.words();
+        let shared = self.shared(&ranked);
+        let words = self.words(&shared);
         let mut built = Built {
             trees: None,
             rest: Vec::new(),
@@ -81,7 +85,9 @@ impl Snapshot {
             took: Duration::ZERO,
             reader: self.reader,
         };
-        if words.len() <= WORDS_MAX && !ranked.is_empty() && ranked.len() < NONE as usize / 8 {
+        // Leaves have no more rules than the builder's budget and one leaf, at most twice that with what lies between them.
+        let fits = 12 * (ranked.len() + 4096) * (words.len() + 1) < NONE as usize;
+        if words.len() <= WORDS_MAX && !ranked.is_empty() && fits {
             let mut builder = Builder::new(&words, &self.tuples, &ranked);
             let trees = builder.trees();
             let mut rest = vec![None; self.tuples.len()];
@@ -102,7 +108,7 @@ impl Snapshot {
             built.worst = builder.worst(&trees);
             built.typical = builder.typical(&trees);
             built.trees = Some(Arc::new(
-                builder.finish(trees, &words, &ranked, self.from, self.lane),
+                builder.finish(trees, &words, shared, &ranked, self.from, self.lane),
             ));
         }
         built.took = begun.elapsed();
@@ -134,13 +140,32 @@ impl Snapshot {
         ranked
     }
 
-    /// The words that rules look at.
-    fn words(&self) -> Vec<u8> {
+    /// The words of which all rules want the same.
+    fn shared(&self, ranked: &[Ranked]) -> Vec<MatchWord> {
+        let mut matches = ranked.iter().map(|ranked| {
+            // SAFETY: the snapshot's reader holds the rules that were gathered.
+            unsafe { ranked.rule.as_ref() }.spec.matching.words()
+        });
+        let mut shared = matches.next().map_or(Vec::new(), <[MatchWord]>::to_vec);
+        for words in matches {
+            if shared.is_empty() {
+                break;
+            }
+            shared.retain(|word| words.contains(word));
+        }
+        shared
+    }
+
+    /// The words that rules look at beside these.
+    fn words(&self, shared: &[MatchWord]) -> Vec<u8> {
         let mut set = 0_u64;
         for tuple in &self.tuples {
             for (word, _) in tuple.words() {
                 set |= 1 << word;
             }
+        }
+        for word in shared {
+            set &= !(1 << word.word);
         }
         (0..64).filter(|word| set >> word & 1 == 1).collect()
     }
@@ -162,7 +187,9 @@ struct Builder {
     values: Vec<u64>,
     nodes: Vec<Branch>,
     leaves: Vec<u64>,
-    /// Most rules in leaves, copies counted.
+    /// Rules in leaves, copies counted.
+    entries: usize,
+    /// Most of these.
     budget: usize,
     /// By rank: the leaf that holds this rule alone.
     singles: Vec<Branch>,
@@ -204,6 +231,7 @@ impl Builder {
             values,
             nodes: Vec::new(),
             leaves: Vec::new(),
+            entries: 0,
             budget: 5 * ranked.len() + 4096,
             singles: vec![Branch::EMPTY; ranked.len()],
             left: vec![false; ranked.len()],
@@ -276,7 +304,7 @@ impl Builder {
 
     /// How much of the room for rules in leaves is taken.
     fn copied(&self) -> f64 {
-        (self.leaves.len() / (self.words + 1)) as f64 / self.budget as f64
+        self.entries as f64 / self.budget as f64
     }
 
     /// The rules up to the first that matches all packets that come here.
@@ -314,7 +342,13 @@ impl Builder {
         if rules.is_empty() {
             return Branch::EMPTY;
         }
-        let first = self.leaves.len() / (self.words + 1);
+        self.entries += rules.len();
+        let size = rules.len() * (self.words + 1);
+        if size <= LINE && self.leaves.len() % LINE + size > LINE {
+            self.leaves
+                .resize(self.leaves.len().next_multiple_of(LINE), 0);
+        }
+        let first = self.leaves.len();
         for rank in rules {
             let at = *rank as usize * self.words;
             self.leaves.extend(
@@ -391,12 +425,16 @@ impl Builder {
         self,
         mut trees: Vec<Tree>,
         words: &[u8],
+        shared: Vec<MatchWord>,
         ranked: &[Ranked],
         since: Epoch,
         lane: usize,
     ) -> Trees {
+        let (leaves, skew) = aligned(&self.leaves);
         let name = |branch: &mut Branch| {
-            if !branch.is_leaf() {
+            if branch.is_leaf() {
+                *branch = Branch::leaf((branch.base() + skew) as u32, branch.rules() as u16);
+            } else {
                 let slot = (branch.0 >> 32 & 63) as usize;
                 branch.0 = branch.0 & !(63 << 32) | u64::from(words[slot]) << 32;
             }
@@ -423,13 +461,22 @@ impl Builder {
             lane,
             trees: trees.into(),
             nodes,
-            leaves: self.leaves.into(),
+            leaves,
             masks: self.masks.iter().map(|mask| mask.to_be()).collect(),
             words: words.into(),
+            shared: shared.into(),
             places,
             stretches: edits.stretches.into(),
         }
     }
+}
+
+/// A copy of words, and how many others stand before it, so that it begins with a cache line.
+fn aligned(words: &[u64]) -> (Box<[u64]>, usize) {
+    let mut copy = vec![0; words.len() + LINE - 1].into_boxed_slice();
+    let skew = copy.as_ptr().align_offset(LINE * 8).min(LINE - 1);
+    copy[skew..skew + words.len()].copy_from_slice(words);
+    (copy, skew)
 }
 
 /// What rules that edit and send do, each once.

@@ -1,7 +1,7 @@
 //! What lookups in trees cost: at most, by the deepest way in each tree, and usually, by trying.
 
 use super::super::{Branch, NONE, Tree};
-use super::Builder;
+use super::{Builder, LINE};
 use crate::table::describe::Work;
 
 /// Keys by which a packet's usual work is estimated.
@@ -50,9 +50,8 @@ impl Builder {
 
     /// The work of comparing the first `rules` of a leaf.
     fn work_in(&self, leaf: Branch, rules: usize) -> Work {
-        let bytes = (self.words + 1) * 8;
-        let first = leaf.base() * bytes / 64;
-        let last = ((leaf.base() + rules) * bytes).div_ceil(64);
+        let first = leaf.base() / LINE;
+        let last = (leaf.base() + rules * (self.words + 1)).div_ceil(LINE);
         Work {
             accesses: if rules == 0 {
                 0.0
@@ -104,8 +103,8 @@ impl Builder {
                 branch = self.nodes[branch.base() + bits as usize];
             }
             let stride = self.words + 1;
-            let first = branch.base() * stride;
-            let rules = self.leaves[first..first + branch.rules() * stride].chunks_exact(stride);
+            let rules = &self.leaves[branch.base()..][..branch.rules() * stride];
+            let rules = rules.chunks_exact(stride);
             let mut compared = 0;
             for rule in rules {
                 compared += 1;
