@@ -527,3 +527,47 @@ fn a_hundred_thousand_queues_work() {
     // 3 Gbit at 10 Gbit/s.
     assert!(run.now.abs_diff(300_000_000) < 1_000_000, "{} ns", run.now);
 }
+
+/// After a stop packets come that the kernel has had for a while: those that cannot leave any more within what is left of their bound are refused when they come. Else they would be
+/// thrown away when their turn comes, and until then keep out packets that could leave in time.
+#[test]
+fn packets_that_have_waited_elsewhere_have_that_much_less_time() {
+    let mut queue = QueueSpec::new(0, 100_000_000, 100_000_000);
+    queue.max_latency_ns = Some(2_000_000);
+    let mut shaper = Shaper::new(&port(1_000_000_000, [queue]), 0).expect("a port that can be");
+    let come = |shaper: &mut Shaper<u64>, came| {
+        let mut packets = 0..1000;
+        packets
+            .find(|_| shaper.enqueue(0, 0, 1514, 7, came).is_err())
+            .expect("there is an end to it")
+    };
+    let now = SECOND;
+    // 2 ms are 16 packets, and its burst is 1 and a bit.
+    assert!((17..20).contains(&come(&mut shaper, now)));
+    while shaper.dequeue(now).is_some() {}
+    while shaper.waiting() > 4 {
+        let due = shaper.next_departure_ns().expect("packets wait");
+        shaper.dequeue(due);
+    }
+    let now = shaper.next_departure_ns().expect("packets wait");
+    assert!(shaper.dequeue(now).is_some());
+    // Three packets and a debt of one stand before what comes: 0.5 ms, which are left after 1.5, hold four packets, 1 ms eight. Once the bound has passed nothing helps.
+    assert_eq!(come(&mut shaper, now - 2_100_000), 0);
+    assert_eq!(come(&mut shaper, now - 1_500_000), 1);
+    assert_eq!(come(&mut shaper, now - 1_000_000), 4);
+    // And what has just come has all of it.
+    assert_eq!(come(&mut shaper, now), 8);
+    let mut last = now;
+    while let Some(due) = shaper.next_departure_ns() {
+        last = last.max(due);
+        shaper.dequeue(last);
+    }
+    let totals = shaper.counters().totals(0);
+    assert_eq!(totals.dropped[DropReason::Late as usize], 0);
+    assert_eq!(totals.dropped[DropReason::OverBound as usize], 5);
+    // What meets an empty queue leaves at once in any case.
+    let now = last + SECOND;
+    assert!(shaper.enqueue(0, 0, 1514, 7, now).is_ok());
+    assert!(shaper.dequeue(now).is_some());
+    assert_eq!(shaper.pass(0, [1514].into_iter(), now - 5_000_000), 1);
+}

@@ -189,15 +189,18 @@ enum Step {
         len: u32,
         flow: u32,
         copies: u32,
+        /// So long before it is seen, in nanoseconds.
+        before: u64,
     },
     /// Comes and leaves at once, as far as it need not wait.
     Pass {
         queue: u32,
         len: u32,
         copies: u32,
+        before: u64,
     },
     /// Packets of several queues come and leave at once, if all may.
-    PassAll(Vec<(u32, u32)>),
+    PassAll(Vec<(u32, u32)>, u64),
     Leave(u32),
     Pause(u64),
     /// Waits until the shaper says that something may leave.
@@ -213,10 +216,17 @@ fn step() -> impl Strategy<Value = Step> {
         0..5_000_000_u64,
         0..2_000_000_000_u64
     ];
+    let before = || {
+        prop_oneof![
+            3 => Just(0_u64),
+            1 => 0..100_000_u64,
+            1 => 0..30_000_000_u64
+        ]
+    };
     prop_oneof![
-        8 => (0..8_u32, len(), 0..6_u32, 1..6_u32).prop_map(|(queue, len, flow, copies)| Step::Come { queue, len, flow, copies }),
-        8 => (0..8_u32, len(), 1..6_u32).prop_map(|(queue, len, copies)| Step::Pass { queue, len, copies }),
-        4 => prop::collection::vec((0..8_u32, len()), 1..20).prop_map(Step::PassAll),
+        8 => (0..8_u32, len(), 0..6_u32, 1..6_u32, before()).prop_map(|(queue, len, flow, copies, before)| Step::Come { queue, len, flow, copies, before }),
+        8 => (0..8_u32, len(), 1..6_u32, before()).prop_map(|(queue, len, copies, before)| Step::Pass { queue, len, copies, before }),
+        4 => (prop::collection::vec((0..8_u32, len()), 1..20), before()).prop_map(|(packets, before)| Step::PassAll(packets, before)),
         6 => (1..12_u32).prop_map(Step::Leave),
         4 => pause.prop_map(Step::Pause),
         6 => Just(Step::Until),
@@ -233,12 +243,12 @@ struct Both {
 }
 
 impl Both {
-    fn come(&mut self, queue: u32, len: u32, flow: u32) -> Result<(), TestCaseError> {
+    fn come(&mut self, queue: u32, len: u32, flow: u32, now: u64) -> Result<(), TestCaseError> {
         let at = self.fast.place_of(Some(queue));
         let id = self.next_id;
         self.next_id += 1;
-        let slow = self.slow.enqueue(at, id, len, flow, self.now);
-        let fast = self.fast.enqueue(at, id, len, flow, self.now);
+        let slow = self.slow.enqueue(at, id, len, flow, now);
+        let fast = self.fast.enqueue(at, id, len, flow, now);
         prop_assert_eq!(
             fast.map_err(|refused| refused.reason),
             slow,
@@ -251,14 +261,14 @@ impl Both {
         Ok(())
     }
 
-    fn pass(&mut self, queue: u32, len: u32, copies: u32) -> Result<(), TestCaseError> {
+    fn pass(&mut self, queue: u32, len: u32, copies: u32, now: u64) -> Result<(), TestCaseError> {
         let at = self.fast.place_of(Some(queue));
         let lens = std::iter::repeat_n(len, copies as usize);
-        let passed = self.fast.pass(at, lens, self.now);
+        let passed = self.fast.pass(at, lens, now);
         for copy in 0..copies as usize {
             let id = self.next_id;
             self.next_id += 1;
-            let slow = self.slow.pass(at, id, len, 3, self.now);
+            let slow = self.slow.pass(at, id, len, 3, now);
             prop_assert_eq!(slow.is_some(), copy < passed, "copy {} of {}", copy, passed);
             if slow.is_none() {
                 break;
@@ -268,20 +278,20 @@ impl Both {
     }
 
     /// All or none; none is as if nobody had asked, since the packets come now.
-    fn pass_all(&mut self, packets: &[(u32, u32)]) -> Result<(), TestCaseError> {
+    fn pass_all(&mut self, packets: &[(u32, u32)], now: u64) -> Result<(), TestCaseError> {
         let places: Vec<(usize, u32)> = packets
             .iter()
             .map(|(queue, len)| (self.fast.place_of(Some(*queue)), *len))
             .collect();
-        let all = self.fast.pass_all(places.iter().copied(), self.now);
+        let all = self.fast.pass_all(places.iter().copied(), now);
         for (&(place, len), &(queue, _)) in places.iter().zip(packets) {
             if !all {
-                self.come(queue, len, 3)?;
+                self.come(queue, len, 3, now)?;
                 continue;
             }
             let id = self.next_id;
             self.next_id += 1;
-            let slow = self.slow.pass(place, id, len, 3, self.now);
+            let slow = self.slow.pass(place, id, len, 3, now);
             prop_assert!(
                 slow.is_some(),
                 "packet {} of {} bytes, queue {}",
@@ -348,13 +358,13 @@ proptest! {
         let mut both = Both { fast, slow, now: start, next_id: 0, known: 0 };
         for step in steps {
             match step {
-                Step::Come { queue, len, flow, copies } => {
+                Step::Come { queue, len, flow, copies, before } => {
                     for _ in 0..copies {
-                        both.come(queue, len, flow)?;
+                        both.come(queue, len, flow, both.now.saturating_sub(before))?;
                     }
                 }
-                Step::Pass { queue, len, copies } => both.pass(queue, len, copies)?,
-                Step::PassAll(packets) => both.pass_all(&packets)?,
+                Step::Pass { queue, len, copies, before } => both.pass(queue, len, copies, both.now.saturating_sub(before))?,
+                Step::PassAll(packets, before) => both.pass_all(&packets, both.now.saturating_sub(before))?,
                 Step::Leave(count) => {
                     for _ in 0..count {
                         both.leave()?;

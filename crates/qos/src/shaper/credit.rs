@@ -113,6 +113,12 @@ impl Credit {
         self.limit = filled(self.limit, rates.limit_depth, rates.max_rate, passed);
     }
 
+    /// How long ago a time was when the buckets were filled last, in nanoseconds; 0 where it is later.
+    #[inline(always)]
+    pub fn passed_since(&self, ns: u64) -> u64 {
+        self.at.saturating_sub(ns)
+    }
+
     /// Packets come after none had waited: no more than the burst is left.
     #[inline(always)]
     pub fn wake(&mut self, rates: &Rates, catch_up_ns: u64, now_ns: u64) {

@@ -448,7 +448,9 @@ impl<H> Shaper<H> {
         if idle {
             leaf.credit.wake(&kind.rates, catch_up_ns, now_ns);
         }
-        let refused = if kind.bound_ns != u64::MAX && leaf.is_over_bound(kind, ahead, now_ns) {
+        let refused = if kind.bound_ns != u64::MAX
+            && leaf.is_over_bound(kind, ahead, self.slack_ns, now_ns)
+        {
             Some(DropReason::OverBound)
         } else if port_full {
             Some(DropReason::PortFull)
@@ -572,12 +574,22 @@ impl Leaf {
             || u64::from(backlog.bytes) + u64::from(cost) > u64::from(kind.limit_bytes)
     }
 
-    /// Whether a packet behind so many bytes cannot leave within the bound, or presumably not.
+    /// Whether a packet that came at a time and stands behind so many bytes cannot leave within the bound, or presumably not.
+    ///
+    /// A wait may count from before the queue was last looked at (from when the kernel had the packet). What has passed since then is gone from its bound; credit tells of the later
+    /// time.
     #[inline]
-    fn is_over_bound(&mut self, kind: &Kind, ahead: u32, now_ns: u64) -> bool {
-        let (rates, bound) = (&kind.rates, kind.bound_ns);
-        self.credit.fill(rates, now_ns);
+    fn is_over_bound(&mut self, kind: &Kind, ahead: u32, slack_ns: u64, came_ns: u64) -> bool {
+        let rates = &kind.rates;
+        self.credit.fill(rates, came_ns);
         let credit = &self.credit;
+        let passed_ns = credit.passed_since(came_ns);
+        if ahead != 0 && passed_ns > kind.bound_ns.saturating_add(slack_ns) {
+            // Its turn comes no earlier than now, when it is late. Who meets an empty queue is not asked.
+            return true;
+        }
+        // Who has no time left may still leave at once, by what the buckets hold.
+        let bound = kind.bound_ns.saturating_sub(passed_ns);
         let bits = u64::from(ahead) * 8;
         if !Credit::within(credit.limit, rates.max_rate, bits, bound) {
             return true;

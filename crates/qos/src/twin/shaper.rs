@@ -170,6 +170,8 @@ pub struct Shaper {
     /// Alarms by tick and order of setting.
     alarms: BTreeMap<(u64, u64), Class>,
     order: u64,
+    /// The tick up to which alarms have rung; one for an earlier tick is one for this.
+    present: u64,
 }
 
 fn set_member<T: PartialEq>(
@@ -213,10 +215,15 @@ impl Queue {
         (own + others * (own + 1514)).min(self.bytes(overhead))
     }
 
-    fn over_bound(&self, ahead: u64) -> bool {
+    fn over_bound(&self, ahead: u64, slack: u64, arrival: u64) -> bool {
         let Some(bound) = self.spec.max_latency_ns.map(i128::from) else {
             return false;
         };
+        let left = bound - i128::from(self.tokens.at - arrival.min(self.tokens.at));
+        if ahead > 0 && left + i128::from(slack) < 0 {
+            return true;
+        }
+        let bound = left.max(0);
         let bits = i128::from(ahead) * 8 * NANOBITS;
         if bits - self.tokens.limit > bound * self.tokens.max_rate {
             return true;
@@ -338,6 +345,7 @@ impl Shaper {
             feeds: BTreeMap::new(),
             alarms: BTreeMap::new(),
             order: 0,
+            present: now / TICK_NS,
         };
         shaper.set_quanta();
         shaper
@@ -380,6 +388,7 @@ impl Shaper {
     }
 
     fn set_alarm(&mut self, class: Class, tick: Option<u64>) {
+        let tick = tick.map(|tick| tick.max(self.present));
         let held = self
             .alarms
             .iter()
@@ -427,7 +436,7 @@ impl Shaper {
                 || queue.bytes(overhead) + cost > queue.spec.limit_bytes.into()
         };
         let mut reason = None;
-        if queue.over_bound(ahead) {
+        if queue.over_bound(ahead, self.spec.slack_ns, now) {
             reason = Some(DropReason::OverBound);
         } else if queue.packets() + waiting >= limit
             || waiting > 0
@@ -565,8 +574,10 @@ impl Shaper {
                 .next()
                 .filter(|(at, _)| at.0 <= now / TICK_NS);
             let Some((at, class)) = due.map(|(at, class)| (*at, *class)) else {
+                self.present = self.present.max(now / TICK_NS);
                 return false;
             };
+            self.present = self.present.max(at.0);
             self.alarms.remove(&at);
             match class {
                 Class::Queue(at) => self.queues[at].tokens.fill(now),
