@@ -56,8 +56,8 @@ impl<H> Shaper<H> {
         let flows = &mut old.flows[before << old.flow_bits..][..1 << old.flow_bits];
         let backlog = &mut old.leaves[before].backlog;
         let new_flows = &mut self.flows[at << self.flow_bits..][..1 << self.flow_bits];
-        while backlog.active != 0 {
-            let bucket = backlog.active.trailing_zeros() as usize;
+        while backlog.packets != 0 {
+            let bucket = backlog.active().trailing_zeros() as usize;
             let taken = backlog.pop(flows, &mut old.nodes, bucket, false);
             let leaf = &mut self.leaves[at].backlog;
             self.waiting += 1;
@@ -71,9 +71,9 @@ impl<H> Shaper<H> {
         let mut all = Vec::with_capacity(self.waiting());
         for at in 0..self.leaves.len() {
             let flows = &mut self.flows[at << self.flow_bits..][..1 << self.flow_bits];
-            while self.leaves[at].backlog.active != 0 {
+            while self.leaves[at].backlog.packets != 0 {
                 let backlog = &mut self.leaves[at].backlog;
-                let bucket = backlog.active.trailing_zeros() as usize;
+                let bucket = backlog.active().trailing_zeros() as usize;
                 let taken = backlog.pop(flows, &mut self.nodes, bucket, false);
                 all.push((taken.handle, taken.flow));
             }

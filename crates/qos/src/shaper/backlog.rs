@@ -111,12 +111,12 @@ pub(crate) fn bucket(flow: u32, bits: u32) -> usize {
     (u64::from(flow.wrapping_mul(0x9e37_79b1)) << bits >> 32) as usize
 }
 
-/// One flow of a queue.
+/// One flow of a queue, where several have packets.
 #[derive(Clone, Copy)]
 pub(crate) struct Flow {
-    pub head: u32,
-    pub tail: u32,
-    pub bytes: u32,
+    head: u32,
+    tail: u32,
+    bytes: u32,
     deficit: i32,
 }
 
@@ -129,33 +129,88 @@ impl Flow {
     };
 }
 
-/// What waits in a queue; its flows lie beside it.
+/// What waits in a queue. Its flows lie beside it, but for one that is alone: that is in here, so that most queues' packets touch nothing else.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Backlog {
-    /// Flows that have packets, a bit each.
-    pub active: u64,
     pub packets: u32,
     pub bytes: u32,
     /// What the queue itself may send in its turn among those that borrow.
     pub deficit: i32,
-    /// Whose turn it is.
-    pub turn: u8,
+    /// The oldest packet of the flow that is alone; else one half of the flows that have packets, a bit each.
+    head: u32,
+    /// The newest one; else the other half.
+    tail: u32,
+    /// What the flow that is alone may send in its turn.
+    flow_deficit: i32,
+    /// Whose turn it is: the flow that is alone.
+    turn: u8,
+    /// Several flows have packets, or had when the queue was last looked at.
+    several: bool,
+    /// Where the queue stands; here because there is room.
+    pub placed: u8,
 }
 
 impl Backlog {
-    #[inline]
-    pub fn flows_active(&self) -> u32 {
-        self.active.count_ones()
+    /// Nothing waits, and the queue may send so much in its turn.
+    pub fn new(deficit: i32) -> Backlog {
+        Backlog {
+            deficit,
+            ..Backlog::default()
+        }
     }
 
-    /// A flow that is likely to send next; right where there is only one. At least one must have packets.
+    /// Flows that have packets, a bit each.
     #[inline]
-    pub fn likely_turn(&self) -> usize {
-        let from = self.active >> self.turn;
-        if from == 0 {
-            self.active.trailing_zeros() as usize
+    pub fn active(&self) -> u64 {
+        if self.several {
+            u64::from(self.head) | u64::from(self.tail) << 32
         } else {
-            usize::from(self.turn) + from.trailing_zeros() as usize
+            u64::from(self.packets != 0) << self.turn
+        }
+    }
+
+    #[inline]
+    fn set_active(&mut self, active: u64) {
+        (self.head, self.tail) = (active as u32, (active >> 32) as u32);
+    }
+
+    /// The newest packet, where there is one and it is known without looking at flows.
+    #[inline(always)]
+    pub fn known_tail(&self) -> Option<u32> {
+        (!self.several && self.packets != 0).then_some(self.tail)
+    }
+
+    /// The packet that is likely to leave next. At least one must wait.
+    #[inline]
+    pub fn likely_head(&self, flows: &[Flow]) -> u32 {
+        if !self.several {
+            return self.head;
+        }
+        let active = self.active();
+        let from = active >> self.turn << self.turn;
+        let likely = if from == 0 { active } else { from };
+        flows[likely.trailing_zeros() as usize].head
+    }
+
+    /// The packet behind which one of this flow will stand, where flows must be looked at to tell.
+    #[inline]
+    pub fn tail_of(&self, flows: &[Flow], bucket: usize) -> u32 {
+        if self.active() >> bucket & 1 == 1 {
+            flows[bucket].tail
+        } else {
+            NONE
+        }
+    }
+
+    /// Bytes of a flow that wait.
+    #[inline]
+    pub fn bytes_of(&self, flows: &[Flow], bucket: usize) -> u32 {
+        if self.active() >> bucket & 1 == 0 {
+            0
+        } else if self.several {
+            flows[bucket].bytes
+        } else {
+            self.bytes
         }
     }
 
@@ -164,12 +219,43 @@ impl Backlog {
         let bucket = bucket(taken.flow, flows.len().trailing_zeros());
         let cost = nodes.cost(taken.len);
         let at = nodes.put(taken);
-        let flow = &mut flows[bucket];
-        if self.active == 0 {
+        if self.packets == 0 {
             self.turn = bucket as u8;
+            self.several = false;
+            (self.head, self.tail) = (at, at);
+            self.flow_deficit = FLOW_QUANTUM;
+        } else if !self.several && bucket == usize::from(self.turn) {
+            nodes.nodes[self.tail as usize].next = at;
+            self.tail = at;
+        } else {
+            self.push_to_one_of_several(flows, nodes, bucket, at, cost);
         }
-        if self.active >> bucket & 1 == 0 {
-            self.active |= 1 << bucket;
+        self.packets += 1;
+        self.bytes += cost;
+    }
+
+    fn push_to_one_of_several<H>(
+        &mut self,
+        flows: &mut [Flow],
+        nodes: &mut Nodes<H>,
+        bucket: usize,
+        at: u32,
+        cost: u32,
+    ) {
+        if !self.several {
+            flows[usize::from(self.turn)] = Flow {
+                head: self.head,
+                tail: self.tail,
+                bytes: self.bytes,
+                deficit: self.flow_deficit,
+            };
+            self.several = true;
+            self.set_active(1 << self.turn);
+        }
+        let active = self.active();
+        let flow = &mut flows[bucket];
+        if active >> bucket & 1 == 0 {
+            self.set_active(active | 1 << bucket);
             *flow = Flow {
                 head: at,
                 tail: at,
@@ -181,41 +267,48 @@ impl Backlog {
             flow.tail = at;
             flow.bytes += cost;
         }
-        self.packets += 1;
-        self.bytes += cost;
     }
 
     /// The flow that sends next, and its oldest packet.
     #[inline]
     pub fn first(&mut self, flows: &mut [Flow]) -> Option<(usize, u32)> {
-        if self.active == 0 {
+        if self.packets == 0 {
             return None;
         }
-        if self.active & (self.active - 1) == 0 {
-            let bucket = self.active.trailing_zeros() as usize;
-            self.turn = bucket as u8;
-            let flow = &mut flows[bucket];
-            if flow.deficit <= 0 {
-                flow.deficit = FLOW_QUANTUM;
+        if self.several {
+            let active = self.active();
+            if active & (active - 1) != 0 {
+                return Some(self.first_of_several(flows, active));
             }
-            return Some((bucket, flow.head));
+            // It is alone from now on.
+            self.turn = active.trailing_zeros() as u8;
+            self.several = false;
+            let flow = &flows[usize::from(self.turn)];
+            (self.head, self.tail, self.flow_deficit) = (flow.head, flow.tail, flow.deficit);
         }
+        if self.flow_deficit <= 0 {
+            self.flow_deficit = FLOW_QUANTUM;
+        }
+        Some((usize::from(self.turn), self.head))
+    }
+
+    fn first_of_several(&mut self, flows: &mut [Flow], active: u64) -> (usize, u32) {
         loop {
             let bucket = usize::from(self.turn);
-            if self.active >> bucket & 1 == 1 {
+            if active >> bucket & 1 == 1 {
                 let flow = &mut flows[bucket];
                 if flow.deficit > 0 {
-                    return Some((bucket, flow.head));
+                    return (bucket, flow.head);
                 }
                 flow.deficit += FLOW_QUANTUM;
             }
-            let later = self.active & (!0_u64).checked_shl(bucket as u32 + 1).unwrap_or(0);
-            let from = if later == 0 { self.active } else { later };
+            let later = active & (!0_u64).checked_shl(bucket as u32 + 1).unwrap_or(0);
+            let from = if later == 0 { active } else { later };
             self.turn = from.trailing_zeros() as u8;
         }
     }
 
-    /// Takes the oldest packet of a flow out.
+    /// Takes the oldest packet of a flow that has one out.
     #[inline]
     pub fn pop<H>(
         &mut self,
@@ -224,16 +317,25 @@ impl Backlog {
         bucket: usize,
         sent: bool,
     ) -> Taken<H> {
-        let flow = &mut flows[bucket];
-        let (taken, next) = nodes.take(flow.head);
+        let head = if self.several {
+            flows[bucket].head
+        } else {
+            self.head
+        };
+        let (taken, next) = nodes.take(head);
         let cost = nodes.cost(taken.len);
-        flow.head = next;
-        flow.bytes -= cost;
-        if sent {
-            flow.deficit -= cost as i32;
-        }
-        if next == NONE {
-            self.active &= !(1 << bucket);
+        let spent = if sent { cost as i32 } else { 0 };
+        if self.several {
+            let flow = &mut flows[bucket];
+            flow.head = next;
+            flow.bytes -= cost;
+            flow.deficit -= spent;
+            if next == NONE {
+                self.set_active(self.active() & !(1 << bucket));
+            }
+        } else {
+            self.head = next;
+            self.flow_deficit -= spent;
         }
         self.packets -= 1;
         self.bytes -= cost;
@@ -243,12 +345,12 @@ impl Backlog {
     /// The flow that has most waiting; of equals the first.
     #[cold]
     pub fn fattest(&self, flows: &[Flow]) -> usize {
-        let mut left = self.active;
+        let mut left = self.active();
         let mut fattest = left.trailing_zeros() as usize & 63;
         while left != 0 {
             let bucket = left.trailing_zeros() as usize;
             left &= left - 1;
-            if flows[bucket].bytes > flows[fattest].bytes {
+            if self.bytes_of(flows, bucket) > self.bytes_of(flows, fattest) {
                 fattest = bucket;
             }
         }
@@ -258,12 +360,16 @@ impl Backlog {
     /// Bytes that leave before a packet that comes to this flow now: with flows that take turns, what each sends until this one has sent what it has.
     #[inline]
     pub fn ahead_of(&self, flows: &[Flow], bucket: usize) -> u32 {
-        let newcomer = self.active >> bucket & 1 == 0;
-        let others = u64::from(self.flows_active()) - u64::from(!newcomer);
+        if self.packets == 0 || !self.several && bucket == usize::from(self.turn) {
+            return self.bytes;
+        }
+        let active = self.active();
+        let newcomer = active >> bucket & 1 == 0;
+        let others = u64::from(active.count_ones()) - u64::from(!newcomer);
         if others == 0 {
             return self.bytes;
         }
-        let own = if newcomer { 0 } else { flows[bucket].bytes };
+        let own = self.bytes_of(flows, bucket);
         let each = u64::from(own) + FLOW_QUANTUM as u64;
         (u64::from(own) + others * each).min(self.bytes.into()) as u32
     }

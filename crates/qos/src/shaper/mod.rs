@@ -82,7 +82,7 @@ struct Kind {
 /// Kinds that are few enough to be shared; where queues are of more, each has its own at its own place, which can be fetched with the queue.
 const SHARED_KINDS: usize = 256;
 
-/// A queue, in one cache line: tokens, and what waits.
+/// A queue, in one cache line: tokens, what waits, and where it stands ([`IN_OWN`], [`IN_FEED`]).
 #[repr(C, align(64))]
 struct Leaf {
     credit: Credit,
@@ -93,8 +93,6 @@ struct Leaf {
     sample_bytes: u32,
     /// Its place among the kinds.
     kind: u32,
-    /// [`IN_OWN`], [`IN_FEED`].
-    placed: u8,
 }
 
 const _: () = assert!(size_of::<Leaf>() == 64 && size_of::<Kind>() == 64);
@@ -261,14 +259,10 @@ impl<H> Shaper<H> {
             let kind = &kinds[at as usize];
             Leaf {
                 credit: Credit::new(&kind.rates, catch_up, now_ns),
-                backlog: Backlog {
-                    deficit: kind.quantum as i32,
-                    ..Backlog::default()
-                },
+                backlog: Backlog::new(kind.quantum as i32),
                 sample_ns: 0,
                 sample_bytes: 0,
                 kind: at,
-                placed: 0,
             }
         });
         let tenants = spec
@@ -382,7 +376,6 @@ impl<H> Shaper<H> {
         if let Some(leaf) = self.leaves.get(queue) {
             prefetch::fetch(leaf);
             self.fetch_kind(queue);
-            prefetch::fetch(&self.flows[queue << self.flow_bits]);
             self.counters.fetch_waiting(queue);
         }
     }
@@ -396,12 +389,21 @@ impl<H> Shaper<H> {
                 self.counters.fetch(queue);
                 return self.knots.fetch(queue as u32);
             }
-            let bucket = bucket(flow, self.flow_bits);
-            let flow = &self.flows[(queue << self.flow_bits) + bucket];
-            if leaf.backlog.active >> bucket & 1 == 1 {
-                self.nodes.fetch(flow.tail);
+            match leaf.backlog.known_tail() {
+                Some(tail) => self.nodes.fetch(tail),
+                None => {
+                    let bucket = bucket(flow, self.flow_bits);
+                    let tail = leaf.backlog.tail_of(self.flows_of(queue), bucket);
+                    self.nodes.fetch(tail);
+                }
             }
         }
+    }
+
+    /// A queue's flows.
+    #[inline(always)]
+    fn flows_of(&self, queue: usize) -> &[Flow] {
+        &self.flows[queue << self.flow_bits..][..1 << self.flow_bits]
     }
 
     /// Fetches what a queue was given, where that is its own.
@@ -418,7 +420,6 @@ impl<H> Shaper<H> {
         if let Some(leaf) = self.leaves.get(queue) {
             prefetch::fetch(leaf);
             self.fetch_kind(queue);
-            prefetch::fetch(&self.flows[queue << self.flow_bits]);
             self.counters.fetch(queue);
         }
     }
@@ -508,10 +509,9 @@ impl<H> Shaper<H> {
         let kind = &self.kinds[leaf.kind as usize];
         while leaf.is_full(kind, cost) {
             // A packet that is larger than the queue finds it empty and full.
-            let newcomer = leaf.backlog.active >> bucket & 1 == 0;
-            let own = if newcomer { 0 } else { flows[bucket].bytes };
+            let own = leaf.backlog.bytes_of(flows, bucket);
             let fattest = leaf.backlog.fattest(flows);
-            if leaf.backlog.packets <= 1 || flows[fattest].bytes <= own {
+            if leaf.backlog.packets <= 1 || leaf.backlog.bytes_of(flows, fattest) <= own {
                 return false;
             }
             let before = u64::from(leaf.backlog.bytes);

@@ -89,8 +89,8 @@ impl<H> Shaper<H> {
         } else {
             None
         };
-        let changed = leaf.placed ^ wanted;
-        leaf.placed = wanted;
+        let changed = leaf.backlog.placed ^ wanted;
+        leaf.backlog.placed = wanted;
         let priority = kind.priority;
         match better {
             Some(ns) => {
@@ -229,11 +229,10 @@ impl<H> Shaper<H> {
     #[inline]
     fn fetch_packet(&self, at: usize) {
         if let Some(leaf) = self.leaves.get(at)
-            && leaf.backlog.active != 0
+            && leaf.backlog.packets != 0
         {
-            let bucket = leaf.backlog.likely_turn();
             self.nodes
-                .fetch(self.flows[(at << self.flow_bits) + bucket].head);
+                .fetch(leaf.backlog.likely_head(self.flows_of(at)));
         }
     }
 
