@@ -1,7 +1,7 @@
 //! Another shape for a running port.
 
-use super::Shaper;
 use super::spec::{PortSpec, SpecError};
+use super::{IN_OWN, Shaper};
 
 impl<H> Shaper<H> {
     /// Gives the port another shape. Queues that stay, by their numbers, keep packets, tokens and counters; packets of those that go wait on in the default queue. When the
@@ -69,6 +69,7 @@ impl<H> Shaper<H> {
     /// Takes all packets out, with their flows' hashes, a flow after the other, whatever the rates; they count as neither sent nor dropped.
     pub fn empty(&mut self) -> Vec<(H, u32)> {
         let mut all = Vec::with_capacity(self.waiting());
+        self.own.clear();
         for at in 0..self.leaves.len() {
             let flows = &mut self.flows[at << self.flow_bits..][..1 << self.flow_bits];
             while self.leaves[at].backlog.packets != 0 {
@@ -78,6 +79,7 @@ impl<H> Shaper<H> {
                 all.push((taken.handle, taken.flow));
             }
             self.counters.wait(at, 0);
+            self.leaves[at].backlog.placed &= !IN_OWN;
             self.place(at, 0);
         }
         (self.waiting, self.waiting_bytes) = (0, 0);

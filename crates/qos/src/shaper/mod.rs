@@ -36,7 +36,7 @@ pub use wheel::TICK_NS;
 use backlog::{Backlog, Flow, Nodes, Taken, bucket};
 use credit::{Credit, Mode, Rates};
 use prefetch::Many;
-use ring::Knots;
+use ring::{Knots, Lines};
 use spec::{PRIORITIES, quanta};
 use std::sync::Arc;
 use watch::Watch;
@@ -199,7 +199,7 @@ pub struct Shaper<H> {
     /// Who borrows from the port.
     feeds: Feeds,
     /// Queues that send by their own rate.
-    own: Feeds,
+    own: Lines,
     /// Tenants that send by their own rate.
     tenants_own: Feeds,
     knots: Knots,
@@ -287,6 +287,10 @@ impl<H> Shaper<H> {
         let flows = queues * spec.flows as usize;
         let knots = tree::tenant_knot(queues, tenant_count, tenant_count, 0);
         let default = numbers.find(spec.default_queue);
+        let mut queues_of = [0; PRIORITIES];
+        spec.queues
+            .iter()
+            .for_each(|queue| queues_of[usize::from(queue.priority)] += 1);
         Ok(Shaper {
             leaves: Many::new(queues, leaves),
             kinds: Many::new(kinds.len(), kinds.iter().copied()),
@@ -294,7 +298,7 @@ impl<H> Shaper<H> {
             root: Credit::new(&root_rates, catch_up, now_ns),
             root_rates,
             feeds: Feeds::EMPTY,
-            own: Feeds::EMPTY,
+            own: Lines::new(queues_of),
             tenants_own: Feeds::EMPTY,
             knots: Knots::new(knots),
             wheel: Wheel::new(now_ns, knots),

@@ -4,6 +4,7 @@
 //! itself, so that leaving and joining a ring touches little of the neighbours, and all that is moved of a class when its time comes is fetched at once.
 
 use super::prefetch::{Many, fetch};
+use super::spec::PRIORITIES;
 
 pub(crate) const NONE: u32 = u32::MAX;
 /// No tick.
@@ -107,5 +108,94 @@ impl Knots {
     #[inline]
     pub fn next(&self, link: u32) -> u32 {
         self.0[link as usize / 2].rings[link as usize % 2].next
+    }
+}
+
+/// Queues of one priority that send by their own rate, in the order of their turns. Only who has the turn leaves, so it needs no links: numbers one behind the other, which tell
+/// whom to fetch next.
+struct Line {
+    /// A power of two of places, no fewer than queues.
+    places: Box<[u32]>,
+    first: u32,
+    end: u32,
+}
+
+impl Line {
+    fn new(queues: usize) -> Line {
+        Line {
+            places: vec![NONE; queues.next_power_of_two()].into(),
+            first: 0,
+            end: 0,
+        }
+    }
+
+    #[inline(always)]
+    fn at(&self, index: u32) -> usize {
+        index as usize & (self.places.len() - 1)
+    }
+
+    /// Who has the turn after so many others.
+    #[inline(always)]
+    fn after(&self, others: u32) -> u32 {
+        if others < self.end.wrapping_sub(self.first) {
+            self.places[self.at(self.first.wrapping_add(others))]
+        } else {
+            NONE
+        }
+    }
+}
+
+/// All queues that send by their own rate, by priority.
+pub(crate) struct Lines {
+    lines: [Line; PRIORITIES],
+    /// Priorities that have any.
+    pub filled: u8,
+}
+
+impl Lines {
+    /// For so many queues of each priority.
+    pub fn new(queues: [usize; PRIORITIES]) -> Lines {
+        Lines {
+            lines: queues.map(Line::new),
+            filled: 0,
+        }
+    }
+
+    /// Who has the turn; none where nobody is there.
+    #[inline(always)]
+    pub fn turn(&self) -> Option<u32> {
+        (self.filled != 0).then(|| self.after(self.filled.trailing_zeros() as u8, 0))
+    }
+
+    /// Who has the turn among those of a priority after so many others; [`NONE`] where there are no more.
+    #[inline(always)]
+    pub fn after(&self, priority: u8, others: u32) -> u32 {
+        self.lines[usize::from(priority)].after(others)
+    }
+
+    /// A queue that is not there comes; its turn is after all others'.
+    #[inline(always)]
+    pub fn join(&mut self, priority: u8, queue: u32) {
+        let line = &mut self.lines[usize::from(priority)];
+        let at = line.at(line.end);
+        line.places[at] = queue;
+        line.end = line.end.wrapping_add(1);
+        self.filled |= 1 << priority;
+    }
+
+    /// Who has the turn among those of a priority leaves.
+    #[inline(always)]
+    pub fn leave(&mut self, priority: u8) {
+        let line = &mut self.lines[usize::from(priority)];
+        line.first = line.first.wrapping_add(1);
+        if line.first == line.end {
+            self.filled &= !(1 << priority);
+        }
+    }
+
+    /// Nobody is there any more.
+    pub fn clear(&mut self) {
+        self.lines.iter_mut().for_each(|line| line.first = line.end);
+        self.filled = 0;
     }
 }

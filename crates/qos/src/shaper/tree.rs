@@ -100,13 +100,12 @@ impl<H> Shaper<H> {
             None => self.wheel.cancel(&mut self.knots, at as u32),
         }
         if changed & IN_OWN != 0 {
-            let act = if wanted & IN_OWN != 0 { join } else { leave };
-            act(
-                &mut self.own,
-                &mut self.knots,
-                priority,
-                2 * at as u32 + OWN,
-            );
+            if wanted & IN_OWN != 0 {
+                self.own.join(priority, at as u32);
+            } else {
+                debug_assert_eq!(self.own.after(priority, 0), at as u32);
+                self.own.leave(priority);
+            }
         }
         if changed & IN_FEED != 0 {
             self.place_in_feed(at, wanted & IN_FEED != 0, now_ns);
@@ -278,9 +277,8 @@ impl<H> Shaper<H> {
     /// The queue whose turn it is: by its own rate, else by what its tenant has, else by what the port lends.
     #[inline]
     pub(super) fn choose(&mut self) -> Option<Choice> {
-        if self.own.filled != 0 {
-            let leaf = self.own.turns[self.own.filled.trailing_zeros() as usize] as usize / 2;
-            let lender = Lender::Queue;
+        if let Some(turn) = self.own.turn() {
+            let (leaf, lender) = (turn as usize, Lender::Queue);
             return Some(Choice { leaf, lender });
         }
         if self.tenants_own.filled != 0 {
@@ -366,14 +364,11 @@ impl<H> Shaper<H> {
         })
     }
 
-    /// Fetches what one needs that sends after the next ones in a ring, and the packet of one before it.
+    /// Fetches what one needs that sends after the next ones by its own rate, and the packet of one before it.
     #[inline]
-    fn fetch_ahead(&self, link: u32) {
-        let second = self.knots.next(link);
-        let third = self.knots.next(second);
-        self.knots.fetch(self.knots.next(third) / 2);
-        self.fetch_all(third as usize / 2);
-        self.fetch_packet(second as usize / 2);
+    fn fetch_ahead(&self, priority: u8) {
+        self.fetch_all(self.own.after(priority, 3) as usize);
+        self.fetch_packet(self.own.after(priority, 1) as usize);
     }
 
     /// Passes the turn on and takes the tokens.
@@ -388,9 +383,10 @@ impl<H> Shaper<H> {
         let turn = usize::from(priority);
         match choice.lender {
             Lender::Queue => {
-                let next = self.knots.next(2 * at as u32 + OWN);
-                self.own.turns[turn] = next;
-                self.fetch_ahead(next);
+                // It goes to the end where it may send again.
+                self.own.leave(priority);
+                leaf.backlog.placed &= !IN_OWN;
+                self.fetch_ahead(priority);
             }
             Lender::Tenant => {
                 leaf.backlog.deficit -= cost as i32;
