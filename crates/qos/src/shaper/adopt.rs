@@ -1,7 +1,7 @@
 //! Another shape for a running port.
 
 use super::spec::{PortSpec, SpecError};
-use super::{IN_OWN, Shaper};
+use super::{ALARMED, IN_OWN, Shaper};
 
 impl<H> Shaper<H> {
     /// Gives the port another shape. Queues that stay, by their numbers, keep packets, tokens and counters; packets of those that go wait on in the default queue. When the
@@ -70,6 +70,7 @@ impl<H> Shaper<H> {
     pub fn empty(&mut self) -> Vec<(H, u32)> {
         let mut all = Vec::with_capacity(self.waiting());
         self.own.clear();
+        self.wheel.clear(&mut self.knots);
         for at in 0..self.leaves.len() {
             let flows = &mut self.flows[at << self.flow_bits..][..1 << self.flow_bits];
             while self.leaves[at].backlog.packets != 0 {
@@ -79,7 +80,7 @@ impl<H> Shaper<H> {
                 all.push((taken.handle, taken.flow));
             }
             self.counters.wait(at, 0);
-            self.leaves[at].backlog.placed &= !IN_OWN;
+            self.leaves[at].backlog.placed &= !(IN_OWN | ALARMED);
             self.place(at, 0);
         }
         (self.waiting, self.waiting_bytes) = (0, 0);

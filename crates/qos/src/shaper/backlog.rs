@@ -180,8 +180,8 @@ impl Backlog {
         (!self.several && self.packets != 0).then_some(self.tail)
     }
 
-    /// The packet that is likely to leave next. At least one must wait.
-    #[inline]
+    /// The packet that is likely to leave next, where one waits.
+    #[inline(always)]
     pub fn likely_head(&self, flows: &[Flow]) -> u32 {
         if !self.several {
             return self.head;
@@ -189,7 +189,8 @@ impl Backlog {
         let active = self.active();
         let from = active >> self.turn << self.turn;
         let likely = if from == 0 { active } else { from };
-        flows[likely.trailing_zeros() as usize].head
+        let flow = flows.get(likely.trailing_zeros() as usize);
+        flow.map_or(NONE, |flow| flow.head)
     }
 
     /// The packet behind which one of this flow will stand, where flows must be looked at to tell.

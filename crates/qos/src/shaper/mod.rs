@@ -40,29 +40,22 @@ use ring::{Knots, Lines};
 use spec::{PRIORITIES, quanta};
 use std::sync::Arc;
 use watch::Watch;
-use wheel::{Upcoming, Wheel};
+use wheel::Wheel;
 
 const NONE: u32 = u32::MAX;
 
 /// Alarms that ring between two packets at most, so that many at once do not make a packet wait that may leave.
 pub const ALARMS_PER_PACKET: usize = 64;
 
-/// Alarms for which memory is fetched together.
+/// How many alarms before its own what a queue's packet needs is fetched; the queue itself twice as many before.
 const FETCHED: usize = 8;
-
-/// For whom memory has been fetched.
-struct Ahead {
-    /// Alarms that have rung.
-    rung: usize,
-    upcoming: Upcoming,
-    /// The last that were found, whose packets are to be fetched next.
-    classes: [u32; FETCHED],
-}
 
 /// Where a queue stands besides its place in memory: in the ring of those that send by their own rate.
 const IN_OWN: u8 = 1;
 /// In its parent's ring of those that borrow.
 const IN_FEED: u8 = 2;
+/// Its alarm is set.
+const ALARMED: u8 = 4;
 
 /// What a queue was given. Queues that were given the same share it, so that a packet finds it in the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -82,7 +75,7 @@ struct Kind {
 /// Kinds that are few enough to be shared; where queues are of more, each has its own at its own place, which can be fetched with the queue.
 const SHARED_KINDS: usize = 256;
 
-/// A queue, in one cache line: tokens, what waits, and where it stands ([`IN_OWN`], [`IN_FEED`]).
+/// A queue, in one cache line: tokens, what waits, and where it stands ([`IN_OWN`], [`IN_FEED`], [`ALARMED`]).
 #[repr(C, align(64))]
 struct Leaf {
     credit: Credit,
@@ -204,7 +197,6 @@ pub struct Shaper<H> {
     tenants_own: Feeds,
     knots: Knots,
     wheel: Wheel,
-    ahead: Ahead,
     flows: Many<Flow>,
     flow_bits: u32,
     nodes: Nodes<H>,
@@ -301,12 +293,7 @@ impl<H> Shaper<H> {
             own: Lines::new(queues_of),
             tenants_own: Feeds::EMPTY,
             knots: Knots::new(knots),
-            wheel: Wheel::new(now_ns, knots),
-            ahead: Ahead {
-                rung: 0,
-                upcoming: Upcoming::NONE,
-                classes: [NONE; FETCHED],
-            },
+            wheel: Wheel::new(now_ns, queues + tenant_count),
             flows: Many::new(flows, std::iter::repeat_n(Flow::EMPTY, flows)),
             flow_bits: spec.flows.trailing_zeros(),
             nodes: Nodes::new(spec.limit_packets, spec.overhead),
@@ -391,7 +378,10 @@ impl<H> Shaper<H> {
             if leaf.backlog.packets == 0 {
                 // It may leave at once.
                 self.counters.fetch(queue);
-                return self.knots.fetch(queue as u32);
+                if self.kind(queue).rates.borrows() {
+                    self.knots.fetch(queue as u32);
+                }
+                return;
             }
             match leaf.backlog.known_tail() {
                 Some(tail) => self.nodes.fetch(tail),
@@ -489,7 +479,7 @@ impl<H> Shaper<H> {
         self.waiting += 1;
         self.waiting_bytes += u64::from(cost);
         if idle {
-            self.place(queue, now_ns);
+            self.place_anew(queue, now_ns);
         }
         Ok(())
     }

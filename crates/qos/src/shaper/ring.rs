@@ -1,7 +1,8 @@
 //! Where classes stand: in rings in which they take turns, and among the alarms of a moment.
 //!
-//! A ring is a circle of links, and whoever owns it knows one of them: whose turn it is. The links of a class lie together with its alarm in half a cache line, apart from the class
-//! itself, so that leaving and joining a ring touches little of the neighbours, and all that is moved of a class when its time comes is fetched at once.
+//! A ring is a circle of links, and whoever owns it knows one of them: whose turn it is. The links of a class lie together with what it knows of its alarm in half a cache
+//! line, apart from the class itself, so that leaving and joining a ring touches little of the neighbours. Queues that send by their own rate need no links ([`Lines`]): one
+//! that borrows from nobody has no use for its knot.
 
 use super::prefetch::{Many, fetch};
 use super::spec::PRIORITIES;
@@ -26,9 +27,9 @@ pub(crate) struct Link {
 #[repr(align(32))]
 pub(crate) struct Knot {
     rings: [Link; 2],
-    /// Neighbours among the alarms of its slot.
-    pub alarm: Link,
-    /// When its alarm rings.
+    /// Where its alarm lies, unless it is a firm one,
+    pub alarm: u32,
+    /// and when it rings.
     pub tick: u64,
 }
 
@@ -43,7 +44,7 @@ impl Knots {
         };
         let knot = Knot {
             rings: [link; 2],
-            alarm: link,
+            alarm: NONE,
             tick: NEVER,
         };
         Knots(Many::new(count, std::iter::repeat_n(knot, count)))
@@ -59,12 +60,6 @@ impl Knots {
         if let Some(knot) = self.0.get(class as usize) {
             fetch(knot);
         }
-    }
-
-    /// Who rings after it.
-    #[inline(always)]
-    pub fn after(&self, class: u32) -> u32 {
-        self.0[class as usize].alarm.next
     }
 
     #[inline(always)]

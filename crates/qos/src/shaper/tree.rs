@@ -5,7 +5,10 @@ use super::counters::DropReason;
 use super::credit::Mode;
 use super::ring::{FEED, Knots, OWN};
 use super::spec::PRIORITIES;
-use super::{ALARMS_PER_PACKET, Departure, FETCHED, Feeds, IN_FEED, IN_OWN, Kind, Shaper, wheel};
+use super::{
+    ALARMED, ALARMS_PER_PACKET, Departure, FETCHED, Feeds, IN_FEED, IN_OWN, Kind, Shaper, prefetch,
+    wheel,
+};
 
 /// By whose tokens a packet leaves.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -90,15 +93,22 @@ impl<H> Shaper<H> {
             None
         };
         let changed = leaf.backlog.placed ^ wanted;
-        leaf.backlog.placed = wanted;
         let priority = kind.priority;
-        match better {
-            Some(ns) => {
-                let tick = wheel::tick_from(ns);
+        if let Some(ns) = better {
+            let tick = wheel::tick_from(ns);
+            if borrows {
                 self.wheel.set(&mut self.knots, at as u32, tick);
+            } else if changed & ALARMED == 0 {
+                // It can do nothing before its alarm rings, so that this is not moved.
+                self.wheel.set_firm(at as u32, tick);
             }
-            None => self.wheel.cancel(&mut self.knots, at as u32),
+            wanted |= ALARMED;
+        } else if borrows && changed & ALARMED != 0 {
+            self.wheel.cancel(&mut self.knots, at as u32);
+        } else {
+            wanted |= changed & ALARMED;
         }
+        leaf.backlog.placed = wanted;
         if changed & IN_OWN != 0 {
             if wanted & IN_OWN != 0 {
                 self.own.join(priority, at as u32);
@@ -109,6 +119,27 @@ impl<H> Shaper<H> {
         }
         if changed & IN_FEED != 0 {
             self.place_in_feed(at, wanted & IN_FEED != 0, now_ns);
+        }
+    }
+
+    /// The same for a queue that may stand nowhere so far. If it borrows from nobody, little needs to be asked: it sends by its own rate, or has an alarm.
+    #[inline(always)]
+    pub(super) fn place_anew(&mut self, at: usize, now_ns: u64) {
+        let leaf = &mut self.leaves[at];
+        let kind = &self.kinds[leaf.kind as usize];
+        if leaf.backlog.placed != 0 || kind.rates.borrows() {
+            return self.place(at, now_ns);
+        }
+        if leaf.backlog.packets == 0 {
+            return;
+        }
+        if leaf.credit.mode() == Mode::Own {
+            leaf.backlog.placed = IN_OWN;
+            self.own.join(kind.priority, at as u32);
+        } else if let Some(ns) = leaf.credit.better_at(&kind.rates) {
+            // It can do nothing before its alarm rings, so that this is not moved.
+            leaf.backlog.placed = ALARMED;
+            self.wheel.set_firm(at as u32, wheel::tick_from(ns));
         }
     }
 
@@ -190,16 +221,14 @@ impl<H> Shaper<H> {
             let Some(class) = self.wheel.ring(&mut self.knots, now_ns) else {
                 return false;
             };
-            if self.ahead.rung.is_multiple_of(FETCHED) {
-                self.fetch_ahead_of_alarms();
-            }
-            self.ahead.rung = self.ahead.rung.wrapping_add(1);
+            self.fetch_ahead_of_alarms();
             let at = class as usize;
             if at < self.leaves.len() {
                 let leaf = &mut self.leaves[at];
                 let rates = &self.kinds[leaf.kind as usize].rates;
                 leaf.credit.fill(rates, now_ns);
-                self.place(at, now_ns);
+                leaf.backlog.placed &= !ALARMED;
+                self.place_anew(at, now_ns);
             } else {
                 let at = at - self.leaves.len();
                 let tenant = &mut self.tenants[at];
@@ -210,17 +239,24 @@ impl<H> Shaper<H> {
         true
     }
 
-    /// Fetches what classes will need whose alarms ring soon, some at a time: themselves first, and their packets when they are there.
-    #[inline(never)]
+    /// Fetches what classes will need whose alarms ring soon: themselves first, and their packets when they are there.
+    #[inline(always)]
     fn fetch_ahead_of_alarms(&mut self) {
-        for class in self.ahead.classes {
-            self.fetch_packet(class as usize);
+        if let Some((far, firm)) = self.wheel.after(2 * FETCHED)
+            && let Some(leaf) = self.leaves.get(far)
+        {
+            prefetch::fetch(leaf);
+            self.fetch_kind(far);
+            if !firm {
+                self.knots.fetch(far as u32);
+            }
         }
-        let upcoming = self.wheel.upcoming(&self.knots, self.ahead.upcoming);
-        (self.ahead.classes, self.ahead.upcoming) = upcoming;
-        for class in self.ahead.classes {
-            self.knots.fetch(class);
-            self.fetch_all(class as usize);
+        if let Some((near, _)) = self.wheel.after(FETCHED)
+            && let Some(leaf) = self.leaves.get(near)
+        {
+            self.counters.fetch(near);
+            self.nodes
+                .fetch(leaf.backlog.likely_head(self.flows_of(near)));
         }
     }
 
@@ -364,9 +400,13 @@ impl<H> Shaper<H> {
         })
     }
 
-    /// Fetches what one needs that sends after the next ones by its own rate, and the packet of one before it.
+    /// Fetches what one needs that sends after the next ones by its own rate, and the packet of one before it: where those are so many that what was fetched when their
+    /// alarms rang is gone.
     #[inline]
     fn fetch_ahead(&self, priority: u8) {
+        if self.own.after(priority, ALARMS_PER_PACKET as u32) == NONE {
+            return;
+        }
         self.fetch_all(self.own.after(priority, 3) as usize);
         self.fetch_packet(self.own.after(priority, 1) as usize);
     }
@@ -406,7 +446,7 @@ impl<H> Shaper<H> {
         leaf.credit.fill(rates, now_ns);
         leaf.credit
             .spend(rates, bits, choice.lender == Lender::Queue);
-        self.place(at, now_ns);
+        self.place_anew(at, now_ns);
         if tenant != NONE {
             let tenant = &mut self.tenants[owner];
             tenant.credit.fill(&tenant.rates, now_ns);
