@@ -78,14 +78,14 @@ fn measure(queues: u32, way: Way) -> f64 {
             // 95% of what the port carries.
             now += frame_ns * BURST as u64 * 20 / 19;
             let start = cycles();
-            chosen.iter().for_each(|place| shaper.prefetch(*place));
-            chosen
-                .iter()
-                .for_each(|place| shaper.prefetch_flow(*place, 5));
-            for place in &chosen {
-                let came = shaper.enqueue(*place, NonZeroU64::MIN, LEN, 5, now);
-                offered += u64::from(came.is_ok());
-            }
+            shaper.take_in_burst(
+                BURST,
+                |at| (chosen[at], 5),
+                |shaper, at| {
+                    let came = shaper.enqueue(chosen[at], NonZeroU64::MIN, LEN, 5, now);
+                    offered += u64::from(came.is_ok());
+                },
+            );
             for _ in 0..BURST + 2 {
                 if shaper.dequeue(now).is_none() {
                     break;

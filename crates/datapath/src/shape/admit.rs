@@ -103,16 +103,18 @@ impl<F: Frame> Egress<F> {
             }
             arrivals.extend(std::iter::from_fn(|| ring.pop()).take(BURST));
             let mut places = [0; BURST];
-            for (place, arrival) in places.iter_mut().zip(&*arrivals) {
-                *place = shaper.place_of(arrival.queue);
-                shaper.prefetch(*place);
+            let mut flows = [0; BURST];
+            for (at, arrival) in arrivals.iter().enumerate() {
+                places[at] = shaper.place_of(arrival.queue);
+                flows[at] = arrival.flow;
             }
-            for (place, arrival) in places.iter().zip(&*arrivals) {
-                shaper.prefetch_flow(*place, arrival.flow);
-            }
-            for (place, arrival) in places.iter().zip(arrivals.drain(..)) {
-                take_in(shaper, *place, arrival, cell);
-            }
+            let mut moving = arrivals.drain(..);
+            let packet = |at| (places[at], flows[at]);
+            shaper.take_in_burst(moving.len(), packet, |shaper, at| {
+                if let Some(arrival) = moving.next() {
+                    take_in(shaper, places[at], arrival, cell);
+                }
+            });
         }
     }
 

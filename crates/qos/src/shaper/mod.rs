@@ -50,6 +50,9 @@ pub const ALARMS_PER_PACKET: usize = 64;
 /// How many alarms before its own what a queue's packet needs is fetched; the queue itself twice as many before.
 const FETCHED: usize = 8;
 
+/// How many packets of a burst before its own a packet's queue is fetched; what it needs of flows and packets half as many before.
+const BURST_AHEAD: usize = 16;
+
 /// Where a queue stands besides its place in memory: in the ring of those that send by their own rate.
 const IN_OWN: u8 = 1;
 /// In its parent's ring of those that borrow.
@@ -361,6 +364,31 @@ impl<H> Shaper<H> {
         self.dropped
     }
 
+    /// Goes through a burst of so many packets and calls `take_in` for each in order, with its place in the burst, while what those some places later will need is being fetched.
+    /// `packet` tells each one's queue and flow.
+    #[inline(always)]
+    pub fn take_in_burst(
+        &mut self,
+        count: usize,
+        packet: impl Fn(usize) -> (usize, u32),
+        mut take_in: impl FnMut(&mut Shaper<H>, usize),
+    ) {
+        for at in 0..count + BURST_AHEAD {
+            if at < count {
+                self.prefetch(packet(at).0);
+            }
+            if let Some(at) = at.checked_sub(BURST_AHEAD / 2)
+                && at < count
+            {
+                let (queue, flow) = packet(at);
+                self.prefetch_flow(queue, flow);
+            }
+            if let Some(at) = at.checked_sub(BURST_AHEAD) {
+                take_in(self, at);
+            }
+        }
+    }
+
     /// Fetches what a packet for this queue will need, whatever the queue's state. Best called for some packets, and [`Shaper::prefetch_flow`] for them after that.
     #[inline]
     pub fn prefetch(&self, queue: usize) {
@@ -570,8 +598,8 @@ impl Leaf {
 
     /// Whether a packet that came at a time and stands behind so many bytes cannot leave within the bound, or presumably not.
     ///
-    /// A wait may count from before the queue was last looked at (from when the kernel had the packet). What has passed since then is gone from its bound; credit tells of the later
-    /// time.
+    /// A wait may count from before the queue was last looked at (from when the kernel had the packet). What has passed since then is gone from its bound; credit tells of
+    /// the later time.
     #[inline]
     fn is_over_bound(&mut self, kind: &Kind, ahead: u32, slack_ns: u64, came_ns: u64) -> bool {
         let rates = &kind.rates;
