@@ -705,15 +705,18 @@ impl<F: Frame> Forward<'_, F> {
         frame: &F,
         rest: Option<Box<Frozen>>,
     ) {
-        if to.reason == PacketInReason::NoMatch
-            && self
-                .bridge
-                .port(context.in_port)
-                .is_some_and(|port| port.flags.no_packet_in)
+        if matches!(
+            to.reason,
+            PacketInReason::NoMatch | PacketInReason::TableMiss
+        ) && self
+            .bridge
+            .port(context.in_port)
+            .is_some_and(|port| port.flags.no_packet_in)
         {
             return self.cell.drop(DropReason::NoPacketIn, 1);
         }
-        let len = frame.len().min(usize::from(to.max_len));
+        // All of it, whatever the action says: nothing is kept that the controller could name instead (1.3.5 section 6.1.2).
+        let len = frame.len();
         let more = rest.as_ref().map_or(0, |rest| weight(rest));
         if !self.packet_ins.has_room(len + to.userdata.len() + more) {
             return self.cell.drop(DropReason::PacketInQueueFull, 1);

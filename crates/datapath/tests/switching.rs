@@ -438,7 +438,7 @@ fn packets_to_controllers_and_back() {
             packet.data.len(),
             packet.userdata.as_slice()
         ),
-        (60, 20, &[1_u8, 2][..])
+        (60, 60, &[1_u8, 2][..])
     );
     assert_eq!(packet.data[..6], mac(2));
     assert_eq!(packet.bridge, bridge);

@@ -332,8 +332,8 @@ fn take_features(r: &mut Reader<'_>, version: u8) -> Result<Features, Error> {
 
 fn take_config(r: &mut Reader<'_>, version: u8) -> Result<SwitchConfig, Error> {
     let (flags, miss_send_len) = (r.u16()?, r.u16()?);
-    // 1.1 and 1.2 have a flag beside the two bits of fragment handling.
-    let ttl_flag = if (2..=3).contains(&version) { 4 } else { 0 };
+    // 1.1 and 1.2 have a flag beside the two bits of fragment handling; 1.0 has it as an extension of Open vSwitch's.
+    let ttl_flag = if version <= 3 { 4 } else { 0 };
     if flags & !(3 | ttl_flag) != 0 {
         return Err(Error::SwitchConfigBadFlags);
     }

@@ -361,7 +361,7 @@ fn capabilities(capabilities: Capabilities, version: u8) -> u32 {
 
 fn put_config(out: &mut Vec<u8>, config: &SwitchConfig, version: u8) {
     let mut flags = config.fragments as u16;
-    if (2..=3).contains(&version) && config.invalid_ttl_to_controller {
+    if version <= 3 && config.invalid_ttl_to_controller {
         flags |= 4;
     }
     out.put_u16(flags);

@@ -43,7 +43,7 @@ impl Place {
     fn reason(self) -> PacketInReason {
         match self {
             Place::Apply => PacketInReason::Action,
-            Place::Miss => PacketInReason::NoMatch,
+            Place::Miss => PacketInReason::TableMiss,
             Place::Set => PacketInReason::ActionSet,
             Place::PacketOut => PacketInReason::PacketOut,
             Place::Bucket => PacketInReason::Group,
@@ -477,7 +477,10 @@ mod tests {
         };
         let apply = [Instruction::ApplyActions(vec![to_controller.clone()])];
         assert_eq!(reason(&compiled(&apply, false).ops), PacketInReason::Action);
-        assert_eq!(reason(&compiled(&apply, true).ops), PacketInReason::NoMatch);
+        assert_eq!(
+            reason(&compiled(&apply, true).ops),
+            PacketInReason::TableMiss
+        );
         assert_eq!(
             reason(&packet_out(&[to_controller]).ops),
             PacketInReason::PacketOut

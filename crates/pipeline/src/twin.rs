@@ -406,7 +406,7 @@ impl<'p> Machine<'p> {
         });
         let miss = rule.priority == 0 && *rule.matching() == Match::any();
         let apply = if miss {
-            PacketInReason::NoMatch
+            PacketInReason::TableMiss
         } else {
             PacketInReason::Action
         };

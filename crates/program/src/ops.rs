@@ -45,12 +45,14 @@ pub enum PacketInReason {
     Group = 4,
     /// A packet-out sent it (1.4).
     PacketOut = 5,
+    /// A table-miss rule sent it: `NoMatch` for controllers of 1.3 and later, `Action` for older ones, to whom such a rule is one like others.
+    TableMiss = 6,
 }
 
 /// What is sent to the controllers, and to which.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ToController {
-    /// Bytes of the packet, 0xffff for all.
+    /// Bytes of the packet that would do, 0xffff for all. No packets are kept here for controllers to refer to, so all of it is sent whatever this says (1.3.5 section 6.1.2).
     pub max_len: u16,
     /// Why.
     pub reason: PacketInReason,

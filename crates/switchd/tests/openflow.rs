@@ -34,7 +34,8 @@ use std::rc::Rc;
 use std::sync::mpsc;
 use std::time::Duration;
 use switchd::openflow::{
-    BundleFailure, ControllerSettings, FlowDump, LocalFuture, OpenFlow, Switch, WatchedRules,
+    BundleFailure, ControllerSettings, FlowDump, LocalFuture, OpenFlow, Origin, Switch,
+    WatchedRules,
 };
 use switchd::streams::{Tls, TlsFiles};
 
@@ -961,10 +962,10 @@ fn tools_hear_nothing_unasked_and_primaries_do() {
     let (mut primary, _listener) = bridge.primary(Version::V1_3);
     bridge.wait("the primary", |rules, _| rules.connected.get());
     let tell = |_: &Rules, openflow: &OpenFlow| {
-        openflow.packet_in(&packet_in(PacketInReason::NoMatch), 0);
-        openflow.packet_in(&packet_in(PacketInReason::Action), 0);
-        openflow.packet_in(&packet_in(PacketInReason::InvalidTtl), 0);
-        openflow.packet_in(&packet_in(PacketInReason::Action), 5);
+        openflow.packet_in(&packet_in(PacketInReason::NoMatch), Origin::TableMiss, 0);
+        openflow.packet_in(&packet_in(PacketInReason::Action), Origin::Rule, 0);
+        openflow.packet_in(&packet_in(PacketInReason::InvalidTtl), Origin::Rule, 0);
+        openflow.packet_in(&packet_in(PacketInReason::Action), Origin::Rule, 5);
         openflow.port_status(&PortStatus {
             reason: PortReason::Modify,
             port: ports(false).remove(0),
@@ -1001,7 +1002,7 @@ fn tools_hear_nothing_unasked_and_primaries_do() {
             other => format!("{other:?}"),
         })
         .collect();
-    assert_eq!(heard, ["NoMatch 128", "Action 300", "port", "removed"]);
+    assert_eq!(heard, ["NoMatch 300", "Action 300", "port", "removed"]);
     assert_eq!(tool.receive_all(), []);
     // A tool that sets a miss send length hears too, and with an id of its own what is meant for it.
     tool.send(&Message::SetConfig(openflow::message::SwitchConfig {
@@ -1013,6 +1014,51 @@ fn tools_hear_nothing_unasked_and_primaries_do() {
     assert_eq!(tool.receive_all(), []);
     bridge.with(tell);
     assert_eq!(tool.receive_all().len(), 3);
+}
+
+#[test]
+fn what_meets_no_rule_goes_whole_to_whom_an_old_version_promises_it() {
+    let bridge = Bridge::start();
+    let config = |miss_send_len| {
+        Message::SetConfig(openflow::message::SwitchConfig {
+            fragments: Fragments::Normal,
+            invalid_ttl_to_controller: false,
+            miss_send_len,
+        })
+    };
+    let mut tools = [Version::V1_0, Version::V1_2, Version::V1_3, Version::V1_5]
+        .map(|version| bridge.manage(version));
+    let wants = || bridge.with(|_, openflow| openflow.wants_misses());
+    assert!(!wants(), "a tool takes no packets until it says so");
+    for tool in &mut tools {
+        tool.send(&config(100));
+        assert_eq!(tool.receive_all(), []);
+    }
+    assert!(wants());
+    bridge.with(|_: &Rules, openflow: &OpenFlow| {
+        openflow.packet_in(&packet_in(PacketInReason::NoMatch), Origin::NoRule, 0);
+        openflow.packet_in(&packet_in(PacketInReason::NoMatch), Origin::TableMiss, 0);
+        openflow.packet_in(&packet_in(PacketInReason::NoMatch), Origin::Rule, 0);
+    });
+    let heard = tools.each_mut().map(|tool| {
+        let heard = tool.receive_all().into_iter();
+        let heard = heard.map(|message| match message {
+            Message::PacketIn(packet) => format!("{:?} {}", packet.reason, packet.data.len()),
+            other => format!("{other:?}"),
+        });
+        heard.collect::<Vec<_>>()
+    });
+    let old = ["NoMatch 300", "Action 300", "NoMatch 300"];
+    let new = ["NoMatch 300", "NoMatch 300"];
+    assert_eq!(heard, [&old[..], &old, &new, &new]);
+    for tool in &mut tools[..2] {
+        tool.send(&Message::SetControllerId(3));
+        assert_eq!(tool.receive_all(), []);
+    }
+    assert!(
+        !wants(),
+        "controllers with an id of their own get what is meant for it"
+    );
 }
 
 #[test]
@@ -1140,7 +1186,7 @@ fn timers_and_limits_change_without_a_new_connection() {
     bridge.wait("the primary", |rules, _| rules.connected.get());
     let send = |_: &Rules, openflow: &OpenFlow| {
         for _ in 0..50 {
-            openflow.packet_in(&packet_in(PacketInReason::Action), 0);
+            openflow.packet_in(&packet_in(PacketInReason::Action), Origin::Rule, 0);
         }
     };
     bridge.with(send);
@@ -1179,7 +1225,7 @@ fn a_controller_that_does_not_read_loses_packets_only() {
     bridge.wait("the primary", |rules, _| rules.connected.get());
     bridge.with(|_, openflow| {
         for _ in 0..20_000 {
-            openflow.packet_in(&packet_in(PacketInReason::Action), 0);
+            openflow.packet_in(&packet_in(PacketInReason::Action), Origin::Rule, 0);
         }
         assert!(openflow.packet_ins_dropped() >= 19_000);
     });

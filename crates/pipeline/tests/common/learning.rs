@@ -85,7 +85,10 @@ pub fn comparable(effects: &[Effect]) -> Vec<Effect> {
         } = effect
         {
             **key = FlowKey::ZERO;
-            if *reason != PacketInReason::Action && *reason != PacketInReason::NoMatch {
+            if !matches!(
+                reason,
+                PacketInReason::Action | PacketInReason::NoMatch | PacketInReason::TableMiss
+            ) {
                 (*table, *cookie) = (0, 0);
             }
             *max_len = 0;

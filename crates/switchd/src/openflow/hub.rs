@@ -1,11 +1,13 @@
 //! All OpenFlow connections of one bridge: who they are, what they are told unasked, and their roles.
 
 use super::bundles::Bundled;
-use super::session::{Kind, Session};
+use super::session::{Kind, Origin, Session};
 use super::switch::Switch;
 use crate::coverage::Counter;
 use openflow::flow::{FlowRemoved, FlowRemovedReason};
-use openflow::message::{AsyncKind, Message, PacketIn, Role, RoleReason, RoleStatus};
+use openflow::message::{
+    AsyncKind, Message, PacketIn, PacketInReason, Role, RoleReason, RoleStatus,
+};
 use openflow::port::PortStatus;
 use openflow::{Error, Version, encode};
 use std::cell::{Cell, RefCell};
@@ -114,17 +116,18 @@ impl Hub {
         self.sessions.borrow().len() + self.snoopers.borrow().len() >= MAX_SESSIONS
     }
 
-    /// Whether packets that meet no rule go to a controller: when a primary one speaks a version before 1.3 (Open vSwitch's
-    /// `connmgr_wants_packet_in_on_miss`).
+    /// Whether packets that meet no rule go to a controller: when a connection that takes packets speaks a version before 1.3 (Open vSwitch's
+    /// `connmgr_wants_packet_in_on_miss`, which also counts tools that take none).
     pub(super) fn wants_misses(&self) -> bool {
         self.sessions.borrow().iter().any(|session| {
-            session.kind == Kind::Primary
-                && session.version < Version::V1_3
-                && session.role.get() != Role::Secondary
+            session.version < Version::V1_3
+                && session.controller_id.get() == 0
+                && session.wants(AsyncKind::PacketIn, PacketInReason::NoMatch as u8)
         })
     }
 
-    fn tell_connected(&self) {
+    /// Tells the switch whether controllers are connected and who takes packets without rules, where that has changed.
+    pub(super) fn tell_connected(&self) {
         let connected = self
             .sessions
             .borrow()
@@ -234,10 +237,10 @@ impl Hub {
     }
 
     /// Gives a packet to the connections that want it: those with this controller id, by reason and role.
-    pub(super) fn packet_in(&self, packet: &PacketIn, controller_id: u16) {
+    pub(super) fn packet_in(&self, packet: &PacketIn, origin: Origin, controller_id: u16) {
         for session in self.sessions.borrow().iter() {
             if session.controller_id.get() == controller_id {
-                session.send_packet_in(packet);
+                session.send_packet_in(packet, origin);
             }
         }
     }

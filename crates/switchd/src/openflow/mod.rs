@@ -19,8 +19,8 @@ mod session;
 pub mod switch;
 
 pub use controller::{ControllerSettings, ControllerStatus};
-pub use session::Kind;
 use session::Live;
+pub use session::{Kind, Origin};
 pub use switch::{BundleFailure, FlowDump, LocalFuture, Switch, WatchedRules};
 
 use crate::streams::{Listener, Passive, Tls};
@@ -156,8 +156,8 @@ impl OpenFlow {
             .any(|session| (0..6).any(|reason| session.wants(AsyncKind::PacketIn, reason)))
     }
 
-    /// Whether packets that meet no rule go to a controller: when a primary one speaks a version before 1.3 (Open vSwitch's
-    /// `connmgr_wants_packet_in_on_miss`).
+    /// Whether packets that meet no rule go to a controller: when a connection that takes packets speaks a version before 1.3 (Open vSwitch's
+    /// `connmgr_wants_packet_in_on_miss`). From 1.3 on they are dropped by default (1.3.5 section 5.4).
     pub fn wants_misses(&self) -> bool {
         self.hub.wants_misses()
     }
@@ -170,10 +170,9 @@ impl OpenFlow {
     }
 
     /// Gives a packet to the connections with this controller id (0 unless an action names another) that want it. `packet.format` is ignored: each
-    /// connection gets its own. `packet.data` is what the action asked for; of packets that met no rule each connection gets as much as it
-    /// has set, so give them whole.
-    pub fn packet_in(&self, packet: &PacketIn, controller_id: u16) {
-        self.hub.packet_in(packet, controller_id);
+    /// connection gets its own. `packet.data` is the whole packet, and goes whole: no buffers are kept.
+    pub fn packet_in(&self, packet: &PacketIn, origin: Origin, controller_id: u16) {
+        self.hub.packet_in(packet, origin, controller_id);
     }
 
     /// Tells of a port that came, went or changed.

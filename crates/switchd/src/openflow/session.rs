@@ -24,7 +24,18 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Bytes of a packet that met no rule that a primary controller gets unless it says otherwise (`OFP_DEFAULT_MISS_SEND_LEN`).
+/// What sent a packet to the controllers, as far as it matters to whom it goes and what they are told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Origin {
+    /// A rule, or something else that a controller asked for.
+    Rule,
+    /// A table-miss rule: any packet at priority 0 (1.3.5 section 5.4).
+    TableMiss,
+    /// Nothing: it met no rule.
+    NoRule,
+}
+
+/// What `miss_send_len` is unless a primary controller sets it (`OFP_DEFAULT_MISS_SEND_LEN`); only whether it is 0 counts, and that for connections of tools only.
 const DEFAULT_MISS_SEND_LEN: u16 = 128;
 /// Bytes that are left of a packet that is too long for a packet-in with what is said about it: a frame that has yet to be segmented may be.
 const MOST_DATA: usize = 60_000;
@@ -207,9 +218,17 @@ impl Session {
             .wants(kind, reason, self.role.get())
     }
 
-    /// Sends a packet-in if it is wanted, cut to what the connection takes of packets that met no rule.
-    pub(super) fn send_packet_in(&self, packet: &PacketIn) {
+    /// Sends a packet-in if it is wanted, with the whole packet: nothing is buffered here that the controller could name instead (1.3.5 section 6.1.2), so neither `miss_send_len`
+    /// nor an action's `max_len` cuts it.
+    pub(super) fn send_packet_in(&self, packet: &PacketIn, origin: Origin) {
         let mut reason = packet.reason;
+        match origin {
+            // Since 1.3 a packet that meets no rule is dropped, unless a table-miss rule sends it (1.3.5 section 5.4).
+            Origin::NoRule if self.version >= Version::V1_3 => return,
+            // Before, there are no table-miss rules.
+            Origin::TableMiss if self.version < Version::V1_3 => reason = PacketInReason::Action,
+            _ => {}
+        }
         if self.version < Version::V1_4 && reason as u8 > PacketInReason::InvalidTtl as u8 {
             reason = PacketInReason::Action;
         }
@@ -220,15 +239,10 @@ impl Session {
         if !asked && !self.wants(AsyncKind::PacketIn, reason as u8) {
             return;
         }
-        // A packet that waits comes back as it goes.
-        let waits = !packet.continuation.is_empty();
-        let length = if packet.reason == PacketInReason::NoMatch && !waits {
-            packet.data.len().min(self.miss_send_len.get().into())
-        } else {
-            packet.data.len()
-        };
+        let length = packet.data.len();
         let with_data = |length: usize| {
             let packet = PacketIn {
+                reason,
                 format: self.packet_in_format.get(),
                 data: packet.data[..length].to_vec(),
                 matching: packet.matching.clone(),
@@ -241,7 +255,8 @@ impl Session {
         let miss = packet.reason == PacketInReason::NoMatch;
         let in_port = packet.matching.get(Field::InPortOxm).0.to_u64() as PortNo;
         let mut bytes = with_data(length);
-        if bytes.is_empty() && !waits && length > MOST_DATA {
+        // What no message holds is cut, but for a packet that waits, which comes back as it goes.
+        if bytes.is_empty() && packet.continuation.is_empty() && length > MOST_DATA {
             bytes = with_data(MOST_DATA);
         }
         if let Some(bytes) = self.scheduler.offer(&self.live, miss, in_port, bytes) {
@@ -424,6 +439,7 @@ impl Session {
                 }
                 self.invalid_ttl.set(config.invalid_ttl_to_controller);
                 self.miss_send_len.set(config.miss_send_len);
+                hub.tell_connected();
             }
             Message::RoleRequest(request) => {
                 let reply = self.change_role(hub, request)?;
@@ -444,6 +460,8 @@ impl Session {
                 if self.kind == Kind::Service && self.miss_send_len.get() == 0 {
                     self.miss_send_len.set(DEFAULT_MISS_SEND_LEN);
                 }
+                drop(config);
+                hub.tell_connected();
             }
             Message::QueueGetConfigRequest(number) => {
                 // A physical port or, after 1.0, any (1.3.5 section 7.3.6.1), as Open vSwitch has it.
@@ -466,7 +484,10 @@ impl Session {
             Message::SetFlowFormat(format) => self.flow_format.set(format),
             Message::FlowModTableId(set) => self.table_in_command.set(set),
             Message::SetPacketInFormat(format) => self.packet_in_format.set(format),
-            Message::SetControllerId(id) => self.controller_id.set(id),
+            Message::SetControllerId(id) => {
+                self.controller_id.set(id);
+                hub.tell_connected();
+            }
             // No connection is tracked, so none has to be forgotten.
             Message::CtFlush(_) => {}
             Message::TlvTableMod(change) => {

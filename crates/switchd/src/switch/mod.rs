@@ -188,8 +188,10 @@ impl Switch {
 
     /// Hands a packet to the controllers that want it.
     pub fn deliver(&self, packet: datapath::packet_in::PacketIn) {
+        use crate::openflow::Origin;
         use openflow::message::{NO_BUFFER, PacketIn, PacketInFormat, PacketInReason};
         use program::ops::PacketInReason as Reason;
+        use program::walk::NO_COOKIE;
         let Some(bridge) = self.bridge_by_id(packet.bridge) else {
             return;
         };
@@ -221,6 +223,7 @@ impl Switch {
                 Reason::ActionSet => PacketInReason::ActionSet,
                 Reason::Group => PacketInReason::Group,
                 Reason::PacketOut => PacketInReason::PacketOut,
+                Reason::TableMiss => PacketInReason::NoMatch,
             },
             table: packet.table,
             cookie: packet.cookie,
@@ -229,7 +232,13 @@ impl Switch {
             userdata: packet.userdata,
             continuation,
         };
-        openflow.packet_in(&message, packet.controller_id);
+        let origin = match packet.reason {
+            Reason::TableMiss => Origin::TableMiss,
+            // No rule has this cookie by itself (1.3.5 section 7.3.4.1).
+            Reason::NoMatch if packet.cookie == NO_COOKIE => Origin::NoRule,
+            _ => Origin::Rule,
+        };
+        openflow.packet_in(&message, origin, packet.controller_id);
     }
 
     /// Takes out ports whose device has gone; true when there were some.

@@ -279,7 +279,7 @@ impl<'s> Walk<'s> {
             } => {
                 self.commit(bytes, key, here);
                 let reason = match reason {
-                    PacketInReason::NoMatch if here.miss => EXPLICIT_MISS,
+                    PacketInReason::TableMiss => EXPLICIT_MISS,
                     PacketInReason::NoMatch => 0,
                     PacketInReason::Action => 1,
                     PacketInReason::InvalidTtl => 2,
