@@ -21,9 +21,8 @@ use packet::hot::{self, NO_PATTERN};
 
 /// Fewest common packets that are looked up by themselves when another one follows.
 pub(super) const WORTH_IT: usize = 8;
-/// How many packets ahead it is fetched what carrying their rules out reads: some hundred cycles' work where rules only send, and more where they edit. Fewer lines than a
-/// processor fetches at once.
-const AHEAD: usize = 12;
+/// How many packets ahead is fetched what carrying their rules out reads: some hundred nanoseconds' work where rules only send, and more where they edit.
+const AHEAD: usize = 24;
 /// Shortest frame that has an Ethernet header; a shorter one is for the general way to throw out.
 const ETHERNET_LEN: usize = 14;
 
