@@ -51,6 +51,12 @@ def learning_controller_and_fail_modes(lab):
     wait_for("the controller's rules are there", lambda: len([rule for rule in switch.rules("br0", "-O", "OpenFlow13") if "dl_dst=" in rule]) >= 6)
     rules = switch.rules("br0", "-O", "OpenFlow13")
     check(any("priority=0" in rule and "CONTROLLER:65535" in rule for rule in rules), "no table-miss rule among", rules)
+    # A large packet that meets no rule of the controller's goes by way of it, whole.
+    switch.ofctl("-O", "OpenFlow13", "del-flows", "br0", "in_port=1")
+    switch.ofctl("-O", "OpenFlow13", "del-flows", "br0", "in_port=2")
+    hosts[0].ping("10.5.0.2", 1, size=1000)
+    wait_for("the rules are back", lambda: len([rule for rule in switch.rules("br0", "-O", "OpenFlow13") if "dl_dst=" in rule]) >= len(rules) - 1)
+    rules = switch.rules("br0", "-O", "OpenFlow13")
     # Secure: what the controller left goes on working; nothing is added.
     controller.die()
     wait_for("the controller is gone", lambda: not connected(switch))

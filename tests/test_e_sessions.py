@@ -344,12 +344,55 @@ def watched_story(switch):
     return told
 
 
+def sent_story(switch):
+    """What packets without a rule, of table-miss rules and of others look like to `ovs-ofctl monitor` in each version: whole, and for the same reasons."""
+    switch.namespace.quiet()
+    switch.namespace.run("ip link set p1 up")
+    source = switch.namespace.raw("p1")
+    udp = bytes.fromhex("ffffffffffff020202020201" "0800" "45000148000100000111" "0000" "0a000001" "0a000002" "04d2162e01340000") + bytes(300)
+    rules = ("", "priority=0,actions=controller", "priority=0,actions=controller:100", "priority=1,actions=controller:50", "priority=1,actions=resubmit(,3)",
+             "priority=0,actions=controller(reason=no_match,max_len=40)", "priority=1,ip,actions=dec_ttl,output:2")
+    told = []
+    for version, words in (("OpenFlow10", ()), ("OpenFlow10", ("invalid_ttl",)), ("OpenFlow11", ("invalid_ttl",)), ("OpenFlow12", ())):
+        switch.ofctl("del-flows", "br0")
+        path = os.path.join(switch.directory, f"sent.{len(told)}")
+        with open(path, "w", encoding="utf-8") as log:
+            command = switch.namespace.command(["ovs-ofctl", "-O", version, "monitor", "br0", "128", *words])
+            watcher = subprocess.Popen(command, env=switch.env, stdout=log, stderr=subprocess.STDOUT)
+        seen = lambda: [line for line in open(path, encoding="utf-8").read().splitlines() if "PACKET_IN" in line or "ERROR" in line]
+        # The monitor is there when it hears of what a rule of the highest priority sends it.
+        switch.flows("priority=65535,udp,tp_dst=9,actions=controller")
+        hello = bytearray(udp[:60])
+        hello[36:38] = bytes((0, 9))
+
+        def heard():
+            source.send(bytes(hello))
+            return any("total_len=60 " in line for line in seen())
+        wait_for(f"the monitor of {version} hears", heard)
+        for rule in rules:
+            switch.ofctl("del-flows", "br0")
+            if rule:
+                switch.flows(rule, "table=3,priority=0,actions=controller")
+            else:
+                time.sleep(0.2)
+            before = len(seen())
+            source.send(udp)
+            # Nothing may come, which only time tells.
+            time.sleep(0.3)
+            lines = [re.sub(r" \(xid=[^)]*\)", "", line) for line in seen()[before:] if "total_len=60 " not in line]
+            told.append((f"sent in {version} {words} by {rule!r}", lines))
+        watcher.terminate()
+        watcher.wait()
+    return told
+
+
 def stories(lab, name, command=None):
-    switch = lab.switch(name, command=command)
+    # Open vSwitch without its cache, which answers with stale rules for some milliseconds after a change.
+    switch = lab.switch(name, command=command, config=["other_config:flow-limit=0"])
     switch.bridge("br0", "fail_mode=secure", ALL)
     for number in (1, 2):
         switch.vsctl("add-port", "br0", f"p{number}", "--", "set", "Interface", f"p{number}", "type=internal", f"ofport_request={number}")
-    told = raw_story(switch) + text_story(switch) + watched_story(switch)
+    told = raw_story(switch) + text_story(switch) + watched_story(switch) + sent_story(switch)
     switch.stop()
     return told
 

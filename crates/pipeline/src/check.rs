@@ -427,9 +427,9 @@ impl<'m> Situation<'m> {
     }
 }
 
-/// Fields that Nicira's actions may write: those of connection tracking only inside `ct`, and not those that Open vSwitch only reads.
+/// Fields that Nicira's actions may write, the ingress port in both forms among them: those of connection tracking only inside `ct`, and not those that Open vSwitch only reads.
 pub(crate) fn writable(field: Field) -> bool {
-    settable(field) && !READ_ONLY_IN_TOOLS.contains(&field)
+    (settable(field) || field == Field::InPortOxm) && !READ_ONLY_IN_TOOLS.contains(&field)
 }
 
 /// Fields that set-field may write: every header field (1.3.5 section 7.2.5); in 1.5 only those that are [`writable`].

@@ -540,9 +540,9 @@ impl<'p> Machine<'p> {
             }
             Action::Output { port, max_len } => self.output(*port, *max_len, at),
             Action::OutputReg { source, max_len } => {
-                if let Ok(number) = u32::try_from(self.read(source)) {
-                    // Sixteen bits name the reserved ports too.
-                    let number = u16::try_from(number).map_or(number, port::from_u16);
+                // Sixteen bits name the reserved ports too, and more name none.
+                if let Ok(number) = u16::try_from(self.read(source)) {
+                    let number = port::from_u16(number);
                     self.output(
                         number,
                         *max_len,

@@ -11,11 +11,13 @@ fn ones(bits: u16) -> u128 {
     }
 }
 
-/// A port number that fits in 16 bits, where the reserved ports have the numbers from 0xff00 up, in the 32-bit numbering.
-pub fn port_number(number: u128) -> u128 {
-    match number {
-        0xff00..=0xffff => number | 0xffff_0000,
-        _ => number,
+/// The port that a number of at most 16 bits names, in the 32-bit numbering: the reserved ports have those from 0xff00 up. None for larger numbers, which name none
+/// (ovs-actions(7), `output:FIELD`).
+pub fn port_number(number: u128) -> Option<u32> {
+    match u16::try_from(number) {
+        Ok(number @ 0xff00..) => Some(u32::from(number) | 0xffff_0000),
+        Ok(number) => Some(number.into()),
+        Err(_) => None,
     }
 }
 
@@ -30,7 +32,7 @@ pub fn read(key: &FlowKey, from: Bits) -> u128 {
 pub fn write(to: Bits, value: u128) -> (Value, Value) {
     let def = to.field.def();
     if to.field == Field::InPort && usize::from(to.bits) == def.action_bits {
-        let number = port_number(value & ones(to.bits));
+        let number = port_number(value & ones(16)).map_or(0, u128::from);
         return (Value::from_u128(number, def.bytes), def.place());
     }
     let place = |number: u128| {

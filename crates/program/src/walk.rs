@@ -672,7 +672,7 @@ impl<F: Frame> Walk<F> {
         match op {
             Op::OutputReg(source) => {
                 let port = bits::port_number(bits::read(&self.key, *source));
-                self.output_number(burst, host, u32::try_from(port).unwrap_or(reserved::NONE));
+                self.output_number(burst, host, port.unwrap_or(reserved::NONE));
             }
             Op::OutputTruncated { port, max_len } => {
                 self.output_truncated(burst, host, *port, *max_len)

@@ -11,6 +11,7 @@ pub mod unix;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
@@ -80,6 +81,32 @@ impl Stream {
     /// The other side's address, if it has one.
     pub fn peer_address(&self) -> Option<SocketAddr> {
         self.tcp()?.peer_addr().ok()
+    }
+
+    /// Marks what is sent from now on with a DSCP, 0 to 63; local streams have none. Errors are the kernel's.
+    pub fn set_dscp(&self, dscp: u8) -> io::Result<()> {
+        let Some(stream) = self.tcp() else {
+            return Ok(());
+        };
+        let class = libc::c_int::from(dscp << 2);
+        let (level, option) = match stream.local_addr()? {
+            SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS),
+            SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
+        };
+        // SAFETY: the descriptor is open as long as `stream` is borrowed, and the option's value is an int of the size that is named.
+        let done = unsafe {
+            libc::setsockopt(
+                stream.as_raw_fd(),
+                level,
+                option,
+                (&raw const class).cast(),
+                size_of_val(&class) as libc::socklen_t,
+            )
+        };
+        match done {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 
     /// This side's address, if it has one.

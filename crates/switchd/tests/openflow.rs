@@ -792,6 +792,7 @@ fn settings(target: &str) -> ControllerSettings {
         queue_size: 100,
         rate_limit: 0,
         burst_limit: 0,
+        dscp: 48,
     }
 }
 

@@ -46,7 +46,12 @@ pub struct Controller {
     pub burst_limit: u32,
     /// Address for the bridge's local port.
     pub local_address: Option<LocalAddress>,
+    /// The DSCP of what is sent to it, 0 to 63.
+    pub dscp: u8,
 }
+
+/// What controllers' connections are marked with unless told otherwise (ovs-vswitchd.conf.db(5)).
+const DEFAULT_DSCP: u8 = 48;
 
 /// What the bridge says about all its controllers.
 #[derive(Clone, Copy, Debug)]
@@ -160,7 +165,24 @@ fn controller(
         rate_limit: row.controller_rate_limit.map_or(0, limited),
         burst_limit: row.controller_burst_limit.map_or(0, limited),
         local_address: local_address(row, problems),
+        dscp: dscp(row, problems),
     }
+}
+
+fn dscp(row: &vswitch::Controller, problems: &mut Problems) -> u8 {
+    let Some(text) = row.other_config.get("dscp") else {
+        return DEFAULT_DSCP;
+    };
+    let dscp = text.parse().ok().filter(|dscp| *dscp < 64);
+    if dscp.is_none() {
+        problems.add(
+            "Controller",
+            &row.target,
+            "other_config:dscp",
+            format!("\"{text}\" is not a number from 0 to 63, using {DEFAULT_DSCP}"),
+        );
+    }
+    dscp.unwrap_or(DEFAULT_DSCP)
 }
 
 fn limited(value: i64) -> u32 {
@@ -187,6 +209,12 @@ fn local_address(row: &vswitch::Controller, problems: &mut Problems) -> Option<L
     let address = parse("local_ip", &row.local_ip)?;
     let netmask = parse("local_netmask", &row.local_netmask);
     let gateway = parse("local_gateway", &row.local_gateway);
+    problems.add(
+        "Controller",
+        &row.target,
+        "local_ip",
+        "the bridge's local port is not given addresses for in-band control; give it them as to any interface",
+    );
     Some(LocalAddress {
         address,
         netmask: netmask.unwrap_or_else(|| class_mask(address)),
@@ -282,7 +310,29 @@ mod tests {
         let address = controllers[0].local_address.unwrap();
         assert_eq!(
             (address.netmask, address.gateway, problems.0.len()),
-            (Ipv4Addr::new(255, 255, 255, 0), None, 1)
+            (Ipv4Addr::new(255, 255, 255, 0), None, 2)
         );
+    }
+
+    #[test]
+    fn connections_are_marked() {
+        for (text, dscp, complaints) in [
+            (None, 48, 0),
+            (Some("0"), 0, 0),
+            (Some("63"), 63, 0),
+            (Some("64"), 48, 1),
+            (Some("-1"), 48, 1),
+            (Some("high"), 48, 1),
+        ] {
+            let mut row = rows(&["tcp:a"]);
+            let options = text.map(|text| ("dscp".to_owned(), text.to_owned()));
+            row[0].other_config = options.into_iter().collect();
+            let (controllers, problems) = read_rows(&row);
+            assert_eq!(
+                (controllers[0].dscp, problems.0.len()),
+                (dscp, complaints),
+                "{text:?}"
+            );
+        }
     }
 }

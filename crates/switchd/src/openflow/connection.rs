@@ -26,6 +26,8 @@ pub(super) struct Terms {
     pub(super) kind: Kind,
     /// Whether asynchronous messages are sent unasked.
     pub(super) asynchronous: bool,
+    /// The DSCP of what is sent, where the connection has one.
+    pub(super) dscp: u8,
     /// What may change meanwhile.
     pub(super) live: Rc<Live>,
 }

@@ -36,6 +36,8 @@ pub struct ControllerSettings {
     pub rate_limit: u32,
     /// Packet-ins that may exceed the rate at once; 0 for a quarter of a second's.
     pub burst_limit: u32,
+    /// The DSCP of what is sent to it, 0 to 63 (`Controller.other_config:dscp`).
+    pub dscp: u8,
 }
 
 impl From<&crate::config::controller::Controller> for ControllerSettings {
@@ -49,6 +51,7 @@ impl From<&crate::config::controller::Controller> for ControllerSettings {
             queue_size: row.queue_size,
             rate_limit: row.rate_limit,
             burst_limit: row.burst_limit,
+            dscp: row.dscp,
         }
     }
 }
@@ -64,14 +67,15 @@ impl ControllerSettings {
                 Kind::Primary
             },
             asynchronous: self.asynchronous,
+            dscp: self.dscp,
             live,
         }
     }
 
     /// Whether other settings can be applied without a new connection.
     fn is_same_connection(&self, other: &ControllerSettings) -> bool {
-        (&self.target, self.service, self.asynchronous)
-            == (&other.target, other.service, other.asynchronous)
+        (&self.target, self.service, self.asynchronous, self.dscp)
+            == (&other.target, other.service, other.asynchronous, other.dscp)
     }
 
     /// Makes the settings hold that may change while a connection is up.
@@ -350,11 +354,19 @@ async fn serve(hub: &Rc<Hub>, stream: Stream, purpose: &Purpose) {
     let peer = format!("{}<->{}", hub.bridge, stream.peer());
     match purpose {
         Purpose::Control(terms, record) => {
+            mark(&stream, terms, &peer);
             let reason = connection::run(hub, stream, &peer, terms, &**record).await;
             tracing::debug!(target: "rconn", "{peer}: {reason}");
             record.ended(&reason);
         }
         Purpose::Snoop => connection::run_snooper(hub, stream, &peer).await,
+    }
+}
+
+/// Marks what is sent by a connection. One that cannot be marked works all the same.
+fn mark(stream: &Stream, terms: &Terms, peer: &str) {
+    if let Err(error) = stream.set_dscp(terms.dscp) {
+        tracing::warn!(target: "rconn", "{peer}: DSCP {} cannot be set ({})", terms.dscp, crate::plain_error(&error));
     }
 }
 
@@ -376,6 +388,7 @@ async fn keep_connected(
             Ok(stream) => {
                 let connected = clock::now();
                 tracing::info!(target: "rconn", "{peer}: connected");
+                mark(&stream, &terms, &peer);
                 let reason = connection::run(&hub, stream, &peer, &terms, &*record).await;
                 tracing::info!(target: "rconn", "{peer}: {reason}");
                 record.ended(&reason);

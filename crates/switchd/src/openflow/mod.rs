@@ -74,6 +74,7 @@ impl OpenFlow {
         let terms = Terms {
             kind: Kind::Service,
             asynchronous: true,
+            dscp: 0,
             live: Rc::new(Live::new(MANAGEMENT_PROBE, MANAGEMENT_QUEUE)),
         };
         let mut errors = Vec::new();

@@ -212,6 +212,12 @@ impl Switch {
             }
             None => Vec::new(),
         };
+        let origin = match packet.reason {
+            Reason::TableMiss => Origin::TableMiss,
+            // No rule has this cookie by itself (1.3.5 section 7.3.4.1).
+            Reason::NoMatch if packet.cookie == NO_COOKIE => Origin::NoRule,
+            _ => Origin::Rule,
+        };
         let message = PacketIn {
             format: PacketInFormat::default(),
             buffer_id: NO_BUFFER,
@@ -226,17 +232,16 @@ impl Switch {
                 Reason::TableMiss => PacketInReason::NoMatch,
             },
             table: packet.table,
-            cookie: packet.cookie,
+            // What met no rule is given 0, as by Open vSwitch.
+            cookie: if origin == Origin::NoRule {
+                0
+            } else {
+                packet.cookie
+            },
             matching,
             data: packet.data,
             userdata: packet.userdata,
             continuation,
-        };
-        let origin = match packet.reason {
-            Reason::TableMiss => Origin::TableMiss,
-            // No rule has this cookie by itself (1.3.5 section 7.3.4.1).
-            Reason::NoMatch if packet.cookie == NO_COOKIE => Origin::NoRule,
-            _ => Origin::Rule,
         };
         openflow.packet_in(&message, origin, packet.controller_id);
     }

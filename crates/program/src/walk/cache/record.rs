@@ -162,8 +162,7 @@ impl<'h, H> Recording<'h, H> {
     }
 
     fn keep_output(&mut self, port: u128) {
-        let port = u32::try_from(bits::port_number(port)).unwrap_or(reserved::NONE);
-        match port {
+        match bits::port_number(port).unwrap_or(reserved::NONE) {
             reserved::NONE => {}
             reserved::CONTROLLER => self.pure = false,
             reserved::IN_PORT => self.keep(Op::InPort),
