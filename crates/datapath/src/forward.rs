@@ -707,7 +707,7 @@ impl<F: Frame> Forward<'_, F> {
     ) {
         if matches!(
             to.reason,
-            PacketInReason::NoMatch | PacketInReason::TableMiss
+            PacketInReason::NoMatch | PacketInReason::TableMiss | PacketInReason::NoRule
         ) && self
             .bridge
             .port(context.in_port)

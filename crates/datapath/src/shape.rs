@@ -22,7 +22,7 @@ use packet::Frame;
 use qos::shaper::watch::Watch;
 use qos::shaper::{Counters, PortSpec, Shaper};
 use ring::Ring;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// What is left of a flow's hash; the other bits say how many patch ports the frame has passed ([`crate::forward::MAX_PATCHES`] at most).
@@ -51,6 +51,14 @@ pub(crate) struct Shaped<F: Frame> {
     core: Mutex<Core<F>>,
     counters: Mutex<Counted>,
     late_sent: AtomicU64,
+    /// Whether a queue has a bound.
+    bounded: AtomicBool,
+}
+
+fn has_bounds(spec: &PortSpec) -> bool {
+    spec.queues
+        .iter()
+        .any(|queue| queue.max_latency_ns.is_some())
 }
 
 fn counters_of<F>(shaper: &Shaper<F>) -> Counted {
@@ -71,6 +79,7 @@ impl<F: Frame> Shaped<F> {
             counters: Mutex::new(counters_of(&core.shaper)),
             core: Mutex::new(core),
             late_sent: AtomicU64::new(0),
+            bounded: AtomicBool::new(has_bounds(spec)),
         })
     }
 
@@ -99,6 +108,8 @@ impl<F: Frame> Shaped<F> {
 
     fn install(&self, core: &mut Core<F>, next: Core<F>) {
         let old = std::mem::replace(core, next);
+        self.bounded
+            .store(has_bounds(&core.spec), Ordering::Relaxed);
         core.shaper.adopt(old.shaper, monotonic_ns());
         self.show_counters(core);
     }

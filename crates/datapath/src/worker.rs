@@ -24,7 +24,6 @@ mod spin;
 mod turn;
 
 pub(crate) use mailbox::{Command, Mailbox, PacketOut, Returned, Returns, Shared};
-pub(crate) use nap::BOUNDED_NS;
 
 use crate::clock::{Clock, cycles, cycles_per_second};
 use crate::counters::{Cell, DropReason, QueueCounters, WorkerCounters};
@@ -466,14 +465,23 @@ impl<F: Frame> Worker<F> {
         if !self.egress.shaping.has_work() || self.engine.is_waiting() {
             return None;
         }
-        if self.egress.shaped_in_ns()? == 0 {
-            return None;
+        let (now, frames) = (self.rest.turn_end, self.mailbox.counters.packets.get());
+        match self.egress.shaped_in_ns() {
+            None => {
+                self.rest.holding.forget(now, frames);
+                self.egress.shaping.take_shortest_ns();
+                return None;
+            }
+            Some(0) => return None,
+            Some(_) => {}
         }
-        let frames = self.mailbox.counters.packets.get();
+        let most = match self.egress.shapes_with_bounds() {
+            true => nap::MOST_BOUNDED,
+            false => nap::MOST,
+        };
         let shaping = &mut self.egress.shaping;
-        self.rest
-            .holding
-            .next(self.rest.turn_end, frames, || shaping.take_shortest_ns())
+        let shortest = || shaping.take_shortest_ns();
+        self.rest.holding.next(now, frames, most, shortest)
     }
 
     /// Sleeps until a queue or control has something.

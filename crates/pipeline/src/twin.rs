@@ -440,10 +440,10 @@ impl<'p> Machine<'p> {
                     table,
                     cookie: NO_COOKIE,
                     depth,
-                    apply: PacketInReason::NoMatch,
+                    apply: PacketInReason::NoRule,
                     table_is_lookup: false,
                 };
-                self.send_to_controller(at, PacketInReason::NoMatch, u16::MAX, 0, &[]);
+                self.send_to_controller(at, PacketInReason::NoRule, u16::MAX, 0, &[]);
             }
         }
     }

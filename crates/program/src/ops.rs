@@ -33,7 +33,7 @@ pub struct Bits {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum PacketInReason {
-    /// A table had no rule for it.
+    /// An action says that a table had no rule for it.
     NoMatch = 0,
     /// An action sent it.
     Action = 1,
@@ -47,6 +47,8 @@ pub enum PacketInReason {
     PacketOut = 5,
     /// A table-miss rule sent it: `NoMatch` for controllers of 1.3 and later, `Action` for older ones, to whom such a rule is one like others.
     TableMiss = 6,
+    /// It met no rule at all, and the table says that controllers get it: `NoMatch` for those before 1.3, nothing for others.
+    NoRule = 7,
 }
 
 /// What is sent to the controllers, and to which.

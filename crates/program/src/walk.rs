@@ -1224,7 +1224,7 @@ impl<F: Frame> Engine<F> {
             Miss::Controller => {
                 let to = ToController {
                     max_len: u16::MAX,
-                    reason: PacketInReason::NoMatch,
+                    reason: PacketInReason::NoRule,
                     controller_id: 0,
                     userdata: Vec::new(),
                 };

@@ -89,9 +89,10 @@ impl Stream {
             return Ok(());
         };
         let class = libc::c_int::from(dscp << 2);
-        let (level, option) = match stream.local_addr()? {
-            SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS),
-            SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
+        // A listener on IPv6 may have accepted a peer of IPv4.
+        let (level, option) = match stream.local_addr()?.ip().to_canonical() {
+            IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS),
+            IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
         };
         // SAFETY: the descriptor is open as long as `stream` is borrowed, and the option's value is an int of the size that is named.
         let done = unsafe {
@@ -475,5 +476,43 @@ mod tests {
         assert!(second);
         stream.unwrap();
         assert!(stored.exists());
+    }
+
+    #[tokio::test]
+    async fn what_is_sent_is_marked_whatever_the_addresses_are() {
+        let v4 = (libc::IPPROTO_IP, libc::IP_TOS);
+        let v6 = (libc::IPPROTO_IPV6, libc::IPV6_TCLASS);
+        for (bound, to, (level, option)) in [
+            ("127.0.0.1:0", "127.0.0.1", v4),
+            ("[::1]:0", "::1", v6),
+            ("[::]:0", "127.0.0.1", v4),
+        ] {
+            let Ok(listener) = TcpListener::bind(bound).await else {
+                assert!(bound.starts_with('['), "no IPv4 here");
+                continue;
+            };
+            let port = listener.local_addr().unwrap().port();
+            let (connected, accepted) =
+                tokio::join!(TcpStream::connect((to, port)), listener.accept());
+            let _connected = connected.unwrap();
+            let stream = Stream {
+                transport: Transport::Tcp(accepted.unwrap().0),
+                peer: bound.to_owned(),
+            };
+            stream.set_dscp(48).unwrap();
+            let mut class: libc::c_int = -1;
+            let mut size = size_of_val(&class) as libc::socklen_t;
+            // SAFETY: the descriptor is open, and `class` has the size that is named.
+            let done = unsafe {
+                libc::getsockopt(
+                    stream.tcp().unwrap().as_raw_fd(),
+                    level,
+                    option,
+                    (&raw mut class).cast(),
+                    &raw mut size,
+                )
+            };
+            assert_eq!((done, class), (0, 48 << 2), "{bound}");
+        }
     }
 }

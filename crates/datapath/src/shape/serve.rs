@@ -83,7 +83,7 @@ impl<F: Frame> Egress<F> {
             && let Some(mut gone) = shaper.dequeue(now_ns)
         {
             let promise = shaper.promise_ns(gone.queue);
-            self.shaping.note_wait(gone.waited_ns, promise.is_some());
+            self.shaping.note_wait(gone.waited_ns);
             if let Some(promise_ns) = promise {
                 left_ns[count] = (promise_ns + BATCH_NS).saturating_sub(gone.waited_ns);
                 least_ns = least_ns.min(left_ns[count]);
@@ -133,6 +133,13 @@ impl<F: Frame> Egress<F> {
             0 => Some(0),
             left_ns => Some(left_ns.max(NAP_NS)),
         }
+    }
+
+    /// Whether a queue of a port of this worker's own has a bound.
+    pub fn shapes_with_bounds(&self) -> bool {
+        let ways = self.shaping.mine.iter();
+        let mut ways = ways.filter_map(|slot| self.way_of(*slot));
+        ways.any(|way| way.shaped.bounded.load(Ordering::Relaxed))
     }
 
     /// Whether another worker has left something.

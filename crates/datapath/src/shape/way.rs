@@ -5,7 +5,7 @@ use super::ring::Arrival;
 use super::{FLOW_BITS, Shaped};
 use crate::clock::monotonic_ns;
 use crate::counters::{Cell, DropReason, PortCounters};
-use crate::worker::{BOUNDED_NS, Mailbox};
+use crate::worker::Mailbox;
 use packet::Frame;
 use packet::io::{BURST, TxOutcome, TxQueue};
 use std::sync::Arc;
@@ -164,11 +164,10 @@ impl<F: Frame> Shaping<F> {
         }
     }
 
-    /// A frame has been let go after so long; `bounded` where its wait has a bound.
+    /// A frame has been let go after so long.
     #[inline(always)]
-    pub(super) fn note_wait(&mut self, waited_ns: u64, bounded: bool) {
-        let counted_ns = waited_ns.min(if bounded { BOUNDED_NS } else { u64::MAX - 1 });
-        self.shortest_ns = self.shortest_ns.min(counted_ns);
+    pub(super) fn note_wait(&mut self, waited_ns: u64) {
+        self.shortest_ns = self.shortest_ns.min(waited_ns);
     }
 
     /// The shortest that frames let go have waited since this was last asked, in nanoseconds.

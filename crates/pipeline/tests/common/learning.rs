@@ -87,7 +87,10 @@ pub fn comparable(effects: &[Effect]) -> Vec<Effect> {
             **key = FlowKey::ZERO;
             if !matches!(
                 reason,
-                PacketInReason::Action | PacketInReason::NoMatch | PacketInReason::TableMiss
+                PacketInReason::Action
+                    | PacketInReason::NoMatch
+                    | PacketInReason::TableMiss
+                    | PacketInReason::NoRule
             ) {
                 (*table, *cookie) = (0, 0);
             }

@@ -43,6 +43,8 @@ pub(super) struct Outbox {
     bytes: Cell<usize>,
     packet_ins: Cell<usize>,
     update_bytes: Cell<usize>,
+    /// Bytes of packet-ins that wait. They are bounded by themselves, and keep no request from being read.
+    packet_in_bytes: Cell<usize>,
     dropped: Cell<u64>,
     overflowed: Cell<bool>,
     filled: Notify,
@@ -72,6 +74,8 @@ impl Outbox {
             return;
         }
         self.packet_ins.set(self.packet_ins.get() + 1);
+        self.packet_in_bytes
+            .set(self.packet_in_bytes.get() + bytes.len());
         self.push(bytes, Kind::PacketIn);
     }
 
@@ -98,7 +102,7 @@ impl Outbox {
 
     /// Whether so much waits that the connection is to be closed, which is noted then.
     fn is_overflowing(&self) -> bool {
-        if self.bytes.get() <= CLOSE_LIMIT {
+        if self.bytes_due() <= CLOSE_LIMIT {
             return false;
         }
         self.overflow();
@@ -155,7 +159,11 @@ impl Outbox {
         let waiting = queue.pop_front()?;
         match waiting.kind {
             Kind::Other => {}
-            Kind::PacketIn => self.packet_ins.set(self.packet_ins.get() - 1),
+            Kind::PacketIn => {
+                self.packet_ins.set(self.packet_ins.get() - 1);
+                self.packet_in_bytes
+                    .set(self.packet_in_bytes.get() - waiting.bytes.len());
+            }
             Kind::Update => self
                 .update_bytes
                 .set(self.update_bytes.get() - waiting.bytes.len()),
@@ -173,9 +181,14 @@ impl Outbox {
         self.wrote.notify_one();
     }
 
+    /// Bytes that wait but for packet-ins.
+    fn bytes_due(&self) -> usize {
+        self.bytes.get() - self.packet_in_bytes.get()
+    }
+
     /// Whether requests may be served.
     pub(super) fn has_room(&self) -> bool {
-        self.bytes.get() <= REPLY_LIMIT
+        self.bytes_due() <= REPLY_LIMIT
     }
 
     /// Waits until requests may be served again.

@@ -191,7 +191,6 @@ impl Switch {
         use crate::openflow::Origin;
         use openflow::message::{NO_BUFFER, PacketIn, PacketInFormat, PacketInReason};
         use program::ops::PacketInReason as Reason;
-        use program::walk::NO_COOKIE;
         let Some(bridge) = self.bridge_by_id(packet.bridge) else {
             return;
         };
@@ -214,8 +213,7 @@ impl Switch {
         };
         let origin = match packet.reason {
             Reason::TableMiss => Origin::TableMiss,
-            // No rule has this cookie by itself (1.3.5 section 7.3.4.1).
-            Reason::NoMatch if packet.cookie == NO_COOKIE => Origin::NoRule,
+            Reason::NoRule => Origin::NoRule,
             _ => Origin::Rule,
         };
         let message = PacketIn {
@@ -229,7 +227,7 @@ impl Switch {
                 Reason::ActionSet => PacketInReason::ActionSet,
                 Reason::Group => PacketInReason::Group,
                 Reason::PacketOut => PacketInReason::PacketOut,
-                Reason::TableMiss => PacketInReason::NoMatch,
+                Reason::TableMiss | Reason::NoRule => PacketInReason::NoMatch,
             },
             table: packet.table,
             // What met no rule is given 0, as by Open vSwitch.

@@ -280,7 +280,7 @@ impl<'s> Walk<'s> {
                 self.commit(bytes, key, here);
                 let reason = match reason {
                     PacketInReason::TableMiss => EXPLICIT_MISS,
-                    PacketInReason::NoMatch => 0,
+                    PacketInReason::NoMatch | PacketInReason::NoRule => 0,
                     PacketInReason::Action => 1,
                     PacketInReason::InvalidTtl => 2,
                     PacketInReason::ActionSet => 3,
