@@ -29,6 +29,17 @@ fn shaped(port: &PortSpec) -> PortSettings {
     }
 }
 
+/// A switch in which what comes by the first wire goes to the second, whose port is shaped.
+fn between(workers: usize, port: &PortSpec) -> (Switch, Arc<Wire>, Arc<Wire>, datapath::PortId) {
+    let mut switch = Switch::new(workers);
+    let bridge = switch.bridge("br0");
+    let (from, to) = (Wire::new(true), Wire::new(true));
+    switch.port(bridge, 1, &from);
+    let out = switch.port_with(bridge, 2, &to, shaped(port));
+    switch.rule(bridge, 0, 1, in_port(1), vec![Op::Output(2)]);
+    (switch, from, to, out)
+}
+
 /// Frames that wait at a port.
 fn waiting(switch: &Switch, port: datapath::PortId) -> u64 {
     let totals = switch.datapath.shaping(port).unwrap();
@@ -204,17 +215,12 @@ fn what_names_a_queue_gets_its_dscp_and_nothing_else_does() {
 #[test]
 fn the_time_before_a_frame_was_received_counts() {
     for workers in [1, 2] {
-        let mut switch = Switch::new(workers);
-        let bridge = switch.bridge("br0");
-        let (from, to) = (Wire::new(true), Wire::new(true));
-        switch.port(bridge, 1, &from);
         let mut spec = shape(100_000);
         for queue in &mut spec.queues {
             queue.burst = 60 * 8;
             queue.max_latency_ns = Some(1_000_000_000);
         }
-        let out = switch.port_with(bridge, 2, &to, shaped(&spec));
-        switch.rule(bridge, 0, 1, in_port(1), vec![Op::Output(2)]);
+        let (switch, from, to, out) = between(workers, &spec);
         // Those that need not wait leave, however late they are; the others have no time left.
         from.waited_ns.store(2_000_000_000, Ordering::SeqCst);
         (0..100).for_each(|number| from.put(frame(mac(9), mac(1), number)));
@@ -237,13 +243,8 @@ fn the_time_before_a_frame_was_received_counts() {
 
 #[test]
 fn a_worker_that_holds_frames_back_naps_between_them() {
-    let mut switch = Switch::new(1);
-    let bridge = switch.bridge("br0");
-    let (from, to) = (Wire::new(true), Wire::new(true));
-    switch.port(bridge, 1, &from);
     // A frame every 64 us leaves, and more come, so that the worker never finds nothing for long enough to sleep on its queues.
-    let out = switch.port_with(bridge, 2, &to, shaped(&shape(10_000_000)));
-    switch.rule(bridge, 0, 1, in_port(1), vec![Op::Output(2)]);
+    let (switch, from, to, out) = between(1, &shape(10_000_000));
     let put = AtomicU64::new(0);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -271,17 +272,12 @@ fn a_worker_that_holds_frames_back_naps_between_them() {
 
 #[test]
 fn frames_of_one_worker_stay_in_order_while_the_port_changes_hands() {
-    let mut switch = Switch::new(1);
-    let bridge = switch.bridge("br0");
-    let (from, to) = (Wire::new(true), Wire::new(true));
-    switch.port(bridge, 1, &from);
     let mut spec = shape(100_000_000);
     spec.queues
         .iter_mut()
         .for_each(|queue| queue.limit_packets = 1 << 14);
     spec.limit_packets = 1 << 16;
-    let out = switch.port_with(bridge, 2, &to, shaped(&spec));
-    switch.rule(bridge, 0, 1, in_port(1), vec![Op::Output(2)]);
+    let (mut switch, from, to, out) = between(1, &spec);
     let mut put = 0;
     for round in 0..40 {
         for _ in 0..64 {
@@ -304,12 +300,7 @@ fn frames_of_one_worker_stay_in_order_while_the_port_changes_hands() {
 #[test]
 fn what_waits_at_a_port_that_goes_is_counted() {
     for workers in [1, 3] {
-        let mut switch = Switch::new(workers);
-        let bridge = switch.bridge("br0");
-        let (from, to) = (Wire::new(true), Wire::new(true));
-        switch.port(bridge, 1, &from);
-        let out = switch.port_with(bridge, 2, &to, shaped(&shape(100_000)));
-        switch.rule(bridge, 0, 1, in_port(1), vec![Op::Output(2)]);
+        let (mut switch, from, to, out) = between(workers, &shape(100_000));
         (0..500).for_each(|number| from.put(frame(mac(9), mac(1), number)));
         wait_until("all fetched", || {
             waiting(&switch, out) + to.sent() + switch.dropped_in_all() == 500
@@ -387,14 +378,9 @@ fn a_frame_in_a_loop_of_shaped_patch_ports_ends() {
 
 #[test]
 fn a_large_segment_passes_whatever_the_burst_and_counts_what_it_is_on_the_wire() {
-    let mut switch = Switch::new(1);
-    let bridge = switch.bridge("br0");
-    let (from, to) = (Wire::new(true), Wire::new(true));
-    switch.port(bridge, 1, &from);
     let mut spec = shape(20_000_000);
     spec.limit_bytes = 200_000;
-    let out = switch.port_with(bridge, 2, &to, shaped(&spec));
-    switch.rule(bridge, 0, 1, in_port(1), vec![Op::Output(2)]);
+    let (switch, from, to, out) = between(1, &spec);
     let segment = || {
         let ip = packet::build::Builder::ethernet(mac(2), mac(1)).ipv4(0x0a00_0001, 0x0a00_0002);
         let bytes = ip.udp(5, 6).payload(&vec![0; 60_000]).bytes();

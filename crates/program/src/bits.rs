@@ -1,6 +1,7 @@
 //! Reading and writing runs of bits of a key's fields.
 
-use crate::ops::Bits;
+use crate::ops::{Bits, PortNo};
+use crate::walk::reserved;
 use packet::{Field, FlowKey, Value};
 
 fn ones(bits: u16) -> u128 {
@@ -11,13 +12,13 @@ fn ones(bits: u16) -> u128 {
     }
 }
 
-/// The port that a number of at most 16 bits names, in the 32-bit numbering: the reserved ports have those from 0xff00 up. None for larger numbers, which name none
+/// The port that a number of at most 16 bits names, in the 32-bit numbering: the reserved ports have those from 0xff00 up. Larger numbers name none
 /// (ovs-actions(7), `output:FIELD`).
-pub fn port_number(number: u128) -> Option<u32> {
+pub fn port_number(number: u128) -> PortNo {
     match u16::try_from(number) {
-        Ok(number @ 0xff00..) => Some(u32::from(number) | 0xffff_0000),
-        Ok(number) => Some(number.into()),
-        Err(_) => None,
+        Ok(number @ 0xff00..) => u32::from(number) | 0xffff_0000,
+        Ok(number) => number.into(),
+        Err(_) => reserved::NONE,
     }
 }
 
@@ -32,8 +33,8 @@ pub fn read(key: &FlowKey, from: Bits) -> u128 {
 pub fn write(to: Bits, value: u128) -> (Value, Value) {
     let def = to.field.def();
     if to.field == Field::InPort && usize::from(to.bits) == def.action_bits {
-        let number = port_number(value & ones(16)).map_or(0, u128::from);
-        return (Value::from_u128(number, def.bytes), def.place());
+        let number = port_number(value & ones(to.bits));
+        return (Value::from_u128(number.into(), def.bytes), def.place());
     }
     let place = |number: u128| {
         Value::from_u128(number << to.start >> def.wire_shift << def.shift, def.bytes)

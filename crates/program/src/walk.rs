@@ -58,7 +58,7 @@ const READ_BY_OUTPUTS: WordSet = WordSet::of_bytes(at::IN_PORT, 4)
     ));
 
 /// Reserved port numbers that a register may name.
-mod reserved {
+pub(crate) mod reserved {
     /// The first that no port may have (`OFPP_MAX`).
     pub const FIRST: u32 = 0xffff_ff00;
     pub const IN_PORT: u32 = 0xffff_fff8;
@@ -672,7 +672,7 @@ impl<F: Frame> Walk<F> {
         match op {
             Op::OutputReg(source) => {
                 let port = bits::port_number(bits::read(&self.key, *source));
-                self.output_number(burst, host, port.unwrap_or(reserved::NONE));
+                self.output_number(burst, host, port);
             }
             Op::OutputTruncated { port, max_len } => {
                 self.output_truncated(burst, host, *port, *max_len)

@@ -82,9 +82,8 @@ impl<F: Frame> Egress<F> {
         while count < BURST
             && let Some(mut gone) = shaper.dequeue(now_ns)
         {
-            let promise = shaper.promise_ns(gone.queue);
             self.shaping.note_wait(gone.waited_ns);
-            if let Some(promise_ns) = promise {
+            if let Some(promise_ns) = shaper.promise_ns(gone.queue) {
                 left_ns[count] = (promise_ns + BATCH_NS).saturating_sub(gone.waited_ns);
                 least_ns = least_ns.min(left_ns[count]);
             }
@@ -124,11 +123,15 @@ impl<F: Frame> Egress<F> {
         }
     }
 
+    /// The shaped ports that are this worker's own.
+    fn own_ways(&self) -> impl Iterator<Item = &Way<F>> {
+        let slots = self.shaping.mine.iter();
+        slots.filter_map(|slot| self.way_of(*slot))
+    }
+
     /// Nanoseconds until a port of this worker's own has something to do: 0 where it has now, else at least [`NAP_NS`]; none when none will.
     pub fn shaped_in_ns(&self) -> Option<u64> {
-        let ways = self.shaping.mine.iter();
-        let ways = ways.filter_map(|slot| self.way_of(*slot));
-        let due = ways.filter_map(Way::due_ns).min()?;
+        let due = self.own_ways().filter_map(Way::due_ns).min()?;
         match due.saturating_sub(monotonic_ns()) {
             0 => Some(0),
             left_ns => Some(left_ns.max(NAP_NS)),
@@ -137,15 +140,13 @@ impl<F: Frame> Egress<F> {
 
     /// Whether a queue of a port of this worker's own has a bound.
     pub fn shapes_with_bounds(&self) -> bool {
-        let ways = self.shaping.mine.iter();
-        let mut ways = ways.filter_map(|slot| self.way_of(*slot));
-        ways.any(|way| way.shaped.bounded.load(Ordering::Relaxed))
+        self.own_ways()
+            .any(|way| way.shaped.bounded.load(Ordering::Relaxed))
     }
 
     /// Whether another worker has left something.
     pub fn shaped_waits(&self) -> bool {
-        let ways = self.shaping.mine.iter();
-        let mut ways = ways.filter_map(|slot| self.way_of(*slot));
-        ways.any(|way| way.due_ns() == Some(0) && way.due_ns != Some(0))
+        self.own_ways()
+            .any(|way| way.due_ns() == Some(0) && way.due_ns != Some(0))
     }
 }

@@ -339,6 +339,19 @@ impl<F: Frame> Lanes<F> {
     }
 }
 
+impl Stretch {
+    /// Whether its end, in a rule of this table with so much to come back to, is for the general way.
+    #[inline(always)]
+    fn leads_off(&self, from: u8, back: u16) -> bool {
+        match self.end {
+            // Only forward: such ways end by themselves.
+            End::Table { table, .. } => table <= from,
+            End::Output(_) => back != NOWHERE,
+            End::Nothing => false,
+        }
+    }
+}
+
 impl<F: Frame> Engine<F> {
     /// Lanes have been looked up in `table` and met this rule: does what can be done before their next lookup.
     #[inline(always)]
@@ -408,30 +421,22 @@ impl<F: Frame> Engine<F> {
         let Some(stretch) = rule.straight.and_then(Stretches::only) else {
             return false;
         };
-        let on = match stretch.end {
-            End::Table { table, .. } => table > waited.table,
-            End::Output(_) => waited.back == NOWHERE,
-            End::Nothing => false,
-        };
-        let at = one.place();
-        let lane = &mut self.lanes.lanes[at];
-        if H::WATCHES || !on || stretch.rewrite.expires(lane.hot()) {
+        let lane = &mut self.lanes.lanes[one.place()];
+        if H::WATCHES
+            || matches!(stretch.end, End::Nothing)
+            || stretch.leads_off(waited.table, waited.back)
+            || stretch.rewrite.expires(lane.hot())
+        {
             return false;
         }
         host.looked_up(waited.table, None, Some(rule));
         let (counters, len) = (burst.counters, lane.len.into());
         counters.add(rule.spec.counter, 1, len, burst.now_ms);
-        lane.write(&stretch.write);
-        stretch.more.iter().for_each(|write| lane.write(write));
-        if !stretch.rewrite.is_nothing()
-            && let Some(frame) = &mut self.lanes.frames[at]
-        {
-            stretch.rewrite.run(frame, lane.extent, lane.hot());
-        }
+        self.lanes.edit(stretch, one);
         match stretch.end {
             End::Output(port) => self.lanes.send(port, one),
             End::Table { table, resubmit } => {
-                lane.hops += 1;
+                self.lanes.lanes[one.place()].hops += 1;
                 self.lanes.wait(Waiting {
                     table,
                     resubmit,
@@ -460,13 +465,7 @@ impl<F: Frame> Engine<F> {
             let Some(stretch) = stretches.get(usize::from(here.next)) else {
                 return;
             };
-            let general = match stretch.end {
-                // Only forward: such ways end by themselves.
-                End::Table { table, .. } => table <= here.table,
-                End::Output(_) => back != NOWHERE,
-                End::Nothing => false,
-            };
-            if general {
+            if stretch.leads_off(here.table, back) {
                 return self.leave_at(burst, way, host, here, back, set.whole());
             }
             if stretch.rewrite.may_expire() {

@@ -162,7 +162,7 @@ impl<'h, H> Recording<'h, H> {
     }
 
     fn keep_output(&mut self, port: u128) {
-        match bits::port_number(port).unwrap_or(reserved::NONE) {
+        match bits::port_number(port) {
             reserved::NONE => {}
             reserved::CONTROLLER => self.pure = false,
             reserved::IN_PORT => self.keep(Op::InPort),

@@ -5,7 +5,7 @@
 //! sooner where few packets hit, since walks may have become cheaper. A cache that does not pay is switched off, and tried again later, less and less often.
 //!
 //! Waits are counted in cycles of walking, not in packets: a packet of a long pipeline costs fifty times what one of a short list does, and it is time that a late trial loses.
-//! What a trial in vain has cost more than walks would have is known when it ends, and from the second in a row on the wait after it is [`SHARE`] times as long; so a flood of new flows costs one cycle in a hundred,
+//! What a trial in vain has cost more than walks would have is known when it ends, and from the second on the wait after it is [`SHARE`] times as long; so a flood of new flows costs one cycle in a hundred,
 //! whatever its packets cost.
 
 use super::board::CacheMode;

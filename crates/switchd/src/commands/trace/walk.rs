@@ -54,8 +54,6 @@ struct Here<'b> {
     mirrored: u32,
     /// Bytes that are kept of what is sent.
     cut: Option<u32>,
-    /// Whether the rule is a table miss.
-    miss: bool,
 }
 
 impl<'s> Walk<'s> {
@@ -103,7 +101,6 @@ impl<'s> Walk<'s> {
             in_port: key.u32(at::IN_PORT),
             mirrored: 0,
             cut: None,
-            miss: false,
         };
         let mut node = Node::new(Kind::Bridge, format!("bridge(\"{}\")", bridge.name));
         let live = |port| {
@@ -162,10 +159,7 @@ impl<'s> Walk<'s> {
                 if *cookie != 0 {
                     text += &format!(", cookie {cookie:#x}");
                 }
-                let miss = *priority == 0 && *matching == packet::Match::any();
-                let outer = std::mem::replace(&mut here.miss, miss);
                 self.section(Kind::Table, text, step, here, out);
-                here.miss = outer;
             }
             What::Missed {
                 table,
