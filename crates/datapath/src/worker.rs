@@ -63,6 +63,8 @@ pub const IDLE_LOOKS: Duration =
     Duration::from_micros((LOOK_INTERVAL.as_micros() as u64) << LOOK_DOUBLINGS);
 /// How old the time may be that rules are marked as used with.
 const TIME_INTERVAL: Duration = Duration::from_micros(100);
+/// How often dormant queues ([`RxQueue::is_dormant`]) are looked at: a guest's device has sixteen queues, of which it mostly uses one, and to pass over the others was half of a turn without frames.
+const DORMANT_INTERVAL: Duration = Duration::from_millis(1);
 /// How often queues are asked what they have lost.
 const DROPS_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -145,6 +147,8 @@ pub(crate) struct Worker<F: Frame> {
     mailbox: Arc<Mailbox<F>>,
     reader: Reader,
     rx: Vec<RxPort<F>>,
+    /// Places in `rx` of the queues to look at in every turn.
+    awake: Vec<usize>,
     egress: Egress<F>,
     patches: Patches<F>,
     engine: Engine<F>,
@@ -165,6 +169,8 @@ struct Rest {
     /// When the last turn ended.
     turn_end: u64,
     drops_read: u64,
+    /// When dormant queues were looked at; none when they are to be next.
+    all_seen: Option<u64>,
     nap: Duration,
     spin: Spin,
     holding: Nap,
@@ -173,6 +179,7 @@ struct Rest {
     /// Until when after the last frame to give way to others, where there is no descriptor to wait on.
     yields: u64,
     drops_interval: u64,
+    dormant_interval: u64,
     look_interval: u64,
     /// The clock in milliseconds, and when it was read.
     now_ms: u64,
@@ -191,12 +198,14 @@ impl Rest {
             since: now,
             turn_end: now,
             drops_read: now,
+            all_seen: None,
             nap: Duration::from_micros(10),
             spin: Spin::new(pinned),
             holding: Nap::new(now),
             alone: pinned,
             yields: to_cycles(YIELD),
             drops_interval: to_cycles(DROPS_INTERVAL),
+            dormant_interval: to_cycles(DORMANT_INTERVAL),
             look_interval: to_cycles(LOOK_INTERVAL),
             now_ms: 0,
             time_read: now,
@@ -221,6 +230,7 @@ impl<F: Frame> Worker<F> {
             mailbox,
             reader,
             rx: Vec::new(),
+            awake: Vec::new(),
             egress,
             patches: Patches::new(),
             engine: Engine::new(),
@@ -283,6 +293,7 @@ impl<F: Frame> Worker<F> {
         let mut lost = in_hand.map_or(0, |(_, frames)| frames);
         lost += self.egress.discard() + self.patches.clear();
         self.frames.clear();
+        self.rest.all_seen = None;
         lost += self.forget_held();
         self.engine = Engine::new();
         let cell = self.shared.cells.of(self.reader.index());
@@ -309,6 +320,7 @@ impl<F: Frame> Worker<F> {
             mailbox,
             reader,
             rx,
+            awake,
             egress,
             patches,
             engine,
@@ -328,6 +340,7 @@ impl<F: Frame> Worker<F> {
             && let Some(command) = mailbox.commands.pop()
         {
             obey(command, rx, egress, cell, &shared.returns, stop);
+            rest.all_seen = None;
             if stop.is_some() {
                 return true;
             }
@@ -358,7 +371,15 @@ impl<F: Frame> Worker<F> {
             let then = std::mem::replace(&mut now, cycles());
             busy += now.wrapping_sub(then);
         }
-        for (index, port) in rx.iter_mut().enumerate() {
+        let all = rest.all_are_due(now);
+        if all {
+            awake.clear();
+            awake.extend(0..rx.len());
+        }
+        for &index in awake.iter() {
+            let Some(port) = rx.get_mut(index) else {
+                continue;
+            };
             let Some(state) = snapshot
                 .port(port.id.slot())
                 .filter(|state| state.id == port.id)
@@ -399,6 +420,9 @@ impl<F: Frame> Worker<F> {
             read_late = true;
         }
         *in_hand = None;
+        if all {
+            awake.retain(|index| !rx[*index].queue.is_dormant());
+        }
         if turn.egress.shaping.has_work() {
             turn.serve_shaped();
             read_late = false;
@@ -530,6 +554,7 @@ impl<F: Frame> Worker<F> {
             .for_each(|port| (port.next_look, port.empty_looks) = (0, 0));
         self.rx.iter_mut().for_each(|port| port.queue.disarm());
         self.rest.slept(&self.mailbox.counters);
+        self.rest.all_seen = None;
         let rest = self.rest.turn_end.wrapping_sub(self.rest.since);
         self.rest.spin.learn(frames.then_some(rest));
         self.rest.since = self.rest.turn_end;
@@ -544,6 +569,17 @@ impl Rest {
             (self.time_read, self.now_ms) = (now, clock.now_ms());
         }
         self.now_ms
+    }
+
+    /// Whether dormant queues are to be looked at now; then they have been.
+    #[inline(always)]
+    fn all_are_due(&mut self, now: u64) -> bool {
+        let seen = self.all_seen;
+        let due = seen.is_none_or(|seen| now.wrapping_sub(seen) > self.dormant_interval);
+        if due {
+            self.all_seen = Some(now);
+        }
+        due
     }
 
     /// Ends a turn of which `busy` cycles went to frames, at `now`.

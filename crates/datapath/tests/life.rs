@@ -235,6 +235,34 @@ fn a_worker_that_cannot_wait_backs_off() {
 }
 
 #[test]
+fn a_dormant_queue_is_looked_at_rarely_and_not_forgotten() {
+    let mut switch = Switch::new(1);
+    let bridge = switch.bridge("br0");
+    let (awake, dormant, out) = (Wire::new(false), Wire::new(false), Wire::new(false));
+    dormant.dormant.store(true, Ordering::SeqCst);
+    for (number, wire) in [(1, &awake), (2, &dormant), (3, &out)] {
+        switch.port(bridge, number, wire);
+    }
+    switch.rule(bridge, 0, 1, Default::default(), vec![Op::Output(3)]);
+    let looks = |wire: &Wire| wire.looks.load(Ordering::SeqCst);
+    wait_until("both known", || looks(&awake) > 0 && looks(&dormant) > 0);
+    let (before, before_dormant) = (looks(&awake), looks(&dormant));
+    // Busy, so that no turn is followed by a nap.
+    let mut sent = 0;
+    while looks(&awake) < before + 50_000 {
+        sent += u64::from(awake.waiting() < 64 && awake.try_put(frame(mac(2), mac(1), sent)));
+    }
+    let dormant_looks = looks(&dormant) - before_dormant;
+    assert!(dormant_looks < 25_000, "{dormant_looks} of 50000 looks");
+    // Whatever it has is found, whether it has said that it is awake again or not.
+    dormant.put(frame(mac(2), mac(1), 0));
+    wait_until("found though dormant", || out.sent() == sent + 1);
+    dormant.dormant.store(false, Ordering::SeqCst);
+    dormant.put(frame(mac(2), mac(1), 1));
+    wait_until("found when awake", || out.sent() == sent + 2);
+}
+
+#[test]
 fn a_descriptor_that_signals_for_nothing_costs_only_its_own_port() {
     let mut switch = Switch::new(1);
     let bridge = switch.bridge("br0");

@@ -25,6 +25,12 @@ pub trait RxQueue<F: Frame>: Send {
         self.wait_fd().is_some()
     }
 
+    /// Whether no frame can come before whoever is at the other end has done something that may take a millisecond, such as a guest that does not use this queue of its device: it is looked at
+    /// about that often.
+    fn is_dormant(&self) -> bool {
+        false
+    }
+
     /// How long the first frame of the last burst had waited to be received, in nanoseconds, where that is known; else 0.
     fn waited_ns(&self) -> u64 {
         0

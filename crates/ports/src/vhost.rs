@@ -759,6 +759,11 @@ impl RxQueue<Mbuf> for VhostRx {
         false // a look at shared memory
     }
 
+    fn is_dormant(&self) -> bool {
+        let ring = &self.shared.rings[usize::from(self.ring)];
+        self.pending.is_empty() && !ring.enabled.load(Ordering::Relaxed)
+    }
+
     fn wait_fd(&self) -> Option<RawFd> {
         let ring = &self.shared.rings[usize::from(self.ring)];
         let polled = self.shared.connected()

@@ -41,6 +41,9 @@ pub struct Wire {
     pub fail_send: AtomicBool,
     pub queues_alive: AtomicU64,
     pub armed: AtomicU64,
+    /// Whether it says that nothing can come, and how often it has been looked at.
+    pub dormant: AtomicBool,
+    pub looks: AtomicU64,
     /// How long frames say that they have waited to be received, in nanoseconds.
     pub waited_ns: AtomicU64,
 }
@@ -65,6 +68,8 @@ impl Wire {
             fail_send: AtomicBool::new(false),
             queues_alive: AtomicU64::new(0),
             armed: AtomicU64::new(0),
+            dormant: AtomicBool::new(false),
+            looks: AtomicU64::new(0),
             waited_ns: AtomicU64::new(0),
         })
     }
@@ -132,6 +137,7 @@ impl RxQueue<HeapFrame> for Queue {
             !self.0.fail_receive.swap(false, Ordering::SeqCst),
             "told to fail while receiving"
         );
+        self.0.looks.fetch_add(1, Ordering::SeqCst);
         let before = out.len();
         while out.len() - before < BURST {
             let Some(frame) = self.0.arriving.pop() else {
@@ -143,6 +149,9 @@ impl RxQueue<HeapFrame> for Queue {
     }
     fn wait_fd(&self) -> Option<RawFd> {
         self.0.event.as_ref().map(|event| event.as_raw_fd())
+    }
+    fn is_dormant(&self) -> bool {
+        self.0.dormant.load(Ordering::SeqCst)
     }
     fn waited_ns(&self) -> u64 {
         self.0.waited_ns.load(Ordering::SeqCst)
