@@ -16,6 +16,7 @@ use predict::rules::Rules;
 use predict::spread::Spread;
 use predict::traffic::Traffic;
 use predict::{Effort, Prediction, report, trace};
+use program::epoch::Epoch;
 use std::hash::{DefaultHasher, Hasher};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -65,12 +66,15 @@ pub async fn keep(switch: Rc<Switch>) -> anyhow::Result<()> {
             if !wanted() {
                 break;
             }
-            let known = bridge
-                .prediction
-                .borrow()
-                .as_ref()
+            let known = (bridge.prediction.borrow().as_ref())
                 .filter(|known| known.figure.is_some() || known.made.elapsed() < RETRY)
-                .map(|known| known.digest);
+                .map(|known| (known.digest, known.epoch));
+            // Where nothing has been published since, no rule is another, and none need be copied.
+            let epoch = switch.program.domain.current();
+            if known.is_some_and(|(_, since)| since == epoch) {
+                continue;
+            }
+            let known = known.map(|(digest, _)| digest);
             if let Err(error) = predict(switch.clone(), bridge.clone(), None, known).await {
                 tracing::debug!(target: "bridge", "no prediction for {}: {error}", bridge.name);
             }
@@ -84,6 +88,8 @@ pub(super) struct Known {
     pub figure: Option<(Spread, Spread)>,
     /// Of the rules that it was made for.
     digest: u64,
+    /// The epoch that was current before these were copied.
+    epoch: Epoch,
     made: Instant,
 }
 
@@ -97,6 +103,7 @@ pub async fn predict(
 ) -> Result<String, String> {
     let turn = Turn::take()?;
     let origin = description.clone();
+    let epoch = switch.program.domain.current();
     let flows = match copied(&switch, &bridge).await {
         Ok(flows) => flows,
         Err(error) => {
@@ -130,6 +137,9 @@ pub async fn predict(
         .map_err(|error| format!("cannot start a thread: {error}"))?;
     let (digest, made) = receive.await.map_err(|_| "predicting failed".to_owned())?;
     let Some(made) = made else {
+        if let Some(known) = bridge.prediction.borrow_mut().as_mut() {
+            known.epoch = epoch;
+        }
         return Ok(String::new());
     };
     if origin.is_none() {
@@ -140,6 +150,7 @@ pub async fn predict(
         bridge.prediction.replace(Some(Known {
             figure,
             digest,
+            epoch,
             made: Instant::now(),
         }));
     }

@@ -4,6 +4,8 @@
 //! at the end of which it has filled as far as it will; if packets cost less by then, it stays on. While it is on, each window of packets is measured, and the walk again from time to time,
 //! sooner where few packets hit, since walks may have become cheaper. A cache that does not pay is switched off, and tried again later, less and less often.
 //!
+//! A trial goes on for as long as more and more packets hit, [`FILLINGS`] times at most: many flows take long to be remembered, since a burst records but a few.
+//!
 //! Waits are counted in cycles of walking, not in packets: a packet of a long pipeline costs fifty times what one of a short list does, and it is time that a late trial loses.
 //! What a trial in vain has cost more than walks would have is known when it ends, and from the second on the wait after it is [`SHARE`] times as long; so a flood of new flows costs one cycle in a hundred,
 //! whatever its packets cost.
@@ -18,6 +20,10 @@ const LONGEST_PAUSE: u64 = 1 << 33;
 const SHARE: u64 = 100;
 /// Packets that fill the cache in a trial.
 const FILLING: u64 = 1 << 16;
+/// How often a trial is made longer.
+const FILLINGS: u32 = 16;
+/// By how many packets of a window hits must have grown for that.
+const GROWTH: u64 = WINDOW / 32;
 /// Packets over which the cache is measured.
 const WINDOW: u64 = 1 << 14;
 /// Packets that go without the cache to measure the walk while the cache is on.
@@ -48,16 +54,29 @@ pub(super) enum Standing {
     NoGain = 5,
     Forced = 6,
     Forbidden = 7,
+    /// It did not pay, for the first time.
+    Doubted = 8,
 }
 
 impl Standing {
     /// Whether it has been found out what the cache is worth.
     pub fn is_judged(self) -> bool {
-        !matches!(self, Standing::Untried | Standing::Trial)
+        !matches!(
+            self,
+            Standing::Untried | Standing::Trial | Standing::Doubted
+        )
+    }
+
+    /// Whether the cache is not used for what it has shown, and waits for its next trial.
+    fn waits(self) -> bool {
+        matches!(
+            self,
+            Standing::Untried | Standing::Short | Standing::Doubted | Standing::NoGain
+        )
     }
 
     /// By their numbers.
-    pub const ALL: [Standing; 8] = [
+    pub const ALL: [Standing; 9] = [
         Standing::Untried,
         Standing::Short,
         Standing::Trial,
@@ -66,6 +85,7 @@ impl Standing {
         Standing::NoGain,
         Standing::Forced,
         Standing::Forbidden,
+        Standing::Doubted,
     ];
 
     /// As it is shown.
@@ -75,6 +95,7 @@ impl Standing {
             Standing::Short => "off: walks are short",
             Standing::Trial => "being tried",
             Standing::On | Standing::Control => "on: packets cost less with it",
+            Standing::Doubted => "off: packets cost no less with it, and is soon tried again",
             Standing::NoGain => "off: packets cost no less with it",
             Standing::Forced => "on: told so",
             Standing::Forbidden => "off: told so",
@@ -130,6 +151,10 @@ pub(super) struct Worth {
     bursts: u32,
     sum: Sum,
     hits: u64,
+    /// Hits in the last window of a trial that was made longer, how often it was, and what it has cost more than walks so far.
+    hits_before: u64,
+    fillings: u32,
+    lost: u64,
     /// Windows since the last control.
     windows: u32,
     walk: f32,
@@ -148,6 +173,9 @@ impl Worth {
             bursts: 0,
             sum: Sum::default(),
             hits: 0,
+            hits_before: 0,
+            fillings: 0,
+            lost: 0,
             windows: 0,
             walk: 0.0,
             filling: 0.0,
@@ -171,10 +199,7 @@ impl Worth {
 
     /// So many packets have gone by without the cache.
     pub fn pass(&mut self, packets: usize) {
-        if matches!(
-            self.standing,
-            Standing::Untried | Standing::Short | Standing::NoGain
-        ) {
+        if self.standing.waits() {
             self.passed += packets as u64;
         }
     }
@@ -188,7 +213,7 @@ impl Worth {
         self.bursts += 1;
         let full = packets >= FULL;
         match self.standing {
-            Standing::Untried | Standing::Short | Standing::NoGain => {
+            Standing::Untried | Standing::Short | Standing::Doubted | Standing::NoGain => {
                 self.pass(packets);
                 Plan {
                     used: false,
@@ -239,7 +264,9 @@ impl Worth {
             self.sum.add(packets, cycles);
         }
         let used = match self.standing {
-            Standing::Untried | Standing::Short | Standing::NoGain => return self.wait(),
+            Standing::Untried | Standing::Short | Standing::Doubted | Standing::NoGain => {
+                return self.wait();
+            }
             Standing::Forced | Standing::Forbidden => return,
             Standing::Trial | Standing::On => true,
             Standing::Control => false,
@@ -250,6 +277,7 @@ impl Worth {
         if self.left > 0 {
             if before > WINDOW && self.left <= WINDOW {
                 self.filling = std::mem::take(&mut self.sum).each();
+                self.hits = 0;
             }
             return;
         }
@@ -280,8 +308,18 @@ impl Worth {
                 self.turn(Standing::Short, PAUSE);
             }
         } else if self.left == 0 {
+            (self.hits_before, self.fillings, self.lost) = (0, 0, 0);
             self.turn(Standing::Trial, FILLING + WINDOW);
         }
+    }
+
+    /// Whether a trial in vain is worth going on with: hits grow, and there are misses left.
+    fn fills(&mut self) -> bool {
+        let hits = self.hits;
+        let grows = hits >= self.hits_before + GROWTH && hits + GROWTH <= WINDOW;
+        self.hits_before = hits;
+        self.fillings += 1;
+        grows && self.fillings <= FILLINGS
     }
 
     /// A trial or a window has ended.
@@ -291,7 +329,11 @@ impl Worth {
             let over = |each: f32, packets| ((each - self.walk).max(0.0) * packets as f32) as u64;
             let mut lost = over(self.cached, WINDOW);
             if trial {
-                lost += over(self.filling, FILLING);
+                self.lost += lost + over(self.filling, FILLING);
+                if self.fills() {
+                    return self.turn(Standing::Trial, FILLING + WINDOW);
+                }
+                lost = self.lost;
             }
             // Within bounds, since a worker that was stopped for a while has lost nothing by the cache. The first trial may just have met rules that changed, or an interruption: a
             // second follows soon.
@@ -303,7 +345,12 @@ impl Worth {
             };
             let pause = self.pause.max(least);
             self.pause = (self.pause * 2).min(LONGEST_PAUSE);
-            return self.turn(Standing::NoGain, pause);
+            let standing = if again {
+                Standing::NoGain
+            } else {
+                Standing::Doubted
+            };
+            return self.turn(standing, pause);
         }
         self.windows += 1;
         let few = !trial && self.hits < WINDOW / 2;
@@ -440,8 +487,9 @@ mod tests {
             }
             run(&mut worth, FILLING, good(400, 900));
             run(&mut worth, WINDOW, good(400, 400));
-            assert_eq!(worth.standing(), Standing::NoGain);
             // The first may have been bad luck.
+            let standing = [Standing::Doubted, Standing::NoGain][trial];
+            assert_eq!(worth.standing(), standing);
             assert_eq!(worth.left == PAUSE, trial == 0);
         }
         let pause = (900 - 400) * FILLING * SHARE;
@@ -453,18 +501,72 @@ mod tests {
         assert_eq!(worth.standing(), Standing::Trial);
     }
 
+    /// A packet's cost where so many of a window's packets hit.
+    fn mixed(hits: u64) -> Cost {
+        let each = |of: u64, all: u64| of * BURST as u64 / all;
+        let hits = each(hits, WINDOW);
+        let misses = BURST as u64 - hits;
+        Cost {
+            walk: 400,
+            cached: (hits * 100 + misses * 600) / BURST as u64,
+            hits,
+        }
+    }
+
+    /// One trial in which hits grow so much in each filling, from the first packet of the trial on; fillings, and what came of it.
+    fn filled(growth: u64) -> (u64, Standing) {
+        let mut worth = Worth::new();
+        while worth.standing() != Standing::Trial {
+            run(&mut worth, BURST as u64, flood(400));
+        }
+        for filling in 1.. {
+            run(&mut worth, TRIAL, mixed((growth * filling).min(WINDOW)));
+            if worth.standing() != Standing::Trial {
+                return (filling, worth.standing());
+            }
+        }
+        unreachable!()
+    }
+
+    #[test]
+    fn a_trial_goes_on_while_hits_grow() {
+        // It pays with 44 packets of 100 that hit.
+        assert_eq!(filled(WINDOW / 2), (1, Standing::On));
+        assert_eq!(filled(WINDOW / 8), (4, Standing::On));
+        assert_eq!(filled(WINDOW / 16), (8, Standing::On));
+        // Too slowly, and not at all.
+        assert_eq!(filled(WINDOW / 64), (1, Standing::Doubted));
+        assert_eq!(filled(0), (1, Standing::Doubted));
+        // What goes on for as long as it may, and does not come there.
+        let mut worth = Worth::new();
+        while worth.standing() != Standing::Trial {
+            run(&mut worth, BURST as u64, flood(400));
+        }
+        let dear = |hits| Cost {
+            cached: 600,
+            ..mixed(hits)
+        };
+        let mut fillings = 0;
+        while worth.standing() == Standing::Trial {
+            fillings += 1;
+            run(&mut worth, TRIAL, dear(fillings * GROWTH));
+        }
+        assert_eq!(worth.standing(), Standing::Doubted);
+        assert!((u64::from(FILLINGS)..32).contains(&fillings), "{fillings}");
+    }
+
     #[test]
     fn a_flood_that_begins_later_switches_it_off() {
         let mut worth = Worth::new();
         run(&mut worth, judged(2000), good(2000, 100));
         let (met, _) = run(&mut worth, TRIAL / 2, flood(2000));
-        assert_eq!(worth.standing(), Standing::NoGain);
+        assert_eq!(worth.standing(), Standing::Doubted);
         assert!(met <= WINDOW + BURST as u64, "{met}");
         // Also when the flood's walks are cheap.
         let mut worth = Worth::new();
         run(&mut worth, judged(2000), good(2000, 100));
         run(&mut worth, TRIAL / 2, flood(150));
-        assert_eq!(worth.standing(), Standing::NoGain);
+        assert_eq!(worth.standing(), Standing::Doubted);
     }
 
     #[test]
