@@ -51,7 +51,7 @@ use openflow::monitor::UpdateEvent;
 use program::Program;
 use program::counters::CounterId;
 use program::group::GroupWriter;
-use program::table::{Bridge, BridgeWriter, Miss};
+use program::table::{Bridge, BridgeWriter, FusedReport, Miss};
 use std::sync::{Arc, Weak};
 use store::{Rule, RuleId, Store};
 use timers::Timers;
@@ -197,6 +197,11 @@ impl Pipeline {
     /// Gives every table the lookup that fits its rules best, at once and however long it takes.
     pub fn shape_now(&mut self) {
         self.writer.shape_now();
+    }
+
+    /// Stages of the pipeline that have been made one.
+    pub fn fused_report(&self) -> FusedReport {
+        self.writer.fused_report()
     }
 
     /// The readers' side of its tables.

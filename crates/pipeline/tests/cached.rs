@@ -1,4 +1,5 @@
-//! Walks that are remembered against the twin: long pipelines of steps that can be, few flows that come again and again in large bursts, and rules that change in between.
+//! Walks that are remembered, and stages that are made one, against the twin: long pipelines of steps that can be, few flows that come again and again in large bursts, and rules
+//! that change in between.
 
 mod common;
 
@@ -106,6 +107,55 @@ fn action(random: &mut Random) -> Action {
     }
 }
 
+/// One that packets pass on a straight way.
+fn straight_action(random: &mut Random) -> Action {
+    let value = random.below(4);
+    match random.below(8) {
+        0..5 => Action::Load {
+            dst: part(register(random), 0, random.pick(&[8, 32])),
+            value,
+        },
+        5 => number(Field::EthDst, 0x0200_0000_0000 + u128::from(value)),
+        6 => number(Field::Ipv4Dst, 0x0b00_0000 + u128::from(value)),
+        _ => Action::DecTtl(vec![0]),
+    }
+}
+
+/// Of a rule that packets pass on a straight way.
+fn straight_instructions(random: &mut Random, table: u64) -> Vec<Instruction> {
+    let resubmit = |table: u64| Action::Resubmit {
+        in_port: None,
+        table: Some(table as u8),
+        with_ct_orig: false,
+    };
+    let some = |random: &mut Random| (0..random.below(3)).map(|_| 0).collect::<Vec<u8>>();
+    let mut actions: Vec<Action> = Vec::new();
+    for _ in some(random) {
+        actions.push(straight_action(random));
+    }
+    // One that comes back.
+    if table + 2 < TABLES && random.one_in(4) {
+        actions.push(resubmit(table + 2 + random.below(TABLES - table - 2)));
+        for _ in some(random) {
+            actions.push(straight_action(random));
+        }
+    }
+    match random.below(12) {
+        0 => {}
+        1 => actions.push(output(2 + random.below(3) as u32)),
+        _ if table + 1 == TABLES => actions.push(output(2 + random.below(3) as u32)),
+        2 => {
+            let next = (table + 1) as u8;
+            return vec![
+                Instruction::ApplyActions(actions),
+                Instruction::GotoTable(next),
+            ];
+        }
+        _ => actions.push(resubmit(table + 1)),
+    }
+    apply(&actions)
+}
+
 fn matching(random: &mut Random) -> Match {
     let mut matching = Match::any();
     if random.one_in(3) {
@@ -173,7 +223,7 @@ fn instructions(random: &mut Random, table: u64) -> Vec<Instruction> {
 /// Rules that were added, each with a precedence of its own in its table.
 type Known = Vec<(u8, Match, u16)>;
 
-fn change(random: &mut Random, switch: &mut Switch, known: &mut Known) {
+fn change(random: &mut Random, switch: &mut Switch, known: &mut Known, straight: bool) {
     if !known.is_empty() && random.one_in(4) {
         let (table, matching, priority) =
             known.swap_remove(random.below(known.len() as u64) as usize);
@@ -183,7 +233,7 @@ fn change(random: &mut Random, switch: &mut Switch, known: &mut Known) {
         return;
     }
     let table = random.below(TABLES);
-    let (matching, priority) = if random.one_in(3) {
+    let (matching, priority) = if random.one_in(if straight { 2 } else { 3 }) {
         (Match::any(), 0)
     } else {
         (
@@ -199,7 +249,11 @@ fn change(random: &mut Random, switch: &mut Switch, known: &mut Known) {
     }
     let mut change = add(matching, priority);
     change.table = table as u8;
-    change.instructions = instructions(random, table).into();
+    change.instructions = if straight && !random.one_in(16) {
+        straight_instructions(random, table).into()
+    } else {
+        instructions(random, table).into()
+    };
     let name = (change.table, change.matching.clone(), priority);
     if switch.mod10(change).is_ok() {
         known.push(name);
@@ -258,14 +312,26 @@ fn in_order(sent: &[(u32, Vec<u8>)], flows: &[u64], case: &str) {
     }
 }
 
-/// Packets that met the cache and found their walk; `cached`: use it.
-fn run(seed: u64, cached: bool) -> (Vec<Vec<(u64, u64)>>, u64) {
+/// What is done beside the plain walk.
+#[derive(Clone, Copy, PartialEq)]
+enum Help {
+    Nothing,
+    /// Walks are remembered.
+    Cache,
+    /// Stages are made one.
+    Fused,
+}
+
+/// Lookups and matches of tables round by round, and packets whose walk was remembered, or that took ways that were made.
+fn run(seed: u64, help: Help, straight: bool) -> (Vec<Vec<(u64, u64)>>, u64) {
+    let mut choices = Random(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) | 1);
+    let mut taken = 0;
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     (0..4).for_each(|_| _ = random.next());
     let mut switch = Switch::new();
     let caches = &switch.program.walk_caches;
     caches.set_entries(512);
-    caches.set_mode(if cached {
+    caches.set_mode(if help == Help::Cache {
         CacheMode::Always
     } else {
         CacheMode::Never
@@ -274,8 +340,11 @@ fn run(seed: u64, cached: bool) -> (Vec<Vec<(u64, u64)>>, u64) {
     let mut known = Known::new();
     // So few that tables are lists, or so many that they are tuples.
     let rules = if seed.is_multiple_of(3) { 240 } else { 60 };
-    (0..rules).for_each(|_| change(&mut random, &mut switch, &mut known));
+    (0..rules).for_each(|_| change(&mut random, &mut switch, &mut known, straight));
     switch.publish();
+    if help == Help::Fused {
+        switch.pipeline.shape_now();
+    }
     let mut reader = switch.program.domain.reader().unwrap();
     switch.program.counters.add_worker(reader.index());
     let mut engine = Engine::new();
@@ -337,11 +406,12 @@ fn run(seed: u64, cached: bool) -> (Vec<Vec<(u64, u64)>>, u64) {
         }
         tables.push(lookups(&switch));
         let _ = guard;
+        let before = switch.pipeline.fused_report().packets;
         switch.now += 10;
         // Sometimes nothing changes, sometimes one table, and rarely what misses become.
         match random.below(4) {
             0 => {
-                change(&mut random, &mut switch, &mut known);
+                change(&mut random, &mut switch, &mut known, straight);
                 switch.publish();
                 switch.pipeline.housekeep(usize::MAX);
                 switch.program.domain.collect();
@@ -349,24 +419,56 @@ fn run(seed: u64, cached: bool) -> (Vec<Vec<(u64, u64)>>, u64) {
             1 => _ = switch.program.domain.publish(),
             _ => {}
         }
+        // What was made before is of no use any more, or is taken down, or made anew.
+        match choices.below(6) {
+            _ if help != Help::Fused => {}
+            0..2 => switch.pipeline.shape_now(),
+            2 => _ = switch.pipeline.shape_tables(),
+            _ => {}
+        }
+        let after = switch.pipeline.fused_report().packets;
+        taken += before.saturating_sub(after);
+        switch.program.domain.collect();
     }
+    taken += switch.pipeline.fused_report().packets;
     let reports = switch.program.walk_caches.reports();
-    (tables, reports.iter().map(|report| report.hits).sum())
+    let hits: u64 = reports.iter().map(|report| report.hits).sum();
+    (tables, hits + taken)
 }
 
 #[test]
 fn remembered_walks_do_what_the_rules_say() {
     let cases = std::env::var("SLUICE_CASES").ok();
-    let cases = cases.and_then(|text| text.parse().ok()).unwrap_or(300);
+    let cases = cases.and_then(|text| text.parse().ok()).unwrap_or(300_u64);
     let mut hits = 0;
     for seed in 1..=cases {
-        let (with, found) = run(seed, true);
-        let (without, _) = run(seed, false);
+        let straight = seed.is_multiple_of(5);
+        let (with, found) = run(seed, Help::Cache, straight);
+        let (without, _) = run(seed, Help::Nothing, straight);
         assert_eq!(with, without, "seed {seed}: lookups and matches of tables");
         hits += found;
     }
     println!("{hits} hits of {} packets", cases * 12 * BURST as u64);
     assert!(hits > cases * 12 * BURST as u64 / 5, "{hits} hits");
+}
+
+#[test]
+fn stages_that_are_made_one_do_what_the_rules_say() {
+    let cases = std::env::var("SLUICE_CASES").ok();
+    let cases = cases.and_then(|text| text.parse().ok()).unwrap_or(400_u64);
+    let mut taken = 0;
+    for seed in 1..=cases {
+        let straight = !seed.is_multiple_of(4);
+        let (with, ways) = run(seed, Help::Fused, straight);
+        let (without, _) = run(seed, Help::Nothing, straight);
+        assert_eq!(with, without, "seed {seed}: lookups and matches of tables");
+        taken += ways;
+    }
+    println!(
+        "{taken} ways taken by {} packets",
+        cases * 12 * BURST as u64
+    );
+    assert!(taken > cases * 12 * BURST as u64 / 10, "{taken} ways");
 }
 
 /// A rule is in use as long as packets meet it, also if their walk is remembered.

@@ -2,10 +2,14 @@
 //!
 //! A slot is a number; each worker has its own copy of every slot, in chunks made when a slot in them is first allocated, so a worker adds without
 //! a lock or a shared cache line, and the control thread sums the copies when somebody asks (paper a measured what a shared counter costs).
+//!
+//! A counter may stand for several others, so that a worker adds once for all rules of a way that packets take: these others have *shares* of it, and who reads one of
+//! them gets what has been counted there too. When such a counter is given up ([`Counters::settle`]), what it holds goes over to those that have shares.
 
 use crossbeam_utils::CachePadded;
+use std::collections::HashMap;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 use crate::epoch::MAX_READERS;
 
@@ -39,6 +43,75 @@ pub struct Totals {
     pub bytes: u64,
     /// When last counted, in milliseconds of the datapath's clock; 0 for never.
     pub used_ms: u64,
+}
+
+/// What a counter gets of another one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Share {
+    /// Packets, bytes, and when: a rule.
+    Rule,
+    /// A table's lookups: packets only.
+    Lookup,
+    /// A table's lookups and matches: packets twice.
+    Match,
+}
+
+impl Share {
+    fn of(self, totals: Totals) -> Totals {
+        let Totals { packets, .. } = totals;
+        let (bytes, used_ms) = (0, 0);
+        match self {
+            Share::Rule => totals,
+            Share::Lookup => Totals {
+                packets,
+                bytes,
+                used_ms,
+            },
+            Share::Match => Totals {
+                packets,
+                bytes: packets,
+                used_ms,
+            },
+        }
+    }
+}
+
+impl Totals {
+    fn and(self, other: Totals) -> Totals {
+        Totals {
+            packets: self.packets.wrapping_add(other.packets),
+            bytes: self.bytes.wrapping_add(other.bytes),
+            used_ms: self.used_ms.max(other.used_ms),
+        }
+    }
+
+    /// What has been counted since `before`.
+    fn since(self, before: Totals) -> Totals {
+        let packets = self.packets.wrapping_sub(before.packets);
+        Totals {
+            packets,
+            bytes: self.bytes.wrapping_sub(before.bytes),
+            used_ms: if packets == 0 { 0 } else { self.used_ms },
+        }
+    }
+}
+
+/// One counter's share of another.
+#[derive(Clone, Copy)]
+struct Link {
+    of: CounterId,
+    share: Share,
+    /// What the other held when this one was last reset.
+    before: Totals,
+}
+
+/// Who has shares, and what they have got of counters that were given up.
+#[derive(Default)]
+struct Shares {
+    links: HashMap<u32, Vec<Link>>,
+    /// By counter, those that have shares of it.
+    holders: HashMap<u32, Vec<u32>>,
+    settled: HashMap<u32, Totals>,
 }
 
 struct Directory {
@@ -96,6 +169,9 @@ pub struct Counters {
     directories: Box<[Directory]>,
     /// On lines of its own, for workers read the neighbour in every burst.
     allocation: CachePadded<Mutex<Allocation>>,
+    shares: Mutex<Shares>,
+    /// Whether there have ever been shares.
+    shared: AtomicBool,
 }
 
 impl Default for Counters {
@@ -103,11 +179,66 @@ impl Default for Counters {
         Counters {
             directories: (0..MAX_READERS).map(|_| Directory::new()).collect(),
             allocation: CachePadded::default(),
+            shares: Mutex::default(),
+            shared: AtomicBool::new(false),
         }
     }
 }
 
 impl Counters {
+    /// The shares, if there are any.
+    fn shares(&self) -> Option<std::sync::MutexGuard<'_, Shares>> {
+        let shared = self.shared.load(Ordering::Acquire);
+        shared.then(|| {
+            let shares = self.shares.lock();
+            shares.unwrap_or_else(|poisoned| poisoned.into_inner())
+        })
+    }
+
+    /// Gives counters shares of `of`, which stands at zero and on which nobody counts yet.
+    pub(crate) fn share(&self, of: CounterId, holders: &[(CounterId, Share)]) {
+        self.shared.store(true, Ordering::Release);
+        let Some(mut shares) = self.shares() else {
+            return;
+        };
+        for (holder, share) in holders {
+            shares.links.entry(holder.0).or_default().push(Link {
+                of,
+                share: *share,
+                before: Totals::default(),
+            });
+        }
+        let holders = holders.iter().map(|(holder, _)| holder.0);
+        shares.holders.insert(of.0, holders.collect());
+    }
+
+    /// Gives a counter back that others may have shares of: they get what it holds. The caller sees to it that no worker can still count on it.
+    pub(crate) fn settle(&self, of: CounterId) {
+        let totals = self.read_own(of);
+        if let Some(mut shares) = self.shares() {
+            for holder in shares.holders.remove(&of.0).unwrap_or_default() {
+                let Some(links) = shares.links.get_mut(&holder) else {
+                    continue;
+                };
+                let mut got = Totals::default();
+                links.retain(|link| {
+                    if link.of == of {
+                        got = got.and(link.share.of(totals.since(link.before)));
+                    }
+                    link.of != of
+                });
+                if links.is_empty() {
+                    shares.links.remove(&holder);
+                }
+                if got != Totals::default() {
+                    let settled = shares.settled.entry(holder).or_default();
+                    *settled = settled.and(got);
+                }
+            }
+        }
+        self.free(of);
+    }
+
     fn allocation(&self) -> std::sync::MutexGuard<'_, Allocation> {
         self.allocation
             .lock()
@@ -150,12 +281,22 @@ impl Counters {
 
     /// Gives a counter back. The caller sees to it that no worker can still count on it (retire, collect).
     pub fn free(&self, id: CounterId) {
+        if let Some(mut shares) = self.shares() {
+            shares.links.remove(&id.0);
+            shares.settled.remove(&id.0);
+        }
         self.allocation().free.push(id.0);
     }
 
     /// Sets a counter to zero. A worker that counts at this moment may win.
     pub fn reset(&self, id: CounterId) {
         let workers = self.allocation().workers;
+        if let Some(mut shares) = self.shares() {
+            shares.settled.remove(&id.0);
+            for link in shares.links.get_mut(&id.0).into_iter().flatten() {
+                link.before = self.read_own(link.of);
+            }
+        }
         self.reset_of(workers, id);
     }
 
@@ -169,8 +310,20 @@ impl Counters {
         }
     }
 
-    /// The sum over all workers.
+    /// The sum over all workers, with its shares of others.
     pub fn read(&self, id: CounterId) -> Totals {
+        let own = self.read_own(id);
+        let Some(shares) = self.shares() else {
+            return own;
+        };
+        let settled = shares.settled.get(&id.0).copied().unwrap_or_default();
+        let links = shares.links.get(&id.0).into_iter().flatten();
+        links.fold(own.and(settled), |sum, link| {
+            sum.and(link.share.of(self.read_own(link.of).since(link.before)))
+        })
+    }
+
+    fn read_own(&self, id: CounterId) -> Totals {
         let workers = self.allocation().workers;
         let mut totals = Totals::default();
         for slot in self.directories[..workers]

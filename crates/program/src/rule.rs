@@ -2,8 +2,8 @@
 
 use crate::counters::CounterId;
 use crate::epoch::{Epoch, NEVER};
-use crate::ops::{Op, OpList, PortNo};
-use crate::walk::Stretches;
+use crate::ops::{OpList, PortNo};
+use crate::walk::{Fused, Outline, Stretches};
 use packet::Match;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -35,9 +35,9 @@ pub struct Rule {
     /// Next rule of its chain in a tuple.
     pub(crate) next: AtomicPtr<Rule>,
     /// What it does, when that is only to change packets and send them, or send them on.
-    pub(crate) straight: Option<Stretches>,
-    /// The port, when its only step is an output to one: most rules of most switches, so the walk has a short cut for them.
-    pub(crate) only_output: Option<PortNo>,
+    outline: Outline,
+    /// What its packets do by it and the rules behind it together, where that has been made; null elsewhere.
+    fused: AtomicPtr<Fused>,
     /// What it says.
     pub spec: RuleSpec,
     /// The timeouts that a FIN or RST brings, when one of its steps says so: idle and hard seconds, 0 for no change.
@@ -55,18 +55,14 @@ pub struct Rule {
 impl Rule {
     /// A rule that holds from `added` on.
     pub fn new(spec: RuleSpec, added: Epoch) -> Rule {
-        let only_output = match &*spec.ops.ops {
-            [Op::Output(port)] => Some(*port),
-            _ => None,
-        };
-        let straight = spec.ops.straight();
+        let outline = Outline::of(&spec.ops);
         let spec_fin = crate::ops::fin_timeouts(&spec.ops.ops);
         Rule {
             spec,
             added,
             removed: AtomicU64::new(NEVER),
-            only_output,
-            straight,
+            outline,
+            fused: AtomicPtr::default(),
             fin: spec_fin,
             fin_told: AtomicBool::new(false),
             fingerprint: AtomicU64::new(0),
@@ -76,10 +72,38 @@ impl Rule {
         }
     }
 
+    /// What it does, when that is only to change packets and send them, or send them on.
+    #[inline(always)]
+    pub(crate) fn straight(&self) -> Option<Stretches> {
+        self.outline.straight()
+    }
+
+    /// The port, when its only step is an output to one: most rules of most switches, so the walk has a short cut for them.
+    #[inline(always)]
+    pub(crate) fn only_output(&self) -> Option<PortNo> {
+        self.outline.only_output()
+    }
+
     /// Whether it holds in `epoch`.
     #[inline(always)]
     pub fn holds_in(&self, epoch: Epoch) -> bool {
         self.added <= epoch && epoch < self.removed.load(Ordering::Relaxed)
+    }
+
+    /// What has been made of it and the rules behind it.
+    #[inline(always)]
+    pub(crate) fn fused(&self) -> Option<&Fused> {
+        // SAFETY: null or made by `Box::into_raw` in `hang`. What is replaced is retired, so it outlives every guard under which it may have been read, and
+        // the rule itself, which frees it, does so too.
+        unsafe { self.fused.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Hangs ways at it, or none, and returns those before, which readers may still follow: they are to be retired. Only the table's writer calls this.
+    pub(crate) fn hang(&self, fused: Option<Box<Fused>>) -> Option<Box<Fused>> {
+        let fused = fused.map_or(std::ptr::null_mut(), Box::into_raw);
+        let before = self.fused.swap(fused, Ordering::AcqRel);
+        // SAFETY: made by `Box::into_raw` here, and nobody comes to it any more.
+        (!before.is_null()).then(|| unsafe { Box::from_raw(before) })
     }
 
     /// Makes it end with `epoch`. Published, like all changes, by the domain's next publication.
@@ -90,5 +114,14 @@ impl Rule {
     /// First epoch in which it no longer holds, [`NEVER`] for a rule in force.
     pub fn removed(&self) -> Epoch {
         self.removed.load(Ordering::Relaxed)
+    }
+}
+
+// With its counter in the first line.
+const _: () = assert!(std::mem::offset_of!(Rule, spec) == 48);
+
+impl Drop for Rule {
+    fn drop(&mut self) {
+        drop(self.hang(None));
     }
 }

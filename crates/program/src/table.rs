@@ -17,8 +17,10 @@
 pub(crate) mod dependence;
 mod describe;
 pub(crate) mod effort;
+mod fusing;
 mod hot;
 mod lanes;
+mod pace;
 mod shaping;
 mod trees;
 
@@ -35,6 +37,7 @@ use crate::tuple::{MaskedWord, Tuple, Words};
 use dependence::Dependence;
 pub use describe::{Description, Template, Work};
 pub use effort::Effort;
+pub use fusing::FusedReport;
 pub(crate) use hot::HotWords;
 pub use hot::Reads;
 pub(crate) use lanes::{Found, Members, One, SetOfLanes};
@@ -1010,6 +1013,8 @@ pub struct BridgeWriter {
     dirty: WordSetOf256,
     /// Rules marked as gone, in the order of their last epoch.
     gone: VecDeque<(Epoch, u8, RuleRef)>,
+    /// What is made of rules and those behind them.
+    fusing: fusing::Fusing,
 }
 
 /// A set of table numbers.
@@ -1035,6 +1040,7 @@ impl BridgeWriter {
             soft: BTreeMap::new(),
             dirty: WordSetOf256::default(),
             gone: VecDeque::new(),
+            fusing: fusing::Fusing::default(),
         }
     }
 
@@ -1050,6 +1056,7 @@ impl BridgeWriter {
         self.bridge.need(words);
         let next = self.bridge.program.domain.next();
         self.bridge.dependence.rule_comes(table, &spec, next);
+        self.fusing.changes();
         if spec.ops.writes_set() && !self.bridge.writes_sets() {
             self.bridge.writes_sets.store(true, Ordering::Relaxed);
         }
@@ -1096,6 +1103,7 @@ impl BridgeWriter {
             shaping.removed(rule);
         }
         self.bridge.dependence.table_changes(table, epoch);
+        self.fusing.changes();
         self.gone.push_back((epoch, table, rule));
     }
 
@@ -1174,6 +1182,7 @@ impl BridgeWriter {
 
     /// Unlinks a rule from its table.
     fn unlink(&mut self, table: u8, rule: RuleRef) {
+        self.fusing.unlink(rule);
         let renewed = if !rule.is_soft() {
             self.tables
                 .get_mut(&table)
@@ -1244,7 +1253,7 @@ impl BridgeWriter {
                 busy |= shaping.is_busy();
             }
         }
-        busy
+        self.begin_fused(now) | busy
     }
 
     /// Gives every table the lookup that fits it best, at once: for those who want to know it, and for tests. Commits.
@@ -1258,6 +1267,7 @@ impl BridgeWriter {
             }
         }
         self.commit();
+        self.fuse_now();
     }
 
     fn settle(&mut self) {
@@ -1268,6 +1278,7 @@ impl BridgeWriter {
                 self.dirty.insert(*table);
             }
         }
+        self.settle_fused();
         self.commit();
     }
 

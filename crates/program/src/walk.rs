@@ -10,6 +10,7 @@ mod cache;
 mod edits;
 mod freeze;
 mod front;
+mod fused;
 mod groups;
 mod hold;
 mod lanes;
@@ -19,7 +20,9 @@ mod ways;
 
 pub use cache::{CacheBoard, CacheMode, CacheReport};
 pub use freeze::{Frozen, Thaw};
-pub(crate) use straight::{Stretch, Stretches, stretches};
+pub(crate) use fused::Fused;
+pub(crate) use fused::compile::{ALL_WAYS_MAX, Compiler, Made, Tables};
+pub(crate) use straight::{Outline, Stretch, Stretches, stretches};
 
 pub use hold::{ASKED_MAX, HELD_BYTES, HELD_MAX, Held, PATIENCE_MS, Wait};
 
@@ -1053,7 +1056,7 @@ impl<F: Frame> Engine<F> {
                 burst
                     .counters
                     .add(rule.spec.counter, 1, frame.len() as u64, burst.now_ms);
-                if let Some(port) = rule.only_output {
+                if let Some(port) = rule.only_output() {
                     walk.mirrored = mirrored;
                     walk.sent = false;
                     let context = Context {

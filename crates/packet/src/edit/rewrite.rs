@@ -15,7 +15,8 @@ mod tests;
 
 /// The bytes of a word of the key that hold an Ethernet address: words 3 and 4.
 const ADDRESS: u64 = u64::from_ne_bytes([0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0]);
-const _: () = assert!(at::ETH_DST == 24 && at::ETH_SRC == 32 && at::IPV4_SRC == 8);
+const _: () =
+    assert!(at::ETH_DST == 24 && at::ETH_SRC == 32 && at::IPV4_SRC == 8 && at::TP_SRC == 16);
 /// Words of the key.
 const ADDRESSES: usize = at::IPV4_SRC / 8;
 const DESTINATION: usize = at::ETH_DST / 8;
@@ -183,6 +184,33 @@ impl Rewrite {
     #[inline(always)]
     pub fn is_nothing(&self) -> bool {
         self.parts == Parts::default()
+    }
+
+    /// The bits of the hot words that it may change.
+    pub fn touches(&self) -> [u64; HOT_WORDS] {
+        let byte = |at: usize| {
+            let mut bytes = [0; 8];
+            bytes[at % 8] = u8::MAX;
+            (at / 8, u64::from_ne_bytes(bytes))
+        };
+        let ports = self.port_masks[0] | self.port_masks[1];
+        let mut in_word = [0; 8];
+        in_word[..4].copy_from_slice(&ports.to_ne_bytes());
+        let parts = [
+            (Parts::DESTINATION, (DESTINATION, ADDRESS)),
+            (Parts::SOURCE, (SOURCE, ADDRESS)),
+            (Parts::TTL, byte(at::IP_TTL)),
+            (Parts::TOS, byte(at::IP_TOS)),
+            (Parts::ADDRESSES, (ADDRESSES, self.address_mask)),
+            (Parts::PORTS, (at::TP_SRC / 8, u64::from_ne_bytes(in_word))),
+        ];
+        let mut touched = [0; HOT_WORDS];
+        for (part, (word, bits)) in parts {
+            if self.parts.has(part) {
+                touched[word] |= bits;
+            }
+        }
+        touched
     }
 
     /// Whether there are packets that it would decrement beyond what there is.

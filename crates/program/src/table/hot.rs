@@ -71,12 +71,12 @@ impl Published {
                     .iter()
                     .flat_map(|entry| entry.tuple.words().iter().copied()),
             ),
-            Shape::Trees(shape) => Reads::of(
-                shape
-                    .all
-                    .iter()
-                    .flat_map(|entry| entry.tuple.words().iter().copied()),
-            ),
+            Shape::Trees(shape) => {
+                let tuples = shape.all.iter();
+                let tuples = tuples.flat_map(|entry| entry.tuple.words().iter().copied());
+                let trees = shape.trees.reads().map(|word| (word, u64::MAX));
+                Reads::of(tuples.chain(trees))
+            }
             // Gathers conditions from whole keys.
             Shape::Conjunctive { .. } => Reads::Deep,
         };

@@ -7,29 +7,21 @@
 //! * A rule that comes in the place of another, same match and precedence, is found by way of the other, whose chain it joins.
 //! * A packet that the trees lead to a rule that has gone is looked up in all tuples.
 //!
-//! New trees are begun when something has changed and ten times as long has passed as the last ones took, so a table that never stands still costs
-//! a tenth of a processor at most. Where changes seem to have come to an end they are begun sooner, so that the last ones do not wait; the rest is added to the next one's then.
-//! Trees that promise too little are not used, and tried again when the table has changed by an eighth.
+//! New trees are begun when something has changed and it is time to ([`super::pace`]). Trees that promise too little are not used, and tried again when the table has changed by an eighth.
 
+use super::pace::Pace;
 use super::trees::{Built, Snapshot, Trees};
 use super::{Description, RuleRef, Shape, Template, TreesShape, TupleEntry, TupleWriters, Work};
 use crate::Program;
+use crate::tuple::Tuple;
 use packet::Match;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// A table with fewer masks is looked up in tuples.
 const MASKS_MIN: usize = 3;
-/// Times the last building that pass before the next one begins.
-const REST: u32 = 10;
-/// Least time between the end of one building and the next one's beginning.
-const REST_MIN: Duration = Duration::from_millis(50);
-/// Least time without a change after which the next building need not wait that long.
-const CALM: Duration = Duration::from_millis(100);
-/// When to try again after no thread could be had.
-const REFUSED: Duration = Duration::from_secs(10);
 /// By how much trees must be better than tuples to be taken, and how much worse they may become before they are given up.
 const TAKE: f64 = 0.9;
 const KEEP: f64 = 1.1;
@@ -58,14 +50,7 @@ pub(super) struct Shaping {
     wait_for: usize,
     /// Why there are no trees.
     refused: Option<String>,
-    /// When the next one may begin.
-    not_before: Option<Instant>,
-    /// Whether the last one began before that, so that this one may not.
-    early: bool,
-    /// How long the last one took.
-    took: Duration,
-    /// How many rules had changed at the last look, and the first one that saw so many.
-    seen: Option<(usize, Instant)>,
+    pace: Pace,
     /// Which of a rule's two places names its rank in the trees in use.
     lane: usize,
 }
@@ -77,6 +62,12 @@ impl Shaping {
 
     pub fn rules(&self) -> Vec<RuleRef> {
         self.tuples.rules()
+    }
+
+    /// All tuples.
+    pub fn shared(&self) -> Vec<Arc<Tuple>> {
+        let tuples = self.tuples.writers();
+        tuples.map(|writer| Arc::clone(&writer.shared)).collect()
     }
 
     /// Links a rule; true when the published shape must be made anew.
@@ -176,9 +167,8 @@ impl Shaping {
 
     /// Begins to make trees in the background, where it is time to.
     pub fn begin(&mut self, program: &Program, now: Instant) {
-        let rested = self.not_before.is_none_or(|time| time <= now);
-        let calm = self.is_calm(now) && !self.early;
-        if self.building.is_some() || !self.is_wanted() || !(rested || calm) {
+        let is_time = self.pace.is_time(self.changed + self.replaced, now);
+        if self.building.is_some() || !self.is_wanted() || !is_time {
             return;
         }
         let Some(snapshot) = self.snapshot(program) else {
@@ -189,20 +179,11 @@ impl Shaping {
         let job = Box::new(move || drop(sender.send(snapshot.build())));
         if program.background.run(job) {
             self.building = Some(receiver);
-            self.early = !rested;
+            self.pace.begun(now);
         } else {
             self.changed = 1;
-            self.not_before = Some(now + REFUSED);
-            self.early = true;
+            self.pace.refused(now);
         }
-    }
-
-    /// Whether nothing has changed for as long as trees take to make.
-    fn is_calm(&mut self, now: Instant) -> bool {
-        let changes = self.changed + self.replaced;
-        let seen = self.seen.filter(|(before, _)| *before == changes);
-        let (_, since) = *self.seen.insert(seen.unwrap_or((changes, now)));
-        now.saturating_duration_since(since) >= self.took.max(CALM)
     }
 
     /// Makes trees at once, on this thread; true when the published shape must be made anew.
@@ -210,7 +191,7 @@ impl Shaping {
         // What is being made writes into the rules, as what is to be made will.
         drop(self.building.take().map(|building| building.recv()));
         self.ended = Vec::new();
-        self.not_before = None;
+        self.pace.forget();
         if self.tuples.masks() < MASKS_MIN {
             return false;
         }
@@ -230,11 +211,7 @@ impl Shaping {
             .writers_mut()
             .for_each(|writer| writer.since = None);
         Some(Snapshot {
-            tuples: self
-                .tuples
-                .writers()
-                .map(|writer| Arc::clone(&writer.shared))
-                .collect(),
+            tuples: self.shared(),
             reader,
             from,
             until: program.domain.next(),
@@ -244,10 +221,7 @@ impl Shaping {
 
     /// Takes new trees, or goes without, as is cheaper; true when the published shape must be made anew.
     fn take(&mut self, built: Built) -> bool {
-        let now = Instant::now();
-        let from = self.not_before.filter(|time| *time > now).unwrap_or(now);
-        self.not_before = Some(from + (built.took * REST).max(REST_MIN));
-        self.took = built.took;
+        self.pace.done(built.took);
         let bytes = built.trees.as_ref().map_or(0, |trees| trees.bytes());
         let tuples = self.tuples.describe();
         let rules = tuples.rules * super::describe::RULE_BYTES;
@@ -328,11 +302,13 @@ impl Shaping {
 
 #[cfg(test)]
 mod tests {
+    use super::super::pace::CALM;
     use super::super::{Bridge, BridgeWriter, TableWriter};
     use super::*;
     use crate::counters::CounterId;
     use crate::ops::{Op, OpList};
     use crate::rule::RuleSpec;
+    use std::time::Duration;
 
     fn add(writer: &mut BridgeWriter, number: u32) {
         let mut matching = Match::any();
@@ -380,8 +356,8 @@ mod tests {
         assert!(begun(&mut writer, &program, now));
         // As after trees that took very long.
         let rest = Duration::from_secs(3600);
-        shaping(&mut writer).not_before = Some(now + rest);
-        let calm = CALM.max(shaping(&mut writer).took);
+        shaping(&mut writer).pace.not_before = Some(now + rest);
+        let calm = CALM.max(shaping(&mut writer).pace.took);
         for number in 2000..2010 {
             add(&mut writer, number);
             assert!(!begun(&mut writer, &program, now), "rules come");
@@ -390,10 +366,10 @@ mod tests {
         now += calm;
         assert!(begun(&mut writer, &program, now), "no more rules come");
         assert!(
-            shaping(&mut writer).not_before > Some(now + rest / 2),
+            shaping(&mut writer).pace.not_before > Some(now + rest / 2),
             "the time that was left has been kept"
         );
-        let calm = CALM.max(shaping(&mut writer).took);
+        let calm = CALM.max(shaping(&mut writer).pace.took);
         add(&mut writer, 2010);
         assert!(!begun(&mut writer, &program, now));
         assert!(!begun(&mut writer, &program, now + calm), "early once only");

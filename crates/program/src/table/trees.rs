@@ -207,7 +207,7 @@ impl<'g> Brief<'g> {
     pub fn only_output(&self) -> Option<PortNo> {
         match self.told {
             Some(tells) => (!tells.edits).then_some(tells.place.action),
-            None => self.rule.only_output,
+            None => self.rule.only_output(),
         }
     }
 
@@ -220,7 +220,7 @@ impl<'g> Brief<'g> {
                 let at = tells.place.action as usize;
                 tells.trees.stretches.get(at).copied()
             }
-            None => self.rule.straight,
+            None => self.rule.straight(),
         }
     }
 
@@ -261,6 +261,12 @@ unsafe impl Send for Trees {}
 unsafe impl Sync for Trees {}
 
 impl Trees {
+    /// The words of packets that a lookup reads: also those that only rules look at which have gone since.
+    pub fn reads(&self) -> impl Iterator<Item = u8> {
+        let shared = self.shared.iter().map(|word| word.word);
+        self.words.iter().copied().chain(shared)
+    }
+
     /// Whether a lookup in this epoch finds all there is.
     #[inline(always)]
     pub fn hold_in(&self, epoch: Epoch) -> bool {

@@ -59,7 +59,7 @@ impl<F: Frame> Engine<F> {
         if !(burst.bridge).lookup_hot(0, &hot, burst.guard, &mut found, None) {
             return false;
         }
-        let Some((rule, port)) = found[0].and_then(|rule: &Rule| Some((rule, rule.only_output?)))
+        let Some((rule, port)) = found[0].and_then(|rule: &Rule| Some((rule, rule.only_output()?)))
         else {
             return false;
         };
@@ -286,7 +286,7 @@ fn meet_one<F: Frame, H: Host<F>>(
     mirrored: u32,
     host: &mut H,
 ) -> bool {
-    let Some((rule, port)) = rule.and_then(|rule| Some((rule, rule.only_output?))) else {
+    let Some((rule, port)) = rule.and_then(|rule| Some((rule, rule.only_output()?))) else {
         return false;
     };
     let count = read.count as u64;

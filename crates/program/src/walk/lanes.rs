@@ -10,6 +10,7 @@
 //! Where a packet meets another kind of rule or table, or an edit cannot be done, it leaves its lane and gets a whole walk, which holds what the general way wants to
 //! find there.
 
+use super::fused::{Fused, Way as FusedWay};
 use super::straight::{End, LANE_WORDS, Stretch, Stretches, Write};
 use super::{Burst, Engine, Next, Position, Steps, Walk};
 use crate::action_set;
@@ -18,6 +19,7 @@ use crate::ops::PortNo;
 use crate::rule::Rule;
 use crate::table::{Found, HotWords, LOOKUP_MAX, Members, One, SetOfLanes};
 use crate::tuple::Words;
+use packet::edit::Rewrite;
 use packet::key::at;
 use packet::parse::{Extent, HOT_WORDS};
 use packet::{FlowKey, Frame, WordSet};
@@ -70,6 +72,12 @@ impl Lane {
         hot.unwrap_or_else(|| unreachable!("more words than hot ones"))
     }
 
+    #[inline(always)]
+    fn hot_words(&self) -> &[u64; HOT_WORDS] {
+        let hot = self.words.first_chunk();
+        hot.unwrap_or_else(|| unreachable!("more words than hot ones"))
+    }
+
     /// Writes bits of a word.
     #[inline(always)]
     fn write(&mut self, write: &Write) {
@@ -109,7 +117,7 @@ impl Words for Lane {
 
 /// A word that no packet of the common kind has of its own: as [`begin_key`] begins it.
 #[inline(always)]
-fn beyond(index: u8) -> u64 {
+pub(super) fn beyond(index: u8) -> u64 {
     const NO_OUTPUT: u64 = {
         assert!(at::ACTSET_OUTPUT.is_multiple_of(8));
         let [a, b, c, d] = action_set::NO_OUTPUT.to_be_bytes();
@@ -124,7 +132,7 @@ fn beyond(index: u8) -> u64 {
 
 /// A place in a rule that was met.
 #[derive(Clone, Copy)]
-struct Here {
+pub(super) struct Here {
     stretches: Stretches,
     rule: Met,
     /// The next stretch.
@@ -132,14 +140,15 @@ struct Here {
     table: u8,
 }
 
-/// A rule that was met in this burst.
+/// A rule that was met in this burst, or is part of a way that holds in it.
 #[derive(Clone, Copy)]
 struct Met(NonNull<Rule>);
 
 impl Met {
     #[inline(always)]
     fn get(&self) -> &Rule {
-        // SAFETY: places are dropped at the end of the burst in which they were met (see `drive_lanes`), and its guard keeps rules from being freed.
+        // SAFETY: places are dropped at the end of the burst in which they were met (see `drive_lanes`), and its guard keeps rules from being freed. Those of a way
+        // that was made before are used only where the way holds in the burst's epoch (`Fused::holds`): then its rules are in force, and kept likewise.
         unsafe { self.0.as_ref() }
     }
 }
@@ -150,6 +159,16 @@ unsafe impl Send for Met {}
 unsafe impl Sync for Met {}
 
 impl Here {
+    /// A place in a rule on a straight way.
+    pub(super) fn of(rule: &Rule, next: u16, table: u8) -> Option<Here> {
+        Some(Here {
+            stretches: rule.straight()?,
+            rule: Met(NonNull::from(rule)),
+            next,
+            table,
+        })
+    }
+
     #[inline(always)]
     fn stretch(&self) -> Option<&Stretch> {
         self.stretches.get().get(usize::from(self.next))
@@ -327,13 +346,19 @@ impl<F: Frame> Lanes<F> {
         for write in &stretch.more {
             set.each(|lane| self.lanes[lane].write(write));
         }
-        if stretch.rewrite.is_nothing() {
+        self.rewrite(&stretch.rewrite, set);
+    }
+
+    /// Edits packets.
+    #[inline(always)]
+    fn rewrite(&mut self, rewrite: &Rewrite, set: impl Members) {
+        if rewrite.is_nothing() {
             return;
         }
         for lane in set.places() {
             let extent = self.lanes[lane].extent;
             if let Some(frame) = &mut self.frames[lane] {
-                (stretch.rewrite).run(frame, extent, self.lanes[lane].hot());
+                rewrite.run(frame, extent, self.lanes[lane].hot());
             }
         }
     }
@@ -383,6 +408,9 @@ impl<F: Frame> Engine<F> {
         rule: &Rule,
         set: impl Members,
     ) {
+        if let Some(fused) = self.fused::<H>(burst, rule, waited.back, set) {
+            return self.fly(burst, way, host, fused, waited, set);
+        }
         let Waiting { table, back, .. } = waited;
         let lanes = &self.lanes.lanes;
         let mut bytes = 0;
@@ -390,12 +418,12 @@ impl<F: Frame> Engine<F> {
         let counters = burst.counters;
         counters.add(rule.spec.counter, set.len() as u64, bytes, burst.now_ms);
         self.tell(burst, host, table, Some(rule), set.whole());
-        if let Some(port) = rule.only_output
+        if let Some(port) = rule.only_output()
             && back == NOWHERE
         {
             return self.lanes.send(port, set);
         }
-        let Some(stretches) = rule.straight else {
+        let Some(stretches) = rule.straight() else {
             return self.leave_by(burst, way, host, waited, rule);
         };
         let here = Here {
@@ -405,6 +433,124 @@ impl<F: Frame> Engine<F> {
             table,
         };
         self.pass(burst, way, host, here, back, set);
+    }
+
+    /// What has been made of a rule and those behind it, if these packets may go by it.
+    #[inline(always)]
+    fn fused<'r, H: Host<F>>(
+        &self,
+        burst: &Burst<'_, '_>,
+        rule: &'r Rule,
+        back: u16,
+        set: impl Members,
+    ) -> Option<&'r Fused> {
+        if H::WATCHES {
+            return None;
+        }
+        let fused = rule.fused()?;
+        if !fused.holds(burst) || fused.sends && back != NOWHERE {
+            return None;
+        }
+        let mut expired = false;
+        if fused.may_expire {
+            let rewrite = &rule.straight()?.get().first()?.rewrite;
+            let lanes = &self.lanes.lanes;
+            set.each(|lane| expired |= rewrite.expires(lanes[lane].hot_words()));
+        }
+        (!expired).then_some(fused)
+    }
+
+    /// Lanes do what a rule that they have met and those behind it do.
+    #[inline(always)]
+    fn fly<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        way: Way,
+        host: &mut H,
+        fused: &Fused,
+        waited: Waiting,
+        set: impl Members,
+    ) {
+        let mut rest = set.whole();
+        if let Some(one) = rest.only() {
+            if let Some(own) = fused.way(&self.lanes.lanes[one.place()]) {
+                self.carry(burst, way, host, own, waited, one);
+            }
+            return;
+        }
+        for own in &fused.ways {
+            let lanes = &self.lanes.lanes;
+            let taken = match &*own.words {
+                [] => rest,
+                _ => rest.those(|lane| own.takes(&lanes[lane])),
+            };
+            if !taken.is_empty() {
+                rest = rest.minus(taken);
+                self.carry(burst, way, host, own, waited, taken);
+            }
+            if rest.is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// Lanes take a way to its end.
+    #[inline(always)]
+    fn carry<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        way: Way,
+        host: &mut H,
+        own: &FusedWay,
+        waited: Waiting,
+        set: impl Members,
+    ) {
+        let lanes = &mut self.lanes;
+        let mut bytes = 0;
+        set.each(|at| {
+            let lane = &mut lanes.lanes[at];
+            bytes += u64::from(lane.len);
+            lane.hops += own.hops;
+        });
+        let counters = burst.counters;
+        counters.add(own.counter, set.len() as u64, bytes, burst.now_ms);
+        lanes.edit(&own.stretch, set);
+        for rewrite in &own.rewrites {
+            lanes.rewrite(rewrite, set);
+        }
+        match own.stretch.end {
+            End::Output(port) => lanes.send(port, set),
+            End::Table { table, resubmit } => {
+                let backs = own.backs.iter();
+                let back = backs.fold(waited.back, |up, here| lanes.note(*here, up));
+                lanes.wait(Waiting {
+                    table,
+                    resubmit,
+                    back,
+                    set: set.whole(),
+                });
+            }
+            End::Nothing => self.come_back(burst, way, host, waited.back, set),
+        }
+    }
+
+    /// Lanes go on where they are to come back to.
+    #[inline(never)]
+    fn come_back<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        way: Way,
+        host: &mut H,
+        back: u16,
+        set: impl Members,
+    ) {
+        match self.lanes.backs.get(usize::from(back)) {
+            Some(after) => {
+                let (here, up) = (after.here, after.up);
+                self.pass(burst, way, host, here, up, set);
+            }
+            None => self.lose(host, set.whole()),
+        }
     }
 
     /// Carries out a rule that one lane has met, if it is one of the common kind: a single stretch, which ends at a later table or a port. False, with nothing done, where it is not. In
@@ -418,7 +564,7 @@ impl<F: Frame> Engine<F> {
         rule: &Rule,
         one: One,
     ) -> bool {
-        let Some(stretch) = rule.straight.and_then(Stretches::only) else {
+        let Some(stretch) = rule.straight().and_then(Stretches::only) else {
             return false;
         };
         let lane = &mut self.lanes.lanes[one.place()];
@@ -626,13 +772,7 @@ impl<F: Frame> Engine<F> {
         let set = waited.set;
         self.tell(burst, host, waited.table, None, set);
         if waited.resubmit {
-            return match self.lanes.backs.get(usize::from(waited.back)) {
-                Some(after) => {
-                    let (here, back) = (after.here, after.up);
-                    self.pass(burst, way, host, here, back, set)
-                }
-                None => self.lose(host, set),
-            };
+            return self.come_back(burst, way, host, waited.back, set);
         }
         for lane in set.iter() {
             if let Some(walk) = self.leave(burst, way, lane, waited.back) {
@@ -696,8 +836,10 @@ impl<F: Frame> Engine<F> {
             if found.len() > 1 {
                 for rule in found.iter().filter_map(|(rule, _)| *rule) {
                     burst.counters.prefetch(rule.spec.counter);
-                    if let Some(straight) = rule.straight {
-                        straight.prefetch();
+                    match (rule.fused(), rule.straight()) {
+                        (Some(fused), _) => fused.prefetch(),
+                        (None, Some(straight)) => straight.prefetch(),
+                        (None, None) => {}
                     }
                 }
             }
@@ -706,7 +848,9 @@ impl<F: Frame> Engine<F> {
                 let waited = Waiting { set, ..waited };
                 match rule {
                     Some(rule) => match set.only() {
-                        Some(lane) if self.step(burst, host, waited, rule, lane) => {}
+                        Some(lane)
+                            if rule.fused().is_none()
+                                && self.step(burst, host, waited, rule, lane) => {}
                         Some(lane) => self.meet_after(burst, way, host, waited, rule, lane),
                         None => self.meet_after(burst, way, host, waited, rule, set),
                     },

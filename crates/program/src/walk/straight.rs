@@ -6,7 +6,7 @@
 
 use super::READ_BY_OUTPUTS;
 use crate::counters::prefetch;
-use crate::ops::{Op, PortNo};
+use crate::ops::{Op, OpList, PortNo};
 use packet::edit::{CompiledSet, Rewrite};
 use std::ptr::NonNull;
 
@@ -52,6 +52,11 @@ impl Stretch {
             more: Box::default(),
             rewrite: Rewrite::default(),
         })
+    }
+
+    /// Whether there are packets with too low a TTL for it.
+    pub(super) fn may_expire(&self) -> bool {
+        self.rewrite.may_expire()
     }
 
     /// Adds a step that changes the packet or its metadata; false when it is another one.
@@ -167,3 +172,48 @@ impl Stretches {
 unsafe impl Send for Stretches {}
 // SAFETY: as above.
 unsafe impl Sync for Stretches {}
+
+/// What lanes need to know of a rule, in little room: its stretches if it has some, and its port if it does nothing but send to one.
+#[derive(Debug)]
+pub(crate) struct Outline {
+    first: Option<NonNull<Stretch>>,
+    count: u32,
+    /// [`NO_PORT`] for none.
+    port: PortNo,
+}
+
+/// No port has this number (`OFPP_ANY`), and a rule that sends there anyway goes the general way.
+const NO_PORT: PortNo = PortNo::MAX;
+
+impl Outline {
+    /// Of a rule with these steps, for as long as they live.
+    pub fn of(ops: &OpList) -> Outline {
+        let stretches = ops.straight().map_or(&[][..], Stretches::get);
+        Outline {
+            first: stretches.first().map(NonNull::from),
+            count: stretches.len() as u32,
+            port: match &*ops.ops {
+                [Op::Output(port)] => *port,
+                _ => NO_PORT,
+            },
+        }
+    }
+
+    /// The stretches.
+    #[inline(always)]
+    pub fn straight(&self) -> Option<Stretches> {
+        let all = NonNull::slice_from_raw_parts(self.first?, self.count as usize);
+        Some(Stretches(all))
+    }
+
+    /// The port.
+    #[inline(always)]
+    pub fn only_output(&self) -> Option<PortNo> {
+        (self.port != NO_PORT).then_some(self.port)
+    }
+}
+
+// SAFETY: as for `Stretches`, of which this is another form.
+unsafe impl Send for Outline {}
+// SAFETY: as above.
+unsafe impl Sync for Outline {}

@@ -138,6 +138,20 @@ fn tables(switch: &Switch, arguments: &[String]) -> Answer {
             );
             let _ = writeln!(text, "    {}", lookup.why);
         }
+        let fused = bridge.pipeline.borrow().fused_report();
+        if fused.rules + fused.left_out > 0 {
+            let _ = writeln!(
+                text,
+                "{}: behind {} rules stages are made one, in {} ways (of {} at most, {} bytes), which {} packets have taken; {} rules left out for want of room or time",
+                bridge.name,
+                fused.rules,
+                fused.ways,
+                fused.ways_max,
+                fused.bytes,
+                fused.packets,
+                fused.left_out
+            );
+        }
     }
     Ok(text)
 }

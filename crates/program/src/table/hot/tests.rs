@@ -225,3 +225,45 @@ proptest! {
         }
     }
 }
+
+/// Trees look at words that no rule looks at any more, until they are made anew.
+#[test]
+fn trees_read_what_rules_that_have_gone_looked_at() {
+    let program = Arc::new(Program::new());
+    let bridge = Bridge::new(Arc::clone(&program));
+    let mut writer = BridgeWriter::new(Arc::clone(&bridge));
+    let mut insert = |matching: Match, priority| {
+        let spec = RuleSpec {
+            matching,
+            priority,
+            ops: Arc::new(OpList::new(vec![Op::Output(2)])),
+            counter: program.counters.allocate().unwrap(),
+            cookie: 0,
+        };
+        writer.insert(0, spec)
+    };
+    for number in 0..600_u32 {
+        let mut matching = Match::any();
+        let length = 20 + number % 12;
+        let mask = (u32::MAX << (32 - length)).to_be_bytes();
+        let address = number.wrapping_mul(0x9e37_79b9).to_be_bytes();
+        matching.set_bytes(at::IPV4_DST, &address, &mask);
+        insert(matching, length);
+    }
+    let mut matching = Match::any();
+    matching.set_exact(Field::Reg0, 1);
+    let deep = insert(matching, 1);
+    let mut reader = program.domain.reader().unwrap();
+    writer.commit();
+    program.domain.publish();
+    writer.shape_now();
+    assert_eq!(writer.describe(0).template, crate::table::Template::Trees);
+    writer.remove(0, deep);
+    program.domain.publish();
+    assert_eq!(writer.housekeep(usize::MAX), 1);
+    program.domain.publish();
+    assert_eq!(bridge.reads(0, &reader.begin()), Reads::Deep);
+    writer.shape_now();
+    program.domain.publish();
+    assert_eq!(bridge.reads(0, &reader.begin()), Reads::Hot);
+}

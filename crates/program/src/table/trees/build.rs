@@ -490,11 +490,11 @@ struct Edits {
 impl Edits {
     /// The marks of a rule's place, and what stands there for what it does.
     fn of(&mut self, rule: &Rule) -> (usize, u32) {
-        if let Some(port) = rule.only_output {
+        if let Some(port) = rule.only_output() {
             return (0, port);
         }
         let sends = |straight: &Stretches| straight.only_send().is_some();
-        let Some(straight) = rule.straight.filter(sends) else {
+        let Some(straight) = rule.straight().filter(sends) else {
             return (ASK, 0);
         };
         let place = *(self.places)

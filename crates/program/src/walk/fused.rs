@@ -1,0 +1,129 @@
+//! Stages of a pipeline made one with the rule that leads to them: partial evaluation.
+//!
+//! Where a rule leads to, its packets are partly known: what it matched exactly and what it wrote. Often that leaves one rule of the next table, or a few that
+//! one comparison tells apart, and so on through many tables. What those rules do together is worked out when rules have stopped changing ([`compile`]) and hangs at the
+//! first of them as a list of ways ([`Fused`]): a packet takes the first way whose bits it has, and its lane does at once what the way's rules would have done one after the
+//! other, up to the next lookup that must be made or to the end.
+//!
+//! *Rules change.* A way holds in the epochs in which the tables that it passes have the rules that it was made from ([`crate::table`]'s `dependence`); in others, packets
+//! are looked up table by table, as they are without it. So nothing needs to be done when a rule comes or goes, and rules of other tables touch nothing.
+//!
+//! *Counting.* A way has a counter of its own, which stands for those of all its rules and tables ([`crate::counters`], "shares").
+
+pub(crate) mod compile;
+
+use super::Burst;
+use super::lanes::Here;
+use super::straight::Stretch;
+use crate::Program;
+use crate::counters::{CounterId, Counters, prefetch};
+use crate::epoch::Epoch;
+use crate::table::dependence::TableSet;
+use crate::tuple::{MaskedWord, Words};
+use packet::edit::Rewrite;
+use std::sync::Weak;
+
+/// What hangs at a rule.
+pub(crate) struct Fused {
+    from: Epoch,
+    /// The tables whose rules it was made from.
+    tables: TableSet,
+    /// Whether some way ends at a port, which only packets that have nothing to come back to may.
+    pub(super) sends: bool,
+    /// Whether packets may have too low a TTL for it.
+    pub(super) may_expire: bool,
+    /// In order; the last one takes every packet.
+    pub(super) ways: Box<[Way]>,
+    program: Weak<Program>,
+}
+
+/// What packets with certain bits do.
+#[repr(C)] // what is read of every way comes first
+pub(super) struct Way {
+    /// Bits that a packet has that takes it.
+    pub words: Box<[MaskedWord]>,
+    pub counter: CounterId,
+    /// Lookups that its packets are spared, and the one that they are to make.
+    pub hops: u32,
+    /// Edits after those of the stretch.
+    pub rewrites: Box<[Rewrite]>,
+    /// Where they are to come back to from that lookup, the place that is reached last first.
+    pub backs: Box<[Here]>,
+    /// What it writes, its rule's own edits, and how it ends.
+    pub stretch: Stretch,
+}
+
+impl Way {
+    /// Whether a packet takes it that has taken none before it.
+    #[inline(always)]
+    pub fn takes(&self, packet: &impl Words) -> bool {
+        let differ = self.words.iter().fold(0, |differ, word| {
+            differ | packet.word(word.word) & word.mask ^ word.value
+        });
+        differ == 0
+    }
+
+    fn bytes(&self) -> usize {
+        size_of_val(&*self.words) + size_of_val(&*self.rewrites) + size_of_val(&*self.backs)
+    }
+}
+
+impl Fused {
+    /// Whether a burst's packets may go by it.
+    #[inline(always)]
+    pub(super) fn holds(&self, burst: &Burst<'_, '_>) -> bool {
+        let now = burst.guard.epoch();
+        self.from <= now && (burst.bridge.dependence).unchanged(&self.tables, self.from, now)
+    }
+
+    /// Whether it holds in an epoch, as far as changes have been prepared.
+    pub(crate) fn is_made_from(
+        &self,
+        dependence: &crate::table::dependence::Dependence,
+        now: Epoch,
+    ) -> bool {
+        dependence.unchanged(&self.tables, self.from, now.max(self.from))
+    }
+
+    /// The way that a packet takes.
+    #[inline(always)]
+    pub(super) fn way(&self, packet: &impl Words) -> Option<&Way> {
+        self.ways.iter().find(|way| way.takes(packet))
+    }
+
+    /// Asks for its ways.
+    #[inline(always)]
+    pub(super) fn prefetch(&self) {
+        let first = self.ways.as_ptr().cast::<u8>();
+        prefetch(first);
+        prefetch(first.wrapping_add(64));
+    }
+
+    /// Number of its ways.
+    pub(crate) fn len(&self) -> usize {
+        self.ways.len()
+    }
+
+    /// Packets that have taken them.
+    pub(crate) fn packets(&self, counters: &Counters) -> u64 {
+        let packets = |way: &Way| counters.read(way.counter).packets;
+        self.ways.iter().map(packets).sum()
+    }
+
+    /// Its memory.
+    pub(crate) fn bytes(&self) -> usize {
+        let ways = self.ways.iter().map(Way::bytes).sum::<usize>();
+        size_of::<Fused>() + size_of_val(&*self.ways) + ways
+    }
+}
+
+impl Drop for Fused {
+    fn drop(&mut self) {
+        // What the ways have counted goes over to the rules. No worker counts any more, since what hangs at a rule is retired before it is dropped.
+        if let Some(program) = self.program.upgrade() {
+            for way in &self.ways {
+                program.counters.settle(way.counter);
+            }
+        }
+    }
+}
