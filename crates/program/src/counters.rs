@@ -468,4 +468,50 @@ mod tests {
         assert_eq!(counters.read(first).packets, 7);
         assert_eq!(counters.in_use(), 3 * CHUNK + 1);
     }
+
+    #[test]
+    fn shares_are_read_reset_and_settled() {
+        let counters = Counters::default();
+        counters.add_worker(0);
+        counters.add_worker(1);
+        let [rule, table, way, other] = [(); 4].map(|()| counters.allocate().unwrap());
+        let sum = |packets, bytes, used_ms| Totals {
+            packets,
+            bytes,
+            used_ms,
+        };
+        counters.share(way, &[(rule, Share::Rule), (table, Share::Match)]);
+        // A rule that a way passes twice counts twice.
+        counters.share(
+            other,
+            &[
+                (rule, Share::Rule),
+                (rule, Share::Rule),
+                (table, Share::Lookup),
+            ],
+        );
+        counters.add(0, rule, 1, 60, 3);
+        counters.add(0, way, 2, 120, 5);
+        counters.add(1, way, 1, 60, 4);
+        counters.add(1, other, 10, 1000, 9);
+        assert_eq!(counters.read(rule), sum(24, 2240, 9));
+        assert_eq!(counters.read(table), sum(13, 3, 0));
+        counters.reset(rule);
+        assert_eq!(counters.read(rule), Totals::default());
+        assert_eq!(counters.read(table), sum(13, 3, 0));
+        counters.add(0, way, 1, 70, 12);
+        assert_eq!(counters.read(rule), sum(1, 70, 12));
+        counters.settle(way);
+        assert_eq!(counters.read(rule), sum(1, 70, 12));
+        assert_eq!(counters.read(table), sum(14, 4, 0));
+        // Whoever gets a counter that was given back gets nothing of what it had shares in.
+        counters.free(rule);
+        assert_eq!(counters.allocate(), Some(rule));
+        assert_eq!(counters.read(rule), Totals::default());
+        counters.add(0, other, 5, 300, 20);
+        counters.settle(other);
+        assert_eq!(counters.read(rule), Totals::default());
+        assert_eq!(counters.read(table), sum(19, 4, 0));
+        assert_eq!(counters.in_use(), 2);
+    }
 }

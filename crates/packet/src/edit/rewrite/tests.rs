@@ -118,7 +118,11 @@ proptest! {
         }
         prop_assert_eq!(rewrite.expires(&words), expired);
         if !expired {
+            let before = words;
             rewrite.run(&mut other, extent, &mut words);
+            for ((before, after), touched) in before.iter().zip(&words).zip(rewrite.touches()) {
+                prop_assert_eq!((before ^ after) & !touched, 0, "changed, and not said so");
+            }
             prop_assert_eq!(other.to_vec(), frame.to_vec());
             prop_assert_eq!(&words[..], &key.words[..HOT_WORDS]);
         }
