@@ -38,6 +38,8 @@ pub struct Trace {
     pub lookups: f64,
     /// Cache lines that its lookups read.
     pub lines: f64,
+    /// Rules behind which stages are made one: a worker makes fewer lookups than are told here.
+    pub fused: usize,
     /// What was looked up, by table, in the order of the packets.
     #[serde(skip)]
     pub(crate) keys: BTreeMap<u8, Vec<FlowKey>>,
@@ -291,6 +293,7 @@ impl Walker {
             paths,
             tables,
             out_ports: self.out_ports,
+            fused: rules.pipeline.fused_report().rules,
             keys: self.keys,
         }
     }

@@ -46,7 +46,7 @@ pub struct Totals {
 }
 
 /// What a counter gets of another one.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Share {
     /// Packets, bytes, and when: a rule.
     Rule,
@@ -96,21 +96,37 @@ impl Totals {
     }
 }
 
-/// One counter's share of another.
-#[derive(Clone, Copy)]
+/// One counter's shares of another.
+#[derive(Clone, Copy, Default)]
 struct Link {
-    of: CounterId,
-    share: Share,
+    times: u64,
     /// What the other held when this one was last reset.
     before: Totals,
 }
 
-/// Who has shares, and what they have got of counters that were given up.
+impl Link {
+    /// What it is worth when the other one holds so much.
+    fn of(self, share: Share, totals: Totals) -> Totals {
+        let Totals {
+            packets,
+            bytes,
+            used_ms,
+        } = share.of(totals.since(self.before));
+        Totals {
+            packets: packets.wrapping_mul(self.times),
+            bytes: bytes.wrapping_mul(self.times),
+            used_ms,
+        }
+    }
+}
+
+/// Who has shares, and what they have got of counters that were given up. Of one rule there may be thousands.
 #[derive(Default)]
 struct Shares {
-    links: HashMap<u32, Vec<Link>>,
+    /// By counter, what it has shares of.
+    links: HashMap<u32, HashMap<(CounterId, Share), Link>>,
     /// By counter, those that have shares of it.
-    holders: HashMap<u32, Vec<u32>>,
+    holders: HashMap<u32, Vec<(CounterId, Share)>>,
     settled: HashMap<u32, Totals>,
 }
 
@@ -202,38 +218,29 @@ impl Counters {
             return;
         };
         for (holder, share) in holders {
-            shares.links.entry(holder.0).or_default().push(Link {
-                of,
-                share: *share,
-                before: Totals::default(),
-            });
+            let links = shares.links.entry(holder.0).or_default();
+            links.entry((of, *share)).or_default().times += 1;
         }
-        let holders = holders.iter().map(|(holder, _)| holder.0);
-        shares.holders.insert(of.0, holders.collect());
+        shares.holders.insert(of.0, holders.to_vec());
     }
 
     /// Gives a counter back that others may have shares of: they get what it holds. The caller sees to it that no worker can still count on it.
     pub(crate) fn settle(&self, of: CounterId) {
         let totals = self.read_own(of);
         if let Some(mut shares) = self.shares() {
-            for holder in shares.holders.remove(&of.0).unwrap_or_default() {
-                let Some(links) = shares.links.get_mut(&holder) else {
+            for (holder, share) in shares.holders.remove(&of.0).unwrap_or_default() {
+                let Some(links) = shares.links.get_mut(&holder.0) else {
                     continue;
                 };
-                let mut got = Totals::default();
-                links.retain(|link| {
-                    if link.of == of {
-                        got = got.and(link.share.of(totals.since(link.before)));
-                    }
-                    link.of != of
-                });
+                // None for the second of two alike, and where the holder is another one by now.
+                let Some(link) = links.remove(&(of, share)) else {
+                    continue;
+                };
                 if links.is_empty() {
-                    shares.links.remove(&holder);
+                    shares.links.remove(&holder.0);
                 }
-                if got != Totals::default() {
-                    let settled = shares.settled.entry(holder).or_default();
-                    *settled = settled.and(got);
-                }
+                let settled = shares.settled.entry(holder.0).or_default();
+                *settled = settled.and(link.of(share, totals));
             }
         }
         self.free(of);
@@ -293,8 +300,8 @@ impl Counters {
         let workers = self.allocation().workers;
         if let Some(mut shares) = self.shares() {
             shares.settled.remove(&id.0);
-            for link in shares.links.get_mut(&id.0).into_iter().flatten() {
-                link.before = self.read_own(link.of);
+            for ((of, _), link) in shares.links.get_mut(&id.0).into_iter().flatten() {
+                link.before = self.read_own(*of);
             }
         }
         self.reset_of(workers, id);
@@ -318,8 +325,8 @@ impl Counters {
         };
         let settled = shares.settled.get(&id.0).copied().unwrap_or_default();
         let links = shares.links.get(&id.0).into_iter().flatten();
-        links.fold(own.and(settled), |sum, link| {
-            sum.and(link.share.of(self.read_own(link.of).since(link.before)))
+        links.fold(own.and(settled), |sum, ((of, share), link)| {
+            sum.and(link.of(*share, self.read_own(*of)))
         })
     }
 

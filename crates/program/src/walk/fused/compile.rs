@@ -33,7 +33,7 @@ const SCAN_MAX: usize = 1024;
 const TELLING_BITS: u32 = 16;
 
 /// Most ways of a bridge.
-pub(crate) const ALL_WAYS_MAX: usize = 16_384;
+pub(crate) const ALL_WAYS_MAX: usize = 8192;
 /// Most comparisons of a rule with what is known, in one making.
 const WORK_MAX: u64 = 30_000_000;
 
