@@ -2,7 +2,7 @@
 //! `pipeline/tests/cached.rs`.
 
 use packet::build::Builder;
-use packet::{Field, Frame, HeapFrame, Match};
+use packet::{Field, HeapFrame, Match};
 use program::Program;
 use program::counters::{CounterId, Totals};
 use program::epoch::Reader;
