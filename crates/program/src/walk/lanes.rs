@@ -10,7 +10,8 @@
 //! Where a packet meets another kind of rule or table, or an edit cannot be done, it leaves its lane and gets a whole walk, which holds what the general way wants to
 //! find there.
 
-use super::fused::{Fused, Way as FusedWay};
+mod fly;
+
 use super::straight::{End, LANE_WORDS, Stretch, Stretches, Write};
 use super::{Burst, Engine, Next, Position, Steps, Walk};
 use crate::action_set;
@@ -433,124 +434,6 @@ impl<F: Frame> Engine<F> {
             table,
         };
         self.pass(burst, way, host, here, back, set);
-    }
-
-    /// What has been made of a rule and those behind it, if these packets may go by it.
-    #[inline(always)]
-    fn fused<'r, H: Host<F>>(
-        &self,
-        burst: &Burst<'_, '_>,
-        rule: &'r Rule,
-        back: u16,
-        set: impl Members,
-    ) -> Option<&'r Fused> {
-        if H::WATCHES {
-            return None;
-        }
-        let fused = rule.fused()?;
-        if !fused.holds(burst) || fused.sends && back != NOWHERE {
-            return None;
-        }
-        let mut expired = false;
-        if fused.may_expire {
-            let rewrite = &rule.straight()?.get().first()?.rewrite;
-            let lanes = &self.lanes.lanes;
-            set.each(|lane| expired |= rewrite.expires(lanes[lane].hot_words()));
-        }
-        (!expired).then_some(fused)
-    }
-
-    /// Lanes do what a rule that they have met and those behind it do.
-    #[inline(always)]
-    fn fly<H: Host<F>>(
-        &mut self,
-        burst: &Burst<'_, '_>,
-        way: Way,
-        host: &mut H,
-        fused: &Fused,
-        waited: Waiting,
-        set: impl Members,
-    ) {
-        let mut rest = set.whole();
-        if let Some(one) = rest.only() {
-            if let Some(own) = fused.way(&self.lanes.lanes[one.place()]) {
-                self.carry(burst, way, host, own, waited, one);
-            }
-            return;
-        }
-        for own in &fused.ways {
-            let lanes = &self.lanes.lanes;
-            let taken = match &*own.words {
-                [] => rest,
-                _ => rest.those(|lane| own.takes(&lanes[lane])),
-            };
-            if !taken.is_empty() {
-                rest = rest.minus(taken);
-                self.carry(burst, way, host, own, waited, taken);
-            }
-            if rest.is_empty() {
-                return;
-            }
-        }
-    }
-
-    /// Lanes take a way to its end.
-    #[inline(always)]
-    fn carry<H: Host<F>>(
-        &mut self,
-        burst: &Burst<'_, '_>,
-        way: Way,
-        host: &mut H,
-        own: &FusedWay,
-        waited: Waiting,
-        set: impl Members,
-    ) {
-        let lanes = &mut self.lanes;
-        let mut bytes = 0;
-        set.each(|at| {
-            let lane = &mut lanes.lanes[at];
-            bytes += u64::from(lane.len);
-            lane.hops += own.hops;
-        });
-        let counters = burst.counters;
-        counters.add(own.counter, set.len() as u64, bytes, burst.now_ms);
-        lanes.edit(&own.stretch, set);
-        for rewrite in &own.rewrites {
-            lanes.rewrite(rewrite, set);
-        }
-        match own.stretch.end {
-            End::Output(port) => lanes.send(port, set),
-            End::Table { table, resubmit } => {
-                let backs = own.backs.iter();
-                let back = backs.fold(waited.back, |up, here| lanes.note(*here, up));
-                lanes.wait(Waiting {
-                    table,
-                    resubmit,
-                    back,
-                    set: set.whole(),
-                });
-            }
-            End::Nothing => self.come_back(burst, way, host, waited.back, set),
-        }
-    }
-
-    /// Lanes go on where they are to come back to.
-    #[inline(never)]
-    fn come_back<H: Host<F>>(
-        &mut self,
-        burst: &Burst<'_, '_>,
-        way: Way,
-        host: &mut H,
-        back: u16,
-        set: impl Members,
-    ) {
-        match self.lanes.backs.get(usize::from(back)) {
-            Some(after) => {
-                let (here, up) = (after.here, after.up);
-                self.pass(burst, way, host, here, up, set);
-            }
-            None => self.lose(host, set.whole()),
-        }
     }
 
     /// Carries out a rule that one lane has met, if it is one of the common kind: a single stretch, which ends at a later table or a port. False, with nothing done, where it is not. In
