@@ -1,32 +1,40 @@
 #!/usr/bin/python3
 """Processor time of shaping: 1 Gbit/s of 1514-byte frames in 200 queues under 500 rules, through Sluice and through the kernel's bridge with HTB, in turns in one run.
 
-    bench/slicing_cpu.py [--rounds 3] [--seconds 6] [--rate MBIT] [--queues N] [--peer NAME]... [--daemon COMMAND] [--json FILE]
+    bench/slicing_cpu.py [--rounds 3] [--seconds 6] [--rate MBIT] [--queues N] [--bound US] [--idle-time] [--peer NAME]... [--daemon COMMAND] [--json FILE]
 
-    wire      both hosts on one veth pair: what the frames cost without a switch
-    htb       HTB with 200 classes, one filter that takes the class from the destination port by a line of BPF
-    htb-u32   the same with 500 filters of u32, in a hash table by the destination port
-    sluice    kernel interfaces, linux-htb with 200 queues, 500 OpenFlow rules
+    wire          both hosts on one veth pair: what the frames cost without a switch
+    htb           the kernel's bridge and HTB with 200 classes, one filter that takes the class from the destination port by a line of BPF
+    htb-u32       the same with 500 filters of u32, in a hash table by the destination port
+    sluice        kernel interfaces, linux-htb with 200 queues, 500 OpenFlow rules
+    sluice-vhost  (only where asked for) the same by vhost-user ports: testpmd takes the hosts' frames to its devices and back
 
-Every queue is offered 5% more than its rate. The sender (which sleeps, and does not spin) and the receiver are on core 0, who switches on core 1. For everybody the same is counted: the
-time that both cores were busy by /proc/stat, interrupts and the kernel's part included; "switch" is that without what sender and receiver used themselves, and "more than the wire" what it
-is above the same without a switch. The kernel's clock for this is its tick of 4 ms, and work of interrupts is put down to whom it met, so nothing else may run: where the sum of both
-cores is near 2, something did.
+Every queue is offered 5% more than its rate. The sender (which sleeps, and does not spin) and the receiver are on core 0, who switches on core 1 (the kernel's bridge by receive packet
+steering). For everybody the same is counted: the time that both cores were not free, system calls, interrupts and changes of task included, and "more than the wire" is what that is above the
+same without a switch. A task of the lowest priority on each core looks at the clock all the time and adds up when it could not run. The kernel's own count of busy time would not do: it looks every 4 ms, and
+not at all at a core that is idle but for interrupts, in which HTB works. --idle-time takes the kernel's count of idle time instead, which is exact, but everybody's.
+
+Threads' own times are the kernel's to the nanosecond, with what interrupts did meanwhile. By vhost-user ports the daemon's own time is all there is to compare: testpmd polls.
+
+What runs beside counts too, unless all of this goes before it (chrt -f 1 bench/slicing_cpu.py ...; DPDK's library does not start under that, so not for sluice-vhost).
 
 Needs root, gcc, iproute2, ethtool and two cores with nothing else to do.
 """
+import contextlib
+import json
 import os
 import sys
 import time
 
 from contender import Results, machine, parser, run, stderr, switchd, table
 from slicing_peers import BASE, Linux, Sluice, alone, compiled, harness, peer, queue, result, stream
+from testpmd import Testpmd
 
 HUGE_PAGES = 300
 FRAME = 1514
 RULES = 500
 PEERS = ["wire", "htb", "htb-u32", "sluice"]
-TICK = os.sysconf("SC_CLK_TCK")
+DAEMONS = ["sluice", "sluice-vhost"]
 
 
 class Wire:
@@ -77,44 +85,88 @@ class FewRules(Sluice):
         self.ofctl("add-flows", "br0", "-", stdin="\n".join(lines) + "\n", seconds=60)
 
 
+class ByVhost(FewRules):
+    """The same by vhost-user ports: testpmd, whose devices they are, passes the hosts' frames on."""
+
+    def __init__(self, lab, number, command):
+        super().__init__(lab, number, command, ["other_config:dpdk-init=true", "other_config:dpdk-socket-mem=256", f'other_config:dpdk-extra="--file-prefix=cpu{number} --no-pci"'])
+        self.egress, self.paths, self.devices, self.tester = "v2", [], [], None
+
+    def attach(self, host, side, address, *_settings):
+        self.pair(host, host.port, "eth0", ip=f"{address}/24")
+        self.paths.append(self.vhost(f"v{side}", side))
+        self.devices.append(f"net_af_packet{side},iface={host.port},qdisc_bypass=1")
+        if side == 2:
+            # testpmd polls: whatever else wants its core goes before it.
+            policy = "-o" if os.sched_getscheduler(0) == os.SCHED_FIFO else "-i"
+            self.tester = Testpmd(self.lab, self.paths, f"peer{self.number}", ["--nb-cores=1", "--portlist=0,2,1,3"], self.devices, cores=("--lcores", "0@0,1@0"),
+                                  before=self.namespace.command(["chrt", policy, "0"]))
+            self.tester.wait_ready()
+            self.tester.forward("io")
+
+    def close(self):
+        if self.tester:
+            self.tester.stop()
+            self.tester.quit()
+        super().close()
+
+
 def by_name(lab, number, name, command):
     """Who switches."""
-    made = {"wire": Wire, "htb": lambda: Linux(lab, number), "htb-u32": lambda: HashedHtb(lab, number), "sluice": lambda: FewRules(lab, number, command)}
+    made = {"wire": Wire, "htb": lambda: Linux(lab, number), "htb-u32": lambda: HashedHtb(lab, number), "sluice": lambda: FewRules(lab, number, command),
+            "sluice-vhost": lambda: ByVhost(lab, number, command)}
     return made[name]()
 
 
-def busy():
-    """Seconds that processors were busy, by the kernel's tick, each of them; what the hypervisor took is not theirs."""
+def used(process):
+    """Seconds that a process's threads have used, to the nanosecond; what interrupts did meanwhile is theirs."""
+    total = 0
+    for thread in os.listdir(f"/proc/{process.pid}/task"):
+        with contextlib.suppress(OSError), open(f"/proc/{process.pid}/task/{thread}/schedstat", encoding="ascii") as file:
+            total += int(file.read().split()[0])
+    return total / 1e9
+
+
+def idle():
+    """Seconds that each core has been idle, by the kernel, which notes when idleness begins and ends."""
     with open("/proc/stat", encoding="ascii") as file:
         lines = [line.split() for line in file if line.startswith("cpu") and line[3].isdigit()]
-    return [sum(int(words[at]) for at in (1, 2, 3, 6, 7)) / TICK for words in lines]
+    return [(int(words[4]) + int(words[5])) / os.sysconf("SC_CLK_TCK") for words in lines]
 
 
-def used(process):
-    """Seconds that a process has used."""
-    with open(f"/proc/{process.pid}/stat", encoding="ascii", errors="replace") as file:
-        return sum(map(int, file.read().rsplit(")", 1)[1].split()[11:13])) / TICK
+def turns(switch):
+    """What the daemon's worker counts of its own: frames, batches of them, sleeps, naps."""
+    figures = json.loads(switch.appctl("sluice/stats"))
+    return {name: sum(worker[name] for worker in figures["workers"]) for name in ("packets", "batches", "sleeps", "naps")}
 
 
 def measure(lab, name, options, results):
     """One contender once."""
     each = options.rate * 1_000_000 / options.queues
+    daemon, polled = name in DAEMONS, name == "sluice-vhost"
     with peer(lab, name, options, options.queues, by_name) as (switch, hosts):
-        switch.shape(options.rate * 1_000_000, [queue(each, limit=20) for _ in range(options.queues)])
+        switch.shape(options.rate * 1_000_000, [queue(each, limit=20, **({"bound_us": options.bound} if options.bound else {})) for _ in range(options.queues)])
         receiver = hosts.receive(options.queues, options.seconds + 1, 0.5)
         sender = hosts.send(options.seconds + 2, stream(1.05 * options.rate * 1e6 / (FRAME * 8), FRAME, classes=options.queues, process="calm"))
         time.sleep(1)
-        processes = [sender, receiver, *([switch.process] if name == "sluice" else [])]
-        begin, busy_before, used_before = time.monotonic(), busy(), [used(process) for process in processes]
+        processes = {"sender": sender, "receiver": receiver} | ({"the daemon's threads": switch.process} if daemon else {})
+        spare = [] if polled or options.idle_time else [hosts.start(hosts.source, "idle", core, options.seconds) for core in (0, 1)]
+        counts = turns(switch) if daemon else {}
+        begin, idle_before, before = time.monotonic(), idle(), {who: used(process) for who, process in processes.items()}
         time.sleep(options.seconds)
-        busy_after, used_after, seconds = busy(), [used(process) for process in processes], time.monotonic() - begin
+        after, seconds = {who: used(process) for who, process in processes.items()}, time.monotonic() - begin
+        cores = [1 - (now - then) / seconds for then, now in zip(idle_before, idle())]
+        counts = {what: (count - counts[what]) / seconds for what, count in turns(switch).items()} if daemon else {}
+        if spare:
+            cores = [figure["lost"] / figure["seconds"] for figure in map(result, spare)]
         sent, got = result(sender), result(receiver)
-    cores = [(after - before) / seconds for before, after in zip(busy_before, busy_after)]
-    own = [(after - before) / seconds for before, after in zip(used_before, used_after)]
-    hosts_own, daemon_own = sum(own[:2]), sum(own[2:])
-    figures = {"delivered, Mbit/s": sum(octets for _, octets, *_ in got["classes"]) * 8 / got["seconds"] / 1e6, "core 0 busy": cores[0], "core 1 busy": cores[1],
-               "sender and receiver": hosts_own, "the daemon's own": daemon_own, "switch": sum(cores) - hosts_own}
-    stderr(f"{name}: " + ", ".join(f"{what} {value:.3f}" for what, value in figures.items()) + f"; not sent {sent['skipped']}, lost by the receiver {got['lost']}")
+    figures = {"delivered, Mbit/s": sum(octets for _, octets, *_ in got["classes"]) * 8 / got["seconds"] / 1e6}
+    if not polled:
+        figures |= {f"core {core}": busy for core, busy in enumerate(cores)} | {"both cores": sum(cores)}
+    figures |= {who: (after[who] - before[who]) / seconds for who in processes}
+    figures |= {"delay, p50, us": got["p50"], "delay, p99, us": got["p99"]}
+    counted = "".join(f", {what}/s {count:.0f}" for what, count in counts.items())
+    stderr(f"{name}: " + ", ".join(f"{what} {value:.3f}" for what, value in figures.items()) + f"; not sent {sent['skipped']}, lost by the receiver {got['lost']}{counted}")
     for what, value in figures.items():
         results.add(what, name, value)
 
@@ -131,9 +183,10 @@ def work(options):
                 measure(lab, name, options, results)
         print(f"Seconds of processors in a second, {options.rate:g} Mbit/s of {FRAME}-byte frames in {options.queues} queues; {machine()}")
         table(["", *names], [[what, *[results.spread(what, name) for name in names]] for what in results.rows])
+        switched = [name for name in names if name not in ("wire", "sluice-vhost")]
         if "wire" in names:
-            wire = results.median("switch", "wire")
-            table(["more than the wire", *names], [["", *[f"{results.median('switch', name) - wire:.3f}" for name in names]]])
+            wire = results.median("both cores", "wire")
+            table(["more than the wire", *switched], [["", *[f"{results.median('both cores', name) - wire:.3f}" for name in switched]]])
         return 0
     return measured
 
@@ -141,9 +194,11 @@ def work(options):
 def main():
     options = parser(__doc__, daemons=False)
     options.add_argument("--daemon", help="called like ovs-vswitchd (default: target/release/sluiced)")
-    options.add_argument("--peer", action="append", choices=PEERS)
+    options.add_argument("--peer", action="append", choices=[*PEERS, "sluice-vhost"])
     options.add_argument("--rate", type=float, default=1000, help="of the port, in Mbit/s (default %(default)s)")
     options.add_argument("--queues", type=int, default=200)
+    options.add_argument("--idle-time", action="store_true", help="count by the kernel's idle time; needs a machine on which nothing else runs")
+    options.add_argument("--bound", type=int, help="of each queue, in microseconds (default: none)")
     options.set_defaults(seconds=6)
     options = options.parse_args()
     run(work(options), {"sluice": harness.switchd_command(options.daemon or switchd())}, HUGE_PAGES)

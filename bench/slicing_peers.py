@@ -114,8 +114,8 @@ def result(process, seconds=90):
 class Sluice(Contender):
     """Sluice with kernel interfaces."""
 
-    def __init__(self, lab, number, command):
-        super().__init__(lab, "sluice", command, dpdk=False, settings=["other_config:pmd-cpu-mask=0x2"])
+    def __init__(self, lab, number, command, settings=()):
+        super().__init__(lab, "sluice", command, dpdk=False, settings=["other_config:pmd-cpu-mask=0x2", *settings])
         self.number, self.egress = number, f"p{number}-2"
 
     def attach(self, host, side, address, *settings):

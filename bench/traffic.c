@@ -9,7 +9,8 @@
      traffic sink CORE PORT
      traffic tcp CORE ADDRESS PORT ALGORITHM[+p] WARM-UP SECONDS
      traffic probe CORE SECONDS
-     traffic preempted CORE THREAD SECONDS */
+     traffic preempted CORE THREAD SECONDS
+     traffic idle CORE SECONDS */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -539,10 +540,31 @@ static int do_preempted(char **word)
     return 0;
 }
 
+/* Runs whenever nobody else wants to, and tells for how long it could not: what the core spent on everybody and everything else, interrupts included, to the microsecond. */
+static int do_idle(char **word)
+{
+    enum { LEAST_GAP = 400 };
+    struct sched_param none = {0};
+    /* Below what is measured; where that goes before everybody else (SCHED_FIFO), still above what does not count. */
+    int first = sched_getscheduler(0) == SCHED_FIFO;
+    pin(word[0]);
+    setpriority(PRIO_PROCESS, 0, 0);
+    if (sched_setscheduler(0, first ? SCHED_OTHER : SCHED_IDLE, &none))
+        fail("sched_setscheduler");
+    uint64_t begin = now(), end = begin + (uint64_t)(atof(word[1]) * SECOND), last = begin, time, lost = 0, gaps = 0;
+    for (; (time = now()) < end; last = time)
+        if (time > last + LEAST_GAP) {
+            lost += time - last;
+            gaps++;
+        }
+    printf("{\"lost\":%.9f,\"gaps\":%lu,\"seconds\":%.9f}\n", lost * 1e-9, gaps, (last - begin) * 1e-9);
+    return 0;
+}
+
 int main(int count, char **word)
 {
     const struct { const char *name; int words; int (*run)(char **); } works[] = {
-        {"send", 6, do_send}, {"receive", 6, do_receive}, {"sink", 2, do_sink}, {"tcp", 6, do_tcp}, {"probe", 2, do_probe}, {"preempted", 3, do_preempted}};
+        {"send", 6, do_send}, {"receive", 6, do_receive}, {"sink", 2, do_sink}, {"tcp", 6, do_tcp}, {"probe", 2, do_probe}, {"preempted", 3, do_preempted}, {"idle", 2, do_idle}};
     for (unsigned i = 0; i < sizeof works / sizeof *works; i++)
         if (count >= works[i].words + 2 && !strcmp(word[1], works[i].name))
             return works[i].run(word + 2);

@@ -11,10 +11,10 @@ from harness import PATIENCE, Failure
 class Testpmd:
     """One testpmd process whose ports are virtio-user devices that listen on the given sockets."""
 
-    def __init__(self, lab, sockets, name="testpmd", options=(), devices=(), cores=("-l", "0,1")):
+    def __init__(self, lab, sockets, name="testpmd", options=(), devices=(), cores=("-l", "0,1"), before=()):
         self.lab, self.name, self.text = lab, name, ""
         # Its output is read while it runs, so it must not be held back in a buffer.
-        command = ["stdbuf", "-o0", "dpdk-testpmd", *cores, "--no-pci", "--in-memory", "--single-file-segments", "-m", "256", f"--file-prefix={name}{os.getpid()}"]
+        command = [*before, "stdbuf", "-o0", "dpdk-testpmd", *cores, "--no-pci", "--in-memory", "--single-file-segments", "-m", "256", f"--file-prefix={name}{os.getpid()}"]
         for number, path in enumerate(sockets):
             command += ["--vdev", f"net_virtio_user{number},path={path},queues=1,server=1"]
         for device in devices:
