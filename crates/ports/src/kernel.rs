@@ -498,35 +498,26 @@ impl KernelTx {
         self.parts.clear();
         self.messages.clear();
         self.headers.extend(frames.iter().map(vector::header));
-        let mut counts = Vec::new();
         let mut index = 0;
-        let headers = &self.headers;
-        let parts = &mut self.parts;
-        frames.retain(|frame| {
+        let (headers, parts, messages) = (&self.headers, &mut self.parts, &mut self.messages);
+        frames.retain_mut(|frame| {
             let header = &headers[index];
             index += 1;
-            match vector::push_parts(header, frame, parts) {
-                Some(count) => {
-                    counts.push(count);
-                    true
-                }
-                None => {
-                    outcome.failed += 1;
-                    false
-                }
-            }
+            let Some(count) = vector::push_parts(header, frame, parts) else {
+                outcome.failed += 1;
+                return false;
+            };
+            // SAFETY: all zeroes is a valid message header.
+            let mut message: mmsghdr = unsafe { std::mem::zeroed() };
+            message.msg_hdr.msg_iovlen = count;
+            messages.push(message);
+            true
         });
         // The addresses of `parts` are final only now.
         let mut first = self.parts.as_mut_ptr();
-        for count in counts {
-            // SAFETY: all zeroes is a valid message header; the parts of all frames lie one behind another.
-            unsafe {
-                let mut message: mmsghdr = std::mem::zeroed();
-                message.msg_hdr.msg_iov = first;
-                message.msg_hdr.msg_iovlen = count;
-                first = first.add(count);
-                self.messages.push(message);
-            }
+        for message in &mut self.messages {
+            message.msg_hdr.msg_iov = first;
+            first = first.wrapping_add(message.msg_hdr.msg_iovlen);
         }
     }
 

@@ -155,7 +155,7 @@ struct TapTx {
 unsafe impl Send for TapTx {}
 
 impl TapTx {
-    fn send_one(&mut self, frame: &Mbuf, outcome: &mut TxOutcome) {
+    fn send_one(&mut self, frame: &mut Mbuf, outcome: &mut TxOutcome) {
         let header = vector::header(frame);
         self.parts.clear();
         if vector::push_parts(&header, frame, &mut self.parts).is_none() {
@@ -192,7 +192,7 @@ impl TxQueue<Mbuf> for TapTx {
             if egress::scan(frames, KERNEL.longest).special {
                 egress::prepare(frames, &mut self.scratch, &KERNEL, &mut outcome);
             }
-            for frame in frames.iter() {
+            for frame in frames.iter_mut() {
                 self.send_one(frame, &mut outcome);
             }
         }

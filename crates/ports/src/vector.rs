@@ -137,12 +137,27 @@ pub(crate) fn header(frame: &Mbuf) -> [u8; vnet::LENGTH] {
 }
 
 /// Appends the parts of `frame`, header first, to `parts`; returns how many. None when there are too many for the kernel.
-/// They point into the header and the frame, which must stay until the kernel has read them.
+/// They point into the header and the frame, which must stay until the kernel has read them. In front of a frame in one piece the header is written into the frame's
+/// headroom, since one part costs the kernel less than two.
 pub(crate) fn push_parts(
     header: &[u8; vnet::LENGTH],
-    frame: &Mbuf,
+    frame: &mut Mbuf,
     parts: &mut Vec<iovec>,
 ) -> Option<usize> {
+    let raw = frame.raw_mut();
+    if raw.segments == 1 && usize::from(raw.data_off) >= vnet::LENGTH {
+        // SAFETY: the headroom is part of the buffer, which belongs to the frame alone, and there is enough of it.
+        let start = unsafe {
+            let start = raw.buffer.add(usize::from(raw.data_off) - vnet::LENGTH);
+            start.copy_from_nonoverlapping(header.as_ptr(), vnet::LENGTH);
+            start
+        };
+        parts.push(iovec {
+            iov_base: start.cast(),
+            iov_len: vnet::LENGTH + usize::from(raw.data_len),
+        });
+        return Some(1);
+    }
     let count = frame.segment_count() + 1;
     if count > MAX_PARTS {
         return None;
