@@ -441,6 +441,7 @@ pub(crate) struct WorkerCounters {
     pub idle_turns: Count,
     pub sleeps: Count,
     pub naps: Count,
+    pub naps_cut: Count,
     pub failures: Count,
 }
 
@@ -459,6 +460,7 @@ impl WorkerCounters {
             idle_turns: self.idle_turns.get(),
             sleeps: self.sleeps.get(),
             naps: self.naps.get(),
+            naps_cut: self.naps_cut.get(),
             failures: self.failures.get(),
         }
     }
@@ -489,8 +491,10 @@ pub struct WorkerStats {
     pub idle_turns: u64,
     /// Times that it slept.
     pub sleeps: u64,
-    /// How many of these were naps of a worker that held frames back and was woken by nobody.
+    /// How many of these were naps of a worker that held frames back.
     pub naps: u64,
+    /// Naps that ended early because a queue had something that had long been quiet.
+    pub naps_cut: u64,
     /// Times that it failed and was started again.
     pub failures: u64,
 }
@@ -511,6 +515,7 @@ impl WorkerStats {
             idle_turns: self.idle_turns.wrapping_sub(before.idle_turns),
             sleeps: self.sleeps.wrapping_sub(before.sleeps),
             naps: self.naps.wrapping_sub(before.naps),
+            naps_cut: self.naps_cut.wrapping_sub(before.naps_cut),
             failures: self.failures.wrapping_sub(before.failures),
         }
     }

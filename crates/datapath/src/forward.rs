@@ -100,6 +100,11 @@ impl<F: Frame> Egress<F> {
         }
     }
 
+    /// Frames that have left this worker so far, to devices or to shaped ports of others; what its own shaped ports hold has not.
+    pub fn gone(&self) -> u64 {
+        self.counters.tx_packets.get() + self.shaping.handed_over
+    }
+
     /// The worker's number.
     pub fn worker(&self) -> usize {
         self.worker

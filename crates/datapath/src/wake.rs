@@ -1,5 +1,6 @@
 //! Sleeping until a descriptor is ready, and being woken by another thread.
 
+use smallvec::SmallVec;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
@@ -34,6 +35,68 @@ impl Wake {
 }
 
 impl AsRawFd for Wake {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// Descriptors found readable at a time.
+const FOUND: usize = 8;
+
+/// A set of descriptors that is readable while one of them is (epoll(7)): to wait for many costs no more than for one.
+pub(crate) struct Watched(OwnedFd);
+
+impl Watched {
+    pub fn new() -> io::Result<Watched> {
+        // SAFETY: epoll_create1 takes no pointers.
+        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor is new and nobody else has it.
+        Ok(Watched(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Adds a descriptor under a name; false where the kernel does not watch it.
+    pub fn add(&self, fd: RawFd, name: usize) -> bool {
+        self.control(libc::EPOLL_CTL_ADD, fd, name)
+    }
+
+    /// Takes a descriptor out. One that has been closed has gone by itself.
+    pub fn remove(&self, fd: RawFd) {
+        self.control(libc::EPOLL_CTL_DEL, fd, 0);
+    }
+
+    fn control(&self, what: libc::c_int, fd: RawFd, name: usize) -> bool {
+        let mut event = libc::epoll_event {
+            events: libc::EPOLLIN as u32,
+            u64: name as u64,
+        };
+        // SAFETY: the event is valid; the kernel refuses a descriptor that is none.
+        unsafe { libc::epoll_ctl(self.0.as_raw_fd(), what, fd, &mut event) == 0 }
+    }
+
+    /// The names of some that are readable now.
+    pub fn found(&self) -> SmallVec<[usize; FOUND]> {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; FOUND];
+        // SAFETY: there is room for as many events as are asked for; a timeout of 0 does not wait.
+        let count = unsafe {
+            libc::epoll_wait(
+                self.0.as_raw_fd(),
+                events.as_mut_ptr(),
+                FOUND as libc::c_int,
+                0,
+            )
+        };
+        let count = usize::try_from(count).unwrap_or(0);
+        events[..count]
+            .iter()
+            .map(|event| event.u64 as usize)
+            .collect()
+    }
+}
+
+impl AsRawFd for Watched {
     fn as_raw_fd(&self) -> RawFd {
         self.0.as_raw_fd()
     }

@@ -13,7 +13,8 @@
 //! come sooner than that, and for half as long after each rest that was longer ([`Spin`]): traffic with short gaps is never slept through, and an idle switch sleeps.
 //! Where frames have come all the time, it polls on for as long as they have, [`spin::STEADY_SPIN`] at most: their sender was only stopped.
 //!
-//! Where it holds frames back for shaped ports, which then leave every few microseconds, it naps instead of polling for as long as these frames do not feel ([`nap`]).
+//! Where it holds frames back for shaped ports, which then leave every few microseconds, it naps instead of polling for as long as these frames do not feel ([`nap`]); queues that
+//! have been quiet cut naps short ([`watch`]).
 //!
 //! A queue whose descriptor is readable and yields nothing, time after time, is not waited on for a while (up to [`MUTE_LIMIT`]), so a peer that keeps signalling for nothing
 //! costs itself latency and nobody else anything. A queue that makes the worker fail is left alone likewise.
@@ -22,6 +23,7 @@ mod mailbox;
 mod nap;
 mod spin;
 mod turn;
+mod watch;
 
 pub(crate) use mailbox::{Command, Mailbox, PacketOut, Returned, Returns, Shared};
 
@@ -42,6 +44,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 pub(crate) use turn::Turn;
+use watch::{Habit, Watch};
 
 /// Until when, after its last frame, a worker that cannot wait only yields between polls.
 pub(crate) const YIELD: Duration = Duration::from_millis(1);
@@ -90,6 +93,8 @@ pub(crate) struct RxPort<F: Frame> {
     empty_looks: u32,
     /// Whether a look at it is costly, as it said when it came.
     costly: bool,
+    /// What its frames do where they meet shaped ports.
+    habit: Habit,
 }
 
 impl<F: Frame> RxPort<F> {
@@ -112,6 +117,7 @@ impl<F: Frame> RxPort<F> {
             left_until: 0,
             next_look: 0,
             empty_looks: 0,
+            habit: Habit::default(),
         }
     }
 
@@ -159,6 +165,7 @@ pub(crate) struct Worker<F: Frame> {
     /// The queue whose frames are being handled, and how many there are.
     in_hand: Option<(usize, usize)>,
     rest: Rest,
+    watch: Watch,
     fds: Vec<libc::pollfd>,
 }
 
@@ -239,6 +246,7 @@ impl<F: Frame> Worker<F> {
             outs_held: 0,
             in_hand: None,
             rest: Rest::new(pinned),
+            watch: Watch::new(),
             fds: Vec::new(),
         }
     }
@@ -329,6 +337,7 @@ impl<F: Frame> Worker<F> {
             outs_held,
             in_hand,
             rest,
+            watch,
             ..
         } = self;
         let guard = reader.begin();
@@ -339,6 +348,7 @@ impl<F: Frame> Worker<F> {
         while !mailbox.commands.is_empty()
             && let Some(command) = mailbox.commands.pop()
         {
+            watch.forget(rx);
             obey(command, rx, egress, cell, &shared.returns, stop);
             rest.all_seen = None;
             if stop.is_some() {
@@ -389,6 +399,9 @@ impl<F: Frame> Worker<F> {
             if port.left_until > now || port.next_look > now {
                 continue;
             }
+            if port.costly && watch.is_empty(&port.habit, now) {
+                continue;
+            }
             *in_hand = Some((index, 0));
             let count = port.queue.receive(frames);
             if count == 0 {
@@ -407,9 +420,13 @@ impl<F: Frame> Worker<F> {
             rest.costly = port.costly;
             if turn.egress.shaping.is_used() {
                 turn.egress.shaping.waited_ns = port.queue.waited_ns();
+                let gone = turn.egress.gone();
+                turn.burst(state, frames);
+                turn.egress.shaping.waited_ns = 0;
+                watch.came(port, turn.egress.gone() != gone, now);
+            } else {
+                turn.burst(state, frames);
             }
-            turn.burst(state, frames);
-            turn.egress.shaping.waited_ns = 0;
             port.counters.packets.add(count as u64);
             port.counters.batches.add(1);
             mailbox.counters.packets.add(count as u64);
@@ -448,8 +465,9 @@ impl<F: Frame> Worker<F> {
         if idle < self.rest.spin.now() {
             if let Some(nap) = self.nap() {
                 self.reader.offline();
-                wait(&mut [], nap);
+                let cut = self.watch.nap(&mut self.rx, nap, self.rest.turn_end);
                 self.mailbox.counters.naps.add(1);
+                self.mailbox.counters.naps_cut.add(u64::from(cut));
                 return self.rest.slept(&self.mailbox.counters);
             }
             if !self.rest.alone {
@@ -499,17 +517,20 @@ impl<F: Frame> Worker<F> {
             Some(0) => return None,
             Some(_) => {}
         }
-        let most = match self.egress.shapes_with_bounds() {
-            true => nap::MOST_BOUNDED,
-            false => nap::MOST,
-        };
         let shaping = &mut self.egress.shaping;
         let shortest = || shaping.take_shortest_ns();
-        self.rest.holding.next(now, frames, most, shortest)
+        let nap = self.rest.holding.next(now, frames, shortest)?;
+        let handed = self.egress.shaping.handed;
+        let most = self.watch.prepare(&mut self.rx, handed, now)?;
+        Some(match self.egress.shapes_with_bounds() {
+            true => nap.min(most).min(nap::MOST_BOUNDED),
+            false => nap.min(most),
+        })
     }
 
     /// Sleeps until a queue or control has something.
     fn sleep(&mut self, limit: Duration) {
+        self.watch.forget(&mut self.rx);
         let mailbox = &*self.mailbox;
         mailbox.sleeping.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);

@@ -241,33 +241,80 @@ fn the_time_before_a_frame_was_received_counts() {
     }
 }
 
-#[test]
-fn a_worker_that_holds_frames_back_naps_between_them() {
-    // A frame every 64 us leaves, and more come, so that the worker never finds nothing for long enough to sleep on its queues.
-    let (switch, from, to, out) = between(1, &shape(10_000_000));
-    let put = AtomicU64::new(0);
-    let stop = AtomicBool::new(false);
+/// Set when it goes, also when a test fails.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Puts a frame on a wire every 20 us while `during` runs; how many.
+fn fed(wire: &Wire, during: impl FnOnce()) -> u64 {
+    let (put, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
-                put.fetch_add(
-                    u64::from(from.try_put(frame(mac(9), mac(1), 0))),
-                    Ordering::Relaxed,
-                );
+                let done = wire.try_put(frame(mac(9), mac(1), 0));
+                put.fetch_add(u64::from(done), Ordering::Relaxed);
                 let begun = std::time::Instant::now();
                 while begun.elapsed() < std::time::Duration::from_micros(20) {
                     std::hint::spin_loop();
                 }
             }
         });
+        let _stop = Stop(&stop);
+        during();
+    });
+    put.into_inner()
+}
+
+#[test]
+fn a_worker_that_holds_frames_back_naps_between_them() {
+    // A frame every 64 us leaves, and more come, so that the worker never finds nothing for long enough to sleep on its queues.
+    let (switch, from, to, out) = between(1, &shape(10_000_000));
+    let put = fed(&from, || {
         wait_until("naps", || {
             switch.datapath.workers()[0].stats.naps > 100 && waiting(&switch, out) > 100
         });
-        stop.store(true, Ordering::Relaxed);
     });
     wait_until("sent and dropped make what came", || {
-        to.sent() + switch.dropped("shaped") == put.load(Ordering::Relaxed)
+        to.sent() + switch.dropped("shaped") == put
     });
+}
+
+#[test]
+fn a_queue_that_has_been_quiet_cuts_naps_short() {
+    let mut switch = Switch::new(1);
+    let bridge = switch.bridge("br0");
+    let wires: Vec<Arc<Wire>> = (0..4).map(|_| Wire::new(true)).collect();
+    for (number, wire) in (1..).zip(&wires) {
+        let settings = match number {
+            2 => shaped(&shape(10_000_000)),
+            _ => PortSettings::default(),
+        };
+        switch.port_with(bridge, number, wire, settings);
+    }
+    switch.rule(bridge, 0, 1, in_port(1), vec![Op::Output(2)]);
+    switch.rule(bridge, 0, 1, in_port(3), vec![Op::Output(4)]);
+    let stats = || switch.datapath.workers()[0].stats;
+    let mut quiet = 0;
+    let put = fed(&wires[0], || {
+        wait_until("naps", || stats().naps > 100);
+        let begun = std::time::Instant::now();
+        while stats().naps_cut < 10 {
+            assert!(begun.elapsed().as_secs() < 10, "{:?}", stats());
+            wires[2].put(frame(mac(8), mac(3), quiet));
+            quiet += 1;
+            wait_until("it arrives", || wires[3].sent() == quiet);
+            std::thread::sleep(std::time::Duration::from_millis(4));
+        }
+    });
+    wait_until("sent and dropped make what came", || {
+        wires[1].sent() + switch.dropped("shaped") == put
+    });
+    assert_eq!(numbers(&wires[3].take(), 3), (0..quiet).collect::<Vec<_>>());
 }
 
 #[test]

@@ -76,7 +76,10 @@ impl<F: Frame> Egress<F> {
             return;
         }
         if !way.mine {
-            return way.hand_over(now_ns, worker, cell);
+            let frames = way.staged.frames.len() as u64;
+            way.hand_over(now_ns, worker, cell);
+            self.shaping.handed_over += frames;
+            return;
         }
         let shaped = Arc::clone(&way.shaped);
         let Some(mut core) = shaped.core(cell) else {
@@ -102,6 +105,7 @@ impl<F: Frame> Egress<F> {
                 break;
             }
             arrivals.extend(std::iter::from_fn(|| ring.pop()).take(BURST));
+            self.shaping.handed += arrivals.len() as u64;
             let mut places = [0; BURST];
             let mut flows = [0; BURST];
             for (at, arrival) in arrivals.iter().enumerate() {

@@ -140,6 +140,9 @@ pub(crate) struct Shaping<F> {
     pub(super) burst_ns: u64,
     /// How long frames of this burst have waited in the queue by which they came.
     pub waited_ns: u64,
+    /// Frames that other workers have sent to shaped ports of this one, and what this one has sent to those of others.
+    pub handed: u64,
+    pub handed_over: u64,
     /// Whether any port has been shaped.
     used: bool,
     /// Frames just taken from a ring.
@@ -157,6 +160,8 @@ impl<F: Frame> Shaping<F> {
             staging: Vec::new(),
             burst_ns: 0,
             waited_ns: 0,
+            handed: 0,
+            handed_over: 0,
             used: false,
             arrivals: Vec::with_capacity(BURST),
             released: Vec::new(),

@@ -1,14 +1,16 @@
 //! How long a worker that holds frames back for shaped ports sleeps between looks instead of polling, learned from what comes and from how long frames wait.
 //!
 //! A worker with 1 Gbit/s to shape lets a frame go every 12 us, and would poll all the time. But where frames wait for milliseconds, some microseconds more or less are nothing
-//! to them: the worker sleeps that long, is woken by nobody, and then takes in and lets go what came and fell due meanwhile. A nap is a small part of what the frames that had to wait waited at
+//! to them: the worker sleeps that long and then takes in and lets go what came and fell due meanwhile. A nap is a small part of what the frames that had to wait waited at
 //! least, so a queue that is nearly empty is let go as exactly as before; and it is short enough for what comes meanwhile to be one burst, so a busy worker polls. What need not wait
-//! pays for it all the same, by up to a nap, and so do other ports of the worker: hence [`MOST`].
+//! pays for it all the same where it comes by a queue that does not cut naps short ([`super::watch`]): hence [`MOST`].
 
 use super::to_cycles;
 use std::time::Duration;
 
-/// The longest nap where no queue of the worker's ports has a bound. What comes meanwhile waits for the worker to wake, also frames for queues that are empty and for other ports.
+/// The longest nap where all that comes and does not cut it short has to wait anyway. Falling asleep and waking cost some 6 us here.
+pub(super) const MOST_PATIENT: Duration = Duration::from_micros(200);
+/// The longest one where some of it need not: that waits for the worker to wake.
 pub(super) const MOST: Duration = Duration::from_micros(50);
 /// The longest one where some queue has: well within the slack of what its frames are promised ([`qos::shaper::PortSpec::slack_ns`]).
 pub(super) const MOST_BOUNDED: Duration = Duration::from_micros(30);
@@ -46,13 +48,12 @@ impl Nap {
         (self.began, self.frames, self.now) = (now, frames, None);
     }
 
-    /// How long to sleep, `most` at most, for a worker that has received so many frames in all and holds some back; none where it is to poll. `shortest` is asked now and then: the
+    /// How long to sleep for a worker that has received so many frames in all and holds some back; none where it is to poll. `shortest` is asked now and then: the
     /// shortest wait, in nanoseconds, of the frames that shaped ports have let go since it was last asked; none where there were none.
     pub fn next(
         &mut self,
         now: u64,
         frames: u64,
-        most: Duration,
         shortest: impl FnOnce() -> Option<u64>,
     ) -> Option<Duration> {
         let passed = now.wrapping_sub(self.began);
@@ -62,11 +63,11 @@ impl Nap {
             let by_frames = window_ns.saturating_mul(FRAMES) / came;
             // Where nothing has left, what is held waits for longer than that.
             let by_waits = shortest().unwrap_or(window_ns) / PART;
-            let nap = Duration::from_nanos(by_frames.min(by_waits));
+            let nap = Duration::from_nanos(by_frames.min(by_waits)).min(MOST_PATIENT);
             self.now = (nap >= LEAST).then_some(nap);
             (self.began, self.frames) = (now, frames);
         }
-        self.now.map(|nap| nap.min(most))
+        self.now
     }
 }
 
@@ -77,19 +78,17 @@ mod tests {
     /// What is learned from one window of a millisecond (and a microsecond).
     fn learned(frames: u64, shortest: Option<u64>) -> Option<Duration> {
         let now = to_cycles(WINDOW + Duration::from_micros(1));
-        Nap::new(0).next(now, frames, MOST, || shortest)
+        Nap::new(0).next(now, frames, || shortest)
     }
 
     #[test]
     fn naps_are_a_part_of_the_shortest_wait() {
-        assert_eq!(learned(80, Some(40_000_000)), Some(MOST));
+        assert_eq!(learned(80, Some(40_000_000)), Some(MOST_PATIENT));
         assert_eq!(learned(80, Some(400_000)), Some(Duration::from_micros(25)));
         assert_eq!(learned(80, Some(100_000)), None, "it would not pay");
         assert_eq!(learned(80, Some(0)), None);
-        assert!(
-            learned(0, None).is_some(),
-            "who holds frames for long need not poll"
-        );
+        let held = learned(0, None);
+        assert!(held.is_some(), "who holds frames for long need not poll");
     }
 
     #[test]
@@ -103,27 +102,18 @@ mod tests {
     }
 
     #[test]
-    fn it_is_learned_anew_now_and_then() {
+    fn it_is_learned_anew_now_and_then_and_holds_while_frames_are_held() {
         let mut nap = Nap::new(0);
         let window = to_cycles(WINDOW) + 1;
         let long = || Some(1 << 30);
-        assert_eq!(nap.next(window / 2, 10, MOST, || unreachable!()), None);
-        assert_eq!(nap.next(window, 10, MOST, long), Some(MOST));
-        let later = nap.next(window + window / 2, 10_000, MOST, || unreachable!());
-        assert_eq!(later, Some(MOST));
-        assert_eq!(nap.next(2 * window, 20_000, MOST, long), None);
-    }
-
-    #[test]
-    fn what_is_learned_holds_while_frames_are_held_and_bounds_make_it_shorter() {
-        let mut nap = Nap::new(0);
-        let window = to_cycles(WINDOW) + 1;
-        let long = || Some(1 << 30);
-        assert_eq!(nap.next(window, 10, MOST, long), Some(MOST));
-        let bounded = nap.next(window + 1, 10, MOST_BOUNDED, || unreachable!());
-        assert_eq!(bounded, Some(MOST_BOUNDED));
-        nap.forget(window + 2, 10);
-        assert_eq!(nap.next(2 * window, 10, MOST, || unreachable!()), None);
-        assert_eq!(nap.next(2 * window + 2, 10, MOST, long), Some(MOST));
+        assert_eq!(nap.next(window / 2, 10, || unreachable!()), None);
+        assert_eq!(nap.next(window, 10, long), Some(MOST_PATIENT));
+        let later = nap.next(window + window / 2, 10_000, || unreachable!());
+        assert_eq!(later, Some(MOST_PATIENT));
+        assert_eq!(nap.next(2 * window, 20_000, long), None);
+        assert_eq!(nap.next(3 * window, 20_010, long), Some(MOST_PATIENT));
+        nap.forget(3 * window + 2, 20_010);
+        assert_eq!(nap.next(4 * window, 20_010, || unreachable!()), None);
+        assert_eq!(nap.next(4 * window + 2, 20_010, long), Some(MOST_PATIENT));
     }
 }

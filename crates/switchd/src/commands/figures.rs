@@ -67,6 +67,7 @@ fn workers(switch: &Switch) -> Vec<Value> {
             "batches": worker.stats.batches,
             "sleeps": worker.stats.sleeps,
             "naps": worker.stats.naps,
+            "naps_cut": worker.stats.naps_cut,
         })
     };
     workers.iter().map(describe).collect()
