@@ -468,6 +468,10 @@ impl<F: Frame> Worker<F> {
                 let cut = self.watch.nap(&mut self.rx, nap, self.rest.turn_end);
                 self.mailbox.counters.naps.add(1);
                 self.mailbox.counters.naps_cut.add(u64::from(cut));
+                if cut {
+                    // It may have been one that was dormant.
+                    self.rest.all_seen = None;
+                }
                 return self.rest.slept(&self.mailbox.counters);
             }
             if !self.rest.alone {
@@ -521,7 +525,10 @@ impl<F: Frame> Worker<F> {
         let shortest = || shaping.take_shortest_ns();
         let nap = self.rest.holding.next(now, frames, shortest)?;
         let handed = self.egress.shaping.handed;
-        let most = self.watch.prepare(&mut self.rx, handed, now)?;
+        let Some(most) = self.watch.prepare(&mut self.rx, handed, now) else {
+            self.rest.all_seen = None;
+            return None;
+        };
         Some(match self.egress.shapes_with_bounds() {
             true => nap.min(most).min(nap::MOST_BOUNDED),
             false => nap.min(most),
