@@ -6,8 +6,8 @@
 
 valgrind's callgrind counts what the benchmark `instructions` of the crate `program` executes for a fixed number of packets. No clock, cache
 or chance takes part, so the counts are the same on every machine that compiles with the compiler named in the record, which
-scripts/setup installs where it is not the default. valgrind has no AVX-512, and glibc is told to use no vectors for copies either: what is
-counted are the portable ways.
+scripts/setup installs where it is not the default. Sluice is told to take its portable ways (SLUICE_VECTOR; valgrind has no AVX-512, and not every machine AVX2), and glibc to use no
+vectors for copies either.
 """
 import json
 import os
@@ -120,7 +120,7 @@ def count(program):
     with tempfile.TemporaryDirectory(prefix="instructions.") as directory:
         out = os.path.join(directory, "out")
         command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", f"--zero-before={FUNCTION}", f"--dump-after={FUNCTION}", program]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, cwd=directory, env=dict(os.environ, GLIBC_TUNABLES=PLAIN_COPIES))
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, cwd=directory, env=dict(os.environ, GLIBC_TUNABLES=PLAIN_COPIES, SLUICE_VECTOR="portable"))
         if done.returncode:
             raise Trouble(f"the benchmark failed under valgrind:\n{done.stderr[-2000:]}")
         counts = {}

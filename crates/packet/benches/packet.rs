@@ -4,6 +4,7 @@
 
 use packet::build::Builder;
 use packet::edit::{self, CompiledSet};
+use packet::hot::{self, HotWords, Pattern, Variant};
 use packet::parse::{self, PACKET_WORDS};
 use packet::{Field, FlowKey, Frame, HeapFrame, Layers, Value, WordSet};
 use std::hint::black_box;
@@ -70,6 +71,22 @@ fn parsing(name: &str, builder: &Builder, needed: WordSet) {
     });
 }
 
+/// Reads hot words by each variant that there is, and compares them with a pattern that does not match.
+fn reading(name: &str, builder: &Builder) {
+    let frames = burst(builder);
+    let mut words = vec![HotWords::ZERO; BURST];
+    let mut found = [0; BURST];
+    let patterns: Vec<Pattern> = Pattern::of([(2, 0xffff, 9)]).into_iter().collect();
+    for variant in Variant::ALL.into_iter().filter(|one| one.is_there()) {
+        measure(&format!("read {name}, {}", variant.name()), || {
+            let frames = black_box(&frames);
+            let read = hot::read_burst_by(variant, frames, 1, &patterns, &mut words, &mut found);
+            assert_eq!(black_box(read).count, BURST);
+            black_box(&words);
+        });
+    }
+}
+
 fn editing(
     name: &str,
     builder: &Builder,
@@ -111,6 +128,7 @@ fn main() {
         .udp(1, 2)
         .payload(&[0; 18]);
     let udp6 = ethernet.clone().ipv6([1; 16], [2; 16]).udp(1, 2);
+    let tcp6 = ethernet.clone().ipv6([1; 16], [2; 16]).tcp(1, 2, 0x10);
     let arp = ethernet.clone().arp(1, [4; 6], 1, [0; 6], 2).padding(18);
     parsing("ethernet ipv4 udp", &udp, WordSet::EMPTY);
     parsing("ethernet ipv4 udp, all words", &udp, PACKET_WORDS);
@@ -119,6 +137,12 @@ fn main() {
     parsing("ethernet ipv6 udp", &udp6, WordSet::EMPTY);
     parsing("ethernet ipv6 udp, all words", &udp6, PACKET_WORDS);
     parsing("ethernet arp", &arp, WordSet::EMPTY);
+    reading("ethernet ipv4 udp", &udp);
+    reading("ethernet ipv4 tcp", &tcp);
+    reading("ethernet vlan ipv4 udp", &tagged);
+    reading("ethernet ipv6 udp", &udp6);
+    reading("ethernet ipv6 tcp", &tcp6);
+    reading("ethernet arp", &arp);
 
     for (name, field) in [
         ("eth_dst", Field::EthDst),

@@ -5,16 +5,25 @@
 //! these while its words are still in a register.
 //!
 //! With AVX-512 a packet's first 64 bytes are one register: headers are judged by one masked compare, fields come to their places by one permutation, and a
-//! pattern costs an exclusive or and a test (`avx512`); some 40 instructions a packet in all. Elsewhere [`parse::common_words`] reads header by header. Both say the same of every packet.
+//! pattern costs an exclusive or and a test (`avx512`); some 40 instructions a packet in all. With AVX2 a few shuffles of 16 and 32 bytes do it (`avx2`). Elsewhere
+//! [`parse::common_words`] reads header by header. All say the same of every packet; [`Variant`] is which of them is used.
 
 #[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod kinds;
 #[cfg(test)]
 mod tests;
+mod variant;
 
 use crate::frame::Frame;
 use crate::key::at;
 use crate::parse::{self, Extent, HOT_WORDS};
+use std::mem::offset_of;
+
+pub use variant::{ASKED_BY, Variant};
 
 /// The hot words of a packet's key, in a cache line of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,11 +38,17 @@ pub struct HotWords {
     rest: [u64; 2],
 }
 
+/// Places in a [`HotWords`] behind the words.
+#[cfg(target_arch = "x86_64")]
+const LENGTH: usize = offset_of!(HotWords, extent) + offset_of!(Extent, length);
+const FRAME_LEN: usize = offset_of!(HotWords, len);
+const _: () = assert!(FRAME_LEN.is_multiple_of(4) && size_of::<HotWords>() == 64);
+
 impl HotWords {
     /// Those of a packet of which nothing is known.
     pub const ZERO: HotWords = HotWords {
         words: [0; HOT_WORDS],
-        extent: Extent { l3: 0, length: 0 },
+        extent: Extent::ZERO,
         len: 0,
         rest: [0; 2],
     };
@@ -96,7 +111,7 @@ pub struct Read {
     pub bytes: u64,
 }
 
-/// Reads packets of the common case ([`parse::common_words`]) that came in through one port, up to the first that is another or to the shortest list. For each the number of the
+/// Reads packets of the common kinds ([`parse::hot_words`]) that came in through one port, up to the first that is another or to the shortest list. For each the number of the
 /// first of `patterns`, at most [`Pattern::MOST`], that matches goes to `found`, [`NO_PATTERN`] for none.
 #[inline]
 pub fn read_burst<F: Frame>(
@@ -106,13 +121,51 @@ pub fn read_burst<F: Frame>(
     hot: &mut [HotWords],
     found: &mut [u8],
 ) -> Read {
+    // SAFETY: only a variant that the processor has is ever used.
+    unsafe { read_by(Variant::used(), frames, in_port, patterns, hot, found) }
+}
+
+/// [`read_burst`] by a variant of one's own choice; where the processor does not have it, by the portable one.
+pub fn read_burst_by<F: Frame>(
+    variant: Variant,
+    frames: &[F],
+    in_port: u32,
+    patterns: &[Pattern],
+    hot: &mut [HotWords],
+    found: &mut [u8],
+) -> Read {
+    let variant = if variant.is_there() {
+        variant
+    } else {
+        Variant::Portable
+    };
+    // SAFETY: the processor has it.
+    unsafe { read_by(variant, frames, in_port, patterns, hot, found) }
+}
+
+/// [`read_burst`] by a variant.
+///
+/// # Safety
+/// The processor has it.
+#[inline(always)]
+unsafe fn read_by<F: Frame>(
+    variant: Variant,
+    frames: &[F],
+    in_port: u32,
+    patterns: &[Pattern],
+    hot: &mut [HotWords],
+    found: &mut [u8],
+) -> Read {
     debug_assert!(patterns.len() <= Pattern::MOST);
-    #[cfg(target_arch = "x86_64")]
-    if avx512::is_there() {
-        // SAFETY: the processor has what the function is compiled for.
-        return unsafe { avx512::read_burst(frames, in_port, patterns, hot, found) };
+    match variant {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the caller's promise: the processor has what the function is compiled for.
+        Variant::Avx512 => unsafe { avx512::read_burst(frames, in_port, patterns, hot, found) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Variant::Avx2 => unsafe { avx2::read_burst(frames, in_port, patterns, hot, found) },
+        _ => portable(frames, in_port, patterns, hot, found),
     }
-    portable(frames, in_port, patterns, hot, found)
 }
 
 /// Whether all are the same.
@@ -120,6 +173,21 @@ pub fn read_burst<F: Frame>(
 pub fn all_same(found: &[u8]) -> bool {
     // A memory compare of the list with itself, one further.
     found.len() < 2 || found[1..] == found[..found.len() - 1]
+}
+
+/// The number of the first pattern that matches.
+#[inline(always)]
+fn first_of(patterns: &[Pattern], hot: &HotWords) -> u8 {
+    let first = patterns.iter().position(|pattern| pattern.matches(hot));
+    first.map_or(NO_PATTERN, |index| index as u8)
+}
+
+/// Reads a packet of another kind than IPv4; false where it is of no common kind.
+#[inline(never)]
+fn read_other(head: &[u8], len: usize, in_port: u32, hot: &mut HotWords) -> bool {
+    let extent = parse::other_words(head, len, in_port, &mut hot.words);
+    hot.extent = extent.unwrap_or(hot.extent);
+    extent.is_some()
 }
 
 fn portable<F: Frame>(
@@ -132,12 +200,13 @@ fn portable<F: Frame>(
     let mut read = Read::default();
     for ((frame, hot), found) in frames.iter().zip(hot).zip(found) {
         let len = frame.len();
-        let Some(extent) = parse::common_words(frame.head(), len, in_port, &mut hot.words) else {
-            break;
-        };
-        (hot.extent, hot.len) = (extent, len as u32);
-        let first = patterns.iter().position(|pattern| pattern.matches(hot));
-        *found = first.map_or(NO_PATTERN, |index| index as u8);
+        match parse::common_words(frame.head(), len, in_port, &mut hot.words) {
+            Some(extent) => hot.extent = extent,
+            None if read_other(frame.head(), len, in_port, hot) => {}
+            None => break,
+        }
+        hot.len = len as u32;
+        *found = first_of(patterns, hot);
         read.count += 1;
         read.bytes += len as u64;
     }

@@ -8,6 +8,7 @@
 //! [`Malformed::Split`]; [`parse_frame`] then moves bytes forward and parses again.
 
 mod general;
+mod others;
 #[cfg(test)]
 pub(crate) mod tests;
 #[cfg(any(test, feature = "twin"))]
@@ -18,6 +19,7 @@ use crate::key::{FlowKey, WordSet, at};
 use std::sync::atomic::{AtomicU8, Ordering};
 
 pub(crate) use general::{ETH_TYPE_MIN, VLAN_PRESENT};
+pub use others::{MoreWords, other_words};
 
 /// Bytes of a frame in which headers are looked for. What lies beyond is not reached ([`Malformed::Split`]); it bounds the walk over
 /// extension headers and label stacks.
@@ -139,6 +141,8 @@ const VLAN: u16 = 0x8100u16.swap_bytes();
 const PRESENT: u16 = VLAN_PRESENT.swap_bytes();
 pub(crate) const ETHERNET_LEN: usize = 14;
 pub(crate) const TAG_LEN: usize = 4;
+pub(crate) const IPV4_LEN: usize = 20;
+pub(crate) const IPV6_LEN: usize = 40;
 /// IPv4 without options and the longest transport header that is read at once.
 pub(crate) const COMMON_LEN: usize = 20 + 20;
 const LOW_48: u64 = 0xffff_ffff_ffff;
@@ -198,29 +202,109 @@ fn common(head: &[u8], total_len: usize, in_port: u32, key: &mut FlowKey) -> Opt
     Some(extent.layers())
 }
 
-/// Where a packet of the common case ends and its IP header begins: enough to tell its [`Layers`].
+/// What a packet of a common kind is of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
+pub enum Network {
+    /// IPv4 without options.
+    #[default]
+    Ipv4 = 0,
+    /// IPv6 without extension headers.
+    Ipv6 = 1,
+    /// ARP for Ethernet and IPv4.
+    Arp = 2,
+}
+
+/// Where the headers of a packet of a common kind ([`hot_words`]) lie: enough to tell its [`Layers`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct Extent {
-    /// First byte of the IP header: 14, or 18 behind a tag.
-    pub l3: u16,
-    /// Length of the IP packet.
+    /// The first byte behind the Ethernet header and tag, and 256 times the [`Network`].
+    place: u16,
+    /// Length of the IP packet; in ARP of all behind the Ethernet header and tag.
     pub length: u16,
 }
 
 impl Extent {
-    /// The layers of a packet that [`common_words`] has read.
+    /// That of a packet of which nothing is known.
+    pub const ZERO: Extent = Extent {
+        place: 0,
+        length: 0,
+    };
+
+    /// `l3`: the first byte behind the Ethernet header and tag.
+    #[inline(always)]
+    const fn new(l3: usize, network: Network, length: u16) -> Extent {
+        Extent {
+            place: l3 as u16 | (network as u16) << 8,
+            length,
+        }
+    }
+
+    /// Its bytes, for code that puts it together of those.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) const fn bytes(l3: usize, network: Network, length: u16) -> [u8; 4] {
+        let extent = Extent::new(l3, network, length);
+        let ([a, b], [c, d]) = (extent.place.to_ne_bytes(), length.to_ne_bytes());
+        [a, b, c, d]
+    }
+
+    /// The layers of a packet that [`hot_words`] has read.
     #[inline(always)]
     pub fn layers(self) -> Layers {
         Layers {
-            l3: self.l3,
-            l4: self.l3 + 20,
-            end: u32::from(self.l3) + u32::from(self.length),
-            transport: true,
-            vlans: (usize::from(self.l3) > ETHERNET_LEN) as u8,
+            l3: self.l3(),
+            l4: self.l4(),
+            end: u32::from(self.l3()) + u32::from(self.length),
+            transport: self.network() != Network::Arp,
+            vlans: (usize::from(self.l3()) > ETHERNET_LEN) as u8,
             malformed: None,
         }
     }
+
+    /// First byte of the IP header or ARP packet: 14, or 18 behind a tag.
+    #[inline(always)]
+    pub fn l3(self) -> u16 {
+        self.place & 0xff
+    }
+
+    /// What the packet is of.
+    #[inline(always)]
+    pub fn network(self) -> Network {
+        match self.place >> 8 {
+            0 => Network::Ipv4,
+            1 => Network::Ipv6,
+            _ => Network::Arp,
+        }
+    }
+
+    /// First byte behind the IP header; 0 in ARP.
+    #[inline(always)]
+    pub fn l4(self) -> u16 {
+        match self.network() {
+            Network::Ipv4 => self.l3() + IPV4_LEN as u16,
+            Network::Ipv6 => self.l3() + IPV6_LEN as u16,
+            Network::Arp => 0,
+        }
+    }
+
+    /// Whether it is a packet of IPv4. Others have more to tell than the hot words hold ([`MoreWords`]).
+    #[inline(always)]
+    pub fn is_ipv4(self) -> bool {
+        self.network() == Network::Ipv4
+    }
+}
+
+/// The hot words of a packet of the common kinds: those of [`common_words`], and of [`other_words`]. None, with `words` undefined, when it is another one.
+#[inline(always)]
+pub fn hot_words(
+    head: &[u8],
+    total_len: usize,
+    in_port: u32,
+    words: &mut [u64; HOT_WORDS],
+) -> Option<Extent> {
+    common_words(head, total_len, in_port, words)
+        .or_else(|| other_words(head, total_len, in_port, words))
 }
 
 /// The words of [`WordSet::HOT`] of a packet of the common case: Ethernet, at most one VLAN tag, IPv4 without options and not a fragment, whole TCP or UDP
@@ -278,10 +362,7 @@ pub fn common_words(
     for (to, from) in words.iter_mut().zip(read) {
         *to = from.to_le();
     }
-    Some(Extent {
-        l3: l3 as u16,
-        length: length as u16,
-    })
+    Some(Extent::new(l3, Network::Ipv4, length as u16))
 }
 
 /// [`parse`] on a frame, which is linearized where its headers do not lie in the first segment.

@@ -156,8 +156,20 @@ fn straight_instructions(random: &mut Random, table: u64) -> Vec<Instruction> {
     apply(&actions)
 }
 
-fn matching(random: &mut Random) -> Match {
+/// `deep`: some look at what packets of IPv6 and ARP tell beside the words that are read first.
+fn matching(random: &mut Random, deep: bool) -> Match {
     let mut matching = Match::any();
+    if deep && random.one_in(4) {
+        if random.one_in(2) {
+            matching.set_exact(Field::EthType, 0x86dd);
+            let last = random.below(4).into();
+            matching.set_exact(random.pick(&[Field::Ipv6Dst, Field::Ipv6Label]), last);
+        } else {
+            matching.set_exact(Field::EthType, 0x0806);
+            matching.set_exact(Field::ArpTha, random.below(4).into());
+        }
+        return matching;
+    }
     if random.one_in(3) {
         matching.set_exact(Field::InPort, 1 + u128::from(random.below(2)));
     }
@@ -223,7 +235,16 @@ fn instructions(random: &mut Random, table: u64) -> Vec<Instruction> {
 /// Rules that were added, each with a precedence of its own in its table.
 type Known = Vec<(u8, Match, u16)>;
 
-fn change(random: &mut Random, switch: &mut Switch, known: &mut Known, straight: bool) {
+/// What rules of a run are like.
+#[derive(Clone, Copy)]
+struct Kind {
+    /// Most can be passed on a straight way.
+    straight: bool,
+    /// Some look at what packets of IPv6 and ARP tell beside the words that are read first.
+    deep: bool,
+}
+
+fn change(random: &mut Random, switch: &mut Switch, known: &mut Known, kind: Kind) {
     if !known.is_empty() && random.one_in(4) {
         let (table, matching, priority) =
             known.swap_remove(random.below(known.len() as u64) as usize);
@@ -233,11 +254,11 @@ fn change(random: &mut Random, switch: &mut Switch, known: &mut Known, straight:
         return;
     }
     let table = random.below(TABLES);
-    let (matching, priority) = if random.one_in(if straight { 2 } else { 3 }) {
+    let (matching, priority) = if random.one_in(if kind.straight { 2 } else { 3 }) {
         (Match::any(), 0)
     } else {
         (
-            matching(random),
+            matching(random, kind.deep),
             switch.now as u16 ^ random.below(1 << 15) as u16 | 1,
         )
     };
@@ -249,7 +270,7 @@ fn change(random: &mut Random, switch: &mut Switch, known: &mut Known, straight:
     }
     let mut change = add(matching, priority);
     change.table = table as u8;
-    change.instructions = if straight && !random.one_in(16) {
+    change.instructions = if kind.straight && !random.one_in(16) {
         straight_instructions(random, table).into()
     } else {
         instructions(random, table).into()
@@ -269,11 +290,19 @@ fn packet(random: &mut Random, tail: u8) -> Vec<u8> {
     }
     let to = 0x0b00_0000 + random.below(4) as u32;
     let (from, port) = (random.below(3) as u16, 80 + random.below(4) as u16);
-    builder
-        .ipv4(0x0a00_0001, to)
-        .udp(1000 + from, port)
-        .payload(&[&[0; 17][..], &[tail]].concat())
-        .bytes()
+    let six = |last: u32| u128::from(last & 3).to_be_bytes();
+    let builder = match random.below(8) {
+        0 => {
+            let tha = [0, 0, 0, 0, 0, last];
+            return builder.arp(1, [4; 6], to, tha, to).payload(&[tail]).bytes();
+        }
+        1 | 2 => builder
+            .ipv6(six(last.into()), six(to))
+            .with_ipv6(|ip| ip.set_flow(6 << 28 | u32::from(from)))
+            .udp(1000 + from, port),
+        _ => builder.ipv4(0x0a00_0001, to).udp(1000 + from, port),
+    };
+    builder.payload(&[&[0; 17][..], &[tail]].concat()).bytes()
 }
 
 type Counts = HashMap<(u8, u32, Match), (u64, u64)>;
@@ -338,9 +367,13 @@ fn run(seed: u64, help: Help, straight: bool) -> (Vec<Vec<(u64, u64)>>, u64) {
     });
     let flows: [u64; 32] = std::array::from_fn(|_| random.next() | 1);
     let mut known = Known::new();
+    let kind = Kind {
+        straight,
+        deep: seed % 4 == 1,
+    };
     // So few that tables are lists, or so many that they are tuples.
     let rules = if seed.is_multiple_of(3) { 240 } else { 60 };
-    (0..rules).for_each(|_| change(&mut random, &mut switch, &mut known, straight));
+    (0..rules).for_each(|_| change(&mut random, &mut switch, &mut known, kind));
     switch.publish();
     if help == Help::Fused {
         switch.pipeline.shape_now();
@@ -411,7 +444,7 @@ fn run(seed: u64, help: Help, straight: bool) -> (Vec<Vec<(u64, u64)>>, u64) {
         // Sometimes nothing changes, sometimes one table, and rarely what misses become.
         match random.below(4) {
             0 => {
-                change(&mut random, &mut switch, &mut known, straight);
+                change(&mut random, &mut switch, &mut known, kind);
                 switch.publish();
                 switch.pipeline.housekeep(usize::MAX);
                 switch.program.domain.collect();

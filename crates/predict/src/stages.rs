@@ -132,9 +132,8 @@ fn parse_cycles(bridge: &Bridge, guard: &Guard<'_>, traffic: &Traffic) -> f64 {
             let port = arrivals[0].in_port;
             let start = cycles();
             for (index, frame) in frames.iter_mut().enumerate() {
-                let common = reads == Reads::Hot
-                    && parse::common_words(frame.head(), frame.len(), port, &mut hot[index])
-                        .is_some();
+                let common = reads != Reads::Whole
+                    && parse::hot_words(frame.head(), frame.len(), port, &mut hot[index]).is_some();
                 if !common {
                     parse::parse_frame_into(
                         frame,

@@ -12,10 +12,12 @@ use packet::parse::{self, PACKET_WORDS};
 use packet::{Field, FlowKey, Frame, HeapFrame, Layers, Value, WordSet};
 use program::walk::Engine;
 use std::hint::black_box;
-use support::{BURST, Rules, Sink, Switch};
+use support::{BURST, Buffer, Rules, Sink, Switch};
 
 /// Bursts of a lookup or a walk that are counted, so that it meets more rules than one burst does.
 const BURSTS: usize = 32;
+/// Their packets.
+const PACKETS: usize = BURST * BURSTS;
 
 /// What is counted: valgrind begins at this function and ends with it.
 #[inline(never)]
@@ -140,7 +142,7 @@ fn tables() -> Vec<(&'static str, u32, Rules)> {
 }
 
 fn classifying(name: &str, flows: u32, mut switch: Switch) {
-    let mut frames = support::frames(BURST * BURSTS, flows);
+    let mut frames = support::frames(PACKETS, flows);
     let mut keys = vec![FlowKey::ZERO; frames.len()];
     let mut layers = vec![Layers::default(); frames.len()];
     parse::parse_burst(&mut frames, 1, PACKET_WORDS, &mut keys, &mut layers);
@@ -155,9 +157,8 @@ fn classifying(name: &str, flows: u32, mut switch: Switch) {
     });
 }
 
-fn walking(name: &str, flows: u32, mut switch: Switch) {
-    let packets = BURST * BURSTS;
-    let mut frames = support::frames(packets, flows);
+fn walking(name: &str, mut frames: Vec<Buffer>, mut switch: Switch) {
+    let packets = frames.len();
     let (mut engine, mut sink) = (Engine::new(), Sink::default());
     sink.out.reserve(packets);
     let mut burst = Vec::with_capacity(BURST);
@@ -188,9 +189,20 @@ fn main() {
         ("l2l3", 10_000, support::l2l3()),
     ];
     for (name, flows, rules) in tables().into_iter().chain(pipelines) {
-        walking(name, flows, Switch::new(&rules));
+        walking(name, support::frames(PACKETS, flows), Switch::new(&rules));
     }
     let masks = || Switch::shaped(&support::masks());
     classifying("1000 over 10 masks, in trees", 10_000, masks());
-    walking("1000 over 10 masks, in trees", 10_000, masks());
+    let frames = support::frames(PACKETS, 10_000);
+    walking("1000 over 10 masks, in trees", frames, masks());
+    let of_ipv6 = [
+        ("one service of IPv6", 1000, support::one_service6()),
+        ("1000 exact of IPv6", 1000, support::exact6(1000)),
+        ("l2l3 of IPv6", 10_000, support::l2l3_6()),
+    ];
+    for (name, flows, rules) in of_ipv6 {
+        walking(name, support::frames6(PACKETS, flows), Switch::new(&rules));
+    }
+    let requests = (0..PACKETS as u32).map(|number| support::arp_frame(number, 1));
+    walking("ARP", requests.collect(), Switch::new(&support::arp()));
 }

@@ -40,12 +40,33 @@ fn cases() -> Vec<(&'static str, usize, Rules)> {
         ),
         ("l2l3", 10_000, support::l2l3()),
         ("l2l3-warm", 1024, support::l2l3()),
+        ("udp6-1", 1, support::one_service6()),
+        ("udp6-10k", 10_000, support::exact6(10_000)),
+        ("udp6-l2l3", 10_000, support::l2l3_6()),
+        ("udp6-l2l3-warm", 1024, support::l2l3_6()),
+        ("arp", 1, support::arp()),
+        (
+            "udp-1-with-arp",
+            1,
+            [support::one_service(), support::arp()].concat(),
+        ),
+        ("dual-1k", 1000, support::dual(1000)),
+        ("udp6-dual-1k", 1000, support::dual(1000)),
         ("ovn", 10_000, ovn::rules()),
         ("ovn-warm", 1024, ovn::rules()),
         ("ovn-cached", 10_000, ovn::rules()),
         ("ovn-new", 4 * FLOWS, ovn::rules()),
         ("ovn-new-cached", 4 * FLOWS, ovn::rules()),
     ]
+}
+
+/// The same with a frame of ARP in each burst, at other places.
+fn with_arp(mut frames: Vec<Buffer>) -> Vec<Buffer> {
+    let bursts = frames.len() / BURST;
+    for burst in 0..bursts {
+        frames[burst * BURST + burst * 7 % BURST] = support::arp_frame(burst as u32, 1);
+    }
+    frames
 }
 
 fn run(mut frames: Vec<Buffer>, rules: &Rules, mode: CacheMode) -> (Vec<f64>, usize) {
@@ -90,19 +111,31 @@ fn main() {
         };
         // Those that stay in the caches show what is not waiting for memory.
         let warm = name.ends_with("warm");
+        let count = if warm { flows } else { FLOWS };
         let frames = if name.starts_with("route") {
             support::routed(FLOWS, &rules)
         } else if name.starts_with("ovn") {
             (0..if warm { flows } else { flows.max(FLOWS) })
                 .map(|number| ovn::flow((number * 7919 % flows) as u32))
                 .collect()
+        } else if name.starts_with("udp6") {
+            support::frames6(count, flows as u32)
+        } else if name.starts_with("arp") {
+            (0..FLOWS as u32)
+                .map(|number| support::arp_frame(number, 1))
+                .collect()
         } else {
-            support::frames(if warm { flows } else { FLOWS }, flows as u32)
+            support::frames(count, flows as u32)
+        };
+        let frames = if name.ends_with("with-arp") {
+            with_arp(frames)
+        } else {
+            frames
         };
         let (mut rounds, lost) = run(frames, &rules, mode);
         rounds.sort_by(f64::total_cmp);
         println!(
-            "{name:16} {:6.1} cycles/packet (lowest {:.1}), {lost} lost",
+            "{name:18} {:6.1} cycles/packet (lowest {:.1}), {lost} lost",
             rounds[rounds.len() / 2],
             rounds[0]
         );

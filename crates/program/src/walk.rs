@@ -35,7 +35,7 @@ use crate::ops::{Bits, Op, OpList, PacketInReason, PortNo, ToController};
 use crate::table::{Bridge, HotWords, LOOKUP_MAX, Miss};
 use packet::edit::{self, CompiledSet};
 use packet::key::at;
-use packet::parse::{self, Layers, Malformed};
+use packet::parse::{self, Layers, Malformed, MoreWords};
 use packet::{Field, FlowKey, Frame, Value, WordSet};
 use smallvec::SmallVec;
 use std::ptr::NonNull;
@@ -901,6 +901,8 @@ pub struct Engine<F> {
     walks: Vec<Walk<F>>,
     /// The first packets' hot words, while they are looked up for the first time.
     hot: Box<[HotWords]>,
+    /// What those of IPv6 and ARP tell beside, where the first table looks at it.
+    more: Box<[MoreWords]>,
     /// Walks that wait for a lookup: table and index.
     waiting: Vec<(u8, u16)>,
     group: Vec<u16>,
@@ -924,6 +926,7 @@ impl<F: Frame> Engine<F> {
         Engine {
             walks: Vec::new(),
             hot: vec![HotWords::ZERO; LOOKUP_MAX].into(),
+            more: vec![MoreWords::ZERO; LOOKUP_MAX].into(),
             waiting: Vec::new(),
             group: Vec::new(),
             received: 0,

@@ -17,6 +17,7 @@ mod odp;
 mod predict;
 mod qos;
 mod trace;
+pub(crate) mod vector;
 mod waits;
 mod workers;
 
@@ -38,6 +39,7 @@ pub fn register(switch: &Rc<Switch>) {
     dummies::register(&commands);
     empty::register(&commands);
     caches::register(&commands);
+    vector::register(&commands);
     figures::register(&commands);
     predict::register(&commands);
     qos::register(&commands);

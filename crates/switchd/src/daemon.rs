@@ -89,6 +89,7 @@ pub async fn run(shell: Rc<Shell>) -> anyhow::Result<()> {
     let switch = Switch::new(Rc::clone(&shell));
     clock::attach(&switch.clock);
     crate::commands::register(&switch);
+    crate::commands::vector::tell();
     let (database, events) = Database::connect(&switch, &shell.options.database)?;
     let mut follow = Task(tokio::task::spawn_local(
         Rc::clone(&database).follow(events),

@@ -1,14 +1,14 @@
 //! Several edits of a packet of the common kind as one.
 //!
-//! What a router does to a packet (TTL, both Ethernet addresses, perhaps addresses and ports) are several steps of a rule. On a packet of the common kind
-//! ([`crate::parse::common_words`]) all headers lie where its [`Extent`] says, so that the steps' sum is known when the rule is made: which bytes become what,
+//! What a router does to a packet (TTL, both Ethernet addresses, perhaps addresses and ports) are several steps of a rule. On a packet of a common kind
+//! ([`crate::parse::hot_words`]) all headers lie where its [`Extent`] says, so that the steps' sum is known when the rule is made: which bytes become what,
 //! and one difference for each checksum (RFC 1624). The packet's hot words are all that is kept true beside it.
 
-use super::{CompiledSet, IPV4, update_transport};
+use super::{CompiledSet, update_transport};
 use crate::checksum::Delta;
 use crate::frame::Frame;
 use crate::key::at;
-use crate::parse::{COMMON_LEN, Extent, HOT_WORDS};
+use crate::parse::{COMMON_LEN, Extent, HOT_WORDS, Network};
 
 #[cfg(test)]
 mod tests;
@@ -219,36 +219,76 @@ impl Rewrite {
         self.down > 0
     }
 
-    /// Whether it would decrement the packet's TTL beyond what there is. Such a packet is not to be rewritten.
+    /// Whether it would decrement the packet's TTL beyond what there is, or there is none. Such a packet is not to be rewritten.
     #[inline(always)]
     pub fn expires(&self, words: &[u64; HOT_WORDS]) -> bool {
         let ttl = words[at::IP_TTL / 8].to_ne_bytes()[at::IP_TTL % 8];
         self.down > 0 && ttl <= self.down
     }
 
-    /// Rewrites a packet of the common kind and its hot words, which say the same as the packet.
+    /// Rewrites a packet of a common kind and its hot words, which say the same as the packet.
     #[inline(always)]
     pub fn run<F: Frame>(&self, frame: &mut F, extent: Extent, words: &mut [u64; HOT_WORDS]) {
-        debug_assert_eq!(words[0].to_ne_bytes()[4..6], IPV4.to_be_bytes());
-        let l3 = usize::from(extent.l3);
+        if !extent.is_ipv4() {
+            return self.run_other(frame, extent, words);
+        }
+        let l3 = usize::from(extent.l3());
         let parts = self.parts;
         let Some(head) = frame.head_mut().get_mut(..l3 + COMMON_LEN) else {
             return;
         };
-        if parts.has(Parts::DESTINATION) {
-            words[DESTINATION] = words[DESTINATION] & !ADDRESS | self.to_destination;
-            head[..6].copy_from_slice(&self.to_destination.to_ne_bytes()[..6]);
-        }
-        if parts.has(Parts::SOURCE) {
-            words[SOURCE] = words[SOURCE] & !ADDRESS | self.to_source;
-            head[6..12].copy_from_slice(&self.to_source.to_ne_bytes()[..6]);
-        }
+        self.run_ethernet(head, words);
         if parts.has(Parts::NETWORK)
             && let Some(header) = head[l3..].first_chunk_mut()
         {
             self.run_network(header, words);
         }
         if parts.has(Parts::TRANSPORT) {
+            self.run_transport(frame, extent, words);
+        }
+    }
+
+    /// Both Ethernet addresses.
+    #[inline(always)]
+    fn run_ethernet(&self, head: &mut [u8], words: &mut [u64; HOT_WORDS]) {
+        if self.parts.has(Parts::DESTINATION) {
+            words[DESTINATION] = words[DESTINATION] & !ADDRESS | self.to_destination;
+            head[..6].copy_from_slice(&self.to_destination.to_ne_bytes()[..6]);
+        }
+        if self.parts.has(Parts::SOURCE) {
+            words[SOURCE] = words[SOURCE] & !ADDRESS | self.to_source;
+            head[6..12].copy_from_slice(&self.to_source.to_ne_bytes()[..6]);
+        }
+    }
+
+    /// [`Rewrite::run`] on a packet of IPv6 or ARP, which has no IPv4 addresses; one of ARP has an Ethernet header only.
+    #[inline(never)]
+    fn run_other<F: Frame>(&self, frame: &mut F, extent: Extent, words: &mut [u64; HOT_WORDS]) {
+        let Some(head) = frame.head_mut().get_mut(..usize::from(extent.l3())) else {
+            return;
+        };
+        self.run_ethernet(head, words);
+        if extent.network() == Network::Arp {
+            return;
+        }
+        let network = usize::from(extent.l3())..usize::from(extent.l4());
+        if let Some(header) = frame.head_mut().get_mut(network)
+            && self.parts.has(Parts::NETWORK)
+        {
+            if self.parts.has(Parts::TTL) {
+                header[7] = (header[7] & !self.ttl_mask).wrapping_add(self.ttl_add);
+                set_byte(words, at::IP_TTL, header[7]);
+            }
+            if self.parts.has(Parts::TOS) {
+                // The traffic class lies across two bytes.
+                let old = header[0] << 4 | header[1] >> 4;
+                let to = old & !self.tos_mask | self.tos;
+                header[0] = header[0] & 0xf0 | to >> 4;
+                header[1] = header[1] & 0x0f | to << 4;
+                set_byte(words, at::IP_TOS, to);
+            }
+        }
+        if self.parts.has(Parts::PORTS) {
             self.run_transport(frame, extent, words);
         }
     }
@@ -262,18 +302,14 @@ impl Rewrite {
             let to = (old & !self.ttl_mask).wrapping_add(self.ttl_add);
             delta.byte(8, old, to);
             header[8] = to;
-            let mut bytes = words[at::IP_TTL / 8].to_ne_bytes();
-            bytes[at::IP_TTL % 8] = to;
-            words[at::IP_TTL / 8] = u64::from_ne_bytes(bytes);
+            set_byte(words, at::IP_TTL, to);
         }
         if self.parts.has(Parts::TOS) {
             let old = header[1];
             let to = old & !self.tos_mask | self.tos;
             delta.byte(1, old, to);
             header[1] = to;
-            let mut bytes = words[at::IP_TOS / 8].to_ne_bytes();
-            bytes[at::IP_TOS % 8] = to;
-            words[at::IP_TOS / 8] = u64::from_ne_bytes(bytes);
+            set_byte(words, at::IP_TOS, to);
         }
         if self.parts.has(Parts::ADDRESSES) {
             delta.add(self.difference(words[ADDRESSES]));
@@ -295,23 +331,24 @@ impl Rewrite {
         delta
     }
 
-    /// Addresses and ports, and the transport checksum.
+    /// Addresses of IPv4 and ports, and the transport checksum.
     #[inline(never)] // what most rules do not need is not to take registers from what they do
     fn run_transport<F: Frame>(&self, frame: &mut F, extent: Extent, words: &mut [u64; HOT_WORDS]) {
         let protocol = words[at::IP_PROTO / 8].to_ne_bytes()[at::IP_PROTO % 8];
-        let (l3, l4) = (usize::from(extent.l3), usize::from(extent.l3) + 20);
+        let (l3, l4) = (usize::from(extent.l3()), usize::from(extent.l4()));
         let offload = frame.offload();
         let partial = offload.partial_checksum && usize::from(offload.csum_start) == l4;
         let Some(place) = place_of(protocol) else {
             return;
         };
         let (mask, value) = (self.port_masks[place], self.port_values[place]);
-        let Some(head) = frame.head_mut().get_mut(..l3 + COMMON_LEN) else {
+        let udp = protocol == UDP;
+        let Some(head) = (frame.head_mut()).get_mut(..l4 + if udp { 8 } else { 20 }) else {
             return;
         };
         let mut delta = Delta::new();
         let mut changed = false;
-        if self.address_mask != 0 {
+        if self.address_mask != 0 && extent.is_ipv4() {
             delta = self.difference(words[ADDRESSES]);
             changed = true;
             words[ADDRESSES] = words[ADDRESSES] & !self.address_mask | self.addresses;
@@ -334,8 +371,15 @@ impl Rewrite {
         if !changed {
             return;
         }
-        let udp = protocol == UDP;
         let field = &mut head[l4 + if udp { 6 } else { 16 }..][..2];
         update_transport(delta, field, partial, udp);
     }
+}
+
+/// Writes a byte of the key.
+#[inline(always)]
+fn set_byte(words: &mut [u64; HOT_WORDS], place: usize, to: u8) {
+    let mut bytes = words[place / 8].to_ne_bytes();
+    bytes[place % 8] = to;
+    words[place / 8] = u64::from_ne_bytes(bytes);
 }

@@ -1,33 +1,40 @@
-//! What the processor at hand reads by against the portable reading, on packets that are common, odd and broken.
+//! Every variant that the processor at hand has against the portable reading, on packets that are common, odd and broken; and that against the parser.
 
 use super::*;
 use crate::HeapFrame;
 use crate::build::Builder;
 use crate::parse::tests::packets;
+use crate::parse::{MoreWords, PACKET_WORDS};
+use crate::{FlowKey, Layers, WordSet};
 use proptest::prelude::*;
 
-/// Mostly the common case: UDP and TCP over IPv4, tagged or not.
+/// Mostly the common kinds: UDP and TCP over IPv4 and IPv6, ICMPv6 and ARP, tagged or not.
 fn common() -> impl Strategy<Value = Vec<u8>> {
     let numbers = any::<(u32, u32, u16, u16, u16, u8)>();
-    (
-        numbers,
-        any::<bool>(),
-        any::<bool>(),
-        0..70_usize,
-        0..20_usize,
-    )
-        .prop_map(|((a, b, c, d, e, f), tagged, tcp, payload, padding)| {
+    (numbers, any::<bool>(), 0..12_u8, 0..70_usize, 0..20_usize).prop_map(
+        |((a, b, c, d, e, f), tagged, kind, payload, padding)| {
             let mut builder = Builder::ethernet([2, f, 0, 0, 0, 1], [2, 0, 0, f, 0, 2]);
             if tagged {
                 builder = builder.tag(0x8100, e);
             }
-            builder = builder.ipv4(a, b).with_ipv4(|ip| ip.set_tos(f));
-            builder = match tcp {
-                true => builder.tcp(c, d, e),
-                false => builder.udp(c, d),
+            builder = match kind {
+                0..=7 => builder.ipv4(a, b).with_ipv4(|ip| ip.set_tos(f)),
+                8..=10 => builder.ipv6([f; 16], [c as u8; 16]).with_ipv6(|ip| {
+                    ip.set_flow(6 << 28 | u32::from(f) << 20 | a >> 12);
+                }),
+                _ => {
+                    let builder = builder.arp(c % 300, [f; 6], a, [5; 6], b);
+                    return builder.padding(padding).bytes();
+                }
+            };
+            builder = match kind {
+                10 => builder.icmpv6(f, e as u8 % 2, a),
+                _ if kind.is_multiple_of(2) => builder.tcp(c, d, e),
+                _ => builder.udp(c, d),
             };
             builder.payload(&vec![1; payload]).padding(padding).bytes()
-        })
+        },
+    )
 }
 
 /// Packets with a few bytes that are other ones, cut short or not.
@@ -67,15 +74,90 @@ fn patterns() -> impl Strategy<Value = Vec<Pattern>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(20_000))]
     #[test]
-    fn read_as_by_the_portable_reading(frames in frames(), patterns in patterns(), port: u32) {
-        let (mut ours, mut theirs) = ([HotWords::ZERO; 8], [HotWords::ZERO; 8]);
-        let (mut found, mut wanted) = ([0; 8], [0; 8]);
-        let read = read_burst(&frames, port, &patterns, &mut ours, &mut found);
+    fn all_variants_read_the_same(frames in frames(), patterns in patterns(), port: u32) {
+        let (mut theirs, mut wanted) = ([HotWords::ZERO; 8], [0; 8]);
         let known = portable(&frames, port, &patterns, &mut theirs, &mut wanted);
-        prop_assert_eq!(read, known);
-        prop_assert_eq!(&ours[..read.count], &theirs[..read.count]);
-        prop_assert_eq!(&found[..read.count], &wanted[..read.count]);
+        for variant in Variant::ALL.into_iter().filter(|variant| variant.is_there()) {
+            let (mut ours, mut found) = ([HotWords::ZERO; 8], [0; 8]);
+            let read = read_burst_by(variant, &frames, port, &patterns, &mut ours, &mut found);
+            prop_assert_eq!(read, known, "{}", variant);
+            prop_assert_eq!(&ours[..read.count], &theirs[..read.count], "{}", variant);
+            prop_assert_eq!(&found[..read.count], &wanted[..read.count], "{}", variant);
+        }
     }
+
+    #[test]
+    fn hot_and_more_words_are_all_that_the_parser_reads(frames in frames(), port: u32) {
+        for frame in frames {
+            let mut hot = [0; HOT_WORDS];
+            let Some(extent) = parse::hot_words(frame.head(), frame.len(), port, &mut hot) else {
+                continue;
+            };
+            let mut read = FlowKey::ZERO;
+            read.words[..HOT_WORDS].copy_from_slice(&hot);
+            let more = MoreWords::of(frame.head(), extent);
+            more.fill(&mut read);
+            let mut key = FlowKey::ZERO;
+            let bytes = frame.to_vec();
+            let layers = parse::with_limit(&bytes, port, PACKET_WORDS, &mut key, 1);
+            prop_assert_eq!(read, key);
+            prop_assert_eq!(extent.layers(), layers);
+            for word in WordSet(u64::MAX).minus(WordSet::HOT).iter() {
+                prop_assert_eq!(more.word(word), key.words[word]);
+            }
+            if extent.is_ipv4() {
+                prop_assert_eq!(more, MoreWords::ZERO);
+            }
+        }
+    }
+}
+
+/// The common kinds are taken as such, tagged or not, and tell their layers; others are not.
+#[test]
+fn these_kinds_are_common_and_those_are_not() {
+    let ethernet = |tagged| {
+        let builder = Builder::ethernet([2; 6], [4; 6]);
+        if tagged { builder.vlan(5) } else { builder }
+    };
+    let read = |builder: &Builder| {
+        let (frame, mut words) = (builder.frame(), [0; HOT_WORDS]);
+        parse::hot_words(frame.head(), frame.len(), 1, &mut words).map(Extent::layers)
+    };
+    for tagged in [false, true] {
+        let ipv6 = || ethernet(tagged).ipv6([1; 16], [2; 16]);
+        let l3 = 14 + if tagged { 4 } else { 0 };
+        let layers = |l4, len: u16| {
+            Some(Layers {
+                l3,
+                l4,
+                end: u32::from(l3 + len),
+                transport: l4 != 0,
+                vlans: tagged.into(),
+                malformed: None,
+            })
+        };
+        assert_eq!(read(&ipv6().udp(1, 2)), layers(l3 + 40, 48));
+        assert_eq!(read(&ipv6().tcp(1, 2, 2)), layers(l3 + 40, 60));
+        assert_eq!(read(&ipv6().icmpv6(128, 0, 1)), layers(l3 + 40, 48));
+        let arp = ethernet(tagged).arp(1, [4; 6], 1, [0; 6], 2).padding(18);
+        assert_eq!(read(&arp), layers(0, 46));
+        assert_eq!(read(&ipv6().neighbour(135, [1; 16], &[])), None);
+        assert_eq!(read(&ipv6().extension(60, &[0; 7]).udp(1, 2)), None);
+        assert_eq!(read(&ipv6().sctp(1, 2)), None);
+    }
+    let large = |payload: usize| {
+        let mut bytes = ethernet(false)
+            .ipv6([1; 16], [2; 16])
+            .udp(1, 2)
+            .payload(&vec![0; payload])
+            .bytes();
+        bytes.truncate(14 + 40 + 8 + payload);
+        let mut words = [0; HOT_WORDS];
+        parse::hot_words(&bytes, bytes.len(), 1, &mut words).is_some()
+    };
+    // The whole packet's length has 16 bits here.
+    assert!(large(0xffff - 48));
+    assert!(!large(0xffff - 47));
 }
 
 #[test]

@@ -84,6 +84,41 @@ pub fn frame(source: u32, destination: u32, source_port: u16, destination_port: 
     Buffer(Box::new(bytes), 68)
 }
 
+/// A UDP packet of IPv6 in such a frame, of 64 bytes, between addresses that differ in their last four bytes.
+pub fn frame6(source: u32, destination: u32, source_port: u16, destination_port: u16) -> Buffer {
+    let mut bytes = [0_u8; 128];
+    let b = &mut bytes[64..];
+    b[5] = 2;
+    b[11] = 1;
+    b[12..14].copy_from_slice(&[0x86, 0xdd]);
+    b[14] = 0x60;
+    b[18..20].copy_from_slice(&10_u16.to_be_bytes());
+    b[20] = 17;
+    b[21] = 64;
+    b[22..24].copy_from_slice(&[0x20, 1]);
+    b[34..38].copy_from_slice(&source.to_be_bytes());
+    b[38..40].copy_from_slice(&[0x20, 1]);
+    b[50..54].copy_from_slice(&destination.to_be_bytes());
+    b[54..56].copy_from_slice(&source_port.to_be_bytes());
+    b[56..58].copy_from_slice(&destination_port.to_be_bytes());
+    b[58..60].copy_from_slice(&10_u16.to_be_bytes());
+    b[60..62].copy_from_slice(&[1, 2]);
+    Buffer(Box::new(bytes), 64)
+}
+
+/// An ARP request in such a frame.
+pub fn arp_frame(sender: u32, target: u32) -> Buffer {
+    let mut bytes = [0_u8; 128];
+    let b = &mut bytes[68..];
+    b[..6].fill(0xff);
+    b[11] = 1;
+    b[12..22].copy_from_slice(&[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
+    b[27] = 1;
+    b[28..32].copy_from_slice(&sender.to_be_bytes());
+    b[38..42].copy_from_slice(&target.to_be_bytes());
+    Buffer(Box::new(bytes), 68)
+}
+
 /// Where packets end.
 #[derive(Default)]
 pub struct Sink {
@@ -142,6 +177,48 @@ pub fn one_service() -> Rules {
     let mut matching = udp();
     matching.set_exact(Field::UdpDst, 80);
     vec![(0, matching, 10, vec![Op::Output(2)])]
+}
+
+/// A match on UDP over IPv6.
+pub fn udp6() -> Match {
+    let mut matching = Match::any();
+    matching.set_exact(Field::EthType, 0x86dd);
+    matching.set_exact(Field::IpProto, 17);
+    matching
+}
+
+/// One rule for UDP over IPv6 to port 80.
+pub fn one_service6() -> Rules {
+    let mut matching = udp6();
+    matching.set_exact(Field::UdpDst, 80);
+    vec![(0, matching, 10, vec![Op::Output(2)])]
+}
+
+/// An address of [`frame6`]'s.
+fn address6(number: u32) -> u128 {
+    0x2001 << 112 | u128::from(number)
+}
+
+/// A rule for each source address of IPv6.
+pub fn exact6(count: u32) -> Rules {
+    let rule = |index| {
+        let mut matching = udp6();
+        matching.set_exact(Field::Ipv6Src, address6(0x0a00_0000 + index));
+        (0, matching, 10, vec![Op::Output(2)])
+    };
+    (0..count).map(rule).collect()
+}
+
+/// One rule for ARP.
+pub fn arp() -> Rules {
+    let mut matching = Match::any();
+    matching.set_exact(Field::EthType, 0x0806);
+    vec![(0, matching, 10, vec![Op::Output(2)])]
+}
+
+/// A rule for each source address of IPv4, and as many for those of IPv6, in one table.
+pub fn dual(count: u32) -> Rules {
+    exact(count).into_iter().chain(exact6(count)).collect()
 }
 
 /// A rule for each source address from 10.0.0.0 on.
@@ -297,6 +374,36 @@ pub fn l2l3() -> Rules {
     rules
 }
 
+/// [`l2l3`] for IPv6.
+pub fn l2l3_6() -> Rules {
+    let mut rules = l2l3();
+    rules.retain(|(table, ..)| *table == 0);
+    for network in 0..256_u32 {
+        let mut matching = Match::any();
+        matching.set_exact(Field::EthType, 0x86dd);
+        let address = address6(0x0b00_0000 | network << 8).to_be_bytes();
+        let mask = (u128::MAX << 8).to_be_bytes();
+        matching.set(Field::Ipv6Dst, &address, &mask);
+        let steps = vec![
+            set(Field::Reg1, network.into()),
+            set(Field::IpTtl, 63),
+            set(Field::EthDst, 0x0200_0000_0100 + u128::from(network)),
+            Op::Resubmit {
+                in_port: None,
+                table: Some(2),
+            },
+        ];
+        rules.push((1, matching, 10, steps));
+    }
+    for port in 70..90 {
+        let mut matching = udp6();
+        matching.set_exact(Field::Reg0, 7);
+        matching.set_exact(Field::UdpDst, port);
+        rules.push((2, matching, 10, vec![Op::Output(2)]));
+    }
+    rules
+}
+
 /// A bridge with rules, one worker's reader, and the writer.
 pub struct Switch {
     /// What the bridge belongs to.
@@ -355,6 +462,15 @@ impl Switch {
 
 /// `count` frames of `flows` flows in turn.
 pub fn frames(count: usize, flows: u32) -> Vec<Buffer> {
+    of_flows(count, flows, frame)
+}
+
+/// The same of IPv6.
+pub fn frames6(count: usize, flows: u32) -> Vec<Buffer> {
+    of_flows(count, flows, frame6)
+}
+
+fn of_flows(count: usize, flows: u32, frame: impl Fn(u32, u32, u16, u16) -> Buffer) -> Vec<Buffer> {
     let one = |index: u32| {
         let flow = index.wrapping_mul(7919) % flows;
         frame(

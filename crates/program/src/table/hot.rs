@@ -26,7 +26,7 @@ use std::sync::atomic::Ordering;
 const GATES_MAX: usize = 8;
 
 /// What a table's lookup looks at.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Reads {
     /// The ingress port, or nothing.
     Port,
@@ -34,6 +34,8 @@ pub enum Reads {
     Hot,
     /// Others too.
     Deep,
+    /// Whole keys, and nothing else will do.
+    Whole,
 }
 
 /// The bits of word 0 that hold the ingress port.
@@ -50,7 +52,7 @@ const PORT_MASK: u64 = {
 impl Reads {
     fn of(words: impl Iterator<Item = (u8, u64)>) -> Reads {
         words.fold(Reads::Port, |reads, (word, mask)| match (reads, word) {
-            (Reads::Deep, _) => Reads::Deep,
+            (Reads::Deep | Reads::Whole, _) => reads,
             (_, word) if !WordSet::HOT.contains(usize::from(word)) => Reads::Deep,
             (Reads::Port, 0) if mask & !PORT_MASK == 0 => Reads::Port,
             _ => Reads::Hot,
@@ -78,7 +80,7 @@ impl Published {
                 Reads::of(tuples.chain(trees))
             }
             // Gathers conditions from whole keys.
-            Shape::Conjunctive { .. } => Reads::Deep,
+            Shape::Conjunctive { .. } => Reads::Whole,
         };
         let patterns = match &shape {
             Shape::Linear(entries) if reads != Reads::Deep => patterns(entries),
@@ -235,12 +237,14 @@ impl Bridge {
         Some(Patterned { patterns, behind })
     }
 
-    /// As [`Bridge::lookup_burst`], by hot words alone; `out` is empty before. False, with `out` undefined, where the table looks at more by now.
+    /// As [`Bridge::lookup_burst`], by keys that have no more than tables look at that read `most`; `out` is empty before. False, with `out` undefined, where the table looks at more
+    /// by now.
     #[inline(always)]
-    pub(crate) fn lookup_hot<'g>(
+    pub(crate) fn lookup_hot<'g, K: Words>(
         &self,
         table: u8,
-        keys: &[HotWords],
+        keys: &[K],
+        most: Reads,
         guard: &'g Guard<'_>,
         out: &mut [Option<&'g Rule>],
         told: Option<&mut Told<'g>>,
@@ -250,9 +254,7 @@ impl Bridge {
         let epoch = guard.epoch();
         match self.published(table, guard) {
             None => {}
-            Some(Published {
-                reads: Reads::Deep, ..
-            }) => return false,
+            Some(Published { reads, .. }) if *reads > most => return false,
             Some(Published {
                 shape: Shape::Linear(entries),
                 ..

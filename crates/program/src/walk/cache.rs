@@ -1,7 +1,7 @@
 //! A bounded cache of walks, in front of long pipelines.
 //!
-//! A packet of the common kind that has the same bits as an earlier one, of all bits that the bridge's rules look at, takes the same way through the tables
-//! ([`crate::table`]'s `dependence`). What that way was is remembered as straight-line steps without lookups, and as the rules and tables that count it. So a walk through thirty
+//! A packet of the common kinds that has the same bits as an earlier one, of all bits that the bridge's rules look at, takes the same way through the tables
+//! ([`crate::table`]'s `dependence`). Where rules look at what packets of IPv6 and ARP tell beside their hot words, such packets are walked. What that way was is remembered as straight-line steps without lookups, and as the rules and tables that count it. So a walk through thirty
 //! tables costs a hash, one cache line for the bits, one for the way, and the steps that change or send the packet.
 //!
 //! * [`store`]: bits -> way, and the ways themselves. Many flows share a way, which is kept once.
@@ -35,9 +35,10 @@ use crate::table::LOOKUP_MAX;
 use board::Cell;
 use packet::Frame;
 use packet::hot::{self, NO_PATTERN};
+use packet::parse::MoreWords;
 use record::{Recording, Way};
 use std::collections::VecDeque;
-use store::{Fate, NO_WAY, Store};
+use store::{Fate, NO_WAY, Store, WALKED};
 use worth::Worth;
 
 /// Bridges that a worker keeps caches for.
@@ -324,8 +325,14 @@ impl<F: Frame> Engine<F> {
         let bits = burst.bridge.dependence.bits();
         let mut found = [NO_WAY; LOOKUP_MAX];
         store.find(&self.hot[..count], &bits, &mut found);
+        // What these packets tell beside their hot words is not among the bits that are remembered.
+        let told_by_bits = burst.valid.intersect(MoreWords::WORDS).is_empty();
         let mut hits = 0;
-        for way in &mut found[..count] {
+        for (way, hot) in found[..count].iter_mut().zip(&self.hot) {
+            if !told_by_bits && !hot.extent.is_ipv4() {
+                *way = WALKED;
+                continue;
+            }
             if !store.holds(*way, &burst.bridge.dependence, burst.guard.epoch()) {
                 *way = NO_WAY;
             }
@@ -405,7 +412,9 @@ impl<F: Frame> Engine<F> {
                             self.begin_walk(burst, index, frame, mirrored);
                             self.record(burst, index, host);
                         } else {
-                            cached.records = 0;
+                            if way != WALKED {
+                                cached.records = 0;
+                            }
                             self.lanes.begin(index, &self.hot[index], frame);
                             self.lanes.look_up_first(index);
                         }

@@ -1,23 +1,27 @@
-//! A burst's way in when its packets are of the common kind and the first table reads little of them.
+//! A burst's way in when its packets are of the common kinds.
 //!
-//! Two short cuts in front of the general way (parse into whole keys, look up, walk):
+//! Three short cuts in front of the general way (parse into whole keys, look up, walk):
 //!
 //! * The first table reads nothing but the ingress port, and the rule for it only sends to a port: one lookup is the answer for the whole burst, and no
 //!   packet is read at all. Headers that lie are then not counted as malformed, for nobody has looked at them.
 //! * The first table reads only what lies in the hot words: packets are read into one cache line each ([`packet::hot`]), looked up there, and runs of
 //!   neighbours that meet the same sending rule go out together. Where the rules are few, each packet is compared with them while it is read. A packet
 //!   that has more before it goes on in a lane ([`super::lanes`]).
+//! * The first table reads more of them: the same, but that what packets of IPv6 and ARP tell beside their hot words is read for all of them first.
 //!
-//! A burst begins the general way where its next packet is not of the common kind; a few common ones before it are not worth a burst of their own.
+//! A burst begins the general way where its next packet is of no common kind; a few common ones before it are not worth a burst of their own.
 
-use super::lanes::{Way, begin_key};
+use super::lanes::{Way, begin_key, word_beyond};
 use super::{Burst, Engine, Walk};
 use crate::host::Host;
 use crate::ops::PortNo;
 use crate::rule::Rule;
 use crate::table::{Brief, HotWords, LOOKUP_MAX, Reads, SetOfLanes, Told};
+use crate::tuple::Words;
 use packet::Frame;
 use packet::hot::{self, NO_PATTERN};
+use packet::parse::MoreWords;
+use smallvec::SmallVec;
 
 /// Fewest common packets that are looked up by themselves when another one follows.
 pub(super) const WORTH_IT: usize = 8;
@@ -41,7 +45,8 @@ impl<F: Frame> Engine<F> {
         match burst.bridge.reads(0, burst.guard) {
             Reads::Port if self.by_port(burst, in_port, frames, mirrored, host) => true,
             Reads::Port | Reads::Hot => self.by_hot_words(burst, in_port, frames, mirrored, host),
-            Reads::Deep => false,
+            Reads::Deep => self.by_all_words(burst, in_port, frames, mirrored, host),
+            Reads::Whole => false,
         }
     }
 
@@ -56,7 +61,7 @@ impl<F: Frame> Engine<F> {
     ) -> bool {
         let mut found = [None];
         let hot = [HotWords::of_port(in_port)];
-        if !(burst.bridge).lookup_hot(0, &hot, burst.guard, &mut found, None) {
+        if !(burst.bridge).lookup_hot(0, &hot, Reads::Port, burst.guard, &mut found, None) {
             return false;
         }
         let Some((rule, port)) = found[0].and_then(|rule: &Rule| Some((rule, rule.only_output()?)))
@@ -125,23 +130,75 @@ impl<F: Frame> Engine<F> {
                 return true;
             }
         }
-        let mut found = [None; LOOKUP_MAX];
-        let mut told = Told::NOTHING;
+        let mut answer = Answer::EMPTY;
         let hot = &self.hot[..read.count];
         if let Some(patterned) = patterned {
-            patterned.look_up(hot, &first[..read.count], &mut found[..read.count]);
-        } else if !(burst.bridge).lookup_hot(0, hot, burst.guard, &mut found, Some(&mut told)) {
+            patterned.look_up(hot, &first[..read.count], &mut answer.found[..read.count]);
+        } else if !answer.look_up(burst, hot, Reads::Hot) {
             return false;
         }
         self.received += read.bytes;
-        let found = &found[..read.count];
+        self.meet_found(burst, in_port, read.count, &answer, frames, mirrored, host);
+        true
+    }
+
+    /// The same by all that packets of the common kinds tell.
+    #[inline(never)]
+    fn by_all_words<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        in_port: PortNo,
+        frames: &mut Vec<F>,
+        mirrored: u32,
+        host: &mut H,
+    ) -> bool {
+        let all = frames.len().min(LOOKUP_MAX);
+        let mut first = [NO_PATTERN; LOOKUP_MAX];
+        let read = hot::read_burst(&frames[..all], in_port, &[], &mut self.hot, &mut first);
+        if read.count < all.min(WORTH_IT) {
+            return false;
+        }
+        let hot = &self.hot[..read.count];
+        for ((hot, more), frame) in hot.iter().zip(&mut self.more).zip(frames.iter()) {
+            if !hot.extent.is_ipv4() {
+                *more = MoreWords::of(frame.head(), hot.extent);
+            }
+        }
+        let keys = hot.iter().zip(&self.more);
+        let keys: SmallVec<[AllWords<'_>; LOOKUP_MAX]> =
+            keys.map(|(hot, more)| AllWords { hot, more }).collect();
+        let mut answer = Answer::EMPTY;
+        if !answer.look_up(burst, &keys, Reads::Deep) {
+            return false;
+        }
+        drop(keys);
+        self.received += read.bytes;
+        self.meet_found(burst, in_port, read.count, &answer, frames, mirrored, host);
+        true
+    }
+
+    /// Carries out what a lookup has found for the first packets, and counts it.
+    #[allow(clippy::too_many_arguments)] // as for `burst`
+    #[inline(always)]
+    fn meet_found<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        in_port: PortNo,
+        count: usize,
+        answer: &Answer<'_>,
+        frames: &mut Vec<F>,
+        mirrored: u32,
+        host: &mut H,
+    ) {
+        let Answer { found, told } = answer;
+        let found = &found[..count];
         let matched = found.iter().filter(|rule| rule.is_some()).count();
-        (burst.bridge).count_hot(0, read.count, matched, burst.guard);
+        (burst.bridge).count_hot(0, count, matched, burst.guard);
         let brief = |at: usize| found[at].map(|rule| told.of(at, rule));
         let many = burst.counters.are_many();
         let address = |at: usize| found[at].map(std::ptr::from_ref);
         let met = Met {
-            count: read.count,
+            count,
             rule: brief,
             same: |a, b| address(a) == address(b),
             fetch: |at| {
@@ -151,7 +208,6 @@ impl<F: Frame> Engine<F> {
             },
         };
         self.meet(burst, in_port, met, frames, mirrored, host);
-        true
     }
 
     /// Carries out what packets that have been read have met: runs of neighbours that met the same sending rule together.
@@ -270,8 +326,47 @@ impl<F: Frame> Engine<F> {
     ) {
         let (walk, hot) = (&mut self.walks[index], &self.hot[index]);
         begin_key(&mut walk.key, &hot.words, burst.valid);
+        if !hot.extent.is_ipv4() {
+            MoreWords::of(frame.head(), hot.extent).fill(&mut walk.key);
+        }
         walk.layers = hot.extent.layers();
         walk.start(frame, mirrored);
+    }
+}
+
+/// All that is known of a packet of the common kinds; `more` is not looked at where it is one of IPv4.
+struct AllWords<'a> {
+    hot: &'a HotWords,
+    more: &'a MoreWords,
+}
+
+impl Words for AllWords<'_> {
+    #[inline(always)]
+    fn word(&self, index: u8) -> u64 {
+        match self.hot.words.get(usize::from(index)) {
+            Some(word) => *word,
+            None => word_beyond(index, self.hot.extent, self.more),
+        }
+    }
+}
+
+/// What a lookup in the first table has found, and what is known of it.
+struct Answer<'g> {
+    found: [Option<&'g Rule>; LOOKUP_MAX],
+    told: Told<'g>,
+}
+
+impl<'g> Answer<'g> {
+    const EMPTY: Answer<'g> = Answer {
+        found: [None; LOOKUP_MAX],
+        told: Told::NOTHING,
+    };
+
+    /// See [`Bridge::lookup_hot`].
+    #[inline(always)]
+    fn look_up<K: Words>(&mut self, burst: &Burst<'_, 'g>, keys: &[K], most: Reads) -> bool {
+        let Answer { found, told } = self;
+        (burst.bridge).lookup_hot(0, keys, most, burst.guard, found, Some(told))
     }
 }
 

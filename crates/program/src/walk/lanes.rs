@@ -1,6 +1,6 @@
 //! Packets on straight ways ([`super::straight`]), a whole burst's from table to table.
 //!
-//! A packet of the common kind is a lane: two cache lines with its hot words, metadata and registers, and its frame beside them. Lanes that wait for the same table
+//! A packet of the common kinds is a lane: two cache lines with its hot words, metadata and registers, and beside them its frame and what one of IPv6 or ARP tells besides. Lanes that wait for the same table
 //! are a set, 64 bits. They are looked up together, the answer is a list of rules, each with the set of lanes that have met it, and what a rule does is
 //! decided once for all of them. So a stage with one rule for everything costs next to nothing however many packets pass it.
 //!
@@ -22,7 +22,7 @@ use crate::table::{Found, HotWords, LOOKUP_MAX, Members, One, SetOfLanes};
 use crate::tuple::Words;
 use packet::edit::Rewrite;
 use packet::key::at;
-use packet::parse::{Extent, HOT_WORDS};
+use packet::parse::{Extent, HOT_WORDS, MoreWords};
 use packet::{FlowKey, Frame, WordSet};
 use std::ptr::NonNull;
 
@@ -55,7 +55,7 @@ struct Lane {
 impl Lane {
     const ZERO: Lane = Lane {
         words: [0; LANE_WORDS],
-        extent: Extent { l3: 0, length: 0 },
+        extent: Extent::ZERO,
         len: 0,
         hops: 0,
     };
@@ -86,11 +86,6 @@ impl Lane {
             *word = *word & !write.mask | write.value;
         }
     }
-
-    /// Fills the words of a key that are `valid`.
-    fn fill(&self, key: &mut FlowKey, valid: WordSet) {
-        begin_key(key, &self.words, valid);
-    }
 }
 
 /// Gives a key its first words, and the value that they begin with to the others that are `valid`.
@@ -116,7 +111,7 @@ impl Words for Lane {
     }
 }
 
-/// A word that no packet of the common kind has of its own: as [`begin_key`] begins it.
+/// A word that packets of the common kinds do not have of their own, but for [`MoreWords`]: as [`begin_key`] begins it.
 #[inline(always)]
 pub(super) fn beyond(index: u8) -> u64 {
     const NO_OUTPUT: u64 = {
@@ -128,6 +123,33 @@ pub(super) fn beyond(index: u8) -> u64 {
         NO_OUTPUT
     } else {
         0
+    }
+}
+
+/// A word of a packet of the common kinds that is no hot one; `more` is not looked at where the packet is one of IPv4.
+#[inline(always)]
+pub(super) fn word_beyond(index: u8, extent: Extent, more: &MoreWords) -> u64 {
+    if extent.is_ipv4() {
+        beyond(index)
+    } else {
+        beyond(index) | more.word(index.into())
+    }
+}
+
+/// A lane with what its packet tells beside.
+#[derive(Clone, Copy)]
+struct Wide<'a> {
+    lane: &'a Lane,
+    more: &'a MoreWords,
+}
+
+impl Words for Wide<'_> {
+    #[inline(always)]
+    fn word(&self, index: u8) -> u64 {
+        match self.lane.words.get(usize::from(index)) {
+            Some(word) => *word,
+            None => word_beyond(index, self.lane.extent, self.more),
+        }
     }
 }
 
@@ -212,6 +234,9 @@ struct Waiting {
 /// The lanes of a burst.
 pub(super) struct Lanes<F> {
     lanes: Box<[Lane; LOOKUP_MAX]>,
+    /// Those whose packets are not of IPv4, and what these tell beside.
+    wide: SetOfLanes,
+    more: Box<[MoreWords; LOOKUP_MAX]>,
     frames: Box<[Option<F>; LOOKUP_MAX]>,
     /// Where those of `sent` go, when all are done.
     ports: [PortNo; LOOKUP_MAX],
@@ -232,6 +257,8 @@ impl<F: Frame> Lanes<F> {
     pub fn new() -> Lanes<F> {
         Lanes {
             lanes: Box::new([Lane::ZERO; LOOKUP_MAX]),
+            wide: SetOfLanes::EMPTY,
+            more: Box::new([MoreWords::ZERO; LOOKUP_MAX]),
             frames: Box::new([const { None }; LOOKUP_MAX]),
             ports: [0; LOOKUP_MAX],
             sent: SetOfLanes::EMPTY,
@@ -249,7 +276,54 @@ impl<F: Frame> Lanes<F> {
     #[inline(always)]
     pub fn begin(&mut self, index: usize, hot: &HotWords, frame: F) {
         self.lanes[index % LOOKUP_MAX].begin(hot);
+        if !hot.extent.is_ipv4() {
+            self.begin_wide(index, hot.extent, frame.head());
+        }
         self.put(index, frame);
+    }
+
+    #[inline(never)]
+    fn begin_wide(&mut self, index: usize, extent: Extent, head: &[u8]) {
+        self.wide = self.wide.union(SetOfLanes::run(index, 1));
+        self.more[index % LOOKUP_MAX] = MoreWords::of(head, extent);
+    }
+
+    /// Fills the words of a key that are `valid`.
+    fn fill(&self, lane: usize, key: &mut FlowKey, valid: WordSet) {
+        let from = &self.lanes[lane];
+        begin_key(key, &from.words, valid);
+        if !from.extent.is_ipv4() {
+            self.more[lane].fill(key);
+        }
+    }
+
+    /// Looks lanes up that wait, some of which may be wide; see [`crate::table::Bridge::lookup_lanes`].
+    #[inline(always)]
+    fn look_up<'g>(
+        &self,
+        burst: &Burst<'_, 'g>,
+        Waiting { table, set, .. }: Waiting,
+        found: &mut Found<'g>,
+    ) -> bool {
+        if set.minus(self.wide) != set {
+            return self.look_up_wide(burst, table, set, found);
+        }
+        (burst.bridge).lookup_lanes(table, set, &self.lanes, burst.guard, found)
+    }
+
+    #[inline(never)]
+    fn look_up_wide<'g>(
+        &self,
+        burst: &Burst<'_, 'g>,
+        table: u8,
+        set: SetOfLanes,
+        found: &mut Found<'g>,
+    ) -> bool {
+        let lanes: [Wide<'_>; LOOKUP_MAX] = std::array::from_fn(|lane| Wide {
+            lane: &self.lanes[lane],
+            more: &self.more[lane],
+        });
+        (burst.bridge).lookup_lanes(table, set, &lanes, burst.guard, found)
     }
 
     /// A lane is to be looked up in the first table.
@@ -576,7 +650,7 @@ impl<F: Frame> Engine<F> {
         }
         for lane in set.iter() {
             let mut key = FlowKey::ZERO;
-            self.lanes.lanes[lane].fill(&mut key, burst.valid);
+            self.lanes.fill(lane, &mut key, burst.valid);
             host.looked_up(table, Some(&key), rule);
         }
     }
@@ -592,7 +666,7 @@ impl<F: Frame> Engine<F> {
         let frame = self.lanes.frames[lane].take()?;
         let from = &self.lanes.lanes[lane];
         let walk = &mut self.walks[lane];
-        from.fill(&mut walk.key, burst.valid);
+        self.lanes.fill(lane, &mut walk.key, burst.valid);
         walk.layers = from.extent.layers();
         walk.start(frame, way.mirrored);
         walk.resubmits = from.hops;
@@ -710,9 +784,7 @@ impl<F: Frame> Engine<F> {
                 continue;
             }
             self.lanes.rounds += 1;
-            let lanes = &*self.lanes.lanes;
-            let Waiting { table, set, .. } = waited;
-            if !(burst.bridge).lookup_lanes(table, set, lanes, burst.guard, &mut found) {
+            if !self.lanes.look_up(burst, waited, &mut found) {
                 self.wait_in_walks(burst, way, waited);
                 continue;
             }
@@ -742,6 +814,7 @@ impl<F: Frame> Engine<F> {
             }
         }
         self.lanes.backs.clear();
+        self.lanes.wide = SetOfLanes::EMPTY;
         self.lanes.rounds = 0;
         self.lanes.flush(way, host);
     }

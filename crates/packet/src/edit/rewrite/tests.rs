@@ -5,7 +5,7 @@ use crate::build::Builder;
 use crate::edit::{self, tests::make_partial};
 use crate::frame::HeapFrame;
 use crate::key::FlowKey;
-use crate::parse::{self, common_words};
+use crate::parse::{self, hot_words};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -49,6 +49,15 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// What a packet is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Network {
+    Ipv4,
+    Ipv6,
+    Icmpv6,
+    Arp,
+}
+
 /// What is wrong with a packet's transport checksum.
 #[derive(Clone, Copy, Debug)]
 enum Transport {
@@ -65,6 +74,7 @@ proptest! {
     fn edits_made_one_do_what_they_do_one_after_the_other(
         (a, b, c, d, tos, ttl) in any::<(u32, u32, u16, u16, u8, u8)>(),
         (tagged, tcp) in any::<(bool, bool)>(),
+        network in prop_oneof![4 => Just(Network::Ipv4), 4 => Just(Network::Ipv6), 1 => Just(Network::Icmpv6), 1 => Just(Network::Arp)],
         transport in prop_oneof![Just(Transport::Sound), Just(Transport::Absent), Just(Transport::Ones), Just(Transport::Partial)],
         header_ones in prop::bool::weighted(0.1),
         low_ttl in prop::bool::weighted(0.3),
@@ -75,22 +85,37 @@ proptest! {
             builder = builder.tag(0x8100, 7);
         }
         let ttl = if low_ttl { ttl % 4 } else { ttl };
-        builder = builder.ipv4(a, b).with_ipv4(|ip| {
-            ip.set_tos(tos);
-            ip.set_ttl(ttl);
-        });
-        builder = if tcp { builder.tcp(c, d, 0x10) } else { builder.udp(c, d) };
-        let mut frame = HeapFrame::new(&builder.payload(&[1; 20]).bytes());
+        builder = match network {
+            Network::Ipv4 => builder.ipv4(a, b).with_ipv4(|ip| {
+                ip.set_tos(tos);
+                ip.set_ttl(ttl);
+            }),
+            Network::Ipv6 | Network::Icmpv6 => builder.ipv6([c as u8; 16], [d as u8; 16]).with_ipv6(|ip| {
+                ip.set_flow(6 << 28 | u32::from(tos) << 20 | a >> 12);
+                ip.set_hop_limit(ttl);
+            }),
+            Network::Arp => builder.arp(c % 3, [1; 6], a, [2; 6], b),
+        };
+        builder = match network {
+            Network::Icmpv6 => builder.icmpv6(128, 0, a),
+            Network::Arp => builder,
+            _ if tcp => builder.tcp(c, d, 0x10),
+            _ => builder.udp(c, d),
+        };
+        let with_ports = matches!(network, Network::Ipv4 | Network::Ipv6);
+        let payload = if with_ports { 20 } else { 0 };
+        let mut frame = HeapFrame::new(&builder.payload(&vec![1; payload]).bytes());
         let mut key = FlowKey::ZERO;
         let mut layers = parse::parse_frame(&mut frame, 3, parse::PACKET_WORDS, &mut key);
         let field = usize::from(layers.l4) + if tcp { 16 } else { 6 };
         match transport {
+            _ if !with_ports => {}
             Transport::Sound => {}
             Transport::Absent => frame.head_mut()[field..field + 2].fill(0),
             Transport::Ones => frame.head_mut()[field..field + 2].fill(0xff),
             Transport::Partial => make_partial(&mut frame, &key, &layers),
         }
-        if header_ones {
+        if header_ones && network == Network::Ipv4 {
             let l3 = usize::from(layers.l3);
             frame.head_mut()[l3 + 10..l3 + 12].fill(0xff);
         }
@@ -108,13 +133,18 @@ proptest! {
         }
         let mut other = frame.clone();
         let mut words = [0; HOT_WORDS];
-        let extent = common_words(other.head(), other.len(), 3, &mut words).unwrap();
+        let extent = hot_words(other.head(), other.len(), 3, &mut words).unwrap();
         let mut expired = false;
         for step in &added {
             match step {
                 Step::Set(set) => prop_assert!(set.run(&mut frame, &mut layers, &mut key)),
                 Step::DecTtl => expired |= edit::dec_ttl(&mut frame, &layers, &mut key).is_err(),
             }
+        }
+        if network == Network::Arp {
+            // There is nothing to decrement, which only the steps themselves know.
+            prop_assert!(!expired);
+            expired = rewrite.may_expire();
         }
         prop_assert_eq!(rewrite.expires(&words), expired);
         if !expired {

@@ -110,7 +110,9 @@ fn look_up<'g>(
     assert_eq!(read.count, frames.len(), "all are of the common kind");
     let first = &first[..read.count];
     match patterned {
-        None => assert!(bridge.lookup_hot(0, &hot[..read.count], guard, &mut found, None)),
+        None => {
+            assert!(bridge.lookup_hot(0, &hot[..read.count], Reads::Hot, guard, &mut found, None))
+        }
         Some(patterned) if patterned.is_list() => {
             (found.iter_mut().zip(first)).for_each(|(found, at)| *found = patterned.rule(*at));
         }

@@ -27,6 +27,8 @@ const FEWEST: usize = CHUNK * WAYS;
 
 /// Stands for no way.
 pub(super) const NO_WAY: u32 = u32::MAX;
+/// Stands for the way of a packet that must be walked whatever is known.
+pub(super) const WALKED: u32 = u32::MAX - 1;
 
 /// What becomes of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -142,7 +142,7 @@ struct Known {
 type Left = SmallVec<[MaskedWord; 4]>;
 
 impl Known {
-    /// Of packets that come to `table` in lanes, all of which are of the common kind.
+    /// Of packets that come to `table` in lanes and may take ways: those of IPv4 (see `Engine::fused`).
     fn of_lanes(table: u8) -> Known {
         let mut bytes = [0; 8];
         let mut known = Known {

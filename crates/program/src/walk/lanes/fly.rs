@@ -23,6 +23,10 @@ impl<F: Frame> Engine<F> {
             return None;
         }
         let fused = rule.fused()?;
+        // Ways are made for packets of IPv4.
+        if set.whole().minus(self.lanes.wide) != set.whole() {
+            return None;
+        }
         if !fused.holds(burst) || fused.sends && back != NOWHERE {
             return None;
         }

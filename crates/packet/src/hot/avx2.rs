@@ -1,0 +1,339 @@
+//! [`super::read_burst`] with AVX2: a packet's headers by two to four shuffles.
+//!
+//! The first four words of a [`HotWords`] are one register, of two halves of 16 bytes: ingress port, Ethertype, tag and addresses; ports, protocol, ToS, TTL and the Ethernet
+//! destination. The fifth word, the extent and the length are half of another. A shuffle moves bytes within halves only, so what is to come into both is loaded into both.
+
+use super::kinds::{JUDGED, Judged, Lists, Six, index, l3, least, load16, sound, sound6};
+use super::{FRAME_LEN, HotWords, LENGTH, NO_PATTERN, Pattern, Read};
+use crate::frame::Frame;
+use crate::key::at;
+use crate::parse::{COMMON_LEN, ETHERNET_LEN, Extent, IPV4_LEN, IPV6_LEN, Network};
+use std::arch::x86_64::*;
+use std::mem::offset_of;
+
+/// Whether the processor has what [`read_burst`] is compiled for.
+pub(super) fn is_there() -> bool {
+    is_x86_feature_detected!("avx2")
+}
+
+/// Where a shuffle puts zero.
+const NOTHING: u8 = 0x80;
+/// The bytes of both registers.
+const LOW: usize = 32;
+const HIGH: usize = 16;
+const _: () = assert!(at::ETH_SRC == LOW && FRAME_LEN + 4 == LOW + HIGH);
+
+/// Where the load begins that has the ports, behind the IP header's first byte. In IPv4 TTL, protocol and addresses come before them.
+const PORTS: usize = 8;
+const PORTS6: usize = PORTS + IPV6_LEN - IPV4_LEN;
+/// The same of the load that has TCP's flags in IPv4; it ends with what a packet has at least.
+const FLAGS: usize = COMMON_LEN - 16;
+/// Where the load begins that has the Ethernet source and the IP packet's length.
+const SOURCE: usize = 6;
+
+/// 32 bytes in memory.
+#[repr(align(32))]
+struct Bytes([u8; LOW]);
+
+impl Bytes {
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    fn load(&self) -> __m256i {
+        // SAFETY: 32 readable bytes, aligned.
+        unsafe { _mm256_load_si256(self.0.as_ptr().cast()) }
+    }
+}
+
+/// How one kind of common packet is read. Shuffles say for each byte of the register from where in a load it comes.
+struct Kind {
+    judged: Judged,
+    /// From the load at [`PORTS`] or [`PORTS6`], which is in both halves.
+    network: Bytes,
+    /// From the frame's bytes 8 to 16 (first half), and 0 to 8 and eight from [`behind`] on (second half).
+    ethernet: Bytes,
+    /// From the load at [`FLAGS`], and which bits.
+    flags: Bytes,
+    keep: Bytes,
+    /// Bytes that are the same for all.
+    fixed: Bytes,
+    /// From the load at [`SOURCE`], and the bytes that are the same for all.
+    source: [u8; HIGH],
+    fixed_source: [u8; HIGH],
+}
+
+/// By [`index`].
+static KINDS: [Kind; 8] = [
+    kind(false, false, false),
+    kind(false, true, false),
+    kind(true, false, false),
+    kind(true, true, false),
+    kind(false, false, true),
+    kind(false, true, true),
+    kind(true, false, true),
+    kind(true, true, true),
+];
+
+/// From where on eight bytes of the frame have the ToS, or in IPv6 the hop limit.
+const fn behind(tagged: bool, six: bool) -> usize {
+    8 * (1 + tagged as usize + six as usize)
+}
+
+/// Writes numbers from `first` on.
+const fn count<const N: usize>(
+    mut bytes: [u8; N],
+    from: usize,
+    len: usize,
+    first: usize,
+) -> [u8; N] {
+    let mut byte = 0;
+    while byte < len {
+        bytes[from + byte] = (first + byte) as u8;
+        byte += 1;
+    }
+    bytes
+}
+
+const fn kind(tagged: bool, tcp: bool, six: bool) -> Kind {
+    let l3 = l3(tagged);
+    let nothing = [NOTHING; LOW];
+    let mut network = count(nothing, at::TP_SRC, 4, 20 - PORTS);
+    if !six {
+        network = count(network, at::IPV4_SRC, 8, 12 - PORTS);
+        network = count(network, at::IP_TTL, 1, 8 - PORTS);
+    }
+    // Of the first half's load only its first eight bytes are of use.
+    let tci = if tagged { 2 } else { 0 };
+    let ethernet = count(nothing, at::VLAN_TCI, tci, ETHERNET_LEN - 8);
+    let ethernet = count(ethernet, at::ETH_DST, 6, 0);
+    let (place, from) = if six {
+        (at::IP_TTL, l3 + 7)
+    } else {
+        (at::IP_TOS, l3 + 1)
+    };
+    let ethernet = count(ethernet, place, 1, from - behind(tagged, six) + 8);
+    let flags = count(nothing, at::TCP_FLAGS, 2, 32 - FLAGS);
+    let mut keep = [0; LOW];
+    (keep[at::TCP_FLAGS], keep[at::TCP_FLAGS + 1]) = (0x0f, 0xff);
+    let mut fixed = [0; LOW];
+    let eth_type = if six { [0x86, 0xdd] } else { [0x08, 0x00] };
+    (fixed[at::ETH_TYPE], fixed[at::ETH_TYPE + 1]) = (eth_type[0], eth_type[1]);
+    fixed[at::IP_PROTO] = if tcp { 6 } else { 17 };
+    if tagged {
+        fixed[at::VLAN_TCI] = 0x10; // a tag is present
+    }
+    let source = count([NOTHING; HIGH], at::ETH_SRC - LOW, 6, 0);
+    // See `Six`.
+    let four = if six { 0 } else { 1 };
+    let source = count(source, LENGTH - LOW, four, l3 + 3 - SOURCE);
+    let source = count(source, LENGTH + 1 - LOW, four, l3 + 2 - SOURCE);
+    let mut fixed_source = [0; HIGH];
+    let of = if six { Network::Ipv6 } else { Network::Ipv4 };
+    let extent = Extent::bytes(l3, of, 0);
+    let place = offset_of!(HotWords, extent) - LOW;
+    (fixed_source[place], fixed_source[place + 1]) = (extent[0], extent[1]);
+    Kind {
+        judged: Judged::new(tagged, tcp, six),
+        network: Bytes(network),
+        ethernet: Bytes(ethernet),
+        flags: Bytes(flags),
+        keep: Bytes(keep),
+        fixed: Bytes(fixed),
+        source,
+        fixed_source,
+    }
+}
+
+#[target_feature(enable = "avx2")]
+pub(super) fn read_burst<F: Frame>(
+    frames: &[F],
+    in_port: u32,
+    patterns: &[Pattern],
+    hot: &mut [HotWords],
+    found: &mut [u8],
+) -> Read {
+    let mut burst = Burst(Lists::new(frames, in_port, patterns, hot, found));
+    // A burst is mostly of one kind: each is read as long as it lasts.
+    loop {
+        let before = burst.0.read.count;
+        burst.kind::<false, false, false>();
+        burst.kind::<false, true, false>();
+        burst.kind::<true, false, false>();
+        burst.kind::<true, true, false>();
+        if burst.0.next_is_six() {
+            burst.six();
+        }
+        if burst.0.is_at_end(before) {
+            return burst.0.read;
+        }
+    }
+}
+
+struct Burst<'a, F>(Lists<'a, F>);
+
+impl<F: Frame> Burst<'_, F> {
+    /// Reads packets of IPv6, one kind after the other.
+    #[target_feature(enable = "avx2")]
+    #[inline(never)] // so that what is kept in registers for each kind of IPv4 finds room
+    fn six(&mut self) {
+        self.kind::<false, false, true>();
+        self.kind::<false, true, true>();
+        self.kind::<true, false, true>();
+        self.kind::<true, true, true>();
+    }
+
+    /// Reads packets of one kind, up to the first of another.
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    fn kind<const TAGGED: bool, const TCP: bool, const SIX: bool>(&mut self) {
+        let l3 = const { l3(TAGGED) };
+        let kind = &KINDS[const { index(TAGGED, TCP, SIX) }];
+        let (care, expect) = kind.judged.load();
+        let (network, ethernet) = (kind.network.load(), kind.ethernet.load());
+        let (flags, keep) = (kind.flags.load(), kind.keep.load());
+        // SAFETY: both are 16 bytes long.
+        let (source, fixed_source) = unsafe {
+            (
+                load16(kind.source.as_ptr()),
+                load16(kind.fixed_source.as_ptr()),
+            )
+        };
+        let port = _mm256_zextsi128_si256(_mm_cvtsi32_si128(self.0.in_port.to_be() as i32));
+        let fixed = _mm256_or_si256(kind.fixed.load(), port);
+        let (only, more) = match self.0.patterns {
+            [] => (Pattern::NEVER, &[][..]),
+            [only, more @ ..] => (*only, more),
+        };
+        let only = only.halves();
+        let mut read = self.0.read;
+        for ((frame, hot), found) in self.0.rest() {
+            let (head, len) = (frame.head(), frame.len());
+            if head.len() < const { least(TAGGED, TCP, SIX) } {
+                break;
+            }
+            let bytes = head.as_ptr();
+            // SAFETY: `head` is longer.
+            let judged = unsafe { load16(bytes.add(JUDGED)) };
+            if _mm_testz_si128(_mm_xor_si128(judged, expect), care) == 0 {
+                break;
+            }
+            // SAFETY: `head` is that long.
+            if !SIX && !unsafe { sound::<TCP>(head, l3, len) } {
+                break;
+            }
+            let mut six = None;
+            if SIX {
+                // SAFETY: as above.
+                six = unsafe { sound6::<TCP>(head, l3, len) };
+                if six.is_none() {
+                    break;
+                }
+            }
+            // SAFETY: both end within the least bytes of the kind: 32 and `l3 + 24`, or in IPv6 `l3 + 44`.
+            let (first, second) = unsafe {
+                let begin = _mm256_loadu_si256(bytes.cast());
+                let ports = if SIX { PORTS6 } else { PORTS };
+                (begin, load16(bytes.add(l3 + ports)))
+            };
+            // Bytes 8 to 16 twice, 0 to 8, and those from `behind` on.
+            let first = match const { behind(TAGGED, SIX) } {
+                8 => _mm256_permute4x64_epi64::<0b01_00_01_01>(first),
+                16 => _mm256_permute4x64_epi64::<0b10_00_01_01>(first),
+                _ => _mm256_permute4x64_epi64::<0b11_00_01_01>(first),
+            };
+            let second = _mm256_broadcastsi128_si256(second);
+            let mut low = _mm256_or_si256(
+                _mm256_or_si256(fixed, _mm256_shuffle_epi8(first, ethernet)),
+                _mm256_shuffle_epi8(second, network),
+            );
+            if TCP && !SIX {
+                // SAFETY: ends where the `l3 + COMMON_LEN` bytes end that `head` has.
+                let third = unsafe { load16(bytes.add(l3 + FLAGS)) };
+                let third = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(third), flags);
+                low = _mm256_or_si256(low, _mm256_and_si256(third, keep));
+            }
+            // SAFETY: ends within the 40 bytes and more that `head` has.
+            let high = unsafe { load16(bytes.add(SOURCE)) };
+            let high = _mm_or_si128(fixed_source, _mm_shuffle_epi8(high, source));
+            let high = _mm_insert_epi32::<{ (FRAME_LEN - LOW) as i32 / 4 }>(high, len as i32);
+            let (low, high) = match &six {
+                Some(six) => with_six(low, high, six),
+                None => (low, high),
+            };
+            let high = _mm256_zextsi128_si256(high);
+            let to = std::ptr::from_mut(hot).cast::<__m256i>();
+            // SAFETY: 64 bytes, aligned; every pattern of bits is a valid value, and the unnamed rest is zero.
+            unsafe {
+                _mm256_store_si256(to, low);
+                _mm256_store_si256(to.add(1), high);
+            }
+            let mut first = NO_PATTERN;
+            if only.matches(low, high) {
+                first = 0;
+            } else if !more.is_empty() {
+                first = first_of(more, low, high);
+            }
+            *found = first;
+            read.count += 1;
+            read.bytes += len as u64;
+        }
+        self.0.read = read;
+    }
+}
+
+/// Puts what IPv6 tells otherwise in its place.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn with_six(low: __m256i, high: __m128i, six: &Six) -> (__m256i, __m128i) {
+    const CLASS_AT: u32 = 8 * (at::IP_TOS % 8) as u32;
+    const FLAGS_AT: u32 = 8 * (at::TCP_FLAGS % 8) as u32;
+    const _: () = assert!(at::IP_TOS / 8 == 2 && at::TCP_FLAGS / 8 == 3);
+    let (class, flags) = (i64::from(six.class), i64::from(six.tcp_flags));
+    let told = _mm256_set_epi64x(flags << FLAGS_AT, class << CLASS_AT, 0, 0);
+    let high = _mm_insert_epi16::<{ (LENGTH - LOW) as i32 / 2 }>(high, six.length.into());
+    (_mm256_or_si256(low, told), high)
+}
+
+/// The number of the first of all patterns but the first one that matches.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn first_of(more: &[Pattern], low: __m256i, high: __m256i) -> u8 {
+    for (index, pattern) in more.iter().enumerate() {
+        if pattern.halves().matches(low, high) {
+            return index as u8 + 1;
+        }
+    }
+    NO_PATTERN
+}
+
+/// A pattern's words in registers.
+struct Halves {
+    mask: [__m256i; 2],
+    value: [__m256i; 2],
+}
+
+impl Halves {
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    fn matches(&self, low: __m256i, high: __m256i) -> bool {
+        let low = _mm256_and_si256(_mm256_xor_si256(low, self.value[0]), self.mask[0]);
+        let high = _mm256_and_si256(_mm256_xor_si256(high, self.value[1]), self.mask[1]);
+        let differ = _mm256_or_si256(low, high);
+        _mm256_testz_si256(differ, differ) == 1
+    }
+}
+
+impl Pattern {
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    fn halves(&self) -> Halves {
+        let halves = |words: &[u64; 8]| {
+            let words = words.as_ptr().cast::<__m256i>();
+            // SAFETY: 64 readable bytes, aligned as the type is, whose fields are 64 bytes long.
+            unsafe { [_mm256_load_si256(words), _mm256_load_si256(words.add(1))] }
+        };
+        Halves {
+            mask: halves(&self.mask),
+            value: halves(&self.value),
+        }
+    }
+}
