@@ -230,6 +230,8 @@ fn run(name: &str, rules: &[(Flow, u32)]) {
     let all = rules
         .iter()
         .map(|(flow, priority)| (flow.matching(), *priority));
+    let mut linked = Vec::new();
+    let begun = Instant::now();
     for (matching, priority) in all.chain([last]) {
         let spec = RuleSpec {
             matching,
@@ -238,10 +240,16 @@ fn run(name: &str, rules: &[(Flow, u32)]) {
             counter,
             cookie: 0,
         };
-        writer.insert(0, spec);
+        linked.push(writer.insert(0, spec));
+        // As flow mods come: some at a time.
+        if linked.len() % 64 == 0 {
+            writer.commit();
+            program.domain.publish();
+        }
     }
     writer.commit();
     program.domain.publish();
+    let added = begun.elapsed() / linked.len() as u32;
     let mut random = Random(3);
     let packets: Vec<FlowKey> = (0..PACKETS)
         .map(|_| {
@@ -258,8 +266,19 @@ fn run(name: &str, rules: &[(Flow, u32)]) {
     program.domain.publish();
     let chosen = writer.describe(0);
     let after = measure(&bridge, &mut reader, &packets);
+    reader.offline();
+    // Every tenth goes.
+    let gone: Vec<_> = linked.into_iter().step_by(10).collect();
+    let begun = Instant::now();
+    for some in gone.chunks(64) {
+        some.iter().for_each(|rule| writer.remove(0, *rule));
+        writer.commit();
+        program.domain.publish();
+        writer.housekeep(usize::MAX);
+    }
+    let removed = begun.elapsed() / gone.len() as u32;
     println!(
-        "{name:20} {} {before:7.1} (said {:.0}), {} {after:7.1} (said {:.0} to {:.0}) cycles/packet, made in {took:.1?}, {} KB\n    accesses {:.1} to {}, compares {:.1} to {}; {}",
+        "{name:20} {} {before:7.1} (said {:.0}), {} {after:7.1} (said {:.0} to {:.0}) cycles/packet, made in {took:.1?}, {} KB; a rule is added in {added:.0?}, removed in {removed:.0?}\n    accesses {:.1} to {}, compares {:.1} to {}; {}",
         tuples.template.name(),
         tuples.typical_cycles(),
         chosen.template.name(),

@@ -32,7 +32,9 @@ fn cases() -> Vec<(&'static str, usize, Rules)> {
         ("acl-1k-10masks", FLOWS, support::masks()),
         ("strangers", FLOWS, support::strangers(FLOWS as u32)),
         ("route-1k", 0, support::router(1000)),
+        ("route-10k", 0, support::router(10_000)),
         ("route-100k", 0, support::router(FLOWS)),
+        ("route-1m", 0, support::router(1_000_000)),
         (
             "rewrite",
             1,
@@ -77,7 +79,7 @@ fn run(mut frames: Vec<Buffer>, rules: &Rules, mode: CacheMode) -> (Vec<f64>, us
     let mut rounds = Vec::new();
     let (mut spent, mut packets) = (0, 0);
     // As many packets for each case.
-    for _ in 0..9 * FLOWS / frames.len().clamp(1, FLOWS) {
+    for _ in 0..27 * FLOWS / frames.len().clamp(1, FLOWS) {
         while frames.len() >= BURST {
             burst.extend(frames.drain(frames.len() - BURST..));
             let start = cycles();

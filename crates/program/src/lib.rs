@@ -20,6 +20,7 @@ mod conjunction;
 pub mod counters;
 pub mod epoch;
 pub mod group;
+mod growing;
 pub mod host;
 pub mod learn;
 pub mod meters;

@@ -8,6 +8,7 @@
 //!   beats all that is left. A packet that differs from what all rules of a tuple have in common, their protocol for instance, passes it over
 //!   without a look into memory. Hash tables grow in place; the list of tuples is replaced as a whole.
 //! * [`Shape::Trees`]: decision trees made in the background, and tuples for what they do not hold ([`shaping`]).
+//! * [`Shape::Prefixes`]: a trie over one field that is changed in place, and tuples for rules that are no prefixes of it ([`prefixes`]).
 //! * [`Shape::Conjunctive`]: one of the above, and beside it the rules that are parts of conditions ([`crate::conjunction`]).
 //!
 //! The writer changes hash tables in place by single stores that readers see or do not see; either is right, because a rule is visible
@@ -21,6 +22,8 @@ mod fusing;
 mod hot;
 mod lanes;
 mod pace;
+mod places;
+mod prefixes;
 mod shaping;
 mod trees;
 
@@ -45,6 +48,8 @@ use packet::key::at;
 use packet::keyed::Keyed;
 use packet::matching::MatchWord;
 use packet::{FlowKey, Match, WordSet};
+pub(crate) use places::{Brief, Told};
+use prefixes::Trie;
 use shaping::Shaping;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -55,7 +60,6 @@ use std::sync::atomic::{
 };
 use std::time::Instant;
 use trees::Trees;
-pub(crate) use trees::{Brief, Told};
 
 /// Number of tables of a bridge. 254 is for internal use, 255 does not exist on the wire.
 pub const TABLES: usize = 255;
@@ -63,6 +67,8 @@ pub const TABLES: usize = 255;
 pub const LINEAR_MAX: usize = 12;
 /// A table of tuples turns linear again when it has no more rules than this; the gap to [`LINEAR_MAX`] keeps it from turning to and fro.
 pub const LINEAR_AGAIN: usize = 6;
+/// Most rules that are unlinked while tables get their lookups.
+const UNLINKED_AT_ONCE: usize = 4096;
 /// Walks looked up at a time.
 pub const LOOKUP_MAX: usize = 64;
 
@@ -171,6 +177,8 @@ enum Shape {
     Tuples(Box<[TupleEntry]>),
     /// Descend, then hash what has come since.
     Trees(TreesShape),
+    /// Follow the bits of an address, then hash for what is no prefix.
+    Prefixes(PrefixesShape),
     /// Ordinary rules, if there are any, and soft ones.
     Conjunctive {
         ordinary: Option<Box<Shape>>,
@@ -184,6 +192,14 @@ struct TreesShape {
     /// Tuples with rules that are not in the trees, with the highest precedence of those.
     beside: Box<[TupleEntry]>,
     /// All tuples.
+    all: Box<[TupleEntry]>,
+}
+
+/// A trie, and what it does not hold.
+struct PrefixesShape {
+    trie: Arc<Trie>,
+    /// As of [`TreesShape`].
+    beside: Box<[TupleEntry]>,
     all: Box<[TupleEntry]>,
 }
 
@@ -401,6 +417,7 @@ impl Bridge {
             }
             Some(Shape::Tuples(tuples)) => lookup_tuples(tuples, &key, epoch, out),
             Some(Shape::Trees(shape)) => lookup_trees(shape, &key, epoch, out, None),
+            Some(Shape::Prefixes(shape)) => lookup_prefixes(shape, &key, epoch, out, None),
             Some(Shape::Conjunctive { ordinary, soft }) => {
                 lookup_conjunctive(ordinary.as_deref(), soft, &key, epoch, out);
             }
@@ -482,7 +499,9 @@ fn find_exact<'g>(
             let rule: &'g Rule = unsafe { entry.rule.as_ref() };
             (same && rule.spec.priority == priority && rule.holds_in(epoch)).then_some(rule)
         }),
-        Shape::Tuples(tuples) | Shape::Trees(TreesShape { all: tuples, .. }) => tuples
+        Shape::Tuples(tuples)
+        | Shape::Trees(TreesShape { all: tuples, .. })
+        | Shape::Prefixes(PrefixesShape { all: tuples, .. }) => tuples
             .iter()
             .find_map(|entry| entry.tuple.find_exact(&learn.shape, key, priority, epoch)),
         // Learned rules are ordinary ones.
@@ -633,6 +652,29 @@ fn lookup_trees<'k, 'g, K: Words + 'k>(
     }
 }
 
+#[inline(always)]
+fn lookup_prefixes<'k, 'g, K: Words + 'k>(
+    shape: &'g PrefixesShape,
+    key: &impl Fn(usize) -> &'k K,
+    epoch: Epoch,
+    out: &mut [Option<&'g Rule>],
+    told: Option<&mut Told<'g>>,
+) {
+    let highest = shape.beside.first().map(|entry| entry.max_priority);
+    // Most often what stands beside is of lower precedence than any prefix, a table's last rule for instance: only packets without a prefix ask for it.
+    let last = highest <= Some(shape.trie.floor());
+    let told = told.filter(|_| last);
+    shape.trie.find(key, epoch, out, told, |index, out| {
+        *out = lookup_one(&shape.all, key(index), epoch);
+    });
+    if highest.is_some() {
+        let mut pending = (0..out.len() as u8)
+            .filter(|index| !last || out[usize::from(*index)].is_none())
+            .collect();
+        lookup_pending(&shape.beside, &mut pending, key, epoch, out);
+    }
+}
+
 #[cold]
 fn lookup_one<'g>(tuples: &'g [TupleEntry], key: &impl Words, epoch: Epoch) -> Option<&'g Rule> {
     let mut out = [None];
@@ -673,6 +715,7 @@ fn lookup_ordinary<'k, 'g, K: Words + 'k>(
         }
         Some(Shape::Tuples(tuples)) => lookup_tuples(tuples, key, epoch, out),
         Some(Shape::Trees(shape)) => lookup_trees(shape, key, epoch, out, None),
+        Some(Shape::Prefixes(shape)) => lookup_prefixes(shape, key, epoch, out, None),
         Some(Shape::Conjunctive { .. }) | None => {}
     }
 }
@@ -684,8 +727,10 @@ struct TupleWriter {
     priorities: BTreeMap<u32, usize>,
     /// The bits in which all of its rules have agreed since it was made, in the order of its words; a word may have none left.
     agreed: SmallVec<[MatchWord; 4]>,
-    /// The highest precedence of its rules that are not in the table's trees.
+    /// The highest precedence of its rules that are not in the table's trees or trie.
     beside: Option<u32>,
+    /// How many rules are not in the table's trie.
+    outside: usize,
     /// The highest precedence of its rules that came since trees began to be made.
     since: Option<u32>,
 }
@@ -706,6 +751,7 @@ impl TupleWriter {
             priorities: BTreeMap::new(),
             agreed: first.words().into(),
             beside: None,
+            outside: 0,
             since: None,
         }
     }
@@ -751,6 +797,20 @@ impl TupleWriter {
             agreed: agreed.as_slice().into(),
             single: self.agreed.iter().zip(words).all(whole),
         })
+    }
+
+    /// The number of its rules.
+    fn rules(&self) -> usize {
+        self.priorities.values().sum()
+    }
+
+    /// How many bits of a trie's field its rules look at; None where they are of another kind.
+    fn length(&self, prefixes: &prefixes::Prefixes) -> Option<u8> {
+        let mut example = Match::any();
+        for ((word, mask), agreed) in self.shared.words().iter().zip(&self.agreed) {
+            example.set_word(usize::from(*word), agreed.value, *mask);
+        }
+        prefixes.length(&example)
     }
 
     fn highest(&self) -> Option<u32> {
@@ -815,6 +875,12 @@ impl TupleWriters {
         if let Some(place) = self.place(matching) {
             self.tuples[place].shared.expect(matching);
         }
+    }
+
+    /// The writer of the tuple that a rule with this match is in.
+    fn writer_for(&mut self, matching: &Match) -> Option<&mut TupleWriter> {
+        let place = self.place(matching)?;
+        self.tuples.get_mut(place)
     }
 
     /// The writer of this tuple, unless it has gone.
@@ -949,14 +1015,14 @@ impl TableWriter {
     }
 
     /// Unlinks a rule; true when the published shape must be made anew.
-    fn unlink(&mut self, rule: RuleRef) -> bool {
+    fn unlink(&mut self, program: &Program, rule: RuleRef) -> bool {
         match self {
             TableWriter::Linear { rules, .. } => {
                 rules.retain(|other| *other != rule);
                 true
             }
             TableWriter::Many(shaping) => {
-                let lowered = shaping.unlink(rule);
+                let lowered = shaping.unlink(program, rule);
                 if shaping.len() <= LINEAR_AGAIN {
                     let mut all = shaping.rules();
                     all.sort_by_key(|rule| std::cmp::Reverse(rule.rule().spec.priority));
@@ -1186,7 +1252,7 @@ impl BridgeWriter {
         let renewed = if !rule.is_soft() {
             self.tables
                 .get_mut(&table)
-                .is_some_and(|writer| writer.unlink(rule))
+                .is_some_and(|writer| writer.unlink(&self.bridge.program, rule))
         } else if let Some(soft) = self.soft.get_mut(&table) {
             let renewed = soft.unlink(rule);
             if soft.is_empty() {
@@ -1243,10 +1309,16 @@ impl BridgeWriter {
     /// Gives tables the lookups that have been made for them in the background, and begins to make those that are due; true while some are being made or
     /// wanted. Call it ten times a second or so, while that is so and after rules have changed. Commits.
     pub fn shape_tables(&mut self) -> bool {
-        self.settle();
+        let wants_unlinking = |writer: &TableWriter| matches!(writer, TableWriter::Many(shaping) if shaping.wants_unlinking());
+        let mut busy = false;
+        if self.waiting() > 0 && self.tables.values().any(wants_unlinking) {
+            self.housekeep(UNLINKED_AT_ONCE);
+            busy = self.waiting() > 0;
+        } else {
+            self.settle();
+        }
         let program = Arc::clone(&self.bridge.program);
         let now = Instant::now();
-        let mut busy = false;
         for writer in self.tables.values_mut() {
             if let TableWriter::Many(shaping) = writer {
                 shaping.begin(&program, now);
@@ -1271,9 +1343,10 @@ impl BridgeWriter {
     }
 
     fn settle(&mut self) {
+        let program = &self.bridge.program;
         for (table, writer) in &mut self.tables {
             if let TableWriter::Many(shaping) = writer
-                && shaping.settle()
+                && shaping.settle(program)
             {
                 self.dirty.insert(*table);
             }

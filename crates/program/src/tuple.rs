@@ -179,7 +179,11 @@ impl<'a> View<'a> {
     }
 
     /// All rules of the matching chain, the highest precedence first.
-    pub fn chain(&self, hash: u64, key: &FlowKey) -> impl Iterator<Item = &'a Rule> + use<'a> {
+    pub fn chain<K: Words>(
+        &self,
+        hash: u64,
+        key: &K,
+    ) -> impl Iterator<Item = &'a Rule> + use<'a, K> {
         std::iter::successors(self.head(hash, key), |rule| {
             // SAFETY: as in `first_held`.
             unsafe { rule.next.load(Ordering::Acquire).as_ref() }

@@ -448,22 +448,59 @@ fn many_rules_in_the_place_of_others_mean_new_trees() {
     assert!(table.writer.shape_tables());
 }
 
+/// A table with a trie: every /30, /31 and /32 of a /24, the longer ones above.
+fn with_prefixes() -> Changing {
+    let mut table = Changing::new();
+    for length in 30..=32_u32 {
+        for number in 0..1_u32 << (length - 24) {
+            let address = 0x0a00_0000_u32 | number << (32 - length);
+            let mask = u32::MAX << (32 - length);
+            let mut matching = Match::any();
+            matching.set(Field::Ipv4Src, &address.to_be_bytes(), &mask.to_be_bytes());
+            table.add(matching, (number % 3) as u8, number % 3 + 1);
+        }
+    }
+    table.publish();
+    table.writer.shape_now();
+    assert_eq!(table.writer.describe(0).template, Template::LongestPrefix);
+    table
+}
+
 #[test]
 fn such_tables_have_trees() {
-    let mut table = with_trees();
-    // Rules that edit and send, told by their places; one of them is given other edits, one goes.
-    for change in 0..3 {
+    edits_told_by_places_change(with_trees(), &[1, 1, 2]);
+}
+
+#[test]
+fn such_tables_have_tries() {
+    // Rules for single addresses are the last.
+    let table = with_prefixes();
+    let first = table.rules.len() - 256;
+    edits_told_by_places_change(table, &[first + 1, first + 1, first + 2]);
+}
+
+/// Rules that edit and send, told by their places; one of them is given other edits, twice, one goes, each at once and when it has been unlinked.
+fn edits_told_by_places_change(mut table: Changing, numbers: &[usize; 3]) {
+    for change in 0..4 {
         match change {
-            1 => table.replace(1, 2, 3),
-            2 => drop(table.remove(2)),
+            1 => table.replace(numbers[0], 2, 3),
+            2 => table.replace(numbers[1], 1, 1),
+            3 => drop(table.remove(numbers[2])),
             _ => {}
         }
         table.publish();
-        let burst: Vec<Vec<u8>> = (0..32)
-            .map(|number| frame(0, number % 4, number / 8))
-            .collect();
-        let (sent, expected) = table.send(&burst, 1);
-        assert_eq!(sent, expected);
-        assert!(sent.len() > 8);
+        for _ in 0..2 {
+            let burst: Vec<Vec<u8>> = (0..32)
+                .map(|number| frame(0, number % 4, number / 8))
+                .collect();
+            let (sent, expected) = table.send(&burst, 1);
+            assert_eq!(sent, expected);
+            assert!(sent.len() > 8);
+            table.writer.housekeep(100);
+            table.program.domain.publish();
+        }
+    }
+    for (counter, packets) in &table.counted {
+        assert_eq!(table.program.counters.read(*counter).packets, *packets);
     }
 }

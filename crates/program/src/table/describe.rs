@@ -19,6 +19,8 @@ pub enum Template {
     Tuples,
     /// Decision trees; what they do not hold is in tuples.
     Trees,
+    /// A trie of prefixes; what is no prefix is in tuples.
+    LongestPrefix,
     /// Any of the others, and conditions gathered from tuples beside it.
     Conjunctive,
 }
@@ -32,6 +34,7 @@ impl Template {
             Template::Hash => "hash",
             Template::Tuples => "tuples",
             Template::Trees => "trees",
+            Template::LongestPrefix => "longest prefix",
             Template::Conjunctive => "conjunctive",
         }
     }

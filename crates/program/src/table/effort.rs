@@ -17,7 +17,7 @@ const LINE: usize = 64;
 pub struct Effort {
     /// Rules compared one after the other.
     pub compares: u32,
-    /// Hash tables tried, and inner nodes of trees.
+    /// Hash tables tried, and inner nodes of trees and tries.
     pub probes: u32,
     /// Different cache lines read of tables and rules. The key's own are left out, and so are counters and steps.
     pub lines: u32,
@@ -66,6 +66,10 @@ fn of_shape(shape: &Shape, key: &FlowKey, epoch: Epoch, count: &mut Count) {
         Shape::Tuples(tuples) => of_tuples(tuples, key, None, epoch, count),
         Shape::Trees(shape) => {
             let best = shape.trees.read_by(key, count);
+            of_tuples(&shape.beside, key, best, epoch, count);
+        }
+        Shape::Prefixes(shape) => {
+            let best = shape.trie.read_by(key, count);
             of_tuples(&shape.beside, key, best, epoch, count);
         }
         Shape::Conjunctive { ordinary, soft } => {

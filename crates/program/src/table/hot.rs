@@ -9,7 +9,7 @@ mod tests;
 
 use super::{
     Bridge, LINEAR_MAX, LOOKUP_MAX, LinearEntry, NO_COUNTER, Published, Shape, Told, TupleEntry,
-    linear, lookup_pending, lookup_trees, lookup_tuples,
+    linear, lookup_pending, lookup_prefixes, lookup_trees, lookup_tuples,
 };
 use crate::counters::{CounterId, WorkerCounters};
 use crate::epoch::{Epoch, Guard};
@@ -78,6 +78,12 @@ impl Published {
                 let tuples = tuples.flat_map(|entry| entry.tuple.words().iter().copied());
                 let trees = shape.trees.reads().map(|word| (word, u64::MAX));
                 Reads::of(tuples.chain(trees))
+            }
+            Shape::Prefixes(shape) => {
+                let tuples = shape.all.iter();
+                let tuples = tuples.flat_map(|entry| entry.tuple.words().iter().copied());
+                let trie = shape.trie.reads().map(|word| (word, u64::MAX));
+                Reads::of(tuples.chain(trie))
             }
             // Gathers conditions from whole keys.
             Shape::Conjunctive { .. } => Reads::Whole,
@@ -232,7 +238,7 @@ impl Bridge {
                 held.then_some(Behind::Rules(entries))?
             }
             Shape::Tuples(tuples) => Behind::Tuples(tuples, epoch),
-            Shape::Trees(_) | Shape::Conjunctive { .. } => return None,
+            Shape::Trees(_) | Shape::Prefixes(_) | Shape::Conjunctive { .. } => return None,
         };
         Some(Patterned { patterns, behind })
     }
@@ -271,6 +277,10 @@ impl Bridge {
                 shape: Shape::Trees(shape),
                 ..
             }) => lookup_trees(shape, &|index| &keys[index], epoch, out, told),
+            Some(Published {
+                shape: Shape::Prefixes(shape),
+                ..
+            }) => lookup_prefixes(shape, &|index| &keys[index], epoch, out, told),
             Some(Published {
                 shape: Shape::Conjunctive { .. },
                 ..

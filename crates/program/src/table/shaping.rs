@@ -1,4 +1,7 @@
-//! A table of many rules, its writer's side: tuples always, and trees beside them where trees are faster.
+//! A table of many rules, its writer's side: tuples always, and a trie or trees beside them where these are faster.
+//!
+//! A table most of whose rules are prefixes of one field has a trie ([`super::prefixes`]), which is changed as rules come and go: from its first
+//! [`PREFIXES_MIN`] rules on, or when it has twice as many as when that was tried last. Rules that do not fit in are looked up beside it; where these are too many, it is given up.
 //!
 //! Tuples hold every rule, and are changed in place as rules come and go. Trees ([`super::trees`]) are made in the background from what the tuples
 //! hold at one moment, and not changed afterwards. What happens meanwhile is made good so:
@@ -10,8 +13,12 @@
 //! New trees are begun when something has changed and it is time to ([`super::pace`]). Trees that promise too little are not used, and tried again when the table has changed by an eighth.
 
 use super::pace::Pace;
+use super::prefixes::{Candidate, Prefixes};
 use super::trees::{Built, Snapshot, Trees};
-use super::{Description, RuleRef, Shape, Template, TreesShape, TupleEntry, TupleWriters, Work};
+use super::{
+    Description, PrefixesShape, RuleRef, Shape, Template, TreesShape, TupleEntry, TupleWriters,
+    Work,
+};
 use crate::Program;
 use crate::tuple::Tuple;
 use packet::Match;
@@ -22,6 +29,15 @@ use std::time::Instant;
 
 /// A table with fewer masks is looked up in tuples.
 const MASKS_MIN: usize = 3;
+/// Fewest rules of a table with a trie, which takes half a megabyte at least; one that has it keeps it down to half as many.
+const PREFIXES_MIN: usize = 256;
+/// Most rules of which a trie is made at once, which takes about half a microsecond a rule; it may grow to any size.
+const PREFIXES_AT_ONCE: usize = 1 << 17;
+/// Most tuples beside a trie when it is made, and later.
+const BESIDE_AT_FIRST: usize = 4;
+const BESIDE_MAX: usize = 8;
+/// Rules that come before what readers cannot see any more is used again.
+const SETTLE_EVERY: usize = 64;
 /// By how much trees must be better than tuples to be taken, and how much worse they may become before they are given up.
 const TAKE: f64 = 0.9;
 const KEEP: f64 = 1.1;
@@ -38,6 +54,12 @@ struct InUse {
 #[derive(Default)]
 pub(super) struct Shaping {
     tuples: TupleWriters,
+    /// A trie; there are no trees then.
+    prefixes: Option<Prefixes>,
+    /// How many rules there were when a trie was tried last.
+    tried: usize,
+    /// Why there is no trie.
+    no_prefixes: Option<String>,
     in_use: Option<InUse>,
     building: Option<Receiver<Built>>,
     /// Rules that have been ended since the last building began, while it goes on; none of them is freed meanwhile, for the snapshot's epoch is held.
@@ -51,7 +73,7 @@ pub(super) struct Shaping {
     /// Why there are no trees.
     refused: Option<String>,
     pace: Pace,
-    /// Which of a rule's two places names its rank in the trees in use.
+    /// Which of a rule's two places names its rank in the trees in use, or its place in the trie.
     lane: usize,
 }
 
@@ -79,7 +101,18 @@ impl Shaping {
             linked.tuple.since = linked.tuple.since.max(priority);
         }
         self.changed += 1;
-        if let Some(in_use) = &self.in_use {
+        if let Some(prefixes) = &mut self.prefixes {
+            let tuple = &mut *linked.tuple;
+            if !prefixes.link(&program.domain, rule, &tuple.shared) {
+                tuple.outside += 1;
+                renewed |= tuple.beside < priority;
+                tuple.beside = tuple.beside.max(priority);
+                renewed |= self.keep_prefixes();
+            } else if prefixes.members().is_multiple_of(SETTLE_EVERY) {
+                prefixes.settle(&program.domain);
+                renewed |= self.keep_prefixes();
+            }
+        } else if let Some(in_use) = &self.in_use {
             if linked.before.is_some_and(|other| in_use.trees.has(other)) {
                 // The one that it replaces has been counted when it went.
                 self.changed = self.changed.saturating_sub(2);
@@ -89,7 +122,93 @@ impl Shaping {
                 renewed = true;
             }
         }
+        let due = self.tuples.len() >= PREFIXES_MIN.max(2 * self.tried);
+        if due && self.prefixes.is_none() && self.tuples.len() <= PREFIXES_AT_ONCE {
+            renewed |= self.try_prefixes(program);
+        }
         renewed
+    }
+
+    /// Makes a trie, if the table's rules are such; true when the published shape must be made anew.
+    fn try_prefixes(&mut self, program: &Program) -> bool {
+        // Trees that are being made write into the rules.
+        if self.building.is_some() || self.prefixes.is_some() {
+            return false;
+        }
+        let rules = self.tuples.len();
+        self.tried = rules;
+        self.no_prefixes = None;
+        let candidate = Candidate::of(&self.tuples);
+        let candidate = candidate
+            .filter(|candidate| candidate.masks >= MASKS_MIN && candidate.rules * 4 >= rules * 3);
+        let Some(candidate) = candidate.filter(|_| rules >= PREFIXES_MIN) else {
+            return false;
+        };
+        let mut prefixes = Prefixes::new(&candidate, &program.domain, 1 - self.lane);
+        let mut outside = vec![(0, None); self.tuples.masks()];
+        let writers = self.tuples.writers().enumerate();
+        let mut order: Vec<_> = writers
+            .map(|(index, writer)| (index, &writer.shared, writer.length(&prefixes)))
+            .collect();
+        // Long ones first: so it is the shorter of two rules that contradict each other which is left out.
+        order.sort_by_key(|(.., length)| std::cmp::Reverse(*length));
+        for (index, tuple, _) in order {
+            for rule in tuple.rules().into_iter().map(RuleRef) {
+                if !prefixes.link(&program.domain, rule, tuple) {
+                    let (count, highest) = &mut outside[index];
+                    *count += 1;
+                    *highest = (*highest).max(Some(rule.rule().spec.priority));
+                }
+            }
+        }
+        let beside = outside.iter().filter(|(count, _)| *count > 0).count();
+        let few = beside <= BESIDE_AT_FIRST && prefixes.members() * 4 >= rules * 3;
+        if !few || !prefixes.is_small() {
+            self.no_prefixes = Some(format!(
+                "a trie would hold {} rules in {} MB and leave {beside} tuples",
+                prefixes.members(),
+                prefixes.bytes() >> 20
+            ));
+            return false;
+        }
+        prefixes.settle(&program.domain);
+        for (writer, (count, highest)) in self.tuples.writers_mut().zip(outside) {
+            (writer.outside, writer.beside) = (count, highest);
+        }
+        self.in_use = None;
+        self.lane = 1 - self.lane;
+        self.prefixes = Some(prefixes);
+        true
+    }
+
+    /// Gives the trie up where it is not worth while any more; true when the published shape must be made anew.
+    fn keep_prefixes(&mut self) -> bool {
+        let Some(prefixes) = &self.prefixes else {
+            return false;
+        };
+        let rules = self.tuples.len();
+        let beside = self
+            .tuples
+            .writers()
+            .filter(|writer| writer.outside > 0)
+            .count();
+        let why = if !prefixes.is_small() {
+            format!("a trie takes {} MB", prefixes.bytes() >> 20)
+        } else if beside > BESIDE_MAX || prefixes.members() * 2 < rules {
+            format!("a trie holds only {} rules", prefixes.members())
+        } else if rules < PREFIXES_MIN / 2 {
+            "too few rules for a trie".to_owned()
+        } else {
+            return false;
+        };
+        self.no_prefixes = Some(why);
+        self.prefixes = None;
+        self.tried = rules;
+        self.changed += 1;
+        for writer in self.tuples.writers_mut() {
+            (writer.outside, writer.beside) = (0, None);
+        }
+        true
     }
 
     /// Fetches what linking a rule with this match will look at.
@@ -97,15 +216,21 @@ impl Shaping {
         self.tuples.expect(matching);
     }
 
+    /// Whether packets that a rule which has ended stands in the way of are looked up anew one by one until it is unlinked.
+    pub fn wants_unlinking(&self) -> bool {
+        self.prefixes.is_some()
+    }
+
     /// Whether trees are being made, or are to be made as soon as it is time to.
     pub fn is_busy(&self) -> bool {
-        self.building.is_some() || self.is_wanted()
+        let settling = self.prefixes.as_ref().is_some_and(Prefixes::is_settling);
+        self.building.is_some() || settling || self.is_wanted()
     }
 
     fn is_wanted(&self) -> bool {
         // Trees lead to rules in others' places as well, but tell nothing of them.
         let changed = self.changed > self.wait_for || self.replaced > self.tuples.len() / 8;
-        changed && self.tuples.masks() >= MASKS_MIN
+        changed && self.prefixes.is_none() && self.tuples.masks() >= MASKS_MIN
     }
 
     /// Says that a rule ends with the next epoch, and will be unlinked.
@@ -114,21 +239,42 @@ impl Shaping {
         if let Some(in_use) = &self.in_use {
             in_use.trees.ends(rule.0);
         }
+        if let Some(prefixes) = &mut self.prefixes {
+            prefixes.ends(rule);
+        }
         if self.building.is_some() {
             self.ended.push(rule);
         }
     }
 
     /// Unlinks a rule; true when the published shape must be made anew.
-    pub fn unlink(&mut self, rule: RuleRef) -> bool {
+    pub fn unlink(&mut self, program: &Program, rule: RuleRef) -> bool {
+        let mut renewed = false;
         if let Some(in_use) = &self.in_use {
             in_use.trees.unlink(rule.0);
         }
-        self.tuples.unlink(rule)
+        if let Some(prefixes) = &mut self.prefixes
+            && !prefixes.unlink(&program.domain, rule)
+            && let Some(tuple) = self.tuples.writer_for(rule.matching())
+        {
+            tuple.outside -= 1;
+            if tuple.outside == 0 {
+                tuple.beside = None;
+                renewed = true;
+            }
+        }
+        self.tuples.unlink(rule) | renewed | self.keep_prefixes()
     }
 
     pub fn shape(&self) -> Shape {
         let all = self.tuples.entries();
+        if let Some(prefixes) = &self.prefixes {
+            return Shape::Prefixes(PrefixesShape {
+                trie: Arc::clone(prefixes.trie()),
+                beside: self.beside(),
+                all,
+            });
+        }
         match &self.in_use {
             None => Shape::Tuples(all),
             Some(in_use) => Shape::Trees(TreesShape {
@@ -139,7 +285,7 @@ impl Shaping {
         }
     }
 
-    /// The tuples that are looked up beside trees, the highest precedence first.
+    /// The tuples that are looked up beside trees or a trie, the highest precedence first.
     fn beside(&self) -> Box<[TupleEntry]> {
         let entry = |writer: &super::TupleWriter| {
             Some(TupleEntry {
@@ -152,8 +298,11 @@ impl Shaping {
         beside.into()
     }
 
-    /// Puts trees in use that are ready; true when the published shape must be made anew.
-    pub fn settle(&mut self) -> bool {
+    /// Puts trees in use that are ready, and lets a trie catch up with readers; true when the published shape must be made anew.
+    pub fn settle(&mut self, program: &Program) -> bool {
+        if let Some(prefixes) = &mut self.prefixes {
+            prefixes.settle(&program.domain);
+        }
         let built = match self.building.as_ref().map(Receiver::try_recv) {
             None | Some(Err(TryRecvError::Empty)) => return false,
             Some(Ok(built)) => Some(built),
@@ -186,14 +335,21 @@ impl Shaping {
         }
     }
 
-    /// Makes trees at once, on this thread; true when the published shape must be made anew.
+    /// Makes a trie or trees at once, on this thread; true when the published shape must be made anew.
     pub fn shape_now(&mut self, program: &Program) -> bool {
         // What is being made writes into the rules, as what is to be made will.
         drop(self.building.take().map(|building| building.recv()));
         self.ended = Vec::new();
         self.pace.forget();
+        if let Some(prefixes) = &mut self.prefixes {
+            prefixes.settle(&program.domain);
+            return false;
+        }
         if self.tuples.masks() < MASKS_MIN {
             return false;
+        }
+        if self.try_prefixes(program) {
+            return true;
         }
         let snapshot = self.snapshot(program);
         snapshot.is_some_and(|snapshot| self.take(snapshot.build()))
@@ -272,6 +428,12 @@ impl Shaping {
 
     pub fn describe(&self) -> Description {
         let mut description = self.tuples.describe();
+        if let Some(why) = &self.no_prefixes {
+            let _ = write!(description.why, "; {why}");
+        }
+        if let Some(prefixes) = &self.prefixes {
+            return self.describe_prefixes(prefixes, description);
+        }
         let Some(in_use) = &self.in_use else {
             if self.building.is_some() {
                 description.why.push_str("; trees are being made");
@@ -298,6 +460,54 @@ impl Shaping {
         );
         description
     }
+
+    fn describe_prefixes(&self, prefixes: &Prefixes, tuples: Description) -> Description {
+        let lengths: Vec<(u8, usize)> = (self.tuples.writers())
+            .filter_map(|writer| {
+                let members = writer.rules() - writer.outside;
+                Some((writer.length(prefixes).filter(|_| members > 0)?, members))
+            })
+            .collect();
+        let (typical, worst) = prefixes.work(&lengths);
+        let beside = self.beside();
+        let look = |count: usize| Work {
+            accesses: count as f64,
+            compares: 0.0,
+            hashes: count as f64,
+        };
+        let floor = prefixes.trie().floor();
+        let above = beside
+            .iter()
+            .filter(|entry| entry.max_priority > floor)
+            .count();
+        // Where some may be better, packets' rules are compared with them.
+        let asked = Work {
+            accesses: f64::from(u8::from(above > 0)),
+            ..Work::default()
+        };
+        let mut why = format!(
+            "most rules are prefixes of one field; {}; {} rules in a trie of {} nodes, {} tuples beside it",
+            super::describe::fields(self.tuples.writers().map(|writer| writer.shared.words())),
+            prefixes.members(),
+            prefixes.nodes(),
+            beside.len()
+        );
+        if prefixes.leads_elsewhere() {
+            why.push_str(", some packets looked up in all tuples");
+        }
+        let mut worst = worst.and(asked).and(look(beside.len()));
+        if prefixes.leads_elsewhere() {
+            worst = worst.and(tuples.worst);
+        }
+        Description {
+            template: Template::LongestPrefix,
+            typical: typical.and(asked).and(look(above)),
+            worst,
+            bytes: tuples.bytes + prefixes.bytes(),
+            why,
+            ..tuples
+        }
+    }
 }
 
 #[cfg(test)]
@@ -313,7 +523,8 @@ mod tests {
     fn add(writer: &mut BridgeWriter, number: u32) {
         let mut matching = Match::any();
         let length = 20 + number % 12;
-        let mask = (u32::MAX << (32 - length)).to_be_bytes();
+        // No prefix: such a table would have a trie.
+        let mask = (u32::MAX << (32 - length) >> 1).to_be_bytes();
         let address = number.wrapping_mul(0x9e37_79b9).to_be_bytes();
         matching.set_bytes(packet::key::at::IPV4_DST, &address, &mask);
         writer.insert(
@@ -341,7 +552,7 @@ mod tests {
         shaping.begin(program, now);
         let begun = shaping.building.is_some();
         while shaping.building.is_some() {
-            shaping.settle();
+            shaping.settle(program);
             std::thread::yield_now();
         }
         begun

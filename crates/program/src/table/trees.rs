@@ -10,8 +10,7 @@
 //! rule. Trees are made once ([`build`]) and never changed, but for one thing: a rank whose rule is freed is emptied, or handed to the rule that
 //! replaces it. A packet whose rank leads to no rule of its epoch is looked up in the table's tuples, which hold all rules always.
 //!
-//! What stands at a rank ([`Place`]) says of a rule that only sends, perhaps after edits, all that its packets need to know: its counter, its port or its edits. So
-//! the rule itself, two cache lines anywhere in memory, is not read while it is in force.
+//! What stands at a rank ([`Place`]) says of most rules all that their packets need to know, so these are not read.
 //!
 //! A burst descends level by level, each packet's next node prefetched while the others take their step.
 
@@ -19,18 +18,17 @@ mod build;
 
 use super::LOOKUP_MAX;
 use super::effort::Count;
-use crate::counters::CounterId;
+use super::places::{ASK, EditsOf, Place, Told, resolve};
 use crate::epoch::Epoch;
-use crate::ops::PortNo;
 use crate::rule::Rule;
-use crate::tuple::{Words, prefetch, prefetch_rule};
+use crate::tuple::{Words, prefetch};
 use crate::walk::Stretches;
 pub(super) use build::{Built, Snapshot};
 use packet::FlowKey;
 use packet::matching::MatchWord;
 use smallvec::SmallVec;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::Ordering;
 
 /// No rule.
 const NONE: u32 = u32::MAX;
@@ -93,144 +91,8 @@ struct Tree {
     first: u32,
 }
 
-/// What stands at a rank. Only `rule` changes.
-pub(crate) struct Place {
-    /// The rule, null where it has been freed, with what is to be known of it in the lowest bits.
-    rule: AtomicPtr<Rule>,
-    counter: CounterId,
-    /// The port, or the place among [`Trees::stretches`].
-    action: u32,
-}
-
-/// Of a rule at a rank: it must be read itself, because it may not hold in all epochs in which the trees do, does more than send, or has the rank from another one.
-const ASK: usize = 1;
-/// It edits before it sends.
-const EDITS: usize = 2;
-const MARKS: usize = ASK | EDITS;
-const _: () = assert!(align_of::<Rule>() > MARKS);
 /// More places than this are fetched before they are read.
 const FEW: usize = 1024;
-
-impl Place {
-    fn new(rule: NonNull<Rule>, marks: usize, counter: CounterId, action: u32) -> Place {
-        Place {
-            rule: AtomicPtr::new(rule.as_ptr().map_addr(|address| address | marks)),
-            counter,
-            action,
-        }
-    }
-
-    /// The rule, if there is one, and the marks.
-    #[inline(always)]
-    fn get(&self, order: Ordering) -> (*mut Rule, usize) {
-        let marked = self.rule.load(order);
-        let rule = marked.map_addr(|address| address & !MARKS);
-        (rule, marked.addr() & MARKS)
-    }
-
-    /// Puts a rule here, or none, that must be read itself.
-    fn put(&self, rule: *mut Rule) {
-        let marked = rule.map_addr(|address| address | ASK);
-        self.rule.store(marked, Ordering::Release);
-    }
-
-    /// If what stands here is of this rule: whether it edits.
-    #[inline(always)]
-    fn tells_of(&self, rule: &Rule) -> Option<bool> {
-        let (own, marks) = self.get(Ordering::Relaxed);
-        (std::ptr::eq(own, rule) && marks & ASK == 0).then_some(marks & EDITS != 0)
-    }
-}
-
-/// What is known of the rules that packets have met before they are read.
-pub(crate) struct Told<'g> {
-    trees: Option<&'g Trees>,
-    places: [Option<&'g Place>; LOOKUP_MAX],
-}
-
-impl<'g> Told<'g> {
-    pub const NOTHING: Told<'g> = Told {
-        trees: None,
-        places: [None; LOOKUP_MAX],
-    };
-
-    /// What is known of the rule that packet `index` has met.
-    #[inline(always)]
-    pub fn of(&self, index: usize, rule: &'g Rule) -> Brief<'g> {
-        let told = |place: &'g Place| {
-            Some(Tells {
-                trees: self.trees?,
-                place,
-                edits: place.tells_of(rule)?,
-            })
-        };
-        Brief {
-            rule,
-            told: self.places[index % LOOKUP_MAX].and_then(told),
-        }
-    }
-}
-
-/// A rule that a packet has met, and what is known of it without reading it.
-#[derive(Clone, Copy)]
-pub(crate) struct Brief<'g> {
-    pub rule: &'g Rule,
-    told: Option<Tells<'g>>,
-}
-
-/// A place that tells of its rule.
-#[derive(Clone, Copy)]
-struct Tells<'g> {
-    trees: &'g Trees,
-    place: &'g Place,
-    edits: bool,
-}
-
-impl<'g> Brief<'g> {
-    /// Nothing is known but the rule.
-    #[inline(always)]
-    pub fn of(rule: &'g Rule) -> Brief<'g> {
-        Brief { rule, told: None }
-    }
-
-    /// Where its packets are counted.
-    #[inline(always)]
-    pub fn counter(&self) -> CounterId {
-        match self.told {
-            Some(tells) => tells.place.counter,
-            None => self.rule.spec.counter,
-        }
-    }
-
-    /// See [`Rule::only_output`].
-    #[inline(always)]
-    pub fn only_output(&self) -> Option<PortNo> {
-        match self.told {
-            Some(tells) => (!tells.edits).then_some(tells.place.action),
-            None => self.rule.only_output(),
-        }
-    }
-
-    /// See [`Rule::straight`]; none of a rule that only outputs, where it has not been read.
-    #[inline(always)]
-    pub fn straight(&self) -> Option<Stretches> {
-        match self.told {
-            Some(tells) if !tells.edits => None,
-            Some(tells) => {
-                let at = tells.place.action as usize;
-                tells.trees.stretches.get(at).copied()
-            }
-            None => self.rule.straight(),
-        }
-    }
-
-    /// The edits of a rule that has not been read, to be fetched.
-    #[inline(always)]
-    pub fn edits(&self) -> Option<Stretches> {
-        self.told?;
-        self.straight()
-    }
-}
 
 /// The trees of a table.
 pub(crate) struct Trees {
@@ -282,7 +144,7 @@ impl Trees {
         epoch: Epoch,
         out: &mut [Option<&'g Rule>],
         mut told: Option<&mut Told<'g>>,
-        mut missed: impl FnMut(usize, &mut Option<&'g Rule>),
+        missed: impl FnMut(usize, &mut Option<&'g Rule>),
     ) {
         let mut ranks = [NONE; LOOKUP_MAX];
         let ranks = &mut ranks[..out.len()];
@@ -307,44 +169,10 @@ impl Trees {
             strangers &= strangers - 1;
         }
         if let Some(told) = &mut told {
-            told.trees = Some(self);
+            told.edits = EditsOf::Listed(&self.stretches);
         }
-        let mut asked = [NONE as u8; LOOKUP_MAX];
-        let mut count = 0;
-        for (index, out) in out.iter_mut().enumerate() {
-            *out = None;
-            let Some(place) = self.places.get(ranks[index] as usize) else {
-                continue;
-            };
-            let (rule, marks) = place.get(Ordering::Acquire);
-            if marks & ASK == 0 {
-                // SAFETY: a rule found by its rank is freed only after every guard that was alive when its rank was emptied is gone.
-                *out = unsafe { rule.as_ref() };
-                if let Some(told) = &mut told {
-                    told.places[index] = Some(place);
-                    continue;
-                }
-            } else {
-                asked[count] = index as u8;
-                count += 1;
-            }
-            prefetch_rule(rule);
-        }
-        for index in &asked[..count] {
-            let index = usize::from(*index);
-            let place = self.places.get(ranks[index] as usize);
-            let rule = place.map_or(std::ptr::null_mut(), |place| place.get(Ordering::Acquire).0);
-            // SAFETY: as above.
-            let rule: Option<&'g Rule> = unsafe { rule.as_ref() };
-            let out = &mut out[index];
-            *out = rule.filter(|rule| rule.holds_in(epoch));
-            if out.is_none() {
-                *out = rule.and_then(|rule| replacement(rule, epoch));
-                if out.is_none() {
-                    missed(index, out);
-                }
-            }
-        }
+        let place_of = |index: usize| self.places.get(ranks[index] as usize);
+        resolve(place_of, epoch, out, told, missed);
     }
 
     /// Gives each packet the lowest rank that matches it in any tree, and fetches what stands there, while other packets wait for their leaves.
@@ -550,16 +378,4 @@ impl Trees {
             + size_of_val(&*self.places)
             + size_of_val(&*self.stretches)
     }
-}
-
-/// The rule that says the same with the same precedence and holds in `epoch`, when `rule` does not any more, or not yet.
-#[cold]
-fn replacement(rule: &Rule, epoch: Epoch) -> Option<&Rule> {
-    let next = |rule: &Rule| {
-        // SAFETY: chains are followed under a guard and by the writer; a rule is unlinked before it is retired.
-        unsafe { rule.next.load(Ordering::Acquire).as_ref() }
-    };
-    std::iter::successors(next(rule), |rule| next(rule))
-        .take_while(|other| other.spec.priority == rule.spec.priority)
-        .find(|other| other.holds_in(epoch))
 }

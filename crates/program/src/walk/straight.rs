@@ -136,6 +136,16 @@ impl Stretches {
         Stretches(NonNull::from(stretches))
     }
 
+    /// A stretch that has been the only one of others that are still valid.
+    pub(crate) fn one(stretch: NonNull<Stretch>) -> Stretches {
+        Stretches(NonNull::slice_from_raw_parts(stretch, 1))
+    }
+
+    /// The first one's address; none of nothing.
+    pub(crate) fn first(self) -> Option<NonNull<Stretch>> {
+        self.get().first().map(NonNull::from)
+    }
+
     /// The only stretch and the port of a rule that sends, perhaps an edited packet.
     #[inline(always)]
     pub(crate) fn only_send<'a>(self) -> Option<(&'a Stretch, PortNo)> {

@@ -7,11 +7,12 @@
 mod cut;
 mod estimate;
 
-use super::{ASK, Branch, EDITS, NONE, Place, Tree, Trees, WORDS_MAX};
+use super::{Branch, NONE, Tree, Trees, WORDS_MAX};
 use crate::epoch::{Epoch, NEVER, Reader};
 use crate::ops::OpList;
 use crate::rule::Rule;
 use crate::table::describe::Work;
+use crate::table::places::{ASK, Does, EDITS, Place};
 use crate::tuple::Tuple;
 use crate::walk::Stretches;
 use cut::Cut;
@@ -490,12 +491,10 @@ struct Edits {
 impl Edits {
     /// The marks of a rule's place, and what stands there for what it does.
     fn of(&mut self, rule: &Rule) -> (usize, u32) {
-        if let Some(port) = rule.only_output() {
-            return (0, port);
-        }
-        let sends = |straight: &Stretches| straight.only_send().is_some();
-        let Some(straight) = rule.straight().filter(sends) else {
-            return (ASK, 0);
+        let straight = match Does::of(rule) {
+            Does::Sends(port) => return (0, port),
+            Does::More => return (ASK, 0),
+            Does::Edits(straight) => straight,
         };
         let place = *(self.places)
             .entry(Arc::as_ptr(&rule.spec.ops))

@@ -1,0 +1,283 @@
+//! What is known of rules before they are read: for lookups that lead to a small number instead of a rule.
+//!
+//! A place says of a rule that only sends, perhaps after edits, all that its packets need to know: its counter, its port or its edits. So the rule itself,
+//! two cache lines anywhere in memory, is not read while it is in force.
+
+use super::LOOKUP_MAX;
+use crate::counters::CounterId;
+use crate::epoch::Epoch;
+use crate::growing::{Cell, Growing};
+use crate::ops::PortNo;
+use crate::rule::Rule;
+use crate::tuple::prefetch_rule;
+use crate::walk::{Stretch, Stretches};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+/// Edits that places name by number.
+pub(super) type KeptEdits = Growing<AtomicPtr<Stretch>>;
+
+/// What stands at a number. All but `rule` changes only while nobody can be led here.
+#[derive(Default)]
+pub(crate) struct Place {
+    /// The rule, null where it has been freed, with what is to be known of it in the lowest bits.
+    rule: AtomicPtr<Rule>,
+    counter: AtomicU32,
+    /// The port, or the number of the edits.
+    action: AtomicU32,
+}
+
+/// Of a rule at a place: it must be read itself, because it may not hold in all epochs in which packets are led here, does more than send, or stands here for another one.
+pub(super) const ASK: usize = 1;
+/// It edits before it sends.
+pub(super) const EDITS: usize = 2;
+const MARKS: usize = ASK | EDITS;
+const _: () = assert!(align_of::<Rule>() > MARKS);
+
+// SAFETY: all zeros is a place without a rule.
+unsafe impl Cell for Place {
+    fn copy(&self, from: &Self) {
+        let numbers = [(&self.counter, &from.counter), (&self.action, &from.action)];
+        for (to, from) in numbers {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        self.rule.copy(&from.rule);
+    }
+}
+
+/// What a place can tell of what a rule does.
+pub(super) enum Does {
+    /// It only sends, to this port.
+    Sends(PortNo),
+    /// It edits and sends, and no more.
+    Edits(Stretches),
+    /// Something else.
+    More,
+}
+
+impl Does {
+    pub fn of(rule: &Rule) -> Does {
+        if let Some(port) = rule.only_output() {
+            return Does::Sends(port);
+        }
+        let sends = |straight: &Stretches| straight.only_send().is_some();
+        rule.straight()
+            .filter(sends)
+            .map_or(Does::More, Does::Edits)
+    }
+}
+
+impl Place {
+    pub fn new(rule: NonNull<Rule>, marks: usize, counter: CounterId, action: u32) -> Place {
+        let place = Place::default();
+        place.set(rule, marks, counter, action);
+        place
+    }
+
+    /// Says all anew. Nobody may be led here meanwhile.
+    pub fn set(&self, rule: NonNull<Rule>, marks: usize, counter: CounterId, action: u32) {
+        self.counter.store(counter.0, Ordering::Relaxed);
+        self.action.store(action, Ordering::Relaxed);
+        let marked = rule.as_ptr().map_addr(|address| address | marks);
+        self.rule.store(marked, Ordering::Release);
+    }
+
+    /// The rule, if there is one, and the marks.
+    #[inline(always)]
+    pub fn get(&self, order: Ordering) -> (*mut Rule, usize) {
+        let marked = self.rule.load(order);
+        let rule = marked.map_addr(|address| address & !MARKS);
+        (rule, marked.addr() & MARKS)
+    }
+
+    /// Puts a rule here, or none, that must be read itself.
+    pub fn put(&self, rule: *mut Rule) {
+        let marked = rule.map_addr(|address| address | ASK);
+        self.rule.store(marked, Ordering::Release);
+    }
+
+    /// Says that the rule must be read, or that it need not be any more.
+    pub fn ask(&self, ask: bool) {
+        let marked = self.rule.load(Ordering::Relaxed);
+        let asked = |address: usize| address & !ASK | if ask { ASK } else { 0 };
+        self.rule.store(marked.map_addr(asked), Ordering::Release);
+    }
+
+    /// If what stands here is of this rule: whether it edits.
+    #[inline(always)]
+    fn tells_of(&self, rule: &Rule) -> Option<bool> {
+        let (own, marks) = self.get(Ordering::Relaxed);
+        (std::ptr::eq(own, rule) && marks & ASK == 0).then_some(marks & EDITS != 0)
+    }
+}
+
+/// What edits the numbers in places mean.
+#[derive(Clone, Copy)]
+pub(super) enum EditsOf<'g> {
+    None,
+    /// Of places that are made once.
+    Listed(&'g [Stretches]),
+    /// Of places that come and go.
+    Kept(&'g [AtomicPtr<Stretch>]),
+}
+
+impl EditsOf<'_> {
+    #[inline(always)]
+    fn get(self, number: u32) -> Option<Stretches> {
+        match self {
+            EditsOf::None => None,
+            EditsOf::Listed(all) => all.get(number as usize).copied(),
+            EditsOf::Kept(all) => {
+                let stretch = all.get(number as usize)?.load(Ordering::Acquire);
+                NonNull::new(stretch).map(Stretches::one)
+            }
+        }
+    }
+}
+
+/// What is known of the rules that packets have met before they are read.
+pub(crate) struct Told<'g> {
+    pub(super) edits: EditsOf<'g>,
+    places: [Option<&'g Place>; LOOKUP_MAX],
+}
+
+impl<'g> Told<'g> {
+    pub const NOTHING: Told<'g> = Told {
+        edits: EditsOf::None,
+        places: [None; LOOKUP_MAX],
+    };
+
+    /// What is known of the rule that packet `index` has met.
+    #[inline(always)]
+    pub fn of(&self, index: usize, rule: &'g Rule) -> Brief<'g> {
+        let told = |place: &'g Place| {
+            Some(Tells {
+                all: self.edits,
+                place,
+                edits: place.tells_of(rule)?,
+            })
+        };
+        Brief {
+            rule,
+            told: self.places[index % LOOKUP_MAX].and_then(told),
+        }
+    }
+}
+
+/// A rule that a packet has met, and what is known of it without reading it.
+#[derive(Clone, Copy)]
+pub(crate) struct Brief<'g> {
+    pub rule: &'g Rule,
+    told: Option<Tells<'g>>,
+}
+
+/// A place that tells of its rule.
+#[derive(Clone, Copy)]
+struct Tells<'g> {
+    all: EditsOf<'g>,
+    place: &'g Place,
+    edits: bool,
+}
+
+impl<'g> Brief<'g> {
+    /// Nothing is known but the rule.
+    #[inline(always)]
+    pub fn of(rule: &'g Rule) -> Brief<'g> {
+        Brief { rule, told: None }
+    }
+
+    /// Where its packets are counted.
+    #[inline(always)]
+    pub fn counter(&self) -> CounterId {
+        match self.told {
+            Some(tells) => CounterId(tells.place.counter.load(Ordering::Relaxed)),
+            None => self.rule.spec.counter,
+        }
+    }
+
+    /// See [`Rule::only_output`].
+    #[inline(always)]
+    pub fn only_output(&self) -> Option<PortNo> {
+        match self.told {
+            Some(tells) => (!tells.edits).then_some(tells.place.action.load(Ordering::Relaxed)),
+            None => self.rule.only_output(),
+        }
+    }
+
+    /// See [`Rule::straight`]; none of a rule that only outputs, where it has not been read.
+    #[inline(always)]
+    pub fn straight(&self) -> Option<Stretches> {
+        match self.told {
+            Some(tells) if !tells.edits => None,
+            Some(tells) => tells.all.get(tells.place.action.load(Ordering::Relaxed)),
+            None => self.rule.straight(),
+        }
+    }
+
+    /// The edits of a rule that has not been read, to be fetched.
+    #[inline(always)]
+    pub fn edits(&self) -> Option<Stretches> {
+        self.told?;
+        self.straight()
+    }
+}
+
+/// Gives each packet the rule at the place that it has been led to. Packets for which that does not tell, because the rule does not hold in the epoch, are given to
+/// `missed`. Where somebody is to be told what is known of rules, those are not fetched.
+#[inline(always)]
+pub(super) fn resolve<'g>(
+    place_of: impl Fn(usize) -> Option<&'g Place>,
+    epoch: Epoch,
+    out: &mut [Option<&'g Rule>],
+    mut told: Option<&mut Told<'g>>,
+    mut missed: impl FnMut(usize, &mut Option<&'g Rule>),
+) {
+    let mut asked = [0_u8; LOOKUP_MAX];
+    let mut count = 0;
+    for (index, out) in out.iter_mut().enumerate() {
+        *out = None;
+        let Some(place) = place_of(index) else {
+            continue;
+        };
+        let (rule, marks) = place.get(Ordering::Acquire);
+        if marks & ASK == 0 {
+            // SAFETY: a rule found at its place is freed only after every guard that was alive when its place was emptied is gone.
+            *out = unsafe { rule.as_ref() };
+            if let Some(told) = &mut told {
+                told.places[index] = Some(place);
+                continue;
+            }
+        } else {
+            asked[count] = index as u8;
+            count += 1;
+        }
+        prefetch_rule(rule);
+    }
+    for index in &asked[..count] {
+        let index = usize::from(*index);
+        let rule =
+            place_of(index).map_or(std::ptr::null_mut(), |place| place.get(Ordering::Acquire).0);
+        // SAFETY: as above.
+        let rule: Option<&'g Rule> = unsafe { rule.as_ref() };
+        let out = &mut out[index];
+        *out = rule.filter(|rule| rule.holds_in(epoch));
+        if out.is_none() {
+            *out = rule.and_then(|rule| replacement(rule, epoch));
+            if out.is_none() {
+                missed(index, out);
+            }
+        }
+    }
+}
+
+/// The rule that says the same with the same precedence and holds in `epoch`, when `rule` does not any more, or not yet.
+#[cold]
+fn replacement(rule: &Rule, epoch: Epoch) -> Option<&Rule> {
+    let next = |rule: &Rule| {
+        // SAFETY: chains are followed under a guard and by the writer; a rule is unlinked before it is retired.
+        unsafe { rule.next.load(Ordering::Acquire).as_ref() }
+    };
+    std::iter::successors(next(rule), |rule| next(rule))
+        .take_while(|other| other.spec.priority == rule.spec.priority)
+        .find(|other| other.holds_in(epoch))
+}
