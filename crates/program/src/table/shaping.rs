@@ -33,9 +33,9 @@ const MASKS_MIN: usize = 3;
 const PREFIXES_MIN: usize = 256;
 /// Most rules of which a trie is made at once, which takes about half a microsecond a rule; it may grow to any size.
 const PREFIXES_AT_ONCE: usize = 1 << 17;
-/// Most tuples beside a trie when it is made, and later.
-const BESIDE_AT_FIRST: usize = 4;
-const BESIDE_MAX: usize = 8;
+/// Most tuples beside a trie when it is made, and later: each may cost as much as the trie, where trees would hold its rules, too.
+const BESIDE_AT_FIRST: usize = 2;
+const BESIDE_MAX: usize = 3;
 /// Rules that come before what readers cannot see any more is used again.
 const SETTLE_EVERY: usize = 64;
 /// By how much trees must be better than tuples to be taken, and how much worse they may become before they are given up.
