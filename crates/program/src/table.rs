@@ -652,7 +652,8 @@ fn lookup_trees<'k, 'g, K: Words + 'k>(
     }
 }
 
-#[inline(always)]
+/// Apart, so that other tables' lookups keep their registers.
+#[inline(never)]
 fn lookup_prefixes<'k, 'g, K: Words + 'k>(
     shape: &'g PrefixesShape,
     key: &impl Fn(usize) -> &'k K,
