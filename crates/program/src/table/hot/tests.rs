@@ -250,6 +250,8 @@ fn trees_read_what_rules_that_have_gone_looked_at() {
         let mask = (u32::MAX << (32 - length)).to_be_bytes();
         let address = number.wrapping_mul(0x9e37_79b9).to_be_bytes();
         matching.set_bytes(at::IPV4_DST, &address, &mask);
+        // Two fields, so that a trie is not for it.
+        matching.set_bytes(at::IPV4_SRC, &address[1..3], &[u8::MAX; 2]);
         insert(matching, length);
     }
     let mut matching = Match::any();
