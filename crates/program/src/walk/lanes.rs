@@ -483,9 +483,40 @@ impl<F: Frame> Engine<F> {
         rule: &Rule,
         set: impl Members,
     ) {
-        if let Some(fused) = self.fused::<H>(burst, rule, waited.back, set) {
-            return self.fly(burst, way, host, fused, waited, set);
+        if let Some((fused, taken)) = self.fused::<H>(burst, rule, waited.back, set) {
+            if taken == set.whole() {
+                return self.fly(burst, way, host, fused, waited, set);
+            }
+            self.fly(burst, way, host, fused, waited, taken);
+            let set = set.whole().minus(taken);
+            return self.meet_rest(burst, way, host, Waiting { set, ..waited }, rule);
         }
+        self.meet_alone(burst, way, host, waited, rule, set);
+    }
+
+    #[inline(never)]
+    fn meet_rest<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        way: Way,
+        host: &mut H,
+        waited: Waiting,
+        rule: &Rule,
+    ) {
+        self.meet_alone(burst, way, host, waited, rule, waited.set);
+    }
+
+    /// Lanes do what a rule says, and no more.
+    #[inline(always)]
+    fn meet_alone<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        way: Way,
+        host: &mut H,
+        waited: Waiting,
+        rule: &Rule,
+        set: impl Members,
+    ) {
         let Waiting { table, back, .. } = waited;
         let lanes = &self.lanes.lanes;
         let mut bytes = 0;

@@ -6,11 +6,11 @@ use super::super::{Burst, Engine};
 use super::{NOWHERE, Waiting, Way};
 use crate::host::Host;
 use crate::rule::Rule;
-use crate::table::Members;
+use crate::table::{Members, SetOfLanes};
 use packet::Frame;
 
 impl<F: Frame> Engine<F> {
-    /// What has been made of a rule and those behind it, if these packets may go by it.
+    /// What has been made of a rule and those behind it, and which of these packets may go by it: each by itself, so that those of one flow go one way.
     #[inline(always)]
     pub(super) fn fused<'r, H: Host<F>>(
         &self,
@@ -18,25 +18,22 @@ impl<F: Frame> Engine<F> {
         rule: &'r Rule,
         back: u16,
         set: impl Members,
-    ) -> Option<&'r Fused> {
+    ) -> Option<(&'r Fused, SetOfLanes)> {
         if H::WATCHES {
             return None;
         }
         let fused = rule.fused()?;
-        // Ways are made for packets of IPv4.
-        if set.whole().minus(self.lanes.wide) != set.whole() {
-            return None;
-        }
         if !fused.holds(burst) || fused.sends && back != NOWHERE {
             return None;
         }
-        let mut expired = false;
+        // Ways are made for packets of IPv4.
+        let mut taken = set.whole().minus(self.lanes.wide);
         if fused.may_expire {
             let rewrite = &rule.straight()?.get().first()?.rewrite;
             let lanes = &self.lanes.lanes;
-            set.each(|lane| expired |= rewrite.expires(lanes[lane].hot_words()));
+            taken = taken.those(|lane| !rewrite.expires(lanes[lane].hot_words()));
         }
-        (!expired).then_some(fused)
+        (!taken.is_empty()).then_some((fused, taken))
     }
 
     /// Lanes do what a rule that they have met and those behind it do.
