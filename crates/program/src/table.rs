@@ -1145,13 +1145,16 @@ impl BridgeWriter {
         rule
     }
 
-    fn ensure_counter(&self, table: u8) {
+    /// Sees to it that a table counts its lookups; whether it has not until now.
+    fn ensure_counter(&self, table: u8) -> bool {
         let slot = &self.bridge.slots[usize::from(table)];
         if slot.counter.load(Ordering::Relaxed) == NO_COUNTER
             && let Some(counter) = self.bridge.program.counters.allocate()
         {
             slot.counter.store(counter.0, Ordering::Release);
+            return true;
         }
+        false
     }
 
     /// Says that a rule with this match will be inserted soon, so that what that looks at is fetched from memory meanwhile.
@@ -1205,7 +1208,12 @@ impl BridgeWriter {
             .miss
             .store(miss as u8, Ordering::Relaxed);
         self.bridge.dependence.all_changes();
-        self.ensure_counter(table);
+        if self.ensure_counter(table) {
+            // Ways through it do not count it.
+            let next = self.bridge.program.domain.next();
+            self.bridge.dependence.table_changes(table, next);
+            self.fusing.changes();
+        }
     }
 
     /// Makes lookups ready for what was inserted. Call it before publishing.

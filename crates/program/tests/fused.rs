@@ -253,3 +253,56 @@ fn ways_come_back_in_the_background_when_rules_stop_changing() {
     assert_eq!(switch.count(&rules[3]).packets, before + 32);
     assert!(!switch.writer.shape_tables(), "nothing has changed");
 }
+
+/// Ways end before a table that a packet must be looked up in; when that has become simple they go through it.
+#[test]
+fn ways_grow_when_tables_that_they_ended_before_have_changed() {
+    let mut switch = Switch::new();
+    switch.add(
+        0,
+        &[(Field::InPort, 1)],
+        10,
+        vec![set(Field::Reg0, 7), resubmit(1)],
+    );
+    switch.add(1, &[(Field::Reg0, 7)], 10, vec![resubmit(2)]);
+    switch.add(2, &[], 1, vec![Op::Output(2)]);
+    // Ports that have no bits in common leave too much to ask.
+    let ports: Vec<Added> = (0..16_u32)
+        .map(|bit| {
+            switch.add(
+                2,
+                &[(Field::UdpDst, 1 << (bit % 16))],
+                10 + bit,
+                vec![Op::Output(3)],
+            )
+        })
+        .collect();
+    switch.publish();
+    switch.writer.shape_now();
+    switch.publish();
+    assert_eq!(switch.send(&[80, 64]).sent, [2, 3]);
+    let before = switch.writer.fused_report();
+    assert!(before.packets > 0, "the way leads up to table 2");
+    assert_eq!(switch.program.counters.read(ports[6].counter).packets, 1);
+    for added in &ports {
+        switch.writer.remove(added.table, added.rule);
+    }
+    switch.publish();
+    switch.writer.housekeep(usize::MAX);
+    switch.publish();
+    // They hold still, as what they pass is as it was.
+    assert_eq!(switch.send(&[80, 64]).sent, [2, 2]);
+    let looked_up = |switch: &Switch| switch.writer.fused_report().packets;
+    assert!(looked_up(&switch) > before.packets);
+    switch.writer.shape_now();
+    switch.publish();
+    switch.program.domain.collect();
+    assert_eq!(looked_up(&switch), 0, "new ways have come in their place");
+    assert_eq!(switch.send(&[80, 64]).sent, [2, 2]);
+    // The rule of the first table, and that of the second.
+    let longer = switch.writer.fused_report();
+    assert_eq!((longer.rules, longer.packets), (2, 2));
+    // What nothing has changed for is not made again.
+    switch.writer.shape_now();
+    assert_eq!(looked_up(&switch), 2);
+}

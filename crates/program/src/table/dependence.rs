@@ -137,7 +137,10 @@ impl Dependence {
 
 /// Adds a table to a set.
 pub(crate) fn add_table(tables: &mut TableSet, table: u8) {
-    tables[usize::from(table) / 64] |= 1 << (table % 64);
+    // Number 255 is no table: nothing is ever found or changed there.
+    if usize::from(table) < TABLES {
+        tables[usize::from(table) / 64] |= 1 << (table % 64);
+    }
 }
 
 fn members(tables: &TableSet) -> impl Iterator<Item = usize> {

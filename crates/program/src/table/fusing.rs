@@ -129,8 +129,12 @@ impl Listed {
                 }
             }
         }
+        // Also those that have ended: what was gathered may not be all otherwise.
+        if rules.len() > limit {
+            return None;
+        }
         rules.retain(|rule| rule.rule().holds_in(epoch));
-        (rules.len() <= limit).then_some(rules)
+        Some(rules)
     }
 }
 
@@ -222,11 +226,16 @@ impl BridgeWriter {
         let tables = tables.map(|(table, writer)| (*table, listed(table, writer)));
         let soft = self.soft.keys().map(|table| (*table, Listed::Opaque));
         let tables: Vec<_> = soft.chain(tables).collect();
-        let counters = tables.iter().filter_map(|(table, _)| {
-            let counter = self.bridge.lookup_counter(*table)?;
-            Some((*table, counter))
+        // Tables without rules may count as well.
+        let counters = (0..=u8::MAX).filter_map(|table| {
+            let counter = self.bridge.lookup_counter(table)?;
+            Some((table, counter))
         });
-        let ways = self.fused_report().ways;
+        let fused = self.fusing.fused.iter();
+        let fused = fused.filter_map(|rule| Some((*rule, rule.rule().fused()?)));
+        let ways: usize = fused.clone().map(|(_, fused)| fused.len()).sum();
+        let next = program.domain.next();
+        let kept = fused.filter(|(_, fused)| !fused.may_grow(&self.bridge.dependence, next));
         Some(Snapshot {
             counters: counters.collect(),
             tables,
@@ -234,7 +243,7 @@ impl BridgeWriter {
             reader,
             from,
             room: ALL_WAYS_MAX.saturating_sub(ways),
-            kept: self.fusing.fused.clone(),
+            kept: kept.map(|(rule, _)| rule).collect(),
         })
     }
 
@@ -248,6 +257,12 @@ impl BridgeWriter {
             if rule.rule().removed() <= next
                 || !made.fused.is_made_from(&self.bridge.dependence, next)
             {
+                continue;
+            }
+            let before = rule.rule().fused();
+            if before.is_some_and(|before| {
+                before.is_made_from(&self.bridge.dependence, next) && before.is_like(&made.fused)
+            }) {
                 continue;
             }
             made.share(&program.counters);

@@ -28,6 +28,10 @@ pub(crate) struct Fused {
     from: Epoch,
     /// The tables whose rules it was made from.
     tables: TableSet,
+    /// Those that its ways end before, since they had too many rules or others when it was made.
+    stops: TableSet,
+    /// Stages behind the rule, of all ways.
+    stages: usize,
     /// Whether some way ends at a port, which only packets that have nothing to come back to may.
     pub(super) sends: bool,
     /// Whether packets may have too low a TTL for it.
@@ -83,6 +87,21 @@ impl Fused {
         now: Epoch,
     ) -> bool {
         dependence.unchanged(&self.tables, self.from, now.max(self.from))
+    }
+
+    /// Whether longer ways could be made now: tables that its ways end before have changed.
+    pub(crate) fn may_grow(
+        &self,
+        dependence: &crate::table::dependence::Dependence,
+        now: Epoch,
+    ) -> bool {
+        !dependence.unchanged(&self.stops, self.from, now.max(self.from))
+    }
+
+    /// Whether another, of the same rule, goes no other ways, as far as numbers tell.
+    pub(crate) fn is_like(&self, other: &Fused) -> bool {
+        let like = |fused: &Fused| (fused.ways.len(), fused.stages, fused.tables, fused.stops);
+        like(self) == like(other)
     }
 
     /// The way that a packet takes.

@@ -28,7 +28,7 @@ use std::ptr::NonNull;
 
 /// Sets of lanes that are looked up for a burst before those that are left go the general way, which counts its lookups itself. So lists that branch stay within bounds.
 const ROUNDS: usize = 256;
-/// Places that are found again when they are noted once more.
+/// Lists of places by their hash.
 const RECENT: usize = 64;
 /// No place to come back to.
 const NOWHERE: u16 = u16::MAX;
@@ -219,6 +219,8 @@ impl Here {
 struct Back {
     here: Here,
     up: u16,
+    /// An earlier place that may have the same hash; no earlier one, none.
+    before: u16,
 }
 
 /// Lanes before a lookup.
@@ -246,7 +248,7 @@ pub(super) struct Lanes<F> {
     mixed: bool,
     waiting: Vec<Waiting>,
     backs: Vec<Back>,
-    /// Places noted lately, by a hash of what they are.
+    /// The last place noted of each hash; those of earlier bursts are still named.
     recent: [u16; RECENT],
     rounds: usize,
     /// Frames on their way out.
@@ -366,20 +368,27 @@ impl<F: Frame> Lanes<F> {
         Some(self.waiting.swap_remove(at))
     }
 
-    /// Notes a place to come back to; those that come back to the same place share it, so that they can wait together.
+    /// Notes a place to come back to; those that come back to the same place share it, so that they wait together: were packets of one connection in two sets, the one with
+    /// the earlier packet of another would overtake.
     fn note(&mut self, here: Here, up: u16) -> u16 {
         let stretches = here.stretches.get().as_ptr() as usize;
         let recent = &mut self.recent[(stretches >> 4 ^ usize::from(here.next ^ up)) % RECENT];
-        if let Some(known) = self.backs.get(usize::from(*recent)) {
+        let mut at = *recent;
+        while let Some(known) = self.backs.get(usize::from(at)) {
             let same = std::ptr::eq(known.here.stretches.get(), here.stretches.get())
                 && (known.here.next, known.here.table, known.up) == (here.next, here.table, up)
                 && known.here.rule.get().spec.cookie == here.rule.get().spec.cookie;
             if same {
-                return *recent;
+                return at;
             }
+            // What an earlier burst has left leads to nothing, or astray.
+            if known.before >= at {
+                break;
+            }
+            at = known.before;
         }
-        *recent = self.backs.len() as u16;
-        self.backs.push(Back { here, up });
+        let before = std::mem::replace(recent, self.backs.len() as u16);
+        self.backs.push(Back { here, up, before });
         *recent
     }
 

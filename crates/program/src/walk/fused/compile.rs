@@ -303,6 +303,8 @@ struct Making<'a> {
     ways: Vec<Path<'a>>,
     ends: Vec<End>,
     tables: TableSet,
+    /// Those that ways end before.
+    stops: TableSet,
     /// Ways that have been begun.
     open: usize,
     /// Stages behind the first rule.
@@ -364,6 +366,7 @@ impl<'a> Compiler<'a> {
             ways: Vec::new(),
             ends: Vec::new(),
             tables: TableSet::default(),
+            stops: TableSet::default(),
             open: 1,
             stages: 0,
         };
@@ -440,7 +443,7 @@ impl<'a> Compiler<'a> {
         resubmit: bool,
     ) -> Option<Path<'a>> {
         let stop = End::Table { table, resubmit };
-        let residue = if path.shares.len() / 2 < STAGES_MAX {
+        let residue = if path.shares.len() / 2 < STAGES_MAX && self.work <= WORK_MAX {
             self.residue(&path.known, table)
         } else {
             Residue::Many
@@ -556,6 +559,7 @@ impl<'a> Compiler<'a> {
                 last,
             };
         }
+        self.work += (groups.len() * met.len()) as u64;
         match gates(known, groups.len(), &met) {
             Some(cases) if last.is_some() => Residue::Few { cases, last },
             _ => Residue::Many,
@@ -666,6 +670,9 @@ impl Place<'_> {
 
 impl<'a> Making<'a> {
     fn end(&mut self, path: Path<'a>, end: End) {
+        if let End::Table { table, .. } = end {
+            add_table(&mut self.stops, table);
+        }
         self.ways.push(path);
         self.ends.push(end);
     }
@@ -684,6 +691,8 @@ impl<'a> Making<'a> {
         let fused = Fused {
             from,
             tables: self.tables,
+            stops: self.stops,
+            stages: self.stages,
             sends,
             may_expire: first.rewrite.may_expire(),
             ways: ways.collect(),
