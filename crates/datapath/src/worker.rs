@@ -405,6 +405,10 @@ impl<F: Frame> Worker<F> {
             *in_hand = Some((index, 0));
             let count = port.queue.receive(frames);
             if count == 0 {
+                if port.signalled && port.queue.is_dormant() {
+                    // It was told of a change, not of frames.
+                    port.signalled = false;
+                }
                 if port.signalled {
                     port.woke_in_vain(now);
                 }

@@ -58,7 +58,7 @@ use std::sync::Arc;
 use std::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 };
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use trees::Trees;
 
 /// Number of tables of a bridge. 254 is for internal use, 255 does not exist on the wire.
@@ -69,6 +69,8 @@ pub const LINEAR_MAX: usize = 12;
 pub const LINEAR_AGAIN: usize = 6;
 /// Most rules that are unlinked while tables get their lookups.
 const UNLINKED_AT_ONCE: usize = 4096;
+/// How long unlinking may take at once, about.
+const UNLINKING_TIME: Duration = Duration::from_millis(10);
 /// Walks looked up at a time.
 pub const LOOKUP_MAX: usize = 64;
 
@@ -1276,13 +1278,19 @@ impl BridgeWriter {
         }
     }
 
-    /// Unlinks and frees what no worker can see any more, up to `limit` rules; returns how many it unlinked. Gives tables the shape that they had
+    /// Unlinks and frees what no worker can see any more, up to `limit` rules and, where there is a limit, for some milliseconds; returns how many it unlinked. Gives tables the shape that they had
     /// to wait for. Commits.
     pub fn housekeep(&mut self, limit: usize) -> usize {
         let program = Arc::clone(&self.bridge.program);
         let mut unlinked = 0;
         let mut passed = 0;
+        let begun = Instant::now();
         while unlinked < limit {
+            // A short prefix takes long to leave a large trie.
+            let look = limit < usize::MAX && unlinked > 0 && unlinked.is_multiple_of(64);
+            if look && begun.elapsed() > UNLINKING_TIME {
+                break;
+            }
             let Some((epoch, _, _)) = self.gone.front() else {
                 break;
             };

@@ -477,6 +477,39 @@ fn memory_of_what_has_gone_is_used_again() {
     }
 }
 
+/// Routes that are withdrawn leave memory that is free, which is no reason to do without a trie.
+#[test]
+fn a_trie_outlives_most_of_its_prefixes() {
+    let mut table = Table::new();
+    // Of IPv6, where each has a dozen nodes to itself.
+    for number in 0..12_000_u128 {
+        let mut matching = Match::any();
+        matching.set_exact(Field::EthType, 0x86dd);
+        // Some shorter ones, so that there are masks enough for a trie.
+        let length = 128 - number % 4;
+        let mask = u128::MAX << (128 - length);
+        let address = (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835) & mask;
+        matching.set(Field::Ipv6Dst, &address.to_be_bytes(), &mask.to_be_bytes());
+        table.insert(matching, length as u32);
+    }
+    table.publish();
+    assert_eq!(table.writer.describe(0).template, Template::LongestPrefix);
+    for index in 600..table.twins.len() {
+        table.remove(index);
+    }
+    for _ in 0..2 {
+        table.publish();
+        table.writer.housekeep(usize::MAX);
+    }
+    let described = table.writer.describe(0);
+    assert_eq!(
+        described.template,
+        Template::LongestPrefix,
+        "{}",
+        described.why
+    );
+}
+
 /// In each even epoch some longer prefixes hold, in each odd one not; readers must see exactly that.
 #[test]
 fn readers_see_prefixes_of_their_epoch_while_these_come_and_go() {

@@ -83,6 +83,9 @@ impl Watch {
         port.habit.came = now;
         if passed {
             port.habit.passed = now;
+            if self.most > MOST {
+                self.judged = 0;
+            }
         }
         if port.habit.watched.is_some() {
             self.unwatch(port);
@@ -98,7 +101,8 @@ impl Watch {
         handed: u64,
         now: u64,
     ) -> Option<Duration> {
-        if self.judged != 0 && now.wrapping_sub(self.judged) < self.window {
+        let judged = self.judged != 0 && now.wrapping_sub(self.judged) < self.window;
+        if judged && handed == self.handed {
             return Some(self.most);
         }
         if handed != self.handed {
@@ -109,11 +113,16 @@ impl Watch {
             false => MOST_PATIENT,
         };
         for (index, port) in rx.iter_mut().enumerate() {
+            // Looked at every millisecond, and woken by what may take as long.
+            if port.queue.is_dormant() {
+                self.unwatch(port);
+                continue;
+            }
             let muted = port.muted_until.max(port.left_until) > now;
             let quiet = now.wrapping_sub(port.habit.came) > self.quiet;
             if !quiet || muted {
                 self.unwatch(port);
-                if self.lately(port.habit.passed, now) {
+                if muted || self.lately(port.habit.passed, now) {
                     most = MOST;
                 }
             } else if port.habit.watched.is_none() && !self.watch(index, port)? {
@@ -198,7 +207,7 @@ impl Watch {
 
     /// Watches nobody: queues come and go, or the worker is about to sleep on all of them.
     pub fn forget<F: Frame>(&mut self, rx: &mut [RxPort<F>]) {
-        if self.count == 0 {
+        if self.set.is_none() {
             return;
         }
         // With the set goes what it holds.

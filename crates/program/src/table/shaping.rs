@@ -36,6 +36,8 @@ const PREFIXES_AT_ONCE: usize = 1 << 17;
 /// Most tuples beside a trie when it is made, and later: each may cost as much as the trie, where trees would hold its rules, too.
 const BESIDE_AT_FIRST: usize = 2;
 const BESIDE_MAX: usize = 3;
+/// The same in tables of more than [`PREFIXES_AT_ONCE`] rules: trees have no room for most of those, and a trie that was given up would not come back.
+const BESIDE_MAX_LARGE: usize = 16;
 /// Rules that come before what readers cannot see any more is used again.
 const SETTLE_EVERY: usize = 64;
 /// By how much trees must be better than tuples to be taken, and how much worse they may become before they are given up.
@@ -192,9 +194,13 @@ impl Shaping {
             .writers()
             .filter(|writer| writer.outside > 0)
             .count();
+        let beside_max = match rules > PREFIXES_AT_ONCE {
+            true => BESIDE_MAX_LARGE,
+            false => BESIDE_MAX,
+        };
         let why = if !prefixes.is_small() {
             format!("a trie takes {} MB", prefixes.bytes() >> 20)
-        } else if beside > BESIDE_MAX || prefixes.members() * 2 < rules {
+        } else if beside > beside_max || prefixes.members() * 2 < rules {
             format!("a trie holds only {} rules", prefixes.members())
         } else if rules < PREFIXES_MIN / 2 {
             "too few rules for a trie".to_owned()
@@ -263,7 +269,10 @@ impl Shaping {
                 renewed = true;
             }
         }
-        self.tuples.unlink(rule) | renewed | self.keep_prefixes()
+        let emptied = self.tuples.unlink(rule);
+        // A table that has shrunk is another one: a trie may be for it when it grows again.
+        self.tried = self.tried.min(self.tuples.len());
+        emptied | renewed | self.keep_prefixes()
     }
 
     pub fn shape(&self) -> Shape {

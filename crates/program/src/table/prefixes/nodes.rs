@@ -360,6 +360,13 @@ impl Nodes {
         (nodes, Lines(Growing::new(2 * ROOT)))
     }
 
+    /// Memory of the root and of nodes in use.
+    pub fn bytes_used(&self) -> usize {
+        let nodes = self.counts.iter().zip(SIZES);
+        let lines: usize = nodes.map(|(count, lines)| count * lines).sum();
+        (ROOT + lines) * size_of::<Line>()
+    }
+
     /// Memory of the root and of nodes, those included that are free.
     pub fn bytes(&self) -> usize {
         self.next * size_of::<Line>()

@@ -22,7 +22,8 @@ use packet::Match;
 use packet::fields::FIELDS;
 use packet::matching::MatchWord;
 use smallvec::SmallVec;
-use std::collections::{HashMap, VecDeque};
+use std::collections::btree_map;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -199,6 +200,8 @@ pub(in crate::table) struct Prefixes {
     /// Which of a rule's two places ([`Rule::places`]) says its own here.
     lane: usize,
     members: usize,
+    /// How many members have a precedence, by precedence.
+    precedences: BTreeMap<u32, usize>,
     /// Places whose rules must be asked until all readers have come to an epoch.
     fresh: VecDeque<(Epoch, u32)>,
     left: VecDeque<(Epoch, Left)>,
@@ -240,6 +243,7 @@ impl Prefixes {
             free: Vec::new(),
             lane,
             members: 0,
+            precedences: BTreeMap::new(),
             fresh: VecDeque::new(),
             left: VecDeque::new(),
             edits: HashMap::new(),
@@ -282,6 +286,7 @@ impl Prefixes {
         let highest = known.as_ref().map_or(0, |(_, highest)| *highest);
         *known = Some((Arc::clone(tuple), highest.max(priority)));
         self.members += 1;
+        *self.precedences.entry(priority).or_default() += 1;
         self.trie.floor.fetch_min(priority, Ordering::AcqRel);
         let grades = &self.grades;
         let mut better = |old: u32| match old {
@@ -435,7 +440,21 @@ impl Prefixes {
             }
         }
         self.members -= 1;
+        self.leave_precedence(rule.rule().spec.priority);
         true
+    }
+
+    /// A member of this precedence has gone, which no reader can see any more: so the floor may rise.
+    fn leave_precedence(&mut self, priority: u32) {
+        if let btree_map::Entry::Occupied(mut count) = self.precedences.entry(priority) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+                let lowest = self.precedences.keys().next();
+                let floor = lowest.copied().unwrap_or(u32::MAX);
+                self.trie.floor.store(floor, Ordering::Release);
+            }
+        }
     }
 
     /// What the slots of a rule are to hold when it has gone.
@@ -525,9 +544,9 @@ impl Prefixes {
         self.elsewhere
     }
 
-    /// Whether nodes take no more memory than they may.
+    /// Whether nodes take no more memory than they may, but for what is free: prefixes that go leave that to those that come.
     pub fn is_small(&self) -> bool {
-        self.nodes.bytes() <= NODE_BYTES_MIN + NODE_BYTES * self.members
+        self.nodes.bytes_used() <= NODE_BYTES_MIN + NODE_BYTES * self.members
     }
 
     /// Memory, without the rules.
