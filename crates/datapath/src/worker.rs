@@ -125,6 +125,10 @@ impl<F: Frame> RxPort<F> {
     #[cold]
     fn woke_in_vain(&mut self, now: u64) {
         self.signalled = false;
+        if self.queue.is_dormant() {
+            // It was told of a change, not of frames.
+            return;
+        }
         self.in_vain = self.in_vain.saturating_add(1);
         if self.in_vain >= PATIENCE {
             self.muted_until = now + growing(self.in_vain - PATIENCE);
@@ -405,10 +409,6 @@ impl<F: Frame> Worker<F> {
             *in_hand = Some((index, 0));
             let count = port.queue.receive(frames);
             if count == 0 {
-                if port.signalled && port.queue.is_dormant() {
-                    // It was told of a change, not of frames.
-                    port.signalled = false;
-                }
                 if port.signalled {
                     port.woke_in_vain(now);
                 }

@@ -307,6 +307,33 @@ pub fn hot_words(
         .or_else(|| other_words(head, total_len, in_port, words))
 }
 
+/// What a header of Ethernet with at most one tag says: numbers as little-endian loads have them.
+struct Ethernet {
+    eth_type: u16,
+    /// With [`PRESENT`]; 0 without a tag.
+    tci: u16,
+    /// Where the next header begins.
+    l3: usize,
+}
+
+/// Reads that header of a frame of which at least 18 bytes are at hand.
+#[inline(always)]
+fn ethernet(head: &[u8]) -> Ethernet {
+    let eth_type = u16::from_le_bytes(load(head, 12));
+    if eth_type != VLAN {
+        return Ethernet {
+            eth_type,
+            tci: 0,
+            l3: ETHERNET_LEN,
+        };
+    }
+    Ethernet {
+        eth_type: u16::from_le_bytes(load(head, 16)),
+        tci: u16::from_le_bytes(load(head, 14)) | PRESENT,
+        l3: ETHERNET_LEN + TAG_LEN,
+    }
+}
+
 /// The words of [`WordSet::HOT`] of a packet of the common case: Ethernet, at most one VLAN tag, IPv4 without options and not a fragment, whole TCP or UDP
 /// header. None, with `words` undefined, when it is another one; nothing is said then about whether it is sound.
 #[inline(always)]
@@ -319,14 +346,7 @@ pub fn common_words(
     if head.len() < ETHERNET_LEN + COMMON_LEN {
         return None;
     }
-    let mut eth_type = u16::from_le_bytes(load(head, 12));
-    let mut l3 = ETHERNET_LEN;
-    let mut tci = 0;
-    if eth_type == VLAN {
-        tci = u16::from_le_bytes(load(head, 14)) | PRESENT;
-        eth_type = u16::from_le_bytes(load(head, 16));
-        l3 += TAG_LEN;
-    }
+    let Ethernet { eth_type, tci, l3 } = ethernet(head);
     let packet = head.get(l3..l3 + COMMON_LEN)?;
     // Version and header length, then the fragment word without "do not fragment" and the reserved bit.
     let fragment = u16::from_le_bytes(load(packet, 6)) & 0xff3f;

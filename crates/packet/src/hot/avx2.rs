@@ -3,7 +3,7 @@
 //! The first four words of a [`HotWords`] are one register, of two halves of 16 bytes: ingress port, Ethertype, tag and addresses; ports, protocol, ToS, TTL and the Ethernet
 //! destination. The fifth word, the extent and the length are half of another. A shuffle moves bytes within halves only, so what is to come into both is loaded into both.
 
-use super::kinds::{JUDGED, Judged, Lists, Six, index, l3, least, load16, sound, sound6};
+use super::kinds::{JUDGED, Judged, Lists, Six, index, judge, l3, least, load16};
 use super::{FRAME_LEN, HotWords, LENGTH, NO_PATTERN, Pattern, Read};
 use crate::frame::Frame;
 use crate::key::at;
@@ -199,10 +199,7 @@ impl<F: Frame> Burst<'_, F> {
         };
         let port = _mm256_zextsi128_si256(_mm_cvtsi32_si128(self.0.in_port.to_be() as i32));
         let fixed = _mm256_or_si256(kind.fixed.load(), port);
-        let (only, more) = match self.0.patterns {
-            [] => (Pattern::NEVER, &[][..]),
-            [only, more @ ..] => (*only, more),
-        };
+        let (only, more) = self.0.patterns();
         let only = only.halves();
         let mut read = self.0.read;
         for ((frame, hot), found) in self.0.rest() {
@@ -217,17 +214,9 @@ impl<F: Frame> Burst<'_, F> {
                 break;
             }
             // SAFETY: `head` is that long.
-            if !SIX && !unsafe { sound::<TCP>(head, l3, len) } {
+            let Some(six) = (unsafe { judge::<TCP, SIX>(head, l3, len) }) else {
                 break;
-            }
-            let mut six = None;
-            if SIX {
-                // SAFETY: as above.
-                six = unsafe { sound6::<TCP>(head, l3, len) };
-                if six.is_none() {
-                    break;
-                }
-            }
+            };
             // SAFETY: both end within the least bytes of the kind: 32 and `l3 + 24`, or in IPv6 `l3 + 44`.
             let (first, second) = unsafe {
                 let begin = _mm256_loadu_si256(bytes.cast());

@@ -1,6 +1,6 @@
 //! [`super::read_burst`] with AVX-512: a packet's first 64 bytes in one register.
 
-use super::kinds::{JUDGED, Judged, Lists, Six, index, l3, l4, least, load16, sound, sound6};
+use super::kinds::{JUDGED, Judged, Lists, Six, index, judge, l3, l4, least, load16};
 use super::{FRAME_LEN, HotWords, LENGTH, NO_PATTERN, Pattern, Read};
 use crate::frame::Frame;
 use crate::key::at;
@@ -150,10 +150,7 @@ impl<F: Frame> Burst<'_, F> {
         let (from, keep, present) = (kind.from.load(), kind.keep.load(), kind.present);
         let port = _mm512_zextsi128_si512(_mm_cvtsi32_si128(self.0.in_port.to_be() as i32));
         let fixed = _mm512_or_si512(kind.fixed.load(), port);
-        let (only, more) = match self.0.patterns {
-            [] => (Pattern::NEVER, &[][..]),
-            [only, more @ ..] => (*only, more),
-        };
+        let (only, more) = self.0.patterns();
         let (value, mask) = (only.value(), only.mask());
         let mut read = self.0.read;
         for ((frame, hot), found) in self.0.rest() {
@@ -167,17 +164,9 @@ impl<F: Frame> Burst<'_, F> {
                 break;
             }
             // SAFETY: `head` is that long.
-            if !SIX && !unsafe { sound::<TCP>(head, l3, len) } {
+            let Some(six) = (unsafe { judge::<TCP, SIX>(head, l3, len) }) else {
                 break;
-            }
-            let mut six = None;
-            if SIX {
-                // SAFETY: as above.
-                six = unsafe { sound6::<TCP>(head, l3, len) };
-                if six.is_none() {
-                    break;
-                }
-            }
+            };
             let there = _bzhi_u64(u64::MAX, head.len().min(64) as u32);
             // SAFETY: only bytes of `head` are loaded.
             let bytes = unsafe { _mm512_maskz_loadu_epi8(there, head.as_ptr().cast()) };

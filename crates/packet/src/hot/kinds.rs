@@ -97,7 +97,7 @@ pub unsafe fn load16(bytes: *const u8) -> __m128i {
 /// # Safety
 /// `head` has at least 40 bytes from `l3` on.
 #[inline(always)]
-pub unsafe fn sound<const TCP: bool>(head: &[u8], l3: usize, len: usize) -> bool {
+unsafe fn sound<const TCP: bool>(head: &[u8], l3: usize, len: usize) -> bool {
     debug_assert!(head.len() >= l3 + COMMON_LEN);
     // SAFETY: the caller's promise.
     let (length, data) = unsafe {
@@ -133,7 +133,7 @@ pub struct Six {
 /// # Safety
 /// `head` has at least [`least`] bytes of its kind.
 #[inline(always)]
-pub unsafe fn sound6<const TCP: bool>(head: &[u8], l3: usize, len: usize) -> Option<Six> {
+unsafe fn sound6<const TCP: bool>(head: &[u8], l3: usize, len: usize) -> Option<Six> {
     debug_assert!(head.len() >= l3 + IPV6_LEN + if TCP { 20 } else { 8 });
     let at = head.as_ptr();
     // SAFETY: the caller's promise: the IP header.
@@ -162,13 +162,33 @@ pub unsafe fn sound6<const TCP: bool>(head: &[u8], l3: usize, len: usize) -> Opt
     })
 }
 
+/// Whether a packet of a kind is sound, and what one of IPv6 tells besides; None for one that is not.
+///
+/// # Safety
+/// `head` has at least [`least`] bytes of its kind.
+#[inline(always)]
+pub unsafe fn judge<const TCP: bool, const SIX: bool>(
+    head: &[u8],
+    l3: usize,
+    len: usize,
+) -> Option<Option<Six>> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if SIX {
+            sound6::<TCP>(head, l3, len).map(Some)
+        } else {
+            sound::<TCP>(head, l3, len).then_some(None)
+        }
+    }
+}
+
 /// The lists that a burst is read into, all of one length, and how far it has come.
 pub struct Lists<'a, F> {
     frames: &'a [F],
     hot: &'a mut [HotWords],
     found: &'a mut [u8],
     pub in_port: u32,
-    pub patterns: &'a [Pattern],
+    patterns: &'a [Pattern],
     pub read: Read,
 }
 
@@ -188,6 +208,15 @@ impl<'a, F: Frame> Lists<'a, F> {
             in_port,
             patterns,
             read: Read::default(),
+        }
+    }
+
+    /// The first pattern, which is kept in registers, and the others.
+    #[inline(always)]
+    pub fn patterns(&self) -> (Pattern, &'a [Pattern]) {
+        match self.patterns {
+            [] => (Pattern::NEVER, &[]),
+            [only, more @ ..] => (*only, more),
         }
     }
 
@@ -245,7 +274,7 @@ impl<'a, F: Frame> Lists<'a, F> {
 
 impl Pattern {
     /// Matches nothing: no key has all bits in the words behind the hot ones.
-    pub const NEVER: Pattern = Pattern {
+    const NEVER: Pattern = Pattern {
         mask: [0, 0, 0, 0, 0, 0, 0, 1],
         value: [0, 0, 0, 0, 0, 0, 0, 1],
     };

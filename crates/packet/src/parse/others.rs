@@ -3,9 +3,7 @@
 //! A packet of IPv6 without extension headers with a whole header of TCP, UDP or ICMPv6, or of ARP for Ethernet and IPv4, tells its hot words as one of IPv4 does. What it tells
 //! beside them ([`MoreWords`]) is read only by those who look at it. Neighbour discovery is left to `general`, which reads its options.
 
-use super::{
-    ETHERNET_LEN, Extent, HOT_WORDS, IPV6_LEN, LOW_48, Network, PRESENT, TAG_LEN, VLAN, load,
-};
+use super::{ETHERNET_LEN, Ethernet, Extent, HOT_WORDS, IPV6_LEN, LOW_48, Network, ethernet, load};
 use crate::key::{FlowKey, WORDS, WordSet, at};
 
 const IPV6: u16 = 0x86dd_u16.swap_bytes();
@@ -24,14 +22,7 @@ pub fn other_words(
     if head.len() < ETHERNET_LEN + ARP_LEN {
         return None;
     }
-    let mut eth_type = u16::from_le_bytes(load(head, 12));
-    let mut l3 = ETHERNET_LEN;
-    let mut tci = 0;
-    if eth_type == VLAN {
-        tci = u16::from_le_bytes(load(head, 14)) | PRESENT;
-        eth_type = u16::from_le_bytes(load(head, 16));
-        l3 += TAG_LEN;
-    }
+    let Ethernet { eth_type, tci, l3 } = ethernet(head);
     let packet = &head[l3..];
     let left = total_len.wrapping_sub(l3);
     let told = match eth_type {

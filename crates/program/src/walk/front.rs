@@ -19,7 +19,7 @@ use crate::rule::Rule;
 use crate::table::{Brief, HotWords, LOOKUP_MAX, Reads, SetOfLanes, Told};
 use crate::tuple::Words;
 use packet::Frame;
-use packet::hot::{self, NO_PATTERN};
+use packet::hot::{self, NO_PATTERN, Pattern};
 use packet::parse::MoreWords;
 use smallvec::SmallVec;
 
@@ -89,6 +89,20 @@ impl<F: Frame> Engine<F> {
         true
     }
 
+    /// Reads the common packets that come first; None where they are too few.
+    #[inline(always)]
+    fn read_first(
+        &mut self,
+        frames: &[F],
+        in_port: PortNo,
+        patterns: &[Pattern],
+        first: &mut [u8; LOOKUP_MAX],
+    ) -> Option<hot::Read> {
+        let all = frames.len().min(LOOKUP_MAX);
+        let read = hot::read_burst(&frames[..all], in_port, patterns, &mut self.hot, first);
+        (read.count >= all.min(WORTH_IT)).then_some(read)
+    }
+
     #[inline(always)]
     fn by_hot_words<H: Host<F>>(
         &mut self,
@@ -98,14 +112,12 @@ impl<F: Frame> Engine<F> {
         mirrored: u32,
         host: &mut H,
     ) -> bool {
-        let all = frames.len().min(LOOKUP_MAX);
         let patterned = burst.bridge.patterned(0, burst.guard);
         let patterns = patterned.map_or(&[][..], |patterned| patterned.patterns);
         let mut first = [NO_PATTERN; LOOKUP_MAX];
-        let read = hot::read_burst(&frames[..all], in_port, patterns, &mut self.hot, &mut first);
-        if read.count < all.min(WORTH_IT) {
+        let Some(read) = self.read_first(frames, in_port, patterns, &mut first) else {
             return false;
-        }
+        };
         if let Some(patterned) = patterned {
             let first = &first[..read.count];
             if read.count == frames.len()
@@ -152,12 +164,10 @@ impl<F: Frame> Engine<F> {
         mirrored: u32,
         host: &mut H,
     ) -> bool {
-        let all = frames.len().min(LOOKUP_MAX);
         let mut first = [NO_PATTERN; LOOKUP_MAX];
-        let read = hot::read_burst(&frames[..all], in_port, &[], &mut self.hot, &mut first);
-        if read.count < all.min(WORTH_IT) {
+        let Some(read) = self.read_first(frames, in_port, &[], &mut first) else {
             return false;
-        }
+        };
         let hot = &self.hot[..read.count];
         for ((hot, more), frame) in hot.iter().zip(&mut self.more).zip(frames.iter()) {
             if !hot.extent.is_ipv4() {
