@@ -240,7 +240,7 @@ def limit(lab, pcap, seconds, queues=1):
     """Mpps of testpmd, which forwards without looking from the same source to a null device, with a core for each queue."""
     files = ",".join([f"rx_pcap={pcap}"] * queues)
     places = "0@0,1@1" if queues == 1 else "0@0,1@0,2@1"
-    command = ["dpdk-testpmd", f"--lcores={places}", "-n", "1", "--no-pci", f"--file-prefix=limit{len(lab.programs)}", "--socket-mem", str(MEMORY_MB // 2 * queues),
+    command = ["dpdk-testpmd", f"--lcores={places}", "-n", "1", "--no-pci", "--in-memory", f"--file-prefix=limit{len(lab.programs)}", "--socket-mem", str(MEMORY_MB // 2 * queues),
                f"--vdev=net_pcap0,{files},infinite_rx=1", "--vdev=net_null0,no-rx=1", "--", f"--nb-cores={queues}", f"--rxq={queues}", f"--txq={queues}", "--forward-mode=io",
                "--stats-period", "1", "--total-num-mbufs=262144"]
     process = lab.start(command, "limit.err", stdout=subprocess.PIPE)
