@@ -233,6 +233,15 @@ impl Shaping {
         self.building.is_some() || settling || self.is_wanted()
     }
 
+    /// When there will be trees of the rules as they are, where those are not in use.
+    fn making(&self) -> Option<&'static str> {
+        if self.building.is_some() {
+            Some("being made")
+        } else {
+            self.is_wanted().then_some("to be made")
+        }
+    }
+
     fn is_wanted(&self) -> bool {
         // Trees lead to rules in others' places as well, but tell nothing of them.
         let changed = self.changed > self.wait_for || self.replaced > self.tuples.len() / 8;
@@ -444,8 +453,8 @@ impl Shaping {
             return self.describe_prefixes(prefixes, description);
         }
         let Some(in_use) = &self.in_use else {
-            if self.building.is_some() {
-                description.why.push_str("; trees are being made");
+            if let Some(when) = self.making() {
+                let _ = write!(description.why, "; trees are {when}");
             } else if let Some(refused) = &self.refused {
                 let _ = write!(description.why, "; {refused}");
             }
@@ -467,6 +476,9 @@ impl Shaping {
             in_use.rules,
             in_use.trees.count()
         );
+        if let Some(when) = self.making() {
+            let _ = write!(description.why, "; new ones are {when}");
+        }
         description
     }
 
