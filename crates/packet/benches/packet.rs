@@ -4,7 +4,7 @@
 
 use packet::build::Builder;
 use packet::edit::{self, CompiledSet};
-use packet::hot::{self, HotWords, Pattern, Variant};
+use packet::hot::{self, HotWords, Pattern, Sorting, Variant};
 use packet::parse::{self, PACKET_WORDS};
 use packet::{Field, FlowKey, Frame, HeapFrame, Layers, Value, WordSet};
 use std::hint::black_box;
@@ -87,6 +87,30 @@ fn reading(name: &str, builder: &Builder) {
     }
 }
 
+/// Finds the first of patterns that packets match, as they lie: one for the Ethertype and one that does not match before it, and the other way round.
+fn sorting(name: &str, builder: &Builder) {
+    let frames = burst(builder);
+    let mut runs = Vec::with_capacity(BURST);
+    let eth_type = u64::from_ne_bytes([0, 0, 0, 0, 0xff, 0xff, 0, 0]);
+    let value = u64::from_ne_bytes([0, 0, 0, 0, 8, 0, 0, 0]);
+    let ip = Pattern::of([(0, eth_type, value)]);
+    let none = Pattern::of([(2, 0xffff, 9)]);
+    for (order, patterns) in [("first", [ip, none]), ("second", [none, ip])] {
+        let patterns: Vec<Pattern> = patterns.into_iter().flatten().collect();
+        let Some(sorting) = Sorting::new(&patterns) else {
+            continue;
+        };
+        for variant in Variant::ALL.into_iter().filter(|one| one.is_there()) {
+            measure(&format!("sort {name}, {order}, {}", variant.name()), || {
+                let frames = black_box(&frames);
+                let read = hot::sort_burst_by(variant, frames, 1, &sorting, &mut runs);
+                assert_eq!(black_box(read).count, BURST);
+                black_box(&runs);
+            });
+        }
+    }
+}
+
 fn editing(
     name: &str,
     builder: &Builder,
@@ -143,6 +167,10 @@ fn main() {
     reading("ethernet ipv6 udp", &udp6);
     reading("ethernet ipv6 tcp", &tcp6);
     reading("ethernet arp", &arp);
+    sorting("ethernet ipv4 udp", &udp);
+    sorting("ethernet ipv4 tcp", &tcp);
+    sorting("ethernet ipv6 udp", &udp6);
+    sorting("ethernet arp", &arp);
 
     for (name, field) in [
         ("eth_dst", Field::EthDst),

@@ -12,8 +12,10 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
-#[cfg(target_arch = "x86_64")]
 mod kinds;
+#[cfg(target_arch = "x86_64")]
+mod lists;
+mod sorting;
 #[cfg(test)]
 mod tests;
 mod variant;
@@ -23,6 +25,7 @@ use crate::key::at;
 use crate::parse::{self, Extent, HOT_WORDS};
 use std::mem::offset_of;
 
+pub use sorting::{Run, Sorting, sort_burst, sort_burst_by};
 pub use variant::{ASKED_BY, Variant};
 
 /// The hot words of a packet's key, in a cache line of their own.
@@ -39,7 +42,6 @@ pub struct HotWords {
 }
 
 /// Places in a [`HotWords`] behind the words.
-#[cfg(target_arch = "x86_64")]
 const LENGTH: usize = offset_of!(HotWords, extent) + offset_of!(Extent, length);
 const FRAME_LEN: usize = offset_of!(HotWords, len);
 const _: () = assert!(FRAME_LEN.is_multiple_of(4) && size_of::<HotWords>() == 64);

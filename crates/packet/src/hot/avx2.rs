@@ -3,7 +3,8 @@
 //! The first four words of a [`HotWords`] are one register, of two halves of 16 bytes: ingress port, Ethertype, tag and addresses; ports, protocol, ToS, TTL and the Ethernet
 //! destination. The fifth word, the extent and the length are half of another. A shuffle moves bytes within halves only, so what is to come into both is loaded into both.
 
-use super::kinds::{JUDGED, Judged, Lists, Six, index, judge, l3, least, load16};
+use super::kinds::{JUDGED, Judged, Six, index, judge, l3, least, load16};
+use super::lists::Lists;
 use super::{FRAME_LEN, HotWords, LENGTH, NO_PATTERN, Pattern, Read};
 use crate::frame::Frame;
 use crate::key::at;

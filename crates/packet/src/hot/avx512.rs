@@ -1,10 +1,11 @@
 //! [`super::read_burst`] with AVX-512: a packet's first 64 bytes in one register.
 
-use super::kinds::{JUDGED, Judged, Lists, Six, index, judge, l3, l4, least, load16};
+use super::kinds::{JUDGED, Judged, Six, index, judge, l3, least, load16, moves};
+use super::lists::Lists;
 use super::{FRAME_LEN, HotWords, LENGTH, NO_PATTERN, Pattern, Read};
 use crate::frame::Frame;
 use crate::key::at;
-use crate::parse::{ETHERNET_LEN, Extent, Network};
+use crate::parse::{Extent, Network};
 use std::arch::x86_64::*;
 use std::mem::offset_of;
 
@@ -53,27 +54,11 @@ static KINDS: [Kind; 8] = [
 ];
 
 const fn kind(tagged: bool, tcp: bool, six: bool) -> Kind {
-    let (l3, l4) = (l3(tagged), l4(tagged, six));
+    let l3 = l3(tagged);
     let network = if six { Network::Ipv6 } else { Network::Ipv4 };
-    // What of IPv4 lies in whole bytes that are at hand; see `Six`.
-    let four = if six { 0 } else { 1 };
     let (mut from, mut keep, mut present) = ([0; 64], [0; 64], 0_u64);
     let mut fixed = [0; 64];
-    // Place in the hot words, place in the packet, length.
-    let moves = [
-        (at::ETH_TYPE, l3 - 2, 2),
-        (at::VLAN_TCI, ETHERNET_LEN, if tagged { 2 } else { 0 }),
-        (at::IPV4_SRC, l3 + 12, 8 * four),
-        (at::TP_SRC, l4, 4),
-        (at::IP_PROTO, if six { l3 + 6 } else { l3 + 9 }, 1),
-        (at::IP_TOS, l3 + 1, four),
-        (at::IP_TTL, if six { l3 + 7 } else { l3 + 8 }, 1),
-        (at::ETH_DST, 0, 6),
-        (at::TCP_FLAGS, l3 + 32, if tcp { 2 * four } else { 0 }),
-        (at::ETH_SRC, 6, 6),
-        (LENGTH, l3 + 3, four),
-        (LENGTH + 1, l3 + 2, four),
-    ];
+    let moves = moves(tagged, tcp, six);
     let mut at = 0;
     while at < moves.len() {
         let (to, source, len) = moves[at];

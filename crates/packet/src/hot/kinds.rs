@@ -1,9 +1,9 @@
-//! What vector code for different processors shares: what makes a packet of a kind, and the lists that a burst is read into.
+//! What code that takes packets by their kinds shares: what makes a packet of a kind, where in it the key's bytes lie, and whether it is sound.
 
-use super::{HotWords, Pattern, Read};
-use crate::frame::Frame;
+use super::LENGTH;
 use crate::key::at;
-use crate::parse::{COMMON_LEN, ETHERNET_LEN, IPV4_LEN, IPV6_LEN, Network, TAG_LEN};
+use crate::parse::{COMMON_LEN, ETHERNET_LEN, IPV4_LEN, IPV6_LEN, TAG_LEN};
+#[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
 /// From here on 16 bytes tell a packet's kind: Ethertypes, and the IP header up to its protocol.
@@ -32,6 +32,26 @@ pub const fn index(tagged: bool, tcp: bool, six: bool) -> usize {
 /// Where the header behind the IP header begins.
 pub const fn l4(tagged: bool, six: bool) -> usize {
     l3(tagged) + if six { IPV6_LEN } else { IPV4_LEN }
+}
+
+/// What of a kind's packets lies in whole bytes: place in the hot words, place in the packet, length. For IPv6 see also [`Six`].
+pub const fn moves(tagged: bool, tcp: bool, six: bool) -> [(usize, usize, usize); 12] {
+    let (l3, l4) = (l3(tagged), l4(tagged, six));
+    let four = if six { 0 } else { 1 };
+    [
+        (at::ETH_TYPE, l3 - 2, 2),
+        (at::VLAN_TCI, ETHERNET_LEN, if tagged { 2 } else { 0 }),
+        (at::IPV4_SRC, l3 + 12, 8 * four),
+        (at::TP_SRC, l4, 4),
+        (at::IP_PROTO, if six { l3 + 6 } else { l3 + 9 }, 1),
+        (at::IP_TOS, l3 + 1, four),
+        (at::IP_TTL, if six { l3 + 7 } else { l3 + 8 }, 1),
+        (at::ETH_DST, 0, 6),
+        (at::TCP_FLAGS, l3 + 32, if tcp { 2 * four } else { 0 }),
+        (at::ETH_SRC, 6, 6),
+        (LENGTH, l3 + 3, four),
+        (LENGTH + 1, l3 + 2, four),
+    ]
 }
 
 /// Bits of a packet's bytes from [`JUDGED`] on that make it of a kind, and what they must be.
@@ -72,7 +92,13 @@ impl Judged {
         self
     }
 
+    /// Both, as bytes.
+    pub fn bits(&self) -> ([u8; 16], [u8; 16]) {
+        (self.care, self.expect)
+    }
+
     /// Both.
+    #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "sse2")]
     #[inline]
     pub fn load(&self) -> (__m128i, __m128i) {
@@ -85,6 +111,7 @@ impl Judged {
 ///
 /// # Safety
 /// They are there.
+#[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "sse2")]
 #[inline]
 pub unsafe fn load16(bytes: *const u8) -> __m128i {
@@ -120,6 +147,7 @@ unsafe fn sound<const TCP: bool>(head: &[u8], l3: usize, len: usize) -> bool {
 }
 
 /// What an IPv6 packet tells by parts of bytes, or where vector code does not reach.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))] // read by vector code
 pub struct Six {
     /// Of the IP packet, its header included.
     pub length: u16,
@@ -180,102 +208,4 @@ pub unsafe fn judge<const TCP: bool, const SIX: bool>(
             sound::<TCP>(head, l3, len).then_some(None)
         }
     }
-}
-
-/// The lists that a burst is read into, all of one length, and how far it has come.
-pub struct Lists<'a, F> {
-    frames: &'a [F],
-    hot: &'a mut [HotWords],
-    found: &'a mut [u8],
-    pub in_port: u32,
-    patterns: &'a [Pattern],
-    pub read: Read,
-}
-
-impl<'a, F: Frame> Lists<'a, F> {
-    pub fn new(
-        frames: &'a [F],
-        in_port: u32,
-        patterns: &'a [Pattern],
-        hot: &'a mut [HotWords],
-        found: &'a mut [u8],
-    ) -> Lists<'a, F> {
-        let all = frames.len().min(hot.len()).min(found.len());
-        Lists {
-            frames: &frames[..all],
-            hot: &mut hot[..all],
-            found: &mut found[..all],
-            in_port,
-            patterns,
-            read: Read::default(),
-        }
-    }
-
-    /// The first pattern, which is kept in registers, and the others.
-    #[inline(always)]
-    pub fn patterns(&self) -> (Pattern, &'a [Pattern]) {
-        match self.patterns {
-            [] => (Pattern::NEVER, &[]),
-            [only, more @ ..] => (*only, more),
-        }
-    }
-
-    /// What has not been read.
-    #[inline(always)]
-    pub fn rest(&mut self) -> impl Iterator<Item = ((&F, &mut HotWords), &mut u8)> {
-        let start = self.read.count;
-        (self.frames[start..].iter())
-            .zip(&mut self.hot[start..])
-            .zip(&mut self.found[start..])
-    }
-
-    /// Whether the next packet is one of IPv6.
-    #[inline(always)]
-    pub fn next_is_six(&self) -> bool {
-        let next = self.frames.get(self.read.count).map(Frame::head);
-        next.is_some_and(|head| {
-            let eth_type = |at: usize| head.get(at..at + 2);
-            let tagged = eth_type(12) == Some(&[0x81, 0x00]);
-            eth_type(l3(tagged) - 2) == Some(&[0x86, 0xdd])
-        })
-    }
-
-    /// Whether no more can be read, when vector code has read nothing since so many packets were: all has been, or the next packet is of no common kind. Packets of
-    /// common kinds that vector code does not know are read here.
-    #[inline(always)]
-    pub fn is_at_end(&mut self, before: usize) -> bool {
-        self.read.count == self.frames.len() || self.read.count == before && !self.read_others()
-    }
-
-    /// Reads packets of other kinds than IPv4 up to the first that is none, or for which vector code is better; whether there were any.
-    #[inline(never)]
-    fn read_others(&mut self) -> bool {
-        let (in_port, patterns) = (self.in_port, self.patterns);
-        let mut read = self.read;
-        for ((frame, hot), found) in self.rest() {
-            let len = frame.len();
-            if !super::read_other(frame.head(), len, in_port, hot) {
-                break;
-            }
-            hot.len = len as u32;
-            *found = super::first_of(patterns, hot);
-            read.count += 1;
-            read.bytes += len as u64;
-            let protocol = hot.words[at::IP_PROTO / 8].to_ne_bytes()[at::IP_PROTO % 8];
-            if hot.extent.network() == Network::Ipv6 && matches!(protocol, 6 | 17) {
-                break;
-            }
-        }
-        let any = read.count > self.read.count;
-        self.read = read;
-        any
-    }
-}
-
-impl Pattern {
-    /// Matches nothing: no key has all bits in the words behind the hot ones.
-    const NEVER: Pattern = Pattern {
-        mask: [0, 0, 0, 0, 0, 0, 0, 1],
-        value: [0, 0, 0, 0, 0, 0, 0, 1],
-    };
 }

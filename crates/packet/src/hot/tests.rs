@@ -71,6 +71,82 @@ fn patterns() -> impl Strategy<Value = Vec<Pattern>> {
     proptest::collection::vec(one, 0..5)
 }
 
+/// A pattern made after a packet that there is: some bits of some fields, of which one may be another.
+#[derive(Debug)]
+struct Model {
+    packet: usize,
+    fields: Vec<(u8, u64)>,
+    other: Option<(u8, u64)>,
+}
+
+fn models() -> impl Strategy<Value = Vec<Model>> {
+    let bytes = |from: usize, len: usize| {
+        let (mut mask, at) = ([0; 8], from % 8);
+        mask[at..at + len].fill(0xff);
+        Just(((from / 8) as u8, u64::from_ne_bytes(mask)))
+    };
+    let field = prop_oneof![
+        bytes(at::IN_PORT, 4),
+        bytes(at::ETH_TYPE, 2),
+        bytes(at::VLAN_TCI, 2),
+        bytes(at::IPV4_SRC, 4),
+        bytes(at::IPV4_DST, 3),
+        bytes(at::TP_SRC, 2),
+        bytes(at::TP_DST, 2),
+        bytes(at::IP_PROTO, 1),
+        bytes(at::IP_TOS, 1),
+        bytes(at::IP_TTL, 1),
+        bytes(at::IP_FRAG, 1),
+        bytes(at::ETH_DST, 6),
+        bytes(at::ETH_SRC, 6),
+        bytes(at::TCP_FLAGS, 2),
+        (0..5_u8, any::<u64>()),
+    ];
+    let one_bit = (0..5_u8, 0..64_u32).prop_map(|(word, bit)| (word, 1 << bit));
+    let fields = proptest::collection::vec(field, 0..5);
+    let one = (0..8_usize, fields, proptest::option::weighted(0.3, one_bit));
+    let one = one.prop_map(|(packet, fields, other)| Model {
+        packet,
+        fields,
+        other,
+    });
+    proptest::collection::vec(one, 0..4)
+}
+
+impl Model {
+    fn of(&self, packets: &[HotWords]) -> Pattern {
+        let any = HotWords::ZERO;
+        let hot = packets
+            .get(self.packet % packets.len().max(1))
+            .unwrap_or(&any);
+        let mut words = hot.words;
+        let other = self.other.into_iter();
+        other
+            .clone()
+            .for_each(|(word, bit)| words[usize::from(word)] ^= bit);
+        let all = self.fields.iter().copied().chain(other);
+        Pattern::of(all.map(|(word, mask)| (word, mask, words[usize::from(word)])))
+            .expect("hot words only")
+    }
+}
+
+/// Neighbours with the same first pattern.
+fn runs_of(frames: &[HeapFrame], found: &[u8]) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    for (frame, found) in frames.iter().zip(found) {
+        if runs.last().is_none_or(|last| last.found != *found) {
+            runs.push(Run {
+                found: *found,
+                ..Run::default()
+            });
+        }
+        let last = runs.last_mut().expect("one has been pushed");
+        last.packets += 1;
+        last.bytes += frame.len() as u64;
+    }
+    runs
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(20_000))]
     #[test]
@@ -83,6 +159,27 @@ proptest! {
             prop_assert_eq!(read, known, "{}", variant);
             prop_assert_eq!(&ours[..read.count], &theirs[..read.count], "{}", variant);
             prop_assert_eq!(&found[..read.count], &wanted[..read.count], "{}", variant);
+        }
+    }
+
+    #[test]
+    fn sorting_finds_what_reading_finds(
+        frames in frames(),
+        patterns in patterns(),
+        models in models(),
+        port in 1..3_u32,
+    ) {
+        let (mut hot, mut wanted) = ([HotWords::ZERO; 8], [0; 8]);
+        let known = portable(&frames, port, &[], &mut hot, &mut wanted);
+        let mut all: Vec<Pattern> = models.iter().map(|model| model.of(&hot[..known.count])).collect();
+        all.extend(patterns);
+        let known = portable(&frames, port, &all, &mut hot, &mut wanted);
+        let sorting = Sorting::new(&all).expect("few");
+        let mut runs = vec![Run::default()];
+        for variant in Variant::ALL.into_iter().filter(|variant| variant.is_there()) {
+            let read = sort_burst_by(variant, &frames, port, &sorting, &mut runs);
+            prop_assert_eq!(read, known, "{}", variant);
+            prop_assert_eq!(&runs, &runs_of(&frames[..known.count], &wanted), "{}", variant);
         }
     }
 

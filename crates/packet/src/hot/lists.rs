@@ -1,0 +1,105 @@
+//! The lists that vector code reads a burst into.
+
+use super::kinds::l3;
+use super::{HotWords, Pattern, Read};
+use crate::frame::Frame;
+use crate::key::at;
+use crate::parse::Network;
+
+/// The lists that a burst is read into, all of one length, and how far it has come.
+pub struct Lists<'a, F> {
+    frames: &'a [F],
+    hot: &'a mut [HotWords],
+    found: &'a mut [u8],
+    pub in_port: u32,
+    patterns: &'a [Pattern],
+    pub read: Read,
+}
+
+impl<'a, F: Frame> Lists<'a, F> {
+    pub fn new(
+        frames: &'a [F],
+        in_port: u32,
+        patterns: &'a [Pattern],
+        hot: &'a mut [HotWords],
+        found: &'a mut [u8],
+    ) -> Lists<'a, F> {
+        let all = frames.len().min(hot.len()).min(found.len());
+        Lists {
+            frames: &frames[..all],
+            hot: &mut hot[..all],
+            found: &mut found[..all],
+            in_port,
+            patterns,
+            read: Read::default(),
+        }
+    }
+
+    /// The first pattern, which is kept in registers, and the others.
+    #[inline(always)]
+    pub fn patterns(&self) -> (Pattern, &'a [Pattern]) {
+        match self.patterns {
+            [] => (Pattern::NEVER, &[]),
+            [only, more @ ..] => (*only, more),
+        }
+    }
+
+    /// What has not been read.
+    #[inline(always)]
+    pub fn rest(&mut self) -> impl Iterator<Item = ((&F, &mut HotWords), &mut u8)> {
+        let start = self.read.count;
+        (self.frames[start..].iter())
+            .zip(&mut self.hot[start..])
+            .zip(&mut self.found[start..])
+    }
+
+    /// Whether the next packet is one of IPv6.
+    #[inline(always)]
+    pub fn next_is_six(&self) -> bool {
+        let next = self.frames.get(self.read.count).map(Frame::head);
+        next.is_some_and(|head| {
+            let eth_type = |at: usize| head.get(at..at + 2);
+            let tagged = eth_type(12) == Some(&[0x81, 0x00]);
+            eth_type(l3(tagged) - 2) == Some(&[0x86, 0xdd])
+        })
+    }
+
+    /// Whether no more can be read, when vector code has read nothing since so many packets were: all has been, or the next packet is of no common kind. Packets of
+    /// common kinds that vector code does not know are read here.
+    #[inline(always)]
+    pub fn is_at_end(&mut self, before: usize) -> bool {
+        self.read.count == self.frames.len() || self.read.count == before && !self.read_others()
+    }
+
+    /// Reads packets of other kinds than IPv4 up to the first that is none, or for which vector code is better; whether there were any.
+    #[inline(never)]
+    fn read_others(&mut self) -> bool {
+        let (in_port, patterns) = (self.in_port, self.patterns);
+        let mut read = self.read;
+        for ((frame, hot), found) in self.rest() {
+            let len = frame.len();
+            if !super::read_other(frame.head(), len, in_port, hot) {
+                break;
+            }
+            hot.len = len as u32;
+            *found = super::first_of(patterns, hot);
+            read.count += 1;
+            read.bytes += len as u64;
+            let protocol = hot.words[at::IP_PROTO / 8].to_ne_bytes()[at::IP_PROTO % 8];
+            if hot.extent.network() == Network::Ipv6 && matches!(protocol, 6 | 17) {
+                break;
+            }
+        }
+        let any = read.count > self.read.count;
+        self.read = read;
+        any
+    }
+}
+
+impl Pattern {
+    /// Matches nothing: no key has all bits in the words behind the hot ones.
+    const NEVER: Pattern = Pattern {
+        mask: [0, 0, 0, 0, 0, 0, 0, 1],
+        value: [0, 0, 0, 0, 0, 0, 0, 1],
+    };
+}

@@ -1,0 +1,598 @@
+//! Patterns over packets as they lie: which pattern a packet matches first, without reading its hot words.
+//!
+//! Who only sends or drops what matches needs to know no more of a packet than its pattern and its length. For each common kind of packet ([`super::kinds`]) a
+//! [`Pattern`] is turned into bits of the packet's own bytes, together with those that make it one of the kind. So a packet that matches the first pattern costs one
+//! comparison of 32 bytes (two where the bits lie further apart) and a look at the lengths that it states, and nothing is written. What other kinds there are is read as
+//! ever.
+
+use super::kinds::{JUDGED, Judged, index, judge, l3, l4, least, moves};
+use super::{HotWords, NO_PATTERN, Pattern, Read, Variant};
+use crate::frame::Frame;
+use crate::key::at;
+use crate::parse::HOT_WORDS;
+
+/// Bytes that are compared at a time.
+const WIDTH: usize = 32;
+/// Most bytes of a packet that a pattern and its kind look at.
+const MOST: usize = least(true, true, true);
+/// Bytes of the hot words.
+const KEY: usize = HOT_WORDS * 8;
+
+/// Neighbours whose first pattern is the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Run {
+    /// The pattern's number, [`NO_PATTERN`] for none.
+    pub found: u8,
+    /// How many there are; not 0.
+    pub packets: u32,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// A list of patterns made ready for [`sort_burst`].
+#[derive(Debug)]
+pub struct Sorting {
+    /// By [`index`].
+    kinds: [Kind; 8],
+    /// What each pattern wants of the ingress port; empty where none wants anything.
+    ports: Box<[Port]>,
+    patterns: Box<[Pattern]>,
+}
+
+#[derive(Debug)]
+struct Port {
+    mask: u32,
+    value: u32,
+}
+
+/// One kind of common packet.
+#[derive(Debug)]
+#[repr(C)] // what each burst needs first
+struct Kind {
+    l3: usize,
+    least: usize,
+    /// The patterns that its packets can match, in their order.
+    entries: Box<[Bits]>,
+    /// What makes a packet one of the kind.
+    itself: Bits,
+}
+
+/// Bits of a packet and what they are to be: those that make it one of a kind, and a pattern's.
+#[derive(Debug)]
+#[repr(C)] // what every packet needs first
+struct Bits {
+    first: Window,
+    /// Where in the packet the windows begin.
+    from: [u8; 2],
+    /// Whether there are bits in `second` that are not in `first`.
+    two: bool,
+    /// The pattern's number.
+    pattern: u8,
+    second: Window,
+}
+
+/// Some of them, that lie near each other.
+#[derive(Debug)]
+#[repr(C, align(32))]
+struct Window {
+    care: [u8; WIDTH],
+    expect: [u8; WIDTH],
+}
+
+/// Bits of as many bytes of a packet as any kind has.
+#[derive(Clone, Copy)]
+struct Wanted {
+    care: [u8; MOST],
+    expect: [u8; MOST],
+}
+
+impl Wanted {
+    const NOTHING: Wanted = Wanted {
+        care: [0; MOST],
+        expect: [0; MOST],
+    };
+
+    /// Adds bits of a byte; None where they contradict those that are there.
+    fn and(&mut self, byte: usize, mask: u8, value: u8) -> Option<()> {
+        let (care, expect) = (&mut self.care[byte], &mut self.expect[byte]);
+        let both = *care & mask;
+        if (*expect ^ value) & both != 0 {
+            return None;
+        }
+        *care |= mask;
+        *expect |= value & mask;
+        Some(())
+    }
+
+    /// In windows, none of which reaches behind the first `least` bytes; None where two do not hold all.
+    fn bits(&self, least: usize, pattern: u8) -> Option<Bits> {
+        let window = |from: usize| {
+            let (mut care, mut expect) = ([0; WIDTH], [0; WIDTH]);
+            care.copy_from_slice(&self.care[from..from + WIDTH]);
+            expect.copy_from_slice(&self.expect[from..from + WIDTH]);
+            Window { care, expect }
+        };
+        let begin = self.care.iter().position(|care| *care != 0).unwrap_or(0);
+        let end = self.care.iter().rposition(|care| *care != 0);
+        let end = end.map_or(0, |last| last + 1);
+        let (first, second) = (begin.min(least - WIDTH), least - WIDTH);
+        let (near, far) = (first..first + WIDTH, second..least);
+        let held = |byte: usize| near.contains(&byte) || far.contains(&byte);
+        let all = (0..MOST).all(|byte| self.care[byte] == 0 || held(byte));
+        all.then(|| Bits {
+            first: window(first),
+            from: [first as u8, second as u8],
+            two: end > near.end,
+            pattern,
+            second: window(second),
+        })
+    }
+}
+
+/// From where in a packet of a kind a byte of the hot words comes: which of its bits are those of which byte, shifted to the left by so many bits (to the right where
+/// that is negative).
+struct Source {
+    to: usize,
+    keep: u8,
+    from: usize,
+    shift: i8,
+}
+
+/// All of a kind, and what the bytes of its packets' hot words are where they come from nowhere.
+fn sources(tagged: bool, tcp: bool, six: bool) -> (Vec<Source>, [u8; KEY]) {
+    let (l3, l4) = (l3(tagged), l4(tagged, six));
+    let mut all = Vec::new();
+    for (to, from, len) in moves(tagged, tcp, six) {
+        for byte in 0..len {
+            let keep = match to + byte {
+                at::TCP_FLAGS => 0x0f,
+                // The bit of the tag's presence.
+                at::VLAN_TCI => 0xef,
+                _ => 0xff,
+            };
+            if to + byte < KEY {
+                all.push(Source {
+                    to: to + byte,
+                    keep,
+                    from: from + byte,
+                    shift: 0,
+                });
+            }
+        }
+    }
+    if six {
+        let class = |keep, from, shift| Source {
+            to: at::IP_TOS,
+            keep,
+            from,
+            shift,
+        };
+        all.extend([class(0xf0, l3, 4), class(0x0f, l3 + 1, -4)]);
+    }
+    if six && tcp {
+        let flags = |byte, keep| Source {
+            to: at::TCP_FLAGS + byte,
+            keep,
+            from: l4 + 12 + byte,
+            shift: 0,
+        };
+        all.extend([flags(0, 0x0f), flags(1, 0xff)]);
+    }
+    let mut fixed = [0; KEY];
+    if tagged {
+        fixed[at::VLAN_TCI] = 0x10;
+    }
+    (all, fixed)
+}
+
+/// The bytes of a pattern's words.
+fn bytes_of(words: &[u64; 8]) -> [u8; KEY] {
+    let mut bytes = [0; KEY];
+    for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
+        to.copy_from_slice(&word.to_ne_bytes());
+    }
+    bytes
+}
+
+impl Kind {
+    /// None where windows do not reach.
+    fn new(patterns: &[Pattern], tagged: bool, tcp: bool, six: bool) -> Option<Kind> {
+        let (l3, least) = (l3(tagged), least(tagged, tcp, six));
+        let mut itself = Wanted::NOTHING;
+        let (care, expect) = Judged::new(tagged, tcp, six).bits();
+        for (byte, (care, expect)) in care.into_iter().zip(expect).enumerate() {
+            itself.and(JUDGED + byte, care, expect)?;
+        }
+        let (sources, fixed) = sources(tagged, tcp, six);
+        let mut entries = Vec::new();
+        for (number, pattern) in patterns.iter().enumerate() {
+            if let Some(wanted) = wanted(pattern, &itself, &sources, &fixed) {
+                entries.push(wanted.bits(least, number as u8)?);
+            }
+        }
+        Some(Kind {
+            l3,
+            least,
+            entries: entries.into(),
+            itself: itself.bits(least, NO_PATTERN)?,
+        })
+    }
+}
+
+/// What a packet of a kind is like that matches a pattern, but for its ingress port; None where there is no such packet.
+fn wanted(
+    pattern: &Pattern,
+    itself: &Wanted,
+    sources: &[Source],
+    fixed: &[u8; KEY],
+) -> Option<Wanted> {
+    let (mask, value) = (bytes_of(&pattern.mask), bytes_of(&pattern.value));
+    let mut left = mask;
+    left[at::IN_PORT..at::IN_PORT + 4].fill(0);
+    let mut wanted = *itself;
+    for source in sources {
+        let keep = mask[source.to] & source.keep;
+        let shifted = |bits: u8| match source.shift {
+            0 => bits,
+            left if left > 0 => bits >> left,
+            right => bits << -right,
+        };
+        wanted.and(source.from, shifted(keep), shifted(value[source.to] & keep))?;
+        left[source.to] &= !source.keep;
+    }
+    let fits = |at: usize| (value[at] ^ fixed[at]) & left[at] == 0;
+    (0..KEY).all(fits).then_some(wanted)
+}
+
+impl Sorting {
+    /// Makes patterns, at most [`Pattern::MOST`], ready.
+    pub fn new(patterns: &[Pattern]) -> Option<Sorting> {
+        if patterns.len() > Pattern::MOST {
+            return None;
+        }
+        let mut kinds = Vec::new();
+        for number in 0..8 {
+            let (six, tagged, tcp) = (number & 4 != 0, number & 2 != 0, number & 1 != 0);
+            debug_assert_eq!(index(tagged, tcp, six), number);
+            kinds.push(Kind::new(patterns, tagged, tcp, six)?);
+        }
+        let port = |words: &[u64; 8]| {
+            let [a, b, c, d, ..] = words[at::IN_PORT / 8].to_ne_bytes();
+            const _: () = assert!(at::IN_PORT == 0);
+            u32::from_be_bytes([a, b, c, d])
+        };
+        let ports = patterns.iter().map(|pattern| Port {
+            mask: port(&pattern.mask),
+            value: port(&pattern.value),
+        });
+        let mut ports: Box<[Port]> = ports.collect();
+        if ports.iter().all(|port| port.mask == 0) {
+            ports = Box::default();
+        }
+        Some(Sorting {
+            kinds: kinds.try_into().ok()?,
+            ports,
+            patterns: patterns.into(),
+        })
+    }
+
+    /// Those patterns, a bit each, that a packet from this port can match.
+    #[inline(always)]
+    fn fitting(&self, in_port: u32) -> u64 {
+        if self.ports.is_empty() {
+            return u64::MAX;
+        }
+        let mut fit = 0;
+        for (at, port) in self.ports.iter().enumerate() {
+            fit |= u64::from((in_port ^ port.value) & port.mask == 0) << at;
+        }
+        fit
+    }
+}
+
+/// Does what [`super::read_burst`] does, but does not say what packets are like: `runs` gets their first patterns, and is emptied before.
+#[inline]
+pub fn sort_burst<F: Frame>(
+    frames: &[F],
+    in_port: u32,
+    sorting: &Sorting,
+    runs: &mut Vec<Run>,
+) -> Read {
+    // SAFETY: only a variant that the processor has is ever used.
+    unsafe { sort_by(Variant::used(), frames, in_port, sorting, runs) }
+}
+
+/// [`sort_burst`] by a variant of one's own choice; where the processor does not have it, by the portable one.
+pub fn sort_burst_by<F: Frame>(
+    variant: Variant,
+    frames: &[F],
+    in_port: u32,
+    sorting: &Sorting,
+    runs: &mut Vec<Run>,
+) -> Read {
+    let there = variant.is_there();
+    let variant = if there { variant } else { Variant::Portable };
+    // SAFETY: the processor has it.
+    unsafe { sort_by(variant, frames, in_port, sorting, runs) }
+}
+
+/// [`sort_burst`] by a variant.
+///
+/// # Safety
+/// The processor has it.
+#[inline(always)]
+unsafe fn sort_by<F: Frame>(
+    variant: Variant,
+    frames: &[F],
+    in_port: u32,
+    sorting: &Sorting,
+    runs: &mut Vec<Run>,
+) -> Read {
+    match variant {
+        // 32 bytes at a time are enough: wider registers would save nothing.
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the caller's promise; a processor with AVX-512 has AVX2.
+        Variant::Avx512 | Variant::Avx2 => unsafe { avx2::sort(frames, in_port, sorting, runs) },
+        // SAFETY: `differs` asks for what `sort` promises.
+        _ => sort(frames, in_port, sorting, runs, |window, bytes| unsafe {
+            differs(window, bytes)
+        }),
+    }
+}
+
+/// Whether the bytes of a packet are not what a window wants.
+///
+/// # Safety
+/// From `bytes` on there are [`WIDTH`].
+#[inline(always)]
+unsafe fn differs(window: &Window, bytes: *const u8) -> bool {
+    // SAFETY: the caller's promise; a read of bytes needs no alignment.
+    let bytes = unsafe { bytes.cast::<[u8; WIDTH]>().read() };
+    let word = |bytes: &[u8; WIDTH], at: usize| {
+        let mut word = [0; 8];
+        word.copy_from_slice(&bytes[at * 8..at * 8 + 8]);
+        u64::from_ne_bytes(word)
+    };
+    let bits = |at| (word(&bytes, at) ^ word(&window.expect, at)) & word(&window.care, at);
+    bits(0) | bits(1) | bits(2) | bits(3) != 0
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx2 {
+    use super::{Frame, Read, Run, Sorting, Window};
+    use std::arch::x86_64::*;
+
+    #[target_feature(enable = "avx2")]
+    pub(super) fn sort<F: Frame>(
+        frames: &[F],
+        in_port: u32,
+        sorting: &Sorting,
+        runs: &mut Vec<Run>,
+    ) -> Read {
+        super::sort(frames, in_port, sorting, runs, |window, bytes| {
+            // SAFETY: `super::sort` promises what it asks for.
+            unsafe { differs(window, bytes) }
+        })
+    }
+
+    /// [`super::differs`].
+    ///
+    /// # Safety
+    /// As there.
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    unsafe fn differs(window: &Window, bytes: *const u8) -> bool {
+        // SAFETY: the caller's promise; a window's parts are 32 bytes long, and aligned as it is.
+        unsafe {
+            let bytes = _mm256_loadu_si256(bytes.cast());
+            let expect = _mm256_load_si256(window.expect.as_ptr().cast());
+            let care = _mm256_load_si256(window.care.as_ptr().cast());
+            _mm256_testz_si256(_mm256_xor_si256(bytes, expect), care) == 0
+        }
+    }
+}
+
+/// How far a burst has been sorted.
+struct Sorted<'a, F, D> {
+    frames: &'a [F],
+    sorting: &'a Sorting,
+    /// Patterns that fit the ingress port.
+    fit: u64,
+    differs: D,
+    runs: &'a mut Vec<Run>,
+    /// What the packets of the run that has not ended have found; None before the first.
+    found: Option<u8>,
+    /// What came before it, and all that has been sorted.
+    before: Read,
+    read: Read,
+}
+
+/// [`sort_burst`] by `differs`, which says whether the bytes of a packet are not what a window wants, and is only asked where there are as many as it has.
+#[inline(always)]
+fn sort<F: Frame>(
+    frames: &[F],
+    in_port: u32,
+    sorting: &Sorting,
+    runs: &mut Vec<Run>,
+    differs: impl Fn(&Window, *const u8) -> bool,
+) -> Read {
+    runs.clear();
+    let mut sorted = Sorted {
+        frames,
+        sorting,
+        fit: sorting.fitting(in_port),
+        differs,
+        runs,
+        found: None,
+        before: Read::default(),
+        read: Read::default(),
+    };
+    while let Some(frame) = frames.get(sorted.read.count) {
+        let before = sorted.read.count;
+        // A burst is mostly of one kind: each is sorted as long as it lasts.
+        match kind_of(frame.head()) {
+            Some(kind @ (0 | 2)) => sorted.kind::<false, false>(kind),
+            Some(kind @ (1 | 3)) => sorted.kind::<true, false>(kind),
+            Some(kind @ (4 | 6)) => sorted.kind::<false, true>(kind),
+            Some(kind @ (5 | 7)) => sorted.kind::<true, true>(kind),
+            _ => {}
+        }
+        if sorted.read.count > before {
+            continue;
+        }
+        if !sorted.others(in_port) {
+            break;
+        }
+    }
+    sorted.end_run();
+    sorted.read
+}
+
+/// The kind, by [`index`], that a packet may be one of.
+#[inline(always)]
+fn kind_of(head: &[u8]) -> Option<usize> {
+    let front: &[u8; 28] = head.first_chunk()?;
+    let tagged = front[12..14] == [0x81, 0x00];
+    let l3 = l3(tagged);
+    let (six, protocol) = match [front[l3 - 2], front[l3 - 1]] {
+        [0x08, 0x00] => (false, front[l3 + 9]),
+        [0x86, 0xdd] => (true, front[l3 + 6]),
+        _ => return None,
+    };
+    match protocol {
+        6 => Some(index(tagged, true, six)),
+        17 => Some(index(tagged, false, six)),
+        _ => None,
+    }
+}
+
+impl<F: Frame, D: Fn(&Window, *const u8) -> bool> Sorted<'_, F, D> {
+    /// Sorts packets of one kind, up to the first of another.
+    #[inline(always)]
+    fn kind<const TCP: bool, const SIX: bool>(&mut self, kind: usize) {
+        let Some(kind) = self.sorting.kinds.get(kind) else {
+            return;
+        };
+        let fit = self.fit;
+        let fits = |bits: &&Bits| fit >> (bits.pattern % 64) & 1 != 0;
+        let at = kind.entries.iter().position(|bits| fits(&bits));
+        let (bits, more) = match at.map(|at| kind.entries.split_at(at).1) {
+            Some([bits, more @ ..]) => (bits, more),
+            _ => (&kind.itself, &[][..]),
+        };
+        loop {
+            // Packets mostly come as they are expected: in a loop of its own that stays in registers.
+            let run = if bits.two {
+                self.matching::<TCP, SIX, true>(kind, bits)
+            } else {
+                self.matching::<TCP, SIX, false>(kind, bits)
+            };
+            self.meet(run, bits.pattern);
+            loop {
+                let Some(frame) = self.frames.get(self.read.count) else {
+                    return;
+                };
+                let (head, len) = (frame.head(), frame.len());
+                if head.len() < kind.least {
+                    return;
+                }
+                // SAFETY: `head` is at least that long.
+                if unsafe { judge::<TCP, SIX>(head, kind.l3, len) }.is_none() {
+                    return;
+                }
+                let bytes = head.as_ptr();
+                if !self.differ(bits, bytes) {
+                    break;
+                }
+                let mut more = more.iter().filter(fits);
+                let found = more.find(|bits| !self.differ(bits, bytes));
+                if found.is_none() && self.differ(&kind.itself, bytes) {
+                    return;
+                }
+                let found = found.map_or(NO_PATTERN, |bits| bits.pattern);
+                let bytes = len as u64;
+                self.meet(Read { count: 1, bytes }, found);
+            }
+        }
+    }
+
+    /// How many of the next packets are sound packets of a kind that have these bits; `TWO` as they say.
+    #[inline(always)]
+    fn matching<const TCP: bool, const SIX: bool, const TWO: bool>(
+        &self,
+        kind: &Kind,
+        bits: &Bits,
+    ) -> Read {
+        let (l3, least, differs) = (kind.l3, kind.least, &self.differs);
+        let [first, second] = bits.from;
+        let mut read = Read::default();
+        for frame in &self.frames[self.read.count..] {
+            let (head, len) = (frame.head(), frame.len());
+            if head.len() < least {
+                break;
+            }
+            let at = |from: u8| head.as_ptr().wrapping_add(from.into());
+            if differs(&bits.first, at(first)) || TWO && differs(&bits.second, at(second)) {
+                break;
+            }
+            // SAFETY: `head` is at least that long.
+            if unsafe { judge::<TCP, SIX>(head, l3, len) }.is_none() {
+                break;
+            }
+            read.count += 1;
+            read.bytes += len as u64;
+        }
+        read
+    }
+
+    /// Sorts packets of other common kinds, up to the first that is of none, or may be of one of ours; whether there were any.
+    #[inline(never)]
+    fn others(&mut self, in_port: u32) -> bool {
+        let mut hot = HotWords::ZERO;
+        let before = self.read.count;
+        while let Some(frame) = self.frames.get(self.read.count) {
+            let (head, len) = (frame.head(), frame.len());
+            let any = self.read.count > before;
+            if any && kind_of(head).is_some() || !super::read_other(head, len, in_port, &mut hot) {
+                break;
+            }
+            let bytes = len as u64;
+            let found = super::first_of(&self.sorting.patterns, &hot);
+            self.meet(Read { count: 1, bytes }, found);
+        }
+        self.read.count > before
+    }
+
+    /// Whether the bytes of a packet, of which there are as many as its kind has at least, are not so.
+    #[inline(always)]
+    fn differ(&self, bits: &Bits, bytes: *const u8) -> bool {
+        let at = |from: u8| bytes.wrapping_add(from.into());
+        let [first, second] = bits.from;
+        (self.differs)(&bits.first, at(first))
+            || bits.two && (self.differs)(&bits.second, at(second))
+    }
+
+    /// The next packets have this pattern.
+    #[inline(always)]
+    fn meet(&mut self, next: Read, found: u8) {
+        if next.count != 0 && self.found != Some(found) {
+            self.end_run();
+            self.found = Some(found);
+        }
+        self.read.count += next.count;
+        self.read.bytes += next.bytes;
+    }
+
+    /// The run has ended.
+    #[inline(always)]
+    fn end_run(&mut self) {
+        if let Some(found) = self.found {
+            self.runs.push(Run {
+                found,
+                packets: (self.read.count - self.before.count) as u32,
+                bytes: self.read.bytes - self.before.bytes,
+            });
+            self.before = self.read;
+        }
+    }
+}
