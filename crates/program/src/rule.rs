@@ -84,6 +84,11 @@ impl Rule {
         self.outline.only_output()
     }
 
+    /// Whether its packets end here, sent to a port or dropped, and nothing else is done with them.
+    pub(crate) fn only_ends(&self) -> bool {
+        self.only_output().is_some() || self.spec.ops.ops.is_empty()
+    }
+
     /// Whether it holds in `epoch`.
     #[inline(always)]
     pub fn holds_in(&self, epoch: Epoch) -> bool {

@@ -41,8 +41,8 @@ use dependence::Dependence;
 pub use describe::{Description, Template, Work};
 pub use effort::Effort;
 pub use fusing::FusedReport;
-pub(crate) use hot::HotWords;
 pub use hot::Reads;
+pub(crate) use hot::{HotWords, Patterned};
 pub(crate) use lanes::{Found, Members, One, SetOfLanes};
 use packet::key::at;
 use packet::keyed::Keyed;
@@ -217,6 +217,8 @@ struct Published {
     reads: Reads,
     /// The matches of a short list, or the agreed bits of a few tuples, that look at hot words only.
     patterns: Option<Box<[packet::hot::Pattern]>>,
+    /// The same of the first table's list, made ready for packets as they lie, where its rules only send or drop.
+    sorting: Option<Box<packet::hot::Sorting>>,
 }
 
 struct Slot {
@@ -1229,7 +1231,7 @@ impl BridgeWriter {
                 *since = Some(self.bridge.program.domain.next());
             }
             let shape = self.shape(table).map_or(std::ptr::null_mut(), |shape| {
-                Box::into_raw(Box::new(Published::new(shape)))
+                Box::into_raw(Box::new(Published::new(table, shape)))
             });
             let old = self.bridge.slots[usize::from(table)]
                 .shape

@@ -34,6 +34,7 @@ use crate::host::{Context, Drop as DropReason, Host};
 use crate::ops::{Bits, Op, OpList, PacketInReason, PortNo, ToController};
 use crate::table::{Bridge, HotWords, LOOKUP_MAX, Miss};
 use packet::edit::{self, CompiledSet};
+use packet::hot::Run;
 use packet::key::at;
 use packet::parse::{self, Layers, Malformed, MoreWords};
 use packet::{Field, FlowKey, Frame, Value, WordSet};
@@ -903,6 +904,8 @@ pub struct Engine<F> {
     hot: Box<[HotWords]>,
     /// What those of IPv6 and ARP tell beside, where the first table looks at it.
     more: Box<[MoreWords]>,
+    /// The first packets' rules, where their hot words are not asked for.
+    runs: Vec<Run>,
     /// Walks that wait for a lookup: table and index.
     waiting: Vec<(u8, u16)>,
     group: Vec<u16>,
@@ -927,6 +930,7 @@ impl<F: Frame> Engine<F> {
             walks: Vec::new(),
             hot: vec![HotWords::ZERO; LOOKUP_MAX].into(),
             more: vec![MoreWords::ZERO; LOOKUP_MAX].into(),
+            runs: Vec::with_capacity(LOOKUP_MAX),
             waiting: Vec::new(),
             group: Vec::new(),
             received: 0,

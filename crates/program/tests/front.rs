@@ -15,9 +15,9 @@ use program::walk::Engine;
 use proptest::prelude::*;
 use std::sync::Arc;
 
-/// Where each frame went, in order.
+/// Where each frame went, in order, and how many were dropped by a rule, and for want of one.
 #[derive(Default)]
-struct Sink(Vec<(u32, Vec<u8>)>);
+struct Sink(Vec<(u32, Vec<u8>)>, [u64; 2]);
 
 impl Host<HeapFrame> for Sink {
     fn port_is_live(&self, _: u32) -> bool {
@@ -40,7 +40,13 @@ impl Host<HeapFrame> for Sink {
         unreachable!("no rule asks");
     }
     fn malformed(&mut self, _: Malformed) {}
-    fn dropped(&mut self, _: Drop) {}
+    fn dropped(&mut self, reason: Drop) {
+        match reason {
+            Drop::Action => self.1[0] += 1,
+            Drop::TableMiss => self.1[1] += 1,
+            _ => {}
+        }
+    }
 }
 
 /// A frame by a few numbers, so that neighbours often meet the same rule: UDP and TCP, tagged or not, fragments, ARP, IPv6 of a common kind and not, and stumps.
@@ -142,6 +148,8 @@ proptest! {
         rules in prop::collection::vec((prop::collection::vec(condition(), 0..3), 1..4_u32, 0..3_u8), 1..30),
         deep in prop::bool::weighted(0.4),
         port_only in prop::bool::weighted(0.2),
+        // Whether rules only send or drop.
+        ends: bool,
         frames in prop::collection::vec((0..15_u8, 0..4_u8, 0..4_u8, 1..12_usize), 1..12),
         in_port in 1..4_u32,
     ) {
@@ -158,22 +166,23 @@ proptest! {
                 .collect();
             let ops = match kind {
                 0 => vec![Op::Output(*port)],
-                1 => vec![Op::Output(*port), Op::Output(port + 10)],
+                1 if !ends => vec![Op::Output(*port), Op::Output(port + 10)],
                 _ => vec![],
             };
             let priority = index as u32 * 7 % 30;
             let matching = matching(&kept);
-            if list.iter().any(|(other, at, _): &(Match, u32, Vec<Op>)| *at == priority && other == &matching) {
+            if list.iter().any(|(other, at, ..): &(Match, u32, Vec<Op>, CounterId)| *at == priority && other == &matching) {
                 continue;
             }
+            let counter = program.counters.allocate().unwrap();
             writer.insert(0, RuleSpec {
                 matching: matching.clone(),
                 priority,
                 ops: Arc::new(OpList::new(ops.clone())),
-                counter: program.counters.allocate().unwrap(),
+                counter,
                 cookie: 0,
             });
-            list.push((matching, priority, ops));
+            list.push((matching, priority, ops, counter));
         }
         writer.commit();
         program.domain.publish();
@@ -185,19 +194,28 @@ proptest! {
             .flat_map(|(kind, a, b, times)| std::iter::repeat_n(frame(*kind, *a, *b), *times))
             .collect();
         let mut expected = Vec::new();
+        let mut counts = vec![(0, 0); list.len()];
+        let mut dropped = [0; 2];
         for bytes in burst.iter().filter(|bytes| bytes.len() >= 14) {
             let mut key = FlowKey::ZERO;
             parse::parse(bytes, bytes.len(), in_port, WordSet(u64::MAX), &mut key);
-            let best = list.iter().filter(|(matching, ..)| matching.matches(&key)).max_by_key(|(_, priority, _)| *priority);
-            for op in best.map_or(&[][..], |(.., ops)| ops) {
+            let best = (0..list.len()).filter(|at| list[*at].0.matches(&key)).max_by_key(|at| list[*at].1);
+            let ops = best.map_or(&[][..], |at| &list[at].2);
+            if let Some(at) = best {
+                counts[at] = (counts[at].0 + 1, counts[at].1 + bytes.len() as u64);
+            }
+            if ops.is_empty() {
+                dropped[usize::from(best.is_none())] += 1;
+            }
+            for op in ops {
                 if let Op::Output(port) = op {
                     expected.push((*port, bytes.clone()));
                 }
             }
         }
         // Two rules of one precedence may both match; which one is found is then open, so such cases say nothing.
-        let ties = list.iter().enumerate().any(|(index, (one, priority, _))| {
-            list[..index].iter().any(|(other, at, _)| at == priority && one.overlaps(other))
+        let ties = list.iter().enumerate().any(|(index, (one, priority, ..))| {
+            list[..index].iter().any(|(other, at, ..)| at == priority && one.overlaps(other))
         });
         prop_assume!(!ties);
 
@@ -210,6 +228,11 @@ proptest! {
         for port in (1..4).chain(11..14) {
             let of_port = |all: &[(u32, Vec<u8>)]| all.iter().filter(|(to, _)| *to == port).map(|(_, bytes)| bytes.clone()).collect::<Vec<_>>();
             prop_assert_eq!(of_port(&sink.0), of_port(&expected));
+        }
+        prop_assert_eq!(sink.1, dropped);
+        for ((.., counter), (packets, bytes)) in list.iter().zip(counts) {
+            let counted = program.counters.read(*counter);
+            prop_assert_eq!((counted.packets, counted.bytes), (packets, bytes));
         }
     }
 }

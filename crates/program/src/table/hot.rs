@@ -16,7 +16,7 @@ use crate::epoch::{Epoch, Guard};
 use crate::rule::Rule;
 use crate::tuple::Words;
 pub(crate) use packet::hot::HotWords;
-use packet::hot::{NO_PATTERN, Pattern};
+use packet::hot::{NO_PATTERN, Pattern, Sorting};
 use packet::key::at;
 use packet::{FlowKey, WordSet};
 use smallvec::SmallVec;
@@ -61,7 +61,8 @@ impl Reads {
 }
 
 impl Published {
-    pub fn new(shape: Shape) -> Published {
+    /// What readers of `table` are to find.
+    pub fn new(table: u8, shape: Shape) -> Published {
         let reads = match &shape {
             Shape::Linear(entries) => Reads::of(
                 entries
@@ -93,12 +94,26 @@ impl Published {
             Shape::Tuples(tuples) if reads != Reads::Deep => gates(tuples),
             _ => None,
         };
+        let sorting = match (&shape, &patterns) {
+            (Shape::Linear(entries), Some(patterns)) if table == 0 => sorting(entries, patterns),
+            _ => None,
+        };
         Published {
             shape,
             reads,
             patterns,
+            sorting,
         }
     }
+}
+
+/// A short list's patterns made ready for packets as they lie, where nobody asks for more than which rule they meet.
+fn sorting(entries: &[LinearEntry], patterns: &[Pattern]) -> Option<Box<Sorting>> {
+    let ends = entries.iter().all(|entry| {
+        // SAFETY: a rule outlives every shape that names it.
+        unsafe { entry.rule.as_ref() }.only_ends()
+    });
+    ends.then(|| Sorting::new(patterns).map(Box::new))?
 }
 
 /// A short list's matches as patterns over the hot words.
@@ -131,6 +146,8 @@ fn gates(tuples: &[TupleEntry]) -> Option<Box<[Pattern]>> {
 pub(crate) struct Patterned<'g> {
     /// In order of precedence.
     pub patterns: &'g [Pattern],
+    /// Where each is a rule's that only sends or drops: the same for packets as they lie.
+    pub sorting: Option<&'g Sorting>,
     behind: Behind<'g>,
 }
 
@@ -240,7 +257,11 @@ impl Bridge {
             Shape::Tuples(tuples) => Behind::Tuples(tuples, epoch),
             Shape::Trees(_) | Shape::Prefixes(_) | Shape::Conjunctive { .. } => return None,
         };
-        Some(Patterned { patterns, behind })
+        Some(Patterned {
+            patterns,
+            sorting: published.sorting.as_deref(),
+            behind,
+        })
     }
 
     /// As [`Bridge::lookup_burst`], by keys that have no more than tables look at that read `most`; `out` is empty before. False, with `out` undefined, where the table looks at more

@@ -5,21 +5,21 @@
 //! * The first table reads nothing but the ingress port, and the rule for it only sends to a port: one lookup is the answer for the whole burst, and no
 //!   packet is read at all. Headers that lie are then not counted as malformed, for nobody has looked at them.
 //! * The first table reads only what lies in the hot words: packets are read into one cache line each ([`packet::hot`]), looked up there, and runs of
-//!   neighbours that meet the same sending rule go out together. Where the rules are few, each packet is compared with them while it is read. A packet
-//!   that has more before it goes on in a lane ([`super::lanes`]).
+//!   neighbours that meet the same sending rule go out together. Where the rules are few, each packet is compared with them while it is read, or, where these
+//!   only send and drop, as it lies. A packet that has more before it goes on in a lane ([`super::lanes`]).
 //! * The first table reads more of them: the same, but that what packets of IPv6 and ARP tell beside their hot words is read for all of them first.
 //!
 //! A burst begins the general way where its next packet is of no common kind; a few common ones before it are not worth a burst of their own.
 
 use super::lanes::{Way, begin_key, word_beyond};
 use super::{Burst, Engine, Walk};
-use crate::host::Host;
+use crate::host::{Drop, Host};
 use crate::ops::PortNo;
 use crate::rule::Rule;
-use crate::table::{Brief, HotWords, LOOKUP_MAX, Reads, SetOfLanes, Told};
+use crate::table::{Brief, HotWords, LOOKUP_MAX, Miss, Patterned, Reads, SetOfLanes, Told};
 use crate::tuple::Words;
 use packet::Frame;
-use packet::hot::{self, NO_PATTERN, Pattern};
+use packet::hot::{self, NO_PATTERN, Pattern, Sorting};
 use packet::parse::MoreWords;
 use smallvec::SmallVec;
 
@@ -113,6 +113,13 @@ impl<F: Frame> Engine<F> {
         host: &mut H,
     ) -> bool {
         let patterned = burst.bridge.patterned(0, burst.guard);
+        if let Some(patterned) = patterned
+            && let Some(sorting) = patterned.sorting
+            && burst.bridge.miss(0) == Miss::Drop
+            && !H::WATCHES
+        {
+            return self.by_runs(burst, in_port, patterned, sorting, frames, mirrored, host);
+        }
         let patterns = patterned.map_or(&[][..], |patterned| patterned.patterns);
         let mut first = [NO_PATTERN; LOOKUP_MAX];
         let Some(read) = self.read_first(frames, in_port, patterns, &mut first) else {
@@ -151,6 +158,69 @@ impl<F: Frame> Engine<F> {
         }
         self.received += read.bytes;
         self.meet_found(burst, in_port, read.count, &answer, frames, mirrored, host);
+        true
+    }
+
+    /// The same where all rules only send or drop: nobody asks what packets are like.
+    #[allow(clippy::too_many_arguments)] // as for `burst`
+    #[inline(always)]
+    fn by_runs<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        in_port: PortNo,
+        patterned: Patterned<'_>,
+        sorting: &Sorting,
+        frames: &mut Vec<F>,
+        mirrored: u32,
+        host: &mut H,
+    ) -> bool {
+        let all = frames.len().min(LOOKUP_MAX);
+        let read = hot::sort_burst(&frames[..all], in_port, sorting, &mut self.runs);
+        if read.count < all.min(WORTH_IT) {
+            return false;
+        }
+        self.received += read.bytes;
+        if read.count == frames.len()
+            && let [one] = self.runs[..]
+            && meet_one(
+                burst,
+                in_port,
+                patterned.rule(one.found),
+                read,
+                frames,
+                mirrored,
+                host,
+            )
+        {
+            return true;
+        }
+        let met = self.runs.iter().filter(|run| run.found != NO_PATTERN);
+        let matched = met.map(|run| run.packets as usize).sum();
+        (burst.bridge).count_hot(0, read.count, matched, burst.guard);
+        let mut frames = frames.drain(..read.count);
+        for run in &self.runs {
+            let frames = &mut frames.by_ref().take(run.packets as usize);
+            let rule = patterned.rule(run.found);
+            (0..run.packets).for_each(|_| host.looked_up(0, None, rule));
+            let reason = match rule {
+                Some(rule) => {
+                    let (counter, packets) = (rule.spec.counter, run.packets.into());
+                    burst
+                        .counters
+                        .add(counter, packets, run.bytes, burst.now_ms);
+                    if let Some(port) = rule.only_output() {
+                        host.output_run(in_port, port, mirrored, frames);
+                        continue;
+                    }
+                    Drop::Action
+                }
+                None => Drop::TableMiss,
+            };
+            for frame in frames {
+                drop(frame);
+                host.dropped(reason);
+            }
+        }
         true
     }
 
