@@ -4,7 +4,7 @@
 //! chain of buffers to be sent as one. Most frames ask for nothing, and a burst of those costs one scan over words that
 //! are in the cache. The rest are worked on here, in software, before the device sees them.
 
-use crate::mbuf::Mbuf;
+use crate::mbuf::{self, Mbuf};
 use crate::raw::flag;
 use packet::frame::{Frame, Gso, Offload};
 use packet::io::TxOutcome;
@@ -36,19 +36,22 @@ pub(crate) struct Scan {
 /// Looks over a burst; `longest` is the longest frame that may pass.
 #[inline]
 pub(crate) fn scan(frames: &[Mbuf], longest: u32) -> Scan {
-    let mut work = false;
-    let mut length = 0;
+    let mut flags = 0;
     let mut segments = 0;
     let mut bytes = 0;
+    // The highest bit is set once a frame is longer. Nothing here waits for the frame before but for one instruction.
+    let mut over = 0;
     for frame in frames {
         let raw = frame.raw();
-        work |= frame.has_work();
-        length = length.max(raw.packet_len);
-        segments = segments.max(raw.segments);
-        bytes += u64::from(raw.packet_len);
+        let length = u64::from(raw.packet_len);
+        flags |= raw.flags;
+        segments |= raw.segments;
+        over |= u64::from(longest).wrapping_sub(length);
+        bytes += length;
     }
     Scan {
-        special: work || length > longest,
+        special: flags & mbuf::WORK != 0 || over >> 63 != 0,
+        // Each frame has one at least.
         chained: segments > 1,
         bytes,
     }
@@ -257,4 +260,43 @@ pub(crate) fn mark_for_driver(frame: &mut Mbuf) -> bool {
         raw.tx_offload |= u64::from(found.l4) << 16 | u64::from(offload.gso_size) << 24;
     }
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::raw::RawMbuf;
+    use std::ptr::NonNull;
+
+    /// A scan of frames of which flags, lengths and numbers of segments are these.
+    fn scanned(frames: &[(u64, u32, u16)], longest: u32) -> (bool, bool, u64) {
+        let raw = |&(flags, packet_len, segments): &(u64, u32, u16)| {
+            // SAFETY: all zeroes is a valid value.
+            let mut raw: RawMbuf = unsafe { std::mem::zeroed() };
+            (raw.flags, raw.packet_len, raw.segments) = (flags, packet_len, segments);
+            raw
+        };
+        let mut raw: Vec<RawMbuf> = frames.iter().map(raw).collect();
+        // SAFETY: each is a buffer of its own, and nobody but `scan`, which looks at nothing else, sees it.
+        let of = |raw: &mut RawMbuf| unsafe { Mbuf::from_raw(NonNull::from(raw)) };
+        let frames: Vec<Mbuf> = raw.iter_mut().map(of).collect();
+        let scan = scan(&frames, longest);
+        // There is no pool that they could go back to.
+        std::mem::forget(frames);
+        (scan.special, scan.chained, scan.bytes)
+    }
+
+    #[test]
+    fn a_scan_sees_work_chains_and_long_frames() {
+        let plain = (flag::RX_L4_CKSUM_GOOD, 60, 1);
+        let with = |one| scanned(&[plain, one, plain], 1518);
+        assert_eq!(scanned(&[], 1518), (false, false, 0));
+        assert_eq!(with((0, 1518, 1)), (false, false, 1638));
+        assert_eq!(with((0, 1519, 1)), (true, false, 1639));
+        assert_eq!(with((0, u32::MAX, 1)), (true, false, 120 + 0xffff_ffff));
+        assert_eq!(with((mbuf::WORK, 60, 1)), (true, false, 180));
+        assert_eq!(with((0, 60, 2)), (false, true, 180));
+        assert_eq!(with((0, 60, u16::MAX)), (false, true, 180));
+        assert_eq!(scanned(&[plain; 64], u32::MAX), (false, false, 3840));
+    }
 }

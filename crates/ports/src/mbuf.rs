@@ -15,7 +15,7 @@ use std::ptr::NonNull;
 pub(crate) const HEADROOM: u16 = 128;
 
 /// Set when `tx_offload` holds a packed [`Offload`]. No driver sets it on receive.
-const WORK: u64 = flag::TX_TCP_CKSUM;
+pub(crate) const WORK: u64 = flag::TX_TCP_CKSUM;
 
 /// A frame in a DPDK buffer, with all its segments.
 #[repr(transparent)]
