@@ -9,7 +9,7 @@ use super::kinds::{JUDGED, Judged, index, judge, l3, l4, least, moves};
 use super::{HotWords, NO_PATTERN, Pattern, Read, Variant};
 use crate::frame::Frame;
 use crate::key::at;
-use crate::parse::HOT_WORDS;
+use crate::parse::{HOT_WORDS, Network};
 
 /// Bytes that are compared at a time.
 const WIDTH: usize = 32;
@@ -84,12 +84,17 @@ struct Window {
 struct Wanted {
     care: [u8; MOST],
     expect: [u8; MOST],
+    /// A bit for each byte of which there are some.
+    bytes: u128,
 }
+
+const _: () = assert!(MOST <= 128);
 
 impl Wanted {
     const NOTHING: Wanted = Wanted {
         care: [0; MOST],
         expect: [0; MOST],
+        bytes: 0,
     };
 
     /// Adds bits of a byte; None where they contradict those that are there.
@@ -101,6 +106,7 @@ impl Wanted {
         }
         *care |= mask;
         *expect |= value & mask;
+        self.bytes |= u128::from(mask != 0) << byte;
         Some(())
     }
 
@@ -112,17 +118,15 @@ impl Wanted {
             expect.copy_from_slice(&self.expect[from..from + WIDTH]);
             Window { care, expect }
         };
-        let begin = self.care.iter().position(|care| *care != 0).unwrap_or(0);
-        let end = self.care.iter().rposition(|care| *care != 0);
-        let end = end.map_or(0, |last| last + 1);
+        let begin = (self.bytes.trailing_zeros() as usize).min(MOST);
         let (first, second) = (begin.min(least - WIDTH), least - WIDTH);
-        let (near, far) = (first..first + WIDTH, second..least);
-        let held = |byte: usize| near.contains(&byte) || far.contains(&byte);
-        let all = (0..MOST).all(|byte| self.care[byte] == 0 || held(byte));
+        let held = |from: usize| ((1_u128 << WIDTH) - 1) << from;
+        let beyond = self.bytes & !held(first);
+        let all = beyond & !held(second) == 0;
         all.then(|| Bits {
             first: window(first),
             from: [first as u8, second as u8],
-            two: end > near.end,
+            two: beyond != 0,
             pattern,
             second: window(second),
         })
@@ -232,6 +236,9 @@ fn wanted(
     let mut wanted = *itself;
     for source in sources {
         let keep = mask[source.to] & source.keep;
+        if keep == 0 {
+            continue;
+        }
         let shifted = |bits: u8| match source.shift {
             0 => bits,
             left if left > 0 => bits >> left,
@@ -545,20 +552,23 @@ impl<F: Frame, D: Fn(&Window, *const u8) -> bool> Sorted<'_, F, D> {
         read
     }
 
-    /// Sorts packets of other common kinds, up to the first that is of none, or may be of one of ours; whether there were any.
+    /// Sorts packets of other common kinds, up to the first that is of none, or behind which one of ours may come; whether there were any.
     #[inline(never)]
     fn others(&mut self, in_port: u32) -> bool {
         let mut hot = HotWords::ZERO;
-        let before = self.read.count;
-        while let Some(frame) = self.frames.get(self.read.count) {
-            let (head, len) = (frame.head(), frame.len());
-            let any = self.read.count > before;
-            if any && kind_of(head).is_some() || !super::read_other(head, len, in_port, &mut hot) {
+        let (frames, before) = (self.frames, self.read.count);
+        for frame in &frames[before..] {
+            let len = frame.len();
+            if !super::read_other(frame.head(), len, in_port, &mut hot) {
                 break;
             }
             let bytes = len as u64;
             let found = super::first_of(&self.sorting.patterns, &hot);
             self.meet(Read { count: 1, bytes }, found);
+            let protocol = hot.words[at::IP_PROTO / 8].to_ne_bytes()[at::IP_PROTO % 8];
+            if hot.extent.network() == Network::Ipv6 && matches!(protocol, 6 | 17) {
+                break;
+            }
         }
         self.read.count > before
     }
