@@ -2,7 +2,7 @@
 //!
 //! A whole key has 512 bytes, and a burst's keys more than a first-level cache holds beside everything else. Most tables look at Ethernet, IPv4 and ports
 //! only, which fit one cache line a packet ([`HotWords`]). A short list of rules over them becomes a list of [`Pattern`]s, and a packet is compared with
-//! these while its words are still in a register.
+//! these while its words are still in a register. Who asks for no more than the pattern has it compared as it lies ([`sort_burst`]).
 //!
 //! With AVX-512 a packet's first 64 bytes are one register: headers are judged by one masked compare, fields come to their places by one permutation, and a
 //! pattern costs an exclusive or and a test (`avx512`); some 40 instructions a packet in all. With AVX2 a few shuffles of 16 and 32 bytes do it (`avx2`). Elsewhere
