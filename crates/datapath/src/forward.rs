@@ -3,6 +3,8 @@
 //! Frames for a device collect in a batch per port, sent when it is full and at the end of every receive burst. Frames for a patch port wait
 //! for the end of the walk and then start a new one in the peer's bridge, as a burst; how often one burst may be walked again is bounded.
 
+mod bridging;
+
 use crate::clock::Clock;
 use crate::counters::{Cell, DropReason, PortCounters, WorkerCounters};
 use crate::mirror::MirrorOutput;
@@ -12,6 +14,7 @@ use crate::shape::{NoDevice, Shaping, Way, inspect};
 use crate::snapshot::{Behind, BridgeState, PortState, Snapshot};
 use crate::vlan::{self, Ethernet, Inner, Malformed, Tag};
 use crate::wish::{Wanted, Wish, WishRing};
+use packet::hot::HotWords;
 use packet::io::{BURST, TxQueue};
 use packet::{FlowKey, Frame};
 use program::host::{Context, Drop as WalkDrop, Event, Host, Place};
@@ -488,18 +491,18 @@ impl<'a, F: Frame> Forward<'a, F> {
         self.queue = queue;
     }
 
-    /// Sends a frame of a VLAN out of a port, tagged as the port wants it.
+    /// Sends a frame of a VLAN, which carries the tag `present`, out of a port, tagged as the port wants it.
     #[inline]
     fn emit_in_vlan(
         &mut self,
         mirrored: &mut u32,
         port: &PortState,
-        front: &Ethernet,
+        present: Option<Tag>,
         inner: Inner,
         mut frame: F,
     ) {
-        let tag = port.vlan.output(inner, front.tag.map_or(0, Tag::pcp));
-        if vlan::set_tag(&mut frame, front.tag, tag) {
+        let tag = port.vlan.output(inner, present.map_or(0, Tag::pcp));
+        if vlan::set_tag(&mut frame, present, tag) {
             self.emit(mirrored, port, frame);
         } else {
             self.cell.drop(DropReason::NoBuffer, 1);
@@ -628,7 +631,7 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
             Err(reason) => self.cell.drop(reason, 1),
             Ok((Decision::Port(slot), inner)) => match self.snapshot.port(slot) {
                 Some(port) if port.bridge == bridge.id.slot() => {
-                    self.emit_in_vlan(mirrored, port, &front, inner, frame);
+                    self.emit_in_vlan(mirrored, port, front.tag, inner, frame);
                 }
                 _ => self.cell.drop(DropReason::LearnedPortGone, 1),
             },
@@ -636,10 +639,23 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
                 self.send_to_each(
                     frame,
                     |port| normal::floods_to(port, ingress, inner),
-                    |host, port, frame| host.emit_in_vlan(mirrored, port, &front, inner, frame),
+                    |host, port, frame| host.emit_in_vlan(mirrored, port, front.tag, inner, frame),
                 );
             }
         }
+    }
+
+    const NORMAL_RUNS: bool = true;
+
+    #[inline]
+    fn normal_run(
+        &mut self,
+        in_port: PortNo,
+        mirrored: u32,
+        hot: &[HotWords],
+        frames: &mut impl ExactSizeIterator<Item = F>,
+    ) {
+        self.bridge_run(in_port, mirrored, hot, frames);
     }
 
     #[cold]

@@ -1,13 +1,20 @@
 //! The learning table of one bridge: which port an address was last seen on, in each VLAN.
 //!
-//! Workers look up without a lock: the table is an arena of nodes in hash chains made of atomics, and a version number around every structural change
-//! (a sequence lock) tells a reader that it must look again. Learning a new address, moving one, and refreshing one (at most once a second) take
-//! a short lock.
+//! Workers look up without a lock: the table is an array of buckets of one cache line each, made of atomics, and a version number around every structural
+//! change (a sequence lock) tells a reader that it must look again. An address that finds its bucket full lies in the next one with room, and each bucket counts
+//! those that have passed it so, which says where a search ends. An entry keeps its place while it lives. Learning a new address, moving one, and refreshing
+//! one (at most once a second) take a short lock; a burst looks up and refreshes all of its addresses at once (`run`).
 //!
 //! Rules are those of Open vSwitch's `mac-learning.c`: multicast sources are not learned; a full table evicts the address that has been
 //! silent longest on the port that has most; static entries neither age nor move nor go. Open vSwitch's lock after a gratuitous ARP guards members of
 //! bonds against their own reflection; there are no bonds here, so nothing needs it.
 
+mod large;
+mod run;
+
+pub(crate) use run::{NOBODY, NOWHERE, RUN_MAX, Stations};
+
+use large::many;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -31,14 +38,20 @@ const AT_A_TIME: usize = 64;
 /// A bit that every key has, so that no key is zero.
 const VALID: u64 = 1 << 60;
 
+/// The key of an address, its first byte the lowest, in a VLAN.
+#[inline(always)]
+fn key_of_word(mac: u64, vlan: u16) -> u64 {
+    mac & 0xffff_ffff_ffff | u64::from(vlan & 0xfff) << 48 | VALID
+}
+
 #[inline(always)]
 fn key_of(mac: Mac, vlan: u16) -> u64 {
     let [a, b, c, d, e, f] = mac;
-    u64::from_be_bytes([0, 0, a, b, c, d, e, f]) | u64::from(vlan & 0xfff) << 48 | VALID
+    key_of_word(u64::from_le_bytes([a, b, c, d, e, f, 0, 0]), vlan)
 }
 
 fn parts_of(key: u64) -> (Mac, u16) {
-    let [_, _, a, b, c, d, e, f] = key.to_be_bytes();
+    let [a, b, c, d, e, f, _, _] = key.to_le_bytes();
     ([a, b, c, d, e, f], (key >> 48) as u16 & 0xfff)
 }
 
@@ -64,13 +77,49 @@ impl Seen {
     }
 }
 
-struct Node {
+/// Entries of a bucket.
+const WAYS: usize = 3;
+/// Places of a bucket, so that a place's bucket is found by a shift; the last is never used.
+const PLACES: usize = 4;
+
+/// One address, or none where the key is zero.
+struct Entry {
     key: AtomicU64,
     seen: AtomicU64,
-    next: AtomicU32,
 }
 
-/// A node's place in its port's list, oldest first.
+/// Entries of addresses with the same hash, or of neighbours that were full.
+#[repr(C, align(64))]
+struct Bucket {
+    entries: [Entry; WAYS],
+    /// How many addresses lie further on that a search comes to by this bucket.
+    passed: AtomicU32,
+}
+
+const _: () = assert!(size_of::<Bucket>() == 64);
+
+impl Bucket {
+    fn new() -> Bucket {
+        let entry = || Entry {
+            key: AtomicU64::new(0),
+            seen: AtomicU64::new(0),
+        };
+        Bucket {
+            entries: [entry(), entry(), entry()],
+            passed: AtomicU32::new(0),
+        }
+    }
+
+    /// The entry of a key. Without branches up to the last: which of the entries it is cannot be predicted.
+    #[inline(always)]
+    fn way_of(&self, key: u64) -> Option<usize> {
+        let is = |way: usize| self.entries[way].key.load(Ordering::Relaxed) == key;
+        let found = usize::from(is(0)) | usize::from(is(1)) << 1 | usize::from(is(2)) << 2;
+        (found != 0).then(|| found.trailing_zeros() as usize)
+    }
+}
+
+/// An entry's neighbours in its port's list, oldest first.
 #[derive(Clone, Copy)]
 struct Link {
     older: u32,
@@ -83,8 +132,10 @@ struct PortList {
     count: u32,
 }
 
+// What is behind the lock is on cache lines of its own: readers of the table do not wait for who has it.
+#[repr(align(64))]
 struct Inner {
-    free: Vec<u32>,
+    /// By place.
     links: Vec<Link>,
     /// Addresses that were learned, by port; static ones are in no list.
     ports: HashMap<u32, PortList>,
@@ -140,9 +191,11 @@ struct Counts {
 /// A bounded table of learned addresses.
 pub struct MacTable {
     seed: u64,
-    heads: Box<[AtomicU32]>,
-    nodes: Box<[Node]>,
-    /// Odd while chains or nodes change.
+    /// A power of two of them, with half as many places again as there may be entries, or more.
+    buckets: Box<[Bucket]>,
+    /// Entries at most.
+    size: usize,
+    /// Odd while buckets change.
     version: AtomicU64,
     inner: Mutex<Inner>,
     counts: Counts,
@@ -152,27 +205,18 @@ impl MacTable {
     /// An empty table of `size` entries, within [`SIZE_MIN`] and [`SIZE_MAX`].
     pub fn new(size: usize) -> MacTable {
         let size = size.clamp(SIZE_MIN, SIZE_MAX);
-        let node = || Node {
-            key: AtomicU64::new(0),
-            seen: AtomicU64::new(0),
-            next: AtomicU32::new(NONE),
+        let buckets = size.div_ceil(2).next_power_of_two();
+        let nothing = Link {
+            older: NONE,
+            newer: NONE,
         };
         MacTable {
             seed: RandomState::new().hash_one(0_u8) | 1,
-            heads: (0..size.next_power_of_two())
-                .map(|_| AtomicU32::new(NONE))
-                .collect(),
-            nodes: (0..size).map(|_| node()).collect(),
+            buckets: many(buckets, Bucket::new).into(),
+            size,
             version: AtomicU64::new(0),
             inner: Mutex::new(Inner {
-                free: (0..size as u32).rev().collect(),
-                links: vec![
-                    Link {
-                        older: NONE,
-                        newer: NONE
-                    };
-                    size
-                ],
+                links: many(buckets * PLACES, || nothing),
                 ports: HashMap::new(),
                 usage: BTreeSet::new(),
                 count: 0,
@@ -188,31 +232,47 @@ impl MacTable {
             .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Where a key's chain begins. The seed is secret, so nobody outside can choose addresses that share a chain.
+    /// The bucket at which a key's search begins. The seed is secret, so nobody outside can choose addresses that share one.
     #[inline(always)]
-    fn head(&self, key: u64) -> &AtomicU32 {
+    fn home(&self, key: u64) -> usize {
         let mixed = u128::from(key ^ self.seed) * u128::from(self.seed ^ 0x9e37_79b9_7f4a_7c15);
         let hash = (mixed >> 64) as u64 ^ mixed as u64;
-        &self.heads[hash as usize & (self.heads.len() - 1)]
+        hash as usize & (self.buckets.len() - 1)
     }
 
+    /// The bucket that is searched after another.
+    #[inline(always)]
+    fn after(&self, bucket: usize) -> usize {
+        (bucket + 1) & (self.buckets.len() - 1)
+    }
+
+    /// The place of a key.
     #[inline(always)]
     fn search(&self, key: u64) -> Option<u32> {
-        let mut at = self.head(key).load(Ordering::Relaxed);
-        // A chain that changes under a reader may lead it astray, but no further than this.
-        for _ in 0..self.nodes.len() {
-            let node = self.nodes.get(at as usize)?;
-            if node.key.load(Ordering::Relaxed) == key {
-                return Some(at);
+        let mut at = self.home(key);
+        // Buckets that change under a reader may lead it astray, but no further than this.
+        for _ in 0..self.buckets.len() {
+            let bucket = &self.buckets[at];
+            if let Some(way) = bucket.way_of(key) {
+                return Some((at * PLACES + way) as u32);
             }
-            at = node.next.load(Ordering::Relaxed);
+            if bucket.passed.load(Ordering::Relaxed) == 0 {
+                return None;
+            }
+            at = self.after(at);
         }
         None
     }
 
+    /// What lies at a place that a search has found.
+    #[inline(always)]
+    fn entry(&self, at: u32) -> &Entry {
+        &self.buckets[at as usize / PLACES].entries[at as usize % PLACES]
+    }
+
     #[inline(always)]
     fn find(&self, key: u64) -> Option<Seen> {
-        let seen = |at: u32| Seen::unpack(self.nodes[at as usize].seen.load(Ordering::Relaxed));
+        let seen = |at: u32| Seen::unpack(self.entry(at).seen.load(Ordering::Relaxed));
         for _ in 0..RETRIES {
             let version = self.version.load(Ordering::Acquire);
             if version & 1 == 1 {
@@ -250,15 +310,19 @@ impl MacTable {
 
     #[cold]
     fn learn_locked(&self, key: u64, port: u32, second: u32) {
-        let mut inner = self.lock();
+        self.learn_in(&mut self.lock(), key, port, second);
+    }
+
+    fn learn_in(&self, inner: &mut Inner, key: u64, port: u32, second: u32) {
         if let Some(at) = self.search(key) {
-            let seen = Seen::unpack(self.nodes[at as usize].seen.load(Ordering::Relaxed));
+            let seen = Seen::unpack(self.entry(at).seen.load(Ordering::Relaxed));
             if seen.fixed {
                 return;
             }
-            if seen.port != port {
-                self.counts.moved.fetch_add(1, Ordering::Relaxed);
+            if seen.port == port {
+                return self.refresh(inner, at, seen, second);
             }
+            self.counts.moved.fetch_add(1, Ordering::Relaxed);
             inner.unlink(seen.port, at);
             let second = second.max(seen.second);
             let seen = Seen {
@@ -266,12 +330,10 @@ impl MacTable {
                 fixed: false,
                 second,
             };
-            self.nodes[at as usize]
-                .seen
-                .store(seen.pack(), Ordering::Relaxed);
+            self.entry(at).seen.store(seen.pack(), Ordering::Relaxed);
             inner.link(port, at);
         } else if self.insert(
-            &mut inner,
+            inner,
             key,
             Seen {
                 port,
@@ -285,9 +347,17 @@ impl MacTable {
         }
     }
 
-    /// Adds a node for a key that has none; false when there is no room.
+    /// Notes that a learned address was seen again where it was. The caller holds the lock.
+    fn refresh(&self, inner: &mut Inner, at: u32, seen: Seen, second: u32) {
+        let second = second.max(seen.second);
+        let seen = Seen { second, ..seen };
+        self.entry(at).seen.store(seen.pack(), Ordering::Relaxed);
+        inner.renew(seen.port, at);
+    }
+
+    /// Adds an entry for a key that has none; false when there is no room.
     fn insert(&self, inner: &mut Inner, key: u64, seen: Seen) -> bool {
-        if inner.free.is_empty() {
+        if inner.count >= self.size {
             let Some(victim) = inner
                 .usage
                 .last()
@@ -298,17 +368,21 @@ impl MacTable {
             self.remove(inner, victim);
             self.counts.evicted.fetch_add(1, Ordering::Relaxed);
         }
-        let Some(at) = inner.free.pop() else {
-            return false;
+        let home = self.home(key);
+        let mut to = home;
+        // There are more places than entries.
+        let way = loop {
+            match self.buckets[to].way_of(0) {
+                Some(way) => break way,
+                None => to = self.after(to),
+            }
         };
-        let node = &self.nodes[at as usize];
-        let head = self.head(key);
+        let at = (to * PLACES + way) as u32;
         self.change(|| {
-            node.key.store(key, Ordering::Relaxed);
-            node.seen.store(seen.pack(), Ordering::Relaxed);
-            node.next
-                .store(head.load(Ordering::Relaxed), Ordering::Relaxed);
-            head.store(at, Ordering::Relaxed);
+            self.pass(home, to, |passed| passed + 1);
+            let entry = self.entry(at);
+            entry.key.store(key, Ordering::Relaxed);
+            entry.seen.store(seen.pack(), Ordering::Relaxed);
         });
         inner.count += 1;
         if seen.fixed {
@@ -319,25 +393,31 @@ impl MacTable {
         true
     }
 
-    /// Takes a node out. The caller holds the lock.
+    /// Changes the counts of the buckets that a search passes on its way.
+    fn pass(&self, home: usize, to: usize, change: impl Fn(u32) -> u32) {
+        let mut at = home;
+        while at != to {
+            let passed = &self.buckets[at].passed;
+            passed.store(change(passed.load(Ordering::Relaxed)), Ordering::Relaxed);
+            at = self.after(at);
+        }
+    }
+
+    /// Takes an entry out. The caller holds the lock.
     fn remove(&self, inner: &mut Inner, at: u32) {
-        let node = &self.nodes[at as usize];
-        let key = node.key.load(Ordering::Relaxed);
-        let seen = Seen::unpack(node.seen.load(Ordering::Relaxed));
+        let entry = self.entry(at);
+        let key = entry.key.load(Ordering::Relaxed);
+        let seen = Seen::unpack(entry.seen.load(Ordering::Relaxed));
         if seen.fixed {
             inner.fixed -= 1;
         } else {
             inner.unlink(seen.port, at);
         }
         self.change(|| {
-            let mut place = self.head(key);
-            while place.load(Ordering::Relaxed) != at {
-                place = &self.nodes[place.load(Ordering::Relaxed) as usize].next;
-            }
-            place.store(node.next.load(Ordering::Relaxed), Ordering::Relaxed);
-            node.key.store(0, Ordering::Relaxed);
+            entry.key.store(0, Ordering::Relaxed);
+            let to = at as usize / PLACES;
+            self.pass(self.home(key), to, |passed| passed - 1);
         });
-        inner.free.push(at);
         inner.count -= 1;
     }
 
@@ -376,7 +456,7 @@ impl MacTable {
             let Some(oldest) = inner.ports.get(&port).map(|list| list.oldest) else {
                 return removed;
             };
-            let seen = Seen::unpack(self.nodes[oldest as usize].seen.load(Ordering::Relaxed));
+            let seen = Seen::unpack(self.entry(oldest).seen.load(Ordering::Relaxed));
             if second.saturating_sub(seen.second) < aging {
                 return removed;
             }
@@ -387,13 +467,16 @@ impl MacTable {
 
     /// Removes all learned addresses, of one port or of all; static ones stay unless `fixed`.
     pub fn flush(&self, port: Option<u32>, fixed: bool) {
-        for (chunk, nodes) in self.nodes.chunks(AT_A_TIME).enumerate() {
+        for (chunk, buckets) in self.buckets.chunks(AT_A_TIME / WAYS).enumerate() {
             let mut inner = self.lock();
-            for (index, node) in nodes.iter().enumerate() {
-                let seen = Seen::unpack(node.seen.load(Ordering::Relaxed));
-                let used = node.key.load(Ordering::Relaxed) != 0;
-                if used && port.is_none_or(|port| port == seen.port) && (fixed || !seen.fixed) {
-                    self.remove(&mut inner, (chunk * AT_A_TIME + index) as u32);
+            for (index, bucket) in buckets.iter().enumerate() {
+                for (way, entry) in bucket.entries.iter().enumerate() {
+                    let seen = Seen::unpack(entry.seen.load(Ordering::Relaxed));
+                    let used = entry.key.load(Ordering::Relaxed) != 0;
+                    if used && port.is_none_or(|port| port == seen.port) && (fixed || !seen.fixed) {
+                        let bucket = chunk * (AT_A_TIME / WAYS) + index;
+                        self.remove(&mut inner, (bucket * PLACES + way) as u32);
+                    }
                 }
             }
         }
@@ -449,12 +532,13 @@ impl MacTable {
         all
     }
 
-    /// Every node that is in use, read without a lock: a node that changed hands while it was read is left out.
+    /// Every entry, read without a lock: a place that changed hands while it was read is left out.
     fn known(&self) -> impl Iterator<Item = (u64, Seen)> {
-        self.nodes.iter().filter_map(|node| {
-            let key = node.key.load(Ordering::Acquire);
-            let seen = Seen::unpack(node.seen.load(Ordering::Acquire));
-            (key != 0 && node.key.load(Ordering::Relaxed) == key).then_some((key, seen))
+        let entries = self.buckets.iter().flat_map(|bucket| &bucket.entries);
+        entries.filter_map(|entry| {
+            let key = entry.key.load(Ordering::Acquire);
+            let seen = Seen::unpack(entry.seen.load(Ordering::Acquire));
+            (key != 0 && entry.key.load(Ordering::Relaxed) == key).then_some((key, seen))
         })
     }
 
@@ -467,7 +551,7 @@ impl MacTable {
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
         MacStats {
             current,
-            maximum: self.nodes.len(),
+            maximum: self.size,
             fixed,
             learned: get(&self.counts.learned),
             expired: get(&self.counts.expired),
@@ -506,7 +590,7 @@ impl MacTable {
         let mut all: Vec<(u64, Seen)> = self.known().collect();
         // Static ones first, so that they stay; then from the longest silent to the latest, so that lists are in order.
         all.sort_by_key(|(_, seen)| (!seen.fixed, seen.second));
-        let room = new.nodes.len();
+        let room = new.size;
         let fixed = all.iter().filter(|(_, seen)| seen.fixed).count().min(room);
         let skipped = all.len().saturating_sub(room);
         let mut inner = new.lock();
@@ -526,7 +610,7 @@ impl MacTable {
 }
 
 impl Inner {
-    /// Puts a node at the young end of its port's list.
+    /// Puts an entry at the young end of its port's list.
     fn link(&mut self, port: u32, at: u32) {
         let list = self.ports.entry(port).or_insert(PortList {
             oldest: NONE,
@@ -547,7 +631,29 @@ impl Inner {
         self.usage.insert((list.count, port));
     }
 
-    /// Takes a node out of its port's list.
+    /// Puts an entry at the young end of the list that it is in.
+    fn renew(&mut self, port: u32, at: u32) {
+        let Some(list) = self.ports.get_mut(&port) else {
+            return;
+        };
+        let Link { older, newer } = self.links[at as usize];
+        if newer == NONE {
+            return; // it is there
+        }
+        match older {
+            NONE => list.oldest = newer,
+            older => self.links[older as usize].newer = newer,
+        }
+        self.links[newer as usize].older = older;
+        self.links[list.newest as usize].newer = at;
+        self.links[at as usize] = Link {
+            older: list.newest,
+            newer: NONE,
+        };
+        list.newest = at;
+    }
+
+    /// Takes an entry out of its port's list.
     fn unlink(&mut self, port: u32, at: u32) {
         let Some(list) = self.ports.get_mut(&port) else {
             return;

@@ -4,6 +4,7 @@ use crate::learn::{Ended, Request, Verdict};
 use crate::ops::{Op, PortNo, ToController};
 use crate::rule::Rule;
 use crate::walk::Frozen;
+use packet::hot::HotWords;
 use packet::{FlowKey, Frame, WordSet};
 
 /// What a host may know about the walk that calls it.
@@ -149,6 +150,34 @@ pub trait Host<F: Frame> {
 
     /// The learning switch.
     fn normal(&mut self, context: Context<'_>, frame: F);
+
+    /// Whether [`Host::normal_run`] gains something over [`Host::normal`] for each frame; else packets are walked there with their keys.
+    const NORMAL_RUNS: bool = false;
+
+    /// The learning switch, for frames that all came in by `in_port`, all have been to the same mirrors, and all met a rule that does nothing else. They are of
+    /// the common kinds; `hot` is what has been read of each, as many as there are frames. What rules matched on has not been kept.
+    fn normal_run(
+        &mut self,
+        in_port: PortNo,
+        mirrored: u32,
+        hot: &[HotWords],
+        frames: &mut impl ExactSizeIterator<Item = F>,
+    ) {
+        let _ = hot;
+        for frame in frames {
+            let context = Context {
+                key: &FlowKey::ZERO,
+                valid: WordSet::EMPTY,
+                in_port,
+                table: 0,
+                cookie: 0,
+                queue: None,
+                mirrored: &mut { mirrored },
+                sent: &mut false,
+            };
+            self.normal(context, frame);
+        }
+    }
 
     /// To the controllers; the frame stays with the walk.
     fn controller(&mut self, context: Context<'_>, to: &ToController, frame: &F);

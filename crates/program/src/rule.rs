@@ -89,6 +89,12 @@ impl Rule {
         self.only_output().is_some() || self.spec.ops.ops.is_empty()
     }
 
+    /// Whether its only step is NORMAL: the one rule of most switches without a controller.
+    #[inline(always)]
+    pub(crate) fn only_normal(&self) -> bool {
+        self.outline.only_normal()
+    }
+
     /// Whether it holds in `epoch`.
     #[inline(always)]
     pub fn holds_in(&self, epoch: Epoch) -> bool {

@@ -94,6 +94,14 @@ impl Wire {
         assert!(self.try_put(frame));
     }
 
+    /// All at once, so that they are received as bursts.
+    pub fn put_all(&self, frames: impl IntoIterator<Item = HeapFrame>) {
+        for frame in frames {
+            assert!(self.arriving.push(frame).is_ok());
+        }
+        self.signal();
+    }
+
     pub fn waiting(&self) -> usize {
         self.arriving.len()
     }
@@ -201,12 +209,16 @@ pub struct Switch {
 
 impl Switch {
     pub fn new(workers: usize) -> Switch {
+        Switch::with_clock(workers, Arc::new(Clock::default()))
+    }
+
+    pub fn with_clock(workers: usize, clock: Arc<Clock>) -> Switch {
         let program = Arc::new(Program::new());
         let mut datapath = Datapath::new(Options {
             program: Arc::clone(&program),
             allocate: Box::new(|bytes| Some(HeapFrame::new(bytes))),
             thread_init: None,
-            clock: Arc::new(Clock::default()),
+            clock,
         })
         .unwrap();
         datapath.set_workers(&vec![None; workers]).unwrap();

@@ -204,6 +204,12 @@ impl<'g> Brief<'g> {
         }
     }
 
+    /// See [`Rule::only_normal`].
+    #[inline(always)]
+    pub fn only_normal(&self) -> bool {
+        self.told.is_none() && self.rule.only_normal()
+    }
+
     /// See [`Rule::straight`]; none of a rule that only outputs, where it has not been read.
     #[inline(always)]
     pub fn straight(&self) -> Option<Stretches> {

@@ -9,6 +9,8 @@
 //!   only send and drop, as it lies. A packet that has more before it goes on in a lane ([`super::lanes`]).
 //! * The first table reads more of them: the same, but that what packets of IPv6 and ARP tell beside their hot words is read for all of them first.
 //!
+//! Runs of neighbours that meet a rule whose only step is NORMAL go to the learning switch together ([`Host::normal_run`]), with what has been read of them.
+//!
 //! A burst begins the general way where its next packet is of no common kind; a few common ones before it are not worth a burst of their own.
 
 use super::lanes::{Way, begin_key, word_beyond};
@@ -22,6 +24,7 @@ use packet::Frame;
 use packet::hot::{self, NO_PATTERN, Pattern, Sorting};
 use packet::parse::MoreWords;
 use smallvec::SmallVec;
+use std::ops::Range;
 
 /// Fewest common packets that are looked up by themselves when another one follows.
 pub(super) const WORTH_IT: usize = 8;
@@ -130,7 +133,7 @@ impl<F: Frame> Engine<F> {
             if read.count == frames.len()
                 && hot::all_same(first)
                 && let Some(one) = patterned.decided(first[0])
-                && meet_one(burst, in_port, one, read, frames, mirrored, host)
+                && meet_one(burst, in_port, one, read, &self.hot, frames, mirrored, host)
             {
                 self.received += read.bytes;
                 return true;
@@ -333,6 +336,12 @@ impl<F: Frame> Engine<F> {
                 index += run;
                 continue;
             }
+            if H::NORMAL_RUNS && brief.is_some_and(|brief| brief.only_normal()) {
+                let run = 1 + others.count();
+                self.meet_normal(burst, way, host, brief, index..index + run, &mut frames);
+                index += run;
+                continue;
+            }
             if let Some((brief, straight)) =
                 brief.and_then(|brief| Some((brief, brief.straight()?)))
             {
@@ -373,6 +382,27 @@ impl<F: Frame> Engine<F> {
         }
         drop(frames);
         self.drive_lanes(burst, way, host);
+    }
+
+    /// Gives packets that have met one rule whose only step is NORMAL, the next of `frames`, to the learning switch, and counts them.
+    fn meet_normal<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        way: Way,
+        host: &mut H,
+        brief: Option<Brief<'_>>,
+        run: Range<usize>,
+        frames: &mut impl ExactSizeIterator<Item = F>,
+    ) {
+        let hot = &self.hot[run];
+        if let Some(brief) = brief {
+            let bytes = hot.iter().map(|hot| u64::from(hot.len)).sum();
+            let counter = brief.counter();
+            (burst.counters).add(counter, hot.len() as u64, bytes, burst.now_ms);
+            (hot.iter()).for_each(|_| host.looked_up(0, None, Some(brief.rule)));
+        }
+        let frames = &mut frames.take(hot.len());
+        host.normal_run(way.in_port, way.mirrored, hot, frames);
     }
 
     /// Goes on with a packet whose walk is ready, when it has been looked up in the first table.
@@ -450,25 +480,34 @@ impl<'g> Answer<'g> {
     }
 }
 
-/// Where all frames have met one rule that only sends: sends them, and true.
+/// Where all frames have met one rule that only sends, or whose only step is NORMAL: carries it out, and true.
+#[allow(clippy::too_many_arguments)] // as for `burst`
 #[inline(always)]
 fn meet_one<F: Frame, H: Host<F>>(
     burst: &Burst<'_, '_>,
     in_port: PortNo,
     rule: Option<&Rule>,
     read: hot::Read,
+    hot: &[HotWords],
     frames: &mut Vec<F>,
     mirrored: u32,
     host: &mut H,
 ) -> bool {
-    let Some((rule, port)) = rule.and_then(|rule| Some((rule, rule.only_output()?))) else {
+    let Some(rule) = rule else {
         return false;
     };
+    let port = rule.only_output();
+    if port.is_none() && !(H::NORMAL_RUNS && rule.only_normal()) {
+        return false;
+    }
     let count = read.count as u64;
     (burst.bridge).count_hot(0, read.count, read.count, burst.guard);
     (burst.counters).add(rule.spec.counter, count, read.bytes, burst.now_ms);
     (0..count).for_each(|_| host.looked_up(0, None, Some(rule)));
-    host.output_burst(in_port, port, mirrored, frames);
+    match port {
+        Some(port) => host.output_burst(in_port, port, mirrored, frames),
+        None => host.normal_run(in_port, mirrored, &hot[..read.count], &mut frames.drain(..)),
+    }
     true
 }
 

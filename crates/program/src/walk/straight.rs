@@ -183,10 +183,12 @@ unsafe impl Send for Stretches {}
 // SAFETY: as above.
 unsafe impl Sync for Stretches {}
 
-/// What lanes need to know of a rule, in little room: its stretches if it has some, and its port if it does nothing but send to one.
+/// What lanes need to know of a rule, in little room: its stretches if it has some, its port if it does nothing but send to one, and whether it does nothing
+/// but leave packets to the learning switch.
 #[derive(Debug)]
 pub(crate) struct Outline {
     first: Option<NonNull<Stretch>>,
+    /// Of stretches; without any, 1 for a rule whose only step is NORMAL.
     count: u32,
     /// [`NO_PORT`] for none.
     port: PortNo,
@@ -199,9 +201,10 @@ impl Outline {
     /// Of a rule with these steps, for as long as they live.
     pub fn of(ops: &OpList) -> Outline {
         let stretches = ops.straight().map_or(&[][..], Stretches::get);
+        let normal = stretches.is_empty() && matches!(&*ops.ops, [Op::Normal]);
         Outline {
             first: stretches.first().map(NonNull::from),
-            count: stretches.len() as u32,
+            count: stretches.len() as u32 + u32::from(normal),
             port: match &*ops.ops {
                 [Op::Output(port)] => *port,
                 _ => NO_PORT,
@@ -220,6 +223,12 @@ impl Outline {
     #[inline(always)]
     pub fn only_output(&self) -> Option<PortNo> {
         (self.port != NO_PORT).then_some(self.port)
+    }
+
+    /// Whether the only step is NORMAL.
+    #[inline(always)]
+    pub fn only_normal(&self) -> bool {
+        self.first.is_none() && self.count == 1
     }
 }
 

@@ -1,0 +1,179 @@
+//! The learning switch for many frames at a time.
+//!
+//! All frames of a run came in by one port, so what the port's state says is asked once. The stations of all frames are fetched, learned and looked up together
+//! ([`MacTable::meet`]). Frames that go to a known station leave from here; all that is seldom goes frame by frame to [`Host::normal`]: what is flooded, and from
+//! a frame with a new or moved source on the rest of the run, for which the table has changed.
+//!
+//! [`MacTable::meet`]: crate::mac_table::MacTable::meet
+
+use super::Forward;
+use crate::counters::DropReason;
+use crate::mac_table::{NOBODY, NOWHERE, RUN_MAX, Stations};
+use crate::normal::is_reserved;
+use crate::snapshot::{BridgeState, PortState};
+use crate::vlan::{self, Inner, TPID_8021Q, Tag};
+use packet::hot::HotWords;
+use packet::key::at;
+use packet::{FlowKey, Frame, WordSet};
+use program::host::{Context, Host};
+use program::ops::PortNo;
+
+/// The first byte of an address, where it is the lowest of a word: whether it is a group's.
+const GROUP: u64 = 1;
+/// The first three bytes of the only reserved addresses that are not a group's.
+const EXTREME: u64 = 0x2b_e000;
+/// Length of an Ethernet header without a tag.
+const UNTAGGED: u16 = 14;
+
+/// An Ethernet address, its first byte the lowest, with anything above it.
+#[inline(always)]
+fn address(hot: &HotWords, offset: usize) -> u64 {
+    hot.words[offset / 8].to_le()
+}
+
+/// The tag that a frame of the common kinds came in with, as far as its key tells: without the DEI bit.
+#[inline(always)]
+fn known_tag(hot: &HotWords) -> Option<Tag> {
+    let tci = (hot.words[at::VLAN_TCI / 8].to_le() >> (at::VLAN_TCI % 8 * 8)) as u16;
+    (hot.extent.l3() != UNTAGGED).then(|| Tag {
+        tpid: TPID_8021Q,
+        tci: tci.swap_bytes() & !0x1000,
+    })
+}
+
+/// The keys of a frame's source, to be learned, and of its destination, to be looked up.
+#[inline(always)]
+fn stations(
+    bridge: &BridgeState,
+    ingress: &PortState,
+    untagged: Option<Inner>,
+    hot: &HotWords,
+) -> (u64, u64) {
+    let inner = match known_tag(hot) {
+        None => untagged,
+        tag => ingress.vlan.input(tag),
+    };
+    let flooded = |vid| {
+        let vlans = bridge.flood_vlans.as_ref();
+        vlans.is_some_and(|vlans| vlans.contains(vid))
+    };
+    let Some(vid) = inner.map(|inner| inner.vid).filter(|vid| !flooded(*vid)) else {
+        return (NOBODY, NOBODY);
+    };
+    let (to, from) = (address(hot, at::ETH_DST), address(hot, at::ETH_SRC));
+    let group = to & GROUP != 0;
+    if group || to & 0xff_ffff == EXTREME {
+        let [a, b, c, d, e, f, _, _] = to.to_le_bytes();
+        if !bridge.forward_bpdu && is_reserved([a, b, c, d, e, f]) {
+            return (NOBODY, NOBODY);
+        }
+    }
+    let station = |mac: u64| match mac & GROUP {
+        0 => bridge.macs.station(mac, vid),
+        _ => NOBODY,
+    };
+    (station(from), station(to))
+}
+
+impl<F: Frame> Forward<'_, F> {
+    /// See [`Host::normal_run`].
+    #[inline]
+    pub(super) fn bridge_run(
+        &mut self,
+        in_port: PortNo,
+        mirrored: u32,
+        hot: &[HotWords],
+        frames: &mut impl ExactSizeIterator<Item = F>,
+    ) {
+        let ingress = self.bridge.port(in_port).filter(|port| !port.reserved);
+        if let Some(ingress) = ingress {
+            for hot in hot.chunks(RUN_MAX) {
+                let frames = &mut frames.by_ref().take(hot.len());
+                self.bridge_some(ingress, mirrored, hot, frames);
+            }
+        }
+        frames.for_each(|frame| self.bridge_one(in_port, mirrored, frame));
+    }
+
+    fn bridge_some(
+        &mut self,
+        ingress: &PortState,
+        mirrored: u32,
+        hot: &[HotWords],
+        frames: &mut impl ExactSizeIterator<Item = F>,
+    ) {
+        let bridge = self.bridge;
+        let (own, number) = (ingress.id.slot(), ingress.number);
+        let untagged = ingress.vlan.input(None);
+        let mut asked = Stations::new();
+        for hot in hot {
+            let (from, to) = stations(bridge, ingress, untagged, hot);
+            asked.push(from, to);
+        }
+        let mut found = [NOWHERE; RUN_MAX];
+        let met = bridge.macs.meet(&asked, own, self.second, &mut found);
+        for (hot, to) in hot[..met].iter().zip(found) {
+            let Some(frame) = frames.next() else { return };
+            if to == NOWHERE {
+                self.bridge_one(number, mirrored, frame);
+            } else if to == own {
+                self.cell.drop(DropReason::LearnedOnIngress, 1);
+            } else if hot.extent.l3() == UNTAGGED {
+                self.emit_to(to, mirrored, None, untagged, frame);
+            } else {
+                self.emit_tagged(to, mirrored, ingress, frame);
+            }
+        }
+        frames.for_each(|frame| self.bridge_one(number, mirrored, frame));
+    }
+
+    /// Sends a frame to the port of a slot, which its destination was learned on.
+    #[inline(always)]
+    fn emit_to(
+        &mut self,
+        slot: u32,
+        mirrored: u32,
+        present: Option<Tag>,
+        inner: Option<Inner>,
+        frame: F,
+    ) {
+        let port = self.snapshot.port(slot);
+        let port = port.filter(|port| port.bridge == self.bridge.id.slot());
+        let (Some(port), Some(inner)) = (port, inner) else {
+            return self.cell.drop(DropReason::LearnedPortGone, 1);
+        };
+        self.queue = None;
+        if port.plain && present.is_none() && port.vlan.output(inner, 0).is_none() {
+            return self.egress.push(slot, frame, self.cell);
+        }
+        self.emit_in_vlan(&mut { mirrored }, port, present, inner, frame);
+    }
+
+    /// The same for a frame that came in tagged by `ingress`.
+    #[inline]
+    fn emit_tagged(&mut self, slot: u32, mirrored: u32, ingress: &PortState, mut frame: F) {
+        match vlan::ethernet(&mut frame) {
+            Ok(front) => {
+                let inner = ingress.vlan.input(front.tag);
+                self.emit_to(slot, mirrored, front.tag, inner, frame);
+            }
+            Err(_) => self.bridge_one(ingress.number, mirrored, frame),
+        }
+    }
+
+    /// One frame, with all that may be.
+    #[inline(never)]
+    fn bridge_one(&mut self, in_port: PortNo, mirrored: u32, frame: F) {
+        let context = Context {
+            key: &FlowKey::ZERO,
+            valid: WordSet::EMPTY,
+            in_port,
+            table: 0,
+            cookie: 0,
+            queue: None,
+            mirrored: &mut { mirrored },
+            sent: &mut false,
+        };
+        self.normal(context, frame);
+    }
+}

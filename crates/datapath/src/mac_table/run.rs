@@ -1,0 +1,159 @@
+//! A burst's addresses, learned and looked up together.
+//!
+//! What a burst needs of a large table lies in as many cache lines as it has addresses. They are asked for together before the first is read; then all are read between two looks at
+//! the table's version, so that no address pays for it by itself. Addresses that were seen a second ago or more are noted under one lock.
+
+use super::{Bucket, Link, MacTable, NONE, Seen, key_of_word};
+use program::prefetch;
+use std::sync::atomic::{Ordering, fence};
+
+/// Most frames of a run.
+pub(crate) const RUN_MAX: usize = 64;
+
+/// The key of no station: nothing is to be learned, or looked up.
+pub(crate) const NOBODY: u64 = u64::MAX;
+
+/// Where a station is that the table does not know; no port's slot.
+pub(crate) const NOWHERE: u32 = u32::MAX;
+
+/// Who sends to whom, for frames that come in by one port.
+pub(crate) struct Stations {
+    sources: [u64; RUN_MAX],
+    destinations: [u64; RUN_MAX],
+    count: usize,
+}
+
+impl Stations {
+    /// Of no frame.
+    #[inline(always)]
+    pub fn new() -> Stations {
+        Stations {
+            sources: [NOBODY; RUN_MAX],
+            destinations: [NOBODY; RUN_MAX],
+            count: 0,
+        }
+    }
+
+    /// Adds a frame: its stations' keys ([`MacTable::station`]), or [`NOBODY`]. There is room for [`RUN_MAX`].
+    #[inline(always)]
+    pub fn push(&mut self, source: u64, destination: u64) {
+        self.sources[self.count] = source;
+        self.destinations[self.count] = destination;
+        self.count += 1;
+    }
+}
+
+impl MacTable {
+    /// The key of a station: the address, its first byte the lowest of the word's and what lies above its sixth of no meaning, in a VLAN. What will be read of it is asked for.
+    #[inline(always)]
+    pub(crate) fn station(&self, mac: u64, vlan: u16) -> u64 {
+        let key = key_of_word(mac, vlan);
+        prefetch::<Bucket>(&raw const self.buckets[self.home(key)]);
+        key
+    }
+
+    /// Learns the sources of frames from the front on, which came in by `port` in second `second`, and says where their destinations are. Returns for how many
+    /// frames it has done so: it ends before the first whose source is new or has moved, since that changes what the next ones find. The others are as if
+    /// they had been [`MacTable::learn`]ed and [`MacTable::lookup`]ed in turn.
+    #[inline]
+    pub(crate) fn meet(
+        &self,
+        stations: &Stations,
+        port: u32,
+        second: u32,
+        found: &mut [u32; RUN_MAX],
+    ) -> usize {
+        let version = self.version.load(Ordering::Acquire);
+        let mut count = stations.count.min(RUN_MAX);
+        for (found, key) in found.iter_mut().zip(&stations.destinations[..count]) {
+            let at = self.search(*key);
+            *found = at.map_or(NOWHERE, |at| {
+                Seen::unpack(self.entry(at).seen.load(Ordering::Relaxed)).port
+            });
+        }
+        let fresh = Seen {
+            port,
+            fixed: false,
+            second,
+        };
+        let fresh = fresh.pack();
+        let mut silent = Silent::new();
+        for (index, key) in stations.sources[..count].iter().enumerate() {
+            if *key == NOBODY {
+                continue;
+            }
+            let Some(at) = self.search(*key) else {
+                count = index;
+                break;
+            };
+            let word = self.entry(at).seen.load(Ordering::Relaxed);
+            let seen = Seen::unpack(word);
+            if word == fresh || seen.fixed || seen.port == port && seen.second >= second {
+                continue;
+            }
+            if seen.port != port {
+                count = index;
+                break;
+            }
+            silent.push(at, *key);
+        }
+        fence(Ordering::Acquire);
+        if version & 1 == 1 || self.version.load(Ordering::Relaxed) != version {
+            return 0;
+        }
+        if silent.count > 0 {
+            self.refresh_all(&silent, port, second);
+        }
+        count
+    }
+
+    /// Notes that stations were seen again where they were, in turn.
+    #[inline(never)]
+    fn refresh_all(&self, silent: &Silent, port: u32, second: u32) {
+        let all = || silent.all[..silent.count].iter();
+        let mut inner = self.lock();
+        for (at, _) in all() {
+            prefetch(&raw const inner.links[*at as usize]);
+        }
+        for (at, _) in all() {
+            let Link { older, newer } = inner.links[*at as usize];
+            for beside in [older, newer] {
+                if beside != NONE {
+                    prefetch(&raw const inner.links[beside as usize]);
+                }
+            }
+        }
+        for (at, key) in all() {
+            let entry = self.entry(*at);
+            let seen = Seen::unpack(entry.seen.load(Ordering::Relaxed));
+            if entry.key.load(Ordering::Relaxed) != *key || seen.port != port || seen.fixed {
+                // Another worker or control was faster.
+                self.learn_in(&mut inner, *key, port, second);
+            } else if seen.second < second {
+                self.refresh(&mut inner, *at, seen, second);
+            }
+        }
+    }
+}
+
+/// Stations that were last seen a second ago or more: places and keys.
+struct Silent {
+    all: [(u32, u64); RUN_MAX],
+    count: usize,
+}
+
+impl Silent {
+    #[inline(always)]
+    fn new() -> Silent {
+        Silent {
+            all: [(NONE, NOBODY); RUN_MAX],
+            count: 0,
+        }
+    }
+
+    #[inline(always)]
+    fn push(&mut self, at: u32, key: u64) {
+        self.all[self.count] = (at, key);
+        self.count += 1;
+    }
+}
