@@ -194,6 +194,18 @@ impl<'g> Patterned<'g> {
         Some(unsafe { entry.rule.as_ref() })
     }
 
+    /// Whether every rule of a list only sends to a port, or to the learning switch: no packet is walked any further.
+    pub fn is_direct(&self) -> bool {
+        let Behind::Rules(entries) = self.behind else {
+            return false;
+        };
+        entries.iter().all(|entry| {
+            // SAFETY: as in `rule`.
+            let rule = unsafe { entry.rule.as_ref() };
+            rule.only_output().is_some() || rule.only_normal()
+        })
+    }
+
     /// Looks packets up whose first patterns are known, in those tuples where they may have a rule; `out` is empty before.
     #[inline(always)]
     pub fn look_up(&self, keys: &[HotWords], first: &[u8], out: &mut [Option<&'g Rule>]) {

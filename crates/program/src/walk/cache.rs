@@ -135,6 +135,8 @@ impl Caches {
         }
         self.bridge = bridge;
         self.passed = 0;
+        let first = burst.bridge.patterned(0, burst.guard);
+        cache.worth.direct = first.is_some_and(|first| first.is_direct());
         let plan = cache.worth.begin(mode, packets);
         self.quiet = if plan.used { 0 } else { plan.rest };
         if plan.used {

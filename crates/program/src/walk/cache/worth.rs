@@ -161,6 +161,8 @@ pub(super) struct Worth {
     /// Cycles of a packet while a trial filled the cache.
     filling: f32,
     cached: f32,
+    /// Whether packets are not walked any further than the first table: then there is nothing to gain, whatever they cost there.
+    pub direct: bool,
 }
 
 impl Worth {
@@ -180,6 +182,7 @@ impl Worth {
             walk: 0.0,
             filling: 0.0,
             cached: 0.0,
+            direct: false,
         }
     }
 
@@ -303,7 +306,7 @@ impl Worth {
         self.walk = std::mem::take(&mut self.sum).each();
         let spent = self.walk * std::mem::take(&mut self.passed) as f32;
         self.left = self.left.saturating_sub(spent as u64);
-        if self.walk < SHORT {
+        if self.walk < SHORT || self.direct {
             if self.left == 0 || self.standing == Standing::Untried {
                 self.turn(Standing::Short, PAUSE);
             }
