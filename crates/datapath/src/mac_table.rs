@@ -12,7 +12,7 @@
 mod large;
 mod run;
 
-pub(crate) use run::{NOBODY, NOWHERE, RUN_MAX, Stations};
+pub(crate) use run::{NOBODY, NOWHERE, RUN_MAX, Station, Stations};
 
 use large::many;
 use std::collections::{BTreeSet, HashMap};
@@ -249,7 +249,13 @@ impl MacTable {
     /// The place of a key.
     #[inline(always)]
     fn search(&self, key: u64) -> Option<u32> {
-        let mut at = self.home(key);
+        self.search_from(self.home(key), key)
+    }
+
+    /// The place of a key whose search begins at this bucket.
+    #[inline(always)]
+    fn search_from(&self, home: usize, key: u64) -> Option<u32> {
+        let mut at = home & (self.buckets.len() - 1);
         // Buckets that change under a reader may lead it astray, but no further than this.
         for _ in 0..self.buckets.len() {
             let bucket = &self.buckets[at];

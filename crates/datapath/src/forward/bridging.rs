@@ -8,7 +8,7 @@
 
 use super::Forward;
 use crate::counters::DropReason;
-use crate::mac_table::{NOBODY, NOWHERE, RUN_MAX, Stations};
+use crate::mac_table::{NOBODY, NOWHERE, RUN_MAX, Station, Stations};
 use crate::normal::is_reserved;
 use crate::snapshot::{BridgeState, PortState};
 use crate::vlan::{self, Inner, TPID_8021Q, Tag};
@@ -41,14 +41,21 @@ fn known_tag(hot: &HotWords) -> Option<Tag> {
     })
 }
 
-/// The keys of a frame's source, to be learned, and of its destination, to be looked up.
+/// Whether what is sent to an address is not forwarded, and its source not learned.
+#[inline(never)]
+fn refused(bridge: &BridgeState, to: u64) -> bool {
+    let [a, b, c, d, e, f, _, _] = to.to_le_bytes();
+    !bridge.forward_bpdu && is_reserved([a, b, c, d, e, f])
+}
+
+/// A frame's source, to be learned, and its destination, to be looked up.
 #[inline(always)]
 fn stations(
     bridge: &BridgeState,
     ingress: &PortState,
     untagged: Option<Inner>,
     hot: &HotWords,
-) -> (u64, u64) {
+) -> (Station, Station) {
     let inner = match known_tag(hot) {
         None => untagged,
         tag => ingress.vlan.input(tag),
@@ -63,8 +70,7 @@ fn stations(
     let (to, from) = (address(hot, at::ETH_DST), address(hot, at::ETH_SRC));
     let group = to & GROUP != 0;
     if group || to & 0xff_ffff == EXTREME {
-        let [a, b, c, d, e, f, _, _] = to.to_le_bytes();
-        if !bridge.forward_bpdu && is_reserved([a, b, c, d, e, f]) {
+        if refused(bridge, to) {
             return (NOBODY, NOBODY);
         }
     }

@@ -10,16 +10,27 @@ use std::sync::atomic::{Ordering, fence};
 /// Most frames of a run.
 pub(crate) const RUN_MAX: usize = 64;
 
-/// The key of no station: nothing is to be learned, or looked up.
-pub(crate) const NOBODY: u64 = u64::MAX;
+/// An address in a VLAN, as its table is asked for it.
+#[derive(Clone, Copy)]
+pub(crate) struct Station {
+    key: u64,
+    /// The bucket at which its search begins.
+    home: u32,
+}
+
+/// No station: nothing is to be learned, or looked up.
+pub(crate) const NOBODY: Station = Station {
+    key: u64::MAX, // no address's
+    home: 0,
+};
 
 /// Where a station is that the table does not know; no port's slot.
 pub(crate) const NOWHERE: u32 = u32::MAX;
 
 /// Who sends to whom, for frames that come in by one port.
 pub(crate) struct Stations {
-    sources: [u64; RUN_MAX],
-    destinations: [u64; RUN_MAX],
+    sources: [Station; RUN_MAX],
+    destinations: [Station; RUN_MAX],
     count: usize,
 }
 
@@ -34,9 +45,9 @@ impl Stations {
         }
     }
 
-    /// Adds a frame: its stations' keys ([`MacTable::station`]), or [`NOBODY`]. There is room for [`RUN_MAX`].
+    /// Adds a frame: its stations, [`MacTable::station`] or [`NOBODY`]. There is room for [`RUN_MAX`].
     #[inline(always)]
-    pub fn push(&mut self, source: u64, destination: u64) {
+    pub fn push(&mut self, source: Station, destination: Station) {
         self.sources[self.count] = source;
         self.destinations[self.count] = destination;
         self.count += 1;
@@ -44,12 +55,14 @@ impl Stations {
 }
 
 impl MacTable {
-    /// The key of a station: the address, its first byte the lowest of the word's and what lies above its sixth of no meaning, in a VLAN. What will be read of it is asked for.
+    /// A station: the address, its first byte the lowest of the word's and what lies above its sixth of no meaning, in a VLAN. What will be read of it is asked for.
     #[inline(always)]
-    pub(crate) fn station(&self, mac: u64, vlan: u16) -> u64 {
+    pub(crate) fn station(&self, mac: u64, vlan: u16) -> Station {
         let key = key_of_word(mac, vlan);
-        prefetch::<Bucket>(&raw const self.buckets[self.home(key)]);
-        key
+        let home = self.home(key);
+        prefetch::<Bucket>(&raw const self.buckets[home]);
+        let home = home as u32;
+        Station { key, home }
     }
 
     /// Learns the sources of frames from the front on, which came in by `port` in second `second`, and says where their destinations are. Returns for how many
@@ -65,8 +78,8 @@ impl MacTable {
     ) -> usize {
         let version = self.version.load(Ordering::Acquire);
         let mut count = stations.count.min(RUN_MAX);
-        for (found, key) in found.iter_mut().zip(&stations.destinations[..count]) {
-            let at = self.search(*key);
+        for (found, to) in found.iter_mut().zip(&stations.destinations[..count]) {
+            let at = self.search_from(to.home as usize, to.key);
             *found = at.map_or(NOWHERE, |at| {
                 Seen::unpack(self.entry(at).seen.load(Ordering::Relaxed)).port
             });
@@ -78,11 +91,11 @@ impl MacTable {
         };
         let fresh = fresh.pack();
         let mut silent = Silent::new();
-        for (index, key) in stations.sources[..count].iter().enumerate() {
-            if *key == NOBODY {
+        for (index, from) in stations.sources[..count].iter().enumerate() {
+            if from.key == NOBODY.key {
                 continue;
             }
-            let Some(at) = self.search(*key) else {
+            let Some(at) = self.search_from(from.home as usize, from.key) else {
                 count = index;
                 break;
             };
@@ -95,7 +108,7 @@ impl MacTable {
                 count = index;
                 break;
             }
-            silent.push(at, *key);
+            silent.push(at, from.key);
         }
         fence(Ordering::Acquire);
         if version & 1 == 1 || self.version.load(Ordering::Relaxed) != version {
@@ -146,7 +159,7 @@ impl Silent {
     #[inline(always)]
     fn new() -> Silent {
         Silent {
-            all: [(NONE, NOBODY); RUN_MAX],
+            all: [(NONE, NOBODY.key); RUN_MAX],
             count: 0,
         }
     }

@@ -241,3 +241,61 @@ fn readers_never_see_a_port_that_an_address_was_not_on() {
         .sum();
     assert!(hits > 0);
 }
+
+/// A frame's source and destination, or nobody.
+type Frame = (Option<u32>, Option<u32>);
+
+fn runs() -> impl Strategy<Value = Vec<(u32, u32, Vec<Frame>)>> {
+    let number = || prop::option::weighted(0.9, 0..24_u32);
+    let frames = prop::collection::vec((number(), number()), 0..RUN_MAX);
+    // A port is most often that of the run before, or addresses would do nothing but move.
+    let port = prop_oneof![4 => Just(0_u32), 1 => Just(1)];
+    let wait = prop_oneof![3 => Just(0_u32), 1 => 1..3_u32];
+    prop::collection::vec((port, wait, frames), 1..30)
+}
+
+proptest! {
+    #[test]
+    fn a_run_does_as_its_frames_one_by_one(runs in runs(), size in 10..40_usize) {
+        let (table, twin) = (MacTable::new(size), MacTable::new(size));
+        let mut now = 1;
+        for (port, wait, frames) in runs {
+            now += wait;
+            let address = |number: u32| u64::from_le_bytes({
+                let [a, b, c, d, e, f] = mac(number);
+                [a, b, c, d, e, f, 0, 0]
+            });
+            let mut rest = &frames[..];
+            let mut seen = Vec::new();
+            while let Some((from, to)) = rest.first() {
+                let mut stations = Stations::new();
+                for (from, to) in rest {
+                    // Even addresses live in one VLAN and the others in another.
+                    let station = |number: Option<u32>| {
+                        number.map_or(NOBODY, |number| table.station(address(number), number as u16 % 2))
+                    };
+                    stations.push(station(*from), station(*to));
+                }
+                let mut found = [NOWHERE; RUN_MAX];
+                let met = table.meet(&stations, port, now, &mut found);
+                seen.extend(found[..met].iter().map(|found| (*found != NOWHERE).then_some(*found)));
+                rest = &rest[met..];
+                if met == 0 {
+                    if let Some(from) = from {
+                        table.learn(mac(*from), *from as u16 % 2, port, now);
+                    }
+                    seen.push(to.and_then(|to| table.lookup(mac(to), to as u16 % 2)));
+                    rest = &rest[1..];
+                }
+            }
+            for (index, (from, to)) in frames.iter().enumerate() {
+                if let Some(from) = from {
+                    twin.learn(mac(*from), *from as u16 % 2, port, now);
+                }
+                prop_assert_eq!(seen[index], to.and_then(|to| twin.lookup(mac(to), to as u16 % 2)), "frame {}", index);
+            }
+            prop_assert_eq!(table.entries(now), twin.entries(now));
+            prop_assert_eq!(table.stats(), twin.stats());
+        }
+    }
+}
