@@ -87,6 +87,7 @@ struct Stations {
     next: usize,
     endless: bool,
     may_begin: Arc<AtomicBool>,
+    #[allow(clippy::vec_box)] // each frame has memory of its own
     pool: Vec<Box<[u8; 128]>>,
     at: usize,
 }

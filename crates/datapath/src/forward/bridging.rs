@@ -69,10 +69,8 @@ fn stations(
     };
     let (to, from) = (address(hot, at::ETH_DST), address(hot, at::ETH_SRC));
     let group = to & GROUP != 0;
-    if group || to & 0xff_ffff == EXTREME {
-        if refused(bridge, to) {
-            return (NOBODY, NOBODY);
-        }
+    if (group || to & 0xff_ffff == EXTREME) && refused(bridge, to) {
+        return (NOBODY, NOBODY);
     }
     let station = |mac: u64| match mac & GROUP {
         0 => bridge.macs.station(mac, vid),
