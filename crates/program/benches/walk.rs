@@ -35,6 +35,9 @@ fn cases() -> Vec<(&'static str, usize, Rules)> {
         ("route-10k", 0, support::router(10_000)),
         ("route-100k", 0, support::router(FLOWS)),
         ("route-1m", 0, support::router(1_000_000)),
+        ("mac-10k", 10_000, support::stations(10_000)),
+        ("mac-100k", FLOWS, support::stations(FLOWS)),
+        ("mac-10k-auto", 10_000, support::stations(10_000)),
         (
             "rewrite",
             1,
@@ -108,6 +111,8 @@ fn main() {
         }
         let mode = if name.ends_with("cached") {
             CacheMode::Always
+        } else if name.ends_with("auto") {
+            CacheMode::Auto
         } else {
             CacheMode::Never
         };
@@ -116,6 +121,8 @@ fn main() {
         let count = if warm { flows } else { FLOWS };
         let frames = if name.starts_with("route") {
             support::routed(FLOWS, &rules)
+        } else if name.starts_with("mac") {
+            support::bridged(FLOWS, flows)
         } else if name.starts_with("ovn") {
             (0..if warm { flows } else { flows.max(FLOWS) })
                 .map(|number| ovn::flow((number * 7919 % flows) as u32))

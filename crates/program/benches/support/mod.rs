@@ -334,6 +334,35 @@ pub fn routed(count: usize, rules: &Rules) -> Vec<Buffer> {
         .collect()
 }
 
+/// An Ethernet address of a station.
+fn station(number: usize) -> u128 {
+    0x0200_0010_0000 + number as u128
+}
+
+/// A rule for each of so many destination addresses of Ethernet, which lie behind two ports.
+pub fn stations(count: usize) -> Rules {
+    let rule = |number| {
+        let mut matching = Match::any();
+        matching.set_exact(Field::EthDst, station(number));
+        let port = 2 + (number & 1) as u32;
+        (0, matching, 10, vec![Op::Output(port)])
+    };
+    (0..count).map(rule).collect()
+}
+
+/// `count` frames to these stations, in no order that their ports would follow.
+pub fn bridged(count: usize, stations: usize) -> Vec<Buffer> {
+    let one = |index: usize| {
+        let number = (index * 7919 + index / stations) % stations;
+        let number = number ^ (number >> 3 & 1);
+        let mut frame = frame(0x0a00_0000 + number as u32, 0x0b00_0000, 1024, 80);
+        let address = station(number % stations).to_be_bytes();
+        frame.head_mut()[..6].copy_from_slice(&address[10..]);
+        frame
+    };
+    (0..count).map(one).collect()
+}
+
 /// The case of this name of `make bench`: port security, routing by 256 prefixes, an access list. TTLs are set and not
 /// decremented, since the frames go round.
 pub fn l2l3() -> Rules {

@@ -28,8 +28,9 @@ impl SetOfLanes {
         SetOfLanes((u64::MAX >> (LOOKUP_MAX - count)) << first)
     }
 
+    /// One of them.
     #[inline(always)]
-    fn one(lane: usize) -> SetOfLanes {
+    pub fn one(lane: usize) -> SetOfLanes {
         SetOfLanes(1 << lane)
     }
 

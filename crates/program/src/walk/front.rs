@@ -345,6 +345,24 @@ impl<F: Frame> Engine<F> {
             if let Some((brief, straight)) =
                 brief.and_then(|brief| Some((brief, brief.straight()?)))
             {
+                let alone = index + 1 == met.count || !(met.same)(index, index + 1);
+                if alone
+                    && let Some((stretch, port)) = straight.only_send()
+                    && !stretch.rewrite.expires(&self.hot[index].words)
+                {
+                    // Where rules are many, nearly every packet: what is done for runs would cost more than the edits.
+                    let hot = &mut self.hot[index];
+                    (burst.counters).add(brief.counter(), 1, hot.len.into(), burst.now_ms);
+                    host.looked_up(0, None, Some(brief.rule));
+                    if let Some(mut frame) = frames.next() {
+                        stretch
+                            .rewrite
+                            .run_last(&mut frame, hot.extent, &mut hot.words);
+                        self.lanes.send_one(index, port, frame);
+                    }
+                    index += 1;
+                    continue;
+                }
                 let rule = brief.rule;
                 let run = 1 + others.count();
                 let set = SetOfLanes::run(index, run);

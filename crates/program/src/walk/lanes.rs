@@ -392,6 +392,17 @@ impl<F: Frame> Lanes<F> {
         *recent
     }
 
+    /// [`Lanes::put`] and [`Lanes::send`] of one packet.
+    #[inline(always)]
+    pub fn send_one(&mut self, index: usize, port: PortNo, frame: F) {
+        let index = index % LOOKUP_MAX;
+        self.mixed |= port != self.port && !self.sent.is_empty();
+        self.port = port;
+        self.ports[index] = port;
+        self.sent = self.sent.union(SetOfLanes::one(index));
+        self.frames[index] = Some(frame);
+    }
+
     /// Notes that lanes go to a port.
     #[inline(always)]
     pub fn send(&mut self, port: PortNo, set: impl Members) {

@@ -49,6 +49,20 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// A router's steps, and others behind them now and then.
+fn routed() -> impl Strategy<Value = Vec<Step>> {
+    let ttl = prop_oneof![
+        Just(Step::DecTtl),
+        any::<u8>().prop_map(|to| Step::Set(CompiledSet::IpTtl(to)))
+    ];
+    let more = prop_oneof![3 => Just(None), 1 => step().prop_map(Some)];
+    (any::<([u8; 6], [u8; 6])>(), ttl, more).prop_map(|((src, dst), ttl, more)| {
+        let src = Step::Set(CompiledSet::EthSrc(src));
+        let dst = Step::Set(CompiledSet::EthDst(dst));
+        [ttl, src, dst].into_iter().chain(more).collect()
+    })
+}
+
 /// What a packet is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Network {
@@ -78,7 +92,7 @@ proptest! {
         transport in prop_oneof![Just(Transport::Sound), Just(Transport::Absent), Just(Transport::Ones), Just(Transport::Partial)],
         header_ones in prop::bool::weighted(0.1),
         low_ttl in prop::bool::weighted(0.3),
-        steps in proptest::collection::vec(step(), 0..8),
+        steps in prop_oneof![2 => proptest::collection::vec(step(), 0..8), 1 => routed()],
     ) {
         let mut builder = Builder::ethernet([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
         if tagged {
@@ -148,7 +162,9 @@ proptest! {
         }
         prop_assert_eq!(rewrite.expires(&words), expired);
         if !expired {
-            let before = words;
+            let (before, mut last) = (words, other.clone());
+            rewrite.run_last(&mut last, extent, &mut before.clone());
+            prop_assert_eq!(last.to_vec(), frame.to_vec());
             rewrite.run(&mut other, extent, &mut words);
             for ((before, after), touched) in before.iter().zip(&words).zip(rewrite.touches()) {
                 prop_assert_eq!((before ^ after) & !touched, 0, "changed, and not said so");
