@@ -1,10 +1,13 @@
 //! A compiled rule.
 
+mod room;
+
 use crate::counters::CounterId;
 use crate::epoch::{Epoch, NEVER};
 use crate::ops::{OpList, PortNo};
 use crate::walk::{Fused, Outline, Stretches};
 use packet::Match;
+pub(crate) use room::Housed;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
@@ -26,20 +29,22 @@ pub struct RuleSpec {
 
 /// A rule in a table. What every lookup reads comes first.
 #[derive(Debug)]
-#[repr(C)] // what every packet needs in the first 64 bytes
+#[repr(C, align(64))] // what every packet needs in the first 64 bytes
 pub struct Rule {
     /// First epoch in which it holds.
     pub added: Epoch,
     /// First epoch in which it no longer holds.
     removed: AtomicU64,
-    /// Next rule of its chain in a tuple.
-    pub(crate) next: AtomicPtr<Rule>,
+    /// The value of the first word that it matches, 0 where it matches all.
+    pub(crate) first: u64,
     /// What it does, when that is only to change packets and send them, or send them on.
     outline: Outline,
     /// What its packets do by it and the rules behind it together, where that has been made; null elsewhere.
     fused: AtomicPtr<Fused>,
     /// What it says.
     pub spec: RuleSpec,
+    /// Next rule of its chain in a tuple.
+    pub(crate) next: AtomicPtr<Rule>,
     /// The timeouts that a FIN or RST brings, when one of its steps says so: idle and hard seconds, 0 for no change.
     pub(crate) fin: Option<(u16, u16)>,
     /// Whether control has been told of a FIN or RST.
@@ -57,8 +62,10 @@ impl Rule {
     pub fn new(spec: RuleSpec, added: Epoch) -> Rule {
         let outline = Outline::of(&spec.ops);
         let spec_fin = crate::ops::fin_timeouts(&spec.ops.ops);
+        let first = spec.matching.words().first().map_or(0, |word| word.value);
         Rule {
             spec,
+            first,
             added,
             removed: AtomicU64::new(NEVER),
             outline,
@@ -128,8 +135,8 @@ impl Rule {
     }
 }
 
-// With its counter in the first line.
-const _: () = assert!(std::mem::offset_of!(Rule, spec) == 48);
+// With precedence and counter in the first line.
+const _: () = assert!(std::mem::offset_of!(Rule, spec) + 8 <= 64);
 
 impl Drop for Rule {
     fn drop(&mut self) {

@@ -35,7 +35,7 @@ use crate::group::{Group, GroupRef, GroupTable};
 use crate::learn::Learn;
 use crate::meters::MeterRef;
 use crate::ops::learns;
-use crate::rule::{Rule, RuleSpec};
+use crate::rule::{Housed, Rule, RuleSpec};
 use crate::tuple::{MaskedWord, Tuple, Words};
 use dependence::Dependence;
 pub use describe::{Description, Template, Work};
@@ -1136,8 +1136,7 @@ impl BridgeWriter {
             self.bridge.learning.fetch_add(1, Ordering::Release);
         }
         let program = &*self.bridge.program;
-        let rule = Box::new(Rule::new(spec, program.domain.next()));
-        let rule = RuleRef(NonNull::from(Box::leak(rule)));
+        let rule = RuleRef(Housed::lodge(Rule::new(spec, program.domain.next())));
         let renewed = if rule.is_soft() {
             self.soft.entry(table).or_default().link(program, rule)
         } else {
@@ -1309,11 +1308,11 @@ impl BridgeWriter {
             if learns(&rule.rule().spec.ops.ops) {
                 self.bridge.learning.fetch_sub(1, Ordering::Release);
             }
-            // SAFETY: made by `Box::leak` in `insert`, unlinked just now; the shape that may still name it was made before, and is retired by `commit`
+            // SAFETY: lodged in `insert`, unlinked just now; the shape that may still name it was made before, and is retired by `commit`
             // no earlier than this rule, so both go after the same grace period.
             program
                 .domain
-                .retire(unsafe { Box::from_raw(rule.0.as_ptr()) });
+                .retire(Box::new(unsafe { Housed::take_back(rule.0) }));
             unlinked += 1;
         }
         for (table, writer) in &mut self.tables {
@@ -1400,11 +1399,11 @@ impl Drop for BridgeWriter {
             .flat_map(TableWriter::rules)
             .chain(soft)
         {
-            // SAFETY: made by `Box::leak` in `insert`; linked rules include those in `gone`, each once, and all are unlinked by the loop above.
+            // SAFETY: lodged in `insert`; linked rules include those in `gone`, each once, and all are unlinked by the loop above.
             self.bridge
                 .program
                 .domain
-                .retire(unsafe { Box::from_raw(rule.0.as_ptr()) });
+                .retire(Box::new(unsafe { Housed::take_back(rule.0) }));
         }
     }
 }

@@ -134,8 +134,6 @@ pub fn prefetch<T>(at: *const T) {
 #[inline(always)]
 pub(crate) fn prefetch_rule(rule: *const Rule) {
     prefetch(rule);
-    // A rule need not begin with a cache line.
-    prefetch(rule.cast::<u8>().wrapping_add(48));
 }
 
 impl View<'_> {
@@ -164,9 +162,11 @@ impl View<'_> {
         let slot = self.slots[hash as usize & (self.slots.len() - 1)].load(Ordering::Relaxed);
         if slot > DELETED && tag(slot) == tag(hash) {
             let rule = address(slot).as_ptr();
-            prefetch_rule(rule);
-            // Its match.
-            prefetch(rule.cast::<u8>().wrapping_add(112));
+            prefetch(rule);
+            if self.words.len() > 1 {
+                // Its match; of one word the first line has what is to be known.
+                prefetch(rule.cast::<u8>().wrapping_add(64));
+            }
         }
     }
 }
@@ -226,7 +226,11 @@ impl<'a> View<'a> {
             if slot != DELETED && tag(slot) == tag(hash) {
                 // SAFETY: a rule found in a slot is freed only after every guard that was alive when it was unlinked is gone.
                 let head: &'a Rule = unsafe { address(slot).as_ref() };
-                if key.has(head.spec.matching.words()) {
+                let same = match self.words {
+                    [(word, mask)] => head.first == key.word(*word) & mask,
+                    _ => key.has(head.spec.matching.words()),
+                };
+                if same {
                     return Some(head);
                 }
             }
