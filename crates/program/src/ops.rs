@@ -305,6 +305,23 @@ impl OpList {
         self.ops.iter().any(|op| matches!(op, Op::WriteActions(_)))
     }
 
+    /// Whether its steps may take a packet further than to ports, controllers and the learning switch.
+    pub(crate) fn goes_on(&self) -> bool {
+        let ends = |op: &Op| {
+            matches!(
+                op,
+                Op::Output(_)
+                    | Op::InPort
+                    | Op::All { .. }
+                    | Op::Normal
+                    | Op::Controller(_)
+                    | Op::Set(_)
+                    | Op::DecTtl(_)
+            )
+        };
+        !self.ops.iter().all(ends)
+    }
+
     /// The words of the key that its steps read or change, so must be filled by the parser when the list may run.
     pub fn words(&self) -> WordSet {
         self.ops

@@ -219,6 +219,23 @@ struct Published {
     patterns: Option<Box<[packet::hot::Pattern]>>,
     /// The same of the first table's list, made ready for packets as they lie, where its rules only send or drop.
     sorting: Option<Box<packet::hot::Sorting>>,
+    /// Whether no cache finds what a packet meets sooner.
+    quick: bool,
+}
+
+/// Most tuples of which a lookup costs no more than one in a cache of walks, which is one of the same kind.
+const QUICK_TUPLES: usize = 2;
+
+impl Shape {
+    /// Whether a lookup costs no more than one in a cache of walks: that hashes five words, and reads a set's tags, a line and its way.
+    fn is_quick(&self) -> bool {
+        match self {
+            Shape::Linear(_) => true,
+            Shape::Tuples(tuples) => tuples.len() <= QUICK_TUPLES,
+            Shape::Prefixes(shape) => shape.beside.len() < QUICK_TUPLES,
+            Shape::Trees(_) | Shape::Conjunctive { .. } => false,
+        }
+    }
 }
 
 struct Slot {
@@ -236,6 +253,8 @@ pub struct Bridge {
     groups: GroupTable,
     /// Whether some rule has written to an action set.
     writes_sets: AtomicBool,
+    /// Whether some rule has done more with a packet than end its way.
+    goes_on: AtomicBool,
     /// Whether a first fragment's ports are matched as they are.
     fragment_ports: AtomicBool,
     /// Whether fragments are dropped before the first lookup.
@@ -263,6 +282,7 @@ impl Bridge {
             needed: AtomicU64::new(WordSet::HOT.0),
             groups: GroupTable::default(),
             writes_sets: AtomicBool::new(false),
+            goes_on: AtomicBool::new(false),
             fragment_ports: AtomicBool::new(true),
             fragments_dropped: AtomicBool::new(false),
             controller_meter: MeterRef::new(CONTROLLER_METER),
@@ -340,6 +360,13 @@ impl Bridge {
     #[inline]
     pub(crate) fn writes_sets(&self) -> bool {
         self.writes_sets.load(Ordering::Relaxed)
+    }
+
+    /// Whether walks are so short that no cache could make them shorter: one lookup, which costs no more than one there.
+    pub(crate) fn is_quick(&self, guard: &Guard<'_>) -> bool {
+        !self.goes_on.load(Ordering::Relaxed)
+            && self.miss(0) != Miss::Next
+            && self.published(0, guard).is_none_or(|table| table.quick)
     }
 
     /// The groups.
@@ -1130,6 +1157,9 @@ impl BridgeWriter {
         self.fusing.changes();
         if spec.ops.writes_set() && !self.bridge.writes_sets() {
             self.bridge.writes_sets.store(true, Ordering::Relaxed);
+        }
+        if spec.ops.goes_on() && !self.bridge.goes_on.load(Ordering::Relaxed) {
+            self.bridge.goes_on.store(true, Ordering::Relaxed);
         }
         self.ensure_counter(table);
         if learns(&spec.ops.ops) {

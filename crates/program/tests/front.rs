@@ -527,3 +527,35 @@ fn edits_told_by_places_change(mut table: Changing, numbers: &[usize; 3]) {
         assert_eq!(table.program.counters.read(*counter).packets, *packets);
     }
 }
+
+/// What is said of the cache of a bridge's walks after some bursts of packets to two stations.
+fn standing_with(more: Vec<Op>) -> &'static str {
+    let mut case = Changing::new();
+    for station in 0..40 {
+        let condition = (at::ETH_DST + 5, vec![station]);
+        case.add(matching(&[condition]), 0, 1);
+    }
+    let counter = case.program.counters.allocate().unwrap();
+    case.rules.push(None);
+    case.link(40, matching(&[(at::ETH_DST, vec![9])]), more, counter);
+    case.publish();
+    let mut engine = Engine::new();
+    for turn in 0..200_u8 {
+        let frame = |index: u8| HeapFrame::new(&frame(0, index % 2, turn));
+        let mut frames: Vec<HeapFrame> = (0..32).map(frame).collect();
+        let guard = case.reader.begin();
+        let bridge = Arc::clone(case.writer.bridge());
+        engine.burst(&bridge, &guard, 1, &mut frames, 0, 1, &mut Sink::default());
+    }
+    case.program.walk_caches.reports()[0].standing
+}
+
+#[test]
+fn a_cache_is_not_tried_where_walks_are_one_short_lookup() {
+    assert_eq!(standing_with(vec![Op::Output(3)]), "off: walks are short");
+    assert_ne!(
+        standing_with(vec![Op::Goto(1), Op::Output(3)]),
+        "off: walks are short",
+        "some walks may be long"
+    );
+}

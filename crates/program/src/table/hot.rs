@@ -99,6 +99,7 @@ impl Published {
             _ => None,
         };
         Published {
+            quick: shape.is_quick(),
             shape,
             reads,
             patterns,
@@ -192,18 +193,6 @@ impl<'g> Patterned<'g> {
         let entry = entries.get(usize::from(index))?;
         // SAFETY: the entry belongs to a shape that is alive for 'g, and a rule outlives every shape that names it.
         Some(unsafe { entry.rule.as_ref() })
-    }
-
-    /// Whether every rule of a list only sends to a port, or to the learning switch: no packet is walked any further.
-    pub fn is_direct(&self) -> bool {
-        let Behind::Rules(entries) = self.behind else {
-            return false;
-        };
-        entries.iter().all(|entry| {
-            // SAFETY: as in `rule`.
-            let rule = unsafe { entry.rule.as_ref() };
-            rule.only_output().is_some() || rule.only_normal()
-        })
     }
 
     /// Looks packets up whose first patterns are known, in those tuples where they may have a rule; `out` is empty before.

@@ -7,7 +7,8 @@
 //! * [`store`]: bits -> way, and the ways themselves. Many flows share a way, which is kept once.
 //! * [`record`]: how a walk is watched while it takes place as ever, and what of it can be remembered. Walks that ask control, meet meters or groups, or
 //!   depend on more than those bits are remembered as such that must be walked.
-//! * [`worth`]: the cache is tried where walks are long, kept on where packets cost fewer cycles with it than without, and switched off otherwise.
+//! * [`worth`]: the cache is tried where walks are long, kept on where packets cost fewer cycles with it than without, and switched off otherwise. Where they are one lookup that costs
+//!   no more than one in the cache, it is not tried at all.
 //! * [`board`]: what control says to caches and reads of them.
 //!
 //! *Rules change.* A way knows its tables; in a later epoch it holds only if none of them has changed since. It owns its steps and names its counters by number, so nothing
@@ -135,9 +136,11 @@ impl Caches {
         }
         self.bridge = bridge;
         self.passed = 0;
-        let first = burst.bridge.patterned(0, burst.guard);
-        cache.worth.direct = first.is_some_and(|first| first.is_direct());
-        let plan = cache.worth.begin(mode, packets);
+        let plan = if mode == CacheMode::Auto && burst.bridge.is_quick(burst.guard) {
+            cache.worth.needless()
+        } else {
+            cache.worth.begin(mode, packets)
+        };
         self.quiet = if plan.used { 0 } else { plan.rest };
         if plan.used {
             cache.make_ready(board.entries(), burst.bridge.dependence.upheavals());

@@ -161,8 +161,6 @@ pub(super) struct Worth {
     /// Cycles of a packet while a trial filled the cache.
     filling: f32,
     cached: f32,
-    /// Whether packets are not walked any further than the first table: then there is nothing to gain, whatever they cost there.
-    pub direct: bool,
 }
 
 impl Worth {
@@ -182,7 +180,6 @@ impl Worth {
             walk: 0.0,
             filling: 0.0,
             cached: 0.0,
-            direct: false,
         }
     }
 
@@ -252,6 +249,19 @@ impl Worth {
         }
     }
 
+    /// What to do with a burst whose walks are known to be short, whatever they take: those of small tables may wait for memory, as the cache would.
+    pub fn needless(&mut self) -> Plan {
+        let known = self.standing == Standing::Short;
+        // Begun anew also where it has been: its bursts, which would lead to a trial, are not these.
+        self.turn(Standing::Short, PAUSE);
+        Plan {
+            used: false,
+            // So that it is shown.
+            measured: !known,
+            rest: SAMPLING - 1,
+        }
+    }
+
     #[cold]
     fn obey(&mut self, mode: CacheMode) {
         match (mode, self.standing) {
@@ -306,7 +316,7 @@ impl Worth {
         self.walk = std::mem::take(&mut self.sum).each();
         let spent = self.walk * std::mem::take(&mut self.passed) as f32;
         self.left = self.left.saturating_sub(spent as u64);
-        if self.walk < SHORT || self.direct {
+        if self.walk < SHORT {
             if self.left == 0 || self.standing == Standing::Untried {
                 self.turn(Standing::Short, PAUSE);
             }
@@ -589,6 +599,26 @@ mod tests {
             worth.pass(4 * plan.rest as usize);
             worth.end(4, 0, None);
         }
+    }
+
+    #[test]
+    fn needless_it_is_off_until_walks_grow() {
+        let mut worth = Worth::new();
+        run(&mut worth, judged(400), good(400, 100));
+        assert_eq!(worth.standing(), Standing::On);
+        let first = worth.needless();
+        worth.end(BURST, 0, Some(400 * BURST as u64));
+        assert!(!first.used && first.measured);
+        for _ in 0..1 << 16 {
+            let plan = worth.needless();
+            assert_eq!((plan.used, plan.measured), (false, false));
+            worth.pass(BURST * plan.rest as usize);
+            worth.end(BURST, 0, None);
+            assert_eq!(worth.standing(), Standing::Short);
+        }
+        assert!(worth.standing().is_judged());
+        run(&mut worth, judged(400), good(400, 100));
+        assert_eq!(worth.standing(), Standing::On);
     }
 
     #[test]
