@@ -11,6 +11,9 @@
 //! find there.
 
 mod fly;
+mod wide;
+
+pub(super) use wide::word_beyond;
 
 use super::straight::{End, LANE_WORDS, Stretch, Stretches, Write};
 use super::{Burst, Engine, Next, Position, Steps, Walk};
@@ -123,33 +126,6 @@ pub(super) fn beyond(index: u8) -> u64 {
         NO_OUTPUT
     } else {
         0
-    }
-}
-
-/// A word of a packet of the common kinds that is no hot one; `more` is not looked at where the packet is one of IPv4.
-#[inline(always)]
-pub(super) fn word_beyond(index: u8, extent: Extent, more: &MoreWords) -> u64 {
-    if extent.is_ipv4() {
-        beyond(index)
-    } else {
-        beyond(index) | more.word(index.into())
-    }
-}
-
-/// A lane with what its packet tells beside.
-#[derive(Clone, Copy)]
-struct Wide<'a> {
-    lane: &'a Lane,
-    more: &'a MoreWords,
-}
-
-impl Words for Wide<'_> {
-    #[inline(always)]
-    fn word(&self, index: u8) -> u64 {
-        match self.lane.words.get(usize::from(index)) {
-            Some(word) => *word,
-            None => word_beyond(index, self.lane.extent, self.more),
-        }
     }
 }
 
@@ -284,12 +260,6 @@ impl<F: Frame> Lanes<F> {
         self.put(index, frame);
     }
 
-    #[inline(never)]
-    fn begin_wide(&mut self, index: usize, extent: Extent, head: &[u8]) {
-        self.wide = self.wide.union(SetOfLanes::run(index, 1));
-        self.more[index % LOOKUP_MAX] = MoreWords::of(head, extent);
-    }
-
     /// Fills the words of a key that are `valid`.
     fn fill(&self, lane: usize, key: &mut FlowKey, valid: WordSet) {
         let from = &self.lanes[lane];
@@ -311,21 +281,6 @@ impl<F: Frame> Lanes<F> {
             return self.look_up_wide(burst, table, set, found);
         }
         (burst.bridge).lookup_lanes(table, set, &self.lanes, burst.guard, found)
-    }
-
-    #[inline(never)]
-    fn look_up_wide<'g>(
-        &self,
-        burst: &Burst<'_, 'g>,
-        table: u8,
-        set: SetOfLanes,
-        found: &mut Found<'g>,
-    ) -> bool {
-        let lanes: [Wide<'_>; LOOKUP_MAX] = std::array::from_fn(|lane| Wide {
-            lane: &self.lanes[lane],
-            more: &self.more[lane],
-        });
-        (burst.bridge).lookup_lanes(table, set, &lanes, burst.guard, found)
     }
 
     /// A lane is to be looked up in the first table.

@@ -1,0 +1,58 @@
+//! Lanes whose packets are of IPv6 or ARP: what these tell beside a lane's words.
+
+use super::super::Burst;
+use super::{Lane, Lanes, beyond};
+use crate::table::{Found, LOOKUP_MAX, SetOfLanes};
+use crate::tuple::Words;
+use packet::Frame;
+use packet::parse::{Extent, MoreWords};
+
+/// A word of a packet of the common kinds that is no hot one; `more` is not looked at where the packet is one of IPv4.
+#[inline(always)]
+pub(in crate::walk) fn word_beyond(index: u8, extent: Extent, more: &MoreWords) -> u64 {
+    if extent.is_ipv4() {
+        beyond(index)
+    } else {
+        beyond(index) | more.word(index.into())
+    }
+}
+
+/// A lane with what its packet tells beside.
+#[derive(Clone, Copy)]
+struct Wide<'a> {
+    lane: &'a Lane,
+    more: &'a MoreWords,
+}
+
+impl Words for Wide<'_> {
+    #[inline(always)]
+    fn word(&self, index: u8) -> u64 {
+        match self.lane.words.get(usize::from(index)) {
+            Some(word) => *word,
+            None => word_beyond(index, self.lane.extent, self.more),
+        }
+    }
+}
+
+impl<F: Frame> Lanes<F> {
+    #[inline(never)]
+    pub(super) fn begin_wide(&mut self, index: usize, extent: Extent, head: &[u8]) {
+        self.wide = self.wide.union(SetOfLanes::run(index, 1));
+        self.more[index % LOOKUP_MAX] = MoreWords::of(head, extent);
+    }
+
+    #[inline(never)]
+    pub(super) fn look_up_wide<'g>(
+        &self,
+        burst: &Burst<'_, 'g>,
+        table: u8,
+        set: SetOfLanes,
+        found: &mut Found<'g>,
+    ) -> bool {
+        let lanes: [Wide<'_>; LOOKUP_MAX] = std::array::from_fn(|lane| Wide {
+            lane: &self.lanes[lane],
+            more: &self.more[lane],
+        });
+        (burst.bridge).lookup_lanes(table, set, &lanes, burst.guard, found)
+    }
+}
