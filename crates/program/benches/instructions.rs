@@ -191,6 +191,8 @@ fn main() {
     for (name, flows, rules) in tables().into_iter().chain(pipelines) {
         walking(name, support::frames(PACKETS, flows), Switch::new(&rules));
     }
+    let frames = support::frames_l2l3(PACKETS, 10_000);
+    walking("l2l3-10k", frames, Switch::new(&support::l2l3_10k()));
     let masks = || Switch::shaped(&support::masks());
     classifying("1000 over 10 masks, in trees", 10_000, masks());
     let frames = support::frames(PACKETS, 10_000);

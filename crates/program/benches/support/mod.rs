@@ -403,6 +403,47 @@ pub fn l2l3() -> Rules {
     rules
 }
 
+/// The case of this name of `make bench`, with its matches and steps: as [`l2l3`], but for a source address that is matched, and TTLs are decremented.
+pub fn l2l3_10k() -> Rules {
+    let mut rules = l2l3();
+    for (table, matching, _, steps) in &mut rules {
+        match table {
+            0 if !steps.is_empty() => {
+                matching.set_exact(Field::EthSrc, 1);
+            }
+            1 => steps[1] = Op::DecTtl([0].into()),
+            _ => {}
+        }
+    }
+    rules
+}
+
+/// Its packets: destinations in all 256 networks, in no order, as many of each flow.
+pub fn frames_l2l3(count: usize, flows: u32) -> Vec<Buffer> {
+    let mut order: Vec<u32> = (0..count as u32).map(|index| index % flows).collect();
+    let mut draw = 0x9e37_79b9_7f4a_7c15_u64;
+    for last in (1..count).rev() {
+        draw ^= draw << 13;
+        draw ^= draw >> 7;
+        draw ^= draw << 17;
+        order.swap(last, draw as usize % (last + 1));
+    }
+    let one = |flow: u32| {
+        frame(
+            0x0a00_0000 + flow,
+            0x0b00_0000 + flow.wrapping_mul(7919) % 65536,
+            1024 + (flow % 50_000) as u16,
+            80,
+        )
+    };
+    order.into_iter().map(one).collect()
+}
+
+/// Gives a frame of these its TTL back.
+pub fn renew(frame: &mut Buffer) {
+    frame.head_mut()[22] = 64;
+}
+
 /// [`l2l3`] for IPv6.
 pub fn l2l3_6() -> Rules {
     let mut rules = l2l3();
