@@ -131,13 +131,13 @@ struct Shares {
 }
 
 struct Directory {
-    chunks: Box<[AtomicPtr<Chunk>]>,
+    chunks: Box<[AtomicPtr<Chunk>; CHUNKS]>,
 }
 
 impl Directory {
     fn new() -> Directory {
         Directory {
-            chunks: (0..CHUNKS).map(|_| AtomicPtr::default()).collect(),
+            chunks: Box::new([const { AtomicPtr::new(std::ptr::null_mut()) }; CHUNKS]),
         }
     }
 
@@ -163,7 +163,7 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        for place in &self.chunks {
+        for place in self.chunks.iter() {
             let chunk = place.load(Ordering::Acquire);
             if !chunk.is_null() {
                 // SAFETY: made by `Box::into_raw` in `ensure`, and nobody else can hold `self` now.

@@ -43,7 +43,7 @@ pub use effort::Effort;
 pub use fusing::FusedReport;
 pub use hot::Reads;
 pub(crate) use hot::{HotWords, Patterned};
-pub(crate) use lanes::{Found, Members, One, SetOfLanes};
+pub(crate) use lanes::{Found, Meeting, Members, One, SetOfLanes};
 use packet::key::at;
 use packet::keyed::Keyed;
 use packet::matching::MatchWord;
@@ -162,6 +162,8 @@ impl TupleEntry {
 struct Example<'a>(&'a [MatchWord]);
 
 impl Words for Example<'_> {
+    const AT_HAND: u8 = 0;
+
     fn word(&self, index: u8) -> u64 {
         let known = self.0.iter().find(|word| word.word == index);
         known.map_or(0, |word| word.value)

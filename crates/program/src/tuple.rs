@@ -6,6 +6,7 @@
 use crate::epoch::{Domain, Epoch};
 use crate::rule::Rule;
 use crate::table::effort::Count;
+use crate::table::{LOOKUP_MAX, SetOfLanes};
 use crossbeam_utils::CachePadded;
 use packet::matching::MatchWord;
 use packet::{FlowKey, Match};
@@ -99,6 +100,9 @@ fn address(slot: u64) -> NonNull<Rule> {
 
 /// What lookups read: a whole key, or only the part of it that they need.
 pub(crate) trait Words {
+    /// Words below this number are read without a choice.
+    const AT_HAND: u8;
+
     /// Word `index` of the key.
     fn word(&self, index: u8) -> u64;
 
@@ -109,9 +113,22 @@ pub(crate) trait Words {
             .iter()
             .all(|word| self.word(word.word) & word.mask == word.value)
     }
+
+    /// The bits of word `index` in which some of a set of packets differ from `wanted`.
+    #[inline(always)]
+    fn differing(packets: &[Self; LOOKUP_MAX], set: SetOfLanes, index: u8, wanted: u64) -> u64
+    where
+        Self: Sized,
+    {
+        set.fold(packets, 0, |differ, packet| {
+            differ | packet.word(index) ^ wanted
+        })
+    }
 }
 
 impl Words for FlowKey {
+    const AT_HAND: u8 = 64;
+
     #[inline(always)]
     fn word(&self, index: u8) -> u64 {
         self.words[usize::from(index)]
@@ -142,6 +159,12 @@ impl View<'_> {
         self.words
             .iter()
             .fold(SEED, |hash, (word, mask)| mix(hash, key.word(*word) & mask))
+    }
+
+    /// The same of a packet that has these bits in the tuple's words.
+    #[inline(always)]
+    pub fn hash_bits<const N: usize>(bits: [u64; N]) -> u64 {
+        bits.into_iter().fold(SEED, mix)
     }
 
     /// Whether its slots are more than stay in a first-level cache beside others.
@@ -176,6 +199,29 @@ impl<'a> View<'a> {
     #[inline(always)]
     pub fn find(&self, hash: u64, key: &impl Words, epoch: Epoch) -> Option<&'a Rule> {
         first_held(self.head(hash, key)?, epoch)
+    }
+
+    /// The same for a packet that has these bits in all of the tuple's words, N of them.
+    #[inline(always)]
+    pub fn find_bits<const N: usize>(
+        &self,
+        hash: u64,
+        bits: [u64; N],
+        epoch: Epoch,
+    ) -> Option<&'a Rule> {
+        // A tuple's rules look at its words, at the same bits of each.
+        let has = |rule: &Rule| {
+            if N == 1 {
+                return rule.first == bits[0];
+            }
+            let wanted = rule.spec.matching.words().first_chunk::<N>();
+            wanted.is_some_and(|wanted| {
+                let differ = wanted.iter().zip(bits);
+                let differ = differ.fold(0, |differ, (word, bits)| differ | word.value ^ bits);
+                differ == 0
+            })
+        };
+        first_held(self.head_that(hash, has)?, epoch)
     }
 
     /// All rules of the matching chain, the highest precedence first.
@@ -216,6 +262,15 @@ impl<'a> View<'a> {
     /// The first rule of the matching chain.
     #[inline(always)]
     fn head(&self, hash: u64, key: &impl Words) -> Option<&'a Rule> {
+        self.head_that(hash, |rule| match self.words {
+            [(word, mask)] => rule.first == key.word(*word) & mask,
+            _ => key.has(rule.spec.matching.words()),
+        })
+    }
+
+    /// The same, where `has` tells whether the packet has what a rule matches.
+    #[inline(always)]
+    fn head_that(&self, hash: u64, has: impl Fn(&Rule) -> bool) -> Option<&'a Rule> {
         let mask = self.slots.len() - 1;
         let mut at = hash as usize & mask;
         for _ in 0..self.slots.len() {
@@ -226,11 +281,7 @@ impl<'a> View<'a> {
             if slot != DELETED && tag(slot) == tag(hash) {
                 // SAFETY: a rule found in a slot is freed only after every guard that was alive when it was unlinked is gone.
                 let head: &'a Rule = unsafe { address(slot).as_ref() };
-                let same = match self.words {
-                    [(word, mask)] => head.first == key.word(*word) & mask,
-                    _ => key.has(head.spec.matching.words()),
-                };
-                if same {
+                if has(head) {
                     return Some(head);
                 }
             }

@@ -225,6 +225,8 @@ impl<'g> Patterned<'g> {
 }
 
 impl Words for HotWords {
+    const AT_HAND: u8 = packet::parse::HOT_WORDS as u8;
+
     #[inline(always)]
     fn word(&self, index: u8) -> u64 {
         // Only asked by shapes that read nothing else.

@@ -1,12 +1,14 @@
 //! Lookups for sets of packets: the answer is a list of rules, each with those that have met it.
 
+#[cfg(test)]
+mod tests;
+
 use super::{
     Bridge, LOOKUP_MAX, LinearEntry, Shape, TupleEntry, linear, lookup_ordinary, take_better,
 };
 use crate::epoch::{Epoch, Guard};
 use crate::rule::Rule;
-use crate::tuple::Words;
-use smallvec::SmallVec;
+use crate::tuple::{View, Words};
 
 /// Packets that are compared with the first of a set, to see whether a tuple tells them apart at all.
 const SAMPLE: usize = 8;
@@ -83,6 +85,25 @@ impl SetOfLanes {
         self.first().filter(|_| one).map(One)
     }
 
+    /// Its places from the first to the last, if they are neighbours.
+    #[inline(always)]
+    fn as_run(self) -> Option<std::ops::Range<usize>> {
+        let lowest = self.0 & self.0.wrapping_neg();
+        let (first, end) = (self.0.trailing_zeros(), u64::BITS - self.0.leading_zeros());
+        // Adding one at the lowest carries through a run and beyond it.
+        let run = self.0 & self.0.wrapping_add(lowest) == 0;
+        run.then_some(first as usize..end as usize)
+    }
+
+    /// Folds what stands at its places; fastest where they are neighbours, as in most sets.
+    #[inline(always)]
+    pub fn fold<T, A>(self, all: &[T; LOOKUP_MAX], from: A, mut with: impl FnMut(A, &T) -> A) -> A {
+        match self.as_run() {
+            Some(run) => all.get(run).unwrap_or_default().iter().fold(from, with),
+            None => (self.iter()).fold(from, |folded, lane| with(folded, &all[lane % LOOKUP_MAX])),
+        }
+    }
+
     /// Those of which it is true.
     #[inline(always)]
     pub fn those(self, mut holds: impl FnMut(usize) -> bool) -> SetOfLanes {
@@ -96,6 +117,9 @@ impl SetOfLanes {
 pub(crate) trait Members: Copy {
     /// Shows each of their places, ascending, each below [`LOOKUP_MAX`].
     fn each(self, with: impl FnMut(usize));
+
+    /// Shows what stands at each of their places.
+    fn over<T>(self, all: &mut [T; LOOKUP_MAX], with: impl FnMut(&mut T));
 
     /// The same, for what is much code.
     fn places(self) -> impl Iterator<Item = usize>;
@@ -111,13 +135,20 @@ impl Members for SetOfLanes {
     /// As [`SetOfLanes::iter`]; faster where they are neighbours, as in most sets.
     #[inline(always)]
     fn each(self, mut with: impl FnMut(usize)) {
-        let first = self.0.trailing_zeros();
-        let run = self.0.checked_shr(first).unwrap_or(0);
-        if run & run.wrapping_add(1) != 0 {
-            return self.iter().for_each(with);
+        match self.as_run() {
+            Some(run) => run.for_each(|lane| with(lane % LOOKUP_MAX)),
+            None => self.iter().for_each(with),
         }
-        let first = first as usize;
-        (first..first + run.count_ones() as usize).for_each(|lane| with(lane % LOOKUP_MAX));
+    }
+
+    #[inline(always)]
+    fn over<T>(self, all: &mut [T; LOOKUP_MAX], mut with: impl FnMut(&mut T)) {
+        match self.as_run() {
+            Some(run) => (all.get_mut(run).unwrap_or_default().iter_mut()).for_each(with),
+            None => self
+                .iter()
+                .for_each(|lane| with(&mut all[lane % LOOKUP_MAX])),
+        }
     }
 
     #[inline(always)]
@@ -155,6 +186,11 @@ impl Members for One {
     }
 
     #[inline(always)]
+    fn over<T>(self, all: &mut [T; LOOKUP_MAX], mut with: impl FnMut(&mut T)) {
+        with(&mut all[self.0 % LOOKUP_MAX]);
+    }
+
+    #[inline(always)]
     fn places(self) -> impl Iterator<Item = usize> {
         std::iter::once(self.0 % LOOKUP_MAX)
     }
@@ -170,8 +206,55 @@ impl Members for One {
     }
 }
 
-/// Rules, or none, and who has met them.
-pub(crate) type Found<'g> = SmallVec<[(Option<&'g Rule>, SetOfLanes); LOOKUP_MAX]>;
+/// A rule, or none, and who has met it.
+pub(crate) type Meeting<'g> = (Option<&'g Rule>, SetOfLanes);
+
+/// What lookups have found: each packet's once.
+pub(crate) struct Found<'g> {
+    list: [Meeting<'g>; LOOKUP_MAX],
+    count: usize,
+}
+
+impl<'g> Found<'g> {
+    /// Nothing.
+    #[inline(always)]
+    pub fn new() -> Found<'g> {
+        Found {
+            list: [(None, SetOfLanes::EMPTY); LOOKUP_MAX],
+            count: 0,
+        }
+    }
+
+    /// All.
+    #[inline(always)]
+    pub fn list(&self) -> &[Meeting<'g>] {
+        self.list.get(..self.count).unwrap_or_default()
+    }
+
+    /// Adds packets, of which none is there yet; so there is room.
+    #[inline(always)]
+    fn push(&mut self, rule: Option<&'g Rule>, set: SetOfLanes) {
+        debug_assert!(!set.is_empty());
+        if let Some(next) = self.list.get_mut(self.count) {
+            *next = (rule, set);
+            self.count += 1;
+        }
+    }
+
+    /// Adds a packet, beside the one before it where that has met the same rule.
+    #[inline(always)]
+    fn push_one(&mut self, rule: &'g Rule, lane: usize) {
+        let set = SetOfLanes::one(lane % LOOKUP_MAX);
+        let before = self.count.checked_sub(1);
+        if let Some((Some(last), alike)) = before.and_then(|at| self.list.get_mut(at))
+            && std::ptr::eq(*last, rule)
+        {
+            *alike = alike.union(set);
+        } else {
+            self.push(Some(rule), set);
+        }
+    }
+}
 
 impl Bridge {
     /// Looks a set of packets up in `table`; the answer replaces what is in `found`. Neighbours that have met the same rule stand together; sets of one rule may be
@@ -186,7 +269,7 @@ impl Bridge {
         found: &mut Found<'g>,
     ) -> bool {
         let epoch = guard.epoch();
-        found.clear();
+        found.count = 0;
         let missed = match self.shape(table, guard) {
             None => set,
             Some(Shape::Conjunctive { .. }) => return false,
@@ -197,7 +280,7 @@ impl Bridge {
             Some(shape) => look_up(shape, set, lanes, epoch, found),
         };
         if !missed.is_empty() {
-            found.push((None, missed));
+            found.push(None, missed);
         }
         self.count_lookups(table, set.len(), set.minus(missed).len(), guard);
         true
@@ -219,7 +302,7 @@ fn compare<'g, K: Words>(
     {
         return match linear(entries, &lanes[lane], epoch) {
             Some(rule) => {
-                found.push((Some(rule), set));
+                found.push(Some(rule), set);
                 SetOfLanes::EMPTY
             }
             None => set,
@@ -244,7 +327,7 @@ fn compare<'g, K: Words>(
         if !rule.holds_in(epoch) {
             continue;
         }
-        found.push((Some(rule), met));
+        found.push(Some(rule), met);
         rest = rest.minus(met);
         if rest.is_empty() {
             break;
@@ -267,10 +350,14 @@ fn by_tuples<'g, K: Words>(
     let mut rest = set;
     while let Some(first) = rest.first() {
         let Some((rule, alike)) = look_up_alike(tuples, rest, first, lanes, epoch) else {
-            return missed.union(look_up(shape, rest, lanes, epoch, found));
+            let others = match tuples {
+                [only] if !only.single => look_up_in(only, shape, rest, lanes, epoch, found),
+                _ => look_up(shape, rest, lanes, epoch, found),
+            };
+            return missed.union(others);
         };
         match rule {
-            Some(rule) => found.push((Some(rule), alike)),
+            Some(rule) => found.push(Some(rule), alike),
             None => missed = missed.union(alike),
         }
         rest = rest.minus(alike);
@@ -325,15 +412,67 @@ fn same_bits<K: Words>(
 ) -> SetOfLanes {
     words.iter().fold(set, |same, (word, mask)| {
         let wanted = key.word(*word);
-        let differ = |lane: usize| (lanes[lane % LOOKUP_MAX].word(*word) ^ wanted) & mask;
         // Most of the time all or few are the same.
-        let mut any = 0;
-        same.each(|lane| any |= differ(lane));
-        if any == 0 {
+        if K::differing(lanes, same, *word, wanted) & mask == 0 {
             return same;
         }
-        same.those(|lane| differ(lane) == 0)
+        same.those(|lane| (lanes[lane % LOOKUP_MAX].word(*word) ^ wanted) & mask == 0)
     })
+}
+
+/// Packet by packet, in the only tuple of a table.
+#[inline(always)]
+fn look_up_in<'g, K: Words>(
+    only: &'g TupleEntry,
+    shape: &'g Shape,
+    set: SetOfLanes,
+    lanes: &[K; LOOKUP_MAX],
+    epoch: Epoch,
+    found: &mut Found<'g>,
+) -> SetOfLanes {
+    let tuple = only.tuple.view();
+    let words = only.tuple.words();
+    // A large one is first asked whether it can have a packet's rule at all.
+    let other = tuple.is_large() || words.iter().any(|(word, _)| *word >= K::AT_HAND);
+    match words {
+        _ if other => look_up(shape, set, lanes, epoch, found),
+        [a] => look_up_by(&tuple, [*a], set, lanes, epoch, found),
+        [a, b] => look_up_by(&tuple, [*a, *b], set, lanes, epoch, found),
+        [a, b, c] => look_up_by(&tuple, [*a, *b, *c], set, lanes, epoch, found),
+        _ => look_up(shape, set, lanes, epoch, found),
+    }
+}
+
+/// Packet by packet, in a tuple of N words.
+#[inline(never)] // so that what its loops need stays in registers
+fn look_up_by<'g, K: Words, const N: usize>(
+    tuple: &View<'g>,
+    words: [(u8, u64); N],
+    set: SetOfLanes,
+    lanes: &[K; LOOKUP_MAX],
+    epoch: Epoch,
+    found: &mut Found<'g>,
+) -> SetOfLanes {
+    let bits = |lane: usize| words.map(|(word, mask)| lanes[lane % LOOKUP_MAX].word(word) & mask);
+    // Known to be so where this is called, and said once more for the loops' sake.
+    assert!(words.iter().all(|(word, _)| *word < K::AT_HAND));
+    let mut hashes = [0; LOOKUP_MAX];
+    for lane in set.iter() {
+        let hash = View::hash_bits(bits(lane));
+        tuple.prefetch(hash);
+        hashes[lane % LOOKUP_MAX] = hash;
+    }
+    for lane in set.iter() {
+        tuple.prefetch_rule(hashes[lane % LOOKUP_MAX]);
+    }
+    let mut missed = SetOfLanes::EMPTY;
+    for lane in set.iter() {
+        match tuple.find_bits(hashes[lane % LOOKUP_MAX], bits(lane), epoch) {
+            Some(rule) => found.push_one(rule, lane),
+            None => missed = missed.union(SetOfLanes::one(lane)),
+        }
+    }
+    missed
 }
 
 /// Packet by packet, in the other kinds of tables.
@@ -355,21 +494,11 @@ fn look_up<'g, K: Words>(
     let key = |index: usize| &lanes[usize::from(places[index]) % LOOKUP_MAX];
     lookup_ordinary(Some(shape), &key, epoch, &mut out[..count]);
     let mut missed = SetOfLanes::EMPTY;
-    let mut last: *const Rule = std::ptr::null();
     for (place, rule) in places.iter().zip(&out[..count]) {
-        let lane = SetOfLanes::one(usize::from(*place));
+        let lane = usize::from(*place);
         match rule {
-            None => missed = missed.union(lane),
-            Some(rule) => {
-                if std::ptr::eq(last, *rule)
-                    && let Some((_, set)) = found.last_mut()
-                {
-                    *set = set.union(lane);
-                } else {
-                    found.push((Some(rule), lane));
-                    last = *rule;
-                }
-            }
+            None => missed = missed.union(SetOfLanes::one(lane)),
+            Some(rule) => found.push_one(rule, lane),
         }
     }
     missed

@@ -190,6 +190,7 @@ impl<F: Frame> Engine<F> {
                 in_port,
                 patterned.rule(one.found),
                 read,
+                &[], // only NORMAL asks for them
                 frames,
                 mirrored,
                 host,
@@ -386,9 +387,8 @@ impl<F: Frame> Engine<F> {
                     self.lanes.send(port, set);
                     continue;
                 }
-                for (at, frame) in run.zip(frames.by_ref()) {
-                    self.lanes.begin(at, &self.hot[at], frame);
-                }
+                let read = &self.hot[run.clone()];
+                self.lanes.begin_run(run.start, read, &mut frames);
                 self.meet_lanes(burst, way, host, 0, rule, set);
                 continue;
             }
@@ -469,6 +469,8 @@ struct AllWords<'a> {
 }
 
 impl Words for AllWords<'_> {
+    const AT_HAND: u8 = 0;
+
     #[inline(always)]
     fn word(&self, index: u8) -> u64 {
         match self.hot.words.get(usize::from(index)) {
@@ -515,7 +517,7 @@ fn meet_one<F: Frame, H: Host<F>>(
         return false;
     };
     let port = rule.only_output();
-    if port.is_none() && !(H::NORMAL_RUNS && rule.only_normal()) {
+    if port.is_none() && !(H::NORMAL_RUNS && rule.only_normal() && hot.len() >= read.count) {
         return false;
     }
     let count = read.count as u64;

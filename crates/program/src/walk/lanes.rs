@@ -11,6 +11,7 @@
 //! find there.
 
 mod fly;
+mod steps;
 mod wide;
 
 pub(super) use wide::word_beyond;
@@ -21,7 +22,7 @@ use crate::action_set;
 use crate::host::{Drop as DropReason, Host};
 use crate::ops::PortNo;
 use crate::rule::Rule;
-use crate::table::{Found, HotWords, LOOKUP_MAX, Members, One, SetOfLanes};
+use crate::table::{Found, HotWords, LOOKUP_MAX, Members, SetOfLanes};
 use crate::tuple::Words;
 use packet::edit::Rewrite;
 use packet::key::at;
@@ -82,11 +83,26 @@ impl Lane {
         hot.unwrap_or_else(|| unreachable!("more words than hot ones"))
     }
 
-    /// Writes bits of a word.
+    /// Writes bits of words.
     #[inline(always)]
-    fn write(&mut self, write: &Write) {
-        if let Some(word) = self.words.get_mut(usize::from(write.word)) {
-            *word = *word & !write.mask | write.value;
+    fn write(lanes: &mut [Lane; LOOKUP_MAX], write: &Write, set: impl Members) {
+        let (at, keep, value) = (usize::from(write.word), !write.mask, write.value);
+        if at < LANE_WORDS {
+            set.over(lanes, |lane| {
+                let word = &mut lane.words[at];
+                *word = *word & keep | value;
+            });
+        }
+    }
+
+    /// What a stretch writes to metadata.
+    #[inline(always)]
+    fn write_all(lanes: &mut [Lane; LOOKUP_MAX], stretch: &Stretch, set: impl Members) {
+        if stretch.write.mask != 0 {
+            Lane::write(lanes, &stretch.write, set);
+        }
+        for write in &stretch.more {
+            Lane::write(lanes, write, set);
         }
     }
 }
@@ -105,12 +121,24 @@ pub(super) fn begin_key<const N: usize>(key: &mut FlowKey, words: &[u64; N], val
 }
 
 impl Words for Lane {
+    const AT_HAND: u8 = LANE_WORDS as u8;
+
     #[inline(always)]
     fn word(&self, index: u8) -> u64 {
         match self.words.get(usize::from(index)) {
             Some(word) => *word,
             None => beyond(index),
         }
+    }
+
+    /// As it is given, but for one look for all of them at where the word is.
+    #[inline(always)]
+    fn differing(packets: &[Lane; LOOKUP_MAX], set: SetOfLanes, index: u8, wanted: u64) -> u64 {
+        let at = usize::from(index);
+        if at >= LANE_WORDS {
+            return beyond(index) ^ wanted;
+        }
+        set.fold(packets, 0, |differ, lane| differ | lane.words[at] ^ wanted)
     }
 }
 
@@ -260,6 +288,27 @@ impl<F: Frame> Lanes<F> {
         self.put(index, frame);
     }
 
+    /// Puts neighbours that have been read into lanes, from `first` on.
+    #[inline(always)]
+    pub fn begin_run(
+        &mut self,
+        first: usize,
+        read: &[HotWords],
+        frames: &mut impl Iterator<Item = F>,
+    ) {
+        let run = first..(first + read.len()).min(LOOKUP_MAX);
+        let mut others = false;
+        let lanes = self.lanes[run.clone()].iter_mut().zip(read);
+        for ((lane, hot), place) in lanes.zip(&mut self.frames[run.clone()]) {
+            lane.begin(hot);
+            others |= !hot.extent.is_ipv4();
+            *place = frames.next();
+        }
+        if others {
+            self.begin_others(run);
+        }
+    }
+
     /// Fills the words of a key that are `valid`.
     fn fill(&self, lane: usize, key: &mut FlowKey, valid: WordSet) {
         let from = &self.lanes[lane];
@@ -312,6 +361,14 @@ impl<F: Frame> Lanes<F> {
             }
         }
         self.waiting.push(new);
+    }
+
+    /// The same; none of none.
+    #[inline(always)]
+    fn wait_if_any(&mut self, new: Waiting) {
+        if !new.set.is_empty() {
+            self.wait(new);
+        }
     }
 
     /// Those that wait for the lowest table, and the earliest packets first: packets that rules cannot tell apart go the same way, so these stay in order however
@@ -390,12 +447,7 @@ impl<F: Frame> Lanes<F> {
     /// Does a stretch's edits.
     #[inline(always)]
     fn edit(&mut self, stretch: &Stretch, set: impl Members) {
-        if stretch.write.mask != 0 {
-            set.each(|lane| self.lanes[lane].write(&stretch.write));
-        }
-        for write in &stretch.more {
-            set.each(|lane| self.lanes[lane].write(write));
-        }
+        Lane::write_all(&mut self.lanes, stretch, set);
         self.rewrite(&stretch.rewrite, set);
     }
 
@@ -493,9 +545,8 @@ impl<F: Frame> Engine<F> {
         set: impl Members,
     ) {
         let Waiting { table, back, .. } = waited;
-        let lanes = &self.lanes.lanes;
         let mut bytes = 0;
-        set.each(|lane| bytes += u64::from(lanes[lane].len));
+        set.over(&mut self.lanes.lanes, |lane| bytes += u64::from(lane.len));
         let counters = burst.counters;
         counters.add(rule.spec.counter, set.len() as u64, bytes, burst.now_ms);
         self.tell(burst, host, table, Some(rule), set.whole());
@@ -514,48 +565,6 @@ impl<F: Frame> Engine<F> {
             table,
         };
         self.pass(burst, way, host, here, back, set);
-    }
-
-    /// Carries out a rule that one lane has met, if it is one of the common kind: a single stretch, which ends at a later table or a port. False, with nothing done, where it is not. In
-    /// most tables after the first each packet meets a rule of its own, so this is what packets cost there.
-    #[inline(always)]
-    fn step<H: Host<F>>(
-        &mut self,
-        burst: &Burst<'_, '_>,
-        host: &mut H,
-        waited: Waiting,
-        rule: &Rule,
-        one: One,
-    ) -> bool {
-        let Some(stretch) = rule.straight().and_then(Stretches::only) else {
-            return false;
-        };
-        let lane = &mut self.lanes.lanes[one.place()];
-        if H::WATCHES
-            || matches!(stretch.end, End::Nothing)
-            || stretch.leads_off(waited.table, waited.back)
-            || stretch.rewrite.expires(lane.hot())
-        {
-            return false;
-        }
-        host.looked_up(waited.table, None, Some(rule));
-        let (counters, len) = (burst.counters, lane.len.into());
-        counters.add(rule.spec.counter, 1, len, burst.now_ms);
-        self.lanes.edit(stretch, one);
-        match stretch.end {
-            End::Output(port) => self.lanes.send(port, one),
-            End::Table { table, resubmit } => {
-                self.lanes.lanes[one.place()].hops += 1;
-                self.lanes.wait(Waiting {
-                    table,
-                    resubmit,
-                    set: one.whole(),
-                    ..waited
-                });
-            }
-            End::Nothing => {}
-        }
-        true
     }
 
     /// Carries stretches out, up to a lookup or the end.
@@ -590,7 +599,7 @@ impl<F: Frame> Engine<F> {
                 End::Output(port) => return self.lanes.send(port, set),
                 End::Table { table, resubmit } => {
                     let lanes = &mut self.lanes;
-                    set.each(|lane| lanes.lanes[lane].hops += 1);
+                    set.over(&mut lanes.lanes, |lane| lane.hops += 1);
                     here.next += 1;
                     if usize::from(here.next) < stretches.len() {
                         back = lanes.note(here, back);
@@ -781,6 +790,18 @@ impl<F: Frame> Engine<F> {
         way: Way,
         host: &mut H,
     ) {
+        if !self.lanes.waiting.is_empty() {
+            self.drive_waiting(burst, way, host);
+        }
+        self.lanes.backs.clear();
+        self.lanes.wide = SetOfLanes::EMPTY;
+        self.lanes.rounds = 0;
+        self.lanes.flush(way, host);
+    }
+
+    /// Takes lanes that wait to their ends.
+    #[inline(always)]
+    fn drive_waiting<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, way: Way, host: &mut H) {
         let mut found = Found::new();
         while let Some(waited) = self.lanes.next() {
             if self.lanes.rounds == ROUNDS {
@@ -794,35 +815,12 @@ impl<F: Frame> Engine<F> {
                 self.wait_in_walks(burst, way, waited);
                 continue;
             }
+            let found = found.list();
             if found.len() > 1 {
-                for rule in found.iter().filter_map(|(rule, _)| *rule) {
-                    burst.counters.prefetch(rule.spec.counter);
-                    match (rule.fused(), rule.straight()) {
-                        (Some(fused), _) => fused.prefetch(),
-                        (None, Some(straight)) => straight.prefetch(),
-                        (None, None) => {}
-                    }
-                }
+                Self::fetch(burst, found);
             }
-            for (rule, set) in &found {
-                let (rule, set) = (*rule, *set);
-                let waited = Waiting { set, ..waited };
-                match rule {
-                    Some(rule) => match set.only() {
-                        Some(lane)
-                            if rule.fused().is_none()
-                                && self.step(burst, host, waited, rule, lane) => {}
-                        Some(lane) => self.meet_after(burst, way, host, waited, rule, lane),
-                        None => self.meet_after(burst, way, host, waited, rule, set),
-                    },
-                    None => self.miss_lanes(burst, way, host, waited),
-                }
-            }
+            self.meet_all(burst, way, host, waited, found);
         }
-        self.lanes.backs.clear();
-        self.lanes.wide = SetOfLanes::EMPTY;
-        self.lanes.rounds = 0;
-        self.lanes.flush(way, host);
     }
 }
 

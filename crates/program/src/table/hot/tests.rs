@@ -146,7 +146,7 @@ fn look_up_sets(
         let mut found = Found::new();
         assert!(bridge.lookup_lanes(0, set, &hot, guard, &mut found));
         let mut rest = set;
-        for (rule, met) in found {
+        for (rule, met) in found.list().iter().copied() {
             assert!(!met.is_empty() && rest.minus(met).union(met) == rest);
             rest = rest.minus(met);
             met.each(|lane| {
