@@ -336,7 +336,8 @@ impl MacTable {
                 fixed: false,
                 second,
             };
-            self.entry(at).seen.store(seen.pack(), Ordering::Relaxed);
+            // With all that was changed before, for a reader that goes by the version.
+            self.entry(at).seen.store(seen.pack(), Ordering::Release);
             inner.link(port, at);
         } else if self.insert(
             inner,
@@ -357,7 +358,8 @@ impl MacTable {
     fn refresh(&self, inner: &mut Inner, at: u32, seen: Seen, second: u32) {
         let second = second.max(seen.second);
         let seen = Seen { second, ..seen };
-        self.entry(at).seen.store(seen.pack(), Ordering::Relaxed);
+        // As in `learn_in`.
+        self.entry(at).seen.store(seen.pack(), Ordering::Release);
         inner.renew(seen.port, at);
     }
 
@@ -387,8 +389,9 @@ impl MacTable {
         self.change(|| {
             self.pass(home, to, |passed| passed + 1);
             let entry = self.entry(at);
-            entry.key.store(key, Ordering::Relaxed);
-            entry.seen.store(seen.pack(), Ordering::Relaxed);
+            // The key last: what is read between two looks at it (`known`) is this address's own.
+            entry.seen.store(seen.pack(), Ordering::Release);
+            entry.key.store(key, Ordering::Release);
         });
         inner.count += 1;
         if seen.fixed {

@@ -305,7 +305,7 @@ impl OpList {
         self.ops.iter().any(|op| matches!(op, Op::WriteActions(_)))
     }
 
-    /// Whether its steps may take a packet further than to ports, controllers and the learning switch.
+    /// False only where its steps surely end at ports named in them, controllers and the learning switch.
     pub(crate) fn goes_on(&self) -> bool {
         let ends = |op: &Op| {
             matches!(

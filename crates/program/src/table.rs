@@ -221,7 +221,7 @@ struct Published {
     patterns: Option<Box<[packet::hot::Pattern]>>,
     /// The same of the first table's list, made ready for packets as they lie, where its rules only send or drop.
     sorting: Option<Box<packet::hot::Sorting>>,
-    /// Whether no cache finds what a packet meets sooner.
+    /// Whether no cache is expected to find sooner what a packet meets.
     quick: bool,
 }
 

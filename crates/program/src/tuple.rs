@@ -250,8 +250,13 @@ impl<'a> View<'a> {
             }
             if slot != DELETED && tag(slot) == tag(hash) {
                 // SAFETY: as in `head`.
-                let words = unsafe { address(slot).as_ref() }.spec.matching.words();
-                count.reads(words);
+                let rule = unsafe { address(slot).as_ref() };
+                let words = rule.spec.matching.words();
+                if self.words.len() == 1 {
+                    count.reads(&rule.first);
+                } else {
+                    count.reads(words);
+                }
                 if key.has(words) {
                     return;
                 }

@@ -10,14 +10,14 @@ use program::epoch::Reader;
 use program::host::{Context, Drop, Host};
 use program::ops::{Op, OpList, ToController};
 use program::rule::RuleSpec;
-use program::table::{Bridge, BridgeWriter, RuleRef, Template};
+use program::table::{Bridge, BridgeWriter, Miss, RuleRef, Template};
 use program::walk::Engine;
 use proptest::prelude::*;
 use std::sync::Arc;
 
-/// Where each frame went, in order, and how many were dropped by a rule, and for want of one.
+/// Where each frame went, in order, how many were dropped by a rule, and for want of one, and of how many a controller was told.
 #[derive(Default)]
-struct Sink(Vec<(u32, Vec<u8>)>, [u64; 2]);
+struct Sink(Vec<(u32, Vec<u8>)>, [u64; 2], u64);
 
 impl Host<HeapFrame> for Sink {
     fn port_is_live(&self, _: u32) -> bool {
@@ -37,7 +37,7 @@ impl Host<HeapFrame> for Sink {
         unreachable!("no rule switches");
     }
     fn controller(&mut self, _: Context<'_>, _: &ToController, _: &HeapFrame) {
-        unreachable!("no rule asks");
+        self.2 += 1;
     }
     fn malformed(&mut self, _: Malformed) {}
     fn dropped(&mut self, reason: Drop) {
@@ -150,6 +150,8 @@ proptest! {
         port_only in prop::bool::weighted(0.2),
         // Whether rules only send or drop.
         ends: bool,
+        // Whether packets without a rule go to controllers.
+        asks in prop::bool::weighted(0.2),
         frames in prop::collection::vec((0..15_u8, 0..4_u8, 0..4_u8, 1..12_usize), 1..12),
         in_port in 1..4_u32,
     ) {
@@ -184,6 +186,7 @@ proptest! {
             });
             list.push((matching, priority, ops, counter));
         }
+        writer.set_miss(0, if asks { Miss::Controller } else { Miss::Drop });
         writer.commit();
         program.domain.publish();
         let mut reader = program.domain.reader().unwrap();
@@ -229,7 +232,10 @@ proptest! {
             let of_port = |all: &[(u32, Vec<u8>)]| all.iter().filter(|(to, _)| *to == port).map(|(_, bytes)| bytes.clone()).collect::<Vec<_>>();
             prop_assert_eq!(of_port(&sink.0), of_port(&expected));
         }
-        prop_assert_eq!(sink.1, dropped);
+        let [ended, without] = dropped;
+        prop_assert_eq!((sink.1, sink.2), if asks { ([ended, 0], without) } else { (dropped, 0) });
+        let whole = burst.iter().filter(|bytes| bytes.len() >= 14).count() as u64;
+        prop_assert_eq!(bridge.table_counters(0), (whole, whole - without));
         for ((.., counter), (packets, bytes)) in list.iter().zip(counts) {
             let counted = program.counters.read(*counter);
             prop_assert_eq!((counted.packets, counted.bytes), (packets, bytes));

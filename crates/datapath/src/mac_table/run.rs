@@ -77,8 +77,15 @@ impl MacTable {
         found: &mut [u32; RUN_MAX],
     ) -> usize {
         let version = self.version.load(Ordering::Acquire);
+        if version & 1 == 1 {
+            return 0;
+        }
         let mut count = stations.count.min(RUN_MAX);
         for (found, to) in found.iter_mut().zip(&stations.destinations[..count]) {
+            if to.key == NOBODY.key {
+                *found = NOWHERE;
+                continue;
+            }
             let at = self.search_from(to.home as usize, to.key);
             *found = at.map_or(NOWHERE, |at| {
                 Seen::unpack(self.entry(at).seen.load(Ordering::Relaxed)).port
@@ -111,7 +118,7 @@ impl MacTable {
             silent.push(at, from.key);
         }
         fence(Ordering::Acquire);
-        if version & 1 == 1 || self.version.load(Ordering::Relaxed) != version {
+        if self.version.load(Ordering::Relaxed) != version {
             return 0;
         }
         if silent.count > 0 {

@@ -242,6 +242,54 @@ fn readers_never_see_a_port_that_an_address_was_not_on() {
     assert!(hits > 0);
 }
 
+/// The same by runs, each of which refreshes what others learn, move out and make static.
+#[test]
+fn runs_never_see_a_port_that_an_address_was_not_on() {
+    const NUMBERS: u32 = 96;
+    let word = |number: u32| {
+        let [a, b, c, d, e, f] = mac(number);
+        u64::from_le_bytes([a, b, c, d, e, f, 0, 0])
+    };
+    let table = Arc::new(MacTable::new(64));
+    let stop = Arc::new(AtomicBool::new(false));
+    let runners: Vec<_> = (0..2_u32)
+        .map(|runner| {
+            let (table, stop) = (Arc::clone(&table), Arc::clone(&stop));
+            std::thread::spawn(move || {
+                let (mut met, mut second) = (0_u64, 0);
+                let mut own = runner;
+                while !stop.load(Ordering::Relaxed) {
+                    (second, own) = (second + 1, (own + 7) % NUMBERS);
+                    let mut stations = Stations::new();
+                    for step in 0..RUN_MAX as u32 {
+                        let to = table.station(word((own + step) % NUMBERS), 5);
+                        stations.push(table.station(word(own), 5), to);
+                    }
+                    let mut found = [NOWHERE; RUN_MAX];
+                    let count = table.meet(&stations, own, second, &mut found);
+                    for (step, port) in found[..count].iter().enumerate() {
+                        let number = (own + step as u32) % NUMBERS;
+                        assert!(*port == NOWHERE || *port == number, "of another address");
+                    }
+                    met += count as u64;
+                }
+                met
+            })
+        })
+        .collect();
+    for turn in 0..200_000_u32 {
+        let number = turn.wrapping_mul(2_654_435_761) % NUMBERS;
+        match turn % 1024 {
+            0 => table.flush(None, true),
+            1 => drop(table.add_static(mac(number), 5, number)),
+            _ => table.learn(mac(number), 5, number, turn / 100),
+        }
+    }
+    stop.store(true, Ordering::Relaxed);
+    let met = runners.into_iter().map(|runner| runner.join().unwrap());
+    assert!(met.sum::<u64>() > 0);
+}
+
 /// A frame's source and destination, or nobody.
 type Frame = (Option<u32>, Option<u32>);
 

@@ -15,6 +15,8 @@ pub(super) fn is_there() -> bool {
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512vbmi")
         && is_x86_feature_detected!("bmi2")
+        // Packets are sorted by that (`sorting`).
+        && is_x86_feature_detected!("avx2")
 }
 
 /// A register's bytes in memory.

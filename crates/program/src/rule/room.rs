@@ -37,7 +37,7 @@ struct Head {
 }
 
 /// A block. Its memory is touched under the lock only, but for rooms in use, which belong to those who took them.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Block(NonNull<Head>);
 
 // SAFETY: only a name; see there.
@@ -149,8 +149,13 @@ impl Blocks {
 /// A rule in its room. Dropped, it leaves it.
 pub(crate) struct Housed(NonNull<Rule>);
 
-// SAFETY: it owns the rule, which may be sent.
+// SAFETY: it owns the rule, which may be sent (asserted below).
 unsafe impl Send for Housed {}
+
+const _: () = {
+    const fn shared<T: Send + Sync>() {}
+    shared::<Rule>();
+};
 
 impl Housed {
     /// Puts a rule into a room, in which it stays until [`Housed::take_back`].
@@ -186,6 +191,7 @@ mod tests {
     use crate::ops::OpList;
     use crate::rule::RuleSpec;
     use packet::Match;
+    use std::collections::HashSet;
     use std::sync::Arc;
 
     fn rule(number: u32, ops: &Arc<OpList>) -> Rule {
@@ -197,6 +203,58 @@ mod tests {
             matching: Match::any(),
         };
         Rule::new(spec, 1)
+    }
+
+    /// What is known of blocks is true after each step, all rooms come back into use, and but one block stays when all have been given back.
+    #[test]
+    fn blocks_come_and_go_with_their_rooms() {
+        let mut blocks = Blocks(Vec::new());
+        let (mut kept, mut random, mut most) = (Vec::new(), 1_u32, 0);
+        for number in 0..40 * ROOMS {
+            random ^= random << 13;
+            random ^= random >> 17;
+            random ^= random << 5;
+            let goes = random % 8
+                < if (number / (10 * ROOMS)).is_multiple_of(2) {
+                    2
+                } else {
+                    6
+                };
+            if goes && !kept.is_empty() {
+                let room: NonNull<Rule> = kept.swap_remove(random as usize % kept.len());
+                // SAFETY: taken below, and nothing was put into it.
+                unsafe { blocks.give(room) };
+            } else {
+                kept.push(blocks.take());
+            }
+            let (mut empty, mut free) = (0, 0);
+            for place in 0..blocks.0.len() {
+                let mut block = blocks.0[place];
+                let head = block.head(&mut blocks);
+                assert!(head.place == place && head.used < ROOMS && head.used <= head.touched);
+                empty += usize::from(head.used == 0);
+                free += ROOMS - head.used;
+            }
+            assert!(empty <= 1);
+            let all: HashSet<Block> = kept.iter().map(|room| Block::of(*room)).collect();
+            let rooms = (all.len() + empty) as u32 * ROOMS;
+            assert_eq!(
+                kept.len() as u32 + free,
+                rooms,
+                "a room is lost, or a block is"
+            );
+            most = most.max(all.len());
+        }
+        assert!(most > 4, "{most} blocks");
+        for room in kept {
+            // SAFETY: as above.
+            unsafe { blocks.give(room) };
+        }
+        assert_eq!(blocks.0.len(), 1);
+        let mut last = blocks.0[0];
+        assert_eq!(last.head(&mut blocks).used, 0);
+        // SAFETY: made by `alloc` with this layout; nobody has a room of it.
+        unsafe { dealloc(last.0.as_ptr().cast(), LAYOUT) };
     }
 
     /// Rules of several threads come and go in no order, and each stays what it is.

@@ -99,7 +99,7 @@ impl Published {
             _ => None,
         };
         Published {
-            quick: shape.is_quick(),
+            quick: reads <= Reads::Hot && shape.is_quick(),
             shape,
             reads,
             patterns,

@@ -1,7 +1,7 @@
 //! What is known of rules before they are read: for lookups that lead to a small number instead of a rule.
 //!
 //! A place says of a rule that only sends, perhaps after edits, all that its packets need to know: its counter, its port or its edits. So the rule itself,
-//! two cache lines anywhere in memory, is not read while it is in force.
+//! a cache line anywhere in memory, is not read while it is in force.
 
 use super::LOOKUP_MAX;
 use crate::counters::CounterId;
