@@ -518,6 +518,10 @@ impl Shaper {
             && let Some(left) = self.dequeue(now)
         {
             assert_eq!(left.id, id, "none goes before it");
+            if !waiting {
+                // Nobody has asked for alarms: where a packet that came earlier is told of only now, its own is not put off to this time.
+                self.present = before.present;
+            }
             return Some(left);
         }
         *self = before;
