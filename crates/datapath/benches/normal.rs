@@ -16,7 +16,7 @@ use program::rule::RuleSpec;
 use program::table::{Bridge, BridgeWriter};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const LEN: usize = 60;
 /// Frames that are used in turn: more than are on their way at a time.
@@ -25,6 +25,11 @@ const POOL: usize = 1024;
 const ROUNDS: usize = 400;
 /// Fewest packets of a measurement that counts: those of a turn may be in one and their cycles in the next.
 const ENOUGH: u64 = 100 * BURST as u64;
+
+/// Longest time until all stations are learned.
+const LIMIT: Duration = Duration::from_secs(60);
+/// What goes by before the first measurement: caches fill, and the cache of walks is judged.
+const WARM_UP: Duration = Duration::from_secs(2);
 
 /// A frame in memory that is used again and again, as a driver's is.
 struct Lent(&'static mut [u8; 128]);
@@ -219,6 +224,7 @@ fn shuffled(count: u32) -> Vec<u32> {
 
 fn measure(name: &str, stations: u32, op: Op) {
     let program = Arc::new(Program::new());
+    let learns = matches!(op, Op::Normal);
     let (mut datapath, bridge, _writer) = switch(&program, op, stations);
     let (learn, forward) = (
         Arc::new(AtomicBool::new(true)),
@@ -235,9 +241,13 @@ fn measure(name: &str, stations: u32, op: Op) {
     let flows = flows.map(|number| (station(number, 1), station(number, 0)));
     let rx = Stations::new(flows.collect(), true, &forward);
     port(&mut datapath, bridge, 1, rx);
-    std::thread::sleep(Duration::from_secs(2));
+    let limit = Instant::now() + LIMIT;
+    while learns && datapath.mac_stats(bridge).expect("a bridge").current < half as usize {
+        assert!(Instant::now() < limit, "not all stations are learned");
+        std::thread::sleep(Duration::from_millis(1));
+    }
     forward.store(true, Ordering::Relaxed);
-    std::thread::sleep(Duration::from_secs(2));
+    std::thread::sleep(WARM_UP);
     let mut lowest = f64::MAX;
     for _ in 0..ROUNDS {
         datapath.clear_worker_stats();

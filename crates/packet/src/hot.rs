@@ -22,7 +22,7 @@ mod variant;
 
 use crate::frame::Frame;
 use crate::key::at;
-use crate::parse::{self, Extent, HOT_WORDS};
+use crate::parse::{self, Extent, HOT_WORDS, Network};
 use std::mem::offset_of;
 
 pub use sorting::{Run, Sorting, sort_burst, sort_burst_by};
@@ -54,6 +54,12 @@ impl HotWords {
         len: 0,
         rest: [0; 2],
     };
+
+    /// Whether these are of a packet of TCP or UDP over IPv6: one of the kinds that have loops of their own.
+    fn is_transport_of_ipv6(&self) -> bool {
+        let protocol = self.words[at::IP_PROTO / 8].to_ne_bytes()[at::IP_PROTO % 8];
+        self.extent.network() == Network::Ipv6 && matches!(protocol, 6 | 17)
+    }
 
     /// Those of a packet of which only the ingress port is known.
     pub fn of_port(port: u32) -> HotWords {
@@ -136,13 +142,8 @@ pub fn read_burst_by<F: Frame>(
     hot: &mut [HotWords],
     found: &mut [u8],
 ) -> Read {
-    let variant = if variant.is_there() {
-        variant
-    } else {
-        Variant::Portable
-    };
     // SAFETY: the processor has it.
-    unsafe { read_by(variant, frames, in_port, patterns, hot, found) }
+    unsafe { read_by(variant.or_portable(), frames, in_port, patterns, hot, found) }
 }
 
 /// [`read_burst`] by a variant.

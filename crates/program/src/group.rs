@@ -75,17 +75,7 @@ pub struct Bucket {
 impl Bucket {
     /// A bucket of these steps, which are in the order of an action set.
     pub fn new(ops: Box<[Op]>, counter: CounterId, watch: Option<Watch>) -> Bucket {
-        let harmless = |op: &Op| {
-            matches!(
-                op,
-                Op::Output(_)
-                    | Op::InPort
-                    | Op::All { .. }
-                    | Op::Normal
-                    | Op::Controller(_)
-                    | Op::Group(_)
-            )
-        };
+        let harmless = |op: &Op| op.only_sends() || matches!(op, Op::Group(_));
         Bucket {
             only_output: match &*ops {
                 [Op::Output(port)] => Some(*port),

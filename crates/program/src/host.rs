@@ -27,6 +27,22 @@ pub struct Context<'a> {
     pub sent: &'a mut bool,
 }
 
+impl<'a> Context<'a> {
+    /// That of a packet of a run, whose rule did one thing only: what the rule matched on has not been kept.
+    pub fn of_run(in_port: PortNo, mirrored: &'a mut u32, sent: &'a mut bool) -> Context<'a> {
+        Context {
+            key: &FlowKey::ZERO,
+            valid: WordSet::EMPTY,
+            in_port,
+            table: 0,
+            cookie: 0,
+            queue: None,
+            mirrored,
+            sent,
+        }
+    }
+}
+
 /// Why a walk ended without the packet leaving, or a step could not be done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[repr(usize)]
@@ -123,16 +139,8 @@ pub trait Host<F: Frame> {
         frames: &mut impl ExactSizeIterator<Item = F>,
     ) {
         for frame in frames {
-            let context = Context {
-                key: &FlowKey::ZERO,
-                valid: WordSet::EMPTY,
-                in_port,
-                table: 0,
-                cookie: 0,
-                queue: None,
-                mirrored: &mut { mirrored },
-                sent: &mut false,
-            };
+            let (mut mirrored, mut sent) = (mirrored, false);
+            let context = Context::of_run(in_port, &mut mirrored, &mut sent);
             self.output(context, port, frame, false);
         }
     }
@@ -165,16 +173,8 @@ pub trait Host<F: Frame> {
     ) {
         let _ = hot;
         for frame in frames {
-            let context = Context {
-                key: &FlowKey::ZERO,
-                valid: WordSet::EMPTY,
-                in_port,
-                table: 0,
-                cookie: 0,
-                queue: None,
-                mirrored: &mut { mirrored },
-                sent: &mut false,
-            };
+            let (mut mirrored, mut sent) = (mirrored, false);
+            let context = Context::of_run(in_port, &mut mirrored, &mut sent);
             self.normal(context, frame);
         }
     }

@@ -307,18 +307,7 @@ impl OpList {
 
     /// False only where its steps surely end at ports named in them, controllers and the learning switch.
     pub(crate) fn goes_on(&self) -> bool {
-        let ends = |op: &Op| {
-            matches!(
-                op,
-                Op::Output(_)
-                    | Op::InPort
-                    | Op::All { .. }
-                    | Op::Normal
-                    | Op::Controller(_)
-                    | Op::Set(_)
-                    | Op::DecTtl(_)
-            )
-        };
+        let ends = |op: &Op| op.only_sends() || matches!(op, Op::Set(_) | Op::DecTtl(_));
         !self.ops.iter().all(ends)
     }
 
@@ -380,6 +369,14 @@ pub fn in_set_order(ops: &[Op]) -> Option<Vec<Op>> {
 }
 
 impl Op {
+    /// Whether it sends the packet as it is, or a copy, to ports named in it, the controllers or the learning switch, and does nothing else.
+    pub(crate) fn only_sends(&self) -> bool {
+        matches!(
+            self,
+            Op::Output(_) | Op::InPort | Op::All { .. } | Op::Normal | Op::Controller(_)
+        )
+    }
+
     /// Gives the groups that it names their slots.
     pub fn bind(&mut self, find: &impl Fn(u32) -> GroupRef) {
         match self {

@@ -12,9 +12,9 @@ use crate::mac_table::{NOBODY, NOWHERE, RUN_MAX, Station, Stations};
 use crate::normal::is_reserved;
 use crate::snapshot::{BridgeState, PortState};
 use crate::vlan::{self, Inner, TPID_8021Q, Tag};
+use packet::Frame;
 use packet::hot::HotWords;
 use packet::key::at;
-use packet::{FlowKey, Frame, WordSet};
 use program::host::{Context, Host};
 use program::ops::PortNo;
 
@@ -168,16 +168,8 @@ impl<F: Frame> Forward<'_, F> {
     /// One frame, with all that may be.
     #[inline(never)]
     fn bridge_one(&mut self, in_port: PortNo, mirrored: u32, frame: F) {
-        let context = Context {
-            key: &FlowKey::ZERO,
-            valid: WordSet::EMPTY,
-            in_port,
-            table: 0,
-            cookie: 0,
-            queue: None,
-            mirrored: &mut { mirrored },
-            sent: &mut false,
-        };
+        let (mut mirrored, mut sent) = (mirrored, false);
+        let context = Context::of_run(in_port, &mut mirrored, &mut sent);
         self.normal(context, frame);
     }
 }

@@ -3,8 +3,6 @@
 use super::kinds::l3;
 use super::{HotWords, Pattern, Read};
 use crate::frame::Frame;
-use crate::key::at;
-use crate::parse::Network;
 
 /// The lists that a burst is read into, all of one length, and how far it has come.
 pub struct Lists<'a, F> {
@@ -85,8 +83,7 @@ impl<'a, F: Frame> Lists<'a, F> {
             *found = super::first_of(patterns, hot);
             read.count += 1;
             read.bytes += len as u64;
-            let protocol = hot.words[at::IP_PROTO / 8].to_ne_bytes()[at::IP_PROTO % 8];
-            if hot.extent.network() == Network::Ipv6 && matches!(protocol, 6 | 17) {
+            if hot.is_transport_of_ipv6() {
                 break;
             }
         }

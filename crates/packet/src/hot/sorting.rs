@@ -9,7 +9,7 @@ use super::kinds::{JUDGED, Judged, index, judge, l3, l4, least, moves};
 use super::{HotWords, NO_PATTERN, Pattern, Read, Variant};
 use crate::frame::Frame;
 use crate::key::at;
-use crate::parse::{HOT_WORDS, Network};
+use crate::parse::HOT_WORDS;
 
 /// Bytes that are compared at a time.
 const WIDTH: usize = 32;
@@ -317,10 +317,8 @@ pub fn sort_burst_by<F: Frame>(
     sorting: &Sorting,
     runs: &mut Vec<Run>,
 ) -> Read {
-    let there = variant.is_there();
-    let variant = if there { variant } else { Variant::Portable };
     // SAFETY: the processor has it.
-    unsafe { sort_by(variant, frames, in_port, sorting, runs) }
+    unsafe { sort_by(variant.or_portable(), frames, in_port, sorting, runs) }
 }
 
 /// [`sort_burst`] by a variant.
@@ -565,8 +563,7 @@ impl<F: Frame, D: Fn(&Window, *const u8) -> bool> Sorted<'_, F, D> {
             let bytes = len as u64;
             let found = super::first_of(&self.sorting.patterns, &hot);
             self.meet(Read { count: 1, bytes }, found);
-            let protocol = hot.words[at::IP_PROTO / 8].to_ne_bytes()[at::IP_PROTO % 8];
-            if hot.extent.network() == Network::Ipv6 && matches!(protocol, 6 | 17) {
+            if hot.is_transport_of_ipv6() {
                 break;
             }
         }

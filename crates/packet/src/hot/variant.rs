@@ -53,6 +53,15 @@ impl Variant {
         }
     }
 
+    /// This one where the processor has it, else the portable one.
+    pub(super) fn or_portable(self) -> Variant {
+        if self.is_there() {
+            self
+        } else {
+            Variant::Portable
+        }
+    }
+
     /// The one that is used: the fastest that the processor has, or what [`ASKED_BY`] has asked for if it has that.
     #[inline(always)]
     pub fn used() -> Variant {
