@@ -1356,7 +1356,15 @@ fn same(version: Version, message: &Message) -> Result<(), TestCaseError> {
     )
     .map_err(|error| TestCaseError::fail(format!("{error} for {message:?}\n{bytes:02x?}")))?;
     prop_assert_eq!(header.xid, 77);
-    prop_assert_eq!(&decoded, message);
+    let mut wanted = message.clone();
+    if let Message::FlowMod { change, form } = &mut wanted {
+        // Of a match of 1.0 that leaves nothing open, the message's priority says nothing (1.0, section 3.4).
+        let wildcards = &bytes[8..12];
+        if version == Version::V1_0 && form.format == FlowFormat::Standard && wildcards == [0; 4] {
+            change.priority = u16::MAX;
+        }
+    }
+    prop_assert_eq!(&decoded, &wanted);
     added_agrees(&bytes, &DecodeOptions::default())?;
     let add = Message::BundleAdd(BundleAdd {
         bundle: 4,
