@@ -4,6 +4,7 @@
 #   make            build the release binaries
 #   make demo       two namespaces and a guest on a switch, with real traffic; cleans up after itself
 #   make test       format, lints, licences, unit and property tests, fuzz targets, end-to-end tests
+#   make explore    property, differential and fuzz tests with new seeds for half an hour (MINUTES=5); make test has fixed ones
 #   make e2e        the end-to-end tests alone; TESTS="3_vhost 4_pcap" selects, SWITCHD=ovs runs them on Open vSwitch
 #   make conformance  all of os-ken's switch certification tests (about 50 minutes; VERSIONS="1_0" selects); make test runs a sample
 #   make bench-accept  puts the counts of instructions that make test compares on record (bench/instructions.txt)
@@ -18,7 +19,7 @@ TESTS ?=
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: all build demo test e2e conformance bench bench-accept install uninstall clean
+.PHONY: all build demo test explore e2e conformance bench bench-accept install uninstall clean
 
 all: build
 
@@ -33,6 +34,9 @@ demo:
 
 test:
 	@scripts/check
+
+explore:
+	@scripts/explore $(or $(MINUTES),30)
 
 e2e:
 	@scripts/setup
