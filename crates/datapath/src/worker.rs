@@ -64,6 +64,9 @@ const LOOK_DOUBLINGS: u32 = 2;
 /// How far apart a busy worker's looks are at a queue that stays empty.
 pub const IDLE_LOOKS: Duration =
     Duration::from_micros((LOOK_INTERVAL.as_micros() as u64) << LOOK_DOUBLINGS);
+/// After how many empty looks in a row a queue that costs little to look at is quiet. While another queue of the worker fills whole bursts, quiet ones are looked at every
+/// [`LOOK_INTERVAL`]: every look takes a gate and a driver's call, which were a fortieth of a busy worker's time for two idle devices. A worker that has less to do looks at all of them in every turn.
+const QUIET: u32 = 8;
 /// How old the time may be that rules are marked as used with.
 const TIME_INTERVAL: Duration = Duration::from_micros(100);
 /// How often dormant queues ([`RxQueue::is_dormant`]) are looked at: a guest's device has sixteen queues, of which it mostly uses one, and to pass over the others was half of a turn without frames.
@@ -87,9 +90,9 @@ pub(crate) struct RxPort<F: Frame> {
     muted_until: u64,
     /// Not polled until then, in cycles.
     left_until: u64,
-    /// Was empty, is costly, and the worker is busy: not polled until then, in cycles.
+    /// Was empty, and is costly while the worker is busy or quiet while it is crowded: not polled until then, in cycles.
     next_look: u64,
-    /// How often it was empty in a row then, up to [`LOOK_DOUBLINGS`].
+    /// How often it was empty in a row, up to [`LOOK_DOUBLINGS`] where it is costly and then only while the worker was busy, up to [`QUIET`] where not.
     empty_looks: u32,
     /// Whether a look at it is costly, as it said when it came.
     costly: bool,
@@ -118,6 +121,26 @@ impl<F: Frame> RxPort<F> {
             next_look: 0,
             empty_looks: 0,
             habit: Habit::default(),
+        }
+    }
+
+    /// Whether it is not to be looked at in this turn of a worker that is `crowded` or not.
+    #[inline(always)]
+    fn is_left(&self, now: u64, crowded: bool) -> bool {
+        self.left_until > now || self.next_look > now && (self.costly || crowded)
+    }
+
+    /// It had nothing.
+    #[inline(always)]
+    fn was_empty(&mut self, rest: &Rest, now: u64) {
+        if !self.costly {
+            self.empty_looks = (self.empty_looks + 1).min(QUIET);
+            if rest.crowded && self.empty_looks == QUIET {
+                self.next_look = now + rest.look_interval;
+            }
+        } else if rest.busy || !rest.costly {
+            self.next_look = now + (rest.look_interval << self.empty_looks);
+            self.empty_looks = (self.empty_looks + 1).min(LOOK_DOUBLINGS);
         }
     }
 
@@ -198,6 +221,8 @@ struct Rest {
     time_interval: u64,
     /// Whether the last turn found frames.
     busy: bool,
+    /// Whether a queue filled a whole burst in it.
+    crowded: bool,
     /// Whether the last frames came by a queue that is costly to look at.
     costly: bool,
 }
@@ -222,6 +247,7 @@ impl Rest {
             time_read: now,
             time_interval: to_cycles(TIME_INTERVAL),
             busy: false,
+            crowded: false,
             costly: true,
         }
     }
@@ -377,6 +403,7 @@ impl<F: Frame> Worker<F> {
         let mut busy = 0;
         // Whether nothing has been done since `now` was read.
         let mut read_late = false;
+        let mut crowded = false;
         if turn.engine.is_waiting() {
             turn.go_on();
         }
@@ -400,7 +427,7 @@ impl<F: Frame> Worker<F> {
             else {
                 continue;
             };
-            if port.left_until > now || port.next_look > now {
+            if port.is_left(now, rest.crowded) {
                 continue;
             }
             if port.costly && watch.is_empty(&port.habit, now) {
@@ -412,16 +439,14 @@ impl<F: Frame> Worker<F> {
                 if port.signalled {
                     port.woke_in_vain(now);
                 }
-                if port.costly && (rest.busy || !rest.costly) {
-                    port.next_look = now + (rest.look_interval << port.empty_looks);
-                    port.empty_looks = (port.empty_looks + 1).min(LOOK_DOUBLINGS);
-                }
+                port.was_empty(rest, now);
                 read_late = false;
                 continue;
             }
             *in_hand = Some((index, count));
             (port.signalled, port.in_vain, port.empty_looks) = (false, 0, 0);
             rest.costly = port.costly;
+            crowded |= count >= BURST;
             if turn.egress.shaping.is_used() {
                 turn.egress.shaping.waited_ns = port.queue.waited_ns();
                 let gone = turn.egress.gone();
@@ -441,6 +466,7 @@ impl<F: Frame> Worker<F> {
             read_late = true;
         }
         *in_hand = None;
+        rest.crowded = crowded;
         if all {
             awake.retain(|index| !rx[*index].queue.is_dormant());
         }
@@ -714,4 +740,46 @@ pub fn pin(cpu: usize) -> Result<(), String> {
 pub(crate) fn sleep_precisely() {
     // SAFETY: PR_SET_TIMERSLACK takes a number of nanoseconds and no pointers. Failure costs precision only.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1000_u64, 0, 0, 0) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use packet::HeapFrame;
+
+    /// A queue in memory that has nothing.
+    struct Empty;
+
+    impl RxQueue<HeapFrame> for Empty {
+        fn receive(&mut self, _out: &mut Vec<HeapFrame>) -> usize {
+            0
+        }
+    }
+
+    /// What is quiet is passed over, but only by a worker that has its hands full, and for a bounded time.
+    #[test]
+    fn a_crowded_worker_looks_less_at_quiet_queues() {
+        let id = PortId::new(0, 0);
+        let mut port = RxPort::new(id, 0, Box::new(Empty), Arc::default());
+        let mut rest = Rest::new(true);
+        let mut now = rest.turn_end;
+        for _ in 0..3 * QUIET {
+            assert!(!port.is_left(now, false));
+            port.was_empty(&rest, now);
+            now += 1;
+        }
+        assert!(!port.is_left(now, true), "the worker had room");
+        rest.crowded = true;
+        port.was_empty(&rest, now);
+        assert!(port.is_left(now, true));
+        assert!(!port.is_left(now, false), "the worker has room again");
+        assert!(!port.is_left(now + rest.look_interval, true));
+        port.empty_looks = 0; // a frame came
+        for look in 0..QUIET {
+            now += rest.look_interval;
+            assert!(!port.is_left(now, true), "look {look}");
+            port.was_empty(&rest, now);
+        }
+        assert!(port.is_left(now, true));
+    }
 }
