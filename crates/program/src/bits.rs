@@ -2,6 +2,7 @@
 
 use crate::ops::{Bits, PortNo};
 use crate::walk::reserved;
+use packet::fields::FieldDef;
 use packet::{Field, FlowKey, Value};
 
 fn ones(bits: u16) -> u128 {
@@ -22,11 +23,41 @@ pub fn port_number(number: u128) -> PortNo {
     }
 }
 
+/// Where a field lies that is within one word of the key, as most are: which word, and how many bits of it are behind the field, counted as on the wire.
+#[inline(always)]
+fn within(def: &FieldDef) -> Option<(usize, u32)> {
+    let end = def.offset % 8 + def.bytes;
+    (end <= 8).then(|| (def.offset / 8, (64 - 8 * end) as u32))
+}
+
 /// The bits, right-aligned. Fields wider than 16 bytes give their low 128 bits.
+#[inline]
 pub fn read(key: &FlowKey, from: Bits) -> u128 {
     let def = from.field.def();
+    if let Some((word, behind)) = within(def) {
+        let whole =
+            u128::from(u64::from_be(key.words[word]) >> behind) & ones(8 * def.bytes as u16);
+        return (whole >> def.shift << def.wire_shift >> from.start) & ones(from.bits);
+    }
     let whole = Value::from_bytes(&key.bytes()[def.offset..def.offset + def.bytes]).to_u128();
     (whole >> def.shift << def.wire_shift >> from.start) & ones(from.bits)
+}
+
+/// The word of the key that holds the field, and the value and mask, as they lie in it, that write the low bits of `value` to `to`: what [`write`] gives, for
+/// fields that are within a word. None for others, and for whole ingress ports.
+#[inline]
+pub fn write_in_word(to: Bits, value: u128) -> Option<(usize, u64, u64)> {
+    let def = to.field.def();
+    if to.field == Field::InPort {
+        return None;
+    }
+    let (word, behind) = within(def)?;
+    let place = |number: u128| {
+        let placed =
+            (number << to.start >> def.wire_shift << def.shift) & ones(8 * def.bytes as u16);
+        ((placed as u64) << behind).to_be()
+    };
+    Some((word, place(value & ones(to.bits)), place(ones(to.bits))))
 }
 
 /// The value and mask, as the field lies in the key, that write the low bits of `value` to `to`.
@@ -85,6 +116,47 @@ mod tests {
             (&*value, &*mask),
             (&[0b1100_0000, 0][..], &[0b1100_0000, 0][..])
         );
+    }
+
+    /// Writing in a word is writing the field, and what was written is read, for every metadata field and all its parts.
+    #[test]
+    fn words_and_bytes_agree() {
+        let mut in_words = 0;
+        for field in packet::fields::FIELDS.iter().map(|def| def.field) {
+            let def = field.def();
+            for (start, bits) in (0..def.action_bits).flat_map(|start| {
+                let longest = (def.action_bits - start).min(128);
+                [1, longest.div_ceil(2), longest].map(|bits| (start as u16, bits as u16))
+            }) {
+                let to = Bits { field, start, bits };
+                let number = 0x0123_4567_89ab_cdef_fedc_ba98_7654_3210_u128;
+                let Some((word, value, mask)) = write_in_word(to, number) else {
+                    continue;
+                };
+                let (wanted, wanted_mask) = write(to, number);
+                let bytes = |value: &Value| {
+                    let mut key = FlowKey::ZERO;
+                    key.bytes_mut()[def.offset..def.offset + value.len()].copy_from_slice(value);
+                    key
+                };
+                assert_eq!(
+                    bytes(&wanted).words[word],
+                    value,
+                    "{field:?} {start} {bits}"
+                );
+                assert_eq!(
+                    bytes(&wanted_mask).words[word],
+                    mask,
+                    "{field:?} {start} {bits}"
+                );
+                let all = bytes(&wanted).bytes()[def.offset..def.offset + def.bytes].to_vec();
+                let whole = Value::from_bytes(&all).to_u128();
+                let shown = (whole >> def.shift << def.wire_shift >> start) & ones(bits);
+                assert_eq!(read(&bytes(&wanted), to), shown, "{field:?} {start} {bits}");
+                in_words += 1;
+            }
+        }
+        assert!(in_words > 1000, "{in_words}");
     }
 
     #[test]

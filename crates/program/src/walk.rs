@@ -376,6 +376,24 @@ impl<F: Frame> Walk<F> {
         }
     }
 
+    /// Writes bits of a word of the key that packets themselves do not hold.
+    #[inline(always)]
+    fn write_metadata<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        word: usize,
+        value: u64,
+        mask: u64,
+    ) {
+        let word = word % packet::key::WORDS;
+        if READ_BY_OUTPUTS.contains(word) {
+            self.flush(burst, host);
+        }
+        let word = &mut self.key.words[word];
+        *word = *word & !mask | value;
+    }
+
     /// Changes the frame by `change`, which says whether it could be done.
     fn edit<H: Host<F>>(
         &mut self,
@@ -571,12 +589,7 @@ impl<F: Frame> Walk<F> {
                     queue: self.queue,
                 }),
                 Op::Set(CompiledSet::Metadata { word, value, mask }) => {
-                    let word = usize::from(*word) % packet::key::WORDS;
-                    if READ_BY_OUTPUTS.contains(word) {
-                        self.flush(burst, host);
-                    }
-                    let word = &mut self.key.words[word];
-                    *word = *word & !mask | value;
+                    self.write_metadata(burst, host, (*word).into(), *value, *mask);
                 }
                 Op::Set(set) => {
                     if !self.edit(burst, host, |frame, layers, key| {
@@ -840,6 +853,12 @@ impl<F: Frame> Walk<F> {
         to: Bits,
         value: u128,
     ) -> bool {
+        if edit::is_metadata(to.field)
+            && let Some((word, value, mask)) = bits::write_in_word(to, value)
+        {
+            self.write_metadata(burst, host, word, value, mask);
+            return true;
+        }
         let (value, mask) = bits::write(to, value);
         self.set(burst, host, to.field, &value, &mask)
     }
