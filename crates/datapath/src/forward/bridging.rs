@@ -1,8 +1,8 @@
 //! The learning switch for many frames at a time.
 //!
 //! All frames of a run came in by one port, so what the port's state says is asked once. The stations of all frames are fetched, learned and looked up together
-//! ([`MacTable::meet`]). Frames that go to a known station leave from here; all that is seldom goes frame by frame to [`Host::normal`]: what is flooded, and from
-//! a frame with a new or moved source on the rest of the run, for which the table has changed.
+//! ([`MacTable::meet`]). Frames that go to a known station leave from here; all that is seldom goes frame by frame to [`Host::normal`]: what is flooded, and
+//! frames with new or moved sources, behind which the table is asked again, and after some of these the rest of the run.
 //!
 //! [`MacTable::meet`]: crate::mac_table::MacTable::meet
 
@@ -22,6 +22,8 @@ use program::ops::PortNo;
 const GROUP: u64 = 1;
 /// The first three bytes of the only reserved addresses that are not a group's.
 const EXTREME: u64 = 0x2b_e000;
+/// How often the rest of a run is asked for again after a frame with a new or moved source. More would cost a flood of these more than it spares.
+const ROUNDS: usize = 4;
 /// Length of an Ethernet header without a tag.
 const UNTAGGED: u16 = 14;
 
@@ -115,18 +117,26 @@ impl<F: Frame> Forward<'_, F> {
             asked.push(from, to);
         }
         let mut found = [NOWHERE; RUN_MAX];
-        let met = bridge.macs.meet(&asked, own, self.second, &mut found);
-        for (hot, to) in hot[..met].iter().zip(found) {
-            let Some(frame) = frames.next() else { return };
-            if to == NOWHERE {
-                self.bridge_one(number, mirrored, frame);
-            } else if to == own {
-                self.cell.drop(DropReason::LearnedOnIngress, 1);
-            } else if hot.extent.l3() == UNTAGGED {
-                self.emit_to(to, mirrored, None, untagged, frame);
-            } else {
-                self.emit_tagged(to, mirrored, ingress, frame);
+        let mut rest = hot;
+        for _ in 0..ROUNDS {
+            let met = bridge.macs.meet(&asked, own, self.second, &mut found);
+            for (hot, to) in rest[..met].iter().zip(found) {
+                let Some(frame) = frames.next() else { return };
+                if to == NOWHERE {
+                    self.bridge_one(number, mirrored, frame);
+                } else if to == own {
+                    self.cell.drop(DropReason::LearnedOnIngress, 1);
+                } else if hot.extent.l3() == UNTAGGED {
+                    self.emit_to(to, mirrored, None, untagged, frame);
+                } else {
+                    self.emit_tagged(to, mirrored, ingress, frame);
+                }
             }
+            // The next has a source that is new or has moved, or somebody changes the table.
+            let Some(frame) = frames.next() else { return };
+            self.bridge_one(number, mirrored, frame);
+            asked.advance(met + 1);
+            rest = &hot[hot.len() - asked.left()..];
         }
         frames.for_each(|frame| self.bridge_one(number, mirrored, frame));
     }

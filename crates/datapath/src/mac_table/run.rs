@@ -32,6 +32,8 @@ pub(crate) struct Stations {
     sources: [Station; RUN_MAX],
     destinations: [Station; RUN_MAX],
     count: usize,
+    /// How many frames are done with.
+    done: usize,
 }
 
 impl Stations {
@@ -42,7 +44,20 @@ impl Stations {
             sources: [NOBODY; RUN_MAX],
             destinations: [NOBODY; RUN_MAX],
             count: 0,
+            done: 0,
         }
+    }
+
+    /// So many more frames are done with.
+    #[inline(always)]
+    pub fn advance(&mut self, frames: usize) {
+        self.done = (self.done + frames).min(self.count);
+    }
+
+    /// How many frames are left.
+    #[inline(always)]
+    pub fn left(&self) -> usize {
+        self.count - self.done
     }
 
     /// Adds a frame: its stations, [`MacTable::station`] or [`NOBODY`]. There is room for [`RUN_MAX`].
@@ -65,7 +80,7 @@ impl MacTable {
         Station { key, home }
     }
 
-    /// Learns the sources of frames from the front on, which came in by `port` in second `second`, and says where their destinations are. Returns for how many
+    /// Learns the sources of frames from the first that is left on, which came in by `port` in second `second`, and says where their destinations are. Returns for how many
     /// frames it has done so: it ends before the first whose source is new or has moved, since that changes what the next ones find. The others are as if
     /// they had been [`MacTable::learn`]ed and [`MacTable::lookup`]ed in turn.
     #[inline]
@@ -80,8 +95,9 @@ impl MacTable {
         if version & 1 == 1 {
             return 0;
         }
-        let mut count = stations.count.min(RUN_MAX);
-        for (found, to) in found.iter_mut().zip(&stations.destinations[..count]) {
+        let left = stations.done..stations.count.min(RUN_MAX);
+        let mut count = left.len();
+        for (found, to) in found.iter_mut().zip(&stations.destinations[left.clone()]) {
             if to.key == NOBODY.key {
                 *found = NOWHERE;
                 continue;
@@ -98,7 +114,7 @@ impl MacTable {
         };
         let fresh = fresh.pack();
         let mut silent = Silent::new();
-        for (index, from) in stations.sources[..count].iter().enumerate() {
+        for (index, from) in stations.sources[left].iter().enumerate() {
             if from.key == NOBODY.key {
                 continue;
             }

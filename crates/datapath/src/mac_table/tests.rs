@@ -313,28 +313,26 @@ proptest! {
                 let [a, b, c, d, e, f] = mac(number);
                 [a, b, c, d, e, f, 0, 0]
             });
-            let mut rest = &frames[..];
+            let mut stations = Stations::new();
+            for (from, to) in &frames {
+                // Even addresses live in one VLAN and the others in another.
+                let station = |number: Option<u32>| {
+                    number.map_or(NOBODY, |number| table.station(address(number), number as u16 % 2))
+                };
+                stations.push(station(*from), station(*to));
+            }
             let mut seen = Vec::new();
-            while let Some((from, to)) = rest.first() {
-                let mut stations = Stations::new();
-                for (from, to) in rest {
-                    // Even addresses live in one VLAN and the others in another.
-                    let station = |number: Option<u32>| {
-                        number.map_or(NOBODY, |number| table.station(address(number), number as u16 % 2))
-                    };
-                    stations.push(station(*from), station(*to));
-                }
+            while stations.left() > 0 {
                 let mut found = [NOWHERE; RUN_MAX];
                 let met = table.meet(&stations, port, now, &mut found);
                 seen.extend(found[..met].iter().map(|found| (*found != NOWHERE).then_some(*found)));
-                rest = &rest[met..];
-                if met == 0 {
+                if let Some((from, to)) = frames.get(seen.len()) {
                     if let Some(from) = from {
                         table.learn(mac(*from), *from as u16 % 2, port, now);
                     }
                     seen.push(to.and_then(|to| table.lookup(mac(to), to as u16 % 2)));
-                    rest = &rest[1..];
                 }
+                stations.advance(met + 1);
             }
             for (index, (from, to)) in frames.iter().enumerate() {
                 if let Some(from) = from {
