@@ -3,25 +3,43 @@
 
     bench/predict.py [--case NAME]... [--seeds FIRST-LAST] [--rounds 3] [--seconds 1] [--json FILE]
 
-For each case of bench/cases.py and each rule set made at random from a seed, `sluice predict` is asked first, with the rules and the packets and nothing else. Then
-the daemon gets the same rules and packets, and its ports' counters say what it does: windows of a few seconds, whose least and most are the interval of the measurement.
-A prediction is right when it is within 15% of that interval. The error that is shown is against the median.
+For each case of bench/cases.py and each rule set made at random from a seed the daemon gets the rules and the packets, and its ports' counters say what it does: windows of a second or more, whose least
+and most are the interval of the measurement. `sluice predict` gets the same rules and packets and nothing else.
+
+Both take turns, since a virtual machine's speed moves by up to a factor of two within minutes: a prediction, a window, a prediction, and so on, the daemon standing still (SIGSTOP) while it is predicted
+what it does, so that both have the same processor. Right before and right after each window `sluice predict machine` looks how fast the machine is; a window between whose ends that moved by more than
+5% (additions or loads from memory) is discarded and taken again, up to --discards times a case. Where there are too few of the others then, those that moved least are taken, and said to be. How many were
+discarded, and how far the machine moved from the first to the last look at it, stands in the table.
+
+A prediction is right when the middle of all predictions of its case is within 15% of the interval of the windows (least to most), as shares of their median; and when the same holds of each window divided by
+the mean of the predictions before and after it, which leaves out what moved both. The error that is shown is the median of predicted over measured, of such pairs, less 1.
 
 Needs what bench/forwarding.py needs. What it measures is the machine: run it on a quiet one.
 """
+import dataclasses
 import json
 import os
 import random
+import signal
 import statistics
 import subprocess
 import sys
 import time
 
 from cases import CASES, Case
-from contender import Results, contender, contenders, figure, machine, parser, rate_of, run, stderr, switchd, table
+from contender import HUGE_PAGES, WORKER_CORE, Results, contender, contenders, figure, machine, parser, run, stderr, switchd, table
 from frames import FRAMES, TCP, UDP, address_text, frame, mac_text, prefix_mask, write_pcap
 
-WARM = 1
+# Seconds that a daemon has to settle (trees are made, flows remembered), in looks that must come to the same within a share of it.
+SETTLING, LOOK, LEVEL = 10, 0.5, 0.02
+# Seconds that do not count after it has stood still.
+WARM = 0.2
+# Huge pages that a prediction takes while the daemon has its own.
+PREDICTION_PAGES = 500
+# Readings of a look at the machine, of some two milliseconds each.
+READINGS = 50
+# By how much the machine may move from one end of a window to the other.
+STILL = 0.05
 # The cases of the contract; what a learning bridge has learned is no part of a rule set.
 PROMISED = ["inport-1", "udp-1", "udp-1k", "udp-10k", "udp-100k", "zipf-100k", "acl-1k-10masks", "acl-1k-50masks", "l2l3-10k", "tse"]
 TOLERANCE = 0.15
@@ -112,33 +130,216 @@ class RandomRules:
         return Case(self.rules, frames)
 
 
-def predicted(lab, case, pcap):
-    """What `sluice predict` says, and the seconds it took."""
-    flows = os.path.join(lab.directory, "flows.txt")
-    with open(flows, "w", encoding="ascii") as file:
-        file.write("\n".join(rule.replace("{in}", "1").replace("{out2}", "3").replace("{out}", "2") for rule in case.rules) + "\n")
-    begin = time.monotonic()
-    done = subprocess.run([sluice(), "predict", "--json", "--cpu", "1", "--flows", flows, "--traffic", pcap, "--sluiced", switchd()], capture_output=True, text=True, timeout=120, check=False)
-    if done.returncode:
-        raise RuntimeError(done.stderr.strip())
-    return json.loads(done.stdout)["prediction"], time.monotonic() - begin
+@dataclasses.dataclass
+class Window:
+    """A measurement, and what was known of the machine right before and right after it."""
+    mpps: float
+    # How fast the machine was: {"additions": per ns, "memory_ns": of a load}.
+    before: dict
+    after: dict
+    # The share of the processor that the host gave to others.
+    stolen: float = 0.0
+    # Mpps of the predictions before and after it.
+    told: tuple = ()
+
+    @property
+    def moved(self):
+        """By how much the machine moved from one to the other."""
+        return spread_of([self.before, self.after])
+
+    @property
+    def ratio(self):
+        """Predicted over measured."""
+        return statistics.mean(self.told) / self.mpps
 
 
-def measured(lab, case, pcap, command, options):
-    """Mpps that come in, in several windows: what is dropped has cost its cycles too."""
-    with contender(lab, "sluice", command) as switch:
-        switch.sinks()
-        switch.rules_from(case.rules)
-        switch.source(pcap)
-        time.sleep(WARM)
-        windows = [switch.count(options.seconds) for _ in range(options.rounds)]
-        return [counts["in"] / counts["time"] / 1e6 for counts in windows], [rate_of(counts) for counts in windows]
+def spread_of(looks):
+    """How far looks at the machine lie apart: most over least of additions or of loads, whichever moved more, less 1."""
+    return max(max(look[what] for look in looks) / min(look[what] for look in looks) for what in ("additions", "memory_ns")) - 1
 
 
 def error_beyond(prediction, windows):
     """By how much a prediction misses the measured interval, as a share of its median."""
     low, high = min(windows), max(windows)
     return max(0, prediction - high, low - prediction) / statistics.median(windows)
+
+
+@dataclasses.dataclass
+class Verdict:
+    """What predictions and windows say together."""
+    predictions: list
+    # Those that count, and how many do not.
+    windows: list
+    discarded: int
+    # How many that count moved by more than they should have.
+    moving: int
+    looks: list
+
+    @property
+    def predicted(self):
+        return statistics.median(self.predictions)
+
+    @property
+    def measured(self):
+        return statistics.median(self.rates)
+
+    @property
+    def rates(self):
+        return [window.mpps for window in self.windows]
+
+    @property
+    def error(self):
+        """The median of predicted over measured, less 1: no interval is taken off."""
+        return statistics.median(window.ratio for window in self.windows) - 1
+
+    @property
+    def beyond(self):
+        """How far the prediction is outside the interval of what was measured, the further of two: as figures stand, and in pairs, each window in units of the predictions beside it."""
+        return max(error_beyond(self.predicted, self.rates), error_beyond(1, [1 / window.ratio for window in self.windows]))
+
+    @property
+    def right(self):
+        return self.beyond <= TOLERANCE
+
+
+def judge(predictions, windows, looks, wanted):
+    """Takes so many windows: those during which the machine stood still, and where these are too few, those during which it moved least. More than are wanted there are not."""
+    chosen = sorted(windows, key=lambda window: max(window.moved, STILL))[:wanted]
+    return Verdict(predictions, chosen, len(windows) - len(chosen), sum(window.moved > STILL for window in chosen), looks)
+
+
+def take_turns(predict, measure, look, rounds, discards):
+    """Predictions and windows in turns: `predict` returns what is told, `measure` a rate and the share that was stolen meanwhile, `look` how fast the machine is. Ends when there are enough windows
+    during which the machine stood still, or too many of the others."""
+    predictions, windows, looks = [predict()], [], []
+    still = 0
+    while still < rounds and len(windows) - still <= discards:
+        before = look()
+        mpps, stolen = measure()
+        after = look()
+        predictions.append(predict())
+        told = tuple(prediction["mpps"]["median"] for prediction in predictions[-2:])
+        window = Window(mpps, before, after, stolen, told)
+        windows.append(window)
+        looks += [before, after]
+        still += window.moved <= STILL
+    return predictions, judge([prediction["mpps"]["median"] for prediction in predictions], windows, looks, rounds)
+
+
+def asked(*words):
+    """What `sluice predict` answers."""
+    done = subprocess.run([sluice(), "predict", *words, "--json", "--cpu", str(WORKER_CORE)], capture_output=True, text=True, timeout=120, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip())
+    return json.loads(done.stdout)
+
+
+def look():
+    """How fast the machine is now: {"additions": per ns, "memory_ns": of a load}."""
+    return asked("machine", "--readings", str(READINGS))["machine"]["mean"]
+
+
+def stolen_ticks():
+    """What the worker's processor has not had, and all there was, in ticks."""
+    with open("/proc/stat", encoding="ascii") as file:
+        ticks = next(line.split()[1:9] for line in file if line.startswith(f"cpu{WORKER_CORE} "))
+    return int(ticks[7]), sum(map(int, ticks))
+
+
+class Turns:
+    """A daemon that stands still but for its windows."""
+
+    def __init__(self, switch, seconds):
+        self.switch, self.seconds = switch, seconds
+
+    def settle(self):
+        """Lets it run until packets come no faster than half a second before."""
+        end, rate = time.monotonic() + SETTLING, 0
+        while time.monotonic() < end:
+            last, rate = rate, self.rate(LOOK)
+            if last and rate <= last * (1 + LEVEL):
+                break
+        self.stand()
+
+    def cache(self):
+        """Whether the worker remembers walks, and why; empty where it has no use for that."""
+        self.go()
+        lines = self.switch.appctl("sluice/cache").splitlines()
+        self.stand()
+        return lines[-1][lines[0].rindex("cache"):].strip() if len(lines) > 1 else ""
+
+    def stand(self):
+        self.switch.process.send_signal(signal.SIGSTOP)
+
+    def go(self):
+        self.switch.process.send_signal(signal.SIGCONT)
+
+    def rate(self, seconds):
+        """Mpps that come in: what is dropped has cost its cycles too."""
+        counts = self.switch.count(seconds)
+        return counts["in"] / counts["time"] / 1e6
+
+    def measure(self):
+        """A window, and the share of the processor that was stolen meanwhile."""
+        self.go()
+        try:
+            time.sleep(WARM)
+            before = stolen_ticks()
+            rate = self.rate(self.seconds)
+            after = stolen_ticks()
+        finally:
+            self.stand()
+        return rate, (after[0] - before[0]) / max(1, after[1] - before[1])
+
+
+def compared(lab, case, command, options):
+    """Predictions and what they come to, of one case; and whether the daemon remembers walks."""
+    pcap, flows = (os.path.join(lab.directory, name) for name in ("in.pcap", "flows.txt"))
+    write_pcap(pcap, case.frames)
+    with open(flows, "w", encoding="ascii") as file:
+        file.write("\n".join(rule.replace("{in}", "1").replace("{out2}", "3").replace("{out}", "2") for rule in case.rules) + "\n")
+    with contender(lab, "sluice", command) as switch:
+        switch.sinks()
+        switch.rules_from(case.rules)
+        switch.source(pcap)
+        turns = Turns(switch, options.seconds)
+        try:
+            turns.settle()
+            predictions, verdict = take_turns(lambda: asked("--flows", flows, "--traffic", pcap, "--sluiced", switchd())["prediction"], turns.measure, look, options.rounds, options.discards)
+            return predictions, verdict, turns.cache()
+        finally:
+            # One that stands does not end.
+            turns.go()
+
+
+def interval(values):
+    """Least and most, in text."""
+    return f"{figure(min(values))}-{figure(max(values))}"
+
+
+HEAD = ["rules", "number", "predicted", "interval", "measured", "interval", "error", "beyond", "within 15%", "discarded", "machine moved", "stolen"]
+
+
+def row_of(name, case, verdict):
+    """A case's line of the table."""
+    answer = ("yes" if verdict.right else "NO") + (f" ({verdict.moving} moved)" if verdict.moving else "")
+    return [name, len(case.rules), figure(verdict.predicted), interval(verdict.predictions), figure(verdict.measured), interval(verdict.rates), f"{verdict.error:+.1%}", f"{verdict.beyond:.1%}",
+            answer, verdict.discarded, f"{spread_of(verdict.looks):.0%}", f"{max(window.stolen for window in verdict.windows):.1%}"]
+
+
+def keep(results, name, predictions, verdict):
+    """Puts all figures of a case into the file."""
+    for prediction in predictions:
+        for column in ("median", "low", "high"):
+            results.add(name, f"predicted {column}", prediction["mpps"][column])
+    for window in verdict.windows:
+        for column, number in (("measured", window.mpps), ("ratio", window.ratio), ("moved", window.moved), ("stolen", window.stolen)):
+            results.add(name, column, number)
+    for seen in verdict.looks:
+        for column, number in seen.items():
+            results.add(name, column, number)
+    for column, number in (("predicted", verdict.predicted), ("error", verdict.error), ("beyond", verdict.beyond), ("discarded", verdict.discarded), ("moving", verdict.moving)):
+        results.add(name, column, number)
 
 
 def work(options, daemons):
@@ -149,26 +350,27 @@ def work(options, daemons):
 
     def all_of_them(lab):
         results, command = Results(options.json), next(iter(daemons.values()))
-        rows, right = [], 0
+        rows, verdicts = [], []
         for name, make in cases.items():
             case = make()
-            pcap = os.path.join(lab.directory, "in.pcap")
-            write_pcap(pcap, case.frames)
-            prediction, seconds = predicted(lab, case, pcap)
-            windows, _ = measured(lab, case, pcap, command, options)
-            value, middle = prediction["mpps"]["median"], statistics.median(windows)
-            miss = error_beyond(value, windows)
-            right += miss <= TOLERANCE
-            for column, number in (("predicted", value), ("measured", middle), ("error", value / middle - 1)):
-                results.add(name, column, number)
-            rows.append([name, len(case.rules), figure(value), f"{figure(prediction['mpps']['low'])}-{figure(prediction['mpps']['high'])}", figure(middle),
-                         f"{figure(min(windows))}-{figure(max(windows))}", f"{value / middle - 1:+.1%}", f"{miss:.1%}", "yes" if miss <= TOLERANCE else "NO", f"{seconds:.1f}"])
-            stderr(f"{name}: predicted {figure(value)}, measured {figure(middle)}, error {value / middle - 1:+.1%}")
+            predictions, verdict, cache = compared(lab, case, command, options)
+            keep(results, name, predictions, verdict)
+            verdicts.append(verdict)
+            rows.append(row_of(name, case, verdict))
+            stderr(f"{name}: " + ", ".join(f"{window.told[0]:.1f} [{window.mpps:.1f}] {window.told[1]:.1f}" + (" moved" if window.moved > STILL else "") for window in verdict.windows)
+                   + f": error {verdict.error:+.1%}, {verdict.discarded} windows discarded")
+            told = sorted({prediction["remembers"] or "" for prediction in predictions})
+            if told != [cache]:
+                stderr(f"   walks: predicted {' / '.join(told) or 'no use'}, in the daemon {cache or 'no use'}")
             if options.stages:
-                stderr("   " + ", ".join(f"{stage['name']} {stage['cycles']:.1f}" for stage in prediction["stages"]) + f"; measured {prediction['hz'] / middle / 1e6:.1f}")
+                cycles = predictions[-1]["hz"] / verdict.measured / 1e6
+                stderr("   " + ", ".join(f"{stage['name']} {stage['cycles']:.1f}" for stage in predictions[-1]["stages"]) + f"; measured {cycles:.1f}")
         print(f"Mpps received by one core; {machine()}")
-        table(["rules", "number", "predicted", "interval", "measured", "interval", "error", "beyond", "within 15%", "seconds"], rows)
-        print(f"{right} of {len(rows)} within 15%")
+        table(HEAD, rows)
+        right = sum(verdict.right for verdict in verdicts)
+        print(f"{right} of {len(rows)} within 15% beyond the interval of what was measured; {sum(abs(verdict.error) <= TOLERANCE for verdict in verdicts)} within 15% without it")
+        print(f"{sum(len(verdict.windows) for verdict in verdicts)} windows count, {sum(verdict.moving for verdict in verdicts)} of them although the machine moved by more than {STILL:.0%}; "
+              f"{sum(verdict.discarded for verdict in verdicts)} were discarded for that")
         return int(right < len(rows))
     return all_of_them
 
@@ -178,10 +380,11 @@ def main():
     options.set_defaults(seconds=1)
     options.add_argument("--case", action="append", choices=CASES, metavar="NAME", help="of bench/cases.py (default: those of the contract)")
     options.add_argument("--seeds", default=SEEDS, metavar="FIRST-LAST", help="rule sets made at random, or none (default %(default)s)")
+    options.add_argument("--discards", type=int, default=4, help="windows of a case that are taken again, because the machine moved meanwhile, at most (default %(default)s)")
     options.add_argument("--stages", action="store_true", help="shows stages too")
     options = options.parse_args()
     daemons = contenders(options)
-    run(work(options, daemons), daemons)
+    run(work(options, daemons), daemons, pages=HUGE_PAGES + PREDICTION_PAGES)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 //! `sluice predict`: what a file of rules will cost on this machine, without a switch; and, by its commands, how long packets will wait.
 
+mod machine;
 mod message;
 mod path;
 mod place;
@@ -27,7 +28,7 @@ const RULES_MAX: u64 = 1 << 30;
 #[derive(Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct PredictOptions {
-    /// How long packets will wait.
+    /// How long packets will wait, and how fast the machine is.
     #[command(subcommand)]
     pub waits: Option<Waits>,
     /// Rules as `ovs-ofctl add-flows` reads them, one a line; - for standard input
@@ -51,7 +52,7 @@ pub struct PredictOptions {
     /// The processor to measure on [default: the last one this command may use]
     #[arg(long)]
     pub cpu: Option<usize>,
-    /// Rounds of each measurement, 3 to 1000
+    /// Slices of each measurement, 3 to 1000; they are spread over its time, and the middle one counts
     #[arg(long, default_value_t = 25)]
     pub rounds: usize,
     /// Print one JSON object
@@ -62,7 +63,7 @@ pub struct PredictOptions {
     pub sluiced: Option<PathBuf>,
 }
 
-/// Predictions about queues.
+/// Predictions about queues, and what all predictions depend on.
 #[derive(Subcommand)]
 pub enum Waits {
     /// Mean wait in a queue, from numbers or of a queue of a running switch.
@@ -73,6 +74,8 @@ pub enum Waits {
     Message(message::MessageOptions),
     /// Whether tasks fit on ports, and the queues that do it.
     Place(place::PlaceOptions),
+    /// How fast this machine is now, as predictions of what rules cost say it too.
+    Machine(machine::MachineOptions),
 }
 
 /// Predicts and prints.
@@ -82,6 +85,7 @@ pub fn run(options: &PredictOptions) -> Result<()> {
         Some(Waits::Path(options)) => path::run(options),
         Some(Waits::Message(options)) => message::run(options),
         Some(Waits::Place(options)) => place::run(options),
+        Some(Waits::Machine(options)) => machine::run(options),
         None => rules(options),
     }
 }

@@ -4,13 +4,14 @@
 //! force, the simplest rules that make a worker read packets, or not read them; and rules are measured by how much more than the reference they take, over ports that
 //! behave as the real ones do.
 
+use crate::machine::Watch;
 use crate::memory::{self, Buffer, Sink, Source, Store};
 use crate::ports::PortCost;
 use crate::rules::Rules;
 use crate::spread::Spread;
 use crate::trace::Trace;
 use crate::traffic::Traffic;
-use crate::worker::{self, PATIENCE, Port, Setting, Turns, WARM};
+use crate::worker::{self, PATIENCE, Port, Setting, Stand, Turns, WARM};
 use crate::{Effort, Error};
 use datapath::LOCAL;
 use datapath::clock::cycles;
@@ -18,10 +19,12 @@ use packet::io::{BURST, RxQueue, TxQueue};
 use program::table::Reads;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Packets of a round at least.
 pub const ROUND_MIN: usize = 65_536;
+/// How long rules and reference work at a time over ports in memory: they take turns.
+const SLICE: Duration = Duration::from_millis(8);
 /// Sizes of batches by which sending is told apart into calls and packets.
 const BATCHES: (usize, usize) = (BURST, 4);
 
@@ -81,26 +84,33 @@ impl EngineCost {
     }
 }
 
-/// Measures the rules' worker under this traffic, and the reference's.
+/// Measures the rules' worker under this traffic, and the reference's, in turns: what moves the machine moves both.
 pub fn measure(
     rules: &Rules,
     traffic: &Traffic,
     trace: &Trace,
     reference: Reference,
     effort: Effort,
+    watch: &mut Watch,
 ) -> Result<EngineCost, Error> {
     let stores = stores(traffic);
     let out =
         |ports: &mut dyn Iterator<Item = u32>| -> BTreeSet<u32> { ports.chain([LOCAL]).collect() };
     let round = traffic.arrivals.len().max(ROUND_MIN) as u64;
     let all = out(&mut trace.out_ports.keys().copied());
-    let of_rules = with_worker(rules, &stores, &all, round, effort)?;
     let same = out(&mut [2, 3].into_iter());
-    let of_reference = with_worker(&reference.rules()?, &stores, &same, round, effort)?;
+    let mut stands = [
+        with_worker(rules, &stores, &all, round, effort)?,
+        with_worker(&reference.rules()?, &stores, &same, round, effort)?,
+    ];
+    worker::in_turns(&mut stands, effort.rounds, watch)?;
+    let [of_rules, of_reference] = stands.map(Stand::finish);
+    let ports = ports_alone(&stores, round, effort)?;
+    watch.look();
     Ok(EngineCost {
-        rules: of_rules,
-        reference: of_reference,
-        ports: ports_alone(&stores, round, effort)?,
+        rules: of_rules?,
+        reference: of_reference?,
+        ports,
     })
 }
 
@@ -126,7 +136,7 @@ fn with_worker(
     out: &BTreeSet<u32>,
     round: u64,
     effort: Effort,
-) -> Result<Turns, Error> {
+) -> Result<Stand<Buffer>, Error> {
     let mut ports: Vec<Port<Buffer>> = stores
         .iter()
         .map(|(number, store)| Port {
@@ -148,8 +158,9 @@ fn with_worker(
         allocate: Box::new(memory::frame),
         thread_init: None,
         round,
+        slice: SLICE,
     };
-    worker::run(rules, ports, setting, effort)
+    Stand::new(rules, ports, setting, effort.cpu)
 }
 
 /// What the ports in memory cost: frames that are received go straight out again.

@@ -9,9 +9,11 @@
 //! * What real ports cost: [`ports`], measured under the reference alone, by whoever can open ports. Where all packets come and leave by such ports, the rules themselves are
 //!   carried out over them, too, and that is the sum: waiting for a packet, for its rule and for its counter overlap in ways that parts do not tell.
 //!
-//! [`predict`] puts them together. The parts are medians of many short rounds; how much the rounds differ makes the interval around the sum.
+//! [`predict`] puts them together. What workers take is measured in slices of some milliseconds over a second or more, of which the middle counts, and the least and the most make the interval around
+//! the sum; between slices [`machine`] notes how fast the machine is, since it may be another one the next minute.
 
 pub mod engine;
+pub mod machine;
 mod memory;
 pub mod ports;
 pub mod report;
@@ -23,6 +25,7 @@ pub mod traffic;
 pub mod worker;
 
 use engine::Reference;
+use machine::{Machine, Watch};
 use ports::{PortCost, Shares};
 use rules::Rules;
 use serde::Serialize;
@@ -47,7 +50,7 @@ impl Error {
 pub struct Effort {
     /// The processor to measure on; None lets the scheduler choose.
     pub cpu: Option<usize>,
-    /// Rounds that count, at least 3.
+    /// Slices of a worker's time, and rounds of ports alone, that count; at least 3.
     pub rounds: usize,
 }
 
@@ -67,10 +70,14 @@ pub struct Prediction {
     pub trace: Trace,
     /// Cycles for each packet by stage, in the order in which a packet comes through them.
     pub stages: Vec<Stage>,
-    /// All of them.
+    /// All of them; the interval is that of the slices in which it was measured, from the least to the most.
     pub cycles: Spread,
-    /// Packets per second of one core, in millions.
+    /// Packets per second of one core, in millions; likewise.
     pub mpps: Spread,
+    /// Whether a worker remembers walks (its cache of walks), and why; none where packets have no use for that.
+    pub remembers: Option<String>,
+    /// How fast the machine was while this was measured.
+    pub machine: Machine,
     /// Cycles per second of the counter that cycles are counted by.
     pub hz: u64,
 }
@@ -93,13 +100,19 @@ pub fn predict(
     effort: Effort,
 ) -> Result<Prediction, Error> {
     let reference = Reference::of(rules)?;
+    let mut watch = Watch::new(effort.cpu);
     let parts = stages::measure(rules, traffic, &trace, effort)?;
-    let engine = engine::measure(rules, traffic, &trace, reference, effort)?;
+    let engine = engine::measure(rules, traffic, &trace, reference, effort, &mut watch)?;
+    let readings = [&ports.readings[..], &watch.into_readings()].concat();
     let hz = datapath::clock::cycles_per_second();
     let send = ports
         .send(engine.rules.sent, engine.rules.batch)
         .times(shares.sent);
     let own = engine.without_ports(&engine.rules).at_least(0.0);
+    let remembers = match ports.whole {
+        Some(_) if shares == Shares::ALL => ports.remembers.clone(),
+        _ => engine.rules.remembers.map(str::to_owned),
+    };
     let (receive, work) = match ports.whole {
         // All of it together, as it is: what the parts leave is the waiting for frames.
         Some(whole) if shares == Shares::ALL => {
@@ -129,6 +142,8 @@ pub fn predict(
         trace,
         mpps: cycles.inverse(hz as f64 / 1e6),
         cycles,
+        remembers,
+        machine: Machine::of(&readings),
         hz,
     })
 }

@@ -161,6 +161,25 @@ pub(crate) fn frame(bytes: &[u8]) -> Option<Buffer> {
     (bytes.len() <= ROOM).then(|| Buffer::holding(bytes))
 }
 
+/// Has the room of a vector that holds nothing yet lie in huge pages where that is possible.
+pub(crate) fn in_huge_pages<T>(room: &mut Vec<T>) {
+    let page = 1 << 21;
+    let size = room.capacity() * size_of::<T>();
+    let bytes = room.as_mut_ptr().cast::<u8>();
+    let skipped = bytes.align_offset(page);
+    if size > skipped + page {
+        // An error costs speed and nothing else.
+        // SAFETY: advice on memory that the vector owns, from the first page that begins in it to the last that ends in it; nothing is read or written.
+        unsafe {
+            libc::madvise(
+                bytes.wrapping_add(skipped).cast(),
+                (size - skipped) / page * page,
+                libc::MADV_HUGEPAGE,
+            );
+        }
+    }
+}
+
 /// Frames to replay, spread over memory as a port's buffers are.
 pub(crate) struct Store {
     bytes: Vec<u8>,
@@ -175,22 +194,8 @@ impl Store {
         let size = count * STRIDE;
         let mut bytes = Vec::<u8>::with_capacity(size + 64);
         let from = bytes.as_ptr().align_offset(64);
-        // As a port's buffers are, in huge pages where that is possible. An error costs speed and nothing else.
-        // SAFETY: advice on memory that the vector owns; nothing is read or written.
-        unsafe {
-            let page = 1 << 21;
-            let start = bytes
-                .as_mut_ptr()
-                .wrapping_add(bytes.as_ptr().align_offset(page));
-            let skipped = start as usize - bytes.as_ptr() as usize;
-            if size > skipped + page {
-                libc::madvise(
-                    start.cast(),
-                    (size - skipped) / page * page,
-                    libc::MADV_HUGEPAGE,
-                );
-            }
-        }
+        // As a port's buffers are.
+        in_huge_pages(&mut bytes);
         bytes.resize(from + size, 0);
         for (index, arrival) in arrivals.enumerate() {
             let at = from + index * STRIDE;

@@ -4,6 +4,7 @@
 //! a worker's turn under a [`Reference`] when sending and the reference's own work are taken off: so it holds the waiting for packets that are not in the cache yet.
 
 use crate::engine::{EngineCost, Reference};
+use crate::machine::Reading;
 use crate::rules::Rules;
 use crate::spread::Spread;
 use crate::trace::Trace;
@@ -220,8 +221,14 @@ pub struct PortCost {
     /// A packet's share of a worker's turn under the rules themselves, over these ports; None where that was not measured.
     #[serde(default)]
     pub whole: Option<Spread>,
+    /// Whether that worker remembers walks, in words.
+    #[serde(default)]
+    pub remembers: Option<String>,
     /// A look at a kernel interface that has nothing, as a bridge's own port mostly is.
     pub look: Spread,
+    /// What the machine did meanwhile.
+    #[serde(default)]
+    pub readings: Vec<Reading>,
     /// What there is to say about it, such as that there were no huge pages.
     #[serde(default)]
     pub notes: Vec<String>,
@@ -335,6 +342,7 @@ mod tests {
             cycles: Spread::exact(cycles),
             sent: 1.0,
             batch: 32.0,
+            remembers: None,
         };
         let engine = EngineCost {
             rules: turns(90.0),

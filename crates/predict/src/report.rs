@@ -1,6 +1,7 @@
 //! A prediction for people.
 
 use crate::Prediction;
+use crate::machine::{Machine, STILL};
 use crate::spread::Spread;
 use std::fmt::Write;
 
@@ -77,6 +78,31 @@ pub fn text(prediction: &Prediction) -> String {
     lay_out(&mut text, &["stage", "cycles per packet"], stages.collect());
     let _ = writeln!(text, "\n{}", figure(prediction.cycles, "cycles per packet"));
     let _ = writeln!(text, "{}", figure(prediction.mpps, "Mpps on one core"));
+    text.push('\n');
+    if let Some(remembers) = &prediction.remembers {
+        let _ = writeln!(text, "cache of walks: {remembers}");
+    }
+    text + &machine_text(&prediction.machine)
+}
+
+/// How fast the machine was, and whether it was the same all the while.
+pub fn machine_text(machine: &Machine) -> String {
+    let mut text = format!(
+        "this machine: {}, {}\n",
+        figure(machine.additions, "additions a ns"),
+        figure(machine.memory_ns, "ns to load a line from memory"),
+    );
+    let moved = [
+        ("the processor", machine.moved),
+        ("memory", machine.memory_moved),
+    ];
+    for (what, moved) in moved.into_iter().filter(|(_, moved)| *moved > STILL) {
+        let _ = writeln!(
+            text,
+            "note: the speed of {what} moved by {:.0}% while this was measured",
+            moved * 100.0
+        );
+    }
     text
 }
 

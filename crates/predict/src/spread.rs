@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 pub struct Spread {
     /// The middle.
     pub median: f64,
-    /// A tenth of the rounds lay below.
+    /// A tenth of the rounds lay below, or the least of the slices.
     pub low: f64,
-    /// A tenth of the rounds lay above.
+    /// A tenth of the rounds lay above, or the most of the slices.
     pub high: f64,
 }
 
@@ -25,6 +25,28 @@ impl Spread {
             median: at(0.5),
             low: at(0.1),
             high: at(0.9),
+        }
+    }
+
+    /// Of slices, each of which is the mean over many rounds already: the least and the most of them. Zero without any.
+    pub fn of_slices(slices: Vec<f64>) -> Spread {
+        let ends = slices.iter().copied().fold(None, |ends, slice| {
+            let (least, most): (f64, f64) = ends.unwrap_or((slice, slice));
+            Some((least.min(slice), most.max(slice)))
+        });
+        let (low, high) = ends.unwrap_or_default();
+        Spread {
+            median: Spread::of(slices).median,
+            low,
+            high,
+        }
+    }
+
+    /// How much further its upper end is than its lower one, as a share of that; 0 for nothing.
+    pub fn extent(&self) -> f64 {
+        match self.low > 0.0 {
+            true => self.high / self.low - 1.0,
+            false => 0.0,
         }
     }
 
@@ -97,6 +119,15 @@ mod tests {
             }
         );
         assert_eq!(Spread::of(Vec::new()), Spread::exact(0.0));
+    }
+
+    #[test]
+    fn the_least_and_the_most_of_slices() {
+        let spread = Spread::of_slices(vec![12.0, 10.0, 11.0, 15.0, 11.5]);
+        assert_eq!((spread.low, spread.median, spread.high), (10.0, 11.5, 15.0));
+        assert_eq!(spread.extent(), 0.5);
+        assert_eq!(Spread::of_slices(Vec::new()), Spread::exact(0.0));
+        assert_eq!(Spread::exact(0.0).extent(), 0.0);
     }
 
     #[test]

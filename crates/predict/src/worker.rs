@@ -2,27 +2,38 @@
 //!
 //! A worker calls a port's receive queue once a turn, so the time from one call to the next is what a burst costs from receiving to sending. [`Timed`] stands in front of a
 //! receive queue and notes these times; nothing in the worker knows of being measured.
+//!
+//! A [`Stand`] is such a worker that stops where it is between slices of its work: then others have the processor, and a [`Watch`] looks how fast it is. A slice's figure is the mean over
+//! some tens of milliseconds, as a switch's rate is; the middle of all slices is no slow moment's.
 
+use crate::engine::reading_cycles;
+use crate::machine::Watch;
 use crate::rules::Rules;
 use crate::spread::Spread;
 use crate::{Effort, Error};
-use datapath::clock::{Clock, cycles};
+use datapath::clock::{Clock, cycles, cycles_per_second};
 use datapath::{Allocate, Datapath, MakeTx, Options, PortKind, PortSettings, PortSpec, ThreadInit};
 use packet::Frame;
 use packet::io::{QueueDrops, RxQueue, TxOutcome, TxQueue};
 use program::Program;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// Rounds that do not count, once a worker has made up its mind whether to remember walks.
-pub(crate) const WARM: usize = 2;
+/// Rounds of a slice that do not count, since others have had the caches meanwhile.
+pub(crate) const WARM: usize = 1;
 /// How long a measurement may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
-/// How long it goes on where it has some rounds, but not all.
-const ENOUGH: Duration = Duration::from_secs(3);
-/// Rounds that will do then.
-const SOME: usize = 7;
+/// How long it goes on where it has some slices, but not all.
+const ENOUGH: Duration = Duration::from_secs(4);
+/// Slices that will do then.
+const SOME: usize = 5;
+/// How long a worker has to settle.
+const SETTLING: Duration = Duration::from_secs(4);
+/// Slices that are compared with as many before, to see whether it has.
+const COMPARED: usize = 6;
+/// It has where they are not faster by more than this share.
+const FASTER: f64 = 0.01;
 /// A turn that takes longer was interrupted: it does not count, in cycles.
 const INTERRUPTED: u64 = 200_000;
 
@@ -42,78 +53,191 @@ pub struct Setting<F: Frame> {
     pub allocate: Allocate<F>,
     /// Prepares the worker's thread.
     pub thread_init: Option<ThreadInit>,
-    /// Packets of a round.
+    /// Packets of a slice at least: as many as there are different ones.
     pub round: u64,
+    /// Time that a slice works at least.
+    pub slice: Duration,
 }
 
 /// What was found.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Turns {
-    /// Cycles of a packet, all in all.
+    /// Cycles of a packet, all in all: the middle, the least and the most of the slices.
     pub cycles: Spread,
     /// Frames sent for each packet.
     pub sent: f64,
     /// Frames of a batch that is sent.
     pub batch: f64,
+    /// Whether the worker remembers walks, and why, in the words of `program::walk::CacheReport`; None where its packets have no use for that.
+    pub remembers: Option<&'static str>,
 }
 
-/// Lets a worker walk what comes in by the ports, until enough rounds have been timed.
+/// Lets a worker walk what comes in by the ports, a slice at a time with a look at the machine after each.
 pub fn run<F: Frame + 'static>(
     rules: &Rules,
     ports: Vec<Port<F>>,
     setting: Setting<F>,
     effort: Effort,
+    watch: &mut Watch,
 ) -> Result<Turns, Error> {
-    let failed = |error: datapath::Error| Error::new(error.to_string());
-    let recorder = Arc::new(Recorder::new(
-        setting.round,
-        effort.rounds.max(3) + WARM,
-        Arc::clone(&rules.program),
-    ));
-    let mut datapath: Datapath<F> = Datapath::new(Options {
-        program: Arc::clone(&rules.program),
-        allocate: setting.allocate,
-        thread_init: setting.thread_init,
-        clock: Arc::new(Clock::default()),
-    })
-    .map_err(failed)?;
-    let bridge = datapath
-        .add_bridge("predicted", Arc::clone(rules.bridge()))
-        .map_err(failed)?;
-    // Those that only send first, so that nothing is received before there is a way out.
-    let (inwards, outwards): (Vec<_>, Vec<_>) =
-        ports.into_iter().partition(|port| port.rx.is_some());
-    for port in outwards.into_iter().chain(inwards) {
-        let rx = port.rx.map(|inner| {
-            let recorder = Arc::clone(&recorder);
-            Box::new(Timed { inner, recorder }) as Box<dyn RxQueue<F>>
-        });
-        let spec = PortSpec {
-            name: format!("p{}", port.number),
-            bridge,
-            number: port.number,
-            settings: PortSettings::default(),
-            kind: PortKind::Device {
-                rx: rx.into_iter().collect(),
-                tx: once(Counted(port.tx, Arc::clone(&recorder))),
-            },
-        };
-        datapath.add_port(spec).map_err(failed)?;
+    let mut stands = [Stand::new(rules, ports, setting, effort.cpu)?];
+    in_turns(&mut stands, effort.rounds, watch)?;
+    let [stand] = stands;
+    stand.finish()
+}
+
+/// Lets workers that share a processor settle, and then work in turns, so many slices each, with a look at the machine after each turn.
+pub fn in_turns<F: Frame + 'static>(
+    stands: &mut [Stand<F>],
+    slices: usize,
+    watch: &mut Watch,
+) -> Result<(), Error> {
+    let begun = Instant::now();
+    for stand in stands.iter_mut() {
+        stand.settle();
     }
-    datapath.set_workers(&[effort.cpu]).map_err(failed)?;
-    let end = Instant::now() + PATIENCE;
-    let enough = Instant::now() + ENOUGH;
-    while !recorder.is_done() && Instant::now() < end {
-        if Instant::now() > enough && recorder.rounds().len() >= WARM + SOME {
+    watch.look();
+    let settled = Instant::now();
+    for turn in 0..slices.max(3) {
+        let late = settled.elapsed() > ENOUGH && turn >= SOME;
+        if late || begun.elapsed() > PATIENCE {
             break;
         }
-        std::thread::sleep(Duration::from_millis(2));
-        // As the daemon does now and then: frees what has been replaced, takes packet-ins away.
-        datapath.run();
-        datapath.take_packet_ins(1024);
+        for stand in stands.iter_mut() {
+            let figure = stand.slice(stand.slice);
+            stand.figures.extend(figure);
+        }
+        watch.look();
     }
-    datapath.set_workers(&[]).map_err(failed)?;
-    recorder.turns()
+    Ok(())
+}
+
+/// A worker with ports of its own, that works when it is told to.
+pub struct Stand<F: Frame> {
+    recorder: Arc<Recorder>,
+    datapath: Datapath<F>,
+    slice: Duration,
+    /// Cycles of a packet in each slice that counts.
+    figures: Vec<f64>,
+}
+
+impl<F: Frame + 'static> Stand<F> {
+    /// A worker on this processor; it stands.
+    pub fn new(
+        rules: &Rules,
+        ports: Vec<Port<F>>,
+        setting: Setting<F>,
+        cpu: Option<usize>,
+    ) -> Result<Stand<F>, Error> {
+        let failed = |error: datapath::Error| Error::new(error.to_string());
+        let recorder = Arc::new(Recorder::new(setting.round, Arc::clone(&rules.program)));
+        let mut datapath: Datapath<F> = Datapath::new(Options {
+            program: Arc::clone(&rules.program),
+            allocate: setting.allocate,
+            thread_init: setting.thread_init,
+            clock: Arc::new(Clock::default()),
+        })
+        .map_err(failed)?;
+        let bridge = datapath
+            .add_bridge("predicted", Arc::clone(rules.bridge()))
+            .map_err(failed)?;
+        // Those that only send first, so that nothing is received before there is a way out.
+        let (inwards, outwards): (Vec<_>, Vec<_>) =
+            ports.into_iter().partition(|port| port.rx.is_some());
+        for port in outwards.into_iter().chain(inwards) {
+            let rx = port.rx.map(|inner| {
+                let recorder = Arc::clone(&recorder);
+                Box::new(Timed { inner, recorder }) as Box<dyn RxQueue<F>>
+            });
+            let spec = PortSpec {
+                name: format!("p{}", port.number),
+                bridge,
+                number: port.number,
+                settings: PortSettings::default(),
+                kind: PortKind::Device {
+                    rx: rx.into_iter().collect(),
+                    tx: once(Counted(port.tx, Arc::clone(&recorder))),
+                },
+            };
+            datapath.add_port(spec).map_err(failed)?;
+        }
+        datapath.set_workers(&[cpu]).map_err(failed)?;
+        Ok(Stand {
+            recorder,
+            datapath,
+            slice: setting.slice,
+            figures: Vec::new(),
+        })
+    }
+
+    /// Works until the worker has made up its mind whether to remember walks, and packets cost no less than a while before: what is remembered grows for long. That it asks itself
+    /// again later is part of what packets cost.
+    fn settle(&mut self) {
+        let end = Instant::now() + SETTLING;
+        let mut figures = Vec::new();
+        while Instant::now() < end {
+            figures.extend(self.slice(self.slice));
+            if self.recorder.program.walk_caches.is_judged() && is_settled(&figures) {
+                return;
+            }
+        }
+    }
+
+    /// Works so long, and returns the cycles of a packet; None where it did not come to it.
+    fn slice(&mut self, length: Duration) -> Option<f64> {
+        self.recorder.open(length);
+        // Of a processor that others have, a slice is longer.
+        let end = Instant::now() + 20 * length.max(Duration::from_millis(50));
+        while self.recorder.is_open() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(2));
+            // As the daemon does now and then: frees what has been replaced, takes packet-ins away.
+            self.datapath.run();
+            self.datapath.take_packet_ins(1024);
+        }
+        self.recorder.close()
+    }
+
+    /// Ends the worker.
+    pub fn finish(mut self) -> Result<Turns, Error> {
+        self.end();
+        if self.figures.len() < 3 {
+            return Err(Error::new("the processor was too busy to measure anything"));
+        }
+        let load = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64;
+        let sent = load(&self.recorder.sent);
+        // Of the readers of these rules only this worker has had bursts that could be measured.
+        let reports = self.recorder.program.walk_caches.reports();
+        let measured = reports.iter().find(|report| report.walk_cycles > 0);
+        Ok(Turns {
+            remembers: measured.map(|report| report.standing),
+            cycles: Spread::of_slices(std::mem::take(&mut self.figures)),
+            sent: sent / load(&self.recorder.received).max(1.0),
+            batch: sent / load(&self.recorder.batches).max(1.0),
+        })
+    }
+
+    fn end(&mut self) {
+        self.recorder.end();
+        // It fails where there is no worker, and then there is none.
+        let _ = self.datapath.set_workers(&[]);
+    }
+}
+
+/// A worker that stands must go on to be told that it has ended.
+impl<F: Frame> Drop for Stand<F> {
+    fn drop(&mut self) {
+        self.recorder.end();
+    }
+}
+
+/// Whether slices have not become faster lately.
+fn is_settled(figures: &[f64]) -> bool {
+    let Some(first) = figures.len().checked_sub(2 * COMPARED) else {
+        return false;
+    };
+    let middle = |figures: &[f64]| Spread::of(figures.to_vec()).median;
+    let (before, after) = figures[first..].split_at(COMPARED);
+    middle(after) >= middle(before) * (1.0 - FASTER)
 }
 
 /// Hands a transmit queue to the one worker that there is.
@@ -122,16 +246,19 @@ fn once<F: Frame + 'static>(tx: impl TxQueue<F> + 'static) -> MakeTx<F> {
     Box::new(move |_| tx.take().ok_or_else(|| "one worker only".to_owned()))
 }
 
-/// Rounds as they are timed.
+/// A slice as it is timed, and the gate that the worker waits at between slices.
 struct Recorder {
-    /// Packets of a round.
+    /// Packets of a slice at least.
     round: u64,
-    /// Rounds wanted.
-    wanted: usize,
+    /// Cycles of it at least.
+    length: AtomicU64,
     now: Now,
-    rounds: Mutex<Vec<f64>>,
-    done: AtomicBool,
-    begun: Instant,
+    gate: Mutex<Gate>,
+    changed: Condvar,
+    /// What the gate says, for a worker that is on its way.
+    is_open: AtomicBool,
+    /// What it costs to read the counter of cycles.
+    reading: u64,
     /// Whose caches of walks are asked whether they have been judged.
     program: Arc<Program>,
     received: AtomicU64,
@@ -139,13 +266,25 @@ struct Recorder {
     batches: AtomicU64,
 }
 
-/// Where the round stands; written by the worker alone, and by plain stores, since what they cost is measured with the rest.
+/// Whether the worker may work.
+#[derive(Default)]
+struct Gate {
+    open: bool,
+    /// For ever: there is nothing to receive any more.
+    ended: bool,
+    /// Of the last slice.
+    figure: Option<f64>,
+}
+
+/// Where the slice stands; written by the worker alone while the gate is open, and by plain stores, since what they cost is measured with the rest.
 #[derive(Default)]
 struct Now {
     last: AtomicU64,
     packets: AtomicU64,
     spent: AtomicU64,
     in_hand: AtomicU64,
+    /// Rounds that have not counted.
+    warm: AtomicU64,
 }
 
 /// Adds to a count that has one writer.
@@ -155,14 +294,15 @@ fn add(count: &AtomicU64, more: u64) {
 }
 
 impl Recorder {
-    fn new(round: u64, wanted: usize, program: Arc<Program>) -> Recorder {
+    fn new(round: u64, program: Arc<Program>) -> Recorder {
         Recorder {
             round,
-            wanted,
+            length: AtomicU64::new(0),
             now: Now::default(),
-            rounds: Mutex::default(),
-            done: AtomicBool::new(false),
-            begun: Instant::now(),
+            gate: Mutex::default(),
+            changed: Condvar::new(),
+            is_open: AtomicBool::new(false),
+            reading: reading_cycles(),
             program,
             received: AtomicU64::new(0),
             sent: AtomicU64::new(0),
@@ -170,43 +310,118 @@ impl Recorder {
         }
     }
 
-    /// What has passed since the last burst began is that one's.
+    /// What has passed since the last burst began is that one's. Waits where the gate is shut; false where it is for ever.
     #[inline]
-    fn begin(&self) {
+    fn begin(&self) -> bool {
+        if !self.is_open.load(Ordering::Acquire) && !self.wait() {
+            return false;
+        }
         let Now {
             last,
             packets,
             spent,
             in_hand,
+            ..
         } = &self.now;
-        let time = cycles();
+        let mut time = cycles();
         let before = last.load(Ordering::Relaxed);
         let passed = time.wrapping_sub(before);
         if before != 0 && passed < INTERRUPTED {
-            add(spent, passed);
+            add(spent, passed.saturating_sub(self.reading));
             add(packets, in_hand.load(Ordering::Relaxed));
             if packets.load(Ordering::Relaxed) >= self.round {
-                self.end_round();
+                if !self.end_round() {
+                    return false;
+                }
+                time = cycles();
             }
         }
         in_hand.store(0, Ordering::Relaxed);
         last.store(time, Ordering::Relaxed);
+        true
     }
 
+    /// The slice may be over; whether there is more to do.
     #[cold]
-    fn end_round(&self) {
-        let take = |count: &AtomicU64| count.swap(0, Ordering::Relaxed) as f64;
-        let round = take(&self.now.spent) / take(&self.now.packets);
-        let mut rounds = self.rounds();
-        // Until the worker has made up its mind for the first time; that it asks itself again later is part of what it costs.
-        let unsettled = rounds.is_empty() && !self.program.walk_caches.is_judged();
-        if unsettled && self.begun.elapsed() < ENOUGH {
-            return;
+    fn end_round(&self) -> bool {
+        let Now {
+            packets,
+            spent,
+            warm,
+            ..
+        } = &self.now;
+        if warm.load(Ordering::Relaxed) < WARM as u64 {
+            add(warm, 1);
+            packets.store(0, Ordering::Relaxed);
+            spent.store(0, Ordering::Relaxed);
+            return true;
         }
-        rounds.push(round);
-        if rounds.len() >= self.wanted {
-            self.done.store(true, Ordering::Release);
+        if spent.load(Ordering::Relaxed) < self.length.load(Ordering::Relaxed) {
+            return true;
         }
+        self.shut(&mut self.gate());
+        self.wait()
+    }
+
+    /// Shuts the gate and notes what packets have cost since it was opened.
+    fn shut(&self, gate: &mut Gate) {
+        gate.open = false;
+        self.is_open.store(false, Ordering::Release);
+        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let (spent, packets) = (load(&self.now.spent), load(&self.now.packets));
+        let counts = load(&self.now.warm) >= WARM as u64 && packets >= self.round;
+        gate.figure = counts.then(|| spent as f64 / packets as f64);
+    }
+
+    /// The worker waits for the gate to open; false where it does not any more. What it had in hand then took longer than it costs.
+    #[cold]
+    fn wait(&self) -> bool {
+        let mut gate = self.gate();
+        while !gate.open && !gate.ended {
+            gate = (self.changed.wait(gate)).unwrap_or_else(|poison| poison.into_inner());
+        }
+        for count in [
+            &self.now.last,
+            &self.now.packets,
+            &self.now.spent,
+            &self.now.in_hand,
+            &self.now.warm,
+        ] {
+            count.store(0, Ordering::Relaxed);
+        }
+        !gate.ended
+    }
+
+    /// Lets the worker go for a slice.
+    fn open(&self, length: Duration) {
+        let length = (length.as_secs_f64() * cycles_per_second() as f64) as u64;
+        self.length.store(length, Ordering::Relaxed);
+        let mut gate = self.gate();
+        (gate.open, gate.figure) = (true, None);
+        self.is_open.store(true, Ordering::Release);
+        self.changed.notify_all();
+    }
+
+    fn is_open(&self) -> bool {
+        self.is_open.load(Ordering::Acquire)
+    }
+
+    /// Ends a slice, whether it is over or not.
+    fn close(&self) -> Option<f64> {
+        let mut gate = self.gate();
+        if gate.open {
+            self.shut(&mut gate);
+        }
+        gate.figure.take()
+    }
+
+    /// There is nothing to receive any more.
+    fn end(&self) {
+        let mut gate = self.gate();
+        gate.ended = true;
+        gate.open = false;
+        self.is_open.store(false, Ordering::Release);
+        self.changed.notify_all();
     }
 
     #[inline]
@@ -215,32 +430,14 @@ impl Recorder {
         add(&self.received, count as u64);
     }
 
-    fn rounds(&self) -> MutexGuard<'_, Vec<f64>> {
-        self.rounds
+    fn gate(&self) -> MutexGuard<'_, Gate> {
+        self.gate
             .lock()
             .unwrap_or_else(|poison| poison.into_inner())
     }
-
-    fn is_done(&self) -> bool {
-        self.done.load(Ordering::Acquire)
-    }
-
-    fn turns(&self) -> Result<Turns, Error> {
-        let rounds = self.rounds();
-        if rounds.len() <= WARM {
-            return Err(Error::new("the processor was too busy to measure anything"));
-        }
-        let load = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64;
-        let sent = load(&self.sent);
-        Ok(Turns {
-            cycles: Spread::of(rounds[WARM..].to_vec()),
-            sent: sent / load(&self.received).max(1.0),
-            batch: sent / load(&self.batches).max(1.0),
-        })
-    }
 }
 
-/// A receive queue whose bursts are timed; empty once there are enough.
+/// A receive queue whose bursts are timed; empty once the worker is to end.
 struct Timed<F: Frame> {
     inner: Box<dyn RxQueue<F>>,
     recorder: Arc<Recorder>,
@@ -248,10 +445,9 @@ struct Timed<F: Frame> {
 
 impl<F: Frame> RxQueue<F> for Timed<F> {
     fn receive(&mut self, out: &mut Vec<F>) -> usize {
-        if self.recorder.is_done() {
+        if !self.recorder.begin() {
             return 0;
         }
-        self.recorder.begin();
         let count = self.inner.receive(out);
         self.recorder.received(count);
         count
@@ -270,5 +466,26 @@ impl<F: Frame> TxQueue<F> for Counted<F> {
         add(&self.1.sent, frames.len() as u64);
         add(&self.1.batches, 1);
         self.0.send(frames)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_has_settled_where_slices_are_no_faster_than_before() {
+        let level = [100.0; 2 * COMPARED];
+        assert!(!is_settled(&level[1..]));
+        assert!(is_settled(&level));
+        let falling: Vec<f64> = (0..40).map(|n| 200.0 - f64::from(n)).collect();
+        assert!(!is_settled(&falling));
+        // A slow moment is no reason to wait, and slower slices are not either.
+        let mut slow = level;
+        slow[2] = 300.0;
+        slow[2 * COMPARED - 1] = 300.0;
+        assert!(is_settled(&slow));
+        let rising: Vec<f64> = falling.into_iter().rev().collect();
+        assert!(is_settled(&rising));
     }
 }

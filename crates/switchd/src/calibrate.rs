@@ -10,6 +10,7 @@ use packet::io::TxQueue;
 use ports::{Dpdk, Eal, EalOptions, Kind, Mbuf, Memory, PortSpec};
 use predict::Effort;
 use predict::engine::{ROUND_MIN, Reference};
+use predict::machine::Watch;
 use predict::ports::{OPTION, Plan, PortCost};
 use predict::rules::Rules;
 use predict::spread::Spread;
@@ -18,6 +19,7 @@ use predict::worker::{self, Port, Setting, Turns};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Frames replayed where there are no huge pages, and so fewer buffers.
 const FRAMES_WITHOUT_HUGE_PAGES: usize = 16_384;
@@ -25,6 +27,17 @@ const FRAMES_WITHOUT_HUGE_PAGES: usize = 16_384;
 const ORDINARY_MEGABYTES: u32 = 512;
 /// Looks at an idle kernel interface.
 const LOOKS: usize = 2000;
+/// How long a worker works at a time under the rules: with 25 slices as long as a switch would be looked at.
+const SLICE: Duration = Duration::from_millis(50);
+/// The same under a reference, of which only the division into stages comes where the rules themselves are measured.
+const REFERENCE_SLICE: Duration = Duration::from_millis(10);
+
+/// Where and for how long something is measured, and who watches the machine meanwhile.
+struct Measuring {
+    cpu: usize,
+    rounds: usize,
+    watch: Watch,
+}
 
 type TxQueues = Vec<Box<dyn TxQueue<Mbuf>>>;
 
@@ -83,7 +96,9 @@ fn calibrate(arguments: &[String]) -> Result<PortCost, String> {
     })
     .map_err(|error| error.to_string())?;
     let replay = replay(Path::new(capture), &eal)?;
-    let mut cost = with_devices(&eal, &replay, cpu, rounds).map(|cost| PortCost {
+    let watch = Watch::new(Some(cpu));
+    let mut measuring = Measuring { cpu, rounds, watch };
+    let mut cost = with_devices(&eal, &replay, &mut measuring).map(|cost| PortCost {
         notes: replay.notes.clone(),
         look: look(&eal, cpu),
         ..cost
@@ -91,14 +106,20 @@ fn calibrate(arguments: &[String]) -> Result<PortCost, String> {
     if let (Ok(cost), Some((rules, plan))) = (&mut cost, &whole) {
         let rules = rules.as_ref().map_err(Clone::clone);
         let whole = rules
-            .and_then(|rules| with_rules(&eal, Path::new(capture), (rules, plan), cpu, rounds));
+            .and_then(|rules| with_rules(&eal, Path::new(capture), (rules, plan), &mut measuring));
         match whole {
-            Ok(turn) => cost.whole = Some(turn),
+            Ok(turns) => {
+                cost.whole = Some(turns.cycles);
+                cost.remembers = turns.remembers.map(str::to_owned);
+            }
             // The parts are there.
             Err(error) => cost.notes.push(format!(
                 "the rules were not carried out over ports, the figure is a sum of parts: {error}"
             )),
         }
+    }
+    if let Ok(cost) = &mut cost {
+        cost.readings = measuring.watch.into_readings();
     }
     if replay.file != Path::new(capture) {
         let _ = std::fs::remove_file(&replay.file);
@@ -107,14 +128,13 @@ fn calibrate(arguments: &[String]) -> Result<PortCost, String> {
     cost
 }
 
-/// A packet's share of a worker's turn under the rules themselves, each port a device.
+/// A worker's turns under the rules themselves, each port a device.
 fn with_rules(
     eal: &Eal,
     capture: &Path,
     (rules, plan): (&Rules, &Plan),
-    cpu: usize,
-    rounds: usize,
-) -> Result<Spread, String> {
+    measuring: &mut Measuring,
+) -> Result<Turns, String> {
     let text = |error: ports::Error| error.to_string();
     let bytes =
         std::fs::read(capture).map_err(|error| format!("{}: {error}", capture.display()))?;
@@ -162,15 +182,10 @@ fn with_rules(
         controls.push(sink.control);
         through.push(Port { number, rx, tx });
     }
-    let turns = turns(
-        eal,
-        through,
-        rules,
-        round.max(ROUND_MIN) as u64,
-        (cpu, rounds),
-    );
+    let size = (round.max(ROUND_MIN) as u64, SLICE);
+    let turns = turns(eal, through, rules, size, measuring);
     controls.into_iter().for_each(|control| control.close());
-    turns.map(|turns| turns.cycles)
+    turns
 }
 
 /// Files that go with it.
@@ -223,7 +238,8 @@ fn replay(capture: &Path, eal: &Eal) -> Result<Replay, String> {
     Ok(replay)
 }
 
-fn with_devices(eal: &Eal, replay: &Replay, cpu: usize, rounds: usize) -> Result<PortCost, String> {
+fn with_devices(eal: &Eal, replay: &Replay, measuring: &mut Measuring) -> Result<PortCost, String> {
+    let (cpu, rounds) = (measuring.cpu, measuring.rounds);
     let text = |error: ports::Error| error.to_string();
     let open = |name: &str, devargs: String| {
         ports::open(eal, &PortSpec::new(name, Kind::Dpdk(Dpdk::new(devargs)))).map_err(text)
@@ -261,7 +277,7 @@ fn with_devices(eal: &Eal, replay: &Replay, cpu: usize, rounds: usize) -> Result
             })
             .collect();
         let rules = reference.rules().map_err(|error| error.to_string())?;
-        let turns = turns(eal, through, &rules, round, (cpu, rounds));
+        let turns = turns(eal, through, &rules, (round, REFERENCE_SLICE), measuring);
         input.control.close();
         turns.map(|turns| turns.cycles)
     };
@@ -279,20 +295,22 @@ fn turns(
     eal: &Eal,
     through: Vec<Port<Mbuf>>,
     rules: &Rules,
-    round: u64,
-    (cpu, rounds): (usize, usize),
+    (round, slice): (u64, Duration),
+    measuring: &mut Measuring,
 ) -> Result<Turns, String> {
     let pool = eal.pool().map_err(|error| error.to_string())?;
     let setting = Setting {
         allocate: Box::new(move |bytes| pool.frame(bytes)),
         thread_init: Some(Arc::new(|_| registered())),
         round,
+        slice,
     };
     let effort = Effort {
-        cpu: Some(cpu),
-        rounds,
+        cpu: Some(measuring.cpu),
+        rounds: measuring.rounds,
     };
-    worker::run(rules, through, setting, effort).map_err(|error| error.to_string())
+    worker::run(rules, through, setting, effort, &mut measuring.watch)
+        .map_err(|error| error.to_string())
 }
 
 /// A look at a kernel interface that has nothing, in cycles; nothing where none can be made.

@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use ovsdb::vswitch::{LOCK, Strings};
 use ovsdb::{Datum, Transaction, Uuid};
+use predict::spread::Spread;
 
 use super::address::Mac;
 
@@ -198,12 +199,14 @@ impl Batch<'_> {
         self.set("Bridge", uuid, "datapath_version", version);
     }
 
-    /// What a bridge's rules were predicted to cost: cycles per packet, and millions of packets per second of a core; none where nothing is known of them.
-    pub fn prediction(&mut self, uuid: Uuid, figure: Option<(f64, f64)>) {
+    /// What a bridge's rules were predicted to cost: cycles per packet, and millions of packets per second of a core with the least and the most; none where nothing is known of them.
+    pub fn prediction(&mut self, uuid: Uuid, figure: Option<(Spread, Spread)>) {
         let status = figure.into_iter().flat_map(|(cycles, mpps)| {
             [
-                ("sluice_cycles_per_packet", format!("{cycles:.1}")),
-                ("sluice_mpps", format!("{mpps:.2}")),
+                ("sluice_cycles_per_packet", format!("{:.1}", cycles.median)),
+                ("sluice_mpps", format!("{:.2}", mpps.median)),
+                ("sluice_mpps_least", format!("{:.2}", mpps.low)),
+                ("sluice_mpps_most", format!("{:.2}", mpps.high)),
             ]
         });
         self.set("Bridge", uuid, "status", Datum::map(status));

@@ -173,7 +173,6 @@ impl Switch {
                 .borrow()
                 .as_ref()
                 .and_then(|known| known.figure);
-            let figure = figure.map(|(cycles, mpps)| (cycles.median, mpps.median));
             batch.prediction(wanted.settings.uuid, figure);
             for port in bridge.ports.borrow_mut().values_mut() {
                 let Some(uuid) = port.config.interface else {

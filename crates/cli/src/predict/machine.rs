@@ -1,0 +1,40 @@
+//! `sluice predict machine`: how fast this machine is now.
+
+use super::processor;
+use ::predict::machine::{Machine, Watch};
+use ::predict::report::machine_text;
+use anyhow::{Result, ensure};
+use clap::Args;
+use serde_json::json;
+
+/// Where to look, and how often.
+#[derive(Args)]
+pub struct MachineOptions {
+    /// The processor to look at [default: the last one this command may use]
+    #[arg(long)]
+    cpu: Option<usize>,
+    /// Readings to take, 1 to 10000; each takes some milliseconds
+    #[arg(long, default_value_t = 25)]
+    readings: usize,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Looks and prints.
+pub fn run(options: &MachineOptions) -> Result<()> {
+    ensure!(
+        (1..=10_000).contains(&options.readings),
+        "--readings {}: a number from 1 to 10000 is meant",
+        options.readings
+    );
+    let cpu = processor(options.cpu)?;
+    let mut watch = Watch::new(Some(cpu));
+    (0..options.readings).for_each(|_| watch.look());
+    let machine = Machine::of(&watch.into_readings());
+    match options.json {
+        true => println!("{}", json!({ "cpu": cpu, "machine": machine })),
+        false => print!("processor {cpu} of {}", machine_text(&machine)),
+    }
+    Ok(())
+}

@@ -1,0 +1,216 @@
+//! How fast the machine is while something is measured on it.
+//!
+//! A virtual machine shares its processors, caches and memory with others that nobody sees, so its speed moves by up to a factor of two within minutes. A [`Watch`] times fixed work
+//! between the slices of a measurement, on the same processor: [additions](Reading::additions), which say what the processor does for us, and
+//! [loads](Reading::memory_ns), which say what memory does. A measurement during which neither moved is of one machine; and two measurements beside which both say the same are of the same.
+
+use crate::engine::pin;
+use crate::memory::in_huge_pages;
+use crate::spread::Spread;
+use datapath::clock::{cycles, cycles_per_second};
+use serde::{Deserialize, Serialize};
+use std::hint::black_box;
+
+/// Words that are added up: they stay in the first cache.
+const WORDS: usize = 1024;
+/// Times that these are added up in a sample: some microseconds, so that most samples are interrupted by nothing.
+const PASSES: usize = 16;
+/// Samples of additions in a reading.
+const ADDING: usize = 31;
+/// Lines of memory that are followed from one to the next: 32 MB, which no cache of a processor of one's own holds.
+const LINES: usize = 1 << 19;
+/// Lines of a sample.
+const STEPS: usize = 256;
+/// Samples of loads in a reading.
+const LOADING: usize = 15;
+/// By how much readings may differ for the machine to have stood still.
+pub const STILL: f64 = 0.05;
+
+/// What the machine did at one moment.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Reading {
+    /// Additions of words in the first cache in a nanosecond, as many at a time as the processor can.
+    pub additions: f64,
+    /// Nanoseconds to load a line from memory at random, one after the other.
+    pub memory_ns: f64,
+}
+
+/// What it did all the while.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Machine {
+    /// Additions in a nanosecond; a tenth of the readings lay below the interval, and a tenth above.
+    pub additions: Spread,
+    /// Nanoseconds to load a line from memory, likewise.
+    pub memory_ns: Spread,
+    /// How far additions moved: the upper end of their interval over the lower one, less 1.
+    pub moved: f64,
+    /// How far loads did.
+    pub memory_moved: f64,
+    /// The mean of all readings, by which one moment is compared with another: where the machine is now one and now another within milliseconds, the middle jumps and the mean does not.
+    pub mean: Reading,
+    /// Readings that were taken.
+    pub readings: usize,
+}
+
+impl Machine {
+    /// What readings say together.
+    pub fn of(readings: &[Reading]) -> Machine {
+        let spread = |part: fn(&Reading) -> f64| Spread::of(readings.iter().map(part).collect());
+        let (additions, memory_ns) = (spread(|r| r.additions), spread(|r| r.memory_ns));
+        let count = readings.len().max(1) as f64;
+        let mean = |part: fn(&Reading) -> f64| readings.iter().map(part).sum::<f64>() / count;
+        Machine {
+            mean: Reading {
+                additions: mean(|r| r.additions),
+                memory_ns: mean(|r| r.memory_ns),
+            },
+            additions,
+            memory_ns,
+            moved: additions.extent(),
+            memory_moved: memory_ns.extent(),
+            readings: readings.len(),
+        }
+    }
+
+    /// Whether it was the same machine all the while.
+    pub fn stood_still(&self) -> bool {
+        self.moved <= STILL && self.memory_moved <= STILL
+    }
+}
+
+/// One cache line of a ring: where the next is.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line(u32);
+
+/// Takes readings.
+pub struct Watch {
+    /// Where to; None lets the scheduler choose.
+    cpu: Option<usize>,
+    words: Vec<u64>,
+    lines: Vec<Line>,
+    at: u32,
+    readings: Vec<Reading>,
+}
+
+impl Watch {
+    /// For a measurement on this processor.
+    pub fn new(cpu: Option<usize>) -> Watch {
+        let mut lines = Vec::with_capacity(LINES);
+        in_huge_pages(&mut lines);
+        // A linear congruence of full period (Hull and Dobell): each line once, in an order that no prefetcher guesses.
+        let next = |line: usize| (line.wrapping_mul(1_664_525) + 1_013_904_223) % LINES;
+        lines.extend((0..LINES).map(|line| Line(next(line) as u32)));
+        Watch {
+            cpu,
+            words: (0..WORDS as u64).collect(),
+            lines,
+            at: 0,
+            readings: Vec::new(),
+        }
+    }
+
+    /// Takes a reading; about two milliseconds. Where the processor cannot be had, none is taken.
+    pub fn look(&mut self) {
+        let cpu = self.cpu;
+        let reading = std::thread::scope(|scope| {
+            let work = || match cpu.map_or(Ok(()), pin) {
+                Ok(()) => Some(self.read()),
+                Err(_) => None,
+            };
+            scope.spawn(work).join().ok().flatten()
+        });
+        self.readings.extend(reading);
+    }
+
+    fn read(&mut self) -> Reading {
+        let per_ns = cycles_per_second() as f64 / 1e9;
+        // The first sample finds words and code cold; the middle one does not see it.
+        let adding = (0..ADDING).map(|_| self.cycles_of_additions());
+        let additions = Spread::of(adding.collect()).median;
+        let loading = (0..LOADING).map(|_| self.cycles_of_loads());
+        let loads = Spread::of(loading.collect()).median;
+        Reading {
+            additions: (PASSES * WORDS) as f64 * per_ns / additions.max(1.0),
+            memory_ns: loads / STEPS as f64 / per_ns,
+        }
+    }
+
+    fn cycles_of_additions(&self) -> f64 {
+        let start = cycles();
+        for _ in 0..PASSES {
+            let sum = |sum: u64, word: &u64| sum.wrapping_add(*word);
+            black_box(black_box(&self.words).iter().fold(0, sum));
+        }
+        cycles().wrapping_sub(start) as f64
+    }
+
+    fn cycles_of_loads(&mut self) -> f64 {
+        let start = cycles();
+        for _ in 0..STEPS {
+            self.at = self.lines[self.at as usize].0;
+        }
+        black_box(self.at);
+        cycles().wrapping_sub(start) as f64
+    }
+
+    /// What was read, in order.
+    pub fn into_readings(self) -> Vec<Reading> {
+        self.readings
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ring_goes_through_all_lines() {
+        let watch = Watch::new(None);
+        let (mut at, mut steps) = (0, 0);
+        loop {
+            at = watch.lines[at as usize].0;
+            steps += 1;
+            if at == 0 {
+                break;
+            }
+        }
+        assert_eq!(steps, LINES);
+    }
+
+    #[test]
+    fn readings_say_something() {
+        let mut watch = Watch::new(None);
+        watch.look();
+        watch.look();
+        let readings = watch.into_readings();
+        assert_eq!(readings.len(), 2);
+        for reading in readings {
+            assert!(reading.additions > 0.0 && reading.memory_ns > 0.0);
+        }
+    }
+
+    #[test]
+    fn what_moved_is_told_from_what_stood_still() {
+        let reading = |additions, memory_ns| Reading {
+            additions,
+            memory_ns,
+        };
+        let still: Vec<_> = (0..10)
+            .map(|n| reading(10.0 + n as f64 / 100.0, 80.0))
+            .collect();
+        let machine = Machine::of(&still);
+        assert!(machine.stood_still() && machine.moved < 0.01, "{machine:?}");
+        let mut moved = still.clone();
+        moved.extend(still.iter().map(|r| reading(r.additions / 2.0, 80.0)));
+        let machine = Machine::of(&moved);
+        assert!(!machine.stood_still() && machine.moved > 0.9, "{machine:?}");
+        assert!((machine.mean.additions - 10.045 * 0.75).abs() < 1e-9);
+        assert!((machine.mean.memory_ns - 80.0).abs() < 1e-9);
+        let mut slower = still.clone();
+        slower.extend(still.iter().map(|r| reading(r.additions, 100.0)));
+        assert!(!Machine::of(&slower).stood_still());
+        assert_eq!(Machine::of(&[]).readings, 0);
+        assert!(Machine::of(&[]).stood_still());
+    }
+}
