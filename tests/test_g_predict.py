@@ -88,6 +88,14 @@ def traffic_from_rules_meets_them(lab):
     check(set(tables) == {0, 1, 2} and tables[2]["matches"] > 100, tables)
     stages = sum(stage["cycles"] for stage in prediction["stages"])
     check(abs(stages - prediction["cycles"]["median"]) < 1, stages, prediction["cycles"])
+    for what in ("cycles", "mpps"):
+        check(0 < prediction[what]["low"] <= prediction[what]["median"] <= prediction[what]["high"], prediction[what])
+    # With it stands how fast the machine was, which can be asked for alone.
+    alone = json.loads(run([sluice(lab), "predict", "machine", "--json", "--readings", "3"], seconds=20).stdout)["machine"]
+    for machine in (prediction["machine"], alone):
+        check(machine["readings"] >= 3 and machine["moved"] >= 0 and machine["memory_moved"] >= 0, machine)
+        for what in ("additions", "memory_ns"):
+            check(0 < machine[what]["low"] <= machine[what]["median"] <= machine[what]["high"] and machine["mean"][what] > 0, machine)
 
 
 FIGURES = re.compile(r"^([0-9.]+) (cycles per packet|Mpps on one core) \(", re.M)
@@ -129,7 +137,10 @@ def the_daemon_says_the_same_of_its_rules(lab):
     asked = ask()
     figures = {unit: float(value) for value, unit in FIGURES.findall(asked)}
     check(len(figures) == 2 and min(figures.values()) > 0, figures, asked)
+    check("\nthis machine: " in asked and "\nthis machine: " in told.stdout, asked, told.stdout)
     wait_for("the figure is in the database", lambda: abs(float(switch.get("Bridge", "br0", "status").get("sluice_mpps", 0)) - figures["Mpps on one core"]) < 0.06, 20)
+    status = switch.get("Bridge", "br0", "status")
+    check(float(status["sluice_mpps_least"]) <= float(status["sluice_mpps"]) <= float(status["sluice_mpps_most"]), status)
 
 
 def counts(text):
