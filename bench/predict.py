@@ -36,8 +36,8 @@ SETTLING, LOOK, LEVEL = 10, 0.5, 0.02
 WARM = 0.2
 # Huge pages that a prediction takes while the daemon has its own.
 PREDICTION_PAGES = 500
-# Readings of a look at the machine, of some two milliseconds each.
-READINGS = 50
+# Readings of a look at the machine, of about a millisecond each.
+READINGS = 100
 # By how much the machine may move from one end of a window to the other.
 STILL = 0.05
 # The cases of the contract; what a learning bridge has learned is no part of a rule set.
@@ -286,6 +286,8 @@ class Turns:
             time.sleep(WARM)
             before = stolen_ticks()
             rate = self.rate(self.seconds)
+            if rate <= 0:
+                raise RuntimeError("nothing comes in")
             after = stolen_ticks()
         finally:
             self.stand()

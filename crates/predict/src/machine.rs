@@ -110,7 +110,7 @@ impl Watch {
         }
     }
 
-    /// Takes a reading; about two milliseconds. Where the processor cannot be had, none is taken.
+    /// Takes a reading; about a millisecond. Where the processor cannot be had, none is taken.
     pub fn look(&mut self) {
         let cpu = self.cpu;
         let reading = std::thread::scope(|scope| {

@@ -13,7 +13,7 @@ pub struct MachineOptions {
     /// The processor to look at [default: the last one this command may use]
     #[arg(long)]
     cpu: Option<usize>,
-    /// Readings to take, 1 to 10000; each takes some milliseconds
+    /// Readings to take, 1 to 10000; each takes about a millisecond
     #[arg(long, default_value_t = 25)]
     readings: usize,
     /// Print one JSON object
