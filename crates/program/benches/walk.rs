@@ -33,6 +33,9 @@ fn cases() -> Vec<(&'static str, usize, Make)> {
         ("exact-1k", 1000, || support::exact(1000)),
         ("exact-100k", FLOWS, || support::exact(FLOWS as u32)),
         ("acl-1k-10masks", FLOWS, support::masks),
+        ("acl-10masks", 0, || support::access_list(10, 0).0),
+        ("acl-50masks", 0, || support::access_list(50, 0).0),
+        ("acl-50masks-warm", 1024, || support::access_list(50, 0).0),
         ("strangers", FLOWS, || support::strangers(FLOWS as u32)),
         ("route-1k", 0, || support::router(1000)),
         ("route-10k", 0, || support::router(10_000)),
@@ -135,6 +138,10 @@ fn main() {
         let decrements = name.starts_with("l2l3-10k");
         let frames = if name.starts_with("route") {
             support::routed(FLOWS, &rules)
+        } else if name.starts_with("acl-10masks") {
+            support::access_list(10, count).1
+        } else if name.starts_with("acl-50masks") {
+            support::access_list(50, count).1
         } else if name.starts_with("mac") {
             support::bridged(FLOWS, flows)
         } else if name.starts_with("ovn") {

@@ -244,6 +244,79 @@ pub fn masks() -> Rules {
     (0..1000).map(rule).chain(rest).collect()
 }
 
+/// Numbers that look random, the same every time.
+struct Draw(u64);
+
+impl Draw {
+    fn next(&mut self) -> u32 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 24) as u32
+    }
+
+    fn one_of<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.next() as usize % of.len()]
+    }
+}
+
+/// Source, destination, ports and protocol: of a packet, or masks of a rule.
+type Five = [u32; 4];
+
+/// The case of this name of `make bench`: a thousand rules over so many masks of addresses, ports and protocols, each with a precedence of its own, one for
+/// the rest, two ports out; and frames that meet them.
+pub fn access_list(masks: usize, count: usize) -> (Rules, Vec<Buffer>) {
+    let prefix = |length: u32| u32::MAX << (32 - length);
+    let mut draw = Draw(0x9e37_79b9_7f4a_7c15);
+    let mut shape = || -> (Five, u32) {
+        let source = prefix(draw.one_of(&[8, 12, 16, 20, 24, 28, 32]));
+        let destination = prefix(draw.one_of(&[8, 16, 20, 24, 28, 32]));
+        let source_port = draw.one_of(&[0, 0xf000, 0xff00, 0xffff]);
+        let destination_port = draw.one_of(&[0, 0xff00, 0xffff]);
+        let masks = [source, destination, source_port, destination_port];
+        (masks, draw.one_of(&[6, 17]))
+    };
+    let shapes: Vec<(Five, u32)> = (0..masks).map(|_| shape()).collect();
+    let mut rules: Rules = vec![(0, Match::any(), 1, vec![Op::Output(2)])];
+    let mut values = Vec::new();
+    for number in 0..1000 {
+        let (mask, protocol) = shapes[number as usize % masks];
+        let value: Five = mask.map(|mask| mask & draw.next());
+        values.push((value, mask, protocol));
+        let mut matching = Match::any();
+        matching.set_exact(Field::EthType, 0x0800);
+        matching.set_exact(Field::IpProto, protocol.into());
+        let [source, destination] =
+            [0, 1].map(|at| (value[at].to_be_bytes(), mask[at].to_be_bytes()));
+        matching.set(Field::Ipv4Src, &source.0, &source.1);
+        matching.set(Field::Ipv4Dst, &destination.0, &destination.1);
+        // TCP's and UDP's ports lie at the same place of a key.
+        for (field, at) in [(Field::UdpSrc, 2), (Field::UdpDst, 3)] {
+            let [value, mask] = [value[at], mask[at]].map(|part| (part as u16).to_be_bytes());
+            if mask != [0, 0] {
+                matching.set(field, &value, &mask);
+            }
+        }
+        rules.push((0, matching, 10 + number, vec![Op::Output(2 + number % 2)]));
+    }
+    let one = |_| {
+        let (value, mask, protocol) = draw.one_of(&values);
+        let [source, destination, source_port, destination_port] =
+            [0, 1, 2, 3].map(|at| value[at] | draw.next() & !mask[at]);
+        let ports = (source_port as u16, destination_port as u16);
+        let mut frame = frame(source, destination, ports.0, ports.1);
+        if protocol == 6 {
+            let head = frame.head_mut();
+            head[23] = 6;
+            head[38..46].fill(0);
+            head[46] = 0x50;
+        }
+        frame
+    };
+    let frames = (0..count).map(one).collect();
+    (rules, frames)
+}
+
 /// The step that gives a field a value.
 pub fn set(field: Field, value: u128) -> Op {
     let def = field.def();

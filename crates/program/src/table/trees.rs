@@ -1,8 +1,8 @@
 //! Decision trees: a lookup with a bounded number of memory accesses, whatever bits the rules look at.
 //!
-//! A tree's inner node takes a run of bits of one word of the key and uses them as an index into its children; a leaf holds a few rules, which are compared one
+//! A tree's inner node takes one or two runs of bits of the key and uses them as an index into its children; a leaf holds a few rules, which are compared one
 //! after the other, highest precedence first. So one tree over a table of prefixes is a multibit trie, and one over an access list cuts
-//! where the list's rules differ most (HiCuts, Gupta and McKeown 1999; cutting by chosen bits as in ByteCuts, Daly and Torng 2018). Rules that leave most of a
+//! where the list's rules differ most, by the beginnings of both addresses for instance (HiCuts, Gupta and McKeown 1999; cutting by chosen bits as in ByteCuts, Daly and Torng 2018). Rules that leave most of a
 //! tree's bits open would have to be copied into many children; they go to another tree, which cuts elsewhere (EffiCuts, Vamanan et al. 2010). What no
 //! tree separates stays in tuples.
 //!
@@ -12,22 +12,29 @@
 //!
 //! What stands at a rank ([`Place`]) says of most rules all that their packets need to know, so these are not read.
 //!
-//! A burst descends level by level, each packet's next node prefetched while the others take their step.
+//! The first rule that matches all packets is in no tree: who meets no rule there meets this one.
+//!
+//! A burst descends level by level ([`ranks`]).
 
 mod build;
+mod ranks;
+#[cfg(test)]
+mod tests;
 
 use super::LOOKUP_MAX;
 use super::effort::Count;
 use super::places::{ASK, EditsOf, Place, Told, resolve};
 use crate::epoch::Epoch;
 use crate::rule::Rule;
-use crate::tuple::{Words, prefetch};
+use crate::tuple::Words;
 use crate::walk::Stretches;
 pub(super) use build::{Built, Snapshot};
 use packet::FlowKey;
+use packet::hot::Variant;
 use packet::matching::MatchWord;
 use smallvec::SmallVec;
 use std::ptr::NonNull;
+use std::slice::ChunksExact;
 use std::sync::atomic::Ordering;
 
 /// No rule.
@@ -35,26 +42,65 @@ const NONE: u32 = u32::MAX;
 /// Most words of the key that rules in trees look at together.
 const WORDS_MAX: usize = 16;
 
-/// A child: an inner node, or a leaf. Bits 0 to 31 say where its children or its rules begin (which of all nodes, which word of all leaves); of an inner node 32
-/// to 37 the word, 38 to 43 how far it is shifted, 44 to 48 how many bits are taken; of a leaf, which has bit 63, 49 to 62 how many rules it has.
+/// A run of bits of one of the words that rules look at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Run {
+    /// Which of the words.
+    slot: usize,
+    /// How many bits of the word lie below it.
+    shift: u32,
+    bits: u32,
+}
+
+impl Run {
+    /// No bits.
+    const EMPTY: Run = Run {
+        slot: 0,
+        shift: 0,
+        bits: 0,
+    };
+
+    /// Its bits in their word.
+    fn place(self) -> u64 {
+        self.mask() << self.shift
+    }
+
+    /// As many ones as it has bits.
+    #[inline(always)]
+    fn mask(self) -> u64 {
+        !(u64::MAX << self.bits)
+    }
+}
+
+/// A child: an inner node, or a leaf. Bits 0 to 31 say where its children or its rules begin (which of all nodes, which word of all leaves). An inner node has its
+/// two runs from [`Branch::RUNS`] on: which word, how far it is shifted, how many bits are taken; the first run's bits are the lower ones of the index. A leaf, which has
+/// bit 63, has from [`Branch::COUNT`] on how many rules it has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Branch(u64);
 
 impl Branch {
     const EMPTY: Branch = Branch::leaf(0, 0);
+    /// Where what is known of each run begins.
+    const RUNS: [u32; 2] = [32, 47];
+    /// Bits for the word, for how far it is shifted, and for how many bits are taken: those of the second run are fewer than 16.
+    const WIDTHS: [u32; 3] = [4, 6, 5];
+    /// Where a leaf's number of rules begins, and how many bits it has.
+    const COUNT: u32 = 49;
+    const COUNT_WIDTH: u32 = 14;
 
-    fn inner(base: u32, word: u8, shift: u32, bits: u32) -> Branch {
-        debug_assert!(word < 64 && shift < 64 && bits < 32);
-        Branch(
-            u64::from(base)
-                | u64::from(word) << 32
-                | u64::from(shift) << 38
-                | u64::from(bits) << 44,
-        )
+    fn inner(base: u32, runs: [Run; 2]) -> Branch {
+        let [word, shift, _] = Branch::WIDTHS;
+        let packed = |run: Run| {
+            debug_assert!(run.slot < WORDS_MAX && run.shift < 64 && run.bits <= 16);
+            run.slot as u64 | u64::from(run.shift) << word | u64::from(run.bits) << (word + shift)
+        };
+        debug_assert!(runs[1].bits < 16);
+        let [first, second] = Branch::RUNS;
+        Branch(u64::from(base) | packed(runs[0]) << first | packed(runs[1]) << second)
     }
 
     const fn leaf(first: u32, rules: u16) -> Branch {
-        Branch(first as u64 | (rules as u64) << 49 | 1 << 63)
+        Branch(first as u64 | (rules as u64) << Branch::COUNT | 1 << 63)
     }
 
     #[inline(always)]
@@ -71,15 +117,32 @@ impl Branch {
     /// The number of a leaf's rules.
     #[inline(always)]
     fn rules(self) -> usize {
-        (self.0 >> 49 & 0x3fff) as usize
+        (self.0 >> Branch::COUNT & !(u64::MAX << Branch::COUNT_WIDTH)) as usize
     }
 
-    /// The place of the child that a key belongs to; of a leaf its base.
+    /// The runs of an inner node.
     #[inline(always)]
-    fn child(self, key: &impl Words) -> usize {
-        let word = u64::from_be(key.word((self.0 >> 32 & 63) as u8));
-        let bits = word >> (self.0 >> 38 & 63) & !(u64::MAX << (self.0 >> 44 & 31));
-        self.base() + bits as usize
+    fn runs(self) -> [Run; 2] {
+        let [word, shift, bits] = Branch::WIDTHS;
+        Branch::RUNS.map(|from| Run {
+            slot: (self.0 >> from & !(u64::MAX << word)) as usize,
+            shift: (self.0 >> (from + word) & !(u64::MAX << shift)) as u32,
+            bits: (self.0 >> (from + word + shift) & !(u64::MAX << bits)) as u32 & 31,
+        })
+    }
+
+    /// How many children an inner node has.
+    fn children(self) -> usize {
+        1 << self.runs().iter().map(|run| run.bits).sum::<u32>()
+    }
+
+    /// The place of the child that a key belongs to, whose word of each slot is given; of a leaf somewhere behind its base.
+    #[inline(always)]
+    fn child(self, word: impl Fn(usize) -> u64) -> usize {
+        let [first, second] = self.runs();
+        let low = word(first.slot) >> first.shift & first.mask();
+        let high = word(second.slot) >> second.shift & second.mask();
+        self.base() + (low | high << first.bits) as usize
     }
 }
 
@@ -91,9 +154,6 @@ struct Tree {
     first: u32,
 }
 
-/// More places than this are fetched before they are read.
-const FEW: usize = 1024;
-
 /// The trees of a table.
 pub(crate) struct Trees {
     /// The first epoch all of whose rules are in the trees, or in tuples beside them.
@@ -102,14 +162,16 @@ pub(crate) struct Trees {
     lane: usize,
     /// By the lowest rank.
     trees: Box<[Tree]>,
+    /// The rank of packets that meet no rule of a tree; higher than all of these.
+    otherwise: u32,
     nodes: Box<[Branch]>,
     /// Rules of leaves: a value for each of `words`, then the rank and, 32 bits up, the number of the mask. A leaf that fits one cache line lies in one.
     leaves: Box<[u64]>,
-    /// Masks: one for each of `words`.
+    /// Masks: one for each of `words`. Here and in leaves a field's first byte is the highest of its word.
     masks: Box<[u64]>,
-    /// The words of the key that rules look at, without those of `shared`.
+    /// The words of the key that rules look at, without those of `shared`: slot by slot.
     words: SmallVec<[u8; WORDS_MAX]>,
-    /// What all rules want alike: asked for once, before the descent.
+    /// What all rules of trees want alike: asked for once, before the descent.
     shared: Box<[MatchWord]>,
     /// By rank.
     places: Box<[Place]>,
@@ -147,137 +209,12 @@ impl Trees {
         missed: impl FnMut(usize, &mut Option<&'g Rule>),
     ) {
         let mut ranks = [NONE; LOOKUP_MAX];
-        let ranks = &mut ranks[..out.len()];
-        let mut strangers = 0_u64;
-        if !self.shared.is_empty() {
-            for (index, rank) in ranks.iter_mut().enumerate() {
-                let stranger = !key(index).has(&self.shared);
-                strangers |= u64::from(stranger) << index;
-                // No tree has a lower one.
-                *rank = if stranger { 0 } else { NONE };
-            }
-        }
-        match self.words.len() {
-            1 => self.descend(key, ranks, |branch, key| self.compare::<1>(branch, key)),
-            2 => self.descend(key, ranks, |branch, key| self.compare::<2>(branch, key)),
-            3 => self.descend(key, ranks, |branch, key| self.compare::<3>(branch, key)),
-            4 => self.descend(key, ranks, |branch, key| self.compare::<4>(branch, key)),
-            _ => self.descend(key, ranks, |branch, key| self.compare_many(branch, key)),
-        }
-        while strangers != 0 {
-            ranks[strangers.trailing_zeros() as usize] = NONE;
-            strangers &= strangers - 1;
-        }
+        self.find_ranks(Variant::used(), key, &mut ranks[..out.len()]);
         if let Some(told) = &mut told {
             told.edits = EditsOf::Listed(&self.stretches);
         }
         let place_of = |index: usize| self.places.get(ranks[index] as usize);
         resolve(place_of, epoch, out, told, missed);
-    }
-
-    /// Gives each packet the lowest rank that matches it in any tree, and fetches what stands there, while other packets wait for their leaves.
-    #[inline(always)]
-    fn descend<'k, K: Words + 'k>(
-        &self,
-        key: &impl Fn(usize) -> &'k K,
-        ranks: &mut [u32],
-        compare: impl Fn(Branch, &K) -> u32,
-    ) {
-        let mut branches = [Branch::EMPTY; LOOKUP_MAX];
-        let mut places = [0_u32; LOOKUP_MAX];
-        let mut active = [0_u8; LOOKUP_MAX];
-        let mut waiting = [0_u8; LOOKUP_MAX];
-        let far = self.places.len() > FEW;
-        let fetch = |rank: u32| {
-            if far {
-                prefetch(self.places.as_ptr().wrapping_add(rank as usize));
-            }
-        };
-        for tree in &self.trees {
-            let mut count = 0;
-            for (index, rank) in ranks.iter().enumerate() {
-                active[count] = index as u8;
-                count += usize::from(*rank > tree.first);
-            }
-            let active = &active[..count];
-            if active.is_empty() {
-                return;
-            }
-            if tree.root.is_leaf() {
-                for index in active {
-                    let index = usize::from(*index);
-                    ranks[index] = ranks[index].min(compare(tree.root, key(index)));
-                    fetch(ranks[index]);
-                }
-                continue;
-            }
-            for index in active {
-                let index = usize::from(*index);
-                let place = tree.root.child(key(index));
-                places[index] = place as u32;
-                prefetch(&raw const self.nodes[place]);
-            }
-            waiting[..count].copy_from_slice(active);
-            while count > 0 {
-                let mut deeper = 0;
-                for at in 0..count {
-                    let index = usize::from(waiting[at]);
-                    let branch = self.nodes[places[index] as usize];
-                    branches[index] = branch;
-                    let place = branch.child(key(index));
-                    places[index] = place as u32;
-                    waiting[deeper] = index as u8;
-                    deeper += usize::from(!branch.is_leaf());
-                    self.prefetch_next(branch, place);
-                }
-                count = deeper;
-            }
-            for index in active {
-                let index = usize::from(*index);
-                ranks[index] = ranks[index].min(compare(branches[index], key(index)));
-                fetch(ranks[index]);
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn prefetch_next(&self, branch: Branch, place: usize) {
-        let node = self.nodes.as_ptr().wrapping_add(place).cast::<u64>();
-        let leaf = self.leaves.as_ptr().wrapping_add(place);
-        prefetch(if branch.is_leaf() { leaf } else { node });
-    }
-
-    /// The first rule of a leaf that matches, where rules look at W words.
-    #[inline(always)]
-    fn compare<const W: usize>(&self, leaf: Branch, key: &impl Words) -> u32 {
-        let key: [u64; W] = std::array::from_fn(|index| key.word(self.words[index]));
-        let rules = &self.leaves[leaf.base()..][..leaf.rules() * (W + 1)];
-        for rule in rules.chunks_exact(W + 1) {
-            let mask = &self.masks[(rule[W] >> 32) as usize * W..][..W];
-            let mut differs = 0;
-            for index in 0..W {
-                differs |= (key[index] & mask[index]) ^ rule[index];
-            }
-            if differs == 0 {
-                return rule[W] as u32;
-            }
-        }
-        NONE
-    }
-
-    /// [`Trees::compare`] for any number of words.
-    #[inline(never)]
-    fn compare_many(&self, leaf: Branch, key: &impl Words) -> u32 {
-        let count = self.words.len();
-        let rules = &self.leaves[leaf.base()..][..leaf.rules() * (count + 1)];
-        for rule in rules.chunks_exact(count + 1) {
-            let mask = &self.masks[(rule[count] >> 32) as usize * count..][..count];
-            let mut all = self.words.iter().zip(mask).zip(rule);
-            if all.all(|((word, mask), value)| key.word(*word) & mask == *value) {
-                return rule[count] as u32;
-            }
-        }
-        NONE
     }
 
     /// Whether this rule has a rank.
@@ -324,6 +261,22 @@ impl Trees {
         }
     }
 
+    /// The rules of a leaf.
+    #[inline(always)]
+    fn rules_of(&self, leaf: Branch) -> ChunksExact<'_, u64> {
+        let stride = self.words.len() + 1;
+        self.leaves[leaf.base()..][..leaf.rules() * stride].chunks_exact(stride)
+    }
+
+    /// A rule's values, its rank and its mask.
+    #[inline(always)]
+    fn parts_of<'a>(&'a self, rule: &'a [u64]) -> (&'a [u64], u32, &'a [u64]) {
+        let count = rule.len() - 1;
+        let mask = (rule[count] >> 32) as usize * count;
+        let (values, rank) = (&rule[..count], rule[count] as u32);
+        (values, rank, &self.masks[mask..][..count])
+    }
+
     /// Number of trees.
     pub fn count(&self) -> usize {
         self.trees.len()
@@ -332,32 +285,34 @@ impl Trees {
     /// Notes what looking one key up reads; returns the precedence of what it finds.
     pub fn read_by(&self, key: &FlowKey, count: &mut Count) -> Option<u32> {
         count.reads(&*self.shared);
-        if !key.has(&self.shared) {
-            return None;
-        }
-        let mut best = NONE;
-        for tree in self.trees.iter() {
+        let mut best = self.otherwise;
+        let word = |slot: usize| u64::from_be(key.word(self.words[slot]));
+        let trees = if key.has(&self.shared) {
+            &self.trees[..]
+        } else {
+            &[]
+        };
+        for tree in trees {
             if best < tree.first {
                 break;
             }
             let mut branch = tree.root;
             while !branch.is_leaf() {
                 count.probes += 1;
-                let child = &self.nodes[branch.child(key)];
+                let child = &self.nodes[branch.child(word)];
                 count.reads(child);
                 branch = *child;
             }
-            let stride = self.words.len() + 1;
-            let rank = self.compare_many(branch, key);
-            let rules = &self.leaves[branch.base()..][..branch.rules() * stride];
-            for rule in rules.chunks_exact(stride) {
+            for rule in self.rules_of(branch) {
                 count.compares += 1;
                 count.reads(rule);
-                if rule[stride - 1] as u32 == rank {
+                let (values, rank, mask) = self.parts_of(rule);
+                let mut slots = values.iter().zip(mask).enumerate();
+                if slots.all(|(slot, (value, mask))| word(slot) & mask == *value) {
+                    best = best.min(rank);
                     break;
                 }
             }
-            best = best.min(rank);
         }
         let place = self.places.get(best as usize)?;
         count.reads(place);

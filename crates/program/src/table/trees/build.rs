@@ -75,7 +75,10 @@ impl Snapshot {
     pub fn build(self) -> Built {
         let begun = Instant::now();
         let ranked = self.gather();
-        let shared = self.shared(&ranked);
+        // Those behind it are looked for when a lookup meets it and it has gone.
+        let before = ranked.iter().position(Ranked::matches_all);
+        let before = before.unwrap_or(ranked.len());
+        let shared = self.shared(&ranked[..before]);
         let words = self.words(&shared);
         let mut built = Built {
             trees: None,
@@ -90,7 +93,7 @@ impl Snapshot {
         let fits = 12 * (ranked.len() + 4096) * (words.len() + 1) < NONE as usize;
         if words.len() <= WORDS_MAX && !ranked.is_empty() && fits {
             let mut builder = Builder::new(&words, &self.tuples, &ranked);
-            let trees = builder.trees();
+            let trees = builder.trees(before);
             let mut rest = vec![None; self.tuples.len()];
             for (rule, left) in ranked.iter().zip(&builder.left) {
                 if *left {
@@ -141,7 +144,7 @@ impl Snapshot {
         ranked
     }
 
-    /// The words of which all rules want the same.
+    /// The words of which all these rules want the same.
     fn shared(&self, ranked: &[Ranked]) -> Vec<MatchWord> {
         let mut matches = ranked.iter().map(|ranked| {
             // SAFETY: the snapshot's reader holds the rules that were gathered.
@@ -180,6 +183,14 @@ struct Ranked {
     rule: NonNull<Rule>,
 }
 
+impl Ranked {
+    fn matches_all(&self) -> bool {
+        // SAFETY: the snapshot's reader holds the rules that were gathered.
+        let rule = unsafe { self.rule.as_ref() };
+        rule.spec.matching.words().is_empty()
+    }
+}
+
 /// Masks and values are numbers here, with a field's first byte as their highest.
 struct Builder {
     words: usize,
@@ -194,6 +205,8 @@ struct Builder {
     budget: usize,
     /// By rank: the leaf that holds this rule alone.
     singles: Vec<Branch>,
+    /// See [`Trees`].
+    otherwise: u32,
     /// By rank: whether the rule is in no tree.
     left: Vec<bool>,
     /// Of each index while a cut is judged: rules there. All zero between judgements.
@@ -235,6 +248,7 @@ impl Builder {
             entries: 0,
             budget: 5 * ranked.len() + 4096,
             singles: vec![Branch::EMPTY; ranked.len()],
+            otherwise: NONE,
             left: vec![false; ranked.len()],
             counts: vec![0; 1 << BITS_MAX],
         }
@@ -250,10 +264,13 @@ impl Builder {
         &self.values[first..first + self.words]
     }
 
-    /// Trees for all rules, as far as trees separate them; marks what is left.
-    fn trees(&mut self) -> Vec<Tree> {
+    /// Trees for the first rules, as far as trees separate them; marks what is left. The next one, if there is one, matches all packets.
+    fn trees(&mut self, rules: usize) -> Vec<Tree> {
+        if rules < self.mask_of.len() {
+            self.otherwise = rules as u32;
+        }
         let mut trees = Vec::new();
-        let mut rules: Vec<u32> = (0..self.mask_of.len() as u32).collect();
+        let mut rules: Vec<u32> = (0..rules as u32).collect();
         while let Some(first) = rules.first().copied() {
             let mut known = vec![0; self.words];
             let cut = (rules.len() > LEAF_SMALL)
@@ -271,10 +288,9 @@ impl Builder {
                 }
                 break;
             };
-            let place = cut.place();
             let (kept, others): (Vec<u32>, Vec<u32>) = rules
                 .iter()
-                .partition(|rank| (place & !self.mask(**rank)[cut.slot]).count_ones() <= cut.open);
+                .partition(|rank| self.open_bits(**rank, &cut) <= cut.open);
             let Some(first) = kept.first().copied() else {
                 others
                     .iter()
@@ -352,11 +368,8 @@ impl Builder {
         let first = self.leaves.len();
         for rank in rules {
             let at = *rank as usize * self.words;
-            self.leaves.extend(
-                self.values[at..at + self.words]
-                    .iter()
-                    .map(|value| value.to_be()),
-            );
+            self.leaves
+                .extend_from_slice(&self.values[at..at + self.words]);
             let mask = u64::from(self.mask_of[*rank as usize]);
             self.leaves.push(u64::from(*rank) | mask << 32);
         }
@@ -369,7 +382,7 @@ impl Builder {
 
     /// An inner node and all that is below it.
     fn divide(&mut self, rules: &[u32], cut: Cut, known: &mut [u64], depth: usize) -> Branch {
-        let children = 1_usize << cut.bits;
+        let children = 1_usize << cut.bits();
         let mut starts = vec![0_u32; children + 1];
         for rank in rules {
             self.each_index(*rank, &cut, |index| starts[index + 1] += 1);
@@ -387,33 +400,56 @@ impl Builder {
         }
         let base = self.nodes.len();
         self.nodes.resize(base + children, Branch::EMPTY);
-        let before = known[cut.slot];
-        known[cut.slot] |= cut.place();
-        let of = |index: usize| starts[index] as usize..starts[index + 1] as usize;
-        for index in 0..children {
-            let rules = &sorted[of(index)];
-            // Neighbours often have the same rules, since masks are often prefixes.
-            let same = index > 0 && &sorted[of(index - 1)] == rules;
-            self.nodes[base + index] = if same {
-                self.nodes[base + index - 1]
-            } else {
-                self.branch(rules, known, depth)
-            };
+        let before: SmallVec<[u64; WORDS_MAX]> = SmallVec::from_slice(known);
+        for run in cut.runs {
+            known[run.slot] |= run.place();
         }
-        known[cut.slot] = before;
-        // The word is still a slot here; `finish` names the key's own.
-        Branch::inner(base as u32, cut.slot as u8, cut.shift, cut.bits)
+        // Children often have the same rules: all that differ in bits which these leave open.
+        let mut made: HashMap<&[u32], Branch> = HashMap::new();
+        let copied = sorted.len() > rules.len();
+        for index in 0..children {
+            let rules = &sorted[starts[index] as usize..starts[index + 1] as usize];
+            let branch = match made.get(rules) {
+                _ if rules.is_empty() => continue,
+                Some(branch) => *branch,
+                None => self.branch(rules, known, depth),
+            };
+            // A single rule's leaf is found by itself.
+            if copied && rules.len() > 1 {
+                made.insert(rules, branch);
+            }
+            self.nodes[base + index] = branch;
+        }
+        known.copy_from_slice(&before);
+        Branch::inner(base as u32, cut.runs)
+    }
+
+    /// The index that a rule's bits give, and which bits of an index it leaves open.
+    #[inline(always)]
+    fn index_of(&self, rank: u32, cut: &Cut) -> (u64, u64) {
+        let (value, mask) = (self.value(rank), self.mask(rank));
+        let (mut index, mut open, mut at) = (0, 0, 0);
+        for run in cut.runs {
+            index |= (value[run.slot] >> run.shift & run.mask()) << at;
+            open |= (!mask[run.slot] >> run.shift & run.mask()) << at;
+            at += run.bits;
+        }
+        (index, open)
+    }
+
+    /// How many of a cut's bits a rule leaves open.
+    #[inline(always)]
+    fn open_bits(&self, rank: u32, cut: &Cut) -> u32 {
+        self.index_of(rank, cut).1.count_ones()
     }
 
     /// Calls `with` for each index that a rule belongs to.
     #[inline(always)]
     fn each_index(&self, rank: u32, cut: &Cut, mut with: impl FnMut(usize)) {
-        let place = cut.place();
-        let open = place & !self.mask(rank)[cut.slot];
-        let value = self.value(rank)[cut.slot] & place;
+        let (index, open) = self.index_of(rank, cut);
         let mut bits = 0_u64;
         loop {
-            with(((value | bits) >> cut.shift) as usize);
+            with((index | bits) as usize);
             bits = bits.wrapping_sub(open) & open;
             if bits == 0 {
                 return;
@@ -432,17 +468,14 @@ impl Builder {
         lane: usize,
     ) -> Trees {
         let (leaves, skew) = aligned(&self.leaves);
-        let name = |branch: &mut Branch| {
+        let shift = |branch: &mut Branch| {
             if branch.is_leaf() {
                 *branch = Branch::leaf((branch.base() + skew) as u32, branch.rules() as u16);
-            } else {
-                let slot = (branch.0 >> 32 & 63) as usize;
-                branch.0 = branch.0 & !(63 << 32) | u64::from(words[slot]) << 32;
             }
         };
         let mut nodes = self.nodes.into_boxed_slice();
-        nodes.iter_mut().for_each(name);
-        trees.iter_mut().for_each(|tree| name(&mut tree.root));
+        nodes.iter_mut().for_each(shift);
+        trees.iter_mut().for_each(|tree| shift(&mut tree.root));
         let mut edits = Edits::default();
         let places = (ranked.iter().enumerate())
             .map(|(rank, ranked)| {
@@ -457,18 +490,21 @@ impl Builder {
                 Place::new(ranked.rule, marks, rule.spec.counter, action)
             })
             .collect();
-        Trees {
+        let trees = Trees {
             since,
             lane,
             trees: trees.into(),
+            otherwise: self.otherwise,
             nodes,
             leaves,
-            masks: self.masks.iter().map(|mask| mask.to_be()).collect(),
+            masks: self.masks.into(),
             words: words.into(),
             shared: shared.into(),
             places,
             stretches: edits.stretches.into(),
-        }
+        };
+        trees.check();
+        trees
     }
 }
 

@@ -1,8 +1,10 @@
-//! Where to cut: the run of bits that leaves the least work, by estimate.
+//! Where to cut: the run of bits, or two of them together, that leave the least work, by estimate.
 //!
 //! Candidates are the runs whose bits separate rules best one by one; each is then judged by counting which rules come together, and how many copies it takes.
 
+use super::super::Run;
 use super::{BITS_MAX, Builder, LEAF_MAX};
+use smallvec::SmallVec;
 
 /// Rules by which a cut is judged.
 const SAMPLE: usize = 1024;
@@ -10,21 +12,32 @@ const SAMPLE: usize = 1024;
 const STEP: f64 = 9.0;
 /// Estimated cycles of one rule compared.
 const COMPARE: f64 = 5.0;
+/// Estimated cycles of twice as many copies of rules, which are in one another's way in the caches, and in many.
+const COPIES: f64 = 0.5;
+const COPIES_LARGE: f64 = 4.0;
+/// Rules of a large table: these fit no cache of a core's own.
+const LARGE: f64 = 20_000.0;
+/// Runs of which two are taken together.
+const TOGETHER: usize = 3;
 
 /// A cut: which bits are the index. `open`: rules that leave more of them open go to another tree.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cut {
-    /// Which of the words that rules look at.
-    pub slot: usize,
-    pub shift: u32,
-    pub bits: u32,
+    /// The second may be empty.
+    pub runs: [Run; 2],
     pub open: u32,
 }
 
 impl Cut {
-    /// The bits of the word that are the index.
-    pub fn place(&self) -> u64 {
-        !(u64::MAX << self.bits) << self.shift
+    fn new(runs: [Run; 2]) -> Cut {
+        let mut cut = Cut { runs, open: 0 };
+        cut.open = cut.bits();
+        cut
+    }
+
+    /// The bits of the index.
+    pub fn bits(&self) -> u32 {
+        self.runs.iter().map(|run| run.bits).sum()
     }
 }
 
@@ -67,29 +80,38 @@ impl Builder {
             [most, most / 2, 0, 0]
         };
         widths.sort_unstable();
-        let mut best: Option<(f64, Cut)> = None;
-        let mut counts = std::mem::take(&mut self.counts);
-        for (slot, known) in known.iter().enumerate() {
-            let gains = self.gains(&sample, slot, *known);
+        let gains: Vec<[f64; 64]> = known
+            .iter()
+            .enumerate()
+            .map(|(slot, known)| self.gains(&sample, slot, *known))
+            .collect();
+        let mut cuts: SmallVec<[Cut; 32]> = SmallVec::new();
+        for (slot, gains) in gains.iter().enumerate() {
             let mut before = 0;
             for bits in widths {
                 if bits <= before || bits == 0 {
                     continue;
                 }
                 before = bits;
-                for shift in windows(&gains, bits, thorough) {
-                    let cut = Cut {
-                        slot,
-                        shift,
-                        bits,
-                        open: bits,
-                    };
-                    if let Some((cost, cut)) = self.judge(&sample, whole, cut, root, &mut counts)
-                        && best.is_none_or(|(least, _)| cost < least)
-                    {
-                        best = Some((cost, cut));
-                    }
-                }
+                let shifts = windows(gains, bits, thorough);
+                let runs = shifts.map(|(shift, _)| Run { slot, shift, bits });
+                cuts.extend(runs.map(|run| Cut::new([run, Run::EMPTY])));
+            }
+        }
+        let half = most / 2;
+        let halves = if thorough {
+            half.saturating_sub(2).max(1)..=half
+        } else {
+            half..=half
+        };
+        halves.for_each(|bits| pairs(&gains, bits, &mut cuts));
+        let mut best: Option<(f64, Cut)> = None;
+        let mut counts = std::mem::take(&mut self.counts);
+        for cut in cuts {
+            if let Some((cost, cut)) = self.judge(&sample, whole, cut, root, &mut counts)
+                && best.is_none_or(|(least, _)| cost < least)
+            {
+                best = Some((cost, cut));
             }
         }
         self.counts = counts;
@@ -132,15 +154,14 @@ impl Builder {
         root: bool,
         counts: &mut [u32],
     ) -> Option<(f64, Cut)> {
-        let place = cut.place();
         let mut by_open = [0_usize; 33];
         for rank in sample {
-            by_open[(place & !self.mask(*rank)[cut.slot]).count_ones() as usize] += 1;
+            by_open[self.open_bits(*rank, &cut) as usize] += 1;
         }
         let scale = whole / sample.len() as f64;
         // The more rules there are, the less may be copied.
         let size = sample.len() as f64;
-        let factor = match (root, whole < 20_000.0) {
+        let factor = match (root, whole < LARGE) {
             (true, true) => 3.0,
             (true, false) => 1.5,
             (false, _) if self.copied() < 0.5 => 2.0,
@@ -148,7 +169,7 @@ impl Builder {
         };
         let room = factor * size + if root { 1024.0 / scale } else { 8.0 };
         let (mut copies, mut limit) = (0.0, None);
-        for open in 0..=cut.bits {
+        for open in 0..=cut.bits() {
             copies += by_open[open as usize] as f64 * f64::from(1_u32 << open);
             if copies > room {
                 break;
@@ -157,7 +178,7 @@ impl Builder {
         }
         let limit = limit?;
         if !root {
-            return (limit == cut.bits)
+            return (limit == cut.bits())
                 .then(|| self.cost(sample, whole, cut, counts))
                 .flatten();
         }
@@ -178,16 +199,17 @@ impl Builder {
 
     /// See [`Builder::judge`].
     fn cost(&self, sample: &[u32], whole: f64, cut: Cut, counts: &mut [u32]) -> Option<(f64, Cut)> {
-        let place = cut.place();
-        let open = |rank: &u32| (place & !self.mask(*rank)[cut.slot]).count_ones();
+        let open = |rank: &u32| self.open_bits(*rank, &cut);
         let kept = || sample.iter().filter(|rank| open(rank) <= cut.open);
         kept().for_each(|rank| self.each_index(*rank, &cut, |index| counts[index] += 1));
         // Rules that a rule's packets meet beside it.
-        let (mut others, mut count) = (0.0, 0.0);
+        let (mut others, mut count, mut copies) = (0.0, 0.0, 0.0);
         for rank in kept() {
             let mut sum = 0_u64;
             self.each_index(*rank, &cut, |index| sum += u64::from(counts[index] - 1));
-            others += sum as f64 / f64::from(1_u32 << open(rank));
+            let own = f64::from(1_u32 << open(rank));
+            others += sum as f64 / own;
+            copies += own;
             count += 1.0;
         }
         kept().for_each(|rank| self.each_index(*rank, &cut, |index| counts[index] = 0));
@@ -209,24 +231,55 @@ impl Builder {
             }
         };
         // A bigger index needs more of the caches.
-        let index = 0.7 * f64::from(cut.bits.saturating_sub(10));
+        let index = 0.7 * f64::from(cut.bits().saturating_sub(10));
+        let weight = if whole < LARGE { COPIES } else { COPIES_LARGE };
+        let index = index + weight * (copies / count).log2();
         let cost = STEP + index + share * resolve(met) + visits * another_tree(deferred);
         Some((cost, cut))
     }
 }
 
-/// Where runs of so many bits separate best: the best run, and, to be thorough, the best of those that share less than half of it.
-fn windows(gains: &[f64; 64], bits: u32, thorough: bool) -> impl Iterator<Item = u32> + use<> {
+/// Where runs of so many bits separate best, and how well: the best run, and, to be thorough, the best of those that share less than half of it.
+fn windows(
+    gains: &[f64; 64],
+    bits: u32,
+    thorough: bool,
+) -> impl Iterator<Item = (u32, f64)> + use<> {
     let bits = bits as usize;
     let gain = |shift: usize| gains[shift..shift + bits].iter().sum::<f64>();
     let best = |allowed: &dyn Fn(usize) -> bool| {
         (0..=64 - bits)
             .filter(|shift| allowed(*shift))
-            .max_by(|one, other| gain(*one).total_cmp(&gain(*other)))
-            .filter(|shift| gain(*shift) > 0.0)
+            .map(|shift| (shift, gain(shift)))
+            .max_by(|(_, one), (_, other)| one.total_cmp(other))
+            .filter(|(_, gain)| *gain > 0.0)
     };
     let first = best(&|_| true);
     let second = first.filter(|_| thorough);
-    let second = second.and_then(|first| best(&|shift| shift.abs_diff(first) * 2 > bits));
-    first.into_iter().chain(second).map(|shift| shift as u32)
+    let second = second.and_then(|(first, _)| best(&|shift| shift.abs_diff(first) * 2 > bits));
+    first
+        .into_iter()
+        .chain(second)
+        .map(|(shift, gain)| (shift as u32, gain))
+}
+
+/// The best runs of so many bits, two and two.
+fn pairs(gains: &[[f64; 64]], bits: u32, cuts: &mut SmallVec<[Cut; 32]>) {
+    if bits == 0 {
+        return;
+    }
+    let mut runs: SmallVec<[(f64, Run); 8]> = SmallVec::new();
+    for (slot, gains) in gains.iter().enumerate() {
+        let shifts = windows(gains, bits, true);
+        runs.extend(shifts.map(|(shift, gain)| (gain, Run { slot, shift, bits })));
+    }
+    runs.sort_by(|(one, _), (other, _)| other.total_cmp(one));
+    runs.truncate(TOGETHER);
+    for (at, (_, low)) in runs.iter().enumerate() {
+        for (_, high) in &runs[..at] {
+            if low.slot != high.slot || low.place() & high.place() == 0 {
+                cuts.push(Cut::new([*low, *high]));
+            }
+        }
+    }
 }

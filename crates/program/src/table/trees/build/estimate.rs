@@ -1,6 +1,6 @@
 //! What lookups in trees cost: at most, by the deepest way in each tree, and usually, by trying.
 
-use super::super::{Branch, NONE, Tree};
+use super::super::{Branch, Tree};
 use super::{Builder, LINE};
 use crate::table::describe::Work;
 
@@ -32,10 +32,9 @@ impl Builder {
         if branch.is_leaf() {
             return self.work_in(branch, branch.rules());
         }
-        let bits = (branch.0 >> 44 & 31) as u32;
         let mut worst = Work::default();
         let mut before = Branch::EMPTY;
-        for child in &self.nodes[branch.base()..branch.base() + (1 << bits)] {
+        for child in &self.nodes[branch.base()..branch.base() + branch.children()] {
             if *child == before {
                 continue;
             }
@@ -90,17 +89,15 @@ impl Builder {
 
     fn work_of(&self, trees: &[Tree], key: &[u64]) -> Work {
         let mut work = FOUND;
-        let mut best = NONE;
-        for tree in trees.iter().take_while(|tree| tree.first < NONE) {
+        let mut best = self.otherwise;
+        for tree in trees {
             if best < tree.first {
                 break;
             }
             let mut branch = tree.root;
             while !branch.is_leaf() {
                 work = work.and(INNER);
-                let word = key[(branch.0 >> 32 & 63) as usize];
-                let bits = word >> (branch.0 >> 38 & 63) & !(u64::MAX << (branch.0 >> 44 & 31));
-                branch = self.nodes[branch.base() + bits as usize];
+                branch = self.nodes[branch.child(|slot| key[slot])];
             }
             let stride = self.words + 1;
             let rules = &self.leaves[branch.base()..][..branch.rules() * stride];
