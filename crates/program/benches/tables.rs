@@ -118,6 +118,32 @@ fn access_list(rules: usize, masks: usize) -> Vec<(Flow, u32)> {
         .collect()
 }
 
+/// Rules over 50 shapes of long prefixes and ports, one precedence for each shape, as in the side-by-side benchmark's curve.
+fn mixed(rules: usize) -> Vec<(Flow, u32)> {
+    let mut random = Random(29);
+    let shapes: Vec<_> = (0..50)
+        .map(|_| {
+            let mut length = |least: u64| prefix((least + random.below(33 - least)) as u32);
+            let (source, destination) = (length(18), length(12));
+            let ports = random.one_of(&[0, 0xffff]) << 16 | random.one_of(&[0, 0xff00, 0xffff]);
+            (source, destination, ports)
+        })
+        .collect();
+    (0..rules)
+        .map(|index| {
+            let (source, destination, ports) = shapes[index % 50];
+            let mut masked = |mask| (random.next() as u32 & mask, mask);
+            let flow = Flow {
+                source: masked(source),
+                destination: masked(destination),
+                ports: masked(ports),
+                protocol: 17,
+            };
+            (flow, 10 + index as u32 % 50)
+        })
+        .collect()
+}
+
 /// What a firewall has: some rules by source, some by destination and port, some by port only.
 fn firewall(rules: usize) -> Vec<(Flow, u32)> {
     let mut random = Random(5);
@@ -301,13 +327,15 @@ fn main() {
         .skip(1)
         .filter(|name| !name.starts_with('-'))
         .collect();
-    let cases: [(&str, Rules); 14] = [
+    let cases: [(&str, Rules); 16] = [
         ("acl-1k-10masks", || access_list(1000, 10)),
         ("acl-1k-50masks", || access_list(1000, 50)),
         ("acl-100-50masks", || access_list(100, 50)),
         ("acl-10k-200masks", || access_list(10_000, 200)),
         ("acl-100k-200masks", || access_list(100_000, 200)),
         ("acl-1m-200masks", || access_list(1_000_000, 200)),
+        ("mixed-100k", || mixed(100_000)),
+        ("mixed-1m", || mixed(1_000_000)),
         ("firewall-100", || firewall(100)),
         ("firewall-1k", || firewall(1000)),
         ("firewall-10k", || firewall(10_000)),
