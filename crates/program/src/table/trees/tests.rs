@@ -58,7 +58,7 @@ fn matching(words: usize, alike: bool, (_, masks, values): &OneRule) -> Match {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(80))]
     #[test]
     fn all_variants_find_the_first_rule_that_matches(
         words in 1..=WORDS.len(),
