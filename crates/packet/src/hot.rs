@@ -193,6 +193,29 @@ fn read_other(head: &[u8], len: usize, in_port: u32, hot: &mut HotWords) -> bool
     extent.is_some()
 }
 
+/// Reads packets of other kinds than IPv4, and shows each with the number of its first pattern: up to the first that is none of these, or behind one that vector code
+/// is better for, since more such may follow.
+#[inline(always)]
+fn read_others<F: Frame>(
+    frames: &[F],
+    in_port: u32,
+    patterns: &[Pattern],
+    mut keep: impl FnMut(&HotWords, u8),
+) {
+    let mut hot = HotWords::ZERO;
+    for frame in frames {
+        let len = frame.len();
+        if !read_other(frame.head(), len, in_port, &mut hot) {
+            break;
+        }
+        hot.len = len as u32;
+        keep(&hot, first_of(patterns, &hot));
+        if hot.is_transport_of_ipv6() {
+            break;
+        }
+    }
+}
+
 fn portable<F: Frame>(
     frames: &[F],
     in_port: u32,

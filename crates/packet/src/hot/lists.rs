@@ -69,27 +69,26 @@ impl<'a, F: Frame> Lists<'a, F> {
         self.read.count == self.frames.len() || self.read.count == before && !self.read_others()
     }
 
-    /// Reads packets of other kinds than IPv4 up to the first that is none, or for which vector code is better; whether there were any.
+    /// Reads packets of other kinds than IPv4 that come next; whether there were any.
     #[inline(never)]
     fn read_others(&mut self) -> bool {
-        let (in_port, patterns) = (self.in_port, self.patterns);
         let mut read = self.read;
-        for ((frame, hot), found) in self.rest() {
-            let len = frame.len();
-            if !super::read_other(frame.head(), len, in_port, hot) {
-                break;
-            }
-            hot.len = len as u32;
-            *found = super::first_of(patterns, hot);
-            read.count += 1;
-            read.bytes += len as u64;
-            if hot.is_transport_of_ipv6() {
-                break;
-            }
-        }
-        let any = read.count > self.read.count;
+        let start = read.count;
+        let mut places = self.hot[start..].iter_mut().zip(&mut self.found[start..]);
+        super::read_others(
+            &self.frames[start..],
+            self.in_port,
+            self.patterns,
+            |hot, first| {
+                if let Some((to, found)) = places.next() {
+                    (*to, *found) = (*hot, first);
+                    read.count += 1;
+                    read.bytes += u64::from(hot.len);
+                }
+            },
+        );
         self.read = read;
-        any
+        read.count > start
     }
 }
 

@@ -6,7 +6,7 @@
 //! ever.
 
 use super::kinds::{JUDGED, Judged, index, judge, l3, l4, least, moves};
-use super::{HotWords, NO_PATTERN, Pattern, Read, Variant};
+use super::{NO_PATTERN, Pattern, Read, Variant};
 use crate::frame::Frame;
 use crate::key::at;
 use crate::parse::HOT_WORDS;
@@ -550,23 +550,15 @@ impl<F: Frame, D: Fn(&Window, *const u8) -> bool> Sorted<'_, F, D> {
         read
     }
 
-    /// Sorts packets of other common kinds, up to the first that is of none, or behind which one of ours may come; whether there were any.
+    /// Sorts packets of other common kinds that come next; whether there were any.
     #[inline(never)]
     fn others(&mut self, in_port: u32) -> bool {
-        let mut hot = HotWords::ZERO;
-        let (frames, before) = (self.frames, self.read.count);
-        for frame in &frames[before..] {
-            let len = frame.len();
-            if !super::read_other(frame.head(), len, in_port, &mut hot) {
-                break;
-            }
-            let bytes = len as u64;
-            let found = super::first_of(&self.sorting.patterns, &hot);
+        let (sorting, before) = (self.sorting, self.read.count);
+        let frames = &self.frames[before..];
+        super::read_others(frames, in_port, &sorting.patterns, |hot, found| {
+            let bytes = hot.len.into();
             self.meet(Read { count: 1, bytes }, found);
-            if hot.is_transport_of_ipv6() {
-                break;
-            }
-        }
+        });
         self.read.count > before
     }
 

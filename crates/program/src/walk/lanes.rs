@@ -281,11 +281,12 @@ impl<F: Frame> Lanes<F> {
     /// Puts a packet that has been read into a lane.
     #[inline(always)]
     pub fn begin(&mut self, index: usize, hot: &HotWords, frame: F) {
-        self.lanes[index % LOOKUP_MAX].begin(hot);
-        if !hot.extent.is_ipv4() {
-            self.begin_wide(index, hot.extent, frame.head());
-        }
+        let index = index % LOOKUP_MAX;
+        self.lanes[index].begin(hot);
         self.put(index, frame);
+        if !hot.extent.is_ipv4() {
+            self.begin_wide(index..index + 1);
+        }
     }
 
     /// Puts neighbours that have been read into lanes, from `first` on.
@@ -305,7 +306,7 @@ impl<F: Frame> Lanes<F> {
             *place = frames.next();
         }
         if others {
-            self.begin_others(run);
+            self.begin_wide(run);
         }
     }
 

@@ -37,22 +37,16 @@ impl Words for Wide<'_> {
 }
 
 impl<F: Frame> Lanes<F> {
-    #[inline(never)]
-    pub(super) fn begin_wide(&mut self, index: usize, extent: Extent, head: &[u8]) {
-        self.wide = self.wide.union(SetOfLanes::run(index, 1));
-        self.more[index % LOOKUP_MAX] = MoreWords::of(head, extent);
-    }
-
     /// Of lanes in which packets and their hot words are, those that are wide get what these tell beside.
     #[inline(never)]
-    pub(super) fn begin_others(&mut self, run: std::ops::Range<usize>) {
+    pub(super) fn begin_wide(&mut self, run: std::ops::Range<usize>) {
         for index in run {
             let extent = self.lanes[index].extent;
             if !extent.is_ipv4()
                 && let Some(frame) = &self.frames[index]
             {
                 self.more[index] = MoreWords::of(frame.head(), extent);
-                self.wide = self.wide.union(SetOfLanes::run(index, 1));
+                self.wide = self.wide.union(SetOfLanes::one(index));
             }
         }
     }
