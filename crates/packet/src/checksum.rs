@@ -74,9 +74,9 @@ impl Sum {
 fn fold(mut sum: u64) -> u16 {
     sum = (sum & 0xffff_ffff) + (sum >> 32);
     sum = (sum & 0xffff_ffff) + (sum >> 32);
-    sum = (sum & 0xffff) + (sum >> 16);
-    sum = (sum & 0xffff) + (sum >> 16);
-    sum as u16
+    // Both halves added to each other: the lower sum's carry comes to the upper one.
+    let sum = sum as u32;
+    (sum.wrapping_add(sum.rotate_left(16)) >> 16) as u16
 }
 
 /// What a change of some bytes adds to the sum over them (RFC 1624 equation 3).

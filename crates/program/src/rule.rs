@@ -116,6 +116,15 @@ impl Rule {
         unsafe { self.fused.load(Ordering::Acquire).as_ref() }
     }
 
+    /// Asks for what carrying it out reads beside what its lookup has read.
+    #[inline(always)]
+    pub(crate) fn prefetch_steps(&self) {
+        match self.fused() {
+            Some(fused) => fused.prefetch(),
+            None => self.outline.prefetch(),
+        }
+    }
+
     /// Hangs ways at it, or none, and returns those before, which readers may still follow: they are to be retired. Only the table's writer calls this.
     pub(crate) fn hang(&self, fused: Option<Box<Fused>>) -> Option<Box<Fused>> {
         let fused = fused.map_or(std::ptr::null_mut(), Box::into_raw);

@@ -106,6 +106,12 @@ pub(crate) trait Words {
     /// Word `index` of the key.
     fn word(&self, index: u8) -> u64;
 
+    /// The same of one below [`Words::AT_HAND`].
+    #[inline(always)]
+    fn at_hand(&self, index: usize) -> u64 {
+        self.word(index as u8)
+    }
+
     /// Whether these bits are as wanted.
     #[inline(always)]
     fn has(&self, words: &[MatchWord]) -> bool {
@@ -184,12 +190,17 @@ impl View<'_> {
     pub fn prefetch_rule(&self, hash: u64) {
         let slot = self.slots[hash as usize & (self.slots.len() - 1)].load(Ordering::Relaxed);
         if slot > DELETED && tag(slot) == tag(hash) {
-            let rule = address(slot).as_ptr();
-            prefetch(rule);
-            if self.words.len() > 1 {
-                // Its match; of one word the first line has what is to be known.
-                prefetch(rule.cast::<u8>().wrapping_add(64));
-            }
+            self.prefetch_match(address(slot).as_ptr());
+        }
+    }
+
+    /// Fetches what is compared of a rule.
+    #[inline(always)]
+    fn prefetch_match(&self, rule: *const Rule) {
+        prefetch(rule);
+        if self.words.len() > 1 {
+            // Its match; of one word the first line has what is to be known.
+            prefetch(rule.cast::<u8>().wrapping_add(64));
         }
     }
 }
@@ -201,27 +212,42 @@ impl<'a> View<'a> {
         first_held(self.head(hash, key)?, epoch)
     }
 
-    /// The same for a packet that has these bits in all of the tuple's words, N of them.
+    /// The head of the chain that the first slot of this hash leads to, if its tag is the hash's: most often the one. Fetches what is compared of it.
     #[inline(always)]
-    pub fn find_bits<const N: usize>(
+    pub fn likely(&self, hash: u64) -> Option<&'a Rule> {
+        let slot = self.slots[hash as usize & (self.slots.len() - 1)].load(Ordering::Acquire);
+        // No tag is left of one that is the same, and a tag or no address of another.
+        let rest = slot ^ tag(hash);
+        let likely = if rest <= ADDRESS && rest > DELETED {
+            rest
+        } else {
+            0
+        };
+        let rule = likely as *const Rule;
+        self.prefetch_match(rule);
+        // SAFETY: null, or a rule found in a slot, which is freed only after every guard that was alive when it was unlinked is gone.
+        unsafe { rule.as_ref() }
+    }
+
+    /// [`View::find`] for a packet that has these bits in all of the tuple's words, N of them, and this likely head of its chain.
+    #[inline(always)]
+    pub fn find_likely<const N: usize>(
         &self,
-        hash: u64,
+        likely: Option<&'a Rule>,
         bits: [u64; N],
+        key: &impl Words,
         epoch: Epoch,
     ) -> Option<&'a Rule> {
-        // A tuple's rules look at its words, at the same bits of each.
-        let has = |rule: &Rule| {
-            if N == 1 {
-                return rule.first == bits[0];
-            }
-            let wanted = rule.spec.matching.words().first_chunk::<N>();
-            wanted.is_some_and(|wanted| {
-                let differ = wanted.iter().zip(bits);
-                let differ = differ.fold(0, |differ, (word, bits)| differ | word.value ^ bits);
-                differ == 0
-            })
-        };
-        first_held(self.head_that(hash, has)?, epoch)
+        match likely {
+            Some(head) if has_bits(head, bits) => first_held(head, epoch),
+            _ => self.find_unlikely(key, epoch),
+        }
+    }
+
+    /// The same without one.
+    #[inline(never)] // so that it does not take registers from what is likely
+    fn find_unlikely(&self, key: &impl Words, epoch: Epoch) -> Option<&'a Rule> {
+        self.find(self.hash(key), key, epoch)
     }
 
     /// All rules of the matching chain, the highest precedence first.
@@ -267,15 +293,10 @@ impl<'a> View<'a> {
     /// The first rule of the matching chain.
     #[inline(always)]
     fn head(&self, hash: u64, key: &impl Words) -> Option<&'a Rule> {
-        self.head_that(hash, |rule| match self.words {
+        let has = |rule: &Rule| match self.words {
             [(word, mask)] => rule.first == key.word(*word) & mask,
             _ => key.has(rule.spec.matching.words()),
-        })
-    }
-
-    /// The same, where `has` tells whether the packet has what a rule matches.
-    #[inline(always)]
-    fn head_that(&self, hash: u64, has: impl Fn(&Rule) -> bool) -> Option<&'a Rule> {
+        };
         let mask = self.slots.len() - 1;
         let mut at = hash as usize & mask;
         for _ in 0..self.slots.len() {
@@ -294,6 +315,20 @@ impl<'a> View<'a> {
         }
         None
     }
+}
+
+/// Whether a packet with these bits in all of a tuple's words, N of them, has what a rule of the tuple wants: it looks at the same bits of each.
+#[inline(always)]
+fn has_bits<const N: usize>(rule: &Rule, bits: [u64; N]) -> bool {
+    if N == 1 {
+        return rule.first == bits[0];
+    }
+    let wanted = rule.spec.matching.words().first_chunk::<N>();
+    wanted.is_some_and(|wanted| {
+        let differ = wanted.iter().zip(bits);
+        let differ = differ.fold(0, |differ, (word, bits)| differ | word.value ^ bits);
+        differ == 0
+    })
 }
 
 #[inline(always)]

@@ -59,6 +59,8 @@ impl Parts {
     const PORTS: Parts = Parts(32);
     /// What a router changes.
     const ROUTED: Parts = Parts(1 | 2 | 4);
+    /// Beyond that.
+    const OTHERS: Parts = Parts(8 | 16 | 32);
     /// Of the IP header.
     const NETWORK: Parts = Parts(4 | 8 | 16);
     /// Of what a transport checksum covers.
@@ -231,21 +233,38 @@ impl Rewrite {
     /// Rewrites a packet of a common kind and its hot words, which say the same as the packet.
     #[inline(always)]
     pub fn run<F: Frame>(&self, frame: &mut F, extent: Extent, words: &mut [u64; HOT_WORDS]) {
-        if !extent.is_ipv4() {
-            return self.run_other(frame, extent, words);
+        if self.parts.has(Parts::OTHERS) || !extent.is_ipv4() {
+            return self.run_all(frame, extent, words);
         }
         let l3 = usize::from(extent.l3());
-        let parts = self.parts;
         let Some(head) = frame.head_mut().get_mut(..l3 + COMMON_LEN) else {
             return;
         };
         self.run_ethernet(head, words);
-        if parts.has(Parts::NETWORK)
+        if self.parts.has(Parts::TTL)
+            && let Some(part) = head[l3 + 8..].first_chunk_mut()
+        {
+            set_byte(words, at::IP_TTL, self.run_ttl(part));
+        }
+    }
+
+    /// [`Rewrite::run`] whatever there is to change in which packet.
+    #[inline(never)] // what most rules do not need is not to take registers from what they do
+    fn run_all<F: Frame>(&self, frame: &mut F, extent: Extent, words: &mut [u64; HOT_WORDS]) {
+        if !extent.is_ipv4() {
+            return self.run_other(frame, extent, words);
+        }
+        let l3 = usize::from(extent.l3());
+        let Some(head) = frame.head_mut().get_mut(..l3 + COMMON_LEN) else {
+            return;
+        };
+        self.run_ethernet(head, words);
+        if self.parts.has(Parts::NETWORK)
             && let Some(header) = head[l3..].first_chunk_mut()
         {
             self.run_network(header, words);
         }
-        if parts.has(Parts::TRANSPORT) {
+        if self.parts.has(Parts::TRANSPORT) {
             self.run_transport(frame, extent, words);
         }
     }
@@ -271,17 +290,23 @@ impl Rewrite {
         let (front, rest) = (destination | source << 48, (source >> 16) as u32);
         head[..8].copy_from_slice(&front.to_le_bytes());
         head[8..12].copy_from_slice(&rest.to_le_bytes());
-        // TTL, protocol and checksum.
-        let Some(part) = head[l3 + 8..].first_chunk_mut() else {
-            return;
-        };
-        let old = u32::from_be_bytes(*part);
-        let ttl = (old >> 24) as u8;
-        let to = (ttl & !self.ttl_mask).wrapping_add(self.ttl_add);
+        if let Some(part) = head[l3 + 8..].first_chunk_mut() {
+            self.run_ttl(part);
+        }
+    }
+
+    /// The TTL alone of an IPv4 header, of which these are TTL, protocol and checksum; returns what it is now.
+    #[inline(always)]
+    fn run_ttl(&self, part: &mut [u8; 4]) -> u8 {
+        let [old, _, low, high] = *part;
+        let to = (old & !self.ttl_mask).wrapping_add(self.ttl_add);
+        // A sum of words whose bytes have changed places is the sum with its bytes so (RFC 1071 section 2): none are moved here and back.
         let mut delta = Delta::new();
-        delta.byte(8, ttl, to);
-        let checksum = delta.applied_to(old as u16);
-        *part = (u32::from(to) << 24 | old & 0x00ff_0000 | u32::from(checksum)).to_be_bytes();
+        delta.word(old.into(), to.into());
+        let checksum = delta.applied_to(u16::from_le_bytes([low, high]));
+        part[0] = to;
+        part[2..].copy_from_slice(&checksum.to_le_bytes());
+        to
     }
 
     /// Both Ethernet addresses.
@@ -298,7 +323,6 @@ impl Rewrite {
     }
 
     /// [`Rewrite::run`] on a packet of IPv6 or ARP, which has no IPv4 addresses; one of ARP has an Ethernet header only.
-    #[inline(never)]
     fn run_other<F: Frame>(&self, frame: &mut F, extent: Extent, words: &mut [u64; HOT_WORDS]) {
         let Some(head) = frame.head_mut().get_mut(..usize::from(extent.l3())) else {
             return;

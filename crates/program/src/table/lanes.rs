@@ -81,8 +81,9 @@ impl SetOfLanes {
     /// Its only member, if it has one only.
     #[inline(always)]
     pub fn only(self) -> Option<One> {
-        let one = self.0 & self.0.wrapping_sub(1) == 0;
-        self.first().filter(|_| one).map(One)
+        // Of one bit, all below it and itself change where one is taken away: more than are left.
+        let below = self.0.wrapping_sub(1);
+        (self.0 ^ below > below).then(|| One(self.0.trailing_zeros() as usize))
     }
 
     /// Its places from the first to the last, if they are neighbours.
@@ -231,28 +232,48 @@ impl<'g> Found<'g> {
         self.list.get(..self.count).unwrap_or_default()
     }
 
-    /// Adds packets, of which none is there yet; so there is room.
+    /// Adds packets, of which none is there yet; so there is room. Asks for what carrying their rule out reads.
     #[inline(always)]
     fn push(&mut self, rule: Option<&'g Rule>, set: SetOfLanes) {
         debug_assert!(!set.is_empty());
+        if let Some(rule) = rule {
+            rule.prefetch_steps();
+        }
         if let Some(next) = self.list.get_mut(self.count) {
             *next = (rule, set);
             self.count += 1;
         }
     }
 
-    /// Adds a packet, beside the one before it where that has met the same rule.
+    /// Adds rules that one packet after the other has met, of which none is there yet: a packet beside the one before it where that has met the same. Asks for what
+    /// carrying them out reads. Returns packets that have met none.
     #[inline(always)]
-    fn push_one(&mut self, rule: &'g Rule, lane: usize) {
-        let set = SetOfLanes::one(lane % LOOKUP_MAX);
-        let before = self.count.checked_sub(1);
-        if let Some((Some(last), alike)) = before.and_then(|at| self.list.get_mut(at))
-            && std::ptr::eq(*last, rule)
-        {
-            *alike = alike.union(set);
-        } else {
-            self.push(Some(rule), set);
+    fn push_each(&mut self, met: impl Iterator<Item = (usize, Option<&'g Rule>)>) -> SetOfLanes {
+        let mut missed = SetOfLanes::EMPTY;
+        let before = self.list().last().and_then(|(rule, _)| *rule);
+        let (mut count, mut last) = (
+            self.count,
+            before.map_or(std::ptr::null(), std::ptr::from_ref),
+        );
+        for (lane, rule) in met {
+            let set = SetOfLanes::one(lane % LOOKUP_MAX);
+            let Some(rule) = rule else {
+                missed = missed.union(set);
+                continue;
+            };
+            if std::ptr::eq(last, rule) {
+                if let Some((_, alike)) = self.list.get_mut(count.wrapping_sub(1)) {
+                    *alike = alike.union(set);
+                }
+            } else if let Some(next) = self.list.get_mut(count) {
+                rule.prefetch_steps();
+                *next = (Some(rule), set);
+                count += 1;
+                last = rule;
+            }
         }
+        self.count = count;
+        missed
     }
 }
 
@@ -384,8 +405,13 @@ fn look_up_alike<'g, K: Words>(
         }
         let words = entry.tuple.words();
         if alike.len() > 1 {
-            let sample = alike.front(SAMPLE);
-            if same_bits(words, sample, key, lanes).len() == 1 {
+            let mut others = alike.front(SAMPLE).minus(SetOfLanes::one(first)).iter();
+            let same = |lane: usize| {
+                let other = &lanes[lane % LOOKUP_MAX];
+                let mut words = words.iter();
+                words.all(|(word, mask)| (other.word(*word) ^ key.word(*word)) & mask == 0)
+            };
+            if !others.any(same) {
                 return None;
             }
             alike = same_bits(words, alike, key, lanes);
@@ -453,26 +479,25 @@ fn look_up_by<'g, K: Words, const N: usize>(
     epoch: Epoch,
     found: &mut Found<'g>,
 ) -> SetOfLanes {
-    let bits = |lane: usize| words.map(|(word, mask)| lanes[lane % LOOKUP_MAX].word(word) & mask);
+    // What the loops need, by itself.
+    let places: [usize; N] = std::array::from_fn(|at| words[at].0.into());
+    let masks: [u64; N] = std::array::from_fn(|at| words[at].1);
+    let bits = |lane: usize| -> [u64; N] {
+        let lane = &lanes[lane % LOOKUP_MAX];
+        std::array::from_fn(|at| lane.at_hand(places[at]) & masks[at])
+    };
     // Known to be so where this is called, and said once more for the loops' sake.
-    assert!(words.iter().all(|(word, _)| *word < K::AT_HAND));
-    let mut hashes = [0; LOOKUP_MAX];
+    assert!(places.iter().all(|place| *place < usize::from(K::AT_HAND)));
+    // Slots are few enough to lie in a cache, so that nobody waits long for them.
+    let mut likely = [None; LOOKUP_MAX];
     for lane in set.iter() {
-        let hash = View::hash_bits(bits(lane));
-        tuple.prefetch(hash);
-        hashes[lane % LOOKUP_MAX] = hash;
+        likely[lane % LOOKUP_MAX] = tuple.likely(View::hash_bits(bits(lane)));
     }
-    for lane in set.iter() {
-        tuple.prefetch_rule(hashes[lane % LOOKUP_MAX]);
-    }
-    let mut missed = SetOfLanes::EMPTY;
-    for lane in set.iter() {
-        match tuple.find_bits(hashes[lane % LOOKUP_MAX], bits(lane), epoch) {
-            Some(rule) => found.push_one(rule, lane),
-            None => missed = missed.union(SetOfLanes::one(lane)),
-        }
-    }
-    missed
+    found.push_each(set.iter().map(|lane| {
+        let likely = likely[lane % LOOKUP_MAX];
+        let key = &lanes[lane % LOOKUP_MAX];
+        (lane, tuple.find_likely(likely, bits(lane), key, epoch))
+    }))
 }
 
 /// Packet by packet, in the other kinds of tables.
@@ -493,13 +518,6 @@ fn look_up<'g, K: Words>(
     }
     let key = |index: usize| &lanes[usize::from(places[index]) % LOOKUP_MAX];
     lookup_ordinary(Some(shape), &key, epoch, &mut out[..count]);
-    let mut missed = SetOfLanes::EMPTY;
-    for (place, rule) in places.iter().zip(&out[..count]) {
-        let lane = usize::from(*place);
-        match rule {
-            None => missed = missed.union(SetOfLanes::one(lane)),
-            Some(rule) => found.push_one(rule, lane),
-        }
-    }
-    missed
+    let places = places.iter().map(|place| usize::from(*place));
+    found.push_each(places.zip(out[..count].iter().copied()))
 }

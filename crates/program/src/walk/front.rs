@@ -140,7 +140,9 @@ impl<F: Frame> Engine<F> {
             }
             if patterned.is_list() {
                 self.received += read.bytes;
-                let matched = first.iter().filter(|index| **index != NO_PATTERN).count();
+                // Counted in bytes, which hold as many, sixteen at a time.
+                let found = first.iter().map(|index| u8::from(*index != NO_PATTERN));
+                let matched = usize::from(found.sum::<u8>());
                 (burst.bridge).count_hot(0, read.count, matched, burst.guard);
                 let met = Met {
                     count: read.count,

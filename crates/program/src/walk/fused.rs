@@ -112,7 +112,7 @@ impl Fused {
 
     /// Asks for its ways.
     #[inline(always)]
-    pub(super) fn prefetch(&self) {
+    pub(crate) fn prefetch(&self) {
         let first = self.ways.as_ptr().cast::<u8>();
         prefetch(first);
         prefetch(first.wrapping_add(64));

@@ -83,26 +83,21 @@ impl Lane {
         hot.unwrap_or_else(|| unreachable!("more words than hot ones"))
     }
 
-    /// Writes bits of words.
+    /// Writes bits of a word.
     #[inline(always)]
-    fn write(lanes: &mut [Lane; LOOKUP_MAX], write: &Write, set: impl Members) {
-        let (at, keep, value) = (usize::from(write.word), !write.mask, write.value);
-        if at < LANE_WORDS {
-            set.over(lanes, |lane| {
-                let word = &mut lane.words[at];
-                *word = *word & keep | value;
-            });
+    fn write(&mut self, write: &Write) {
+        if let Some(word) = self.words.get_mut(usize::from(write.word)) {
+            *word = *word & !write.mask | write.value;
         }
     }
 
-    /// What a stretch writes to metadata.
+    /// Edits its packet.
     #[inline(always)]
-    fn write_all(lanes: &mut [Lane; LOOKUP_MAX], stretch: &Stretch, set: impl Members) {
-        if stretch.write.mask != 0 {
-            Lane::write(lanes, &stretch.write, set);
-        }
-        for write in &stretch.more {
-            Lane::write(lanes, write, set);
+    fn rewrite<F: Frame>(&mut self, frame: &mut Option<F>, rewrite: &Rewrite) {
+        if !rewrite.is_nothing()
+            && let Some(frame) = frame
+        {
+            rewrite.run(frame, self.extent, self.hot());
         }
     }
 }
@@ -129,6 +124,11 @@ impl Words for Lane {
             Some(word) => *word,
             None => beyond(index),
         }
+    }
+
+    #[inline(always)]
+    fn at_hand(&self, index: usize) -> u64 {
+        self.words[index]
     }
 
     /// As it is given, but for one look for all of them at where the word is.
@@ -429,6 +429,7 @@ impl<F: Frame> Lanes<F> {
     #[inline(always)]
     fn flush<H: Host<F>>(&mut self, way: Way, host: &mut H) {
         let mut rest = std::mem::take(&mut self.sent);
+        let mut out = std::mem::take(&mut self.out);
         while let Some(first) = rest.first() {
             let port = self.ports[first];
             let set = if self.mixed {
@@ -437,18 +438,29 @@ impl<F: Frame> Lanes<F> {
                 rest
             };
             rest = rest.minus(set);
-            let frames = set.iter().filter_map(|lane| self.frames[lane].take());
-            self.out.extend(frames);
-            host.output_burst(way.in_port, port, way.mirrored, &mut self.out);
-            self.out.clear();
+            out.reserve(set.len());
+            let (room, mut count) = (out.spare_capacity_mut(), 0);
+            set.over(&mut self.frames, |place| {
+                if let (Some(frame), Some(room)) = (place.take(), room.get_mut(count)) {
+                    room.write(frame);
+                    count += 1;
+                }
+            });
+            // SAFETY: so many have been written just now, into room behind nothing: it is emptied below.
+            unsafe { out.set_len(count) };
+            host.output_burst(way.in_port, port, way.mirrored, &mut out);
+            out.clear();
         }
+        self.out = out;
         self.mixed = false;
     }
 
     /// Does a stretch's edits.
     #[inline(always)]
     fn edit(&mut self, stretch: &Stretch, set: impl Members) {
-        Lane::write_all(&mut self.lanes, stretch, set);
+        for write in stretch.writes() {
+            set.over(&mut self.lanes, |lane| lane.write(write));
+        }
         self.rewrite(&stretch.rewrite, set);
     }
 
@@ -459,10 +471,7 @@ impl<F: Frame> Lanes<F> {
             return;
         }
         for lane in set.places() {
-            let extent = self.lanes[lane].extent;
-            if let Some(frame) = &mut self.frames[lane] {
-                rewrite.run(frame, extent, self.lanes[lane].hot());
-            }
+            self.lanes[lane].rewrite(&mut self.frames[lane], rewrite);
         }
     }
 }

@@ -54,6 +54,16 @@ impl Stretch {
         })
     }
 
+    /// What it writes to metadata, if anything.
+    #[inline(always)]
+    pub(super) fn writes(&self) -> impl Iterator<Item = &Write> {
+        let any = self.write.mask != 0;
+        // Others come only behind one.
+        any.then_some(&self.write)
+            .into_iter()
+            .chain(if any { &*self.more } else { &[] })
+    }
+
     /// Whether there are packets with too low a TTL for it.
     pub(super) fn may_expire(&self) -> bool {
         self.rewrite.may_expire()
@@ -217,6 +227,16 @@ impl Outline {
     pub fn straight(&self) -> Option<Stretches> {
         let all = NonNull::slice_from_raw_parts(self.first?, self.count as usize);
         Some(Stretches(all))
+    }
+
+    /// Asks for the first stretch, of which most rules need one line.
+    #[inline(always)]
+    pub fn prefetch(&self) {
+        // Nothing comes of asking for no address.
+        prefetch(
+            self.first
+                .map_or(std::ptr::null(), |first| first.as_ptr().cast_const()),
+        );
     }
 
     /// The port.

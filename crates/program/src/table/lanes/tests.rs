@@ -15,7 +15,8 @@ use std::sync::Arc;
 fn sets() -> impl Strategy<Value = u64> {
     let run = (0..64_u32, 1..=64_u32)
         .prop_map(|(first, count)| (u64::MAX >> (64 - count)).wrapping_shl(first));
-    prop_oneof![any::<u64>(), run, Just(0)]
+    let one = (0..64_u32).prop_map(|lane| 1 << lane);
+    prop_oneof![any::<u64>(), run, one, Just(0)]
 }
 
 /// A match of so many words, which differs from others in most of them.
@@ -59,6 +60,8 @@ proptest! {
         prop_assert_eq!(&folded, &wanted);
         prop_assert_eq!(&over, &wanted);
         prop_assert_eq!(&each, &wanted);
+        let only = if let [one] = wanted[..] { Some(one) } else { None };
+        prop_assert_eq!(set.only().map(One::place), only);
         prop_assert_eq!(set.iter().collect::<Vec<_>>(), wanted);
     }
 

@@ -2,7 +2,7 @@
 
 use super::super::straight::{End, Stretches};
 use super::super::{Burst, Engine};
-use super::{Lane, Lanes, Waiting, Way};
+use super::{Lanes, Waiting, Way};
 use crate::host::Host;
 use crate::rule::Rule;
 use crate::table::{Meeting, Members, One, SetOfLanes};
@@ -34,23 +34,19 @@ impl<F: Frame> Engine<F> {
             return Step::Not;
         };
         let Lanes { lanes, frames, .. } = &mut self.lanes;
+        let (lane, frame) = (&mut lanes[one.place()], &mut frames[one.place()]);
         if H::WATCHES
             || matches!(stretch.end, End::Nothing)
             || stretch.leads_off(from, back)
-            || stretch.rewrite.expires(lanes[one.place()].hot())
+            || stretch.rewrite.expires(lane.hot_words())
         {
             return Step::Not;
         }
         host.looked_up(from, None, Some(rule));
-        Lane::write_all(lanes, stretch, one);
-        let lane = &mut lanes[one.place()];
         let (counters, len) = (burst.counters, lane.len.into());
         counters.add(rule.spec.counter, 1, len, burst.now_ms);
-        if !stretch.rewrite.is_nothing()
-            && let Some(frame) = &mut frames[one.place()]
-        {
-            stretch.rewrite.run(frame, lane.extent, lane.hot());
-        }
+        stretch.writes().for_each(|write| lane.write(write));
+        lane.rewrite(frame, &stretch.rewrite);
         match stretch.end {
             End::Output(port) => {
                 self.lanes.send(port, one);
@@ -64,18 +60,12 @@ impl<F: Frame> Engine<F> {
         }
     }
 
-    /// Asks for what carrying out reads of rules beside what their lookup has read.
+    /// Asks for rules' counters, where a cache does not hold all.
     #[inline(always)]
     pub(super) fn fetch(burst: &Burst<'_, '_>, found: &[Meeting<'_>]) {
-        let many = burst.counters.are_many();
-        for rule in found.iter().filter_map(|(rule, _)| *rule) {
-            if many {
+        if burst.counters.are_many() {
+            for rule in found.iter().filter_map(|(rule, _)| *rule) {
                 burst.counters.prefetch(rule.spec.counter);
-            }
-            match (rule.fused(), rule.straight()) {
-                (Some(fused), _) => fused.prefetch(),
-                (None, Some(straight)) => straight.prefetch(),
-                (None, None) => {}
             }
         }
     }
@@ -136,14 +126,14 @@ impl<F: Frame> Engine<F> {
         {
             match self.step(burst, host, from, rule, one) {
                 Step::Sent => {}
-                Step::Waits { table, resubmit } => {
-                    if to != (table, resubmit) {
-                        (ahead.table, ahead.resubmit) = to;
-                        ahead.set = set;
-                        self.lanes.wait_if_any(*ahead);
-                        (to, set) = ((table, resubmit), SetOfLanes::EMPTY);
-                    }
+                Step::Waits { table, resubmit } if to == (table, resubmit) => {
                     set = set.union(one.whole());
+                }
+                Step::Waits { table, resubmit } => {
+                    (ahead.table, ahead.resubmit) = to;
+                    ahead.set = set;
+                    self.lanes.wait_if_any(*ahead);
+                    (to, set) = ((table, resubmit), one.whole());
                 }
                 Step::Not => break,
             }
