@@ -39,6 +39,7 @@ fn cases() -> Vec<(&'static str, usize, Make)> {
         ("strangers", FLOWS, || support::strangers(FLOWS as u32)),
         ("route-1k", 0, || support::router(1000)),
         ("route-10k", 0, || support::router(10_000)),
+        ("route-10k-warm", 1024, || support::router(10_000)),
         ("route-100k", 0, || support::router(FLOWS)),
         ("route-1m", 0, || support::router(1_000_000)),
         ("mac-10k", 10_000, || support::stations(10_000)),
@@ -137,7 +138,7 @@ fn main() {
         let count = if warm { flows } else { FLOWS };
         let decrements = name.starts_with("l2l3-10k");
         let frames = if name.starts_with("route") {
-            support::routed(FLOWS, &rules)
+            support::routed(count, &rules)
         } else if name.starts_with("acl-10masks") {
             support::access_list(10, count).1
         } else if name.starts_with("acl-50masks") {

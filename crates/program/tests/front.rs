@@ -508,6 +508,39 @@ fn such_tables_have_tries() {
     edits_told_by_places_change(table, &[first + 1, first + 1, first + 2]);
 }
 
+/// Packets that meet rules of their own, which mostly edit and send, go a shorter way than runs and packets of other rules between them.
+#[test]
+fn bursts_meet_rules_of_a_trie_one_by_one_and_in_runs() {
+    let mut table = with_prefixes();
+    let (mut random, mut a) = (1_u64, 0);
+    let mut below = move |bound: u64| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005) + 1;
+        (random >> 40) % bound
+    };
+    for _ in 0..200 {
+        let runs = 1 + below(8);
+        let others = below(3) == 0;
+        let count = 1 + below(64);
+        let burst = (0..count).map(|_| {
+            if below(runs) == 0 {
+                a = below(256) as u8;
+                // Those of a third only send.
+                a -= u8::from(a % 3 == 0 && a > 0 && !others);
+            }
+            let kind = if others && below(16) == 0 { 10 } else { 0 };
+            frame(kind, a, below(256) as u8)
+        });
+        let burst: Vec<Vec<u8>> = burst.collect();
+        let (sent, expected) = table.send(&burst, 1);
+        assert_eq!(sent, expected);
+        table.writer.housekeep(100);
+        table.program.domain.publish();
+    }
+    for (counter, packets) in &table.counted {
+        assert_eq!(table.program.counters.read(*counter).packets, *packets);
+    }
+}
+
 /// Rules that edit and send, told by their places; one of them is given other edits, twice, one goes, each at once and when it has been unlinked.
 fn edits_told_by_places_change(mut table: Changing, numbers: &[usize; 3]) {
     for change in 0..4 {

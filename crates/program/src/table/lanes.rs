@@ -105,6 +105,17 @@ impl SetOfLanes {
         }
     }
 
+    /// Those at whose places this stands. All places are compared: whole vectors at once, and none by itself.
+    #[inline(always)]
+    pub fn those_with(self, all: &[u32; LOOKUP_MAX], wanted: u32) -> SetOfLanes {
+        let equal: [u8; LOOKUP_MAX] = std::array::from_fn(|lane| u8::from(all[lane] == wanted));
+        let (eights, _) = equal.as_chunks();
+        let bits = eights.iter().rev().fold(0, |bits, eight| {
+            bits << 8 | u64::from_le_bytes(*eight).wrapping_mul(GATHER) >> 56
+        });
+        SetOfLanes(self.0 & bits)
+    }
+
     /// Those of which it is true.
     #[inline(always)]
     pub fn those(self, mut holds: impl FnMut(usize) -> bool) -> SetOfLanes {
@@ -113,6 +124,9 @@ impl SetOfLanes {
         })
     }
 }
+
+/// A lane's bit, for each of eight bytes that are one or zero, when these are multiplied by it: the highest byte of the product.
+const GATHER: u64 = 0x0102_0408_1020_4080;
 
 /// Packets of a burst: a set of them, or one, for which all is simpler.
 pub(crate) trait Members: Copy {

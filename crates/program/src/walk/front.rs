@@ -14,7 +14,9 @@
 //! A burst begins the general way where its next packet is of no common kind; a few common ones before it are not worth a burst of their own.
 
 use super::lanes::{Way, begin_key, word_beyond};
+use super::straight::Stretches;
 use super::{Burst, Engine, Walk};
+use crate::counters::CounterId;
 use crate::host::{Drop, Host};
 use crate::ops::PortNo;
 use crate::rule::Rule;
@@ -145,6 +147,7 @@ impl<F: Frame> Engine<F> {
                 let matched = usize::from(found.sum::<u8>());
                 (burst.bridge).count_hot(0, read.count, matched, burst.guard);
                 let met = Met {
+                    first: 0,
                     count: read.count,
                     rule: |at: usize| patterned.rule(first[at]).map(Brief::of),
                     same: |a, b| first[a] == first[b],
@@ -280,10 +283,12 @@ impl<F: Frame> Engine<F> {
         let found = &found[..count];
         let matched = found.iter().filter(|rule| rule.is_some()).count();
         (burst.bridge).count_hot(0, count, matched, burst.guard);
+        let first = self.edit_first(burst, count, answer, frames, host);
         let brief = |at: usize| found[at].map(|rule| told.of(at, rule));
         let many = burst.counters.are_many();
         let address = |at: usize| found[at].map(std::ptr::from_ref);
         let met = Met {
+            first,
             count,
             rule: brief,
             same: |a, b| address(a) == address(b),
@@ -294,6 +299,62 @@ impl<F: Frame> Engine<F> {
             },
         };
         self.meet(burst, in_port, met, frames, mirrored, host);
+    }
+
+    /// Carries out what the first packets have met, and takes their frames, up to one of which it is not known, without reading its rule, that it is edited and sent. Returns how many these
+    /// are, none where rules seem to be few.
+    /// Where rules are many, each packet meets one of its own, and what is done for runs would cost more than the edits.
+    #[inline(never)] // so that what its loops need stays in registers
+    fn edit_first<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        count: usize,
+        answer: &Answer<'_>,
+        frames: &mut Vec<F>,
+        host: &mut H,
+    ) -> usize {
+        let Answer { found, told } = answer;
+        // Nothing is known of the first, or rules are few, it seems: for these there are runs.
+        match found[..count] {
+            [Some(first), ..] if told.edited(0, first).is_none() => return 0,
+            [Some(first), Some(second), ..] if std::ptr::eq(first, second) => return 0,
+            [Some(_), ..] => {}
+            _ => return 0,
+        }
+        let mut counters = [CounterId(0); LOOKUP_MAX];
+        let mut edits = [None; LOOKUP_MAX];
+        let many = burst.counters.are_many();
+        let slots = counters.iter_mut().zip(&mut edits);
+        for (index, ((counter, edits), rule)) in slots.zip(&found[..count]).enumerate() {
+            let Some((number, stretches)) = rule.and_then(|rule| told.edited(index, rule)) else {
+                break;
+            };
+            if many {
+                burst.counters.prefetch(number);
+            }
+            stretches.prefetch();
+            (*counter, *edits) = (number, stretches.first());
+        }
+        let mut ports = [0; LOOKUP_MAX];
+        let mut done = 0;
+        let both = frames.iter_mut().zip(&mut *self.hot);
+        let rules = counters.iter().zip(&edits).zip(&mut ports);
+        for ((frame, hot), ((counter, edits), to)) in both.zip(rules).take(count) {
+            let Some((stretch, port)) = edits.and_then(|one| Stretches::one(one).only_send())
+            else {
+                break;
+            };
+            if stretch.rewrite.expires(&hot.words) {
+                break;
+            }
+            (burst.counters).add(*counter, 1, hot.len.into(), burst.now_ms);
+            host.looked_up(0, None, found[done]);
+            (stretch.rewrite).run_last(frame, hot.extent, &mut hot.words);
+            *to = port;
+            done += 1;
+        }
+        self.lanes.send_first(&ports[..done], frames.drain(..done));
+        done
     }
 
     /// Carries out what packets that have been read have met: runs of neighbours that met the same sending rule together.
@@ -313,9 +374,9 @@ impl<F: Frame> Engine<F> {
     ) {
         self.walks
             .resize_with(self.walks.len().max(met.count), Walk::new);
-        let mut frames = frames.drain(..met.count);
+        let mut frames = frames.drain(..met.count - met.first);
         let way = Way { in_port, mirrored };
-        let (mut index, mut fetched) = (0, 0);
+        let (mut index, mut fetched) = (met.first, met.first);
         while index < met.count {
             fetched = fetched.max(index);
             while fetched < met.count.min(index + AHEAD) {
@@ -542,8 +603,10 @@ fn fetch(burst: &Burst<'_, '_>, brief: Brief<'_>) {
     }
 }
 
-/// What packets of a burst have met: how many have been looked up, the rule of each, whether two have met the same, and what asks for what one's rule will read.
+/// What packets of a burst have met: the first for which nothing has been done yet, how many have been looked up, the rule of each, whether two have met the same, and what
+/// asks for what one's rule will read.
 struct Met<R, S, F> {
+    first: usize,
     count: usize,
     rule: R,
     same: S,

@@ -416,6 +416,21 @@ impl<F: Frame> Lanes<F> {
         self.frames[index] = Some(frame);
     }
 
+    /// The same of the first packets of a burst, of which none is on its way out yet: where each goes, and as many frames.
+    #[inline(always)]
+    pub fn send_first(&mut self, ports: &[PortNo], frames: impl Iterator<Item = F>) {
+        let [.., last] = ports else {
+            return;
+        };
+        self.port = *last;
+        self.mixed = ports.iter().any(|port| port != last);
+        self.sent = SetOfLanes::run(0, ports.len());
+        self.ports[..ports.len()].copy_from_slice(ports);
+        for (place, frame) in self.frames.iter_mut().zip(frames) {
+            *place = Some(frame);
+        }
+    }
+
     /// Notes that lanes go to a port.
     #[inline(always)]
     pub fn send(&mut self, port: PortNo, set: impl Members) {
@@ -429,11 +444,12 @@ impl<F: Frame> Lanes<F> {
     #[inline(always)]
     fn flush<H: Host<F>>(&mut self, way: Way, host: &mut H) {
         let mut rest = std::mem::take(&mut self.sent);
+        // Here, so that what is known of it stays in registers.
         let mut out = std::mem::take(&mut self.out);
         while let Some(first) = rest.first() {
             let port = self.ports[first];
             let set = if self.mixed {
-                rest.those(|lane| self.ports[lane] == port)
+                rest.those_with(&self.ports, port)
             } else {
                 rest
             };

@@ -63,6 +63,10 @@ proptest! {
         let only = if let [one] = wanted[..] { Some(one) } else { None };
         prop_assert_eq!(set.only().map(One::place), only);
         prop_assert_eq!(set.iter().collect::<Vec<_>>(), wanted);
+        let ports = std::array::from_fn(|lane| (bits.rotate_left(23) >> lane & 3) as u32);
+        for port in 0..4 {
+            prop_assert_eq!(set.those_with(&ports, port), set.those(|lane| ports[lane] == port));
+        }
     }
 
     #[test]

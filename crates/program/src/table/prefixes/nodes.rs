@@ -24,10 +24,10 @@ const ROOT: usize = (1 << 16) / LINE_WORDS;
 /// Most lines: half a gigabyte.
 const LINES_MAX: usize = 1 << 23;
 /// Words in front of the values of a node of one line, and of more.
-const SMALL_HEAD: usize = 3;
+pub(super) const SMALL_HEAD: usize = 3;
 const HEAD: usize = 9;
 /// Of a node of one line: no further run begins.
-const NO_RUN: u8 = 0xff;
+pub(super) const NO_RUN: u8 = 0xff;
 /// Most runs of a node of one line.
 const SMALL: usize = LINE_WORDS - SMALL_HEAD;
 /// Slots of a node.
@@ -44,7 +44,9 @@ const _: () = assert!(SIZES[2] * LINE_WORDS - HEAD + 2 <= RUNS_MAX && RUNS_AGAIN
 const NODE: u32 = 1 << 31;
 /// Where a node's size stands.
 const SIZE_SHIFT: u32 = 29;
-const SIZE: u32 = 3 << SIZE_SHIFT;
+pub(super) const SIZE: u32 = 3 << SIZE_SHIFT;
+/// From a line's number to that of its first word.
+pub(super) const LINE_SHIFT: u32 = LINE_WORDS.trailing_zeros();
 const _: () = assert!(LINES_MAX <= 1 << SIZE_SHIFT);
 
 /// What a slot holds: the number of a place, or a node.
@@ -85,7 +87,7 @@ impl Entry {
     /// A node's first word.
     #[inline(always)]
     pub fn first(self) -> Slot {
-        Slot(self.line() << LINE_WORDS.trailing_zeros())
+        Slot(self.line() << LINE_SHIFT)
     }
 }
 
@@ -143,6 +145,13 @@ impl<'a> LinesView<'a> {
     #[inline(always)]
     pub fn word(self, slot: Slot) -> Option<&'a AtomicU32> {
         Some(&self.line(slot)?.0[slot.0 as usize % LINE_WORDS])
+    }
+
+    /// All words.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub fn words(self) -> *const [u32] {
+        std::ptr::slice_from_raw_parts(self.0.as_ptr().cast(), self.0.len() * LINE_WORDS)
     }
 
     /// Where a slot is, to be fetched.
