@@ -18,6 +18,7 @@
 pub(crate) mod dependence;
 mod describe;
 pub(crate) mod effort;
+mod exact;
 mod fusing;
 mod hot;
 mod lanes;
@@ -40,6 +41,7 @@ use crate::tuple::{MaskedWord, Tuple, Words};
 use dependence::Dependence;
 pub use describe::{Description, Template, Work};
 pub use effort::Effort;
+use exact::Exact;
 pub use fusing::FusedReport;
 pub use hot::Reads;
 pub(crate) use hot::{HotWords, Patterned};
@@ -142,6 +144,8 @@ pub(crate) struct TupleEntry {
     pub agreed: Box<[MatchWord]>,
     /// Whether these are all that its rules look at: then all packets that have them meet the same rule.
     pub single: bool,
+    /// What is known of its rules, where they are many and most of them only send.
+    pub exact: Option<Arc<Exact>>,
 }
 
 impl TupleEntry {
@@ -569,6 +573,33 @@ fn lookup_tuples<'k, 'g, K: Words + 'k>(
     lookup_pending(tuples, &mut all, key, epoch, out);
 }
 
+/// What is known of the rules of the first tuple, where a packet that finds one there needs no other.
+#[inline(always)]
+fn exact_of(tuples: &[TupleEntry], epoch: Epoch) -> Option<&Exact> {
+    let (first, others) = tuples.split_first()?;
+    let next = others.first().map(|entry| entry.max_priority);
+    let exact = first.exact.as_deref();
+    exact.filter(|exact| exact.decides(epoch, next))
+}
+
+/// [`lookup_pending`] for somebody who is told what is known of rules.
+#[inline(always)]
+fn lookup_exact<'k, 'g, K: Words + 'k>(
+    tuples: &'g [TupleEntry],
+    pending: &mut SmallVec<[u8; LOOKUP_MAX]>,
+    key: &impl Fn(usize) -> &'k K,
+    epoch: Epoch,
+    out: &mut [Option<&'g Rule>],
+    told: Option<&mut Told<'g>>,
+) {
+    if let Some(told) = told
+        && let Some(exact) = exact_of(tuples, epoch)
+    {
+        exact.find(pending, key, out, told);
+    }
+    lookup_pending(tuples, pending, key, epoch, out);
+}
+
 /// [`lookup_tuples`] for some packets of a burst.
 #[inline(always)]
 fn lookup_pending<'k, 'g, K: Words + 'k>(
@@ -830,6 +861,7 @@ impl TupleWriter {
             max_priority: self.highest()?,
             agreed: agreed.as_slice().into(),
             single: self.agreed.iter().zip(words).all(whole),
+            exact: None,
         })
     }
 
@@ -1369,10 +1401,10 @@ impl BridgeWriter {
         }
         let program = Arc::clone(&self.bridge.program);
         let now = Instant::now();
-        for writer in self.tables.values_mut() {
+        for (table, writer) in &mut self.tables {
             if let TableWriter::Many(shaping) = writer {
                 shaping.begin(&program, now);
-                busy |= shaping.is_busy();
+                busy |= shaping.is_busy() || *table == 0 && shaping.wants_exact();
             }
         }
         self.begin_fused(now) | busy
@@ -1381,9 +1413,11 @@ impl BridgeWriter {
     /// Gives every table the lookup that fits it best, at once: for those who want to know it, and for tests. Commits.
     pub fn shape_now(&mut self) {
         let program = Arc::clone(&self.bridge.program);
+        let now = Instant::now();
         for (table, writer) in &mut self.tables {
             if let TableWriter::Many(shaping) = writer
                 && shaping.shape_now(&program)
+                    | (*table == 0 && shaping.settle_exact(&program, now))
             {
                 self.dirty.insert(*table);
             }
@@ -1394,9 +1428,10 @@ impl BridgeWriter {
 
     fn settle(&mut self) {
         let program = &self.bridge.program;
+        let now = Instant::now();
         for (table, writer) in &mut self.tables {
             if let TableWriter::Many(shaping) = writer
-                && shaping.settle(program)
+                && shaping.settle(program) | (*table == 0 && shaping.settle_exact(program, now))
             {
                 self.dirty.insert(*table);
             }

@@ -376,6 +376,39 @@ impl Changing {
     }
 }
 
+impl Changing {
+    /// Goes through these steps, and holds that packets go where rules say and are counted there.
+    fn take(&mut self, steps: Vec<Step>) -> Result<(), TestCaseError> {
+        for step in steps {
+            match step {
+                Step::Shape => self.writer.shape_now(),
+                Step::Begin => drop(self.writer.shape_tables()),
+                Step::Add(conditions, kind, port) => {
+                    self.add(matching(&shallow(conditions)), kind, port);
+                }
+                Step::Remove(number) => drop(self.remove(number)),
+                Step::Replace(number, kind, port) => self.replace(number, kind, port),
+                Step::Publish => self.publish(),
+                Step::Housekeep => drop(self.writer.housekeep(100)),
+                Step::Send(frames, in_port) => {
+                    let frames = frames.iter();
+                    let burst: Vec<Vec<u8>> = frames
+                        .flat_map(|(kind, a, b, times)| {
+                            std::iter::repeat_n(frame(*kind, *a, *b), *times)
+                        })
+                        .collect();
+                    let (sent, expected) = self.send(&burst, in_port);
+                    prop_assert_eq!(sent, expected);
+                }
+            }
+        }
+        for (counter, packets) in &self.counted {
+            prop_assert_eq!(self.program.counters.read(*counter).packets, *packets);
+        }
+        Ok(())
+    }
+}
+
 /// A frame and the port that it left by.
 type Sent = (u32, Vec<u8>);
 
@@ -407,6 +440,52 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// What a rule for a station looks at: the destination, or destination and source.
+fn station(number: u8, two: bool) -> Vec<(usize, Vec<u8>)> {
+    let kind = (at::ETH_TYPE, vec![8, 0]);
+    match two {
+        false => vec![kind, (at::ETH_DST + 5, vec![number])],
+        true => vec![
+            kind,
+            (at::ETH_DST + 5, vec![number % 8]),
+            (at::ETH_SRC + 5, vec![number / 8]),
+        ],
+    }
+}
+
+/// A table of rules for 64 stations, some of them with two, and perhaps one for the rest.
+fn with_stations(two: bool, rest: bool) -> Changing {
+    let mut table = Changing::new();
+    if rest {
+        table.add(Match::any(), 0, 3);
+    }
+    for number in 0..96_u8 {
+        let kind = if number % 10 == 9 { number % 4 + 1 } else { 0 };
+        table.add(
+            matching(&station(number % 64, two)),
+            kind,
+            u32::from(number % 3) + 1,
+        );
+    }
+    table.publish();
+    table.writer.shape_now();
+    let description = table.writer.describe(0);
+    assert!(description.why.contains("told by value"), "{description:?}");
+    table
+}
+
+/// As [`step`], with more packets for stations, and more rules of the same kind.
+fn step_of_stations() -> impl Strategy<Value = Step> {
+    let frames = prop::collection::vec((0..14_u8, 0..64_u8, 0..8_u8, 1..3_usize), 8..24);
+    let station = (0..64_u8, any::<bool>()).prop_map(|(number, two)| station(number, two));
+    prop_oneof![
+        10 => step().prop_filter("rules of other kinds", |step| !matches!(step, Step::Add(..))),
+        1 => step(),
+        2 => (station, 0..5_u8, 1..4_u32).prop_map(|(station, kind, port)| Step::Add(station, kind, port)),
+        4 => (frames, 1..4_u32).prop_map(|(frames, in_port)| Step::Send(frames, in_port)),
+    ]
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
@@ -421,27 +500,16 @@ proptest! {
         }
         table.publish();
         table.writer.shape_now();
-        for step in steps {
-            match step {
-                Step::Shape => table.writer.shape_now(),
-                Step::Begin => drop(table.writer.shape_tables()),
-                Step::Add(conditions, kind, port) => table.add(matching(&shallow(conditions)), kind, port),
-                Step::Remove(number) => drop(table.remove(number)),
-                Step::Replace(number, kind, port) => table.replace(number, kind, port),
-                Step::Publish => table.publish(),
-                Step::Housekeep => drop(table.writer.housekeep(100)),
-                Step::Send(frames, in_port) => {
-                    let burst: Vec<Vec<u8>> = (frames.iter())
-                        .flat_map(|(kind, a, b, times)| std::iter::repeat_n(frame(*kind, *a, *b), *times))
-                        .collect();
-                    let (sent, expected) = table.send(&burst, in_port);
-                    prop_assert_eq!(sent, expected);
-                }
-            }
-        }
-        for (counter, packets) in &table.counted {
-            prop_assert_eq!(table.program.counters.read(*counter).packets, *packets);
-        }
+        table.take(steps)?;
+    }
+
+    #[test]
+    fn packets_of_a_table_of_exact_matches_do_what_its_rules_say_while_they_change(
+        two: bool,
+        rest: bool,
+        steps in prop::collection::vec(step_of_stations(), 1..40),
+    ) {
+        with_stations(two, rest).take(steps)?;
     }
 }
 
@@ -498,6 +566,13 @@ fn with_prefixes() -> Changing {
 #[test]
 fn such_tables_have_trees() {
     edits_told_by_places_change(with_trees(), &[1, 1, 2]);
+}
+
+#[test]
+fn such_tables_tell_rules_by_value() {
+    // The second rules of the first stations, the better ones.
+    edits_told_by_places_change(with_stations(false, false), &[65, 65, 66]);
+    edits_told_by_places_change(with_stations(true, true), &[66, 66, 67]);
 }
 
 #[test]

@@ -63,7 +63,11 @@ impl Bridge {
 fn of_shape(shape: &Shape, key: &FlowKey, epoch: Epoch, count: &mut Count) {
     match shape {
         Shape::Linear(entries) => of_list(entries, key, epoch, count),
-        Shape::Tuples(tuples) => of_tuples(tuples, key, None, epoch, count),
+        Shape::Tuples(tuples) => {
+            let exact = super::exact_of(tuples, epoch);
+            let best = exact.and_then(|exact| exact.read_by(key, count));
+            of_tuples(tuples, key, best, epoch, count);
+        }
         Shape::Trees(shape) => {
             let best = shape.trees.read_by(key, count);
             of_tuples(&shape.beside, key, best, epoch, count);

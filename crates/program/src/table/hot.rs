@@ -9,7 +9,7 @@ mod tests;
 
 use super::{
     Bridge, LINEAR_MAX, LOOKUP_MAX, LinearEntry, NO_COUNTER, Published, Shape, Told, TupleEntry,
-    linear, lookup_pending, lookup_prefixes, lookup_trees, lookup_tuples,
+    linear, lookup_exact, lookup_prefixes, lookup_trees,
 };
 use crate::counters::{CounterId, WorkerCounters};
 use crate::epoch::{Epoch, Guard};
@@ -197,7 +197,13 @@ impl<'g> Patterned<'g> {
 
     /// Looks packets up whose first patterns are known, in those tuples where they may have a rule; `out` is empty before.
     #[inline(always)]
-    pub fn look_up(&self, keys: &[HotWords], first: &[u8], out: &mut [Option<&'g Rule>]) {
+    pub fn look_up(
+        &self,
+        keys: &[HotWords],
+        first: &[u8],
+        out: &mut [Option<&'g Rule>],
+        told: Option<&mut Told<'g>>,
+    ) {
         let Behind::Tuples(tuples, epoch) = self.behind else {
             return;
         };
@@ -220,7 +226,8 @@ impl<'g> Patterned<'g> {
                 from = from.min(at);
             }
         }
-        lookup_pending(&tuples[from..], &mut pending, &|at| &keys[at], epoch, out);
+        let tuples = &tuples[from..];
+        lookup_exact(tuples, &mut pending, &|at| &keys[at], epoch, out, told);
     }
 }
 
@@ -296,7 +303,10 @@ impl Bridge {
             Some(Published {
                 shape: Shape::Tuples(tuples),
                 ..
-            }) => lookup_tuples(tuples, &|index| &keys[index], epoch, out),
+            }) => {
+                let mut all = (0..out.len() as u8).collect();
+                lookup_exact(tuples, &mut all, &|index| &keys[index], epoch, out, told);
+            }
             Some(Published {
                 shape: Shape::Trees(shape),
                 ..

@@ -147,6 +147,12 @@ impl<'g> Told<'g> {
         places: [None; LOOKUP_MAX],
     };
 
+    /// Says what is known of the rule that packet `index` has met.
+    #[inline(always)]
+    pub(super) fn tell(&mut self, index: usize, place: &'g Place) {
+        self.places[index % LOOKUP_MAX] = Some(place);
+    }
+
     /// What is known of the rule that packet `index` has met.
     #[inline(always)]
     pub fn of(&self, index: usize, rule: &'g Rule) -> Brief<'g> {

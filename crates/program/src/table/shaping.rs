@@ -12,6 +12,7 @@
 //!
 //! New trees are begun when something has changed and it is time to ([`super::pace`]). Trees that promise too little are not used, and tried again when the table has changed by an eighth.
 
+use super::exact::ExactWriter;
 use super::pace::Pace;
 use super::prefixes::{Candidate, Prefixes};
 use super::trees::{Built, Snapshot, Trees};
@@ -58,6 +59,8 @@ pub(super) struct Shaping {
     tuples: TupleWriters,
     /// A trie; there are no trees then.
     prefixes: Option<Prefixes>,
+    /// What is known of the rules of a table of one tuple, or of one large one.
+    exact: ExactWriter,
     /// How many rules there were when a trie was tried last.
     tried: usize,
     /// Why there is no trie.
@@ -103,6 +106,7 @@ impl Shaping {
             linked.tuple.since = linked.tuple.since.max(priority);
         }
         self.changed += 1;
+        self.exact.changes(rule);
         if let Some(prefixes) = &mut self.prefixes {
             let tuple = &mut *linked.tuple;
             if !prefixes.link(&program.domain, rule, &tuple.shared) {
@@ -251,6 +255,7 @@ impl Shaping {
     /// Says that a rule ends with the next epoch, and will be unlinked.
     pub fn removed(&mut self, rule: RuleRef) {
         self.changed += 1;
+        self.exact.changes(rule);
         if let Some(in_use) = &self.in_use {
             in_use.trees.ends(rule.0);
         }
@@ -294,13 +299,42 @@ impl Shaping {
             });
         }
         match &self.in_use {
-            None => Shape::Tuples(all),
+            None => Shape::Tuples(self.with_exact(all)),
             Some(in_use) => Shape::Trees(TreesShape {
                 trees: Arc::clone(&in_use.trees),
                 beside: self.beside(),
                 all,
             }),
         }
+    }
+
+    /// The same tuples, with what is known of their rules.
+    fn with_exact(&self, mut tuples: Box<[TupleEntry]>) -> Box<[TupleEntry]> {
+        for entry in &mut tuples {
+            entry.exact = self.exact.of(&entry.tuple);
+        }
+        tuples
+    }
+
+    /// Whether what is known of the rules is to be gathered anew.
+    pub fn wants_exact(&self) -> bool {
+        self.exact.is_wanted(|| self.for_exact())
+    }
+
+    fn for_exact(&self) -> Option<&super::TupleWriter> {
+        let none = self.prefixes.is_none() && self.in_use.is_none();
+        none.then(|| ExactWriter::candidate(&self.tuples)).flatten()
+    }
+
+    /// Gathers what is known of the rules anew, where it is time to; true when the published shape must be made anew. For first tables, whose lookups ask for it.
+    pub fn settle_exact(&mut self, program: &Program, now: Instant) -> bool {
+        if !self.wants_exact() {
+            return false;
+        }
+        let mut exact = std::mem::take(&mut self.exact);
+        let renewed = exact.renew(self.for_exact(), &program.domain, now);
+        self.exact = exact;
+        renewed
     }
 
     /// The tuples that are looked up beside trees or a trie, the highest precedence first.
@@ -359,6 +393,7 @@ impl Shaping {
         drop(self.building.take().map(|building| building.recv()));
         self.ended = Vec::new();
         self.pace.forget();
+        self.exact.forget();
         if let Some(prefixes) = &mut self.prefixes {
             prefixes.settle(&program.domain);
             return false;
@@ -446,6 +481,10 @@ impl Shaping {
 
     pub fn describe(&self) -> Description {
         let mut description = self.tuples.describe();
+        if let Some((rules, bytes)) = self.exact.told() {
+            description.bytes += bytes;
+            let _ = write!(description.why, "; {rules} rules told by value");
+        }
         if let Some(why) = &self.no_prefixes {
             let _ = write!(description.why, "; {why}");
         }

@@ -160,7 +160,9 @@ impl<F: Frame> Engine<F> {
         let mut answer = Answer::EMPTY;
         let hot = &self.hot[..read.count];
         if let Some(patterned) = patterned {
-            patterned.look_up(hot, &first[..read.count], &mut answer.found[..read.count]);
+            let Answer { found, told } = &mut answer;
+            let first = &first[..read.count];
+            patterned.look_up(hot, first, &mut found[..read.count], Some(told));
         } else if !answer.look_up(burst, hot, Reads::Hot) {
             return false;
         }

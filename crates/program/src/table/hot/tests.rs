@@ -117,7 +117,8 @@ fn look_up<'g>(
             (found.iter_mut().zip(first)).for_each(|(found, at)| *found = patterned.rule(*at));
         }
         Some(patterned) => {
-            patterned.look_up(&hot[..read.count], first, &mut found);
+            let mut told = Told::NOTHING;
+            patterned.look_up(&hot[..read.count], first, &mut found, Some(&mut told));
             for (at, rule) in first.iter().zip(&found) {
                 let address = |rule: &Rule| std::ptr::from_ref(rule);
                 if let Some(decided) = patterned.decided(*at) {
