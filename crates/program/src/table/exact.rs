@@ -148,8 +148,9 @@ impl Exact {
         let slot = &self.slots[self.place(values)];
         count.reads(slot);
         let (rule, marks) = slot.place.get(Ordering::Acquire);
-        // SAFETY: as in `slot`: whoever counts does so under a guard.
-        let rule = unsafe { rule.as_ref() }.filter(|_| marks & ASK == 0 && key.has(&self.shared));
+        let tells = marks & ASK == 0 && key.has(&self.shared);
+        // SAFETY: as in `find_by`: whoever counts does so under a guard.
+        let rule = tells.then(|| unsafe { rule.as_ref() }).flatten();
         rule.map(|rule| rule.spec.priority)
     }
 
@@ -159,7 +160,7 @@ impl Exact {
         self.from <= epoch && next <= Some(self.floor)
     }
 
-    /// Finds the rules of those packets that can be told here, says what is known of these, and leaves the others in `pending`.
+    /// Finds the rules of those packets that can be told here, says what is known of these, and leaves the others in `pending`, of which `out` has none so far.
     #[inline(never)]
     pub fn find<'k, 'g, K: Words + 'k>(
         &'g self,
@@ -184,44 +185,41 @@ impl Exact {
         out: &mut [Option<&'g Rule>],
         told: &mut Told<'g>,
     ) {
-        let mask = self.slots.len() - 1;
+        let slots = &*self.slots;
+        let mask = slots.len() - 1;
         let bits = |key: &K| words.map(|(word, mask)| key.word(word) & mask);
         let mut first = [0_u32; LOOKUP_MAX];
-        for index in &*pending {
-            let index = usize::from(*index) % LOOKUP_MAX;
-            let at = View::hash_bits(bits(key(index))) as usize & mask;
-            first[index] = at as u32;
-            prefetch(&raw const self.slots[at]);
+        let count = pending.len().min(LOOKUP_MAX);
+        for (first, index) in first.iter_mut().zip(&pending[..count]) {
+            let at = View::hash_bits(bits(key(usize::from(*index)))) as usize & mask;
+            *first = at as u32;
+            prefetch(slots.as_ptr().wrapping_add(at));
         }
-        pending.retain(|index| {
-            let index = usize::from(*index) % LOOKUP_MAX;
-            let key = key(index);
-            let slot = self.slot(first[index] as usize, bits(key));
-            let Some((slot, rule)) = slot.filter(|_| key.has(&self.shared)) else {
-                return true;
+        let mut left = 0;
+        for turn in 0..count {
+            let index = pending[turn];
+            let key = key(usize::from(index));
+            let bits = bits(key);
+            let mut at = first[turn % LOOKUP_MAX] as usize;
+            let place = loop {
+                let slot = &slots[at & mask];
+                let both = slot.values.iter().zip(bits);
+                let differ = both.fold(0, |differ, (value, bits)| differ | value ^ bits);
+                if differ == 0 || !slot.is_used() {
+                    break &slot.place;
+                }
+                at += 1;
             };
-            out[index] = Some(rule);
-            told.tell(index, &slot.place);
-            false
-        });
-    }
-
-    /// The slot with these values from `at` on, and its rule, if that need not be asked.
-    #[inline(always)]
-    fn slot<const N: usize>(&self, mut at: usize, bits: [u64; N]) -> Option<(&Slot, &Rule)> {
-        loop {
-            let slot = &self.slots[at];
-            let (rule, marks) = slot.place.get(Ordering::Acquire);
-            if slot.values[..N] == bits {
-                // SAFETY: null in a slot that is not used; else a rule without a mark is in force in the epoch of every guard under which that is seen, so it is freed only after they are gone.
-                let rule = unsafe { rule.as_ref() }.filter(|_| marks & ASK == 0);
-                return rule.map(|rule| (slot, rule));
-            }
-            if rule.is_null() {
-                return None;
-            }
-            at = (at + 1) & (self.slots.len() - 1);
+            let (rule, marks) = place.get(Ordering::Acquire);
+            let tells = marks & ASK == 0 && key.has(&self.shared);
+            // SAFETY: null in a slot that is not used; else a rule without a mark is in force in the epoch of every guard under which that is seen, so it is freed only after they are gone.
+            let rule = tells.then(|| unsafe { rule.as_ref() }).flatten();
+            out[usize::from(index)] = rule;
+            told.tell(usize::from(index), place);
+            pending[left] = index;
+            left += usize::from(rule.is_none());
         }
+        pending.truncate(left);
     }
 }
 
