@@ -82,7 +82,7 @@ impl Branch {
     const EMPTY: Branch = Branch::leaf(0, 0);
     /// Where what is known of each run begins.
     const RUNS: [u32; 2] = [32, 47];
-    /// Bits for the word, for how far it is shifted, and for how many bits are taken: those of the second run are fewer than 16.
+    /// Bits for the word, for how far it is shifted, and for how many bits are taken.
     const WIDTHS: [u32; 3] = [4, 6, 5];
     /// Where a leaf's number of rules begins, and how many bits it has.
     const COUNT: u32 = 49;
@@ -94,7 +94,6 @@ impl Branch {
             debug_assert!(run.slot < WORDS_MAX && run.shift < 64 && run.bits <= 16);
             run.slot as u64 | u64::from(run.shift) << word | u64::from(run.bits) << (word + shift)
         };
-        debug_assert!(runs[1].bits < 16);
         let [first, second] = Branch::RUNS;
         Branch(u64::from(base) | packed(runs[0]) << first | packed(runs[1]) << second)
     }
@@ -209,7 +208,8 @@ impl Trees {
         missed: impl FnMut(usize, &mut Option<&'g Rule>),
     ) {
         let mut ranks = [NONE; LOOKUP_MAX];
-        self.find_ranks(Variant::used(), key, &mut ranks[..out.len()]);
+        // SAFETY: only a variant that the processor has is ever used.
+        unsafe { self.find_ranks(Variant::used(), key, &mut ranks[..out.len()]) };
         if let Some(told) = &mut told {
             told.edits = EditsOf::Listed(&self.stretches);
         }

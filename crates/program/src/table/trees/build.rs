@@ -89,13 +89,14 @@ impl Snapshot {
             took: Duration::ZERO,
             reader: self.reader,
         };
-        // Leaves have no more rules than the builder's budget and one leaf, at most twice that with what lies between them.
+        // Leaves have about as many rules as the builder's budget, at most twice that with what lies between them; `finish` makes sure.
         let fits = 12 * (ranked.len() + 4096) * (words.len() + 1) < NONE as usize;
         if words.len() <= WORDS_MAX && !ranked.is_empty() && fits {
             let mut builder = Builder::new(&words, &self.tuples, &ranked);
             let trees = builder.trees(before);
             let mut rest = vec![None; self.tuples.len()];
-            for (rule, left) in ranked.iter().zip(&builder.left) {
+            // Those behind it are in none.
+            for (rule, left) in ranked[..before].iter().zip(&builder.left) {
                 if *left {
                     // Ranks ascend, so the first is of the highest precedence.
                     rest[rule.tuple as usize].get_or_insert(rule.priority);
@@ -467,6 +468,7 @@ impl Builder {
         since: Epoch,
         lane: usize,
     ) -> Trees {
+        assert!(self.nodes.len() < NONE as usize && self.leaves.len() < NONE as usize - LINE);
         let (leaves, skew) = aligned(&self.leaves);
         let shift = |branch: &mut Branch| {
             if branch.is_leaf() {

@@ -28,8 +28,11 @@ struct Ranks([u32; STEP]);
 
 impl Trees {
     /// Gives each packet the lowest rank that matches it in any tree, and fetches what stands there.
+    ///
+    /// # Safety
+    /// The processor has the variant.
     #[inline(always)]
-    pub(super) fn find_ranks<'k, K: Words + 'k>(
+    pub(super) unsafe fn find_ranks<'k, K: Words + 'k>(
         &self,
         variant: Variant,
         key: &impl Fn(usize) -> &'k K,
@@ -82,7 +85,7 @@ impl Trees {
         let mut ranks = Ranks([self.otherwise; STEP]);
         match variant {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the variant is chosen only where the processor has it.
+            // SAFETY: the promise of who has called `find_ranks`.
             Variant::Avx512 => unsafe { avx512::descend(self, &keys, wanted, &mut ranks) },
             _ => self.descend(&keys, wanted, &mut ranks),
         }

@@ -64,7 +64,8 @@ fn another_tree(rules: f64) -> f64 {
 impl Builder {
     /// The cut that promises the least work; None where none promises less than a leaf.
     pub(super) fn best_cut(&mut self, rules: &[u32], known: &[u64], root: bool) -> Option<Cut> {
-        let step = rules.len().div_ceil(SAMPLE);
+        // Odd, so that rules of two kinds in turns are both met.
+        let step = rules.len().div_ceil(SAMPLE) | 1;
         let sample: Vec<u32> = rules.iter().step_by(step).copied().collect();
         let whole = rules.len() as f64;
         let most = (usize::BITS - rules.len().leading_zeros()).clamp(2, 12);
@@ -110,6 +111,7 @@ impl Builder {
         for cut in cuts {
             if let Some((cost, cut)) = self.judge(&sample, whole, cut, root, &mut counts)
                 && best.is_none_or(|(least, _)| cost < least)
+                && let Some(cut) = self.bounded(rules, cut, root)
             {
                 best = Some((cost, cut));
             }
@@ -154,29 +156,7 @@ impl Builder {
         root: bool,
         counts: &mut [u32],
     ) -> Option<(f64, Cut)> {
-        let mut by_open = [0_usize; 33];
-        for rank in sample {
-            by_open[self.open_bits(*rank, &cut) as usize] += 1;
-        }
-        let scale = whole / sample.len() as f64;
-        // The more rules there are, the less may be copied.
-        let size = sample.len() as f64;
-        let factor = match (root, whole < LARGE) {
-            (true, true) => 3.0,
-            (true, false) => 1.5,
-            (false, _) if self.copied() < 0.5 => 2.0,
-            (false, _) => 1.2,
-        };
-        let room = factor * size + if root { 1024.0 / scale } else { 8.0 };
-        let (mut copies, mut limit) = (0.0, None);
-        for open in 0..=cut.bits() {
-            copies += by_open[open as usize] as f64 * f64::from(1_u32 << open);
-            if copies > room {
-                break;
-            }
-            limit = Some(open);
-        }
-        let limit = limit?;
+        let limit = self.limit(sample, whole, &cut, root)?;
         if !root {
             return (limit == cut.bits())
                 .then(|| self.cost(sample, whole, cut, counts))
@@ -195,6 +175,41 @@ impl Builder {
             }
         }
         best
+    }
+
+    /// How many bits a rule may leave open at most, so that a cut makes no more copies of these of `whole` rules than there is room for; None where rules that leave
+    /// none open are too many.
+    fn limit(&self, rules: &[u32], whole: f64, cut: &Cut, root: bool) -> Option<u32> {
+        let mut by_open = [0_usize; 33];
+        for rank in rules {
+            by_open[self.open_bits(*rank, cut) as usize] += 1;
+        }
+        let size = rules.len() as f64;
+        // The more rules there are, the less may be copied.
+        let factor = match (root, whole < LARGE) {
+            (true, true) => 3.0,
+            (true, false) => 1.5,
+            (false, _) if self.copied() < 0.5 => 2.0,
+            (false, _) => 1.2,
+        };
+        let room = factor * size + if root { 1024.0 * size / whole } else { 8.0 };
+        let (mut copies, mut limit) = (0.0, None);
+        for open in 0..=cut.bits() {
+            copies += by_open[open as usize] as f64 * f64::from(1_u32 << open);
+            if copies > room {
+                break;
+            }
+            limit = Some(open);
+        }
+        limit
+    }
+
+    /// A cut that was judged by a sample, as all rules allow it: a few of which the sample knows nothing may leave so much open that their copies fill the memory. None
+    /// where only a root could leave them to another tree.
+    fn bounded(&self, rules: &[u32], cut: Cut, root: bool) -> Option<Cut> {
+        let limit = self.limit(rules, rules.len() as f64, &cut, root)?;
+        let open = cut.open.min(limit);
+        (root || open == cut.bits()).then_some(Cut { open, ..cut })
     }
 
     /// See [`Builder::judge`].
@@ -280,6 +295,55 @@ fn pairs(gains: &[[f64; 64]], bits: u32, cuts: &mut SmallVec<[Cut; 32]>) {
             if low.slot != high.slot || low.place() & high.place() == 0 {
                 cuts.push(Cut::new([*low, *high]));
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rules of one word: a few, none of which is in the sample, want its lowest byte, the others all of it.
+    fn mixed(rules: u32, step: u32) -> Builder {
+        let rare = |rank: u32| rank % step == 1;
+        let values = (0..rules).map(|rank| match rare(rank) {
+            true => u64::from(rank % 256),
+            false => u64::from(rank).wrapping_mul(0x9e37_79b9_7f4a_7c15),
+        });
+        Builder {
+            words: 1,
+            masks: vec![u64::MAX, 0xff],
+            mask_of: (0..rules).map(|rank| rare(rank).into()).collect(),
+            values: values.collect(),
+            nodes: Vec::new(),
+            leaves: Vec::new(),
+            entries: 0,
+            budget: 5 * rules as usize + 4096,
+            singles: vec![super::super::Branch::EMPTY; rules as usize],
+            otherwise: super::super::NONE,
+            left: vec![false; rules as usize],
+            counts: vec![0; 1 << BITS_MAX],
+        }
+    }
+
+    #[test]
+    fn rules_that_a_sample_misses_are_not_copied_without_bound() {
+        let rules = 4 * SAMPLE as u32 + 1;
+        let step = rules.div_ceil(SAMPLE as u32);
+        assert_eq!(step | 1, step, "every fifth rule is in the sample");
+        let mut builder = mixed(rules, step);
+        let all: Vec<u32> = (0..rules).collect();
+        for root in [true, false] {
+            let Some(cut) = builder.best_cut(&all, &[0], root) else {
+                assert!(!root, "most rules differ in all bits");
+                continue;
+            };
+            let open = all.iter().map(|rank| builder.open_bits(*rank, &cut));
+            let copies: u64 = open
+                .filter(|open| *open <= cut.open)
+                .map(|open| 1 << open)
+                .sum();
+            assert!(copies <= 3 * u64::from(rules) + 1024, "{copies} of {cut:?}");
         }
     }
 }

@@ -32,13 +32,14 @@ impl<const W: usize> Group<'_, W> {
     #[target_feature(enable = "avx512f")]
     #[inline]
     fn words(&self, slots: __m512i) -> __m512i {
+        const { assert!(W <= FEW_WORDS || W == WORDS_MAX) }
         if W > FEW_WORDS {
             let slots = _mm512_and_si512(slots, ones(Branch::WIDTHS[0]));
             let lane = _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0);
             let lane = _mm512_add_epi64(lane, all((self.at * LANES) as u64));
             let index =
                 _mm512_add_epi64(_mm512_slli_epi64::<{ STEP.trailing_zeros() }>(slots), lane);
-            // SAFETY: a slot of four bits, of which keys of more than a few words have all, and a packet of as many as a word has.
+            // SAFETY: a slot of four bits, of which keys of more than a few words have all ([`WORDS_MAX`]), and a packet of as many as a word has.
             return unsafe { _mm512_i64gather_epi64::<8>(index, self.keys.0.as_ptr().cast()) };
         }
         let mut words = self.word(0);
