@@ -8,8 +8,8 @@ and most are the interval of the measurement. `sluice predict` gets the same rul
 
 Both take turns, since a virtual machine's speed moves by up to a factor of two within minutes: a prediction, a window, a prediction, and so on, the daemon standing still (SIGSTOP) while it is predicted
 what it does, so that both have the same processor. Right before and right after each window `sluice predict machine` looks how fast the machine is; a window between whose ends that moved by more than
-5% (additions or loads from memory) is discarded and taken again, up to --discards times a case. Where there are too few of the others then, those that moved least are taken, and said to be. How many were
-discarded, and how far the machine moved from the first to the last look at it, stands in the table.
+5% (additions or loads of what the processor's own caches do not hold) is discarded and taken again, up to --discards times a case. Where there are too few of the others then, those that moved least are
+taken, and said to be. How many windows count and how many were discarded, and how far the machine moved from the first to the last look at it, stands in the table.
 
 A prediction is right when the middle of all predictions of its case is within 15% of the interval of the windows (least to most), as shares of their median; and when the same holds of each window divided by
 the mean of the predictions before and after it, which leaves out what moved both. The error that is shown is the median of predicted over measured, of such pairs, less 1.
@@ -155,6 +155,8 @@ class Window:
 
 def spread_of(looks):
     """How far looks at the machine lie apart: most over least of additions or of loads, whichever moved more, less 1."""
+    if min(look[what] for look in looks for what in ("additions", "memory_ns")) <= 0:
+        raise RuntimeError("how fast the machine is cannot be told: sluice predict machine says 0")
     return max(max(look[what] for look in looks) / min(look[what] for look in looks) for what in ("additions", "memory_ns")) - 1
 
 
@@ -210,10 +212,10 @@ def judge(predictions, windows, looks, wanted):
 
 def take_turns(predict, measure, look, rounds, discards):
     """Predictions and windows in turns: `predict` returns what is told, `measure` a rate and the share that was stolen meanwhile, `look` how fast the machine is. Ends when there are enough windows
-    during which the machine stood still, or too many of the others."""
+    during which the machine stood still, or so many more as may be discarded have been taken: then there are enough of all."""
     predictions, windows, looks = [predict()], [], []
     still = 0
-    while still < rounds and len(windows) - still <= discards:
+    while still < rounds and len(windows) < rounds + discards:
         before = look()
         mpps, stolen = measure()
         after = look()
@@ -234,6 +236,12 @@ def asked(*words):
     return json.loads(done.stdout)
 
 
+def prediction_of(flows, pcap):
+    """A prediction with what is said of its ports beside it."""
+    answer = asked("--flows", flows, "--traffic", pcap, "--sluiced", switchd())
+    return answer["prediction"] | {"notes": answer["notes"]}
+
+
 def look():
     """How fast the machine is now: {"additions": per ns, "memory_ns": of a load}."""
     return asked("machine", "--readings", str(READINGS))["machine"]["mean"]
@@ -242,7 +250,9 @@ def look():
 def stolen_ticks():
     """What the worker's processor has not had, and all there was, in ticks."""
     with open("/proc/stat", encoding="ascii") as file:
-        ticks = next(line.split()[1:9] for line in file if line.startswith(f"cpu{WORKER_CORE} "))
+        ticks = next((line.split()[1:9] for line in file if line.startswith(f"cpu{WORKER_CORE} ")), None)
+    if ticks is None:
+        raise RuntimeError(f"/proc/stat says nothing of processor {WORKER_CORE}, on which the worker is to run")
     return int(ticks[7]), sum(map(int, ticks))
 
 
@@ -307,7 +317,7 @@ def compared(lab, case, command, options):
         turns = Turns(switch, options.seconds)
         try:
             turns.settle()
-            predictions, verdict = take_turns(lambda: asked("--flows", flows, "--traffic", pcap, "--sluiced", switchd())["prediction"], turns.measure, look, options.rounds, options.discards)
+            predictions, verdict = take_turns(lambda: prediction_of(flows, pcap), turns.measure, look, options.rounds, options.discards)
             return predictions, verdict, turns.cache()
         finally:
             # One that stands does not end.
@@ -319,14 +329,14 @@ def interval(values):
     return f"{figure(min(values))}-{figure(max(values))}"
 
 
-HEAD = ["rules", "number", "predicted", "interval", "measured", "interval", "error", "beyond", "within 15%", "discarded", "machine moved", "stolen"]
+HEAD = ["rules", "number", "predicted", "interval", "measured", "interval", "error", "beyond", "within 15%", "windows", "discarded", "machine moved", "stolen"]
 
 
 def row_of(name, case, verdict):
     """A case's line of the table."""
     answer = ("yes" if verdict.right else "NO") + (f" ({verdict.moving} moved)" if verdict.moving else "")
     return [name, len(case.rules), figure(verdict.predicted), interval(verdict.predictions), figure(verdict.measured), interval(verdict.rates), f"{verdict.error:+.1%}", f"{verdict.beyond:.1%}",
-            answer, verdict.discarded, f"{spread_of(verdict.looks):.0%}", f"{max(window.stolen for window in verdict.windows):.1%}"]
+            answer, len(verdict.windows), verdict.discarded, f"{spread_of(verdict.looks):.0%}", f"{max(window.stolen for window in verdict.windows):.1%}"]
 
 
 def keep(results, name, predictions, verdict):
@@ -364,6 +374,8 @@ def work(options, daemons):
             told = sorted({prediction["remembers"] or "" for prediction in predictions})
             if told != [cache]:
                 stderr(f"   walks: predicted {' / '.join(told) or 'no use'}, in the daemon {cache or 'no use'}")
+            for note in sorted({note for prediction in predictions for note in prediction["notes"]}):
+                stderr(f"   predicted: {note}")
             if options.stages:
                 cycles = predictions[-1]["hz"] / verdict.measured / 1e6
                 stderr("   " + ", ".join(f"{stage['name']} {stage['cycles']:.1f}" for stage in predictions[-1]["stages"]) + f"; measured {cycles:.1f}")

@@ -1,5 +1,6 @@
 """How predictions and measurements are compared: windows during which the machine moved, pairs, and what counts as right. `python3 -m unittest discover -s bench`."""
 import unittest
+from unittest import mock
 
 import predict
 from predict import Window
@@ -61,6 +62,10 @@ class Judging(unittest.TestCase):
         self.assertAlmostEqual(predict.spread_of([seen(10.0), seen(8.0), seen(9.0)]), 0.25)
         self.assertAlmostEqual(predict.spread_of([seen(10.0, 100.0), seen(9.8, 130.0)]), 0.3)
 
+    def test_a_look_that_saw_nothing_is_an_error(self):
+        with self.assertRaises(RuntimeError):
+            predict.spread_of([seen(), seen(0.0, 0.0)])
+
     def test_windows_that_stood_still_come_first_and_then_those_that_moved_least(self):
         moved = [window(1.0, after=seen(9.0)), window(2.0), window(3.0, after=seen(5.0)), window(4.0, after=seen(9.2)), window(5.0, after=seen(10.2))]
         found = predict.judge([10.0], moved, [], 3)
@@ -100,10 +105,14 @@ class Turns(unittest.TestCase):
 
     def test_a_machine_that_always_moves_is_not_waited_for(self):
         done, found = self.run_with([10.0, 5.0] * 20)
-        self.assertEqual(done.count("measure"), 5)
-        self.assertEqual((len(found.windows), found.discarded, found.moving), (3, 2, 3))
+        self.assertEqual(done.count("measure"), 7)
+        self.assertEqual((len(found.windows), found.discarded, found.moving), (3, 4, 3))
+
+    def test_there_are_never_fewer_windows_than_rounds(self):
         done, found = self.run_with([10.0, 5.0] * 20, rounds=3, discards=0)
-        self.assertEqual((done.count("measure"), len(found.windows)), (1, 1))
+        self.assertEqual((done.count("measure"), len(found.windows), found.moving), (3, 3, 3))
+        done, found = self.run_with([10.0, 10.0] + [10.0, 5.0] * 20, rounds=3, discards=1)
+        self.assertEqual((done.count("measure"), len(found.windows), found.moving, found.discarded), (4, 3, 2, 1))
 
 
 class Standing(unittest.TestCase):
@@ -129,8 +138,8 @@ class Standing(unittest.TestCase):
             def appctl(_):
                 return "worker   hits  cache\n0          12  on: packets cost less with it\n"
         turns = predict.Turns(Switch, 0.01)
-        predict.LOOK = 0.01
-        turns.settle()
+        with mock.patch.object(predict, "LOOK", 0.01):
+            turns.settle()
         self.assertEqual(said, ["count", "count", predict.signal.SIGSTOP])
         said.clear()
         rate, stolen = turns.measure()
@@ -140,6 +149,11 @@ class Standing(unittest.TestCase):
         said.clear()
         self.assertEqual(turns.cache(), "on: packets cost less with it")
         self.assertEqual(said, [predict.signal.SIGCONT, predict.signal.SIGSTOP])
+
+
+    def test_a_processor_that_is_not_there_is_named(self):
+        with mock.patch.object(predict, "WORKER_CORE", 100000), self.assertRaisesRegex(RuntimeError, "processor 100000"):
+            predict.stolen_ticks()
 
 
 class Showing(unittest.TestCase):

@@ -1,5 +1,5 @@
 //! Walks that are remembered, and stages that are made one, against the twin: long pipelines of steps that can be, few flows that come again and again in large bursts, and rules
-//! that change in between.
+//! that change in between. `SLUICE_CASES` sets the number of cases, `SLUICE_SEED` the first seed.
 
 mod common;
 
@@ -469,12 +469,19 @@ fn run(seed: u64, help: Help, straight: bool) -> (Vec<Vec<(u64, u64)>>, u64) {
     (tables, hits + taken)
 }
 
+fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(default)
+}
+
 #[test]
 fn remembered_walks_do_what_the_rules_say() {
-    let cases = std::env::var("SLUICE_CASES").ok();
-    let cases = cases.and_then(|text| text.parse().ok()).unwrap_or(300_u64);
+    let first = setting("SLUICE_SEED", 1);
+    let cases = setting("SLUICE_CASES", 300);
     let mut hits = 0;
-    for seed in 1..=cases {
+    for seed in first..first + cases {
         let straight = seed.is_multiple_of(5);
         let (with, found) = run(seed, Help::Cache, straight);
         let (without, _) = run(seed, Help::Nothing, straight);
@@ -487,10 +494,10 @@ fn remembered_walks_do_what_the_rules_say() {
 
 #[test]
 fn stages_that_are_made_one_do_what_the_rules_say() {
-    let cases = std::env::var("SLUICE_CASES").ok();
-    let cases = cases.and_then(|text| text.parse().ok()).unwrap_or(400_u64);
+    let first = setting("SLUICE_SEED", 1);
+    let cases = setting("SLUICE_CASES", 400);
     let mut taken = 0;
-    for seed in 1..=cases {
+    for seed in first..first + cases {
         let straight = !seed.is_multiple_of(4);
         let (with, ways) = run(seed, Help::Fused, straight);
         let (without, _) = run(seed, Help::Nothing, straight);

@@ -261,9 +261,10 @@ fn the_packet_behind_obeys() {
 /// A packet that stops for a controller goes on as if it had not, if the controller changes nothing.
 #[test]
 fn a_packet_that_is_resumed_goes_on() {
+    let first = number("SLUICE_SEED", 1);
     let cases = number("SLUICE_CASES", 500);
     let mut paused = 0;
-    for seed in 1..=cases {
+    for seed in first..first + cases {
         let mut pair = Pair::new(seed ^ 0xaaaa);
         let pause = Action::Controller {
             max_len: 64,

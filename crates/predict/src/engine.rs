@@ -11,7 +11,7 @@ use crate::rules::Rules;
 use crate::spread::Spread;
 use crate::trace::Trace;
 use crate::traffic::Traffic;
-use crate::worker::{self, PATIENCE, Port, Setting, Stand, Turns, WARM};
+use crate::worker::{self, Port, Setting, Stand, Turns, WARM, patience};
 use crate::{Effort, Error};
 use datapath::LOCAL;
 use datapath::clock::cycles;
@@ -106,7 +106,7 @@ pub fn measure(
     worker::in_turns(&mut stands, effort.rounds, watch)?;
     let [of_rules, of_reference] = stands.map(Stand::finish);
     let ports = ports_alone(&stores, round, effort)?;
-    watch.look();
+    watch.look()?;
     Ok(EngineCost {
         rules: of_rules?,
         reference: of_reference?,
@@ -200,7 +200,7 @@ pub fn ports_loop<F: packet::Frame>(
     let (mut receive, mut large, mut small) = (Vec::new(), Vec::new(), Vec::new());
     let mut frames = Vec::with_capacity(BURST);
     let mut part = Vec::with_capacity(BURST);
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + patience(rounds);
     let reading = reading_cycles();
     for round in 0..2 * (rounds.max(3) + WARM) {
         let whole = round % 2 == 0;

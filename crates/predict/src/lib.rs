@@ -10,7 +10,7 @@
 //!   carried out over them, too, and that is the sum: waiting for a packet, for its rule and for its counter overlap in ways that parts do not tell.
 //!
 //! [`predict`] puts them together. What workers take is measured in slices of some milliseconds over a second or more, of which the middle counts, and the least and the most make the interval around
-//! the sum; between slices [`machine`] notes how fast the machine is, since it may be another one the next minute.
+//! it (where it is a sum of parts, the root of the squares of theirs does); between slices [`machine`] notes how fast the machine is, since it may be another one the next minute.
 
 pub mod engine;
 pub mod machine;
@@ -70,7 +70,8 @@ pub struct Prediction {
     pub trace: Trace,
     /// Cycles for each packet by stage, in the order in which a packet comes through them.
     pub stages: Vec<Stage>,
-    /// All of them; the interval is that of the slices in which it was measured, from the least to the most.
+    /// All of them; the interval is that of the slices in which it was measured, from the least to the most. Where the figure is a sum of parts, the ends of their intervals are
+    /// as far off as the root of the squares of the parts' own distances.
     pub cycles: Spread,
     /// Packets per second of one core, in millions; likewise.
     pub mpps: Spread,

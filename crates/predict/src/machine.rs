@@ -2,8 +2,9 @@
 //!
 //! A virtual machine shares its processors, caches and memory with others that nobody sees, so its speed moves by up to a factor of two within minutes. A [`Watch`] times fixed work
 //! between the slices of a measurement, on the same processor: [additions](Reading::additions), which say what the processor does for us, and
-//! [loads](Reading::memory_ns), which say what memory does. A measurement during which neither moved is of one machine; and two measurements beside which both say the same are of the same.
+//! [loads](Reading::memory_ns), which say what lies behind the processor's own caches does: a cache that processors share, or memory. A measurement during which neither moved is of one machine; and two measurements beside which both say the same are of the same.
 
+use crate::Error;
 use crate::engine::pin;
 use crate::memory::in_huge_pages;
 use crate::spread::Spread;
@@ -17,7 +18,7 @@ const WORDS: usize = 1024;
 const PASSES: usize = 16;
 /// Samples of additions in a reading.
 const ADDING: usize = 31;
-/// Lines of memory that are followed from one to the next: 32 MB, which no cache of a processor of one's own holds.
+/// Lines that are followed from one to the next: 32 MB, which no cache of a processor's own holds. One that processors share may be larger, and then many of these loads end there.
 const LINES: usize = 1 << 19;
 /// Lines of a sample.
 const STEPS: usize = 256;
@@ -31,7 +32,7 @@ pub const STILL: f64 = 0.05;
 pub struct Reading {
     /// Additions of words in the first cache in a nanosecond, as many at a time as the processor can.
     pub additions: f64,
-    /// Nanoseconds to load a line from memory at random, one after the other.
+    /// Nanoseconds to load a line at random that the processor's own caches do not hold, from a shared cache or memory, one after the other.
     pub memory_ns: f64,
 }
 
@@ -40,7 +41,7 @@ pub struct Reading {
 pub struct Machine {
     /// Additions in a nanosecond; a tenth of the readings lay below the interval, and a tenth above.
     pub additions: Spread,
-    /// Nanoseconds to load a line from memory, likewise.
+    /// Nanoseconds to load a line from a shared cache or memory, likewise.
     pub memory_ns: Spread,
     /// How far additions moved: the upper end of their interval over the lower one, less 1.
     pub moved: f64,
@@ -110,17 +111,21 @@ impl Watch {
         }
     }
 
-    /// Takes a reading; about a millisecond. Where the processor cannot be had, none is taken.
-    pub fn look(&mut self) {
+    /// Takes a reading; about a millisecond. Fails where the processor cannot be had, or a thread for it.
+    pub fn look(&mut self) -> Result<(), Error> {
         let cpu = self.cpu;
         let reading = std::thread::scope(|scope| {
-            let work = || match cpu.map_or(Ok(()), pin) {
-                Ok(()) => Some(self.read()),
-                Err(_) => None,
-            };
-            scope.spawn(work).join().ok().flatten()
-        });
-        self.readings.extend(reading);
+            let work = || cpu.map_or(Ok(()), pin).map(|()| self.read());
+            let thread = std::thread::Builder::new()
+                .name("predict".into())
+                .spawn_scoped(scope, work)
+                .map_err(|error| Error::new(format!("cannot start a thread: {error}")))?;
+            thread
+                .join()
+                .unwrap_or_else(|_| Err(Error::new("looking at the machine failed")))
+        })?;
+        self.readings.push(reading);
+        Ok(())
     }
 
     fn read(&mut self) -> Reading {
@@ -181,13 +186,20 @@ mod tests {
     #[test]
     fn readings_say_something() {
         let mut watch = Watch::new(None);
-        watch.look();
-        watch.look();
+        watch.look().unwrap();
+        watch.look().unwrap();
         let readings = watch.into_readings();
         assert_eq!(readings.len(), 2);
         for reading in readings {
             assert!(reading.additions > 0.0 && reading.memory_ns > 0.0);
         }
+    }
+
+    #[test]
+    fn a_processor_that_there_is_not_is_an_error() {
+        let mut watch = Watch::new(Some(1 << 20));
+        assert!(watch.look().is_err());
+        assert!(watch.into_readings().is_empty());
     }
 
     #[test]

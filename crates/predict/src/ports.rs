@@ -9,6 +9,7 @@ use crate::rules::Rules;
 use crate::spread::Spread;
 use crate::trace::Trace;
 use crate::traffic::Traffic;
+use crate::worker::longer;
 use crate::{Effort, Error};
 use serde::{Deserialize, Serialize};
 use std::os::unix::process::CommandExt;
@@ -19,7 +20,7 @@ use std::time::{Duration, Instant};
 /// The option of the daemon by which it measures ports: `--calibrate-ports CAPTURE MEMORY CPU ROUNDS [RULES PLAN]`.
 pub const OPTION: &str = "--calibrate-ports";
 
-/// How long measuring may take; it runs only while nobody else wants the processor.
+/// How long measuring in as many slices as usual may take; it runs only while nobody else wants the processor.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Where the buffers of measured ports lie.
@@ -185,7 +186,7 @@ impl Helper<'_> {
             write(&path, messages)?;
             command.arg(path).arg(plan.to_text());
         }
-        let output = run_within(&mut command, LIMIT);
+        let output = run_within(&mut command, LIMIT.saturating_mul(longer(effort.rounds)));
         drop(files);
         let output = output.map_err(|error| {
             Error::new(format!("cannot run {program} to measure ports: {error}"))

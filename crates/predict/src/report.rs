@@ -90,11 +90,11 @@ pub fn machine_text(machine: &Machine) -> String {
     let mut text = format!(
         "this machine: {}, {}\n",
         figure(machine.additions, "additions a ns"),
-        figure(machine.memory_ns, "ns to load a line from memory"),
+        figure(machine.memory_ns, "ns to load a line past its own caches"),
     );
     let moved = [
         ("the processor", machine.moved),
-        ("memory", machine.memory_moved),
+        ("shared cache and memory", machine.memory_moved),
     ];
     for (what, moved) in moved.into_iter().filter(|(_, moved)| *moved > STILL) {
         let _ = writeln!(

@@ -16,16 +16,18 @@ use datapath::{Allocate, Datapath, MakeTx, Options, PortKind, PortSettings, Port
 use packet::Frame;
 use packet::io::{QueueDrops, RxQueue, TxOutcome, TxQueue};
 use program::Program;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// Rounds of a slice that do not count, since others have had the caches meanwhile.
 pub(crate) const WARM: usize = 1;
-/// How long a measurement may take.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a measurement of so many slices as there usually are may take, once the worker has settled.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// How long it goes on where it has some slices, but not all.
 const ENOUGH: Duration = Duration::from_secs(4);
+/// Slices that there usually are.
+const USUAL: usize = 25;
 /// Slices that will do then.
 const SOME: usize = 5;
 /// How long a worker has to settle.
@@ -92,24 +94,33 @@ pub fn in_turns<F: Frame + 'static>(
     slices: usize,
     watch: &mut Watch,
 ) -> Result<(), Error> {
-    let begun = Instant::now();
     for stand in stands.iter_mut() {
         stand.settle();
     }
-    watch.look();
+    watch.look()?;
     let settled = Instant::now();
     for turn in 0..slices.max(3) {
-        let late = settled.elapsed() > ENOUGH && turn >= SOME;
-        if late || begun.elapsed() > PATIENCE {
+        let late = settled.elapsed() > ENOUGH.saturating_mul(longer(slices)) && turn >= SOME;
+        if late || settled.elapsed() > patience(slices) {
             break;
         }
         for stand in stands.iter_mut() {
             let figure = stand.slice(stand.slice);
             stand.figures.extend(figure);
         }
-        watch.look();
+        watch.look()?;
     }
     Ok(())
+}
+
+/// How many times as long as usual so many slices may take.
+pub(crate) fn longer(slices: usize) -> u32 {
+    u32::try_from(slices.div_ceil(USUAL)).unwrap_or(u32::MAX)
+}
+
+/// How long a measurement of so many slices may take.
+pub(crate) fn patience(slices: usize) -> Duration {
+    PATIENCE.saturating_mul(longer(slices))
 }
 
 /// A worker with ports of its own, that works when it is told to.
@@ -161,13 +172,18 @@ impl<F: Frame + 'static> Stand<F> {
             };
             datapath.add_port(spec).map_err(failed)?;
         }
-        datapath.set_workers(&[cpu]).map_err(failed)?;
-        Ok(Stand {
+        // From here on an error ends the worker.
+        let mut stand = Stand {
             recorder,
             datapath,
             slice: setting.slice,
             figures: Vec::new(),
-        })
+        };
+        // A worker that waits in its first queue would not take the others, and there may be more of them than its mailbox has room for.
+        stand.recorder.open(Duration::MAX);
+        stand.datapath.set_workers(&[cpu]).map_err(failed)?;
+        stand.recorder.close();
+        Ok(stand)
     }
 
     /// Works until the worker has made up its mind whether to remember walks, and packets cost no less than a while before: what is remembered grows for long. That it asks itself
@@ -255,8 +271,8 @@ struct Recorder {
     now: Now,
     gate: Mutex<Gate>,
     changed: Condvar,
-    /// What the gate says, for a worker that is on its way.
-    is_open: AtomicBool,
+    /// The slice that the gate is open for, or [`SHUT`]; for a worker that is on its way.
+    open_for: AtomicU64,
     /// What it costs to read the counter of cycles.
     reading: u64,
     /// Whose caches of walks are asked whether they have been judged.
@@ -266,10 +282,15 @@ struct Recorder {
     batches: AtomicU64,
 }
 
+/// No slice has this number.
+const SHUT: u64 = u64::MAX;
+
 /// Whether the worker may work.
 #[derive(Default)]
 struct Gate {
     open: bool,
+    /// The number of the last slice that it was opened for, from 1.
+    slice: u64,
     /// For ever: there is nothing to receive any more.
     ended: bool,
     /// Of the last slice.
@@ -285,6 +306,8 @@ struct Now {
     in_hand: AtomicU64,
     /// Rounds that have not counted.
     warm: AtomicU64,
+    /// The slice that all this is of; 0 before the first.
+    slice: AtomicU64,
 }
 
 /// Adds to a count that has one writer.
@@ -301,7 +324,7 @@ impl Recorder {
             now: Now::default(),
             gate: Mutex::default(),
             changed: Condvar::new(),
-            is_open: AtomicBool::new(false),
+            open_for: AtomicU64::new(SHUT),
             reading: reading_cycles(),
             program,
             received: AtomicU64::new(0),
@@ -310,10 +333,11 @@ impl Recorder {
         }
     }
 
-    /// What has passed since the last burst began is that one's. Waits where the gate is shut; false where it is for ever.
+    /// What has passed since the last burst began is that one's. Waits where the gate is shut; false where it is for ever. A slice may have ended and another begun since.
     #[inline]
     fn begin(&self) -> bool {
-        if !self.is_open.load(Ordering::Acquire) && !self.wait() {
+        let slice = self.now.slice.load(Ordering::Relaxed);
+        if self.open_for.load(Ordering::Acquire) != slice && !self.wait() {
             return false;
         }
         let Now {
@@ -359,17 +383,25 @@ impl Recorder {
         if spent.load(Ordering::Relaxed) < self.length.load(Ordering::Relaxed) {
             return true;
         }
-        self.shut(&mut self.gate());
+        let mut gate = self.gate();
+        // The slice may have been ended from outside already, and another begun.
+        if gate.open && gate.slice == self.now.slice.load(Ordering::Relaxed) {
+            self.shut(&mut gate);
+        }
+        drop(gate);
         self.wait()
     }
 
     /// Shuts the gate and notes what packets have cost since it was opened.
     fn shut(&self, gate: &mut Gate) {
         gate.open = false;
-        self.is_open.store(false, Ordering::Release);
+        self.open_for.store(SHUT, Ordering::Release);
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let (spent, packets) = (load(&self.now.spent), load(&self.now.packets));
-        let counts = load(&self.now.warm) >= WARM as u64 && packets >= self.round;
+        // A worker that has not come to this slice has figures of the one before.
+        let counts = load(&self.now.slice) == gate.slice
+            && load(&self.now.warm) >= WARM as u64
+            && packets >= self.round;
         gate.figure = counts.then(|| spent as f64 / packets as f64);
     }
 
@@ -389,6 +421,7 @@ impl Recorder {
         ] {
             count.store(0, Ordering::Relaxed);
         }
+        self.now.slice.store(gate.slice, Ordering::Relaxed);
         !gate.ended
     }
 
@@ -398,12 +431,13 @@ impl Recorder {
         self.length.store(length, Ordering::Relaxed);
         let mut gate = self.gate();
         (gate.open, gate.figure) = (true, None);
-        self.is_open.store(true, Ordering::Release);
+        gate.slice += 1;
+        self.open_for.store(gate.slice, Ordering::Release);
         self.changed.notify_all();
     }
 
     fn is_open(&self) -> bool {
-        self.is_open.load(Ordering::Acquire)
+        self.open_for.load(Ordering::Acquire) != SHUT
     }
 
     /// Ends a slice, whether it is over or not.
@@ -420,7 +454,7 @@ impl Recorder {
         let mut gate = self.gate();
         gate.ended = true;
         gate.open = false;
-        self.is_open.store(false, Ordering::Release);
+        self.open_for.store(SHUT, Ordering::Release);
         self.changed.notify_all();
     }
 
@@ -487,5 +521,47 @@ mod tests {
         assert!(is_settled(&slow));
         let rising: Vec<f64> = falling.into_iter().rev().collect();
         assert!(is_settled(&rising));
+    }
+
+    #[test]
+    fn a_slice_begins_with_nothing_of_the_one_before() {
+        const ROUND: u64 = 10;
+        let recorder = Recorder::new(ROUND, Arc::new(Program::new()));
+        let burst = |count| {
+            assert!(recorder.begin());
+            recorder.received(count);
+        };
+        let has_all = || {
+            let [warm, packets] = [&recorder.now.warm, &recorder.now.packets]
+                .map(|count| count.load(Ordering::Relaxed));
+            warm >= WARM as u64 && packets >= ROUND
+        };
+        recorder.open(Duration::MAX);
+        while !has_all() {
+            burst(ROUND as usize);
+        }
+        assert!(recorder.close().is_some());
+        // One that the worker does not come to.
+        recorder.open(Duration::MAX);
+        assert_eq!(recorder.close(), None);
+        // One that follows at once: what the worker had in hand and what it had counted are not of it.
+        recorder.open(Duration::MAX);
+        burst(1);
+        assert!(!has_all());
+        assert_eq!(recorder.close(), None);
+        recorder.open(Duration::MAX);
+        while !has_all() {
+            burst(ROUND as usize);
+        }
+        assert!(recorder.close().is_some());
+        recorder.end();
+        assert!(!recorder.begin());
+    }
+
+    #[test]
+    fn more_slices_may_take_longer() {
+        assert_eq!([3, 25, 26, 100, 1000].map(longer), [1, 1, 2, 4, 40]);
+        assert_eq!(patience(3), PATIENCE);
+        assert_eq!(patience(1000), PATIENCE * 40);
     }
 }

@@ -128,6 +128,30 @@ fn a_prediction_is_the_sum_of_its_stages() {
     assert!((prediction.mpps.median - mpps).abs() < 1e-6);
 }
 
+/// More ports than a worker's mailbox holds commands. It ends, that is all.
+#[test]
+fn thousands_of_ports_are_predicted() {
+    let mut text = String::new();
+    for port in 1..=2000 {
+        let _ = writeln!(text, "in_port={port},actions=output:3000");
+    }
+    let rules = Rules::read("rules", &text, &openflow::parse::no_names).unwrap();
+    let traffic = Traffic::of_rules(&rules, 1).unwrap();
+    assert_eq!(traffic.in_ports().len(), 2000);
+    let trace = trace::trace(&rules, &traffic).unwrap();
+    let memory = Shares {
+        received: 0.0,
+        sent: 0.0,
+    };
+    let effort = Effort {
+        cpu: None,
+        rounds: 3,
+    };
+    let ports = PortCost::default();
+    let prediction = predict::predict(&rules, &traffic, trace, (&ports, memory), effort).unwrap();
+    assert!(prediction.cycles.median > 1.0);
+}
+
 #[test]
 fn descriptions_say_flows_sizes_and_popularity() {
     let names = &openflow::parse::no_names;

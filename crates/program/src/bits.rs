@@ -44,7 +44,7 @@ pub fn read(key: &FlowKey, from: Bits) -> u128 {
 }
 
 /// The word of the key that holds the field, and the value and mask, as they lie in it, that write the low bits of `value` to `to`: what [`write`] gives, for
-/// fields that are within a word. None for others, and for whole ingress ports.
+/// fields that are within a word. None for others, and for any part of the ingress port, whose numbers [`write`] translates.
 #[inline]
 pub fn write_in_word(to: Bits, value: u128) -> Option<(usize, u64, u64)> {
     let def = to.field.def();
@@ -118,7 +118,7 @@ mod tests {
         );
     }
 
-    /// Writing in a word is writing the field, and what was written is read, for every metadata field and all its parts.
+    /// Writing in a word is writing the field, and what was written is read whatever stands around it, for parts of every field: the first bit, half and all of what is behind each bit.
     #[test]
     fn words_and_bytes_agree() {
         let mut in_words = 0;
@@ -153,6 +153,13 @@ mod tests {
                 let whole = Value::from_bytes(&all).to_u128();
                 let shown = (whole >> def.shift << def.wire_shift >> start) & ones(bits);
                 assert_eq!(read(&bytes(&wanted), to), shown, "{field:?} {start} {bits}");
+                // Ones all around.
+                let mut among_ones = bytes(&wanted);
+                let others = bytes(&wanted_mask);
+                for (word, mask) in among_ones.words.iter_mut().zip(others.words) {
+                    *word |= !mask;
+                }
+                assert_eq!(read(&among_ones, to), shown, "{field:?} {start} {bits}");
                 in_words += 1;
             }
         }

@@ -30,7 +30,7 @@ pub fn run(options: &MachineOptions) -> Result<()> {
     );
     let cpu = processor(options.cpu)?;
     let mut watch = Watch::new(Some(cpu));
-    (0..options.readings).for_each(|_| watch.look());
+    (0..options.readings).try_for_each(|_| watch.look())?;
     let machine = Machine::of(&watch.into_readings());
     match options.json {
         true => println!("{}", json!({ "cpu": cpu, "machine": machine })),
