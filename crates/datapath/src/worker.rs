@@ -1,6 +1,6 @@
 //! A worker: its loop, what it owns, how it rests, and how it survives its own failure.
 //!
-//! One turn of the loop: begin an epoch, read the picture, do what control asks, carry out packet-outs, then for each receive queue fetch a burst, walk
+//! One turn of the loop: begin an epoch, read the picture, do what control asks, carry out packet-outs, then for each receive queue ([`QUIET`] ones less often) fetch a burst, walk
 //! it, walk what it sent through patch ports, and send the batches. The epoch begins before frames are fetched, so a frame that arrives after a
 //! barrier's reply finds the barrier's rules.
 //!

@@ -22,7 +22,7 @@ use program::ops::PortNo;
 const GROUP: u64 = 1;
 /// The first three bytes of the only reserved addresses that are not a group's.
 const EXTREME: u64 = 0x2b_e000;
-/// How often the rest of a run is asked for again after a frame with a new or moved source. More would cost a flood of these more than it spares.
+/// How often a run is asked for: again behind a frame with a new or moved source. More would cost a flood of these more than it spares.
 const ROUNDS: usize = 4;
 /// Length of an Ethernet header without a tag.
 const UNTAGGED: u16 = 14;
