@@ -13,11 +13,12 @@ use program::rule::RuleSpec;
 use program::table::{Bridge, BridgeWriter, Miss, RuleRef, Template};
 use program::walk::Engine;
 use proptest::prelude::*;
+use std::ops::Range;
 use std::sync::Arc;
 
-/// Where each frame went, in order, how many were dropped by a rule, and for want of one, and of how many a controller was told.
+/// Where each frame went, in order, how many were dropped by a rule, for want of one, and for want of a TTL, and of how many a controller was told.
 #[derive(Default)]
-struct Sink(Vec<(u32, Vec<u8>)>, [u64; 2], u64);
+struct Sink(Vec<(u32, Vec<u8>)>, [u64; 3], u64);
 
 impl Host<HeapFrame> for Sink {
     fn port_is_live(&self, _: u32) -> bool {
@@ -44,6 +45,7 @@ impl Host<HeapFrame> for Sink {
         match reason {
             Drop::Action => self.1[0] += 1,
             Drop::TableMiss => self.1[1] += 1,
+            Drop::TtlExpired => self.1[2] += 1,
             _ => {}
         }
     }
@@ -233,7 +235,7 @@ proptest! {
             prop_assert_eq!(of_port(&sink.0), of_port(&expected));
         }
         let [ended, without] = dropped;
-        prop_assert_eq!((sink.1, sink.2), if asks { ([ended, 0], without) } else { (dropped, 0) });
+        prop_assert_eq!((sink.1, sink.2), if asks { ([ended, 0, 0], without) } else { ([ended, without, 0], 0) });
         let whole = burst.iter().filter(|bytes| bytes.len() >= 14).count() as u64;
         prop_assert_eq!(bridge.table_counters(0), (whole, whole - without));
         for ((.., counter), (packets, bytes)) in list.iter().zip(counts) {
@@ -280,15 +282,23 @@ impl Changing {
         }
     }
 
-    /// What a rule of this kind does: sends, sends with another source address, sends twice, or drops.
+    /// What a rule of this kind does: sends, sends with another source address, sends twice, sends as a router does, or drops.
     fn ops(kind: u8, port: u32) -> Vec<Op> {
-        let field = Field::EthSrc;
-        let value = Value::from_u128(0x0600_0000_0000 + u128::from(port), 6);
-        let mask = field.def().place();
+        let set = |field: Field| {
+            let value = Value::from_u128(0x0600_0000_0000 + u128::from(port), 6);
+            let mask = field.def().place();
+            Op::SetField { field, value, mask }
+        };
         match kind {
             0 => vec![Op::Output(port)],
-            1 | 2 => vec![Op::SetField { field, value, mask }, Op::Output(port)],
+            1 | 2 => vec![set(Field::EthSrc), Op::Output(port)],
             3 => vec![Op::Output(port), Op::Output(port + 10)],
+            ROUTES => vec![
+                set(Field::EthSrc),
+                set(Field::EthDst),
+                Op::DecTtl([].into()),
+                Op::Output(port),
+            ],
             _ => vec![],
         }
     }
@@ -340,8 +350,9 @@ impl Changing {
         self.published.clone_from(&self.rules);
     }
 
+    /// What was sent and what should have been, in the same order where packets of every flow kept theirs.
     fn send(&mut self, burst: &[Vec<u8>], in_port: u32) -> (Vec<Sent>, Vec<Sent>) {
-        let mut expected = Vec::new();
+        let (mut expected, mut expired) = (Vec::new(), 0);
         for bytes in burst {
             let mut key = FlowKey::ZERO;
             parse::parse(bytes, bytes.len(), in_port, WordSet(u64::MAX), &mut key);
@@ -356,7 +367,18 @@ impl Changing {
             let mut bytes = bytes.clone();
             for op in &best.ops {
                 match op {
-                    Op::SetField { value, .. } => bytes[6..12].copy_from_slice(value),
+                    Op::SetField { field, value, .. } => {
+                        let at = if *field == Field::EthDst { 0 } else { 6 };
+                        bytes[at..at + 6].copy_from_slice(value);
+                    }
+                    Op::DecTtl(_) if bytes[TTL] <= 1 => {
+                        expired += 1;
+                        break;
+                    }
+                    Op::DecTtl(_) => {
+                        bytes[TTL] -= 1;
+                        fill_checksum(&mut bytes);
+                    }
                     Op::Output(port) => expected.push((*port, bytes.clone())),
                     _ => {}
                 }
@@ -369,9 +391,11 @@ impl Changing {
         Engine::new().burst(bridge, &guard, in_port, &mut frames, 0, 1, &mut sink);
         let _ = guard;
         self.reader.offline();
+        let [.., too_old] = sink.1;
+        assert_eq!(too_old, expired);
         // Packets of different rules may overtake each other.
-        expected.sort_unstable();
-        sink.0.sort_unstable();
+        expected.sort_by_cached_key(flow);
+        sink.0.sort_by_cached_key(flow);
         (sink.0, expected)
     }
 }
@@ -409,8 +433,47 @@ impl Changing {
     }
 }
 
-/// A frame and the port that it left by.
+/// The port that a frame left by, and the frame.
 type Sent = (u32, Vec<u8>);
+
+/// What packets of one flow have in common: all but the identification, the TTL and the checksum of IPv4, where no tag stands in front.
+fn flow((port, bytes): &Sent) -> Sent {
+    let mut flow = bytes.clone();
+    for at in IDENTIFICATION.chain([TTL]).chain(CHECKSUM) {
+        flow[at] = 0;
+    }
+    (*port, flow)
+}
+
+/// Where these stand in a frame of IPv4 without a tag.
+const IDENTIFICATION: Range<usize> = 18..20;
+const TTL: usize = 22;
+const CHECKSUM: Range<usize> = 24..26;
+
+/// The kind of a rule of [`Changing`] that does what a router does: both addresses of Ethernet are others, and the TTL is one less.
+const ROUTES: u8 = 5;
+
+/// Gives a frame of IPv4 without a tag its header's checksum.
+fn fill_checksum(bytes: &mut [u8]) {
+    bytes[CHECKSUM].fill(0);
+    let words = bytes[14..34].chunks_exact(2);
+    let mut sum: u32 = words
+        .map(|word| u32::from(word[0]) << 8 | u32::from(word[1]))
+        .sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    bytes[CHECKSUM].copy_from_slice(&(!sum as u16).to_be_bytes());
+}
+
+/// A frame of UDP to be routed, with this number among those of its burst.
+fn to_route(a: u8, b: u8, ttl: u8, number: u16) -> Vec<u8> {
+    let mut bytes = frame(0, a, b);
+    bytes[IDENTIFICATION].copy_from_slice(&number.to_be_bytes());
+    bytes[TTL] = ttl;
+    fill_checksum(&mut bytes);
+    bytes
+}
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -545,8 +608,8 @@ fn many_rules_in_the_place_of_others_mean_new_trees() {
     assert!(table.writer.shape_tables());
 }
 
-/// A table with a trie: every /30, /31 and /32 of a /24, the longer ones above.
-fn with_prefixes() -> Changing {
+/// A table with a trie: every /30, /31 and /32 of a /24, the longer ones above; their rules are of these kinds, in turns.
+fn with_prefixes(kinds: &[u8]) -> Changing {
     let mut table = Changing::new();
     for length in 30..=32_u32 {
         for number in 0..1_u32 << (length - 24) {
@@ -554,7 +617,8 @@ fn with_prefixes() -> Changing {
             let mask = u32::MAX << (32 - length);
             let mut matching = Match::any();
             matching.set(Field::Ipv4Src, &address.to_be_bytes(), &mask.to_be_bytes());
-            table.add(matching, (number % 3) as u8, number % 3 + 1);
+            let kind = kinds[number as usize % kinds.len()];
+            table.add(matching, kind, number % 3 + 1);
         }
     }
     table.publish();
@@ -578,7 +642,7 @@ fn such_tables_tell_rules_by_value() {
 #[test]
 fn such_tables_have_tries() {
     // Rules for single addresses are the last.
-    let table = with_prefixes();
+    let table = with_prefixes(&[0, 1, 2]);
     let first = table.rules.len() - 256;
     edits_told_by_places_change(table, &[first + 1, first + 1, first + 2]);
 }
@@ -586,7 +650,7 @@ fn such_tables_have_tries() {
 /// Packets that meet rules of their own, which mostly edit and send, go a shorter way than runs and packets of other rules between them.
 #[test]
 fn bursts_meet_rules_of_a_trie_one_by_one_and_in_runs() {
-    let mut table = with_prefixes();
+    let mut table = with_prefixes(&[0, 1, 2]);
     let (mut random, mut a) = (1_u64, 0);
     let mut below = move |bound: u64| {
         random = random.wrapping_mul(6_364_136_223_846_793_005) + 1;
@@ -604,6 +668,39 @@ fn bursts_meet_rules_of_a_trie_one_by_one_and_in_runs() {
             }
             let kind = if others && below(16) == 0 { 10 } else { 0 };
             frame(kind, a, below(256) as u8)
+        });
+        let burst: Vec<Vec<u8>> = burst.collect();
+        let (sent, expected) = table.send(&burst, 1);
+        assert_eq!(sent, expected);
+        table.writer.housekeep(100);
+        table.program.domain.publish();
+    }
+    for (counter, packets) in &table.counted {
+        assert_eq!(table.program.counters.read(*counter).packets, *packets);
+    }
+}
+
+/// Packets whose TTL runs out stand among others that are routed, each by a rule of its own or a few by one: the ways beside the walk leave them to it, and go on behind them.
+#[test]
+fn packets_that_expire_do_so_among_others_that_are_routed() {
+    // One rule in eight only sends, so that there is another kind to stop at.
+    let mut table = with_prefixes(&[ROUTES, ROUTES, ROUTES, ROUTES, ROUTES, ROUTES, ROUTES, 0]);
+    let (mut random, mut a, mut b) = (1_u64, 0, 0);
+    let mut below = move |bound: u64| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005) + 1;
+        (random >> 40) % bound
+    };
+    for _ in 0..300 {
+        let count = 1 + below(64);
+        let (runs, old, sends) = (1 + below(8), 1 + below(24), below(2) == 0);
+        let burst = (0..count).map(|number| {
+            if below(runs) == 0 {
+                a = below(256) as u8;
+                a -= u8::from(a % 8 == 7 && !sends);
+                b = below(2) as u8;
+            }
+            let ttl = if below(old) == 0 { below(3) as u8 } else { 64 };
+            to_route(a, b, ttl, number as u16)
         });
         let burst: Vec<Vec<u8>> = burst.collect();
         let (sent, expected) = table.send(&burst, 1);
