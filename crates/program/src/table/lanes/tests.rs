@@ -130,3 +130,70 @@ proptest! {
         }
     }
 }
+
+/// Two addresses of Ethernet whose hashes have the same tag and lead to the same slot of any table of up to 4096.
+fn alike_by_hash() -> [u64; 2] {
+    let address = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15) & 0xffff_ffff_ffff;
+    let mut seen = std::collections::HashMap::new();
+    for number in 1..1 << 20 {
+        let [word] = station(address(number)).words()[..] else {
+            panic!("one word");
+        };
+        let hash = View::hash_bits([word.value]);
+        if let Some(other) = seen.insert((hash >> 48, hash & 0xfff), number) {
+            return [other, number].map(address);
+        }
+    }
+    panic!("2^28 ways, and 2^39 pairs");
+}
+
+fn station(address: u64) -> Match {
+    let mut matching = Match::any();
+    matching.set_exact(Field::EthDst, address.into());
+    matching
+}
+
+/// The slot that is looked at first then leads to the other's rule.
+#[test]
+fn a_tag_is_not_taken_for_the_values() {
+    let [one, other] = alike_by_hash();
+    for (first, second) in [(one, Some(other)), (other, Some(one)), (one, None)] {
+        let program = Arc::new(Program::new());
+        let bridge = Bridge::new(Arc::clone(&program));
+        let mut writer = BridgeWriter::new(Arc::clone(&bridge));
+        let mut reader = program.domain.reader().unwrap();
+        // Enough for a tuple.
+        for address in [Some(first), second].into_iter().flatten().chain(1..30) {
+            writer.insert(
+                0,
+                RuleSpec {
+                    matching: station(address),
+                    priority: 1,
+                    ops: Arc::new(OpList::new(vec![Op::Output(2)])),
+                    counter: program.counters.allocate().unwrap(),
+                    cookie: 0,
+                },
+            );
+        }
+        writer.commit();
+        program.domain.publish();
+        let guard = reader.begin();
+        let frames = [one, other].map(|address| {
+            let [_, _, address @ ..] = address.to_be_bytes();
+            let builder = Builder::ethernet(address, [2, 0, 0, 0, 0, 1]);
+            builder.ipv4(1, 2).udp(3, 4).payload(&[0; 32]).frame()
+        });
+        let (mut hot, mut patterns) = ([HotWords::ZERO; LOOKUP_MAX], [NO_PATTERN; LOOKUP_MAX]);
+        packet::hot::read_burst(&frames, 1, &[], &mut hot, &mut patterns);
+        let mut found = Found::new();
+        let both = SetOfLanes::run(0, 2);
+        assert!(bridge.lookup_lanes(0, both, &hot, &guard, &mut found));
+        let mut met = [const { None }; 2];
+        for (rule, lanes) in found.list() {
+            lanes.each(|lane| met[lane] = rule.map(|rule| rule.spec.matching.clone()));
+        }
+        let wanted = [one, other]
+            .map(|address| (address == first || Some(address) == second).then(|| station(address)));
+        assert_eq!(met, wanted);
+    }
+}
