@@ -1,4 +1,4 @@
-//! Which code reads bursts.
+//! Which code reads bursts, and which looks them up where that is vector code too: the ranks of decision trees' leaves and the ways down tries.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -18,7 +18,7 @@ pub enum Variant {
     Avx512 = 3,
 }
 
-/// The variant that is used; 0 until the first burst.
+/// The variant that is used; 0 until the first burst, or the first lookup of one.
 static USED: AtomicU8 = AtomicU8::new(0);
 
 impl Variant {

@@ -111,7 +111,7 @@ impl SetOfLanes {
         let equal: [u8; LOOKUP_MAX] = std::array::from_fn(|lane| u8::from(all[lane] == wanted));
         let (eights, _) = equal.as_chunks();
         let bits = eights.iter().rev().fold(0, |bits, eight| {
-            bits << 8 | u64::from_le_bytes(*eight).wrapping_mul(GATHER) >> 56
+            bits << 8 | u64::from_le_bytes(*eight).wrapping_mul(TO_BITS) >> 56
         });
         SetOfLanes(self.0 & bits)
     }
@@ -126,7 +126,7 @@ impl SetOfLanes {
 }
 
 /// A lane's bit, for each of eight bytes that are one or zero, when these are multiplied by it: the highest byte of the product.
-const GATHER: u64 = 0x0102_0408_1020_4080;
+const TO_BITS: u64 = 0x0102_0408_1020_4080;
 
 /// Packets of a burst: a set of them, or one, for which all is simpler.
 pub(crate) trait Members: Copy {

@@ -168,17 +168,6 @@ impl<'g> Told<'g> {
             told: self.places[index % LOOKUP_MAX].and_then(told),
         }
     }
-
-    /// The counter and the edits of the rule that packet `index` has met, where it is known without reading it that it edits and sends.
-    #[inline(always)]
-    pub fn edited(&self, index: usize, rule: &'g Rule) -> Option<(CounterId, Stretches)> {
-        let place = self.places[index % LOOKUP_MAX]?;
-        if !place.tells_of(rule)? {
-            return None;
-        }
-        let edits = self.edits.get(place.action.load(Ordering::Relaxed))?;
-        Some((CounterId(place.counter.load(Ordering::Relaxed)), edits))
-    }
 }
 
 /// A rule that a packet has met, and what is known of it without reading it.
@@ -235,6 +224,12 @@ impl<'g> Brief<'g> {
             Some(tells) => tells.all.get(tells.place.action.load(Ordering::Relaxed)),
             None => self.rule.straight(),
         }
+    }
+
+    /// The counter and the edits of a rule of which it is known, without reading it, that it edits and sends.
+    #[inline(always)]
+    pub fn edited(&self) -> Option<(CounterId, Stretches)> {
+        Some((self.counter(), self.edits()?))
     }
 
     /// The edits of a rule that has not been read, to be fetched.

@@ -194,7 +194,10 @@ impl Trie {
             }
             return;
         }
-        let byte = |index: usize, level| addresses[index] >> (24 - 8 * level) & 0xff;
+        let byte = |index: usize, level| {
+            debug_assert!(level < 4, "what the last byte leads to is a place");
+            addresses[index] >> (24 - 8 * level) & 0xff
+        };
         self.descend(|index| addresses[index] >> 16, byte, known, count, places);
     }
 

@@ -9,12 +9,15 @@
 //!   only send and drop, as it lies. A packet that has more before it goes on in a lane ([`super::lanes`]).
 //! * The first table reads more of them: the same, but that what packets of IPv6 and ARP tell beside their hot words is read for all of them first.
 //!
+//! Where rules are many, most packets meet one of their own: sixteen at a time go down a table's trie (`table::prefixes`), and as long as packets meet rules that are known to edit
+//! and send, these are carried out one after the other in a loop of their own, without a thought of runs.
+//!
 //! Runs of neighbours that meet a rule whose only step is NORMAL go to the learning switch together ([`Host::normal_run`]), with what has been read of them.
 //!
 //! A burst begins the general way where its next packet is of no common kind; a few common ones before it are not worth a burst of their own.
 
 use super::lanes::{Way, begin_key, word_beyond};
-use super::straight::Stretches;
+use super::straight::{Stretch, Stretches};
 use super::{Burst, Engine, Walk};
 use crate::counters::CounterId;
 use crate::host::{Drop, Host};
@@ -303,8 +306,8 @@ impl<F: Frame> Engine<F> {
         self.meet(burst, in_port, met, frames, mirrored, host);
     }
 
-    /// Carries out what the first packets have met, and takes their frames, up to one of which it is not known, without reading its rule, that it is edited and sent. Returns how many these
-    /// are, none where rules seem to be few.
+    /// Carries out what the first packets have met, and takes their frames, up to one of which it is not known, without reading its rule, that it is edited and sent, or whose TTL would
+    /// expire. Returns how many these are, none where rules seem to be few.
     /// Where rules are many, each packet meets one of its own, and what is done for runs would cost more than the edits.
     #[inline(never)] // so that what its loops need stays in registers
     fn edit_first<H: Host<F>>(
@@ -318,7 +321,7 @@ impl<F: Frame> Engine<F> {
         let Answer { found, told } = answer;
         // Nothing is known of the first, or rules are few, it seems: for these there are runs.
         match found[..count] {
-            [Some(first), ..] if told.edited(0, first).is_none() => return 0,
+            [Some(first), ..] if told.of(0, first).edited().is_none() => return 0,
             [Some(first), Some(second), ..] if std::ptr::eq(first, second) => return 0,
             [Some(_), ..] => {}
             _ => return 0,
@@ -328,7 +331,8 @@ impl<F: Frame> Engine<F> {
         let many = burst.counters.are_many();
         let slots = counters.iter_mut().zip(&mut edits);
         for (index, ((counter, edits), rule)) in slots.zip(&found[..count]).enumerate() {
-            let Some((number, stretches)) = rule.and_then(|rule| told.edited(index, rule)) else {
+            let Some((number, stretches)) = rule.and_then(|rule| told.of(index, rule).edited())
+            else {
                 break;
             };
             if many {
@@ -342,16 +346,11 @@ impl<F: Frame> Engine<F> {
         let both = frames.iter_mut().zip(&mut *self.hot);
         let rules = counters.iter().zip(&edits).zip(&mut ports);
         for ((frame, hot), ((counter, edits), to)) in both.zip(rules).take(count) {
-            let Some((stretch, port)) = edits.and_then(|one| Stretches::one(one).only_send())
+            let Some((stretch, port)) = edits.and_then(|one| edits_of(Stretches::one(one), hot))
             else {
                 break;
             };
-            if stretch.rewrite.expires(&hot.words) {
-                break;
-            }
-            (burst.counters).add(*counter, 1, hot.len.into(), burst.now_ms);
-            host.looked_up(0, None, found[done]);
-            (stretch.rewrite).run_last(frame, hot.extent, &mut hot.words);
+            edit_alone(burst, host, found[done], *counter, stretch, frame, hot);
             *to = port;
             done += 1;
         }
@@ -412,18 +411,12 @@ impl<F: Frame> Engine<F> {
                 brief.and_then(|brief| Some((brief, brief.straight()?)))
             {
                 let alone = index + 1 == met.count || !(met.same)(index, index + 1);
-                if alone
-                    && let Some((stretch, port)) = straight.only_send()
-                    && !stretch.rewrite.expires(&self.hot[index].words)
-                {
+                if alone && let Some((stretch, port)) = edits_of(straight, &self.hot[index]) {
                     // Where rules are many, nearly every packet: what is done for runs would cost more than the edits.
-                    let hot = &mut self.hot[index];
-                    (burst.counters).add(brief.counter(), 1, hot.len.into(), burst.now_ms);
-                    host.looked_up(0, None, Some(brief.rule));
                     if let Some(mut frame) = frames.next() {
-                        stretch
-                            .rewrite
-                            .run_last(&mut frame, hot.extent, &mut hot.words);
+                        let (rule, hot) = (Some(brief.rule), &mut self.hot[index]);
+                        let counter = brief.counter();
+                        edit_alone(burst, host, rule, counter, stretch, &mut frame, hot);
                         self.lanes.send_one(index, port, frame);
                     }
                     index += 1;
@@ -594,6 +587,29 @@ fn meet_one<F: Frame, H: Host<F>>(
         None => host.normal_run(in_port, mirrored, &hot[..read.count], &mut frames.drain(..)),
     }
     true
+}
+
+/// The only edits, and the port, of a rule that sends; none where the packet's TTL would expire.
+#[inline(always)]
+fn edits_of<'a>(straight: Stretches, hot: &HotWords) -> Option<(&'a Stretch, PortNo)> {
+    let sends = straight.only_send();
+    sends.filter(|(stretch, _)| !stretch.rewrite.expires(&hot.words))
+}
+
+/// Does the edits of a packet that has met a rule by itself, and counts it.
+#[inline(always)]
+fn edit_alone<F: Frame, H: Host<F>>(
+    burst: &Burst<'_, '_>,
+    host: &mut H,
+    rule: Option<&Rule>,
+    counter: CounterId,
+    stretch: &Stretch,
+    frame: &mut F,
+    hot: &mut HotWords,
+) {
+    (burst.counters).add(counter, 1, hot.len.into(), burst.now_ms);
+    host.looked_up(0, None, rule);
+    (stretch.rewrite).run_last(frame, hot.extent, &mut hot.words);
 }
 
 /// Asks for what carrying a rule out reads beside what its lookup has read: its counter, and its edits where it has not been read.

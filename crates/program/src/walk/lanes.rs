@@ -454,6 +454,7 @@ impl<F: Frame> Lanes<F> {
                 rest
             };
             rest = rest.minus(set);
+            debug_assert!(out.is_empty());
             out.reserve(set.len());
             let (room, mut count) = (out.spare_capacity_mut(), 0);
             set.over(&mut self.frames, |place| {
@@ -462,7 +463,7 @@ impl<F: Frame> Lanes<F> {
                     count += 1;
                 }
             });
-            // SAFETY: so many have been written just now, into room behind nothing: it is emptied below.
+            // SAFETY: `out` is empty, and its first `count` places have been written just now.
             unsafe { out.set_len(count) };
             host.output_burst(way.in_port, port, way.mirrored, &mut out);
             out.clear();

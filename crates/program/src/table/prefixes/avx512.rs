@@ -11,32 +11,35 @@ const _: () = assert!(LOOKUP_MAX.is_multiple_of(LANES));
 
 /// A trie's words, sixteen of which are read at once.
 #[derive(Clone, Copy)]
-struct Words<'a> {
+struct TrieWords<'a> {
     lines: LinesView<'a>,
     first: *const u32,
     count: __m512i,
 }
 
-impl<'a> Words<'a> {
+impl<'a> TrieWords<'a> {
     #[target_feature(enable = "avx512f")]
     #[inline]
-    fn of(lines: LinesView<'a>) -> Words<'a> {
+    fn of(lines: LinesView<'a>) -> TrieWords<'a> {
         let words = lines.words();
-        Words {
+        TrieWords {
             lines,
             first: words.cast(),
             count: _mm512_set1_epi32(words.len() as i32),
         }
     }
 
-    /// The words of these numbers, as a relaxed load would find each; `before` in lanes that are not `wanted`, and zero where there is no such word.
+    /// The words of these numbers, as an acquiring load would find each; `before` in lanes that are not `wanted`, and zero where there is no such word. Acquiring
+    /// is needed: a node is read after the slot that names it, and a node's row before its slot. It rests on x86, where loads keep their order, and on
+    /// aligned elements being read whole.
     #[target_feature(enable = "avx512f")]
     #[inline]
     fn gather(self, wanted: __mmask16, numbers: __m512i, before: __m512i) -> __m512i {
         let there = _mm512_mask_cmplt_epu32_mask(wanted, numbers, self.count);
         let mut out = _mm512_mask_mov_epi32(before, wanted, _mm512_setzero_si512());
-        // SAFETY: lanes that are `there` name words of the trie's memory, which is alive as long as the view. Each is aligned, so the processor reads it whole, and
-        // before what this function's caller reads next, as an acquiring load does; that the compiler keeps to this too is why it is shown nothing but assembly.
+        // SAFETY: lanes that are `there` name words of the trie's memory, which is alive as long as the view. Each is aligned, so the processor reads it whole, and,
+        // since loads of x86 keep their order, before what this function's caller reads next, as an acquiring load does. That the compiler keeps to this too is why
+        // it is shown nothing but assembly, of which it must take it that memory is read and written.
         unsafe {
             asm!(
                 "vpgatherdd {out}{{{there}}}, dword ptr [{first} + 4*{numbers}]",
@@ -59,7 +62,7 @@ pub(super) fn descend(
     count: usize,
     places: &mut [u32; LOOKUP_MAX],
 ) {
-    let words = Words::of(lines);
+    let words = TrieWords::of(lines);
     let (addresses, _) = addresses.as_chunks::<LANES>();
     let (places, _) = places.as_chunks_mut::<LANES>();
     for (addresses, places) in (addresses.iter().zip(places)).take(count.div_ceil(LANES)) {
@@ -77,7 +80,7 @@ pub(super) fn descend(
 /// What stands in nodes for byte `BYTE` of the addresses, from the last one on; other entries stay.
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
-fn step<const BYTE: u8>(words: Words<'_>, addresses: __m512i, entries: __m512i) -> __m512i {
+fn step<const BYTE: u8>(words: TrieWords<'_>, addresses: __m512i, entries: __m512i) -> __m512i {
     let zero = _mm512_setzero_si512();
     let nodes = _mm512_cmplt_epi32_mask(entries, zero); // the highest bit says so
     if nodes == 0 {

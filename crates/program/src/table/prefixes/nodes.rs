@@ -95,8 +95,10 @@ impl Entry {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Slot(pub u32);
 
-#[repr(align(64))]
+/// A cache line. Whoever reads several words at once takes lines that stand behind each other for words that do.
+#[repr(C, align(64))]
 struct Line([AtomicU32; LINE_WORDS]);
+const _: () = assert!(size_of::<Line>() == size_of::<u32>() * LINE_WORDS);
 
 // SAFETY: zero is a value of each word.
 unsafe impl Cell for Line {
