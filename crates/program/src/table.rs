@@ -848,8 +848,6 @@ impl TupleWriter {
 
     /// What readers are told of it; None when it has no rules.
     fn entry(&self) -> Option<TupleEntry> {
-        let words = self.shared.words();
-        let whole = |(agreed, (_, mask)): (&MatchWord, &(u8, u64))| agreed.mask == *mask;
         let mut agreed: SmallVec<[MatchWord; 4]> = self.agreed.clone();
         agreed.retain(|word| word.mask != 0);
         agreed.sort_by_key(|word| {
@@ -860,9 +858,15 @@ impl TupleWriter {
             tuple: Arc::clone(&self.shared),
             max_priority: self.highest()?,
             agreed: agreed.as_slice().into(),
-            single: self.agreed.iter().zip(words).all(whole),
+            single: self.is_single(),
             exact: None,
         })
+    }
+
+    /// Whether all rules match the same.
+    fn is_single(&self) -> bool {
+        let whole = |(agreed, (_, mask)): (&MatchWord, &(u8, u64))| agreed.mask == *mask;
+        self.agreed.iter().zip(self.shared.words()).all(whole)
     }
 
     /// The number of its rules.
@@ -896,6 +900,11 @@ enum TableWriter {
     },
     /// By mask, and trees where they are faster.
     Many(Box<Shaping>),
+}
+
+/// Whether a table's lookups ask what is known of rules by value: only the first one's, and only without conditions.
+fn asks_exact(table: u8, soft: &BTreeMap<u8, SoftWriter>) -> bool {
+    table == 0 && !soft.contains_key(&table)
 }
 
 /// The writer's side of a list of tuples: all linked rules by mask.
@@ -1404,7 +1413,8 @@ impl BridgeWriter {
         for (table, writer) in &mut self.tables {
             if let TableWriter::Many(shaping) = writer {
                 shaping.begin(&program, now);
-                busy |= shaping.is_busy() || *table == 0 && shaping.wants_exact();
+                let asks_exact = asks_exact(*table, &self.soft);
+                busy |= shaping.is_busy() || shaping.wants_exact(asks_exact);
             }
         }
         self.begin_fused(now) | busy
@@ -1415,9 +1425,9 @@ impl BridgeWriter {
         let program = Arc::clone(&self.bridge.program);
         let now = Instant::now();
         for (table, writer) in &mut self.tables {
+            let asks_exact = asks_exact(*table, &self.soft);
             if let TableWriter::Many(shaping) = writer
-                && shaping.shape_now(&program)
-                    | (*table == 0 && shaping.settle_exact(&program, now))
+                && shaping.shape_now(&program) | shaping.settle_exact(asks_exact, &program, now)
             {
                 self.dirty.insert(*table);
             }
@@ -1430,8 +1440,9 @@ impl BridgeWriter {
         let program = &self.bridge.program;
         let now = Instant::now();
         for (table, writer) in &mut self.tables {
+            let asks_exact = asks_exact(*table, &self.soft);
             if let TableWriter::Many(shaping) = writer
-                && shaping.settle(program) | (*table == 0 && shaping.settle_exact(program, now))
+                && shaping.settle(program) | shaping.settle_exact(asks_exact, program, now)
             {
                 self.dirty.insert(*table);
             }

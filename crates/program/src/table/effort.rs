@@ -64,9 +64,14 @@ fn of_shape(shape: &Shape, key: &FlowKey, epoch: Epoch, count: &mut Count) {
     match shape {
         Shape::Linear(entries) => of_list(entries, key, epoch, count),
         Shape::Tuples(tuples) => {
-            let exact = super::exact_of(tuples, epoch);
-            let best = exact.and_then(|exact| exact.read_by(key, count));
-            of_tuples(tuples, key, best, epoch, count);
+            let told = super::exact_of(tuples, epoch).is_some_and(|exact| {
+                // Its own, and the precedence of the next one.
+                tuples.iter().take(2).for_each(|entry| count.reads(entry));
+                exact.read_by(key, count)
+            });
+            if !told {
+                of_tuples(tuples, key, None, epoch, count);
+            }
         }
         Shape::Trees(shape) => {
             let best = shape.trees.read_by(key, count);
@@ -218,5 +223,24 @@ mod tests {
         let (program, writer) = table(many.chain([(both(0x0800), 1000)]));
         assert_eq!(effort(&program, &writer, 7).probes, 1);
         assert_eq!(effort(&program, &writer, 8).probes, 0);
+    }
+
+    #[test]
+    fn a_packet_that_is_told_by_value_asks_no_tuple() {
+        let other = |number: u128| {
+            let mut matching = Match::any();
+            matching.set_exact(Field::EthType, number);
+            matching
+        };
+        let many = (1..=100).map(|number| (port(number), 5));
+        let others = (1..=2).map(|number| (other(number), 3));
+        let (program, mut writer) = table(many.chain(others));
+        let before = effort(&program, &writer, 7);
+        writer.shape_now();
+        let told = effort(&program, &writer, 7);
+        assert_eq!((told.compares, told.probes), (0, 1));
+        assert!(told.lines < before.lines, "{told:?} {before:?}");
+        // One that is not told is looked up in both tuples.
+        assert_eq!(effort(&program, &writer, 101).probes, 3);
     }
 }

@@ -46,7 +46,7 @@ pub(crate) struct Exact {
     tuple: Arc<Tuple>,
     /// The epoch in which it was made: its rules hold in this one and later, unless they are marked.
     from: Epoch,
-    /// No rule in it has a lower precedence.
+    /// No rule in it has a lower precedence. Rules below the other tuple's highest are left out.
     floor: u32,
     /// What all rules want alike.
     shared: Box<[MatchWord]>,
@@ -60,7 +60,8 @@ pub(crate) struct Exact {
 
 impl Exact {
     /// Made of what a tuple holds; None where its rules differ in too much or few of them only send. Also how many of them have been left out that may be put in later.
-    fn of(writer: &TupleWriter, domain: &Domain) -> (Option<Exact>, usize) {
+    fn of(largest: &Largest<'_>, domain: &Domain) -> (Option<Exact>, usize) {
+        let writer = largest.tuple;
         let (mut shared, mut words) = (Vec::new(), SmallVec::new());
         for ((word, mask), agreed) in writer.shared.words().iter().zip(&writer.agreed) {
             if agreed.mask == *mask {
@@ -88,11 +89,15 @@ impl Exact {
             let Some(rule) = chain.next() else {
                 return;
             };
+            // Of a packet that meets such a rule, the other tuple is asked as well.
+            if rule.spec.priority < largest.floor {
+                return;
+            }
             if rule.added > exact.from || rule.removed() != NEVER {
                 later += 1;
             } else if let Does::Sends(port) = Does::of(rule) {
                 let values = exact.values(&rule.spec.matching);
-                let at = exact.place(values);
+                let at = exact.slot_of(values);
                 let place = Place::new(NonNull::from(rule), 0, rule.spec.counter, port);
                 exact.slots[at] = Slot { values, place };
                 exact.floor = exact.floor.min(rule.spec.priority);
@@ -100,7 +105,7 @@ impl Exact {
             }
         });
         // Of rules with one match only the first one is here.
-        let worth_it = (exact.rules + later) * 2 >= rules;
+        let worth_it = (exact.rules + later) * 2 >= rules.max(RULES_MIN);
         (worth_it.then_some(exact), later)
     }
 
@@ -115,43 +120,38 @@ impl Exact {
     }
 
     /// The slot with these values, or the one where they belong.
-    fn place(&self, values: [u64; WORDS_MAX]) -> usize {
-        let hash = match *self.words {
-            [_] => View::hash_bits([values[0]]),
-            _ => View::hash_bits(values),
-        };
-        let mut at = hash as usize & (self.slots.len() - 1);
-        while self.slots[at].is_used() && self.slots[at].values != values {
-            at = (at + 1) & (self.slots.len() - 1);
+    fn slot_of(&self, values: [u64; WORDS_MAX]) -> usize {
+        match *self.words {
+            [_] => {
+                let values = [values[0]];
+                probe(&self.slots, View::hash_bits(values) as usize, values)
+            }
+            _ => probe(&self.slots, View::hash_bits(values) as usize, values),
         }
-        at
     }
 
-    /// Sees to it that packets which this rule's match holds for are looked up in the tuple, from the next epoch on.
+    /// Sees to it that packets which this rule's match holds for are looked up in the tuple, at once.
     fn ask(&self, rule: &Rule) {
         if self.tuple.takes(&rule.spec.matching) {
-            let slot = &self.slots[self.place(self.values(&rule.spec.matching))];
+            let slot = &self.slots[self.slot_of(self.values(&rule.spec.matching))];
             if slot.is_used() {
                 slot.place.ask(true);
             }
         }
     }
 
-    /// Notes what looking one key up reads; returns the precedence of what it finds.
-    pub fn read_by(&self, key: &FlowKey, count: &mut Count) -> Option<u32> {
+    /// Notes what looking one key up reads; returns whether it finds a rule, so that nothing else is asked.
+    pub fn read_by(&self, key: &FlowKey, count: &mut Count) -> bool {
         count.reads(&*self.shared);
         count.probes += 1;
         let mut values = [0; WORDS_MAX];
         for (value, (word, mask)) in values.iter_mut().zip(&self.words) {
             *value = key.word(*word) & mask;
         }
-        let slot = &self.slots[self.place(values)];
+        let slot = &self.slots[self.slot_of(values)];
         count.reads(slot);
-        let (rule, marks) = slot.place.get(Ordering::Acquire);
-        let tells = marks & ASK == 0 && key.has(&self.shared);
-        // SAFETY: as in `find_by`: whoever counts does so under a guard.
-        let rule = tells.then(|| unsafe { rule.as_ref() }).flatten();
-        rule.map(|rule| rule.spec.priority)
+        let (rule, marks) = slot.place.get(Ordering::Relaxed);
+        !rule.is_null() && marks & ASK == 0 && key.has(&self.shared)
     }
 
     /// Whether a lookup in this epoch that finds a rule here needs no other tuple, of which the best rule has the precedence `next`.
@@ -160,7 +160,8 @@ impl Exact {
         self.from <= epoch && next <= Some(self.floor)
     }
 
-    /// Finds the rules of those packets that can be told here, says what is known of these, and leaves the others in `pending`, of which `out` has none so far.
+    /// Finds the rules of those packets that can be told here, says what is known of these, and leaves the others in `pending`, of which `out` has none so far. Only
+    /// for a guard of whose epoch [`Exact::decides`] says so. `pending` has [`LOOKUP_MAX`] packets at most.
     #[inline(never)]
     pub fn find<'k, 'g, K: Words + 'k>(
         &'g self,
@@ -188,35 +189,32 @@ impl Exact {
         let slots = &*self.slots;
         let mask = slots.len() - 1;
         let bits = |key: &K| words.map(|(word, mask)| key.word(word) & mask);
+        debug_assert!(pending.len() <= LOOKUP_MAX);
         let mut first = [0_u32; LOOKUP_MAX];
-        let count = pending.len().min(LOOKUP_MAX);
-        for (first, index) in first.iter_mut().zip(&pending[..count]) {
+        // Once, for a `SmallVec` asks with each index where its bytes lie.
+        let indices = &mut pending[..];
+        for (first, index) in first.iter_mut().zip(&*indices) {
             let at = View::hash_bits(bits(key(usize::from(*index)))) as usize & mask;
             *first = at as u32;
             prefetch(slots.as_ptr().wrapping_add(at));
         }
         let mut left = 0;
-        for turn in 0..count {
-            let index = pending[turn];
+        for turn in 0..indices.len().min(LOOKUP_MAX) {
+            let index = indices[turn];
             let key = key(usize::from(index));
-            let bits = bits(key);
-            let mut at = first[turn % LOOKUP_MAX] as usize;
-            let place = loop {
-                let slot = &slots[at & mask];
-                let both = slot.values.iter().zip(bits);
-                let differ = both.fold(0, |differ, (value, bits)| differ | value ^ bits);
-                if differ == 0 || !slot.is_used() {
-                    break &slot.place;
-                }
-                at += 1;
-            };
+            let place = &slots[probe(slots, first[turn] as usize, bits(key))].place;
             let (rule, marks) = place.get(Ordering::Acquire);
             let tells = marks & ASK == 0 && key.has(&self.shared);
-            // SAFETY: null in a slot that is not used; else a rule without a mark is in force in the epoch of every guard under which that is seen, so it is freed only after they are gone.
-            let rule = tells.then(|| unsafe { rule.as_ref() }).flatten();
+            let rule = if tells {
+                // SAFETY: null in a slot that is not used. Else the rule came no later than `from`, and the guard's epoch is not before that (`decides`); and it is marked
+                // before its end is published. So one without a mark is in force in the guard's epoch, and freed only after the guard is gone.
+                unsafe { rule.as_ref() }
+            } else {
+                None
+            };
             out[usize::from(index)] = rule;
             told.tell(usize::from(index), place);
-            pending[left] = index;
+            indices[left] = index;
             left += usize::from(rule.is_none());
         }
         pending.truncate(left);
@@ -227,6 +225,28 @@ impl Slot {
     fn is_used(&self) -> bool {
         !self.place.get(Ordering::Relaxed).0.is_null()
     }
+}
+
+/// The slot with these values, or the one where they belong: the first of these from `at` on.
+#[inline(always)]
+fn probe<const N: usize>(slots: &[Slot], mut at: usize, values: [u64; N]) -> usize {
+    let mask = slots.len() - 1;
+    loop {
+        let slot = &slots[at & mask];
+        let both = slot.values.iter().zip(values);
+        let differ = both.fold(0, |differ, (value, wanted)| differ | value ^ wanted);
+        if differ == 0 || !slot.is_used() {
+            return at & mask;
+        }
+        at += 1;
+    }
+}
+
+/// The tuple of a table that this may be worth while for.
+pub(super) struct Largest<'a> {
+    tuple: &'a TupleWriter,
+    /// The least precedence of rules that beat all in the other tuple.
+    floor: u32,
 }
 
 /// The writer's side.
@@ -255,34 +275,61 @@ impl ExactWriter {
         }
     }
 
-    /// Whether what is there is to be made anew, or given up, as soon as it is time to. `tuple`: the one that it is for.
-    pub fn is_wanted<'a>(&self, tuple: impl FnOnce() -> Option<&'a TupleWriter>) -> bool {
-        self.changed > self.wait_for && (self.made.is_some() || tuple().is_some())
+    /// Whether what is there is to be made anew, or given up, as soon as it is time to.
+    pub fn is_wanted<'a>(&self, candidate: impl FnOnce() -> Option<Largest<'a>>) -> bool {
+        self.changed > self.wait_for && (self.made.is_some() || candidate().is_some())
     }
 
     /// Makes it anew where it is time to; true when the published shape must be made anew, too.
-    pub fn renew(&mut self, tuple: Option<&TupleWriter>, domain: &Domain, now: Instant) -> bool {
-        if !self.is_wanted(|| tuple) || !self.pace.is_time(self.changed, now) {
+    pub fn renew<'a>(
+        &mut self,
+        candidate: impl FnOnce() -> Option<Largest<'a>>,
+        domain: &Domain,
+        now: Instant,
+    ) -> bool {
+        if self.changed <= self.wait_for || !self.pace.is_time(self.changed, now) {
             return false;
         }
         let had = self.made.take().is_some();
-        let Some(tuple) = tuple else {
+        let Some(candidate) = candidate() else {
             return had;
         };
         self.pace.begun(now);
-        let (made, later) = Exact::of(tuple, domain);
-        self.wait_for = if made.is_some() { 0 } else { tuple.rules() / 8 };
+        let began = Instant::now();
+        let (made, later) = Exact::of(&candidate, domain);
+        self.pace.done(began.elapsed() * PATIENCE);
+        self.wait_for = match made {
+            Some(_) => 0,
+            None => candidate.tuple.rules() / 8,
+        };
         self.made = made.map(Arc::new);
         self.changed = later;
-        self.pace.done(now.elapsed() * PATIENCE);
         had || self.made.is_some()
     }
 
-    /// The tuple of a table that this is worth while for: the one with most rules, if there are few others.
-    pub fn candidate(tuples: &TupleWriters) -> Option<&TupleWriter> {
+    /// Gives it up, until it is worth while again; true when the published shape must be made anew.
+    pub fn give_up(&mut self) -> bool {
+        (self.wait_for, self.changed) = (0, self.changed.max(1));
+        self.made.take().is_some()
+    }
+
+    /// The tuple of a table that this may be worth while for: the one with most rules, if there are few others and lookups come to it first.
+    pub fn candidate(tuples: &TupleWriters) -> Option<Largest<'_>> {
         let fits = (RULES_MIN..=RULES_MAX).contains(&tuples.len()) && tuples.masks() <= MASKS_MAX;
-        let largest = tuples.writers().max_by_key(|writer| writer.rules());
-        largest.filter(|_| fits)
+        if !fits {
+            return None;
+        }
+        let tuple = tuples.writers().max_by_key(|writer| writer.rules())?;
+        let mut others = tuples
+            .writers()
+            .filter(|other| !std::ptr::eq(*other, tuple));
+        let floor = match others.next() {
+            Some(other) if other.highest() <= tuple.highest() => other.highest().unwrap_or(0),
+            // Patterns tell which packets meet it, and the others begin with the large one (`Patterned::look_up`).
+            Some(other) if !other.is_single() => return None,
+            _ => 0,
+        };
+        Some(Largest { tuple, floor })
     }
 
     /// The next making need not wait.

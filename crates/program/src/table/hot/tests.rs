@@ -2,13 +2,14 @@
 
 use super::*;
 use crate::Program;
-use crate::ops::{Op, OpList};
+use crate::ops::{Clause, Op, OpList};
 use crate::rule::RuleSpec;
-use crate::table::{BridgeWriter, Found, Members, RuleRef, SetOfLanes};
+use crate::table::{BridgeWriter, Found, Members, RuleRef, SetOfLanes, exact_of};
 use packet::build::Builder;
 use packet::{Field, HeapFrame, Layers, Match};
 use proptest::prelude::*;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -271,4 +272,276 @@ fn trees_read_what_rules_that_have_gone_looked_at() {
     writer.shape_now();
     program.domain.publish();
     assert_eq!(bridge.reads(0, &reader.begin()), Reads::Hot);
+}
+
+/// A table of rules for ingress ports, told by value where they are many.
+struct Ports {
+    program: Arc<Program>,
+    writer: BridgeWriter,
+}
+
+impl Ports {
+    /// Rules of precedence 10 for ports from 0 on, which readers see.
+    fn new(count: u32) -> Ports {
+        let program = Arc::new(Program::new());
+        let writer = BridgeWriter::new(Bridge::new(Arc::clone(&program)));
+        let mut ports = Ports { program, writer };
+        for port in 0..count {
+            ports.add(Kind::InPort(port).matching(), 10);
+        }
+        ports
+    }
+
+    fn add(&mut self, matching: Match, priority: u32) -> RuleRef {
+        self.add_op(matching, priority, Op::Output(2))
+    }
+
+    fn add_op(&mut self, matching: Match, priority: u32, op: Op) -> RuleRef {
+        let spec = RuleSpec {
+            matching,
+            priority,
+            ops: Arc::new(OpList::new(vec![op])),
+            counter: self.program.counters.allocate().unwrap(),
+            cookie: 0,
+        };
+        self.writer.insert(0, spec)
+    }
+
+    /// Readers see what has changed.
+    fn publish(&mut self) {
+        self.writer.commit();
+        self.program.domain.publish();
+    }
+
+    /// The same, rules that have gone are unlinked, and the table gets the lookup that fits it.
+    fn settle(&mut self) {
+        self.publish();
+        self.writer.housekeep(usize::MAX);
+        self.program.domain.collect();
+        self.writer.shape_now();
+    }
+
+    /// Whether the writer has rules that are told by value.
+    fn are_told(&self) -> bool {
+        self.writer.describe(0).why.contains("told by value")
+    }
+
+    /// The precedence of what packets of this port and Ethernet type meet now, and whether rules that are told by value are asked.
+    fn look_up(&self, port: u32, kind: u16) -> (Option<u32>, bool) {
+        let mut reader = self.program.domain.reader().unwrap();
+        look_up_told(self.writer.bridge(), &[packet(port, kind)], &reader.begin())
+    }
+}
+
+fn packet(port: u32, kind: u16) -> FlowKey {
+    let mut key = FlowKey::ZERO;
+    key.set_u32(at::IN_PORT, port);
+    key.set_u16(at::ETH_TYPE, kind);
+    key
+}
+
+fn of_kind(kind: u16) -> Match {
+    let mut matching = Match::any();
+    matching.set_exact(Field::EthType, kind.into());
+    matching
+}
+
+/// Looks packets up as somebody does who is told what is known of rules, and holds that tuples alone say the same. Returns the first one's precedence, and whether
+/// rules that are told by value were asked.
+fn look_up_told(bridge: &Bridge, keys: &[FlowKey], guard: &Guard<'_>) -> (Option<u32>, bool) {
+    let (mut found, mut wanted) = (vec![None; keys.len()], vec![None; keys.len()]);
+    let mut told = Told::NOTHING;
+    if bridge.lookup_hot(0, keys, Reads::Deep, guard, &mut found, Some(&mut told)) {
+        bridge.lookup_burst(0, keys.len(), |index| &keys[index], guard, &mut wanted);
+        for (index, (found, wanted)) in found.iter().zip(&wanted).enumerate() {
+            let address = |rule: &Rule| std::ptr::from_ref(rule);
+            assert_eq!(found.map(address), wanted.map(address));
+            if let Some(rule) = found {
+                assert!(rule.holds_in(guard.epoch()) && rule.spec.matching.matches(&keys[index]));
+                let brief = told.of(index, rule);
+                assert_eq!(brief.counter(), rule.spec.counter);
+                assert_eq!(brief.only_output(), rule.only_output());
+            }
+        }
+    }
+    let tuples = match bridge.shape(0, guard) {
+        Some(Shape::Tuples(tuples)) => &tuples[..],
+        _ => &[],
+    };
+    let asked = exact_of(tuples, guard.epoch()).is_some();
+    (found[0].map(|rule| rule.spec.priority), asked)
+}
+
+/// A rule that another tuple's rule may beat is left to the tuples, and the others are told.
+#[test]
+fn rules_below_the_next_tuple_are_not_told_by_value() {
+    let mut ports = Ports::new(100);
+    ports.add(Kind::InPort(200).matching(), 1);
+    ports.add(of_kind(7), 5);
+    ports.add(of_kind(8), 5);
+    ports.settle();
+    assert_eq!(ports.look_up(200, 7), (Some(5), true));
+    assert_eq!(ports.look_up(200, 9), (Some(1), true));
+    assert_eq!(ports.look_up(50, 7), (Some(10), true));
+    assert_eq!(ports.look_up(300, 9), (None, true));
+    // Another comes that beats what has been told.
+    let above = ports.add(of_kind(9), 20);
+    ports.publish();
+    assert_eq!(ports.look_up(50, 9), (Some(20), false));
+    ports.settle();
+    assert!(!ports.are_told());
+    assert_eq!(ports.look_up(50, 9), (Some(20), false));
+    ports.writer.remove(0, above);
+    ports.settle();
+    assert_eq!(ports.look_up(50, 9), (Some(10), true));
+    // Most are below the next tuple.
+    ports.add(of_kind(9), 10);
+    for port in 1000..1200 {
+        ports.add(Kind::InPort(port).matching(), 7);
+    }
+    ports.settle();
+    assert!(!ports.are_told());
+    assert_eq!(ports.look_up(1000, 9), (Some(10), false));
+}
+
+/// Of two tuples of the same precedence the large one comes first, whichever there was first.
+#[test]
+fn rules_beside_a_tuple_of_the_same_precedence_are_told_by_value() {
+    let mut ports = Ports::new(0);
+    ports.add(of_kind(7), 10);
+    ports.add(of_kind(8), 10);
+    for port in 0..100 {
+        ports.add(Kind::InPort(port).matching(), 10);
+    }
+    ports.settle();
+    assert!(ports.are_told());
+    assert!(ports.look_up(50, 9).1);
+    assert_eq!(ports.look_up(200, 7), (Some(10), true));
+}
+
+/// Where patterns tell which packets meet a rule above, the others begin with those that are told.
+#[test]
+fn rules_below_one_match_are_told_by_value() {
+    let mut ports = Ports::new(100);
+    ports.add(of_kind(7), 20);
+    ports.settle();
+    assert!(ports.are_told());
+    assert_eq!(ports.look_up(50, 7).0, Some(20));
+    assert_eq!(ports.look_up(50, 8).0, Some(10));
+    let mut reader = ports.program.domain.reader().unwrap();
+    let guard = reader.begin();
+    let patterned = ports.writer.bridge().patterned(0, &guard).unwrap();
+    let Behind::Tuples(tuples, epoch) = patterned.behind else {
+        panic!("not a list");
+    };
+    assert!(patterned.decided(0).is_some() && exact_of(&tuples[1..], epoch).is_some());
+}
+
+#[test]
+fn rules_are_not_told_by_value_any_more_where_they_are_few_or_of_many_masks() {
+    let mut ports = Ports::new(60);
+    let more: Vec<_> = (60..70)
+        .map(|port| ports.add(Kind::InPort(port).matching(), 10))
+        .collect();
+    ports.settle();
+    assert!(ports.are_told());
+    for rule in more {
+        ports.writer.remove(0, rule);
+    }
+    ports.settle();
+    assert!(!ports.are_told());
+    assert_eq!(ports.look_up(5, 7), (Some(10), false));
+
+    let mut ports = Ports::new(100);
+    ports.settle();
+    assert!(ports.are_told());
+    ports.add(of_kind(7), 3);
+    ports.settle();
+    assert!(ports.are_told());
+    ports.add(Match::any(), 1);
+    ports.settle();
+    assert!(!ports.are_told());
+    assert_eq!(ports.look_up(200, 7), (Some(3), false));
+}
+
+/// Lookups that gather conditions do not ask.
+#[test]
+fn rules_are_not_told_by_value_beside_conditions() {
+    let mut ports = Ports::new(100);
+    ports.settle();
+    assert!(ports.are_told());
+    let (id, of) = (1, 2);
+    let clause = Op::Conjunction(vec![Clause { id, index: 0, of }].into());
+    let part = ports.add_op(of_kind(7), 30, clause);
+    ports.settle();
+    assert!(!ports.are_told());
+    ports.writer.remove(0, part);
+    ports.settle();
+    ports.settle();
+    assert!(ports.are_told());
+}
+
+/// What is known by value holds from the epoch on in which it was gathered.
+#[test]
+fn a_reader_of_an_older_epoch_asks_the_tuple() {
+    let mut ports = Ports::new(100);
+    ports.publish();
+    let mut reader = ports.program.domain.reader().unwrap();
+    let old = reader.begin();
+    ports.add(Kind::InPort(5).matching(), 20);
+    ports.settle();
+    assert_eq!(ports.look_up(5, 7), (Some(20), true));
+    let bridge = ports.writer.bridge();
+    assert_eq!(
+        look_up_told(bridge, &[packet(5, 7)], &old),
+        (Some(10), false)
+    );
+}
+
+/// Rules come, go and are replaced while another thread looks packets up: in each epoch it sees what tuples alone say.
+#[test]
+fn rules_told_by_value_change_beside_a_reader() {
+    const PORTS: u32 = 100;
+    let mut ports = Ports::new(PORTS);
+    ports.settle();
+    let (program, bridge) = (
+        Arc::clone(&ports.program),
+        Arc::clone(ports.writer.bridge()),
+    );
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let reading = scope.spawn(|| {
+            let mut reader = program.domain.reader().unwrap();
+            let mut asked = false;
+            let mut last = false;
+            while !last {
+                last = done.load(Ordering::Acquire);
+                let guard = reader.begin();
+                for first in [0, 50] {
+                    let keys: Vec<_> = (first..first + 50).map(|port| packet(port, 7)).collect();
+                    let (best, told) = look_up_told(&bridge, &keys, &guard);
+                    assert!(best.is_some());
+                    asked |= told;
+                }
+            }
+            asked
+        });
+        let mut above = Vec::new();
+        for round in 0..600_u32 {
+            let matching = Kind::InPort(round * 7 % PORTS).matching();
+            above.push(ports.add(matching, 11 + round % 3));
+            if above.len() > 20 {
+                let gone = above.swap_remove(round as usize % above.len());
+                ports.writer.remove(0, gone);
+            }
+            match round % 8 {
+                7 => ports.settle(),
+                _ => ports.publish(),
+            }
+        }
+        ports.settle();
+        assert!(ports.are_told());
+        done.store(true, Ordering::Release);
+        assert!(reading.join().unwrap(), "the reader was told by value");
+    });
 }
