@@ -170,24 +170,14 @@ fn ports_alone(
     effort: Effort,
 ) -> Result<PortCost, Error> {
     let stores: Vec<_> = stores.iter().map(|(_, store)| Arc::clone(store)).collect();
-    let work = move || {
-        if let Some(cpu) = effort.cpu {
-            pin(cpu)?;
-        }
+    on_a_thread(effort.cpu, move || {
         let mut sources: Vec<Box<dyn RxQueue<Buffer>>> = stores
             .into_iter()
             .map(|store| Box::new(Source::new(store)) as Box<dyn RxQueue<Buffer>>)
             .collect();
         let mut sink: Box<dyn TxQueue<Buffer>> = Box::new(Sink);
         Ok(ports_loop(&mut sources, &mut sink, (effort.rounds, round)))
-    };
-    let thread = std::thread::Builder::new()
-        .name("predict".into())
-        .spawn(work)
-        .map_err(|error| Error::new(format!("cannot start a thread: {error}")))?;
-    thread
-        .join()
-        .unwrap_or_else(|_| Err(Error::new("measuring failed")))
+    })
 }
 
 /// Hands frames from receive queues to a transmit queue, whole bursts in every other round and small batches between, and says what each side cost. A round has so many
@@ -249,7 +239,22 @@ pub fn reading_cycles() -> u64 {
     (0..1000).map(|_| read()).min().unwrap_or(0)
 }
 
-/// Pins the calling thread to a processor.
-pub(crate) fn pin(cpu: usize) -> Result<(), Error> {
-    datapath::pin(cpu).map_err(Error::new)
+/// Does something on a thread of its own, on this processor if one is named. Fails where that cannot be had, or a thread, and where what is done does or panics.
+pub fn on_a_thread<T: Send>(
+    cpu: Option<usize>,
+    work: impl FnOnce() -> Result<T, Error> + Send,
+) -> Result<T, Error> {
+    std::thread::scope(|scope| {
+        let work = || {
+            cpu.map_or(Ok(()), datapath::pin).map_err(Error::new)?;
+            work()
+        };
+        let thread = std::thread::Builder::new()
+            .name("predict".into())
+            .spawn_scoped(scope, work)
+            .map_err(|error| Error::new(format!("cannot start a thread: {error}")))?;
+        thread
+            .join()
+            .unwrap_or_else(|_| Err(Error::new("measuring failed")))
+    })
 }

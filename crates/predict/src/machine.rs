@@ -5,7 +5,7 @@
 //! [loads](Reading::memory_ns), which say what lies behind the processor's own caches does: a cache that processors share, or memory. A measurement during which neither moved is of one machine; and two measurements beside which both say the same are of the same.
 
 use crate::Error;
-use crate::engine::pin;
+use crate::engine::on_a_thread;
 use crate::memory::in_huge_pages;
 use crate::spread::Spread;
 use datapath::clock::{cycles, cycles_per_second};
@@ -113,17 +113,7 @@ impl Watch {
 
     /// Takes a reading; about a millisecond. Fails where the processor cannot be had, or a thread for it.
     pub fn look(&mut self) -> Result<(), Error> {
-        let cpu = self.cpu;
-        let reading = std::thread::scope(|scope| {
-            let work = || cpu.map_or(Ok(()), pin).map(|()| self.read());
-            let thread = std::thread::Builder::new()
-                .name("predict".into())
-                .spawn_scoped(scope, work)
-                .map_err(|error| Error::new(format!("cannot start a thread: {error}")))?;
-            thread
-                .join()
-                .unwrap_or_else(|_| Err(Error::new("looking at the machine failed")))
-        })?;
+        let reading = on_a_thread(self.cpu, || Ok(self.read()))?;
         self.readings.push(reading);
         Ok(())
     }

@@ -3,7 +3,7 @@
 //! Alone they take about what they take in the walk, not exactly: a lookup that waits for memory lets other work go on. So the sum of a prediction does not come from
 //! here, only its division into stages.
 
-use crate::engine::{pin, reading_cycles};
+use crate::engine::{on_a_thread, reading_cycles};
 use crate::memory::{self, Buffer};
 use crate::rules::Rules;
 use crate::spread::Spread;
@@ -47,33 +47,21 @@ pub fn measure(
         .domain
         .reader()
         .ok_or_else(|| Error::new("too many readers of the rules"))?;
-    std::thread::scope(|scope| {
-        let work = move || {
-            if let Some(cpu) = effort.cpu {
-                pin(cpu)?;
-            }
-            program.counters.add_worker(reader.index());
-            let guard = reader.begin();
-            let lookups = trace.tables.iter().filter_map(|table| {
-                let keys = trace.keys.get(&table.table)?;
-                let share = table.lookups as f64 / trace.packets.max(1) as f64;
-                // Packets that wait for one table are looked up together; the fewer come there, the smaller their groups.
-                let together = ((BURST as f64 * share).round() as usize).clamp(1, BURST);
-                let each = lookup_cycles(&bridge, &guard, table.table, keys, together);
-                Some((table.table, each * share))
-            });
-            Ok(StageCost {
-                lookups: lookups.collect(),
-                parse: parse_cycles(&bridge, &guard, traffic),
-            })
-        };
-        let thread = std::thread::Builder::new()
-            .name("predict".into())
-            .spawn_scoped(scope, work)
-            .map_err(|error| Error::new(format!("cannot start a thread: {error}")))?;
-        thread
-            .join()
-            .unwrap_or_else(|_| Err(Error::new("measuring failed")))
+    on_a_thread(effort.cpu, move || {
+        program.counters.add_worker(reader.index());
+        let guard = reader.begin();
+        let lookups = trace.tables.iter().filter_map(|table| {
+            let keys = trace.keys.get(&table.table)?;
+            let share = table.lookups as f64 / trace.packets.max(1) as f64;
+            // Packets that wait for one table are looked up together; the fewer come there, the smaller their groups.
+            let together = ((BURST as f64 * share).round() as usize).clamp(1, BURST);
+            let each = lookup_cycles(&bridge, &guard, table.table, keys, together);
+            Some((table.table, each * share))
+        });
+        Ok(StageCost {
+            lookups: lookups.collect(),
+            parse: parse_cycles(&bridge, &guard, traffic),
+        })
     })
 }
 

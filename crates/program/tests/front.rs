@@ -350,6 +350,21 @@ impl Changing {
         self.published.clone_from(&self.rules);
     }
 
+    /// A burst does as the rules say.
+    fn meet(&mut self, burst: &[Vec<u8>]) {
+        let (sent, expected) = self.send(burst, 1);
+        assert_eq!(sent, expected);
+        self.writer.housekeep(100);
+        self.program.domain.publish();
+    }
+
+    /// Each packet was counted with the rule that it met.
+    fn assert_counted(&self) {
+        for (counter, packets) in &self.counted {
+            assert_eq!(self.program.counters.read(*counter).packets, *packets);
+        }
+    }
+
     /// What was sent and what should have been, in the same order where packets of every flow kept theirs.
     fn send(&mut self, burst: &[Vec<u8>], in_port: u32) -> (Vec<Sent>, Vec<Sent>) {
         let (mut expected, mut expired) = (Vec::new(), 0);
@@ -647,15 +662,20 @@ fn such_tables_have_tries() {
     edits_told_by_places_change(table, &[first + 1, first + 1, first + 2]);
 }
 
+/// Numbers below what is asked for, the same ones each time.
+fn numbers() -> impl FnMut(u64) -> u64 {
+    let mut random = 1_u64;
+    move |bound| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005) + 1;
+        (random >> 40) % bound
+    }
+}
+
 /// Packets that meet rules of their own, which mostly edit and send, go a shorter way than runs and packets of other rules between them.
 #[test]
 fn bursts_meet_rules_of_a_trie_one_by_one_and_in_runs() {
     let mut table = with_prefixes(&[0, 1, 2]);
-    let (mut random, mut a) = (1_u64, 0);
-    let mut below = move |bound: u64| {
-        random = random.wrapping_mul(6_364_136_223_846_793_005) + 1;
-        (random >> 40) % bound
-    };
+    let (mut a, mut below) = (0, numbers());
     for _ in 0..200 {
         let runs = 1 + below(8);
         let others = below(3) == 0;
@@ -670,14 +690,9 @@ fn bursts_meet_rules_of_a_trie_one_by_one_and_in_runs() {
             frame(kind, a, below(256) as u8)
         });
         let burst: Vec<Vec<u8>> = burst.collect();
-        let (sent, expected) = table.send(&burst, 1);
-        assert_eq!(sent, expected);
-        table.writer.housekeep(100);
-        table.program.domain.publish();
+        table.meet(&burst);
     }
-    for (counter, packets) in &table.counted {
-        assert_eq!(table.program.counters.read(*counter).packets, *packets);
-    }
+    table.assert_counted();
 }
 
 /// Packets whose TTL runs out stand among others that are routed, each by a rule of its own or a few by one: the ways beside the walk leave them to it, and go on behind them.
@@ -685,11 +700,7 @@ fn bursts_meet_rules_of_a_trie_one_by_one_and_in_runs() {
 fn packets_that_expire_do_so_among_others_that_are_routed() {
     // One rule in eight only sends, so that there is another kind to stop at.
     let mut table = with_prefixes(&[ROUTES, ROUTES, ROUTES, ROUTES, ROUTES, ROUTES, ROUTES, 0]);
-    let (mut random, mut a, mut b) = (1_u64, 0, 0);
-    let mut below = move |bound: u64| {
-        random = random.wrapping_mul(6_364_136_223_846_793_005) + 1;
-        (random >> 40) % bound
-    };
+    let (mut a, mut b, mut below) = (0, 0, numbers());
     for _ in 0..300 {
         let count = 1 + below(64);
         let (runs, old, sends) = (1 + below(8), 1 + below(24), below(2) == 0);
@@ -703,14 +714,9 @@ fn packets_that_expire_do_so_among_others_that_are_routed() {
             to_route(a, b, ttl, number as u16)
         });
         let burst: Vec<Vec<u8>> = burst.collect();
-        let (sent, expected) = table.send(&burst, 1);
-        assert_eq!(sent, expected);
-        table.writer.housekeep(100);
-        table.program.domain.publish();
+        table.meet(&burst);
     }
-    for (counter, packets) in &table.counted {
-        assert_eq!(table.program.counters.read(*counter).packets, *packets);
-    }
+    table.assert_counted();
 }
 
 /// Rules that edit and send, told by their places; one of them is given other edits, twice, one goes, each at once and when it has been unlinked.
@@ -734,9 +740,7 @@ fn edits_told_by_places_change(mut table: Changing, numbers: &[usize; 3]) {
             table.program.domain.publish();
         }
     }
-    for (counter, packets) in &table.counted {
-        assert_eq!(table.program.counters.read(*counter).packets, *packets);
-    }
+    table.assert_counted();
 }
 
 /// What is said of the cache of a bridge's walks after some bursts of packets to two stations.

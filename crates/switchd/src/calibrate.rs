@@ -8,14 +8,14 @@
 
 use packet::io::TxQueue;
 use ports::{Dpdk, Eal, EalOptions, Kind, Mbuf, Memory, PortSpec};
-use predict::Effort;
-use predict::engine::{ROUND_MIN, Reference};
+use predict::engine::{ROUND_MIN, Reference, on_a_thread};
 use predict::machine::Watch;
 use predict::ports::{OPTION, Plan, PortCost};
 use predict::rules::Rules;
 use predict::spread::Spread;
 use predict::traffic::Traffic;
 use predict::worker::{self, Port, Setting, Turns};
+use predict::{Effort, Error};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -340,15 +340,9 @@ fn registered() -> Result<Box<dyn std::any::Any>, String> {
 
 /// Does something on a thread that is set up as a worker is.
 fn as_worker<T: Send>(cpu: usize, act: impl FnOnce() -> T + Send) -> Result<T, String> {
-    std::thread::scope(|scope| {
-        let work = || {
-            datapath::pin(cpu)?;
-            let _registration = registered()?;
-            Ok(act())
-        };
-        let thread = scope.spawn(work);
-        thread
-            .join()
-            .unwrap_or_else(|_| Err("measuring failed".to_owned()))
-    })
+    let work = || {
+        let _registration = registered().map_err(Error)?;
+        Ok(act())
+    };
+    on_a_thread(Some(cpu), work).map_err(|error| error.0)
 }
