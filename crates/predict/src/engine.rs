@@ -11,7 +11,7 @@ use crate::rules::Rules;
 use crate::spread::Spread;
 use crate::trace::Trace;
 use crate::traffic::Traffic;
-use crate::worker::{self, Port, Setting, Stand, Turns, WARM, patience};
+use crate::worker::{self, INTERRUPTED, Port, Setting, Stand, Turns, WARM, patience};
 use crate::{Effort, Error};
 use datapath::LOCAL;
 use datapath::clock::cycles;
@@ -213,8 +213,13 @@ pub fn ports_loop<F: packet::Frame>(
                         sink.send(&mut part);
                     }
                 }
+                let sent = cycles();
+                // As for a worker's turns. Rounds of thousands of ports are long, and where others want the processor hardly one of them is not interrupted.
+                if sent.wrapping_sub(start) >= INTERRUPTED {
+                    continue;
+                }
                 in_receive += received.wrapping_sub(start).saturating_sub(reading);
-                in_send += cycles().wrapping_sub(received).saturating_sub(reading);
+                in_send += sent.wrapping_sub(received).saturating_sub(reading);
                 packets += count as u64;
             }
         }

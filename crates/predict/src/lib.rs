@@ -109,14 +109,22 @@ pub fn predict(
     let send = ports
         .send(engine.rules.sent, engine.rules.batch)
         .times(shares.sent);
-    let own = engine.without_ports(&engine.rules).at_least(0.0);
-    let remembers = match ports.whole {
-        Some(_) if shares == Shares::ALL => ports.remembers.clone(),
+    let whole = ports.whole.filter(|_| shares == Shares::ALL);
+    let own = engine.without_ports(&engine.rules);
+    // What is less than nothing is no figure, and packets that cost nothing would be predicted from it.
+    if own.median <= 0.0 && whole.is_none() {
+        return Err(Error::new(
+            "the processor was too busy: a worker with its ports took less time than the ports alone",
+        ));
+    }
+    let own = own.at_least(0.0);
+    let remembers = match whole {
+        Some(_) => ports.remembers.clone(),
         _ => engine.rules.remembers.map(str::to_owned),
     };
-    let (receive, work) = match ports.whole {
+    let (receive, work) = match whole {
         // All of it together, as it is: what the parts leave is the waiting for frames.
-        Some(whole) if shares == Shares::ALL => {
+        Some(whole) => {
             let left = whole.median - send.median - own.median;
             (Spread::exact(left.max(0.0)), whole.at_least(1.0))
         }

@@ -5,7 +5,7 @@ use predict::ports::{PortCost, Shares};
 use predict::rules::Rules;
 use predict::spread::Spread;
 use predict::traffic::Traffic;
-use predict::{Effort, trace};
+use predict::{Effort, Prediction, trace};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -90,12 +90,30 @@ fn the_trace_is_what_the_rules_say() {
     }
 }
 
+/// A prediction from a few slices. Other tests want the processor meanwhile, so that it may take more than one attempt to measure anything.
+fn predicted(rules: &Rules, traffic: &Traffic, ports: &PortCost, shares: Shares) -> Prediction {
+    let effort = Effort {
+        cpu: None,
+        rounds: 3,
+    };
+    let attempt = || {
+        let trace = trace::trace(rules, traffic).unwrap();
+        predict::predict(rules, traffic, trace, (ports, shares), effort)
+    };
+    for _ in 0..9 {
+        match attempt() {
+            Ok(prediction) => return prediction,
+            Err(error) => assert!(error.to_string().contains("too busy"), "{error}"),
+        }
+    }
+    attempt().unwrap()
+}
+
 #[test]
 fn a_prediction_is_the_sum_of_its_stages() {
     let text = "udp,tp_dst=80,actions=output:2\ntcp,actions=dec_ttl,resubmit(,5)\ntable=5,tcp,nw_dst=10.0.0.0/8,actions=output:3\n";
     let rules = Rules::read("rules", text, &openflow::parse::no_names).unwrap();
     let traffic = Traffic::of_rules(&rules, 1).unwrap();
-    let trace = trace::trace(&rules, &traffic).unwrap();
     let ports = PortCost {
         touched: Spread::exact(1000.0),
         send_packet: Spread::exact(50.0),
@@ -106,11 +124,7 @@ fn a_prediction_is_the_sum_of_its_stages() {
         received: 1.0,
         sent: 1.0,
     };
-    let effort = Effort {
-        cpu: None,
-        rounds: 3,
-    };
-    let prediction = predict::predict(&rules, &traffic, trace, (&ports, all), effort).unwrap();
+    let prediction = predicted(&rules, &traffic, &ports, all);
     let names: Vec<&str> = prediction
         .stages
         .iter()
@@ -128,7 +142,7 @@ fn a_prediction_is_the_sum_of_its_stages() {
     assert!((prediction.mpps.median - mpps).abs() < 1e-6);
 }
 
-/// More ports than a worker's mailbox holds commands. It ends, that is all.
+/// More ports than a worker's mailbox holds commands.
 #[test]
 fn thousands_of_ports_are_predicted() {
     let mut text = String::new();
@@ -138,18 +152,17 @@ fn thousands_of_ports_are_predicted() {
     let rules = Rules::read("rules", &text, &openflow::parse::no_names).unwrap();
     let traffic = Traffic::of_rules(&rules, 1).unwrap();
     assert_eq!(traffic.in_ports().len(), 2000);
-    let trace = trace::trace(&rules, &traffic).unwrap();
     let memory = Shares {
         received: 0.0,
         sent: 0.0,
     };
-    let effort = Effort {
-        cpu: None,
-        rounds: 3,
-    };
-    let ports = PortCost::default();
-    let prediction = predict::predict(&rules, &traffic, trace, (&ports, memory), effort).unwrap();
-    assert!(prediction.cycles.median > 1.0);
+    let prediction = predicted(&rules, &traffic, &PortCost::default(), memory);
+    let packets = traffic.arrivals.len() as u64;
+    assert_eq!(
+        prediction.trace.out_ports,
+        BTreeMap::from([(3000, packets)])
+    );
+    assert!(prediction.cycles.median >= 1.0);
 }
 
 #[test]
