@@ -5,10 +5,11 @@ use openflow::action::{Action, Instruction};
 use openflow::error::Error as Refused;
 use openflow::flow::{FlowMod, FlowModCommand};
 use openflow::group::{self, GroupCommand, GroupDescription, GroupMod};
+use openflow::header::Header;
 use openflow::message::{FlowModForm, Message};
 use openflow::meter::{self, MeterCommand, MeterConfig, MeterMod};
 use openflow::parse::{self, PortNames};
-use openflow::{DecodeOptions, Version};
+use openflow::{DecodeError, DecodeOptions, Version};
 use pipeline::{Clock, Options, Pipeline};
 use program::Program;
 use program::table::Bridge;
@@ -16,8 +17,8 @@ use std::sync::Arc;
 
 /// A moment for rules that have none: nothing expires while they are looked at.
 const NOW: u64 = 1;
-/// The version in which rules go to another process: it can say all that the others can.
-const VERSION: Version = Version::V1_5;
+/// Versions in which rules go to another process: the first can say all that the others can, but wants a match to promise what the actions need; the second takes rules without that.
+const VERSIONS: [Version; 2] = [Version::V1_5, Version::V1_0];
 /// Lines of a file longer than this are refused.
 const LINE_MAX: usize = 1 << 20;
 
@@ -117,11 +118,7 @@ impl Rules {
         });
         let mut bytes = Vec::new();
         for message in meters.chain(groups).chain(flows) {
-            let encoded = openflow::encode(VERSION, 0, &message);
-            if openflow::header::frame_length(&encoded).ok() != Some(encoded.len()) {
-                return None;
-            }
-            bytes.extend(encoded);
+            bytes.extend(encoded(&message)?);
         }
         Some(bytes)
     }
@@ -129,19 +126,13 @@ impl Rules {
     /// Compiles what [`Rules::to_messages`] wrote.
     pub fn of_messages(mut bytes: &[u8]) -> Result<Rules, Error> {
         let mut rules = Rules::empty();
-        let options = DecodeOptions {
-            version: Some(VERSION),
-            ..DecodeOptions::default()
-        };
         while !bytes.is_empty() {
             let wrong = |error: &dyn std::fmt::Display| Error::new(error.to_string());
             let length = openflow::header::frame_length(bytes).map_err(|error| wrong(&error))?;
             let (message, rest) = bytes
                 .split_at_checked(length)
                 .ok_or_else(|| Error::new("the last message is cut off"))?;
-            let (_, message) =
-                openflow::decode(message, &options).map_err(|error| wrong(&error))?;
-            match message {
+            match decoded(message).map_err(|error| wrong(&error))? {
                 Message::FlowMod { change, .. } => rules.add(change),
                 Message::GroupMod(change) => rules.add_group(&change),
                 Message::MeterMod(change) => rules.add_meter(&change),
@@ -209,6 +200,31 @@ fn adding(group: &GroupDescription) -> GroupMod {
         buckets: group.buckets.clone(),
         selection: group.selection.clone(),
     }
+}
+
+/// A message as another process would take it.
+fn encoded(message: &Message) -> Option<Vec<u8>> {
+    VERSIONS.into_iter().find_map(|version| {
+        let bytes = openflow::encode(version, 0, message);
+        let is_right = match (decoded(&bytes), message) {
+            // 1.0 has no instructions, and leaves out those that are no list of actions.
+            (Ok(Message::FlowMod { change: other, .. }), Message::FlowMod { change, .. }) => {
+                version != Version::V1_0 || change.instructions == other.instructions
+            }
+            (other, _) => other.is_ok(),
+        };
+        is_right.then_some(bytes)
+    })
+}
+
+/// A message in the version that it says it has.
+fn decoded(bytes: &[u8]) -> Result<Message, DecodeError> {
+    let version = Header::of(bytes).and_then(|header| Version::from_wire(header.version));
+    let options = DecodeOptions {
+        version,
+        ..DecodeOptions::default()
+    };
+    openflow::decode(bytes, &options).map(|(_, message)| message)
 }
 
 /// Text in which the bands of a meter stand on its own line, and empty lines where they stood.
