@@ -5,7 +5,7 @@ mod common;
 
 use common::generate::Random;
 use common::*;
-use openflow::action::{Action, Instruction, Subfield};
+use openflow::action::{Action, HashFields, Instruction, Multipath, MultipathAlgorithm, Subfield};
 use openflow::flow::FlowModCommand;
 use packet::build::Builder;
 use packet::parse::Malformed;
@@ -110,11 +110,28 @@ fn action(random: &mut Random) -> Action {
 /// One that packets pass on a straight way.
 fn straight_action(random: &mut Random) -> Action {
     let value = random.below(4);
-    match random.below(8) {
+    match random.below(9) {
         0..5 => Action::Load {
             dst: part(register(random), 0, random.pick(&[8, 32])),
             value,
         },
+        8 => Action::Multipath(Box::new(Multipath {
+            fields: random.pick(&[
+                HashFields::EthSrc,
+                HashFields::SymmetricL4,
+                HashFields::SymmetricL3L4Udp,
+                HashFields::NwDst,
+            ]),
+            basis: random.below(2) as u16,
+            algorithm: random.pick(&[
+                MultipathAlgorithm::ModuloN,
+                MultipathAlgorithm::HashThreshold,
+                MultipathAlgorithm::Hrw,
+            ]),
+            max_link: 1 + random.below(3) as u16,
+            arg: 0,
+            dst: part(register(random), random.pick(&[0, 4]), random.pick(&[2, 8])),
+        })),
         5 => number(Field::EthDst, 0x0200_0000_0000 + u128::from(value)),
         6 => number(Field::Ipv4Dst, 0x0b00_0000 + u128::from(value)),
         _ => Action::DecTtl(vec![0]),

@@ -52,6 +52,7 @@ fn cases() -> Vec<(&'static str, usize, Make)> {
         ("l2l3-warm", 1024, support::l2l3),
         ("l2l3-10k", 10_000, support::l2l3_10k),
         ("l2l3-10k-warm", 1024, support::l2l3_10k),
+        ("spread-10k", 10_000, support::spread),
         ("udp6-1", 1, support::one_service6),
         ("udp6-10k", 10_000, || support::exact6(10_000)),
         ("udp6-l2l3", 10_000, support::l2l3_6),

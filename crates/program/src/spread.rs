@@ -3,6 +3,7 @@
 //! The hash is this switch's own, so a packet goes another way than in Open vSwitch; what the actions promise holds: packets with the same fields go the
 //! same way, symmetric hashes give both directions of a connection the same, and ways are taken evenly.
 
+use crate::tuple::Words;
 use packet::key::at;
 use packet::{FlowKey, WordSet};
 
@@ -50,6 +51,7 @@ const WEIGHED_MAX: u32 = 64;
 const ITERATIONS: u32 = 64;
 
 /// Mixes a number into a hash.
+#[inline(always)]
 pub(crate) fn mix(hash: u64, value: u64) -> u64 {
     let product = u128::from(hash ^ value ^ 0x9e37_79b9_7f4a_7c15) * 0xd6e8_feb8_6659_fd93_u128;
     product as u64 ^ (product >> 64) as u64
@@ -60,8 +62,28 @@ pub(crate) fn pair(one: u64, other: u64) -> u64 {
     mix(0x51, one).wrapping_add(mix(0x51, other))
 }
 
-fn addresses(key: &FlowKey, at: usize) -> u64 {
-    mix(mix(0x6, key.u64(at)), key.u64(at + 8))
+/// The word of a key that begins with this byte.
+#[inline(always)]
+fn whole(key: &impl Words, at: usize) -> u64 {
+    debug_assert!(at.is_multiple_of(8));
+    u64::from_be(key.word((at / 8) as u8))
+}
+
+/// So many bytes of a key, within one word.
+#[inline(always)]
+fn part(key: &impl Words, at: usize, bytes: usize) -> u64 {
+    debug_assert!(bytes < 8 && at % 8 + bytes <= 8);
+    whole(key, at & !7) >> (64 - 8 * (at % 8 + bytes)) & ((1 << (8 * bytes)) - 1)
+}
+
+#[inline(always)]
+fn eth_type(key: &impl Words) -> u16 {
+    part(key, at::ETH_TYPE, 2) as u16
+}
+
+#[inline(always)]
+fn addresses(key: &impl Words, at: usize) -> u64 {
+    mix(mix(0x6, whole(key, at)), whole(key, at + 8))
 }
 
 impl HashFields {
@@ -81,19 +103,25 @@ impl HashFields {
 
     /// The hash of a packet, for a parameter `basis`.
     pub fn hash(self, key: &FlowKey, basis: u16) -> u32 {
+        self.hash_words(key, basis)
+    }
+
+    /// The same, where a packet's words lie elsewhere.
+    #[inline(always)]
+    pub(crate) fn hash_words(self, key: &impl Words, basis: u16) -> u32 {
         let basis = mix(0, basis.into());
         let hash = match self {
-            HashFields::EthSrc => mix(basis, key.u64(at::ETH_SRC) >> 16),
+            HashFields::EthSrc => mix(basis, part(key, at::ETH_SRC, 6)),
             HashFields::NwSrc => mix(basis, network(key, true)),
             HashFields::NwDst => mix(basis, network(key, false)),
             HashFields::SymmetricL3 => mix(basis, both(key)),
             HashFields::SymmetricL3L4 => transport(key, mix(basis, both(key)), false),
             HashFields::SymmetricL3L4Udp => transport(key, mix(basis, both(key)), true),
             HashFields::SymmetricL4 => {
-                let macs = pair(key.u64(at::ETH_SRC) >> 16, key.u64(at::ETH_DST) >> 16);
-                let vlans = u64::from(key.u16(at::VLAN_TCI) & 0xfff) << 16
-                    | u64::from(key.u16(at::VLAN_TCI2) & 0xfff);
-                let kind = u64::from(key.u16(at::ETH_TYPE)) << 32 | vlans;
+                let macs = pair(part(key, at::ETH_SRC, 6), part(key, at::ETH_DST, 6));
+                let vlans = (part(key, at::VLAN_TCI, 2) & 0xfff) << 16
+                    | part(key, at::VLAN_TCI2, 2) & 0xfff;
+                let kind = u64::from(eth_type(key)) << 32 | vlans;
                 transport(key, mix(mix(mix(basis, macs), kind), both(key)), false)
             }
         };
@@ -102,10 +130,11 @@ impl HashFields {
 }
 
 /// One of the network addresses; nothing of what is not IP.
-fn network(key: &FlowKey, source: bool) -> u64 {
-    match (key.u16(at::ETH_TYPE), source) {
-        (ETH_IPV4, true) => mix(4, key.u32(at::IPV4_SRC).into()),
-        (ETH_IPV4, false) => mix(4, key.u32(at::IPV4_DST).into()),
+#[inline(always)]
+fn network(key: &impl Words, source: bool) -> u64 {
+    match (eth_type(key), source) {
+        (ETH_IPV4, true) => mix(4, part(key, at::IPV4_SRC, 4)),
+        (ETH_IPV4, false) => mix(4, part(key, at::IPV4_DST, 4)),
         (ETH_IPV6, true) => addresses(key, at::IPV6_SRC),
         (ETH_IPV6, false) => addresses(key, at::IPV6_DST),
         _ => 0,
@@ -113,25 +142,27 @@ fn network(key: &FlowKey, source: bool) -> u64 {
 }
 
 /// Both network addresses, whichever is the source.
-fn both(key: &FlowKey) -> u64 {
-    match key.u16(at::ETH_TYPE) {
+#[inline(always)]
+fn both(key: &impl Words) -> u64 {
+    match eth_type(key) {
         ETH_IPV4 | ETH_IPV6 => pair(network(key, true), network(key, false)),
         _ => 0,
     }
 }
 
 /// Protocol and ports of IP. Fragments have no ports to agree on, so theirs do not count.
-fn transport(key: &FlowKey, hash: u64, with_udp: bool) -> u64 {
-    if ![ETH_IPV4, ETH_IPV6].contains(&key.u16(at::ETH_TYPE)) {
+#[inline(always)]
+fn transport(key: &impl Words, hash: u64, with_udp: bool) -> u64 {
+    if ![ETH_IPV4, ETH_IPV6].contains(&eth_type(key)) {
         return hash;
     }
-    let protocol = key.u8(at::IP_PROTO);
+    let protocol = part(key, at::IP_PROTO, 1) as u8;
     let hash = mix(hash, protocol.into());
     let counts = matches!(protocol, PROTO_TCP | PROTO_SCTP) || with_udp && protocol == PROTO_UDP;
-    if counts && key.u8(at::IP_FRAG) == 0 {
+    if counts && part(key, at::IP_FRAG, 1) == 0 {
         mix(
             hash,
-            pair(key.u16(at::TP_SRC).into(), key.u16(at::TP_DST).into()),
+            pair(part(key, at::TP_SRC, 2), part(key, at::TP_DST, 2)),
         )
     } else {
         hash

@@ -517,6 +517,35 @@ pub fn renew(frame: &mut Buffer) {
     frame.head_mut()[22] = 64;
 }
 
+/// Flows spread over two ports by their hash (bench/vhost.py).
+pub fn spread() -> Rules {
+    let reg0 = program::ops::Bits {
+        field: Field::Reg0,
+        start: 0,
+        bits: 32,
+    };
+    let choose = Op::Multipath(Box::new(program::ops::Multipath {
+        fields: program::spread::HashFields::SymmetricL4,
+        basis: 1024,
+        choice: program::spread::Choice::Modulo,
+        ways: 2,
+        dst: reg0,
+    }));
+    let resubmit = Op::Resubmit {
+        in_port: None,
+        table: Some(1),
+    };
+    let mut matching = udp();
+    matching.set_exact(Field::InPort, 1);
+    let ways = (0..2).map(|way| {
+        let mut matching = Match::any();
+        matching.set_exact(Field::Reg0, way);
+        (1, matching, 10, vec![Op::Output(2 + way as u32)])
+    });
+    let first = (0, matching, 10, vec![choose, resubmit]);
+    std::iter::once(first).chain(ways).collect()
+}
+
 /// [`l2l3`] for IPv6.
 pub fn l2l3_6() -> Rules {
     let mut rules = l2l3();

@@ -16,7 +16,7 @@ mod wide;
 
 pub(super) use wide::word_beyond;
 
-use super::straight::{End, LANE_WORDS, Stretch, Stretches, Write};
+use super::straight::{End, LANE_WORDS, Spread, Stretch, Stretches, Write};
 use super::{Burst, Engine, Next, Position, Steps, Walk};
 use crate::action_set;
 use crate::host::{Drop as DropReason, Host};
@@ -481,6 +481,25 @@ impl<F: Frame> Lanes<F> {
         self.rewrite(&stretch.rewrite, set);
     }
 
+    /// Makes the choice at a stretch's end, packet by packet.
+    #[inline(always)]
+    fn spread(&mut self, stretch: &Stretch, set: impl Members) {
+        if let Some(spread) = &stretch.spread {
+            self.spread_by(spread, set.whole());
+        }
+    }
+
+    #[inline(never)]
+    fn spread_by(&mut self, spread: &Spread, set: SetOfLanes) {
+        let narrow = set.minus(self.wide);
+        set.minus(narrow)
+            .each(|lane| self.spread_wide(lane, spread));
+        narrow.over(&mut self.lanes, |lane| {
+            let write = spread.write(lane);
+            lane.write(&write);
+        });
+    }
+
     /// Edits packets.
     #[inline(always)]
     fn rewrite(&mut self, rewrite: &Rewrite, set: impl Members) {
@@ -501,7 +520,7 @@ impl Stretch {
             // Only forward: such ways end by themselves.
             End::Table { table, .. } => table <= from,
             End::Output(_) => back != NOWHERE,
-            End::Nothing => false,
+            End::Spread | End::Nothing => false,
         }
     }
 }
@@ -637,6 +656,10 @@ impl<F: Frame> Engine<F> {
                         back,
                         set: set.whole(),
                     });
+                }
+                End::Spread => {
+                    self.lanes.spread(stretch, set);
+                    here.next += 1;
                 }
                 End::Nothing => match self.lanes.backs.get(usize::from(back)) {
                     Some(after) => (here, back) = (after.here, after.up),

@@ -2,12 +2,17 @@
 //!
 //! Most rules of most pipelines are so. Their steps are made ready when the first rule that has them is made: each part up to a lookup or the end is a
 //! [`Stretch`], in which edits have become one ([`packet::edit::Rewrite`]) and writes to metadata a few words. A packet needs no stack of lists, no outputs
-//! that wait and no action set for them; [`super::lanes`] carries them out.
+//! that wait and no action set for them; [`super::lanes`] carries them out. A step that chooses one of several ways by a hash ([`Spread`]) ends a stretch, since it reads what the steps before it
+//! have written, and those behind it go on at once.
 
 use super::READ_BY_OUTPUTS;
+use crate::bits;
 use crate::counters::prefetch;
-use crate::ops::{Op, OpList, PortNo};
+use crate::ops::{Multipath, Op, OpList, PortNo};
+use crate::spread::{Choice, HashFields};
+use crate::tuple::Words;
 use packet::edit::{CompiledSet, Rewrite};
+use packet::parse::HOT_WORDS;
 use std::ptr::NonNull;
 
 /// Words of the key that a packet on a straight way has of its own: the hot ones, metadata and registers. The others are as they were when it came in.
@@ -32,6 +37,50 @@ pub(crate) struct Stretch {
     pub(super) write: Write,
     pub(super) rewrite: Rewrite,
     pub(super) more: Box<[Write]>,
+    /// The choice at its end ([`End::Spread`]).
+    pub(super) spread: Option<Box<Spread>>,
+}
+
+/// The number of a way that is chosen by a packet's hash, and the bits of metadata in which it goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Spread {
+    fields: HashFields,
+    basis: u16,
+    choice: Choice,
+    ways: u32,
+    word: u8,
+    /// How many bits of the word, counted as on the wire, are behind those of the number.
+    behind: u32,
+    mask: u64,
+}
+
+impl Spread {
+    /// None where the number goes elsewhere than in what lanes hold of metadata and registers.
+    fn of(multipath: &Multipath) -> Option<Spread> {
+        let (word, one, mask) = bits::write_in_word(multipath.dst, 1)?;
+        let fits = (HOT_WORDS..LANE_WORDS).contains(&word) && !READ_BY_OUTPUTS.contains(word);
+        fits.then_some(Spread {
+            fields: multipath.fields,
+            basis: multipath.basis,
+            choice: multipath.choice,
+            ways: multipath.ways,
+            word: word as u8,
+            behind: u64::from_be(one).trailing_zeros(),
+            mask,
+        })
+    }
+
+    /// What it writes for a packet.
+    #[inline(always)]
+    pub(super) fn write(&self, packet: &impl Words) -> Write {
+        let hash = self.fields.hash_words(packet, self.basis);
+        let way = u64::from(self.choice.choose(hash, self.ways));
+        Write {
+            word: self.word,
+            mask: self.mask,
+            value: (way << self.behind).to_be() & self.mask,
+        }
+    }
 }
 
 const _: () = assert!(std::mem::offset_of!(Stretch, rewrite) + 24 == 64);
@@ -39,7 +88,12 @@ const _: () = assert!(std::mem::offset_of!(Stretch, rewrite) + 24 == 64);
 #[derive(Clone, Copy, Debug)]
 pub(super) enum End {
     Output(PortNo),
-    Table { table: u8, resubmit: bool },
+    Table {
+        table: u8,
+        resubmit: bool,
+    },
+    /// A choice, and then the next stretch.
+    Spread,
     Nothing,
 }
 
@@ -51,6 +105,7 @@ impl Stretch {
             write: Write::default(),
             more: Box::default(),
             rewrite: Rewrite::default(),
+            spread: None,
         })
     }
 
@@ -125,13 +180,24 @@ pub(crate) fn stretches(ops: &[Op]) -> Option<Box<[Stretch]>> {
                 table: *table,
                 resubmit: true,
             },
+            Op::Multipath(multipath) => {
+                stretch.spread = Some(Box::new(Spread::of(multipath)?));
+                End::Spread
+            }
             op if stretch.then(op) => continue,
             _ => return None,
         };
         done.push(std::mem::replace(&mut stretch, Stretch::new(index + 1)?));
     }
-    // A lookup, or an output, at the end of the list has nothing behind it.
-    if usize::from(stretch.first) < ops.len() || ops.is_empty() {
+    // A lookup, or an output, at the end of the list has nothing behind it; a choice has the end of the list.
+    let chosen = matches!(
+        done.last(),
+        Some(Stretch {
+            end: End::Spread,
+            ..
+        })
+    );
+    if usize::from(stretch.first) < ops.len() || ops.is_empty() || chosen {
         done.push(stretch);
     }
     Some(done.into())
@@ -256,3 +322,115 @@ impl Outline {
 unsafe impl Send for Outline {}
 // SAFETY: as above.
 unsafe impl Sync for Outline {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::Bits;
+    use packet::{Field, FlowKey};
+
+    fn multipath(fields: HashFields, choice: Choice, dst: Bits) -> Multipath {
+        Multipath {
+            fields,
+            basis: 7,
+            choice,
+            ways: 5,
+            dst,
+        }
+    }
+
+    /// A choice writes what the step's own way of doing it writes, wherever in metadata and registers; a choice that goes elsewhere is left to it.
+    #[test]
+    fn a_choice_writes_what_its_step_writes() {
+        let fields = [
+            HashFields::EthSrc,
+            HashFields::SymmetricL4,
+            HashFields::SymmetricL3L4Udp,
+            HashFields::NwDst,
+        ];
+        let choices = [
+            Choice::Modulo,
+            Choice::Threshold,
+            Choice::HighestWeight,
+            Choice::Iterate(8),
+        ];
+        let mut key = FlowKey::ZERO;
+        let mut taken = 0;
+        for (seed, field) in packet::fields::FIELDS
+            .iter()
+            .map(|def| def.field)
+            .enumerate()
+        {
+            for (at, word) in key.words.iter_mut().enumerate() {
+                *word = crate::spread::pair(seed as u64, at as u64);
+            }
+            key.set_u16(
+                packet::key::at::ETH_TYPE,
+                [0x0800, 0x86dd, 0x0806][seed % 3],
+            );
+            let wide = field.def().action_bits;
+            for (start, bits) in [(0, wide), (0, 2), (wide / 2, wide - wide / 2)] {
+                let (start, bits) = (start as u16, bits.clamp(1, 128) as u16);
+                let dst = Bits { field, start, bits };
+                let (fields, choice) = (fields[seed % 4], choices[seed / 4 % 4]);
+                let step = multipath(fields, choice, dst);
+                let held = bits::write_in_word(dst, 0)
+                    .is_some_and(|(word, ..)| (HOT_WORDS..LANE_WORDS).contains(&word));
+                let Some(spread) = Spread::of(&step) else {
+                    assert!(!held, "{field:?}");
+                    continue;
+                };
+                assert!(held, "{field:?}");
+                taken += 1;
+                let way = choice.choose(fields.hash(&key, 7), 5);
+                let wanted = bits::write_in_word(dst, way.into());
+                let write = spread.write(&key);
+                let written = (usize::from(write.word), write.value, write.mask);
+                assert_eq!(wanted, Some(written), "{field:?} {start} {bits}");
+            }
+        }
+        assert!(taken >= 3 * 16, "{taken}");
+    }
+
+    /// Packets pass a choice in their lanes, and what is behind it also where that is nothing.
+    #[test]
+    fn rules_that_choose_are_on_straight_ways() {
+        let register = Bits {
+            field: Field::Reg0,
+            start: 0,
+            bits: 8,
+        };
+        let choose =
+            |dst| Op::Multipath(Box::new(multipath(HashFields::NwSrc, Choice::Modulo, dst)));
+        let resubmit = Op::Resubmit {
+            in_port: None,
+            table: Some(1),
+        };
+        let ends = |ops: &[Op]| {
+            let stretches = stretches(ops)?;
+            let shown = |stretch: &Stretch| {
+                assert_eq!(stretch.spread.is_some(), matches!(stretch.end, End::Spread));
+                (stretch.first, format!("{:?}", stretch.end))
+            };
+            Some(stretches.iter().map(shown).collect::<Vec<_>>())
+        };
+        let table = "Table { table: 1, resubmit: true }";
+        assert_eq!(
+            ends(&[choose(register), resubmit]),
+            Some(vec![(0, "Spread".into()), (1, table.into())])
+        );
+        assert_eq!(
+            ends(&[Op::DecTtl([0].into()), choose(register), choose(register)]),
+            Some(vec![
+                (0, "Spread".into()),
+                (2, "Spread".into()),
+                (3, "Nothing".into())
+            ])
+        );
+        let address = Bits {
+            field: Field::Ipv4Dst,
+            ..register
+        };
+        assert_eq!(ends(&[choose(address), Op::Output(1)]), None);
+    }
+}

@@ -257,6 +257,7 @@ impl<'a> Place<'a> {
         let fits = stretches.iter().all(|stretch| match stretch.end {
             End::Table { table: next, .. } => next > table,
             End::Output(_) => nothing_behind,
+            End::Spread => false,
             End::Nothing => true,
         });
         (fits && rule.fin.is_none()).then_some(Place {
@@ -417,7 +418,8 @@ impl<'a> Compiler<'a> {
             path.here.next += 1;
             path.pass(stretch);
             match stretch.end {
-                End::Nothing => {}
+                // No place is made in a rule that has one.
+                End::Spread | End::Nothing => {}
                 End::Output(port) => return making.end(path, End::Output(port)),
                 End::Table { table, resubmit } => {
                     path.hops += 1;
@@ -657,6 +659,7 @@ impl<'a> Path<'a> {
                 write: writes.next().unwrap_or_default(),
                 more: writes.collect(),
                 rewrite: first.rewrite.clone(),
+                spread: None,
             },
         }
     }

@@ -106,7 +106,8 @@ impl<F: Frame> Engine<F> {
                     set: set.whole(),
                 });
             }
-            End::Nothing => self.come_back(burst, way, host, waited.back, set),
+            // No way is made past a choice.
+            End::Spread | End::Nothing => self.come_back(burst, way, host, waited.back, set),
         }
     }
 

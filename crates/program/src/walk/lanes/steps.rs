@@ -36,7 +36,7 @@ impl<F: Frame> Engine<F> {
         let Lanes { lanes, frames, .. } = &mut self.lanes;
         let (lane, frame) = (&mut lanes[one.place()], &mut frames[one.place()]);
         if H::WATCHES
-            || matches!(stretch.end, End::Nothing)
+            || matches!(stretch.end, End::Spread | End::Nothing)
             || stretch.leads_off(from, back)
             || stretch.rewrite.expires(lane.hot_words())
         {
@@ -56,7 +56,7 @@ impl<F: Frame> Engine<F> {
                 lane.hops += 1;
                 Step::Waits { table, resubmit }
             }
-            End::Nothing => Step::Not,
+            End::Spread | End::Nothing => Step::Not,
         }
     }
 

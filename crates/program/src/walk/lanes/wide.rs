@@ -1,6 +1,7 @@
 //! Lanes whose packets are of IPv6 or ARP: what these tell beside a lane's words.
 
 use super::super::Burst;
+use super::super::straight::Spread;
 use super::{Lane, Lanes, beyond};
 use crate::table::{Found, LOOKUP_MAX, SetOfLanes};
 use crate::tuple::Words;
@@ -49,6 +50,16 @@ impl<F: Frame> Lanes<F> {
                 self.wide = self.wide.union(SetOfLanes::one(index));
             }
         }
+    }
+
+    /// Makes a choice for one of them.
+    pub(super) fn spread_wide(&mut self, lane: usize, spread: &Spread) {
+        let wide = Wide {
+            lane: &self.lanes[lane],
+            more: &self.more[lane],
+        };
+        let write = spread.write(&wide);
+        self.lanes[lane].write(&write);
     }
 
     #[inline(never)]
