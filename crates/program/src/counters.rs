@@ -390,7 +390,7 @@ pub(crate) fn prefetch<T>(place: *const T) {
     let _ = place;
 }
 
-impl WorkerCounters<'_> {
+impl<'a> WorkerCounters<'a> {
     /// Whether there are so many that a first-level cache does not hold them.
     #[inline(always)]
     pub(crate) fn are_many(&self) -> bool {
@@ -405,19 +405,17 @@ impl WorkerCounters<'_> {
         }
     }
 
+    /// Where this worker counts, so that who asks for a counter ahead need not find it twice.
+    #[inline(always)]
+    pub(crate) fn find(&self, id: CounterId) -> Option<WorkerCounter<'a>> {
+        self.0.slot(id).map(WorkerCounter)
+    }
+
     /// Adds to a counter.
     #[inline(always)]
     pub fn add(&self, id: CounterId, packets: u64, bytes: u64, now_ms: u64) {
-        if let Some(slot) = self.0.slot(id) {
-            slot.packets.store(
-                slot.packets.load(Ordering::Relaxed).wrapping_add(packets),
-                Ordering::Relaxed,
-            );
-            slot.bytes.store(
-                slot.bytes.load(Ordering::Relaxed).wrapping_add(bytes),
-                Ordering::Relaxed,
-            );
-            slot.used_ms.store(now_ms, Ordering::Relaxed);
+        if let Some(counter) = self.find(id) {
+            counter.add(packets, bytes, now_ms);
         }
     }
 
@@ -427,6 +425,32 @@ impl WorkerCounters<'_> {
             let used_ms = used_ms.max(slot.used_ms.load(Ordering::Relaxed));
             self.add(id, packets, bytes, used_ms);
         }
+    }
+}
+
+/// One worker's copy of a counter.
+#[derive(Clone, Copy)]
+pub(crate) struct WorkerCounter<'a>(&'a Slot);
+
+impl WorkerCounter<'_> {
+    /// Asks for it.
+    #[inline(always)]
+    pub fn prefetch(self) {
+        prefetch(self.0);
+    }
+
+    /// Adds to it. Only its worker does.
+    #[inline(always)]
+    pub fn add(self, packets: u64, bytes: u64, now_ms: u64) {
+        let add = |to: &AtomicU64, more: u64| {
+            to.store(
+                to.load(Ordering::Relaxed).wrapping_add(more),
+                Ordering::Relaxed,
+            );
+        };
+        add(&self.0.packets, packets);
+        add(&self.0.bytes, bytes);
+        self.0.used_ms.store(now_ms, Ordering::Relaxed);
     }
 }
 

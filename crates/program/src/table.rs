@@ -44,14 +44,14 @@ pub use effort::Effort;
 use exact::Exact;
 pub use fusing::FusedReport;
 pub use hot::Reads;
-pub(crate) use hot::{HotWords, Patterned};
+pub(crate) use hot::{HotWords, Patterned, Routes};
 pub(crate) use lanes::{Found, Meeting, Members, One, SetOfLanes};
 use packet::key::at;
 use packet::keyed::Keyed;
 use packet::matching::MatchWord;
 use packet::{FlowKey, Match, WordSet};
-pub(crate) use places::{Brief, Told};
-use prefixes::Trie;
+pub(crate) use places::{Brief, Ends, Told};
+use prefixes::{Led, Trie};
 use shaping::Shaping;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -725,18 +725,40 @@ fn lookup_prefixes<'k, 'g, K: Words + 'k>(
     out: &mut [Option<&'g Rule>],
     told: Option<&mut Told<'g>>,
 ) {
-    let highest = shape.beside.first().map(|entry| entry.max_priority);
-    // Most often what stands beside is of lower precedence than any prefix, a table's last rule for instance: only packets without a prefix ask for it.
-    let last = highest <= Some(shape.trie.floor());
-    let told = told.filter(|_| last);
-    shape.trie.find(key, epoch, out, told, |index, out| {
-        *out = lookup_one(&shape.all, key(index), epoch);
-    });
-    if highest.is_some() {
-        let mut pending = (0..out.len() as u8)
-            .filter(|index| !last || out[usize::from(*index)].is_none())
-            .collect();
-        lookup_pending(&shape.beside, &mut pending, key, epoch, out);
+    let led = shape.trie.lead(key, out.len());
+    shape.resolve(&led, 0, key, epoch, out, told);
+}
+
+impl PrefixesShape {
+    /// Whether what stands beside is of lower precedence than any prefix, most often a table's last rule: only packets without a prefix ask for it.
+    #[inline(always)]
+    fn decides(&self) -> bool {
+        let highest = self.beside.first().map(|entry| entry.max_priority);
+        highest <= Some(self.trie.floor())
+    }
+
+    /// The rules of packets that have been led to places, from number `from` on.
+    #[inline(always)]
+    fn resolve<'k, 'g, K: Words + 'k>(
+        &'g self,
+        led: &Led<'g>,
+        from: usize,
+        key: &impl Fn(usize) -> &'k K,
+        epoch: Epoch,
+        out: &mut [Option<&'g Rule>],
+        told: Option<&mut Told<'g>>,
+    ) {
+        let decides = self.decides();
+        let told = told.filter(|_| decides);
+        led.resolve(from, epoch, out, told, |index, out| {
+            *out = lookup_one(&self.all, key(index), epoch);
+        });
+        if !self.beside.is_empty() {
+            let mut pending = (from as u8..out.len() as u8)
+                .filter(|index| !decides || out[usize::from(*index)].is_none())
+                .collect();
+            lookup_pending(&self.beside, &mut pending, key, epoch, out);
+        }
     }
 }
 

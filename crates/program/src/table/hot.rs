@@ -8,8 +8,8 @@
 mod tests;
 
 use super::{
-    Bridge, LINEAR_MAX, LOOKUP_MAX, LinearEntry, NO_COUNTER, Published, Shape, Told, TupleEntry,
-    linear, lookup_exact, lookup_prefixes, lookup_trees,
+    Bridge, LINEAR_MAX, LOOKUP_MAX, Led, LinearEntry, NO_COUNTER, PrefixesShape, Published, Shape,
+    Told, TupleEntry, linear, lookup_exact, lookup_prefixes, lookup_trees,
 };
 use crate::counters::{CounterId, WorkerCounters};
 use crate::epoch::{Epoch, Guard};
@@ -231,6 +231,36 @@ impl<'g> Patterned<'g> {
     }
 }
 
+/// Where packets have been led in a table of prefixes.
+pub(crate) struct Routes<'g> {
+    shape: &'g PrefixesShape,
+    pub led: Led<'g>,
+}
+
+impl PrefixesShape {
+    /// Apart, so that what its loops need stays in registers.
+    #[inline(never)]
+    fn lead(&self, keys: &[HotWords]) -> Led<'_> {
+        self.trie.lead(&|index| &keys[index], keys.len())
+    }
+}
+
+impl<'g> Routes<'g> {
+    /// The rules of packets from number `from` on.
+    #[inline(never)] // most bursts' packets need only what they have been led to
+    pub fn resolve(
+        &self,
+        from: usize,
+        keys: &[HotWords],
+        epoch: Epoch,
+        out: &mut [Option<&'g Rule>],
+        told: &mut Told<'g>,
+    ) {
+        let key = |index: usize| &keys[index];
+        (self.shape).resolve(&self.led, from, &key, epoch, out, Some(told));
+    }
+}
+
 impl Words for HotWords {
     const AT_HAND: u8 = packet::parse::HOT_WORDS as u8;
 
@@ -321,6 +351,25 @@ impl Bridge {
             }) => return false,
         }
         true
+    }
+
+    /// Leads packets to what is known of their rules, where the table is one of prefixes that looks at no more than hot words, and its prefixes come before what else it has.
+    #[inline(always)]
+    pub(crate) fn lead<'g>(
+        &self,
+        table: u8,
+        keys: &[HotWords],
+        guard: &'g Guard<'_>,
+    ) -> Option<Routes<'g>> {
+        let published = self.published(table, guard)?;
+        let Shape::Prefixes(shape) = &published.shape else {
+            return None;
+        };
+        if published.reads > Reads::Hot || !shape.decides() {
+            return None;
+        }
+        let led = shape.lead(keys);
+        Some(Routes { shape, led })
     }
 
     /// The rule of `table` for one packet, if the table is one whose rules are compared one after the other; the lookup is counted then. None where it is another

@@ -67,6 +67,15 @@ impl Does {
     }
 }
 
+/// What a rule does that does no more than send, perhaps after edits.
+#[derive(Clone, Copy)]
+pub(crate) enum Ends {
+    /// It sends to this port.
+    Sends(PortNo),
+    /// It does these edits, and sends where they say. Valid as long as the rule.
+    Edits(NonNull<Stretch>),
+}
+
 impl Place {
     pub fn new(rule: NonNull<Rule>, marks: usize, counter: CounterId, action: u32) -> Place {
         let place = Place::default();
@@ -103,6 +112,25 @@ impl Place {
         self.rule.store(marked.map_addr(asked), Ordering::Release);
     }
 
+    /// What this tells of its rule, if there is one, and it need not be read itself.
+    #[inline(always)]
+    pub(super) fn ends(
+        &self,
+        edits: impl Fn(u32) -> Option<NonNull<Stretch>>,
+    ) -> Option<(CounterId, Ends)> {
+        let (rule, marks) = self.get(Ordering::Acquire);
+        if rule.is_null() || marks & ASK != 0 {
+            return None;
+        }
+        let counter = CounterId(self.counter.load(Ordering::Relaxed));
+        let action = self.action.load(Ordering::Relaxed);
+        let ends = match marks & EDITS {
+            0 => Ends::Sends(action),
+            _ => Ends::Edits(edits(action)?),
+        };
+        Some((counter, ends))
+    }
+
     /// If what stands here is of this rule: whether it edits.
     #[inline(always)]
     fn tells_of(&self, rule: &Rule) -> Option<bool> {
@@ -121,16 +149,19 @@ pub(super) enum EditsOf<'g> {
     Kept(&'g [AtomicPtr<Stretch>]),
 }
 
+/// The edits of this number.
+#[inline(always)]
+pub(super) fn kept(all: &[AtomicPtr<Stretch>], number: u32) -> Option<NonNull<Stretch>> {
+    NonNull::new(all.get(number as usize)?.load(Ordering::Acquire))
+}
+
 impl EditsOf<'_> {
     #[inline(always)]
     fn get(self, number: u32) -> Option<Stretches> {
         match self {
             EditsOf::None => None,
             EditsOf::Listed(all) => all.get(number as usize).copied(),
-            EditsOf::Kept(all) => {
-                let stretch = all.get(number as usize)?.load(Ordering::Acquire);
-                NonNull::new(stretch).map(Stretches::one)
-            }
+            EditsOf::Kept(all) => kept(all, number).map(Stretches::one),
         }
     }
 }
@@ -167,6 +198,14 @@ impl<'g> Told<'g> {
             rule,
             told: self.places[index % LOOKUP_MAX].and_then(told),
         }
+    }
+
+    /// Where the rule counts that packet `index` has met, and what it does, where that is known without reading it.
+    #[inline(always)]
+    pub fn ends(&self, index: usize, rule: &'g Rule) -> Option<(CounterId, Ends)> {
+        let place = self.places[index % LOOKUP_MAX]?;
+        place.tells_of(rule)?;
+        place.ends(|number| self.edits.get(number)?.first())
     }
 }
 
@@ -226,12 +265,6 @@ impl<'g> Brief<'g> {
         }
     }
 
-    /// The counter and the edits of a rule of which it is known, without reading it, that it edits and sends.
-    #[inline(always)]
-    pub fn edited(&self) -> Option<(CounterId, Stretches)> {
-        Some((self.counter(), self.edits()?))
-    }
-
     /// The edits of a rule that has not been read, to be fetched.
     #[inline(always)]
     pub fn edits(&self) -> Option<Stretches> {
@@ -247,12 +280,25 @@ pub(super) fn resolve<'g>(
     place_of: impl Fn(usize) -> Option<&'g Place>,
     epoch: Epoch,
     out: &mut [Option<&'g Rule>],
+    told: Option<&mut Told<'g>>,
+    missed: impl FnMut(usize, &mut Option<&'g Rule>),
+) {
+    resolve_from(0, place_of, epoch, out, told, missed);
+}
+
+/// The same for packets from number `from` on.
+#[inline(always)]
+pub(super) fn resolve_from<'g>(
+    from: usize,
+    place_of: impl Fn(usize) -> Option<&'g Place>,
+    epoch: Epoch,
+    out: &mut [Option<&'g Rule>],
     mut told: Option<&mut Told<'g>>,
     mut missed: impl FnMut(usize, &mut Option<&'g Rule>),
 ) {
     let mut asked = [0_u8; LOOKUP_MAX];
     let mut count = 0;
-    for (index, out) in out.iter_mut().enumerate() {
+    for (index, out) in out.iter_mut().enumerate().skip(from) {
         *out = None;
         let Some(place) = place_of(index) else {
             continue;

@@ -18,21 +18,25 @@ mod writer;
 
 use super::LOOKUP_MAX;
 use super::effort::Count;
-use super::places::{ASK, EditsOf, KeptEdits, Place, Told, resolve};
+use super::places::{ASK, EditsOf, Ends, KeptEdits, Place, Told, kept, resolve_from};
+use crate::counters::CounterId;
 use crate::epoch::Epoch;
 use crate::growing::Growing;
 use crate::rule::Rule;
 use crate::tuple::{Words, prefetch};
+use crate::walk::Stretch;
 use nodes::{Entry, Lines, Slot};
 use packet::FlowKey;
 use packet::matching::MatchWord;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 pub(super) use writer::{Candidate, Prefixes};
 
 /// No rule.
 const NONE: u32 = 0;
 /// The place of slots whose packets are looked up in tuples.
 const ELSEWHERE: u32 = 1;
+/// More places than this are fetched before they are read: fewer stay in a second-level cache, and a processor that runs ahead waits for several of them at once.
+const FEW: usize = 1 << 14;
 /// A packet that has not what all rules want.
 const STRANGER: u32 = u32::MAX;
 
@@ -70,6 +74,50 @@ impl Run {
     /// How many nodes lie behind each other at most.
     fn levels(self) -> usize {
         usize::from(self.bytes) - 2
+    }
+}
+
+/// Where a burst's packets have been led to.
+pub(crate) struct Led<'g> {
+    numbers: [u32; LOOKUP_MAX],
+    default: u32,
+    places: &'g [Place],
+    edits: &'g [AtomicPtr<Stretch>],
+}
+
+impl<'g> Led<'g> {
+    #[inline(always)]
+    fn place(&self, index: usize) -> Option<&'g Place> {
+        place(self.places, self.default, self.numbers[index % LOOKUP_MAX])
+    }
+
+    /// Whether the first two of `count` packets have come to different places, as nearly all do where prefixes are many; a single one has.
+    #[inline(always)]
+    pub fn part(&self, count: usize) -> bool {
+        count == 1 || count > 1 && self.numbers[0] != self.numbers[1]
+    }
+
+    /// Where the rule counts that packet `index` has met, and what it does, where its place tells. This cannot be so where the rule does not hold in the guard's epoch.
+    #[inline(always)]
+    pub fn ends(&self, index: usize) -> Option<(CounterId, Ends)> {
+        self.place(index)?.ends(|number| kept(self.edits, number))
+    }
+
+    /// Finds the rules of packets, from number `from` on. Those for which their places do not tell are given to `missed`. Where somebody is to be told what is known of rules, these are not
+    /// fetched.
+    #[inline(always)]
+    pub fn resolve(
+        &self,
+        from: usize,
+        epoch: Epoch,
+        out: &mut [Option<&'g Rule>],
+        mut told: Option<&mut Told<'g>>,
+        missed: impl FnMut(usize, &mut Option<&'g Rule>),
+    ) {
+        if let Some(told) = &mut told {
+            told.edits = EditsOf::Kept(self.edits);
+        }
+        resolve_from(from, |index| self.place(index), epoch, out, told, missed);
     }
 }
 
@@ -111,29 +159,25 @@ impl Trie {
         self.floor.load(Ordering::Acquire)
     }
 
-    /// Finds the best rule for each packet. Packets for which it cannot tell are given to `missed`. Where somebody is to be told what is known of rules, those are not fetched.
+    /// Leads packets, [`LOOKUP_MAX`] at most, to the places of their best rules.
     #[inline(always)]
-    pub fn find<'k, 'g, K: Words + 'k>(
-        &'g self,
-        key: &impl Fn(usize) -> &'k K,
-        epoch: Epoch,
-        out: &mut [Option<&'g Rule>],
-        mut told: Option<&mut Told<'g>>,
-        missed: impl FnMut(usize, &mut Option<&'g Rule>),
-    ) {
-        let mut places = [STRANGER; LOOKUP_MAX];
-        let known = self.known(key, out.len());
+    pub fn lead<'k, K: Words + 'k>(&self, key: &impl Fn(usize) -> &'k K, count: usize) -> Led<'_> {
+        let mut numbers = [STRANGER; LOOKUP_MAX];
         match self.run.in_word() {
             Some((word, behind)) => {
                 let mut addresses = [0; LOOKUP_MAX];
                 let lines = self.lines.view();
-                for (index, address) in addresses.iter_mut().take(out.len()).enumerate() {
-                    *address = (u64::from_be(key(index).word(word)) >> behind) as u32;
+                let mut known = 0;
+                for (index, address) in addresses.iter_mut().take(count).enumerate() {
+                    let key = key(index);
+                    *address = (u64::from_be(key.word(word)) >> behind) as u32;
                     prefetch(lines.address(Slot(*address >> 16)));
+                    known |= u64::from(self.admits(key)) << index;
                 }
-                self.descend_by_addresses(&addresses, known, out.len(), &mut places);
+                self.descend_by_addresses(&addresses, known, count, &mut numbers);
             }
             None => {
+                let known = self.known(key, count);
                 let byte = |index: usize, level| self.run.byte(key(index), level);
                 let lines = self.lines.view();
                 let first = |index: usize| {
@@ -141,17 +185,16 @@ impl Trie {
                     prefetch(lines.address(Slot(root)));
                     root
                 };
-                self.descend(first, byte, known, out.len(), &mut places);
+                self.descend(first, byte, known, count, &mut numbers);
             }
         }
-        if let Some(told) = &mut told {
-            told.edits = EditsOf::Kept(self.edits.view());
+        Led {
+            numbers,
+            default: self.default.load(Ordering::Acquire),
+            // Only now: it has all places that have been read of, also where it has grown meanwhile.
+            places: self.places.view(),
+            edits: self.edits.view(),
         }
-        let default = self.default.load(Ordering::Acquire);
-        // Only now: it has all places that have been read of, also where it has grown meanwhile.
-        let all = self.places.view();
-        let place_of = |index: usize| place(all, default, places[index % LOOKUP_MAX]);
-        resolve(place_of, epoch, out, told, missed);
     }
 
     /// Those of the first `count` packets that have what all rules want, a bit for each.
@@ -184,13 +227,14 @@ impl Trie {
         #[cfg(target_arch = "x86_64")]
         if packet::hot::Variant::used() == packet::hot::Variant::Avx512 {
             // SAFETY: only a variant that the processor has is ever used.
-            unsafe { avx512::descend(self.lines.view(), addresses, count, places) };
+            unsafe {
+                avx512::descend(self.lines.view(), addresses, known, STRANGER, count, places)
+            };
             let all = self.places.view();
-            for (index, number) in places.iter_mut().take(count).enumerate() {
-                if known >> index & 1 == 0 {
-                    *number = STRANGER;
+            if all.len() > FEW {
+                for number in places.iter().take(count) {
+                    prefetch(all.as_ptr().wrapping_add(*number as usize));
                 }
-                prefetch(all.as_ptr().wrapping_add(*number as usize));
             }
             return;
         }

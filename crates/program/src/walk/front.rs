@@ -9,32 +9,38 @@
 //!   only send and drop, as it lies. A packet that has more before it goes on in a lane ([`super::lanes`]).
 //! * The first table reads more of them: the same, but that what packets of IPv6 and ARP tell beside their hot words is read for all of them first.
 //!
-//! Where rules are many, most packets meet one of their own: sixteen at a time go down a table's trie (`table::prefixes`), and as long as packets meet rules that are known to edit
-//! and send, these are carried out one after the other in a loop of their own, without a thought of runs.
+//! Where rules are many, most packets meet one of their own. What lookups that lead to places (`table::places`) tell of them is enough for those that send, perhaps after edits: as long as packets
+//! meet such rules they are carried out by two small loops, one that finds counters and edits and asks for them and one that edits and counts, and leave sorted by port at once, without a thought of
+//! runs. Behind a table's trie (`table::prefixes`) not even the rules are looked for then.
 //!
 //! Runs of neighbours that meet a rule whose only step is NORMAL go to the learning switch together ([`Host::normal_run`]), with what has been read of them.
 //!
 //! A burst begins the general way where its next packet is of no common kind; a few common ones before it are not worth a burst of their own.
 
-use super::lanes::{Way, begin_key, word_beyond};
+use super::lanes::{Lanes, Way, begin_key, word_beyond};
 use super::straight::{Stretch, Stretches};
 use super::{Burst, Engine, Walk};
-use crate::counters::CounterId;
+use crate::counters::{CounterId, WorkerCounter, WorkerCounters};
 use crate::host::{Drop, Host};
 use crate::ops::PortNo;
 use crate::rule::Rule;
-use crate::table::{Brief, HotWords, LOOKUP_MAX, Miss, Patterned, Reads, SetOfLanes, Told};
+use crate::table::{
+    Brief, Ends, HotWords, LOOKUP_MAX, Miss, Patterned, Reads, Routes, SetOfLanes, Told,
+};
 use crate::tuple::Words;
 use packet::Frame;
 use packet::hot::{self, NO_PATTERN, Pattern, Sorting};
 use packet::parse::MoreWords;
 use smallvec::SmallVec;
 use std::ops::Range;
+use std::ptr::NonNull;
 
 /// Fewest common packets that are looked up by themselves when another one follows.
 pub(super) const WORTH_IT: usize = 8;
 /// How many packets ahead is fetched what carrying their rules out reads: some hundred nanoseconds' work where rules only send, and more where they edit.
 const AHEAD: usize = 24;
+/// Packets whose rules are carried out together, where each has met one of its own: as many as bursts mostly have.
+const STEP: usize = 32;
 /// Shortest frame that has an Ethernet header; a shorter one is for the general way to throw out.
 const ETHERNET_LEN: usize = 14;
 
@@ -120,6 +126,7 @@ impl<F: Frame> Engine<F> {
         mirrored: u32,
         host: &mut H,
     ) -> bool {
+        let way = Way { in_port, mirrored };
         let patterned = burst.bridge.patterned(0, burst.guard);
         if let Some(patterned) = patterned
             && let Some(sorting) = patterned.sorting
@@ -160,8 +167,15 @@ impl<F: Frame> Engine<F> {
                 return true;
             }
         }
-        let mut answer = Answer::EMPTY;
         let hot = &self.hot[..read.count];
+        if !H::WATCHES
+            && let Some(routes) = burst.bridge.lead(0, hot, burst.guard)
+        {
+            self.received += read.bytes;
+            self.route(burst, way, read.count, &routes, frames, host);
+            return true;
+        }
+        let mut answer = Answer::EMPTY;
         if let Some(patterned) = patterned {
             let Answer { found, told } = &mut answer;
             let first = &first[..read.count];
@@ -170,7 +184,7 @@ impl<F: Frame> Engine<F> {
             return false;
         }
         self.received += read.bytes;
-        self.meet_found(burst, in_port, read.count, &answer, frames, mirrored, host);
+        self.meet_found(burst, way, read.count, &answer, frames, host);
         true
     }
 
@@ -266,8 +280,9 @@ impl<F: Frame> Engine<F> {
             return false;
         }
         drop(keys);
+        let way = Way { in_port, mirrored };
         self.received += read.bytes;
-        self.meet_found(burst, in_port, read.count, &answer, frames, mirrored, host);
+        self.meet_found(burst, way, read.count, &answer, frames, host);
         true
     }
 
@@ -277,18 +292,72 @@ impl<F: Frame> Engine<F> {
     fn meet_found<H: Host<F>>(
         &mut self,
         burst: &Burst<'_, '_>,
-        in_port: PortNo,
+        way: Way,
         count: usize,
         answer: &Answer<'_>,
         frames: &mut Vec<F>,
-        mirrored: u32,
         host: &mut H,
     ) {
         let Answer { found, told } = answer;
         let found = &found[..count];
         let matched = found.iter().filter(|rule| rule.is_some()).count();
         (burst.bridge).count_hot(0, count, matched, burst.guard);
-        let first = self.edit_first(burst, count, answer, frames, host);
+        // Where rules are few, neighbours meet the same, and there are runs for them.
+        let part = match found {
+            [Some(first), Some(second), ..] => !std::ptr::eq(*first, *second),
+            [Some(_)] => true,
+            _ => false,
+        };
+        let ends = |index: usize| found[index].and_then(|rule| told.ends(index, rule));
+        let done = if part && !H::WATCHES {
+            self.end_first(burst, way, count, ends, frames, host)
+        } else {
+            0
+        };
+        self.meet_from(done, burst, way, count, answer, frames, host);
+    }
+
+    /// Carries out what packets have met in a table of prefixes, and counts it.
+    fn route<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        way: Way,
+        count: usize,
+        routes: &Routes<'_>,
+        frames: &mut Vec<F>,
+        host: &mut H,
+    ) {
+        let mut done = 0;
+        if routes.led.part(count) {
+            let ends = |index: usize| routes.led.ends(index);
+            done = self.end_first(burst, way, count, ends, frames, host);
+            if done == count {
+                return (burst.bridge).count_hot(0, count, count, burst.guard);
+            }
+        }
+        let mut answer = Answer::EMPTY;
+        let Answer { found, told } = &mut answer;
+        let (hot, epoch) = (&self.hot[..count], burst.guard.epoch());
+        routes.resolve(done, hot, epoch, &mut found[..count], told);
+        let matched = done + found.iter().filter(|rule| rule.is_some()).count();
+        (burst.bridge).count_hot(0, count, matched, burst.guard);
+        self.meet_from(done, burst, way, count, &answer, frames, host);
+    }
+
+    /// [`Engine::meet`] for what a lookup has found for packets from `first` on.
+    #[allow(clippy::too_many_arguments)] // as for `burst`
+    #[inline(always)]
+    fn meet_from<H: Host<F>>(
+        &mut self,
+        first: usize,
+        burst: &Burst<'_, '_>,
+        way: Way,
+        count: usize,
+        answer: &Answer<'_>,
+        frames: &mut Vec<F>,
+        host: &mut H,
+    ) {
+        let Answer { found, told } = answer;
         let brief = |at: usize| found[at].map(|rule| told.of(at, rule));
         let many = burst.counters.are_many();
         let address = |at: usize| found[at].map(std::ptr::from_ref);
@@ -303,58 +372,35 @@ impl<F: Frame> Engine<F> {
                 }
             },
         };
-        self.meet(burst, in_port, met, frames, mirrored, host);
+        self.meet(burst, way.in_port, met, frames, way.mirrored, host);
     }
 
-    /// Carries out what the first packets have met, and takes their frames, up to one of which it is not known, without reading its rule, that it is edited and sent, or whose TTL would
-    /// expire. Returns how many these are, none where rules seem to be few.
-    /// Where rules are many, each packet meets one of its own, and what is done for runs would cost more than the edits.
-    #[inline(never)] // so that what its loops need stays in registers
-    fn edit_first<H: Host<F>>(
+    /// Carries out what the first packets have met, and takes and sends their frames, up to one of which it is not known, without reading its rule, that it is sent, perhaps after edits, or
+    /// whose TTL would expire. Returns how many these are.
+    /// Where rules are many, each packet meets one of its own, and what is done for runs would cost more than this. All of them leave at once, so that no later packet overtakes them.
+    #[inline(always)]
+    fn end_first<'g, H: Host<F>>(
         &mut self,
-        burst: &Burst<'_, '_>,
+        burst: &Burst<'_, 'g>,
+        way: Way,
         count: usize,
-        answer: &Answer<'_>,
+        ends: impl Fn(usize) -> Option<(CounterId, Ends)>,
         frames: &mut Vec<F>,
         host: &mut H,
     ) -> usize {
-        let Answer { found, told } = answer;
-        // Nothing is known of the first, or rules are few, it seems: for these there are runs.
-        match found[..count] {
-            [Some(first), ..] if told.of(0, first).edited().is_none() => return 0,
-            [Some(first), Some(second), ..] if std::ptr::eq(first, second) => return 0,
-            [Some(_), ..] => {}
-            _ => return 0,
-        }
-        let mut counters = [CounterId(0); LOOKUP_MAX];
-        let mut edits = [None; LOOKUP_MAX];
-        let many = burst.counters.are_many();
-        let slots = counters.iter_mut().zip(&mut edits);
-        for (index, ((counter, edits), rule)) in slots.zip(&found[..count]).enumerate() {
-            let Some((number, stretches)) = rule.and_then(|rule| told.of(index, rule).edited())
-            else {
-                break;
-            };
-            if many {
-                burst.counters.prefetch(number);
-            }
-            stretches.prefetch();
-            (*counter, *edits) = (number, stretches.first());
-        }
         let mut ports = [0; LOOKUP_MAX];
         let mut done = 0;
-        let both = frames.iter_mut().zip(&mut *self.hot);
-        let rules = counters.iter().zip(&edits).zip(&mut ports);
-        for ((frame, hot), ((counter, edits), to)) in both.zip(rules).take(count) {
-            let Some((stretch, port)) = edits.and_then(|one| edits_of(Stretches::one(one), hot))
-            else {
+        while done < count {
+            let mut deeds = [Deed::NONE; STEP];
+            let (from, most) = (done, STEP.min(count - done));
+            let known = prepare(burst.counters, |at| ends(from + at), &mut deeds[..most]);
+            let rest = frames[from..].iter_mut().zip(&mut self.hot[from..]);
+            done += carry_out(rest, &deeds[..known], &mut ports[from..], burst.now_ms);
+            if done < from + most {
                 break;
-            };
-            edit_alone(burst, host, found[done], *counter, stretch, frame, hot);
-            *to = port;
-            done += 1;
+            }
         }
-        self.lanes.send_first(&ports[..done], frames.drain(..done));
+        Lanes::send_first(way, host, &ports, done, frames);
         done
     }
 
@@ -587,6 +633,78 @@ fn meet_one<F: Frame, H: Host<F>>(
         None => host.normal_run(in_port, mirrored, &hot[..read.count], &mut frames.drain(..)),
     }
     true
+}
+
+/// What is done to a packet whose rule need not be read.
+#[derive(Clone, Copy)]
+struct Deed<'g> {
+    counter: Option<WorkerCounter<'g>>,
+    /// Valid as long as the burst's guard. Without any, the packet is sent as it is.
+    edits: Option<NonNull<Stretch>>,
+    port: PortNo,
+}
+
+impl Deed<'_> {
+    const NONE: Self = Deed {
+        counter: None,
+        edits: None,
+        port: 0,
+    };
+}
+
+/// Says what is to be done to packets, up to the first of which it is not known, and asks for what that reads. Returns how many these are.
+#[inline(never)] // so that what its loop needs stays in registers
+fn prepare<'g>(
+    counters: WorkerCounters<'g>,
+    ends: impl Fn(usize) -> Option<(CounterId, Ends)>,
+    deeds: &mut [Deed<'g>],
+) -> usize {
+    let many = counters.are_many();
+    let mut known = 0;
+    for deed in deeds {
+        let Some((counter, ends)) = ends(known) else {
+            break;
+        };
+        deed.counter = counters.find(counter);
+        if many && let Some(counter) = deed.counter {
+            counter.prefetch();
+        }
+        match ends {
+            Ends::Sends(port) => deed.port = port,
+            Ends::Edits(stretch) => {
+                deed.edits = Some(stretch);
+                Stretches::one(stretch).prefetch();
+            }
+        }
+        known += 1;
+    }
+    known
+}
+
+/// Does that, up to the first packet whose TTL would expire, and says where each one goes. Returns how many these are.
+#[inline(never)] // as above
+fn carry_out<'f, F: Frame + 'f>(
+    packets: impl Iterator<Item = (&'f mut F, &'f mut HotWords)>,
+    deeds: &[Deed<'_>],
+    ports: &mut [PortNo],
+    now_ms: u64,
+) -> usize {
+    let mut done = 0;
+    for ((frame, hot), (deed, port)) in packets.zip(deeds.iter().zip(ports)) {
+        *port = deed.port;
+        if let Some(edits) = deed.edits {
+            let Some((stretch, to)) = edits_of(Stretches::one(edits), hot) else {
+                break;
+            };
+            (stretch.rewrite).run_last(frame, hot.extent, &mut hot.words);
+            *port = to;
+        }
+        if let Some(counter) = deed.counter {
+            counter.add(1, hot.len.into(), now_ms);
+        }
+        done += 1;
+    }
+    done
 }
 
 /// The only edits, and the port, of a rule that sends; none where the packet's TTL would expire.

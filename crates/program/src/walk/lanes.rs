@@ -28,6 +28,7 @@ use packet::edit::Rewrite;
 use packet::key::at;
 use packet::parse::{Extent, HOT_WORDS, MoreWords};
 use packet::{FlowKey, Frame, WordSet};
+use std::marker::PhantomData;
 use std::ptr::NonNull;
 
 /// Sets of lanes that are looked up for a burst before those that are left go the general way, which counts its lookups itself. So lists that branch stay within bounds.
@@ -416,18 +417,43 @@ impl<F: Frame> Lanes<F> {
         self.frames[index] = Some(frame);
     }
 
-    /// The same of the first packets of a burst, of which none is on its way out yet: where each goes, and as many frames.
+    /// Sends the first `count` frames of a burst, each to the port that stands at its place, in each port's order of arrival.
     #[inline(always)]
-    pub fn send_first(&mut self, ports: &[PortNo], frames: impl Iterator<Item = F>) {
-        let [.., last] = ports else {
+    pub fn send_first<H: Host<F>>(
+        way: Way,
+        host: &mut H,
+        ports: &[PortNo; LOOKUP_MAX],
+        count: usize,
+        frames: &mut Vec<F>,
+    ) {
+        let count = count.min(LOOKUP_MAX).min(frames.len());
+        let Some(first) = ports[..count].first() else {
             return;
         };
-        self.port = *last;
-        self.mixed = ports.iter().any(|port| port != last);
-        self.sent = SetOfLanes::run(0, ports.len());
-        self.ports[..ports.len()].copy_from_slice(ports);
-        for (place, frame) in self.frames.iter_mut().zip(frames) {
-            *place = Some(frame);
+        if count == frames.len() && ports[..count].iter().all(|port| port == first) {
+            return host.output_burst(way.in_port, *first, way.mirrored, frames);
+        }
+        let mut rest = SetOfLanes::run(0, count);
+        let all = frames.len();
+        // SAFETY: from here on the vector owns no frame. Each of the first `count` is taken once below, since no lane is in two of the sets, and the others are given back.
+        // Who panics meanwhile loses frames, and none is dropped twice.
+        unsafe { frames.set_len(0) };
+        let from = frames.as_mut_ptr();
+        while let Some(first) = rest.first() {
+            let port = ports[first];
+            let set = rest.those_with(ports, port);
+            rest = rest.minus(set);
+            let mut taken = Taken {
+                from,
+                set,
+                frames: PhantomData,
+            };
+            host.output_run(way.in_port, port, way.mirrored, &mut taken);
+        }
+        // SAFETY: the frames behind the first `count` have not been touched, and there are as many places from the beginning on.
+        unsafe {
+            std::ptr::copy(from.add(count), from, all - count);
+            frames.set_len(all - count);
         }
     }
 
@@ -509,6 +535,41 @@ impl<F: Frame> Lanes<F> {
         for lane in set.places() {
             self.lanes[lane].rewrite(&mut self.frames[lane], rewrite);
         }
+    }
+}
+
+/// Frames that are taken out of a list, at the places of a set.
+struct Taken<'a, F> {
+    /// Where the list begins. At each of the set's places is a frame that belongs to this.
+    from: *mut F,
+    set: SetOfLanes,
+    frames: PhantomData<&'a mut F>,
+}
+
+impl<F> Iterator for Taken<'_, F> {
+    type Item = F;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<F> {
+        let lane = self.set.first()?;
+        self.set = self.set.minus(SetOfLanes::one(lane));
+        // SAFETY: `from` says so of this place, which is in the set no more.
+        Some(unsafe { self.from.add(lane).read() })
+    }
+
+    #[inline(always)]
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.set.len(), Some(self.set.len()))
+    }
+}
+
+impl<F> ExactSizeIterator for Taken<'_, F> {}
+
+impl<F> Drop for Taken<'_, F> {
+    /// Those that nobody has taken.
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.for_each(drop);
     }
 }
 

@@ -1,20 +1,23 @@
-//! The way down a trie with AVX-512, for fields of four bytes: sixteen packets at a time, whose slots are read by one gather.
+//! The way down a trie with AVX-512, for fields of four bytes: sixteen packets at a time, whose slots are read by one gather, and two such groups side by side.
 
 use super::super::LOOKUP_MAX;
-use super::nodes::{Entry, LINE_SHIFT, LinesView, NO_RUN, SIZE, SMALL_HEAD};
+use super::nodes::{HEAD, LINE_SHIFT, LinesView, NO_RUN, SIZE, SMALL_HEAD};
 use std::arch::asm;
 use std::arch::x86_64::*;
+use std::marker::PhantomData;
 
 /// Packets of a step.
 const LANES: usize = 16;
-const _: () = assert!(LOOKUP_MAX.is_multiple_of(LANES));
+/// Such steps that are taken side by side.
+const GROUPS: usize = 2;
+const _: () = assert!(LOOKUP_MAX.is_multiple_of(GROUPS * LANES));
 
 /// A trie's words, sixteen of which are read at once.
 #[derive(Clone, Copy)]
 struct TrieWords<'a> {
-    lines: LinesView<'a>,
     first: *const u32,
     count: __m512i,
+    lines: PhantomData<LinesView<'a>>,
 }
 
 impl<'a> TrieWords<'a> {
@@ -23,9 +26,9 @@ impl<'a> TrieWords<'a> {
     fn of(lines: LinesView<'a>) -> TrieWords<'a> {
         let words = lines.words();
         TrieWords {
-            lines,
             first: words.cast(),
             count: _mm512_set1_epi32(words.len() as i32),
+            lines: PhantomData,
         }
     }
 
@@ -54,98 +57,167 @@ impl<'a> TrieWords<'a> {
     }
 }
 
-/// Leads the first `count` addresses, or some more, to what their last slots hold.
+/// Leads the first `count` addresses, or some more, to what their last slots hold; those that are not `known` to `otherwise`.
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(super) fn descend(
     lines: LinesView<'_>,
     addresses: &[u32; LOOKUP_MAX],
+    known: u64,
+    otherwise: u32,
     count: usize,
     places: &mut [u32; LOOKUP_MAX],
 ) {
     let words = TrieWords::of(lines);
-    let (addresses, _) = addresses.as_chunks::<LANES>();
-    let (places, _) = places.as_chunks_mut::<LANES>();
-    for (addresses, places) in (addresses.iter().zip(places)).take(count.div_ceil(LANES)) {
-        // SAFETY: 64 readable bytes.
-        let addresses = unsafe { _mm512_loadu_si512(addresses.as_ptr().cast()) };
-        let roots = _mm512_srli_epi32::<16>(addresses);
-        let entries = words.gather(__mmask16::MAX, roots, addresses);
-        let entries = step::<1>(words, addresses, entries);
-        let entries = step::<0>(words, addresses, entries);
-        // SAFETY: 64 writable bytes.
-        unsafe { _mm512_storeu_si512(places.as_mut_ptr().cast(), entries) };
+    let (addresses, _) = addresses.as_chunks::<{ GROUPS * LANES }>();
+    let (places, _) = places.as_chunks_mut::<{ GROUPS * LANES }>();
+    let steps = addresses.iter().zip(places).enumerate();
+    for (at, (addresses, places)) in steps.take(count.div_ceil(GROUPS * LANES)) {
+        let mut group = [_mm512_setzero_si512(); GROUPS];
+        let mut entries = group;
+        let (from, _) = addresses.as_chunks::<LANES>();
+        for ((group, entries), from) in group.iter_mut().zip(&mut entries).zip(from) {
+            // SAFETY: 64 readable bytes.
+            *group = unsafe { _mm512_loadu_si512(from.as_ptr().cast()) };
+            let roots = _mm512_srli_epi32::<16>(*group);
+            *entries = words.gather(__mmask16::MAX, roots, *group);
+        }
+        step::<1>(words, &group, &mut entries);
+        step::<0>(words, &group, &mut entries);
+        let (to, _) = places.as_chunks_mut::<LANES>();
+        for (turn, (entries, to)) in entries.into_iter().zip(to).enumerate() {
+            let known = (known >> ((at * GROUPS + turn) * LANES)) as __mmask16;
+            let otherwise = _mm512_set1_epi32(otherwise as i32);
+            let entries = _mm512_mask_mov_epi32(otherwise, known, entries);
+            // SAFETY: 64 writable bytes.
+            unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), entries) };
+        }
     }
 }
 
 /// What stands in nodes for byte `BYTE` of the addresses, from the last one on; other entries stay.
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
-fn step<const BYTE: u8>(words: TrieWords<'_>, addresses: __m512i, entries: __m512i) -> __m512i {
+#[allow(clippy::needless_range_loop)] // several lists are gone through side by side
+fn step<const BYTE: u8>(
+    words: TrieWords<'_>,
+    addresses: &[__m512i; GROUPS],
+    entries: &mut [__m512i; GROUPS],
+) {
     let zero = _mm512_setzero_si512();
-    let nodes = _mm512_cmplt_epi32_mask(entries, zero); // the highest bit says so
-    if nodes == 0 {
-        return entries;
+    let mut nodes = [0; GROUPS];
+    for (nodes, entries) in nodes.iter_mut().zip(&*entries) {
+        *nodes = _mm512_cmplt_epi32_mask(*entries, zero); // the highest bit says so
+    }
+    if nodes == [0; GROUPS] {
+        return;
     }
     // The byte in all four of its lane.
-    let bytes = _mm512_set4_epi32(
+    let spread = _mm512_set4_epi32(
         const { (0x0101_0101 * (12 + BYTE as u32)) as i32 },
         const { (0x0101_0101 * (8 + BYTE as u32)) as i32 },
         const { (0x0101_0101 * (4 + BYTE as u32)) as i32 },
         const { (0x0101_0101 * BYTE as u32) as i32 },
     );
-    let bytes = _mm512_shuffle_epi8(addresses, bytes);
-    let byte = _mm512_and_si512(bytes, _mm512_set1_epi32(0xff));
-    let first = _mm512_slli_epi32::<LINE_SHIFT>(entries); // what stands above a line's number goes
     let size = _mm512_set1_epi32(SIZE as i32);
-    let small = _mm512_mask_testn_epi32_mask(nodes, entries, size);
-    let wide = _mm512_mask_cmpeq_epi32_mask(nodes, _mm512_and_si512(entries, size), size);
-
-    // In nodes of one line, bytes of the row that are below this one; most rows are short.
     let one = _mm512_set1_epi8(1);
     let none = _mm512_set1_epi8(NO_RUN as i8);
-    let row = words.gather(small, first, none);
-    let mut below = _mm512_maskz_mov_epi8(_mm512_cmplt_epu8_mask(row, bytes), one);
-    let long = _mm512_mask_cmpeq_epi32_mask(small, below, one);
-    if long != 0 {
-        for word in 1..SMALL_HEAD as i32 {
-            let number = _mm512_add_epi32(first, _mm512_set1_epi32(word));
-            let row = words.gather(long, number, none);
-            let more = _mm512_maskz_mov_epi8(_mm512_cmplt_epu8_mask(row, bytes), one);
-            below = _mm512_add_epi8(below, more);
+    // Both groups take each step before one takes the next, so that one's accesses to memory are under way while the other waits for its own.
+    let mut bytes = [zero; GROUPS];
+    let mut first = [zero; GROUPS];
+    let mut small = [0; GROUPS];
+    let mut rows = [zero; GROUPS];
+    for group in 0..GROUPS {
+        bytes[group] = _mm512_shuffle_epi8(addresses[group], spread);
+        first[group] = _mm512_slli_epi32::<LINE_SHIFT>(entries[group]); // what stands above a line's number goes
+        small[group] = _mm512_mask_testn_epi32_mask(nodes[group], entries[group], size);
+        rows[group] = words.gather(small[group], first[group], none);
+    }
+    let mut slots = [zero; GROUPS];
+    for group in 0..GROUPS {
+        let (bytes, first, small) = (bytes[group], first[group], small[group]);
+        // In nodes of one line, bytes of the row that are below this one; most rows are short.
+        let mut below = _mm512_maskz_mov_epi8(_mm512_cmplt_epu8_mask(rows[group], bytes), one);
+        let long = _mm512_mask_cmpeq_epi32_mask(small, below, one);
+        if long != 0 {
+            for word in 1..SMALL_HEAD as i32 {
+                let number = _mm512_add_epi32(first, _mm512_set1_epi32(word));
+                let row = words.gather(long, number, none);
+                let more = _mm512_maskz_mov_epi8(_mm512_cmplt_epu8_mask(row, bytes), one);
+                below = _mm512_add_epi8(below, more);
+            }
+        }
+        let below = _mm512_madd_epi16(_mm512_maddubs_epi16(below, one), _mm512_set1_epi16(1));
+        let run = _mm512_add_epi32(below, _mm512_set1_epi32(SMALL_HEAD as i32));
+        let byte = _mm512_and_si512(bytes, _mm512_set1_epi32(0xff));
+        let sizes = _mm512_and_si512(entries[group], size);
+        let wide = _mm512_mask_cmpeq_epi32_mask(nodes[group], sizes, size);
+        let way = _mm512_mask_mov_epi32(run, wide, byte);
+        slots[group] = _mm512_add_epi32(first, way);
+        let others = nodes[group] & !small & !wide;
+        if others != 0 {
+            slots[group] = ranked(words, others, first, byte, slots[group]);
         }
     }
-    let below = _mm512_madd_epi16(_mm512_maddubs_epi16(below, one), _mm512_set1_epi16(1));
-    let run = _mm512_add_epi32(below, _mm512_set1_epi32(SMALL_HEAD as i32));
-    let way = _mm512_mask_mov_epi32(run, wide, byte);
-    let mut slots = _mm512_add_epi32(first, way);
-    let others = nodes & !small & !wide;
-    if others != 0 {
-        slots = ranked(words.lines, others, entries, byte, slots);
+    for group in 0..GROUPS {
+        entries[group] = words.gather(nodes[group], slots[group], entries[group]);
     }
-    words.gather(nodes, slots, entries)
 }
 
-/// The slots of nodes with bits for runs, one by one: they are few where prefixes are.
-#[target_feature(enable = "avx512f")]
-#[inline(never)]
+/// The slots of nodes with bits for runs: these have begun before the 64 slots that a byte is among, and up to it.
+#[target_feature(enable = "avx512f,avx512bw")]
+#[inline(never)] // they are few where prefixes are
 fn ranked(
-    lines: LinesView<'_>,
+    words: TrieWords<'_>,
     those: __mmask16,
-    entries: __m512i,
+    first: __m512i,
     byte: __m512i,
     slots: __m512i,
 ) -> __m512i {
-    let [entries, bytes, mut slots] = [entries, byte, slots].map(|lanes| {
-        let mut list = [0_u32; LANES];
-        // SAFETY: 64 writable bytes.
-        unsafe { _mm512_storeu_si512(list.as_mut_ptr().cast(), lanes) };
-        list
-    });
-    for lane in (0..LANES).filter(|lane| those >> lane & 1 != 0) {
-        slots[lane] = lines.slot_of(Entry(entries[lane]), bytes[lane]).0;
-    }
-    // SAFETY: 64 readable bytes.
-    unsafe { _mm512_loadu_si512(slots.as_ptr().cast()) }
+    let zero = _mm512_setzero_si512();
+    let number = |word: i32| _mm512_set1_epi32(word);
+    let quarter = _mm512_srli_epi32::<6>(byte);
+    let low = _mm512_add_epi32(first, _mm512_add_epi32(quarter, quarter));
+    let counts = words.gather(
+        those,
+        _mm512_add_epi32(first, number(HEAD as i32 - 1)),
+        zero,
+    );
+    let low_bits = words.gather(those, low, zero);
+    let high_bits = words.gather(those, _mm512_add_epi32(low, number(1)), zero);
+    // Up to the byte's own: of the lower half all where it is in the upper one, for bits that are shifted beyond 32 are gone; of the upper half then those up to it.
+    let within = _mm512_and_si512(byte, number(63));
+    let up_to = |at: __m512i| _mm512_sub_epi32(_mm512_sllv_epi32(number(2), at), number(1));
+    let upper = _mm512_cmpgt_epi32_mask(within, number(31));
+    let low_bits = _mm512_and_si512(low_bits, up_to(within));
+    let in_upper = up_to(_mm512_sub_epi32(within, number(32)));
+    let high_bits = _mm512_maskz_and_epi32(upper, high_bits, in_upper);
+    let runs = _mm512_add_epi8(ones(low_bits), ones(high_bits));
+    let runs = _mm512_madd_epi16(
+        _mm512_maddubs_epi16(runs, _mm512_set1_epi8(1)),
+        _mm512_set1_epi16(1),
+    );
+    let before = _mm512_srlv_epi32(counts, _mm512_slli_epi32::<3>(quarter));
+    let runs = _mm512_add_epi32(runs, _mm512_and_si512(before, number(0xff)));
+    // As `nodes::ranked` has it, also for what no node has: no run before the first slot.
+    let run = _mm512_and_si512(_mm512_sub_epi32(runs, number(1)), number(0xff));
+    let way = _mm512_add_epi32(run, number(HEAD as i32));
+    _mm512_mask_add_epi32(slots, those, first, way)
+}
+
+/// How many bits of each byte are set, by its halves.
+#[target_feature(enable = "avx512f,avx512bw")]
+#[inline]
+fn ones(bits: __m512i) -> __m512i {
+    let each = _mm512_broadcast_i32x4(_mm_setr_epi8(
+        0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4,
+    ));
+    let half = _mm512_set1_epi8(0x0f);
+    let low = _mm512_and_si512(bits, half);
+    let high = _mm512_and_si512(_mm512_srli_epi32::<4>(bits), half);
+    _mm512_add_epi8(
+        _mm512_shuffle_epi8(each, low),
+        _mm512_shuffle_epi8(each, high),
+    )
 }
 
 #[cfg(test)]
@@ -185,9 +257,11 @@ mod tests {
         #[test]
         fn it_leads_to_where_one_packet_goes(
             crowds in 1_u32..4,
-            prefixes in prop::collection::vec((any::<u32>(), 1_u8..33), 0..400),
+            // Few of them make nodes of two and four lines, many make arrays.
+            prefixes in prop_oneof![0_usize..60, 0_usize..400].prop_flat_map(|count| prop::collection::vec((any::<u32>(), 1_u8..33), count)),
             others in prop::collection::vec(any::<u32>(), LOOKUP_MAX),
             count in 0..=LOOKUP_MAX,
+            known in any::<u64>(),
         ) {
             if !Variant::Avx512.is_there() {
                 return Ok(());
@@ -203,9 +277,10 @@ mod tests {
             let addresses: [u32; LOOKUP_MAX] = std::array::from_fn(address);
             let mut places = [0; LOOKUP_MAX];
             // SAFETY: the processor has it.
-            unsafe { descend(lines.view(), &addresses, count, &mut places) };
-            for (address, place) in addresses.iter().zip(places).take(count) {
-                prop_assert_eq!(place, plain(lines.view(), *address), "{:x}", address);
+            unsafe { descend(lines.view(), &addresses, known, 7, count, &mut places) };
+            for (index, (address, place)) in addresses.iter().zip(places).take(count).enumerate() {
+                let led = if known >> index & 1 == 0 { 7 } else { plain(lines.view(), *address) };
+                prop_assert_eq!(place, led, "{:x}", address);
             }
         }
     }

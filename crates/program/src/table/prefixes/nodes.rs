@@ -25,7 +25,7 @@ const ROOT: usize = (1 << 16) / LINE_WORDS;
 const LINES_MAX: usize = 1 << 23;
 /// Words in front of the values of a node of one line, and of more.
 pub(super) const SMALL_HEAD: usize = 3;
-const HEAD: usize = 9;
+pub(super) const HEAD: usize = 9;
 /// Of a node of one line: no further run begins.
 pub(super) const NO_RUN: u8 = 0xff;
 /// Most runs of a node of one line.
