@@ -108,17 +108,16 @@ fn echo(tx: &mut dyn TxQueue<Mbuf>, rx: &mut dyn RxQueue<Mbuf>, frame: &[u8]) ->
     }
 }
 
-fn drain(rx: &mut dyn RxQueue<Mbuf>) {
+/// Sends `frame`, which nobody has sent before, and receives until it has come back: all that the guest had is back then, for it keeps their order.
+fn drain(tx: &mut dyn TxQueue<Mbuf>, rx: &mut dyn RxQueue<Mbuf>, frame: &[u8]) {
+    let end = Instant::now() + Duration::from_secs(20);
     let mut got = Vec::new();
-    let mut quiet = 0;
-    while quiet < 50 {
-        quiet = if rx.receive(&mut got) == 0 {
-            quiet + 1
-        } else {
-            0
-        };
-        got.clear();
-        std::thread::sleep(Duration::from_millis(1));
+    assert_eq!(send(tx, &[frame]).packets, 1);
+    while !got.iter().any(|back: &Mbuf| back.to_vec() == frame) {
+        assert!(Instant::now() < end, "the last frame does not come back");
+        if rx.receive(&mut got) == 0 {
+            std::thread::sleep(Duration::from_micros(200));
+        }
     }
 }
 
@@ -176,7 +175,7 @@ fn frames_go_to_the_guest_and_back() {
     let mut tx = port.control.tx_queue(5).unwrap();
     let mut rx = port.rx.remove(0);
     assert_eq!(echo(&mut *tx, &mut *rx, &udp(3)).to_vec(), udp(3));
-    drain(&mut *rx);
+    drain(&mut *tx, &mut *rx, &udp(4));
 
     let frames: Vec<Vec<u8>> = (0..200).map(|index| udp(index * 7)).collect();
     let slices: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
@@ -251,15 +250,17 @@ fn a_sleeping_worker_is_woken_by_the_guest() {
     let (tell, told) = std::sync::mpsc::channel();
     let worker = std::thread::spawn(move || {
         let mut got = Vec::new();
-        let end = Instant::now() + Duration::from_secs(30);
-        let mut sleeps = 0;
-        while got.len() < 20 {
+        let end = Instant::now() + Duration::from_secs(60);
+        // How often frames have ended a sleep. Those that were sent while others had the processor come together, and end one.
+        let (mut woken, mut slept) = (0, false);
+        while woken < 5 {
             assert!(
                 Instant::now() < end,
-                "woken {sleeps} times, {} frames",
+                "woken {woken} times, {} frames",
                 got.len()
             );
             if rx.receive(&mut got) > 0 {
+                woken += u32::from(std::mem::take(&mut slept));
                 tell.send(()).unwrap();
                 continue;
             }
@@ -274,23 +275,21 @@ fn a_sleeping_worker_is_woken_by_the_guest() {
                     revents: 0,
                 };
                 // SAFETY: one valid entry. Without a wake-up the test fails by its own limit.
-                unsafe { libc::poll(&mut poll, 1, 30_000) };
-                sleeps += 1;
+                unsafe { libc::poll(&mut poll, 1, 60_000) };
+                slept = true;
             }
             rx.disarm();
         }
-        sleeps
     });
     let _guest = Guest::start(&path, false);
     wait_for_link(&mut port, true);
-    let end = Instant::now() + Duration::from_secs(30);
-    while !worker.is_finished() && Instant::now() < end {
+    while !worker.is_finished() {
         send(&mut *tx, &[&udp(5)]);
         // Long enough for the worker to fall asleep again.
         let _ = told.recv_timeout(Duration::from_millis(50));
         std::thread::sleep(Duration::from_millis(5));
     }
-    assert!(worker.join().unwrap() >= 5);
+    worker.join().unwrap();
 }
 
 #[test]
@@ -380,6 +379,6 @@ fn a_peer_that_takes_its_memory_away_does_not_end_the_process() {
     wait_for_link(&mut port, false);
     let _guest = Guest::start(&path, false);
     wait_for_link(&mut port, true);
-    drain(&mut *rx);
-    assert_eq!(echo(&mut *tx, &mut *rx, &udp(9)).to_vec(), udp(9));
+    // What was under way before may come first.
+    assert!((0..100).any(|_| echo(&mut *tx, &mut *rx, &udp(9)).to_vec() == udp(9)));
 }
