@@ -61,6 +61,12 @@ def told(lab, name, command=None):
         output = os.path.join(switch.directory, f"monitor.{version}")
         monitors.append((version, output))
         switch.namespace.start(["ovs-ofctl", "-O", version, "monitor", switch_target(switch), "128", "-P", "standard"], f"{name}.{version}.monitor", env=switch.env)
+
+    def printed(version):
+        with open(os.path.join(lab.directory, f"{name}.{version}.monitor"), encoding="utf-8") as file:
+            return file.read()
+
+    wait_for("the monitors are connected", lambda: len(re.findall(r"ESTAB.*br0\.mgmt", switch.namespace.run("ss -xH").stdout)) >= len(VERSIONS))
     time.sleep(0.7)
     for version in VERSIONS:
         for word in WORDS:
@@ -75,9 +81,11 @@ def told(lab, name, command=None):
     switch.vsctl("add-port", "br0", "pa9", "--", "set", "Interface", "pa9", "type=patch", "options:peer=pa8", "ofport_request=9", 'mac="02:cc:00:00:00:09"')
     switch.namespace.run("ip link set p1 down")
     time.sleep(1.5)
+    end = time.monotonic() + 5
+    while not all(re.search("ADD: *9", printed(version)) for version in VERSIONS) and time.monotonic() < end:
+        time.sleep(0.05)
     for version, _ in monitors:
-        with open(os.path.join(lab.directory, f"{name}.{version}.monitor"), encoding="utf-8") as file:
-            told_of = re.findall(r"OFPT_PORT_STATUS.*: (ADD|DEL|MOD): *(\S+): addr:(\S+)\n +config: +(.*)\n", file.read())
+        told_of = re.findall(r"OFPT_PORT_STATUS.*: (ADD|DEL|MOD): *(\S+): addr:(\S+)\n +config: +(.*)\n", printed(version))
         check(len(told_of) > 20, f"{version}: few port status messages:", told_of)
         # When the kernel reports a link's state, before or after the next change, is a matter of moments: only changes of the configuration are compared.
         configs, distinct = {"1(p1)": "0", "2(p2)": "0"}, []
@@ -196,6 +204,9 @@ def no_packet_in_keeps_misses_from_controllers(lab):
     wait_for("misses are told of", asked)
     switch.ofctl("mod-port", "br0", "p1", "no-packet-in")
     time.sleep(0.3)
+    # What the first port has sent so far is told of, or counted, before this is told of.
+    two.send(ethernet("02:00:00:00:00:02", "02:00:00:00:00:01", 0x88b5, bytes(60)))
+    wait_for("the other port's first packet is told of", lambda: told()[1] == 1)
     before, dropped = told(), switch.drops("no_packet_in")
     for _ in range(3):
         one.send(ethernet("02:00:00:00:00:02", "02:00:00:00:00:01", 0x88b5, bytes(60)))
