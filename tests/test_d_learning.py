@@ -222,12 +222,18 @@ def pause_and_resume(lab):
     check(not arrives(ends[2], udp(1, 2), 0.3), "a packet goes on that nobody has resumed")
     log = os.path.join(lab.directory, "monitor.log")
     lab.start(["ovs-ofctl", "monitor", "br0", "resume", "-P", "nxt_packet_in2"], "monitor.log", env=switch.env)
-    time.sleep(1)
+    # Until the client is there, nobody sends a packet back.
+    first = struct.pack("!H", 2999)
+
+    def comes_back():
+        ends[1].send(udp(1, 2, 2999))
+        return ends[2].receive(0.2, wanted=lambda frame: frame[34:36] == first, until=1)
+    wait_for("the client sends packets back", comes_back)
     for number in range(20):
         ends[1].send(udp(1, 2, 3000 + number))
-        got = ends[2].receive(5.0, wanted=lambda frame: frame[12:14] == b"\x08\x00", until=1)
+        got = ends[2].receive(5.0, wanted=lambda frame: frame[12:14] == b"\x08\x00" and frame[34:36] != first, until=1)
         check(got and got[0][34:38] == struct.pack("!HH", 3000 + number, 99), "packet", number, "does not go on:", got)
-        got = ends[3].receive(5.0, wanted=lambda frame: frame[12:14] == b"\x08\x00", until=1)
+        got = ends[3].receive(5.0, wanted=lambda frame: frame[12:14] == b"\x08\x00" and frame[34:36] != first, until=1)
         check(got and got[0][34:38] == struct.pack("!HH", 3000 + number, 99), "packet", number, "does not come back:", got)
     text = open(log, encoding="utf-8", errors="replace").read()
     check("userdata=01.02" in text and "reg0=0x6" in text and "continuation" in text, "what the client saw:", text[:2000])
