@@ -73,6 +73,14 @@ def wait_for(what, condition, seconds=10):
         time.sleep(0.05)
 
 
+def becomes(get, wanted, what, seconds=10):
+    """Waits until `get()` is as wanted; fails the test with the difference otherwise."""
+    end = time.monotonic() + seconds * PATIENCE
+    while (got := get()) != wanted and time.monotonic() < end:
+        time.sleep(0.05)
+    equal(got, wanted, what)
+
+
 def run(command, seconds=30, ok=True, stdin=None, env=None, cwd=None):
     """Runs a command to its end and returns it with .stdout and .stderr; fails the test when it fails or takes longer."""
     if isinstance(command, str):
@@ -218,11 +226,13 @@ class Raw:
         return frame
 
     def receive(self, seconds=1.0, wanted=None, until=None):
-        """Frames that arrive within some seconds; stops early after `until` of them. `wanted` filters."""
+        """Frames that arrive within some seconds, and those that have arrived when they are over, however long this process stood still meanwhile; stops early after `until`
+        of them. `wanted` filters."""
         frames, end = [], time.monotonic() + seconds * PATIENCE
         while until is None or len(frames) < until:
             left = end - time.monotonic()
-            frame = self.receive_one(left) if left > 0 else None
+            # Where frames come without an end it does not go on for ever.
+            frame = self.receive_one(max(left, 0)) if left > -5 else None
             if frame is None:
                 break
             if wanted is None or wanted(frame):

@@ -4,7 +4,7 @@ import os
 import re
 
 import oracle
-from harness import Skip, check, equal, ethernet, run, test, wait_for
+from harness import Skip, becomes, check, equal, ethernet, run, test, wait_for
 
 RULES = """\
 # port security, routing, an access list
@@ -24,6 +24,15 @@ def sluice(lab):
     if lab.is_ovs:
         raise Skip("Open vSwitch does not predict")
     return os.path.join(os.path.dirname(lab.switchd[0]), "sluice")
+
+
+def predicted(command, seconds, **options):
+    """What `sluice predict` prints. It measures, which takes a processor for itself now and then."""
+    done = run(command, seconds=seconds, ok=False, **options)
+    if "too busy" in done.stderr:
+        raise Skip("the machine is too busy to measure on")
+    check(done.returncode == 0, f"sluice predict ended with {done.returncode}:", done.stderr)
+    return done
 
 
 def packets():
@@ -56,7 +65,7 @@ def counts_are_those_of_the_switch(lab):
         file.write(RULES)
     frames = packets()
     oracle.write_pcap(capture, frames)
-    done = run([command, "predict", "--json", "--flows", flows, "--ports", PORTS, "--traffic", capture, "--rounds", "3", "--sluiced", lab.switchd[0]], seconds=50)
+    done = predicted([command, "predict", "--json", "--flows", flows, "--ports", PORTS, "--traffic", capture, "--rounds", "3", "--sluiced", lab.switchd[0]], seconds=50)
     trace = json.loads(done.stdout)["prediction"]["trace"]
     equal(trace["packets"], len(frames), "packets")
 
@@ -68,13 +77,16 @@ def counts_are_those_of_the_switch(lab):
         switch.port(name, "type=dpdk", f"options:dpdk-devargs=net_null{number},no-rx=1", f"ofport_request={number}")
     switch.port("uplink", "type=dpdk", f"options:dpdk-devargs=net_pcap1,rx_pcap={capture},tx_pcap={lab.directory}/out.pcap", "ofport_request=1")
     wait_for("all frames are in", lambda: switch.counters()["uplink"]["rx"]["pkts"] >= len(frames), 20)
-    counted = {}
-    for table, lookups, matches in re.findall(r"table (\d+).*?lookup=(\d+), matched=(\d+)", switch.ofctl("dump-tables", "br0"), re.S):
-        if int(lookups):
-            counted[int(table)] = (int(lookups), int(matches))
-    equal({table["table"]: (table["lookups"], table["matches"]) for table in trace["tables"]}, counted, "lookups and matches by table")
-    sent = {number: switch.counters()[name]["tx"]["pkts"] for number, name in ((2, "sink"), (3, "other"))}
-    equal({int(port): packets for port, packets in trace["out_ports"].items()}, sent, "packets by port")
+
+    def counted():
+        found = re.findall(r"table (\d+).*?lookup=(\d+), matched=(\d+)", switch.ofctl("dump-tables", "br0"), re.S)
+        return {int(table): (int(lookups), int(matches)) for table, lookups, matches in found if int(lookups)}
+    # What packets have met is counted a moment after they came.
+    becomes(counted, {table["table"]: (table["lookups"], table["matches"]) for table in trace["tables"]}, "lookups and matches by table, counted and predicted")
+
+    def sent():
+        return {number: switch.counters()[name]["tx"]["pkts"] for number, name in ((2, "sink"), (3, "other"))}
+    becomes(sent, {int(port): packets for port, packets in trace["out_ports"].items()}, "packets by port, counted and predicted")
     equal(sum(path["packets"] for path in trace["paths"]), len(frames), "packets of all paths")
     lab.note(f"{len(trace['paths'])} paths, {trace['lookups']:.2f} lookups a packet")
 
@@ -82,7 +94,7 @@ def counts_are_those_of_the_switch(lab):
 @test(timeout=60)
 def traffic_from_rules_meets_them(lab):
     """Without traffic, packets are made that meet every table; the sum of the stages is the figure."""
-    done = run([sluice(lab), "predict", "--json", "--flows", "-", "--ports", "uplink=1:memory,2:memory,3:memory", "--rounds", "3"], seconds=50, stdin=RULES)
+    done = predicted([sluice(lab), "predict", "--json", "--flows", "-", "--ports", "uplink=1:memory,2:memory,3:memory", "--rounds", "3"], seconds=50, stdin=RULES)
     prediction = json.loads(done.stdout)["prediction"]
     tables = {table["table"]: table for table in prediction["trace"]["tables"]}
     check(set(tables) == {0, 1, 2} and tables[2]["matches"] > 100, tables)
@@ -129,7 +141,7 @@ def the_daemon_says_the_same_of_its_rules(lab):
         check(asked.returncode == 0, asked.stderr)
         return asked.stdout
     asked = ask(traffic)
-    told = run([command, "predict", *options, "--traffic", traffic, "--rounds", "5", "--sluiced", lab.switchd[0]], seconds=100)
+    told = predicted([command, "predict", *options, "--traffic", traffic, "--rounds", "5", "--sluiced", lab.switchd[0]], seconds=100)
     equal(counts(asked), counts(told.stdout), "tables, lookups and paths")
     check("0 > 1 > 2: port 2" in asked and "0 > 1 > 2: port 3" in asked, asked)
     # Of what the rules ask for themselves the figure is kept, of other traffic not.
