@@ -78,7 +78,7 @@ def fetch(switch, path):
     try:
         # Whatever proxy the environment names.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with inside(switch.namespace), opener.open(f"http://127.0.0.1:19464{path}", timeout=3) as answer:
+        with inside(switch.namespace), opener.open(f"http://127.0.0.1:19464{path}", timeout=20) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, ""
