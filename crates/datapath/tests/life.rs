@@ -190,35 +190,35 @@ fn an_idle_worker_sleeps_and_is_woken_by_traffic_and_by_control() {
     let bridge = switch.bridge("br0");
     let ports = switch.ports(bridge, 2);
     switch.rule(bridge, 0, 1, in_port(1), vec![Op::Output(2)]);
-    let sleeps = |switch: &Switch| switch.datapath.workers()[0].stats.sleeps;
-    wait_until("asleep", || {
-        sleeps(&switch) > 0 || ports[0].1.armed.load(Ordering::SeqCst) > 0
-    });
+    let stats = |switch: &Switch| switch.datapath.workers()[0].stats;
+    // How often it has got ready to sleep.
+    let armed = || ports[0].1.armed.load(Ordering::SeqCst);
+    wait_until("asleep", || armed() > 0);
     for number in 0..20 {
-        // Long enough to fall asleep in between.
-        std::thread::sleep(Duration::from_millis(2));
+        let before = armed();
         ports[0].1.put(frame(mac(2), mac(1), number));
         wait_until("forwarded", || ports[1].1.sent() == number + 1);
+        wait_until("asleep again", || armed() > before);
     }
-    assert!(
-        sleeps(&switch) >= 15,
-        "it slept {} times between 20 frames",
-        sleeps(&switch)
-    );
-    std::thread::sleep(Duration::from_millis(5));
+    wait_until("it slept between frames", || stats(&switch).sleeps >= 15);
     let out = Arc::new(program::ops::OpList::new(vec![Op::Output(2)]));
     switch
         .datapath
         .packet_out(bridge, 1, vec![0; 60], out)
         .unwrap();
     wait_until("woken by a packet-out", || ports[1].1.sent() == 21);
-    // Asleep it counts as having seen everything.
-    std::thread::sleep(Duration::from_millis(5));
-    let epoch = switch.program.domain.publish();
-    assert!(switch.datapath.epoch_passed(epoch));
-    let stats = switch.datapath.workers()[0].stats;
-    assert!(stats.sleep_cycles > stats.busy_cycles);
-    assert_eq!(stats.packets, 20);
+    // Asleep it counts as having seen everything. It may not be asleep yet, and wakes once a second.
+    let seen = (0..500).any(|_| {
+        std::thread::sleep(Duration::from_millis(5));
+        let epoch = switch.program.domain.publish();
+        switch.datapath.epoch_passed(epoch)
+    });
+    assert!(seen);
+    // A turn may have been interrupted for long, and so counts as busy.
+    wait_until("it sleeps more than it works", || {
+        stats(&switch).sleep_cycles > stats(&switch).busy_cycles
+    });
+    assert_eq!(stats(&switch).packets, 20);
 }
 
 #[test]
@@ -281,14 +281,13 @@ fn a_descriptor_that_signals_for_nothing_costs_only_its_own_port() {
             }
         })
     };
-    std::thread::sleep(Duration::from_millis(300));
-    let before = switch.datapath.workers()[0].stats;
-    std::thread::sleep(Duration::from_millis(300));
-    let spent = switch.datapath.workers()[0].stats.since(&before);
-    assert!(
-        spent.sleep_cycles > spent.idle_cycles,
-        "it sleeps most of the time nevertheless: {spent:?}"
-    );
+    // What others take from the processor counts as idle while the worker wants to run, so that not every span tells.
+    wait_until("it sleeps most of the time nevertheless", || {
+        let before = switch.datapath.workers()[0].stats;
+        std::thread::sleep(Duration::from_millis(300));
+        let spent = switch.datapath.workers()[0].stats.since(&before);
+        spent.sleep_cycles > spent.idle_cycles
+    });
     for number in 0..10 {
         wires[0].put(frame(mac(2), mac(1), number));
         wait_until("forwarded", || wires[1].sent() == number + 1);
