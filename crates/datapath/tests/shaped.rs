@@ -115,7 +115,11 @@ fn frames_for_a_shaped_port_are_sent_or_counted_while_workers_and_shapes_change(
     assert_eq!(switch.dropped_in_all(), counted.iter().sum::<u64>());
     let at_the_port = |switch: &Switch| switch.datapath.port_stats(out).unwrap().tx_policed;
     assert_eq!(at_the_port(&switch), switch.dropped_in_all());
-    assert!(wires[2].sent() > put / 4, "{} of {put}", wires[2].sent());
+    // How many depends on who had the processors while the rate was low; that the port does send now depends on nothing.
+    let before = wires[2].sent();
+    assert!(before > 500, "{before} of {put}");
+    (0..20).for_each(|number| wires[0].put(frame(mac(9), mac(1), number)));
+    wait_until("the port sends", || wires[2].sent() == before + 20);
 }
 
 #[test]
@@ -304,7 +308,7 @@ fn a_queue_that_has_been_quiet_cuts_naps_short() {
         wait_until("naps", || stats().naps > 100);
         let begun = std::time::Instant::now();
         while stats().naps_cut < 10 {
-            assert!(begun.elapsed().as_secs() < 10, "{:?}", stats());
+            assert!(begun.elapsed().as_secs() < 60, "{:?}", stats());
             wires[2].put(frame(mac(8), mac(3), quiet));
             quiet += 1;
             wait_until("it arrives", || wires[3].sent() == quiet);
@@ -371,14 +375,21 @@ fn a_shaped_patch_port_keeps_frames_and_lets_them_go_in_order() {
         switch.patch(far, 2, "back", "there");
         switch.rule(near, 0, 1, in_port(1), vec![Op::Output(2)]);
         switch.rule(far, 0, 1, in_port(2), vec![Op::Output(1)]);
-        let spec = shape(4_000_000);
-        switch.datapath.modify_port(patch, shaped(&spec)).unwrap();
+        switch
+            .datapath
+            .modify_port(patch, shaped(&shape(4_000_000)))
+            .unwrap();
+        let begun = std::time::Instant::now();
         (0..400).for_each(|number| from.put(frame(mac(9), mac(1), number)));
-        wait_until("some wait", || waiting(&switch, patch) > 10);
         wait_until("all arrived", || to.sent() == 400);
+        // 400 frames of 480 bits at least, at 4 Mbit/s.
+        assert!(begun.elapsed().as_millis() >= 40, "{:?}", begun.elapsed());
         assert_eq!(numbers(&to.take(), 1), (0..400).collect::<Vec<_>>());
         let stats = switch.datapath.port_stats(patch).unwrap();
         assert_eq!((stats.tx_packets, stats.tx_bytes), (400, 400 * 60));
+        // So slowly that some still wait, whoever is interrupted meanwhile.
+        let spec = shape(100_000);
+        switch.datapath.modify_port(patch, shaped(&spec)).unwrap();
         // The shaping ends while frames wait: they leave at once.
         (0..400).for_each(|number| from.put(frame(mac(9), mac(1), number)));
         wait_until("some wait again", || waiting(&switch, patch) > 10);
