@@ -213,33 +213,37 @@ fn readers_never_see_a_port_that_an_address_was_not_on() {
     // Each address is only ever on the port that its number says; the table is small, so nodes change hands all the time.
     let table = Arc::new(MacTable::new(64));
     let stop = Arc::new(AtomicBool::new(false));
+    let hits = Arc::new(AtomicU64::new(0));
     let readers: Vec<_> = (0..2_u32)
         .map(|reader| {
-            let (table, stop) = (Arc::clone(&table), Arc::clone(&stop));
+            let (table, stop, hits) = (Arc::clone(&table), Arc::clone(&stop), Arc::clone(&hits));
             std::thread::spawn(move || {
-                let mut hits = 0_u64;
                 let mut number = reader;
                 while !stop.load(Ordering::Relaxed) {
                     number = (number + 1) % 256;
                     if let Some(port) = table.lookup(mac(number), 5) {
                         assert_eq!(port, number, "of another address");
-                        hits += 1;
+                        hits.fetch_add(1, Ordering::Relaxed);
                     }
                 }
-                hits
             })
         })
         .collect();
-    for turn in 0..200_000_u32 {
+    for turn in turns(&hits) {
         let number = turn.wrapping_mul(2_654_435_761) >> 24;
         table.learn(mac(number), 5, number, turn / 1000);
     }
     stop.store(true, Ordering::Relaxed);
-    let hits: u64 = readers
-        .into_iter()
-        .map(|reader| reader.join().unwrap())
-        .sum();
-    assert!(hits > 0);
+    for reader in readers {
+        reader.join().unwrap();
+    }
+    assert!(hits.load(Ordering::Relaxed) > 0);
+}
+
+/// Turns of a writer: many, and more for as long as its readers have met nothing, which may not have had a processor yet.
+fn turns(met: &AtomicU64) -> impl Iterator<Item = u32> {
+    let more = |turn: &u32| *turn < 200_000 || met.load(Ordering::Relaxed) == 0;
+    (0..50_000_000).take_while(more)
 }
 
 /// The same by runs, each of which refreshes what others learn, move out and make static.
@@ -252,12 +256,12 @@ fn runs_never_see_a_port_that_an_address_was_not_on() {
     };
     let table = Arc::new(MacTable::new(64));
     let stop = Arc::new(AtomicBool::new(false));
+    let met = Arc::new(AtomicU64::new(0));
     let runners: Vec<_> = (0..2_u32)
         .map(|runner| {
-            let (table, stop) = (Arc::clone(&table), Arc::clone(&stop));
+            let (table, stop, met) = (Arc::clone(&table), Arc::clone(&stop), Arc::clone(&met));
             std::thread::spawn(move || {
-                let (mut met, mut second) = (0_u64, 0);
-                let mut own = runner;
+                let (mut second, mut own) = (0, runner);
                 while !stop.load(Ordering::Relaxed) {
                     (second, own) = (second + 1, (own + 7) % NUMBERS);
                     let mut stations = Stations::new();
@@ -271,13 +275,12 @@ fn runs_never_see_a_port_that_an_address_was_not_on() {
                         let number = (own + step as u32) % NUMBERS;
                         assert!(*port == NOWHERE || *port == number, "of another address");
                     }
-                    met += count as u64;
+                    met.fetch_add(count as u64, Ordering::Relaxed);
                 }
-                met
             })
         })
         .collect();
-    for turn in 0..200_000_u32 {
+    for turn in turns(&met) {
         let number = turn.wrapping_mul(2_654_435_761) % NUMBERS;
         match turn % 1024 {
             0 => table.flush(None, true),
@@ -286,8 +289,10 @@ fn runs_never_see_a_port_that_an_address_was_not_on() {
         }
     }
     stop.store(true, Ordering::Relaxed);
-    let met = runners.into_iter().map(|runner| runner.join().unwrap());
-    assert!(met.sum::<u64>() > 0);
+    for runner in runners {
+        runner.join().unwrap();
+    }
+    assert!(met.load(Ordering::Relaxed) > 0);
 }
 
 /// A frame's source and destination, or nobody.
