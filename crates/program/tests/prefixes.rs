@@ -9,7 +9,7 @@ use program::rule::RuleSpec;
 use program::table::{Bridge, BridgeWriter, LOOKUP_MAX, RuleRef, Template};
 use proptest::prelude::*;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Rules that a table has at first, so many that it has a trie.
 const AT_FIRST: u32 = 300;
@@ -535,9 +535,11 @@ fn readers_see_prefixes_of_their_epoch_while_these_come_and_go() {
         (0x0a00_0000 | ((number * 0x0153_3107) & 0x00ff_ffff), length)
     };
     let stop = Arc::new(AtomicBool::new(false));
+    let begun = Arc::new(AtomicU64::new(0));
     let readers: Vec<_> = (0..2)
         .map(|_| {
             let (program, stop) = (Arc::clone(&program), Arc::clone(&stop));
+            let begun = Arc::clone(&begun);
             let bridge = Arc::clone(writer.bridge());
             std::thread::spawn(move || {
                 let mut reader = program.domain.reader().unwrap();
@@ -559,6 +561,7 @@ fn readers_see_prefixes_of_their_epoch_while_these_come_and_go() {
                         let rule = rule.expect("10/8 holds them all");
                         assert_eq!(rule.spec.cookie == 2, holds, "in {}", guard.epoch());
                     }
+                    begun.fetch_add(u64::from(bursts == 0), Ordering::Relaxed);
                     bursts += 1;
                     if bursts.is_multiple_of(50) {
                         reader.offline();
@@ -569,6 +572,10 @@ fn readers_see_prefixes_of_their_epoch_while_these_come_and_go() {
         })
         .collect();
     assert_eq!(program.domain.current(), 2);
+    // They may have to wait for a processor.
+    while begun.load(Ordering::Relaxed) < 2 && !readers.iter().any(|reader| reader.is_finished()) {
+        std::thread::yield_now();
+    }
     program.domain.publish();
     for _ in 0..400 {
         let rules: Vec<RuleRef> = (0..60)

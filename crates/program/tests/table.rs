@@ -8,7 +8,7 @@ use program::rule::RuleSpec;
 use program::table::{Bridge, BridgeWriter, LOOKUP_MAX, RuleRef, Template};
 use proptest::prelude::*;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 fn spec(program: &Program, matching: Match, priority: u32, cookie: u64) -> RuleSpec {
     let counter = program.counters.allocate().unwrap();
@@ -152,10 +152,12 @@ fn readers_see_whole_generations_while_a_writer_replaces_everything() {
         .collect();
     writer.commit();
     program.domain.publish();
+    let begun = Arc::new(AtomicU64::new(0));
     let readers: Vec<_> = (0..2)
         .map(|_| {
             let (program, bridge, stop) =
                 (Arc::clone(&program), Arc::clone(&bridge), Arc::clone(&stop));
+            let begun = Arc::clone(&begun);
             std::thread::spawn(move || {
                 let mut reader = program.domain.reader().unwrap();
                 program.counters.add_worker(reader.index());
@@ -186,6 +188,7 @@ fn readers_see_whole_generations_while_a_writer_replaces_everything() {
                             .all(|generation| *generation == generations[0]),
                         "{generations:?}"
                     );
+                    begun.fetch_add(u64::from(bursts == 0), Ordering::Relaxed);
                     bursts += 1;
                     if bursts.is_multiple_of(50) {
                         reader.offline();
@@ -195,6 +198,10 @@ fn readers_see_whole_generations_while_a_writer_replaces_everything() {
             })
         })
         .collect();
+    // They may have to wait for a processor.
+    while begun.load(Ordering::Relaxed) < 2 && !readers.iter().any(|reader| reader.is_finished()) {
+        std::thread::yield_now();
+    }
     for generation in 1..300 {
         rules = rules
             .into_iter()
