@@ -1157,7 +1157,8 @@ fn a_silent_controller_is_given_up() {
     let bridge = Bridge::start();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut wanted = settings(&format!("tcp:{}", listener.local_addr().unwrap()));
-    wanted.inactivity_probe = 1;
+    // The time that this test has for its answer, too.
+    wanted.inactivity_probe = 3;
     bridge.with(move |_, openflow| openflow.set_controllers(&[wanted]));
     let stream = listener.accept().unwrap().0;
     stream.set_read_timeout(Some(LIMIT)).unwrap();
