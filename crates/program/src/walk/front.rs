@@ -30,6 +30,7 @@ use crate::table::{
 use crate::tuple::Words;
 use packet::Frame;
 use packet::hot::{self, NO_PATTERN, Pattern, Sorting};
+use packet::io::Look;
 use packet::parse::MoreWords;
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -82,11 +83,12 @@ impl<F: Frame> Engine<F> {
         else {
             return false;
         };
-        let mut bytes = 0;
+        let mut look = Look::default();
         let mut shortest = usize::MAX;
         for frame in frames.iter() {
-            bytes += frame.len() as u64;
-            shortest = shortest.min(frame.len());
+            let len = frame.len();
+            look.add(frame, len);
+            shortest = shortest.min(len);
         }
         if shortest < ETHERNET_LEN {
             return false;
@@ -97,9 +99,9 @@ impl<F: Frame> Engine<F> {
         let counter = rule.spec.counter;
         burst
             .counters
-            .add(counter, count as u64, bytes, burst.now_ms);
-        self.received += bytes;
-        host.output_burst(in_port, port, mirrored, frames);
+            .add(counter, count as u64, look.bytes, burst.now_ms);
+        self.received += look.bytes;
+        host.output_burst(in_port, port, mirrored, frames, Some(&look));
         true
     }
 
@@ -145,7 +147,9 @@ impl<F: Frame> Engine<F> {
             if read.count == frames.len()
                 && hot::all_same(first)
                 && let Some(one) = patterned.decided(first[0])
-                && meet_one(burst, in_port, one, read, &self.hot, frames, mirrored, host)
+                && meet_one(
+                    burst, in_port, one, read, None, &self.hot, frames, mirrored, host,
+                )
             {
                 self.received += read.bytes;
                 return true;
@@ -202,7 +206,7 @@ impl<F: Frame> Engine<F> {
         host: &mut H,
     ) -> bool {
         let all = frames.len().min(LOOKUP_MAX);
-        let read = hot::sort_burst(&frames[..all], in_port, sorting, &mut self.runs);
+        let (read, look) = hot::sort_burst(&frames[..all], in_port, sorting, &mut self.runs);
         if read.count < all.min(WORTH_IT) {
             return false;
         }
@@ -214,6 +218,7 @@ impl<F: Frame> Engine<F> {
                 in_port,
                 patterned.rule(one.found),
                 read,
+                Some(&look),
                 &[], // only NORMAL asks for them
                 frames,
                 mirrored,
@@ -612,6 +617,7 @@ fn meet_one<F: Frame, H: Host<F>>(
     in_port: PortNo,
     rule: Option<&Rule>,
     read: hot::Read,
+    look: Option<&Look>,
     hot: &[HotWords],
     frames: &mut Vec<F>,
     mirrored: u32,
@@ -629,7 +635,7 @@ fn meet_one<F: Frame, H: Host<F>>(
     (burst.counters).add(rule.spec.counter, count, read.bytes, burst.now_ms);
     (0..count).for_each(|_| host.looked_up(0, None, Some(rule)));
     match port {
-        Some(port) => host.output_burst(in_port, port, mirrored, frames),
+        Some(port) => host.output_burst(in_port, port, mirrored, frames, look),
         None => host.normal_run(in_port, mirrored, &hot[..read.count], &mut frames.drain(..)),
     }
     true

@@ -491,7 +491,7 @@ impl<F: Frame> Lanes<F> {
             });
             // SAFETY: `out` is empty, and its first `count` places have been written just now.
             unsafe { out.set_len(count) };
-            host.output_burst(way.in_port, port, way.mirrored, &mut out);
+            host.output_burst(way.in_port, port, way.mirrored, &mut out, None);
             out.clear();
         }
         self.out = out;
