@@ -3,7 +3,7 @@
 //! The first four words of a [`HotWords`] are one register, of two halves of 16 bytes: ingress port, Ethertype, tag and addresses; ports, protocol, ToS, TTL and the Ethernet
 //! destination. The fifth word, the extent and the length are half of another. A shuffle moves bytes within halves only, so what is to come into both is loaded into both.
 
-use super::kinds::{JUDGED, Judged, Six, index, judge, l3, least, load16};
+use super::kinds::{JUDGED, Judged, Six, index, judge, l3, least, load16, sound_either};
 use super::lists::Lists;
 use super::{FRAME_LEN, HotWords, LENGTH, NO_PATTERN, Pattern, Read};
 use crate::frame::Frame;
@@ -153,13 +153,20 @@ pub(super) fn read_burst<F: Frame>(
     found: &mut [u8],
 ) -> Read {
     let mut burst = Burst(Lists::new(frames, in_port, patterns, hot, found));
-    // A burst is mostly of one kind: each is read as long as it lasts.
+    // A burst is mostly of one kind: each is read as long as it lasts. Where it has ended, TCP and UDP may come in turns.
     loop {
         let before = burst.0.read.count;
         burst.kind::<false, false, false>();
         burst.kind::<false, true, false>();
+        if burst.0.is_mixed(before) {
+            burst.either::<false>();
+        }
+        let before_tagged = burst.0.read.count;
         burst.kind::<true, false, false>();
         burst.kind::<true, true, false>();
+        if burst.0.is_mixed(before_tagged) {
+            burst.either::<true>();
+        }
         if burst.0.next_is_six() {
             burst.six();
         }
@@ -171,7 +178,7 @@ pub(super) fn read_burst<F: Frame>(
 
 struct Burst<'a, F>(Lists<'a, F>);
 
-impl<F: Frame> Burst<'_, F> {
+impl<'a, F: Frame> Burst<'a, F> {
     /// Reads packets of IPv6, one kind after the other.
     #[target_feature(enable = "avx2")]
     #[inline(never)] // so that what is kept in registers for each kind of IPv4 finds room
@@ -189,28 +196,17 @@ impl<F: Frame> Burst<'_, F> {
         let l3 = const { l3(TAGGED) };
         let kind = &KINDS[const { index(TAGGED, TCP, SIX) }];
         let (care, expect) = kind.judged.load();
-        let (network, ethernet) = (kind.network.load(), kind.ethernet.load());
-        let (flags, keep) = (kind.flags.load(), kind.keep.load());
-        // SAFETY: both are 16 bytes long.
-        let (source, fixed_source) = unsafe {
-            (
-                load16(kind.source.as_ptr()),
-                load16(kind.fixed_source.as_ptr()),
-            )
-        };
-        let port = _mm256_zextsi128_si256(_mm_cvtsi32_si128(self.0.in_port.to_be() as i32));
-        let fixed = _mm256_or_si256(kind.fixed.load(), port);
-        let (only, more) = self.0.patterns();
-        let only = only.halves();
+        let moves = kind.moves(self.0.in_port);
+        let flags = kind.flags();
+        let patterns = self.patterns();
         let mut read = self.0.read;
         for ((frame, hot), found) in self.0.rest() {
             let (head, len) = (frame.head(), frame.len());
             if head.len() < const { least(TAGGED, TCP, SIX) } {
                 break;
             }
-            let bytes = head.as_ptr();
             // SAFETY: `head` is longer.
-            let judged = unsafe { load16(bytes.add(JUDGED)) };
+            let judged = unsafe { load16(head.as_ptr().add(JUDGED)) };
             if _mm_testz_si128(_mm_xor_si128(judged, expect), care) == 0 {
                 break;
             }
@@ -218,55 +214,200 @@ impl<F: Frame> Burst<'_, F> {
             let Some(six) = (unsafe { judge::<TCP, SIX>(head, l3, len) }) else {
                 break;
             };
-            // SAFETY: both end within the least bytes of the kind: 32 and `l3 + 24`, or in IPv6 `l3 + 44`.
-            let (first, second) = unsafe {
-                let begin = _mm256_loadu_si256(bytes.cast());
-                let ports = if SIX { PORTS6 } else { PORTS };
-                (begin, load16(bytes.add(l3 + ports)))
-            };
-            // Bytes 8 to 16 twice, 0 to 8, and those from `behind` on.
-            let first = match const { behind(TAGGED, SIX) } {
-                8 => _mm256_permute4x64_epi64::<0b01_00_01_01>(first),
-                16 => _mm256_permute4x64_epi64::<0b10_00_01_01>(first),
-                _ => _mm256_permute4x64_epi64::<0b11_00_01_01>(first),
-            };
-            let second = _mm256_broadcastsi128_si256(second);
-            let mut low = _mm256_or_si256(
-                _mm256_or_si256(fixed, _mm256_shuffle_epi8(first, ethernet)),
-                _mm256_shuffle_epi8(second, network),
-            );
+            // SAFETY: as above.
+            let (mut low, high) = unsafe { moves.words::<TAGGED, SIX>(head, len) };
             if TCP && !SIX {
-                // SAFETY: ends where the `l3 + COMMON_LEN` bytes end that `head` has.
-                let third = unsafe { load16(bytes.add(l3 + FLAGS)) };
-                let third = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(third), flags);
-                low = _mm256_or_si256(low, _mm256_and_si256(third, keep));
+                // SAFETY: `head` has `l3 + COMMON_LEN` bytes.
+                low = _mm256_or_si256(low, unsafe { flags.of(head, l3) });
             }
-            // SAFETY: ends within the 40 bytes and more that `head` has.
-            let high = unsafe { load16(bytes.add(SOURCE)) };
-            let high = _mm_or_si128(fixed_source, _mm_shuffle_epi8(high, source));
-            let high = _mm_insert_epi32::<{ (FRAME_LEN - LOW) as i32 / 4 }>(high, len as i32);
             let (low, high) = match &six {
                 Some(six) => with_six(low, high, six),
                 None => (low, high),
             };
-            let high = _mm256_zextsi128_si256(high);
-            let to = std::ptr::from_mut(hot).cast::<__m256i>();
-            // SAFETY: 64 bytes, aligned; every pattern of bits is a valid value, and the unnamed rest is zero.
-            unsafe {
-                _mm256_store_si256(to, low);
-                _mm256_store_si256(to.add(1), high);
-            }
-            let mut first = NO_PATTERN;
-            if only.matches(low, high) {
-                first = 0;
-            } else if !more.is_empty() {
-                first = first_of(more, low, high);
-            }
-            *found = first;
+            *found = patterns.keep(low, high, hot);
             read.count += 1;
             read.bytes += len as u64;
         }
         self.0.read = read;
+    }
+
+    /// Reads packets of TCP and UDP over IPv4 in any order, without guessing which comes next. A little more work than packets that are known to be of one kind.
+    #[target_feature(enable = "avx2")]
+    #[inline(never)] // as for `six`
+    fn either<const TAGGED: bool>(&mut self) {
+        let l3 = const { l3(TAGGED) };
+        let kind = &KINDS[const { index(TAGGED, false, false) }];
+        let tcp = &KINDS[const { index(TAGGED, true, false) }];
+        let (care, expect) = const { &Judged::of_either(TAGGED) }.load();
+        let moves = kind.moves(self.0.in_port);
+        let flags = tcp.flags();
+        // The protocol.
+        let other = _mm256_xor_si256(kind.fixed.load(), tcp.fixed.load());
+        let patterns = self.patterns();
+        let mut read = self.0.read;
+        for ((frame, hot), found) in self.0.rest() {
+            let (head, len) = (frame.head(), frame.len());
+            if head.len() < const { least(TAGGED, true, false) } {
+                break;
+            }
+            // SAFETY: `head` is longer.
+            let judged = unsafe { load16(head.as_ptr().add(JUDGED)) };
+            if _mm_testz_si128(_mm_xor_si128(judged, expect), care) == 0 {
+                break;
+            }
+            // SAFETY: `head` is that long.
+            let Some(is_tcp) = (unsafe { sound_either(head, l3, len) }) else {
+                break;
+            };
+            let is_tcp = _mm256_set1_epi64x(is_tcp as i64);
+            // SAFETY: as above; the flags lie in the `l3 + COMMON_LEN` bytes that it has.
+            let ((low, high), flags) =
+                unsafe { (moves.words::<TAGGED, false>(head, len), flags.of(head, l3)) };
+            // No byte of `low` has both flags and the protocol.
+            let low =
+                _mm256_xor_si256(low, _mm256_and_si256(_mm256_or_si256(other, flags), is_tcp));
+            *found = patterns.keep(low, high, hot);
+            read.count += 1;
+            read.bytes += len as u64;
+        }
+        self.0.read = read;
+    }
+
+    /// What packets are compared with.
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    fn patterns(&self) -> Patterns<'a> {
+        let (only, more) = self.0.patterns();
+        let only = only.halves();
+        Patterns { only, more }
+    }
+}
+
+/// A [`Kind`]'s bytes in registers.
+struct Moves {
+    network: __m256i,
+    ethernet: __m256i,
+    /// With the ingress port.
+    fixed: __m256i,
+    source: __m128i,
+    fixed_source: __m128i,
+}
+
+/// How TCP's flags are read.
+struct Flags {
+    from: __m256i,
+    keep: __m256i,
+}
+
+impl Kind {
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    fn moves(&self, in_port: u32) -> Moves {
+        let port = _mm256_zextsi128_si256(_mm_cvtsi32_si128(in_port.to_be() as i32));
+        // SAFETY: both are 16 bytes long.
+        let (source, fixed_source) = unsafe {
+            (
+                load16(self.source.as_ptr()),
+                load16(self.fixed_source.as_ptr()),
+            )
+        };
+        Moves {
+            network: self.network.load(),
+            ethernet: self.ethernet.load(),
+            fixed: _mm256_or_si256(self.fixed.load(), port),
+            source,
+            fixed_source,
+        }
+    }
+
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    fn flags(&self) -> Flags {
+        Flags {
+            from: self.flags.load(),
+            keep: self.keep.load(),
+        }
+    }
+}
+
+impl Moves {
+    /// The hot words of a packet of this length, without TCP's flags and what only IPv6 has.
+    ///
+    /// # Safety
+    /// `head` has the [`least`] bytes of its kind.
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    unsafe fn words<const TAGGED: bool, const SIX: bool>(
+        &self,
+        head: &[u8],
+        len: usize,
+    ) -> (__m256i, __m128i) {
+        let bytes = head.as_ptr();
+        // SAFETY: both end within the least bytes of the kind: 32 and `l3 + 24`, or in IPv6 `l3 + 44`.
+        let (first, second) = unsafe {
+            let begin = _mm256_loadu_si256(bytes.cast());
+            let ports = if SIX { PORTS6 } else { PORTS };
+            (begin, load16(bytes.add(l3(TAGGED) + ports)))
+        };
+        // Bytes 8 to 16 twice, 0 to 8, and those from `behind` on.
+        let first = match const { behind(TAGGED, SIX) } {
+            8 => _mm256_permute4x64_epi64::<0b01_00_01_01>(first),
+            16 => _mm256_permute4x64_epi64::<0b10_00_01_01>(first),
+            _ => _mm256_permute4x64_epi64::<0b11_00_01_01>(first),
+        };
+        let second = _mm256_broadcastsi128_si256(second);
+        let low = _mm256_or_si256(
+            _mm256_or_si256(self.fixed, _mm256_shuffle_epi8(first, self.ethernet)),
+            _mm256_shuffle_epi8(second, self.network),
+        );
+        // SAFETY: ends within the 40 bytes and more that `head` has.
+        let high = unsafe { load16(bytes.add(SOURCE)) };
+        let high = _mm_or_si128(self.fixed_source, _mm_shuffle_epi8(high, self.source));
+        let high = _mm_insert_epi32::<{ (FRAME_LEN - LOW) as i32 / 4 }>(high, len as i32);
+        (low, high)
+    }
+}
+
+impl Flags {
+    /// TCP's flags of an IPv4 packet, at their place.
+    ///
+    /// # Safety
+    /// `head` has `l3 + COMMON_LEN` bytes.
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    unsafe fn of(&self, head: &[u8], l3: usize) -> __m256i {
+        // SAFETY: ends where the caller's promise ends.
+        let bytes = unsafe { load16(head.as_ptr().add(l3 + FLAGS)) };
+        let moved = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(bytes), self.from);
+        _mm256_and_si256(moved, self.keep)
+    }
+}
+
+/// Patterns, of which the first is kept in registers.
+struct Patterns<'a> {
+    only: Halves,
+    more: &'a [Pattern],
+}
+
+impl Patterns<'_> {
+    /// Stores a packet's words, and returns the number of the first pattern that matches.
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    fn keep(&self, low: __m256i, high: __m128i, hot: &mut HotWords) -> u8 {
+        let high = _mm256_zextsi128_si256(high);
+        let to = std::ptr::from_mut(hot).cast::<__m256i>();
+        // SAFETY: 64 bytes, aligned; every pattern of bits is a valid value, and the unnamed rest is zero.
+        unsafe {
+            _mm256_store_si256(to, low);
+            _mm256_store_si256(to.add(1), high);
+        }
+        if self.only.matches(low, high) {
+            return 0;
+        }
+        if self.more.is_empty() {
+            return NO_PATTERN;
+        }
+        first_of(self.more, low, high)
     }
 }
 

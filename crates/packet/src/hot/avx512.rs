@@ -1,6 +1,6 @@
 //! [`super::read_burst`] with AVX-512: a packet's first 64 bytes in one register.
 
-use super::kinds::{JUDGED, Judged, Six, index, judge, l3, least, load16, moves};
+use super::kinds::{JUDGED, Judged, Six, index, judge, l3, least, load16, moves, sound_either};
 use super::lists::Lists;
 use super::{FRAME_LEN, HotWords, LENGTH, NO_PATTERN, Pattern, Read};
 use crate::frame::Frame;
@@ -98,13 +98,20 @@ pub(super) fn read_burst<F: Frame>(
     found: &mut [u8],
 ) -> Read {
     let mut burst = Burst(Lists::new(frames, in_port, patterns, hot, found));
-    // A burst is mostly of one kind: each is read as long as it lasts.
+    // A burst is mostly of one kind: each is read as long as it lasts. Where it has ended, TCP and UDP may come in turns.
     loop {
         let before = burst.0.read.count;
         burst.kind::<false, false, false>();
         burst.kind::<false, true, false>();
+        if burst.0.is_mixed(before) {
+            burst.either::<false>();
+        }
+        let before_tagged = burst.0.read.count;
         burst.kind::<true, false, false>();
         burst.kind::<true, true, false>();
+        if burst.0.is_mixed(before_tagged) {
+            burst.either::<true>();
+        }
         if burst.0.next_is_six() {
             burst.six();
         }
@@ -116,7 +123,7 @@ pub(super) fn read_burst<F: Frame>(
 
 struct Burst<'a, F>(Lists<'a, F>);
 
-impl<F: Frame> Burst<'_, F> {
+impl<'a, F: Frame> Burst<'a, F> {
     /// Reads packets of IPv6, one kind after the other.
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,bmi2,sse4.1")]
     #[inline(never)] // so that what is kept in registers for each kind of IPv4 finds room
@@ -134,11 +141,8 @@ impl<F: Frame> Burst<'_, F> {
         let l3 = const { l3(TAGGED) };
         let kind = &KINDS[const { index(TAGGED, TCP, SIX) }];
         let (care, expect) = kind.judged.load();
-        let (from, keep, present) = (kind.from.load(), kind.keep.load(), kind.present);
-        let port = _mm512_zextsi128_si512(_mm_cvtsi32_si128(self.0.in_port.to_be() as i32));
-        let fixed = _mm512_or_si512(kind.fixed.load(), port);
-        let (only, more) = self.0.patterns();
-        let (value, mask) = (only.value(), only.mask());
+        let moves = kind.moves(self.0.in_port);
+        let patterns = self.patterns();
         let mut read = self.0.read;
         for ((frame, hot), found) in self.0.rest() {
             let (head, len) = (frame.head(), frame.len());
@@ -154,29 +158,120 @@ impl<F: Frame> Burst<'_, F> {
             let Some(six) = (unsafe { judge::<TCP, SIX>(head, l3, len) }) else {
                 break;
             };
-            let there = _bzhi_u64(u64::MAX, head.len().min(64) as u32);
-            // SAFETY: only bytes of `head` are loaded.
-            let bytes = unsafe { _mm512_maskz_loadu_epi8(there, head.as_ptr().cast()) };
-            let moved = _mm512_maskz_permutexvar_epi8(present, from, bytes);
-            // moved & keep | fixed
-            let words = _mm512_ternarylogic_epi64::<0b1111_1000>(fixed, moved, keep);
-            let words = _mm512_mask_set1_epi32(words, const { 1 << (FRAME_LEN / 4) }, len as i32);
+            let words = moves.words(head, len, kind.present);
             let words = match &six {
                 Some(six) => with_six(words, six),
                 None => words,
             };
-            // SAFETY: 64 bytes, aligned; every pattern of bits is a valid value, and the unnamed rest is zero.
-            unsafe { _mm512_store_si512(std::ptr::from_mut(hot).cast(), words) };
-            let differ = _mm512_test_epi64_mask(_mm512_xor_si512(words, value), mask);
-            let mut first = if differ == 0 { 0 } else { NO_PATTERN };
-            if differ != 0 && !more.is_empty() {
-                first = first_of(more, words);
-            }
-            *found = first;
+            *found = patterns.keep(words, hot);
             read.count += 1;
             read.bytes += len as u64;
         }
         self.0.read = read;
+    }
+
+    /// Reads packets of TCP and UDP over IPv4 in any order, without guessing which comes next. A little more work than packets that are known to be of one kind.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,bmi2,sse4.1")]
+    #[inline(never)] // as for `six`
+    fn either<const TAGGED: bool>(&mut self) {
+        let l3 = const { l3(TAGGED) };
+        let kind = &KINDS[const { index(TAGGED, true, false) }];
+        // Of UDP nothing else is read than of TCP, but less.
+        let udp = KINDS[const { index(TAGGED, false, false) }].present;
+        let (care, expect) = const { &Judged::of_either(TAGGED) }.load();
+        let moves = kind.moves(self.0.in_port);
+        let patterns = self.patterns();
+        let mut read = self.0.read;
+        for ((frame, hot), found) in self.0.rest() {
+            let (head, len) = (frame.head(), frame.len());
+            if head.len() < const { least(TAGGED, true, false) } {
+                break;
+            }
+            // SAFETY: `head` is longer.
+            let judged = unsafe { load16(head.as_ptr().add(JUDGED)) };
+            if _mm_testz_si128(_mm_xor_si128(judged, expect), care) == 0 {
+                break;
+            }
+            // SAFETY: `head` is that long.
+            let Some(tcp) = (unsafe { sound_either(head, l3, len) }) else {
+                break;
+            };
+            let words = moves.words(head, len, kind.present & tcp | udp);
+            *found = patterns.keep(words, hot);
+            read.count += 1;
+            read.bytes += len as u64;
+        }
+        self.0.read = read;
+    }
+
+    /// What packets are compared with.
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    fn patterns(&self) -> Patterns<'a> {
+        let (only, more) = self.0.patterns();
+        let (value, mask) = (only.value(), only.mask());
+        Patterns { value, mask, more }
+    }
+}
+
+/// A [`Kind`]'s bytes in registers.
+struct Moves {
+    from: __m512i,
+    keep: __m512i,
+    /// With the ingress port.
+    fixed: __m512i,
+}
+
+impl Kind {
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    fn moves(&self, in_port: u32) -> Moves {
+        let port = _mm512_zextsi128_si512(_mm_cvtsi32_si128(in_port.to_be() as i32));
+        Moves {
+            from: self.from.load(),
+            keep: self.keep.load(),
+            fixed: _mm512_or_si512(self.fixed.load(), port),
+        }
+    }
+}
+
+impl Moves {
+    /// The hot words of a packet with these first bytes and of this length, of which only those that are `present` lie in it.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,bmi2")]
+    #[inline]
+    fn words(&self, head: &[u8], len: usize, present: u64) -> __m512i {
+        let there = _bzhi_u64(u64::MAX, head.len().min(64) as u32);
+        // SAFETY: only bytes of `head` are loaded.
+        let bytes = unsafe { _mm512_maskz_loadu_epi8(there, head.as_ptr().cast()) };
+        let moved = _mm512_maskz_permutexvar_epi8(present, self.from, bytes);
+        // moved & keep | fixed
+        let words = _mm512_ternarylogic_epi64::<0b1111_1000>(self.fixed, moved, self.keep);
+        _mm512_mask_set1_epi32(words, const { 1 << (FRAME_LEN / 4) }, len as i32)
+    }
+}
+
+/// Patterns, of which the first is kept in registers.
+struct Patterns<'a> {
+    value: __m512i,
+    mask: __m512i,
+    more: &'a [Pattern],
+}
+
+impl Patterns<'_> {
+    /// Stores a packet's words, and returns the number of the first pattern that matches.
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    fn keep(&self, words: __m512i, hot: &mut HotWords) -> u8 {
+        // SAFETY: 64 bytes, aligned; every pattern of bits is a valid value, and the unnamed rest is zero.
+        unsafe { _mm512_store_si512(std::ptr::from_mut(hot).cast(), words) };
+        let differ = _mm512_test_epi64_mask(_mm512_xor_si512(words, self.value), self.mask);
+        if differ == 0 {
+            return 0;
+        }
+        if self.more.is_empty() {
+            return NO_PATTERN;
+        }
+        first_of(self.more, words)
     }
 }
 

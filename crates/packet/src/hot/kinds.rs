@@ -9,6 +9,12 @@ use std::arch::x86_64::*;
 /// From here on 16 bytes tell a packet's kind: Ethertypes, and the IP header up to its protocol.
 pub const JUDGED: usize = 12;
 
+/// Their numbers in IP headers.
+const TCP: u32 = 6;
+const UDP: u32 = 17;
+/// Where in the IPv4 header the protocol lies.
+const PROTOCOL: usize = 9;
+
 /// Where the IP header begins.
 pub const fn l3(tagged: bool) -> usize {
     ETHERNET_LEN + if tagged { TAG_LEN } else { 0 }
@@ -43,7 +49,7 @@ pub const fn moves(tagged: bool, tcp: bool, six: bool) -> [(usize, usize, usize)
         (at::VLAN_TCI, ETHERNET_LEN, if tagged { 2 } else { 0 }),
         (at::IPV4_SRC, l3 + 12, 8 * four),
         (at::TP_SRC, l4, 4),
-        (at::IP_PROTO, if six { l3 + 6 } else { l3 + 9 }, 1),
+        (at::IP_PROTO, if six { l3 + 6 } else { l3 + PROTOCOL }, 1),
         (at::IP_TOS, l3 + 1, four),
         (at::IP_TTL, if six { l3 + 7 } else { l3 + 8 }, 1),
         (at::ETH_DST, 0, 6),
@@ -63,7 +69,7 @@ pub struct Judged {
 impl Judged {
     pub const fn new(tagged: bool, tcp: bool, six: bool) -> Judged {
         let l3 = l3(tagged);
-        let protocol = if tcp { 6 } else { 17 };
+        let protocol = if tcp { TCP } else { UDP } as u8;
         let [high, low] = if six { [0x86, 0xdd] } else { [0x08, 0x00] };
         let mut judged = Judged {
             care: [0; 16],
@@ -82,9 +88,14 @@ impl Judged {
                 .and(l3, 0xff, 0x45)
                 .and(l3 + 6, 0x3f, 0)
                 .and(l3 + 7, 0xff, 0)
-                .and(l3 + 9, 0xff, protocol)
+                .and(l3 + PROTOCOL, 0xff, protocol)
         };
         judged
+    }
+
+    /// For packets of IPv4 whatever their protocol, which is asked for by itself.
+    pub const fn of_either(tagged: bool) -> Judged {
+        Judged::new(tagged, false, false).and(l3(tagged) + PROTOCOL, 0, 0)
     }
 
     const fn and(mut self, byte: usize, mask: u8, value: u8) -> Judged {
@@ -144,6 +155,39 @@ unsafe fn sound<const TCP: bool>(head: &[u8], l3: usize, len: usize) -> bool {
     }
     // A negative difference wraps to a large one.
     length >= least && len.wrapping_sub(l3 + length) <= 0xffff
+}
+
+/// [`sound`] for a packet of TCP or UDP, without a branch that goes by which of them it is: all ones for one of TCP, zero for one of UDP, None for one that is not sound or
+/// of another protocol.
+///
+/// # Safety
+/// `head` has at least 40 bytes from `l3` on.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))] // asked by vector code
+#[inline(always)]
+pub unsafe fn sound_either(head: &[u8], l3: usize, len: usize) -> Option<u64> {
+    debug_assert!(head.len() >= l3 + COMMON_LEN);
+    // SAFETY: the caller's promise.
+    let (length, protocol, data) = unsafe {
+        let length = head.as_ptr().add(l3 + 2).cast::<u16>().read_unaligned();
+        (
+            usize::from(u16::from_be(length)),
+            u32::from(*head.get_unchecked(l3 + PROTOCOL)),
+            usize::from(*head.get_unchecked(l3 + 32)),
+        )
+    };
+    const KNOWN: u32 = 1 << TCP | 1 << UDP;
+    // Of these two only TCP has this bit.
+    const BIT: u32 = 1;
+    const { assert!(TCP >> BIT & 1 == 1 && UDP >> BIT & 1 == 0) }
+    let tcp = 0_usize.wrapping_sub((protocol >> BIT & 1) as usize);
+    // UDP's header has eight bytes, which need not be stated.
+    let least = 8 + (12 & tcp);
+    let stated = (data >> 4) * 4;
+    let data = (stated & tcp) | (8 & !tcp);
+    let known = protocol < u32::BITS && KNOWN >> protocol & 1 != 0;
+    // As in `sound`.
+    let sound = data >= least && length >= 20 + data && len.wrapping_sub(l3 + length) <= 0xffff;
+    (known && sound).then_some(tcp as u64)
 }
 
 /// What an IPv6 packet tells by parts of bytes, or where vector code does not reach.

@@ -51,6 +51,12 @@ impl<'a, F: Frame> Lists<'a, F> {
             .zip(&mut self.found[start..])
     }
 
+    /// Whether some have been read since so many were, and there are more, which are of another kind.
+    #[inline(always)]
+    pub fn is_mixed(&self, before: usize) -> bool {
+        (before + 1..self.frames.len()).contains(&self.read.count)
+    }
+
     /// Whether the next packet is one of IPv6.
     #[inline(always)]
     pub fn next_is_six(&self) -> bool {

@@ -66,6 +66,45 @@ fn frames() -> impl Strategy<Value = Vec<HeapFrame>> {
     proptest::collection::vec(one, 0..8)
 }
 
+/// Packets of TCP and UDP in turns, tagged or not, some of which state a length, a protocol or a data offset that does not hold.
+fn in_turns() -> impl Strategy<Value = Vec<HeapFrame>> {
+    let broken = prop_oneof![
+        24 => Just(None),
+        1 => (prop_oneof![Just(16_usize), Just(17), Just(23), Just(46)], any::<u8>()).prop_map(Some),
+        1 => (14..50_usize, any::<u8>()).prop_map(Some),
+    ];
+    let one = (
+        any::<(u32, u16, u16, u8)>(),
+        any::<bool>(),
+        12..32_usize,
+        broken,
+    );
+    let tagged = prop_oneof![Just([false; 2]), Just([true; 2]), Just([false, true])];
+    (tagged, proptest::collection::vec(one, 2..24)).prop_map(|(tagged, packets)| {
+        let packets = packets.into_iter().enumerate();
+        let frames = packets.map(|(index, ((a, b, c, f), tcp, payload, broken))| {
+            let mut builder = Builder::ethernet([2, f, 0, 0, 0, 1], [2, 0, 0, f, 0, 2]);
+            let tagged = tagged[index / 8 % 2];
+            if tagged {
+                builder = builder.tag(0x8100, b);
+            }
+            builder = builder.ipv4(a, !a).with_ipv4(|ip| ip.set_tos(f));
+            builder = if tcp {
+                builder.tcp(b, c, c)
+            } else {
+                builder.udp(b, c)
+            };
+            let mut bytes = builder.payload(&vec![f; payload]).bytes();
+            if let Some((at, byte)) = broken {
+                let place = bytes.get_mut(at + if tagged { 4 } else { 0 });
+                place.into_iter().for_each(|place| *place = byte);
+            }
+            HeapFrame::with_segments(&[&bytes])
+        });
+        frames.collect()
+    })
+}
+
 fn patterns() -> impl Strategy<Value = Vec<Pattern>> {
     let bits = prop_oneof![
         Just((2_u8, 0xff_u64 << 32, 17_u64 << 32)),
@@ -163,6 +202,20 @@ proptest! {
         let known = portable(&frames, port, &patterns, &mut theirs, &mut wanted);
         for variant in Variant::ALL.into_iter().filter(|variant| variant.is_there()) {
             let (mut ours, mut found) = ([HotWords::ZERO; 8], [0; 8]);
+            let read = read_burst_by(variant, &frames, port, &patterns, &mut ours, &mut found);
+            prop_assert_eq!(read, known, "{}", variant);
+            prop_assert_eq!(&ours[..read.count], &theirs[..read.count], "{}", variant);
+            prop_assert_eq!(&found[..read.count], &wanted[..read.count], "{}", variant);
+        }
+    }
+
+    #[test]
+    fn all_variants_read_tcp_and_udp_in_turns(frames in in_turns(), patterns in patterns(), port: u32) {
+        const MOST: usize = 24;
+        let (mut theirs, mut wanted) = ([HotWords::ZERO; MOST], [0; MOST]);
+        let known = portable(&frames, port, &patterns, &mut theirs, &mut wanted);
+        for variant in Variant::ALL.into_iter().filter(|variant| variant.is_there()) {
+            let (mut ours, mut found) = ([HotWords::ZERO; MOST], [0; MOST]);
             let read = read_burst_by(variant, &frames, port, &patterns, &mut ours, &mut found);
             prop_assert_eq!(read, known, "{}", variant);
             prop_assert_eq!(&ours[..read.count], &theirs[..read.count], "{}", variant);
