@@ -695,7 +695,8 @@ fn take_better<'g>(best: &mut Option<&'g Rule>, other: Option<&'g Rule>) {
     }
 }
 
-#[inline(always)]
+/// Apart, so that other tables' lookups keep their registers.
+#[inline(never)]
 fn lookup_trees<'k, 'g, K: Words + 'k>(
     shape: &'g TreesShape,
     key: &impl Fn(usize) -> &'k K,

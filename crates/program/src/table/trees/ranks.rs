@@ -73,15 +73,14 @@ impl Trees {
         out: &mut [u32],
     ) {
         let mut keys = Keys([[0; STEP]; W]);
-        // Those that have what all rules of trees want.
-        let mut wanted = 0_u32;
-        for index in 0..out.len().min(STEP) {
-            let key = key(index);
-            for (word, slot) in self.words.iter().zip(&mut keys.0) {
-                slot[index] = u64::from_be(key.word(*word));
+        let count = out.len().min(STEP);
+        // Word by word, so that each loop does one thing to all packets.
+        for (word, slot) in self.words.iter().zip(&mut keys.0) {
+            for (index, to) in slot[..count].iter_mut().enumerate() {
+                *to = u64::from_be(key(index).word(*word));
             }
-            wanted |= u32::from(key.has(&self.shared)) << index;
         }
+        let wanted = self.wanted(key, count);
         let mut ranks = Ranks([self.otherwise; STEP]);
         match variant {
             #[cfg(target_arch = "x86_64")]
@@ -89,8 +88,22 @@ impl Trees {
             Variant::Avx512 => unsafe { avx512::descend(self, &keys, wanted, &mut ranks) },
             _ => self.descend(&keys, wanted, &mut ranks),
         }
-        let count = out.len().min(STEP);
         out[..count].copy_from_slice(&ranks.0[..count]);
+    }
+
+    /// Which of the first packets have what all rules of trees want.
+    #[inline(always)]
+    fn wanted<'k, K: Words + 'k>(&self, key: &impl Fn(usize) -> &'k K, count: usize) -> u32 {
+        let mut differs = [0; STEP];
+        for shared in &self.shared {
+            for (index, differs) in differs[..count].iter_mut().enumerate() {
+                *differs |= (key(index).word(shared.word) ^ shared.value) & shared.mask;
+            }
+        }
+        let wanted = differs[..count].iter().enumerate();
+        wanted.fold(0, |wanted, (index, differs)| {
+            wanted | u32::from(*differs == 0) << index
+        })
     }
 
     /// Gives those of the wanted packets that meet a rule of a tree its rank.
