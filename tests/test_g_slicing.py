@@ -61,7 +61,7 @@ def a_queue_keeps_what_exceeds_its_rate(lab):
 def a_bound_drops_what_would_be_late(lab):
     """With a bound part of a burst arrives, the first ones, and the rest is counted as the queue's errors.
 
-    At 10 kbit/s a frame takes 0.8 s. Two leave by the bucket, and five more can within 4 s, of which the third has two seconds to spare: a machine with other things to do makes none
+    At 10 kbit/s a frame takes 0.8 s. Two leave by the bucket, and five more can within 4 s, of which the third has 1.6 s to spare: a machine with other things to do makes none
     of those late."""
     switch, one, two = some_hosts(lab)
     shape(switch, 1000000000, min_rate=10000, max_rate=10000, max_latency_us=4000000)
