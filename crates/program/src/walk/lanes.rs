@@ -431,7 +431,7 @@ impl<F: Frame> Lanes<F> {
             return;
         };
         if count == frames.len() && ports[..count].iter().all(|port| port == first) {
-            return host.output_burst(way.in_port, *first, way.mirrored, frames);
+            return host.output_burst(way.in_port, *first, way.mirrored, frames, None);
         }
         let mut rest = SetOfLanes::run(0, count);
         let all = frames.len();
