@@ -15,7 +15,7 @@ use crate::snapshot::{Behind, BridgeState, PortState, Snapshot};
 use crate::vlan::{self, Ethernet, Inner, Malformed, Tag};
 use crate::wish::{Wanted, Wish, WishRing};
 use packet::hot::HotWords;
-use packet::io::{BURST, Look, TxQueue};
+use packet::io::{BURST, TxQueue};
 use packet::{FlowKey, Frame};
 use program::host::{Context, Drop as WalkDrop, Event, Host, Place};
 use program::learn::{Ended, Request};
@@ -37,9 +37,6 @@ pub(crate) struct EgressPort<F: Frame> {
     pub tx: Box<dyn TxQueue<F>>,
     pub counters: Arc<PortCounters>,
     batch: Vec<F>,
-    /// What a look over the first so many frames of `batch` has found; none are left of a batch that has been sent.
-    seen: usize,
-    look: Look,
     /// Where it is shaped.
     way: Option<Box<Way<F>>>,
     /// Whether there is a device behind it, and no patch port.
@@ -88,8 +85,6 @@ impl<F: Frame> Egress<F> {
             tx,
             counters,
             batch: Vec::with_capacity(BURST),
-            seen: 0,
-            look: Look::default(),
             way: None,
             device,
         });
@@ -161,7 +156,6 @@ impl<F: Frame> Egress<F> {
         let ports = self.ports.iter_mut().flatten();
         let lost = ports.map(|port| {
             let staged = port.way.as_mut().map_or(0, |way| way.discard());
-            port.seen = 0;
             staged + port.batch.drain(..).count()
         });
         lost.sum::<usize>() + self.shaping.discard()
@@ -201,15 +195,12 @@ impl<F: Frame> Egress<F> {
         }
     }
 
-    /// All of `frames`, which gets the batch's empty vector where it can; `look` is what a look over them has found.
+    /// All of `frames`, which gets the batch's empty vector where it can.
     #[inline(always)]
-    pub fn push_burst(&mut self, slot: u32, frames: &mut Vec<F>, look: Option<&Look>, cell: &Cell) {
+    pub fn push_burst(&mut self, slot: u32, frames: &mut Vec<F>, cell: &Cell) {
         match self.ports.get_mut(slot as usize) {
             Some(Some(port)) if port.batch.is_empty() => {
                 std::mem::swap(&mut port.batch, frames);
-                if let Some(look) = look {
-                    (port.seen, port.look) = (port.batch.len(), *look);
-                }
                 self.dirty.push(slot);
             }
             _ => self.push_run(slot, &mut frames.drain(..), cell),
@@ -224,12 +215,7 @@ impl<F: Frame> Egress<F> {
         if frames == 0 {
             return;
         }
-        // Frames only come to a batch until all of it is sent: as many as have been seen are those that have been.
-        let outcome = if std::mem::take(&mut port.seen) == port.batch.len() {
-            port.tx.send_seen(&mut port.batch, &port.look)
-        } else {
-            port.tx.send(&mut port.batch)
-        };
+        let outcome = port.tx.send(&mut port.batch);
         port.batch.clear();
         port.counters.of(self.worker).sent(&outcome);
         if outcome.full | outcome.too_long | outcome.failed != 0 {
@@ -578,11 +564,10 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
         number: PortNo,
         mirrored: u32,
         frames: &mut Vec<F>,
-        look: Option<&Look>,
     ) {
         match self.bridge.port(number) {
             Some(port) if port.plain && number != in_port => {
-                (self.egress).push_burst(port.id.slot(), frames, look, self.cell);
+                self.egress.push_burst(port.id.slot(), frames, self.cell);
             }
             Some(port) if port.only_shaped && number != in_port => {
                 self.egress.stage_burst(port.id.slot(), frames, self.cell);
@@ -799,84 +784,4 @@ fn finished_bytes<F: Frame>(frame: &F, len: usize) -> Vec<u8> {
     let read = finished.as_ref().unwrap_or(frame).read_at(0, &mut data);
     debug_assert!(read, "`len` is within the frame");
     data
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use packet::HeapFrame;
-    use packet::io::TxOutcome;
-    use std::sync::Mutex;
-
-    /// How many frames were sent at a time, and whether what a look had found came with them.
-    type Sent = Arc<Mutex<Vec<(usize, bool)>>>;
-
-    struct Device(Sent);
-
-    impl Device {
-        fn note(&self, frames: &mut Vec<HeapFrame>, seen: bool) -> TxOutcome {
-            let mut sent = self.0.lock().expect("nobody failed");
-            sent.push((frames.drain(..).count(), seen));
-            TxOutcome::default()
-        }
-    }
-
-    impl TxQueue<HeapFrame> for Device {
-        fn send(&mut self, frames: &mut Vec<HeapFrame>) -> TxOutcome {
-            self.note(frames, false)
-        }
-        fn send_seen(&mut self, frames: &mut Vec<HeapFrame>, look: &Look) -> TxOutcome {
-            assert_eq!(*look, Look::over(&*frames));
-            self.note(frames, true)
-        }
-    }
-
-    /// What has been seen of a burst is told of just that burst: not once others have joined it, and not of those that come after it.
-    #[test]
-    fn what_was_seen_is_told_of_the_same_frames_only() {
-        let sent = Sent::default();
-        let counters = Arc::<WorkerCounters>::default();
-        let (mut egress, cell) = (Egress::new(0, counters), Cell::default());
-        let tx = Box::new(Device(Arc::clone(&sent)));
-        egress.set(3, tx, Arc::default());
-        let frames = |count: usize| -> Vec<HeapFrame> {
-            let one = |at| HeapFrame::with_segments(&[&[0; 60], &[1; 20][..at % 20]]);
-            (0..count).map(one).collect()
-        };
-        let push = |egress: &mut Egress<HeapFrame>, count: usize, seen: bool| {
-            let mut frames = frames(count);
-            let look = Look::over(&frames);
-            egress.push_burst(3, &mut frames, seen.then_some(&look), &cell);
-            assert!(frames.is_empty());
-        };
-        let told = || std::mem::take(&mut *sent.lock().expect("nobody failed"));
-
-        push(&mut egress, 5, true);
-        egress.flush(&cell);
-        assert_eq!(told(), [(5, true)]);
-        push(&mut egress, 5, false);
-        egress.flush(&cell);
-        assert_eq!(told(), [(5, false)], "the burst before was seen");
-        push(&mut egress, 5, true);
-        egress.push(3, frames(1).remove(0), &cell);
-        egress.flush(&cell);
-        assert_eq!(told(), [(6, false)], "one has joined");
-        egress.push(3, frames(1).remove(0), &cell);
-        push(&mut egress, 5, true);
-        egress.flush(&cell);
-        assert_eq!(told(), [(6, false)], "one was there");
-        push(&mut egress, 5, true);
-        egress.push_run(3, &mut frames(2).drain(..), &cell);
-        push(&mut egress, 7, true);
-        egress.flush(&cell);
-        assert_eq!(told(), [(14, false)]);
-        push(&mut egress, 5, true);
-        assert_eq!(egress.discard(), 5);
-        push(&mut egress, 5, false);
-        egress.flush(&cell);
-        assert_eq!(told(), [(5, false)], "those that were seen are gone");
-        push(&mut egress, 9, true);
-        egress.flush(&cell);
-        assert_eq!(told(), [(9, true)]);
-    }
 }

@@ -5,11 +5,9 @@ mod support;
 use datapath::mirror::{MirrorOutput, MirrorSpec};
 use datapath::vlan::{VlanConfig, VlanMode};
 use datapath::{BridgeSettings, Error, LOCAL, PortFlags, PortSettings};
-use packet::build::Builder;
-use packet::{Field, Frame, HeapFrame, Match, Offload};
+use packet::{Frame, HeapFrame, Match};
 use program::ops::{Op, OpList, PacketInReason, ToController};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use support::*;
 
 #[test]
@@ -253,59 +251,6 @@ fn outputs_of_rules() {
     });
     far.put(frame(mac(9), mac(1), 4));
     wait_until("no rule", || switch.dropped("table_miss") == 1);
-}
-
-/// A rule that only sends: its port is told what was seen of frames of any length, of several segments and with checksums to be filled in, and gets all of them as they came;
-/// the queue in [`Wire`] compares. Where a burst meets several rules or has odd frames, nothing is told.
-#[test]
-fn ports_are_told_what_was_seen_of_bursts_that_meet_one_rule() {
-    let mut switch = Switch::new(1);
-    let bridge = switch.bridge("br0");
-    let ports = switch.ports(bridge, 3);
-    let mut udp = Match::any();
-    udp.set_exact(Field::EthType, 0x0800);
-    udp.set_exact(Field::IpProto, 17);
-    switch.rule(bridge, 0, 2, udp, vec![Op::Output(2)]);
-    let one = |number: usize| {
-        let bytes = Builder::ethernet([2; 6], [4; 6])
-            .ipv4(1, 2)
-            .udp(number as u16, 80)
-            .payload(&vec![0; 18 + number * 37 % 1900])
-            .bytes();
-        let at = if number % 3 == 0 {
-            60.min(bytes.len())
-        } else {
-            bytes.len()
-        };
-        let mut frame = HeapFrame::with_segments(&[&bytes[..at], &bytes[at..]]);
-        frame.set_offload(Offload {
-            partial_checksum: number % 7 == 0,
-            csum_start: 34,
-            csum_offset: 6,
-            ..Offload::default()
-        });
-        frame
-    };
-    let frames: Vec<HeapFrame> = (0..1000).map(one).collect();
-    ports[0].1.put_all(frames.clone());
-    wait_until("all sent", || ports[1].1.sent() == 1000);
-    assert_eq!(ports[1].1.seen.load(Ordering::SeqCst), 1000);
-    let bytes: Vec<Vec<u8>> = frames.iter().map(Frame::to_vec).collect();
-    assert_eq!(ports[1].1.take(), bytes);
-    // Every other one meets no rule; and ones that are not Ethernet at all.
-    let odd = (0..1000).flat_map(|number| {
-        let other = match number % 5 {
-            0 => HeapFrame::new(&[0; 9]),
-            _ => frame(mac(9), mac(1), 1),
-        };
-        [one(number), other]
-    });
-    ports[0].1.put_all(odd);
-    wait_until("the others sent", || ports[1].1.sent() == 2000);
-    assert_eq!(ports[1].1.take(), bytes);
-    wait_until("the rest dropped", || {
-        switch.dropped("table_miss") == 800 && switch.dropped("runt") == 200
-    });
 }
 
 fn mirror(name: &str, output: MirrorOutput) -> MirrorSpec {

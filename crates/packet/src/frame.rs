@@ -88,13 +88,6 @@ pub trait Frame: Sized + Send {
     /// Says what is still to be done to it.
     fn set_offload(&mut self, offload: Offload);
 
-    /// What is still to be done to it, or has been checked, as flags in terms of the kind of frame: for its own queues, which ask for those of all frames of a burst at once
-    /// ([`crate::io::Look`]).
-    #[inline(always)]
-    fn flags(&self) -> u64 {
-        u64::from(self.offload() != Offload::default())
-    }
-
     /// Copies `out.len()` bytes from `offset`; false, with `out` undefined, when the frame is shorter.
     fn read_at(&self, mut offset: usize, mut out: &mut [u8]) -> bool {
         let mut index = 0;

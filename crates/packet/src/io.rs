@@ -56,57 +56,6 @@ pub trait TxQueue<F: Frame>: Send {
     /// Sends all frames in `frames`, in order, and leaves it empty. Frames that could not be sent are dropped. Segmentation and
     /// checksums that the device cannot do are done here in software. Never blocks.
     fn send(&mut self, frames: &mut Vec<F>) -> TxOutcome;
-
-    /// [`TxQueue::send`] for frames that somebody has looked over, who found this of just these frames as they are now: so that it need not be done again.
-    fn send_seen(&mut self, frames: &mut Vec<F>, look: &Look) -> TxOutcome {
-        let _ = look;
-        self.send(frames)
-    }
-}
-
-/// What a look over frames found: what of them a queue asks before it sends them. Of no frames it is all zeroes.
-#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
-pub struct Look {
-    /// Bytes of all frames.
-    pub bytes: u64,
-    /// Bytes of the longest.
-    pub longest: u64,
-    /// What is still to be done to them, or has been checked ([`Frame::flags`]), or-ed.
-    pub flags: u64,
-    /// Their numbers of segments, or-ed: above 1 where some frame has several, and only there.
-    pub segments: u64,
-}
-
-impl Look {
-    /// A look over frames.
-    #[inline(always)]
-    pub fn over<'a, F: Frame + 'a>(frames: impl IntoIterator<Item = &'a F>) -> Look {
-        let mut look = Look::default();
-        for frame in frames {
-            look.add(frame, frame.len());
-        }
-        look
-    }
-
-    /// Looks at one more frame, which is `len` bytes long.
-    #[inline(always)]
-    pub fn add<F: Frame>(&mut self, frame: &F, len: usize) {
-        debug_assert_eq!(len, frame.len());
-        let len = len as u64;
-        self.bytes += len;
-        self.longest = self.longest.max(len);
-        self.flags |= frame.flags();
-        self.segments |= frame.segment_count() as u64;
-    }
-
-    /// Of the frames of both.
-    #[inline(always)]
-    pub fn and(&mut self, other: &Look) {
-        self.bytes += other.bytes;
-        self.longest = self.longest.max(other.longest);
-        self.flags |= other.flags;
-        self.segments |= other.segments;
-    }
 }
 
 /// What became of the frames given to [`TxQueue::send`]. Frames after segmentation are counted as the device counts them.

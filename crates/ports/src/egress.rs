@@ -7,7 +7,7 @@
 use crate::mbuf::{self, Mbuf};
 use crate::raw::flag;
 use packet::frame::{Frame, Gso, Offload};
-use packet::io::{Look, TxOutcome};
+use packet::io::TxOutcome;
 
 /// What a device can do.
 pub(crate) struct Abilities {
@@ -23,10 +23,38 @@ pub(crate) struct Abilities {
     pub chains: bool,
 }
 
-/// Whether some of the frames that a look was had over have offload work, or are longer than a device takes.
+/// What a look over a burst found.
+pub(crate) struct Scan {
+    /// Some frame has offload work, or is too long.
+    pub special: bool,
+    /// Some frame has several buffers.
+    pub chained: bool,
+    /// Bytes of all frames.
+    pub bytes: u64,
+}
+
+/// Looks over a burst; `longest` is the longest frame that may pass.
 #[inline]
-pub(crate) fn are_special(look: &Look, longest: u32) -> bool {
-    look.flags & mbuf::WORK != 0 || look.longest > longest.into()
+pub(crate) fn scan(frames: &[Mbuf], longest: u32) -> Scan {
+    let mut flags = 0;
+    let mut segments = 0;
+    let mut bytes = 0;
+    // The highest bit is set once a frame is longer. Nothing here waits for the frame before but for one instruction.
+    let mut over = 0;
+    for frame in frames {
+        let raw = frame.raw();
+        let length = u64::from(raw.packet_len);
+        flags |= raw.flags;
+        segments |= raw.segments;
+        over |= u64::from(longest).wrapping_sub(length);
+        bytes += length;
+    }
+    Scan {
+        special: flags & mbuf::WORK != 0 || over >> 63 != 0,
+        // Each frame has one at least.
+        chained: segments > 1,
+        bytes,
+    }
 }
 
 /// Replaces the frames that the device cannot send by ones that it can, in the same order. What cannot be sent at all is
@@ -241,9 +269,8 @@ mod tests {
     use std::mem::ManuallyDrop;
     use std::ptr::NonNull;
 
-    /// A look over frames of which flags, lengths and numbers of segments are these: whether they are special to a device that takes so long ones, whether some have several
-    /// segments, and their bytes.
-    fn looked_over(frames: &[(u64, u32, u16)], longest: u32) -> (bool, bool, u64) {
+    /// A scan of frames of which flags, lengths and numbers of segments are these.
+    fn scanned(frames: &[(u64, u32, u16)], longest: u32) -> (bool, bool, u64) {
         let raw = |&(flags, packet_len, segments): &(u64, u32, u16)| {
             // SAFETY: all zeroes is a valid value.
             let mut raw: RawMbuf = unsafe { std::mem::zeroed() };
@@ -251,24 +278,24 @@ mod tests {
             raw
         };
         let mut raw: Vec<RawMbuf> = frames.iter().map(raw).collect();
-        // SAFETY: these are no frames of a pool, as is asked for. But only `Look` sees them, which looks at the three fields that are set, and they are never dropped.
+        // SAFETY: these are no frames of a pool, as is asked for. But only `scan` sees them, which looks at the three fields that are set, and they are never dropped.
         let of = |raw: &mut RawMbuf| unsafe { Mbuf::from_raw(NonNull::from(raw)) };
         let frames = ManuallyDrop::new(raw.iter_mut().map(of).collect::<Vec<Mbuf>>());
-        let look = Look::over(&**frames);
-        (are_special(&look, longest), look.segments > 1, look.bytes)
+        let scan = scan(&frames, longest);
+        (scan.special, scan.chained, scan.bytes)
     }
 
     #[test]
-    fn a_look_sees_work_chains_and_long_frames() {
+    fn a_scan_sees_work_chains_and_long_frames() {
         let plain = (flag::RX_L4_CKSUM_GOOD, 60, 1);
-        let with = |one| looked_over(&[plain, one, plain], 1518);
-        assert_eq!(looked_over(&[], 1518), (false, false, 0));
+        let with = |one| scanned(&[plain, one, plain], 1518);
+        assert_eq!(scanned(&[], 1518), (false, false, 0));
         assert_eq!(with((0, 1518, 1)), (false, false, 1638));
         assert_eq!(with((0, 1519, 1)), (true, false, 1639));
         assert_eq!(with((0, u32::MAX, 1)), (true, false, 120 + 0xffff_ffff));
         assert_eq!(with((mbuf::WORK, 60, 1)), (true, false, 180));
         assert_eq!(with((0, 60, 2)), (false, true, 180));
         assert_eq!(with((0, 60, u16::MAX)), (false, true, 180));
-        assert_eq!(looked_over(&[plain; 64], u32::MAX), (false, false, 3840));
+        assert_eq!(scanned(&[plain; 64], u32::MAX), (false, false, 3840));
     }
 }

@@ -16,7 +16,7 @@ use crate::raw::{
 use crate::spec::{Dpdk, PortSpec};
 use crate::{Mac, OpenPort, PortControl, PortInfo};
 use packet::Frame;
-use packet::io::{BURST, Look, RxQueue, TxOutcome, TxQueue};
+use packet::io::{BURST, RxQueue, TxOutcome, TxQueue};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -386,18 +386,13 @@ struct EthTx {
 
 impl TxQueue<Mbuf> for EthTx {
     fn send(&mut self, frames: &mut Vec<Mbuf>) -> TxOutcome {
-        let look = Look::over(&*frames);
-        self.send_seen(frames, &look)
-    }
-
-    fn send_seen(&mut self, frames: &mut Vec<Mbuf>, look: &Look) -> TxOutcome {
         let mut outcome = TxOutcome::default();
         let shared = &*self.shared;
         let longest = shared.longest.load(Ordering::Relaxed);
+        let scan = egress::scan(frames, longest);
         let mut work = false;
-        let mut bytes = look.bytes;
-        let chained = look.segments > 1;
-        if egress::are_special(look, longest) || (chained && !shared.chains) {
+        let mut bytes = scan.bytes;
+        if scan.special || (scan.chained && !shared.chains) {
             let abilities = Abilities {
                 longest,
                 checksum: shared.checksum,

@@ -22,7 +22,7 @@ use crate::vnet;
 use crate::{Eal, Mac, OpenPort, PortControl, PortInfo};
 use libc::{c_int, c_void, iovec, mmsghdr};
 use packet::frame::Frame;
-use packet::io::{BURST, Look, QueueDrops, RxQueue, TxOutcome, TxQueue};
+use packet::io::{BURST, QueueDrops, RxQueue, TxOutcome, TxQueue};
 use ring::{Next, PacketRing};
 use std::cell::Cell;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -579,7 +579,7 @@ impl TxQueue<Mbuf> for KernelTx {
         if self.socket.is_shut() {
             outcome.failed += frames.len() as u64;
         } else {
-            if egress::are_special(&Look::over(&*frames), KERNEL.longest) {
+            if egress::scan(frames, KERNEL.longest).special {
                 egress::prepare(frames, &mut self.scratch, &KERNEL, &mut outcome);
             }
             let mut unlisted = TxOutcome::default();

@@ -413,11 +413,6 @@ impl Frame for Mbuf {
                 | u64::from(offload.partial_checksum) << 56;
         }
     }
-
-    #[inline(always)]
-    fn flags(&self) -> u64 {
-        self.raw().flags
-    }
 }
 
 impl Mbuf {

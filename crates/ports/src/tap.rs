@@ -15,7 +15,7 @@ use crate::vector::{self, KERNEL, Refused, Slot};
 use crate::{Eal, Mac, OpenPort, PortControl, PortInfo};
 use libc::iovec;
 use packet::frame::Frame;
-use packet::io::{BURST, Look, QueueDrops, RxQueue, TxOutcome, TxQueue};
+use packet::io::{BURST, QueueDrops, RxQueue, TxOutcome, TxQueue};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
@@ -189,7 +189,7 @@ impl TxQueue<Mbuf> for TapTx {
         if self.tap.is_shut() {
             outcome.failed += frames.len() as u64;
         } else {
-            if egress::are_special(&Look::over(&*frames), KERNEL.longest) {
+            if egress::scan(frames, KERNEL.longest).special {
                 egress::prepare(frames, &mut self.scratch, &KERNEL, &mut outcome);
             }
             for frame in frames.iter_mut() {

@@ -27,7 +27,7 @@ use crate::spec::PortSpec;
 use crate::{Eal, Mac, OpenPort, PortControl, PortInfo, eal, fault};
 use libc::{c_int, c_void};
 use packet::frame::{Frame, Gso, Offload};
-use packet::io::{BURST, Look, QueueDrops, RxQueue, TxOutcome, TxQueue};
+use packet::io::{BURST, QueueDrops, RxQueue, TxOutcome, TxQueue};
 use ring::{Done, Place, View};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
@@ -938,16 +938,10 @@ impl VhostTx {
 
 impl TxQueue<Mbuf> for VhostTx {
     fn send(&mut self, frames: &mut Vec<Mbuf>) -> TxOutcome {
-        let look = Look::over(&*frames);
-        self.send_seen(frames, &look)
-    }
-
-    fn send_seen(&mut self, frames: &mut Vec<Mbuf>, look: &Look) -> TxOutcome {
         let mut outcome = TxOutcome::default();
         let shared = &*self.shared;
         let longest = shared.longest.load(Ordering::Relaxed);
-        let special = egress::are_special(look, longest);
-        if special {
+        if egress::scan(frames, longest).special {
             let abilities = Abilities {
                 longest,
                 checksum: shared.offers(feature::GUEST_CSUM),
@@ -1000,11 +994,10 @@ impl TxQueue<Mbuf> for VhostTx {
             sent += usize::from(taken);
         }
         outcome.packets += sent as u64;
-        outcome.bytes += if special || sent < frames.len() {
-            Look::over(&frames[..sent]).bytes
-        } else {
-            look.bytes
-        };
+        outcome.bytes += frames[..sent]
+            .iter()
+            .map(|frame| u64::from(frame.raw().packet_len))
+            .sum::<u64>();
         outcome.full += (frames.len() - sent) as u64;
         mbuf::free_all(frames);
         outcome

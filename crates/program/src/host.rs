@@ -5,7 +5,6 @@ use crate::ops::{Op, PortNo, ToController};
 use crate::rule::Rule;
 use crate::walk::Frozen;
 use packet::hot::HotWords;
-use packet::io::Look;
 use packet::{FlowKey, Frame, WordSet};
 
 /// What a host may know about the walk that calls it.
@@ -146,17 +145,8 @@ pub trait Host<F: Frame> {
         }
     }
 
-    /// [`Host::output_run`] for all of `frames`, which it leaves empty. It may take the vector's memory and leave other. `look` is what a look over just these frames, as they are,
-    /// has found.
-    fn output_burst(
-        &mut self,
-        in_port: PortNo,
-        port: PortNo,
-        mirrored: u32,
-        frames: &mut Vec<F>,
-        look: Option<&Look>,
-    ) {
-        let _ = look;
+    /// [`Host::output_run`] for all of `frames`, which it leaves empty. It may take the vector's memory and leave other.
+    fn output_burst(&mut self, in_port: PortNo, port: PortNo, mirrored: u32, frames: &mut Vec<F>) {
         self.output_run(in_port, port, mirrored, &mut frames.drain(..));
     }
 

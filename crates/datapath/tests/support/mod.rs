@@ -6,7 +6,7 @@ use crossbeam_queue::ArrayQueue;
 use datapath::clock::Clock;
 use datapath::vlan::{VlanConfig, VlanMode};
 use datapath::{BridgeId, Datapath, Options, PortId, PortKind, PortSettings, PortSpec};
-use packet::io::{BURST, Look, QueueDrops, RxQueue, TxOutcome, TxQueue};
+use packet::io::{BURST, QueueDrops, RxQueue, TxOutcome, TxQueue};
 use packet::{Field, Frame, HeapFrame, Match};
 use program::Program;
 use program::ops::{Op, OpList, PortNo};
@@ -46,8 +46,6 @@ pub struct Wire {
     pub looks: AtomicU64,
     /// How long frames say that they have waited to be received, in nanoseconds.
     pub waited_ns: AtomicU64,
-    /// Frames that came with what a look over them had found.
-    pub seen: AtomicU64,
 }
 
 pub fn eventfd() -> OwnedFd {
@@ -73,7 +71,6 @@ impl Wire {
             dormant: AtomicBool::new(false),
             looks: AtomicU64::new(0),
             waited_ns: AtomicU64::new(0),
-            seen: AtomicU64::new(0),
         })
     }
 
@@ -182,13 +179,6 @@ impl RxQueue<HeapFrame> for Queue {
 }
 
 impl TxQueue<HeapFrame> for Queue {
-    fn send_seen(&mut self, frames: &mut Vec<HeapFrame>, look: &Look) -> TxOutcome {
-        assert_eq!(*look, Look::over(&*frames), "what was seen is what is sent");
-        let seen = frames.len() as u64;
-        self.0.seen.fetch_add(seen, Ordering::SeqCst);
-        self.send(frames)
-    }
-
     fn send(&mut self, frames: &mut Vec<HeapFrame>) -> TxOutcome {
         assert!(
             !self.0.fail_send.load(Ordering::SeqCst),

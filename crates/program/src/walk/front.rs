@@ -30,7 +30,6 @@ use crate::table::{
 use crate::tuple::Words;
 use packet::Frame;
 use packet::hot::{self, NO_PATTERN, Pattern, Sorting};
-use packet::io::Look;
 use packet::parse::MoreWords;
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -83,12 +82,11 @@ impl<F: Frame> Engine<F> {
         else {
             return false;
         };
-        let mut look = Look::default();
+        let mut bytes = 0;
         let mut shortest = usize::MAX;
         for frame in frames.iter() {
-            let len = frame.len();
-            look.add(frame, len);
-            shortest = shortest.min(len);
+            bytes += frame.len() as u64;
+            shortest = shortest.min(frame.len());
         }
         if shortest < ETHERNET_LEN {
             return false;
@@ -99,9 +97,9 @@ impl<F: Frame> Engine<F> {
         let counter = rule.spec.counter;
         burst
             .counters
-            .add(counter, count as u64, look.bytes, burst.now_ms);
-        self.received += look.bytes;
-        host.output_burst(in_port, port, mirrored, frames, Some(&look));
+            .add(counter, count as u64, bytes, burst.now_ms);
+        self.received += bytes;
+        host.output_burst(in_port, port, mirrored, frames);
         true
     }
 
@@ -147,9 +145,7 @@ impl<F: Frame> Engine<F> {
             if read.count == frames.len()
                 && hot::all_same(first)
                 && let Some(one) = patterned.decided(first[0])
-                && meet_one(
-                    burst, in_port, one, read, None, &self.hot, frames, mirrored, host,
-                )
+                && meet_one(burst, in_port, one, read, &self.hot, frames, mirrored, host)
             {
                 self.received += read.bytes;
                 return true;
@@ -206,7 +202,7 @@ impl<F: Frame> Engine<F> {
         host: &mut H,
     ) -> bool {
         let all = frames.len().min(LOOKUP_MAX);
-        let (read, look) = hot::sort_burst(&frames[..all], in_port, sorting, &mut self.runs);
+        let read = hot::sort_burst(&frames[..all], in_port, sorting, &mut self.runs);
         if read.count < all.min(WORTH_IT) {
             return false;
         }
@@ -218,7 +214,6 @@ impl<F: Frame> Engine<F> {
                 in_port,
                 patterned.rule(one.found),
                 read,
-                Some(&look),
                 &[], // only NORMAL asks for them
                 frames,
                 mirrored,
@@ -617,7 +612,6 @@ fn meet_one<F: Frame, H: Host<F>>(
     in_port: PortNo,
     rule: Option<&Rule>,
     read: hot::Read,
-    look: Option<&Look>,
     hot: &[HotWords],
     frames: &mut Vec<F>,
     mirrored: u32,
@@ -635,7 +629,7 @@ fn meet_one<F: Frame, H: Host<F>>(
     (burst.counters).add(rule.spec.counter, count, read.bytes, burst.now_ms);
     (0..count).for_each(|_| host.looked_up(0, None, Some(rule)));
     match port {
-        Some(port) => host.output_burst(in_port, port, mirrored, frames, look),
+        Some(port) => host.output_burst(in_port, port, mirrored, frames),
         None => host.normal_run(in_port, mirrored, &hot[..read.count], &mut frames.drain(..)),
     }
     true

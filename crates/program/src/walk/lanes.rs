@@ -431,7 +431,7 @@ impl<F: Frame> Lanes<F> {
             return;
         };
         if count == frames.len() && ports[..count].iter().all(|port| port == first) {
-            return host.output_burst(way.in_port, *first, way.mirrored, frames, None);
+            return host.output_burst(way.in_port, *first, way.mirrored, frames);
         }
         let mut rest = SetOfLanes::run(0, count);
         let all = frames.len();
@@ -491,7 +491,7 @@ impl<F: Frame> Lanes<F> {
             });
             // SAFETY: `out` is empty, and its first `count` places have been written just now.
             unsafe { out.set_len(count) };
-            host.output_burst(way.in_port, port, way.mirrored, &mut out, None);
+            host.output_burst(way.in_port, port, way.mirrored, &mut out);
             out.clear();
         }
         self.out = out;
