@@ -57,7 +57,7 @@ def ipv4(destination, payload):
     return bytes(header) + payload
 
 
-@test(timeout=60)
+@test(timeout=180)
 def counts_are_those_of_the_switch(lab):
     """Lookups and matches of each table and packets of each port, predicted and counted."""
     command = sluice(lab)
@@ -92,7 +92,7 @@ def counts_are_those_of_the_switch(lab):
     lab.note(f"{len(trace['paths'])} paths, {trace['lookups']:.2f} lookups a packet")
 
 
-@test(timeout=60)
+@test(timeout=180)
 def traffic_from_rules_meets_them(lab):
     """Without traffic, packets are made that meet every table; the sum of the stages is the figure."""
     done = predicted([sluice(lab), "predict", "--json", "--flows", "-", "--ports", "uplink=1:memory,2:memory,3:memory", "--rounds", "3"], seconds=50, stdin=RULES)

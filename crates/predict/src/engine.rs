@@ -176,17 +176,17 @@ fn ports_alone(
             .map(|store| Box::new(Source::new(store)) as Box<dyn RxQueue<Buffer>>)
             .collect();
         let mut sink: Box<dyn TxQueue<Buffer>> = Box::new(Sink);
-        Ok(ports_loop(&mut sources, &mut sink, (effort.rounds, round)))
+        ports_loop(&mut sources, &mut sink, (effort.rounds, round))
     })
 }
 
 /// Hands frames from receive queues to a transmit queue, whole bursts in every other round and small batches between, and says what each side cost. A round has so many
-/// packets; it should be as many as there are different ones.
+/// packets; it should be as many as there are different ones. Fails where there was not one burst that nothing interrupted.
 pub fn ports_loop<F: packet::Frame>(
     sources: &mut [Box<dyn RxQueue<F>>],
     sink: &mut Box<dyn TxQueue<F>>,
     (rounds, round_packets): (usize, u64),
-) -> PortCost {
+) -> Result<PortCost, Error> {
     let (mut receive, mut large, mut small) = (Vec::new(), Vec::new(), Vec::new());
     let mut frames = Vec::with_capacity(BURST);
     let mut part = Vec::with_capacity(BURST);
@@ -232,7 +232,11 @@ pub fn ports_loop<F: packet::Frame>(
             sent.push(in_send as f64 / packets as f64);
         }
     }
-    PortCost::of_rounds(receive, (BATCHES.0, large), (BATCHES.1, small))
+    if large.is_empty() || small.is_empty() {
+        return Err(Error::new("the processor was too busy to measure ports"));
+    }
+    let batches = ((BATCHES.0, large), (BATCHES.1, small));
+    Ok(PortCost::of_rounds(receive, batches.0, batches.1))
 }
 
 /// What it costs to read the counter of cycles.

@@ -111,13 +111,6 @@ pub fn predict(
         .times(shares.sent);
     let whole = ports.whole.filter(|_| shares == Shares::ALL);
     let own = engine.without_ports(&engine.rules);
-    // What is less than nothing is no figure, and packets that cost nothing would be predicted from it.
-    if own.median <= 0.0 && whole.is_none() {
-        return Err(Error::new(
-            "the processor was too busy: a worker with its ports took less time than the ports alone",
-        ));
-    }
-    let own = own.at_least(0.0);
     let remembers = match whole {
         Some(_) => ports.remembers.clone(),
         _ => engine.rules.remembers.map(str::to_owned),
@@ -125,15 +118,16 @@ pub fn predict(
     let (receive, work) = match whole {
         // All of it together, as it is: what the parts leave is the waiting for frames.
         Some(whole) => {
-            let left = whole.median - send.median - own.median;
+            let left = whole.median - send.median - own.median.max(0.0);
             (Spread::exact(left.max(0.0)), whole.at_least(1.0))
         }
         _ => {
             let receive = ports.receiving(reference, &engine).times(shares.received);
             let sum = receive.plus(Spread::exact(send.median)).plus(own);
-            (receive, sum.at_least(1.0))
+            (receive, something(sum)?)
         }
     };
+    let own = own.at_least(0.0);
     // Of each interval a part goes to looking at a kernel interface that has nothing.
     let interval = datapath::IDLE_LOOKS.as_secs_f64() * hz as f64;
     let cycles = work.times(1.0 / (1.0 - (ports.look.median / interval).clamp(0.0, 0.9)));
@@ -155,6 +149,16 @@ pub fn predict(
         machine: Machine::of(&readings),
         hz,
     })
+}
+
+/// What packets cost all in all. Less than a cycle is no figure: what was taken from what was then larger than it.
+fn something(sum: Spread) -> Result<Spread, Error> {
+    match sum.median < 1.0 {
+        true => Err(Error::new(
+            "the processor was too busy: a worker with its ports took less time than the ports alone",
+        )),
+        false => Ok(sum.at_least(1.0)),
+    }
 }
 
 /// The sum divided into stages.
@@ -179,4 +183,23 @@ fn divided(receive: f64, parts: &StageCost, own: f64, send: f64, all: f64) -> Ve
     let work: f64 = stages.iter().map(|stage| stage.cycles).sum();
     stages.push(stage("looks at idle ports".into(), all - work));
     stages
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_no_figure() {
+        let few = Spread {
+            median: 2.0,
+            low: -3.0,
+            high: 5.0,
+        };
+        assert_eq!(something(few).unwrap(), few.at_least(1.0));
+        for wrong in [0.0, -7.0, 0.9] {
+            let error = something(Spread::exact(wrong)).unwrap_err();
+            assert!(error.to_string().contains("too busy"));
+        }
+    }
 }

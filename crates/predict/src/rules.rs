@@ -6,7 +6,7 @@ use openflow::error::Error as Refused;
 use openflow::flow::{FlowMod, FlowModCommand};
 use openflow::group::{self, GroupCommand, GroupDescription, GroupMod};
 use openflow::header::Header;
-use openflow::message::{FlowModForm, Message};
+use openflow::message::{FlowFormat, FlowModForm, Message};
 use openflow::meter::{self, MeterCommand, MeterConfig, MeterMod};
 use openflow::parse::{self, PortNames};
 use openflow::{DecodeError, DecodeOptions, Version};
@@ -19,6 +19,11 @@ use std::sync::Arc;
 const NOW: u64 = 1;
 /// Versions in which rules go to another process: the first can say all that the others can, but wants a match to promise what the actions need; the second takes rules without that.
 const VERSIONS: [Version; 2] = [Version::V1_5, Version::V1_0];
+/// How 1.0 says all that a match can hold, and the table.
+const FORM: FlowModForm = FlowModForm {
+    format: FlowFormat::Nicira,
+    table_in_command: true,
+};
 /// Lines of a file longer than this are refused.
 const LINE_MAX: usize = 1 << 20;
 
@@ -114,7 +119,7 @@ impl Rules {
         let groups = groups.iter().map(|group| Message::GroupMod(adding(group)));
         let flows = self.flows.iter().map(|flow| Message::FlowMod {
             change: flow.clone(),
-            form: FlowModForm::default(),
+            form: FORM,
         });
         let mut bytes = Vec::new();
         for message in meters.chain(groups).chain(flows) {
@@ -202,14 +207,16 @@ fn adding(group: &GroupDescription) -> GroupMod {
     }
 }
 
-/// A message as another process would take it.
+/// A message as another process would take it, and take it for the same.
 fn encoded(message: &Message) -> Option<Vec<u8>> {
     VERSIONS.into_iter().find_map(|version| {
         let bytes = openflow::encode(version, 0, message);
         let is_right = match (decoded(&bytes), message) {
-            // 1.0 has no instructions, and leaves out those that are no list of actions.
             (Ok(Message::FlowMod { change: other, .. }), Message::FlowMod { change, .. }) => {
-                version != Version::V1_0 || change.instructions == other.instructions
+                // 1.5 has one word for what 1.0 has several, and means the same by it; 1.0 has no instructions, and leaves out those that are no list of actions.
+                let same = version != Version::V1_0 || change.instructions == other.instructions;
+                let rule = |flow: &FlowMod| (flow.table, flow.priority);
+                same && rule(change) == rule(&other) && change.matching == other.matching
             }
             (other, _) => other.is_ok(),
         };
@@ -219,10 +226,9 @@ fn encoded(message: &Message) -> Option<Vec<u8>> {
 
 /// A message in the version that it says it has.
 fn decoded(bytes: &[u8]) -> Result<Message, DecodeError> {
-    let version = Header::of(bytes).and_then(|header| Version::from_wire(header.version));
     let options = DecodeOptions {
-        version,
-        ..DecodeOptions::default()
+        version: Header::of(bytes).and_then(|header| Version::from_wire(header.version)),
+        table_in_command: FORM.table_in_command,
     };
     openflow::decode(bytes, &options).map(|(_, message)| message)
 }

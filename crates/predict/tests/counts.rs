@@ -1,5 +1,6 @@
 //! What a prediction says that packets do is what the rules say, evaluated one by one; and what a worker's counters count.
 
+use openflow::flow::FlowMod;
 use pipeline::twin::{self, Effect};
 use predict::ports::{PortCost, Shares};
 use predict::rules::Rules;
@@ -162,7 +163,7 @@ fn thousands_of_ports_are_predicted() {
         prediction.trace.out_ports,
         BTreeMap::from([(3000, packets)])
     );
-    assert!(prediction.cycles.median >= 1.0);
+    assert!(prediction.cycles.median > 1.0);
 }
 
 #[test]
@@ -338,15 +339,19 @@ fn another_process_gets_the_same_rules() {
         assert_eq!(one, other, "seed {seed}");
     }
     // Only 1.0 takes a rule whose match does not promise what its actions need.
-    let lax = "tcp,actions=dec_ttl,output:2\npriority=1,actions=dec_ttl,mod_nw_tos:32,output:3\n";
+    let lax = "tcp,actions=dec_ttl,resubmit(,3)\npriority=1,actions=dec_ttl,mod_nw_tos:32,output:3\ntable=3,reg0=1,actions=dec_ttl,output:2\n\
+               table=3,priority=7,udp6,ipv6_dst=fc00::/7,tp_src=0x10/0xfff0,actions=dec_ttl,mod_nw_src:10.0.0.1,output:2\ntable=3,priority=5,actions=dec_ttl,goto_table:4\n";
     let lax = Rules::read("lax", lax, &openflow::parse::no_names).unwrap();
+    // A jump has no place in 1.0: the last rule is refused, and with it all of them.
+    assert_eq!(lax.to_messages(), None);
+    let (lax, refused) = Rules::of(lax.flows[..4].iter().cloned(), &[], &[]);
+    assert_eq!(refused, 0);
     let copy = Rules::of_messages(&lax.to_messages().unwrap()).unwrap();
     assert_eq!(lax.flows.len(), copy.flows.len());
     for (flow, copy) in lax.flows.iter().zip(&copy.flows) {
-        assert_eq!(
-            (&flow.matching, &flow.instructions),
-            (&copy.matching, &copy.instructions)
-        );
+        let rule = |flow: &FlowMod| (flow.table, flow.priority, flow.matching.clone());
+        assert_eq!(rule(flow), rule(copy));
+        assert_eq!(flow.instructions, copy.instructions);
     }
     let bytes = rules.to_messages().unwrap();
     assert!(Rules::of_messages(&bytes[..bytes.len() - 1]).is_err());

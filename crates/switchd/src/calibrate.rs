@@ -261,7 +261,7 @@ fn with_devices(eal: &Eal, replay: &Replay, measuring: &mut Measuring) -> Result
     let (mut sources, mut sink) = (input.rx, tx()?.remove(0));
     let alone = as_worker(cpu, || {
         predict::engine::ports_loop(&mut sources, &mut sink, (rounds, round))
-    });
+    })?;
     drop((sources, sink));
     input.control.close();
     let mut under = |reference: Reference| {
@@ -284,7 +284,7 @@ fn with_devices(eal: &Eal, replay: &Replay, measuring: &mut Measuring) -> Result
     let cost = PortCost {
         untouched: under(Reference::Untouched)?,
         touched: under(Reference::Touched)?,
-        ..alone?
+        ..alone.map_err(|error| error.0)?
     };
     sinks.into_iter().for_each(|sink| sink.control.close());
     Ok(cost)

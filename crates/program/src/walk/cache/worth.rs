@@ -37,8 +37,9 @@ const CONTROL: u64 = 1 << 10;
 /// Packets over which it is measured instead, behind those, where the cache has won by them but walks have cost less than [`CLOSE`] times as much.
 const CLOSER: u64 = 1 << 12;
 const CLOSE: f32 = 2.0;
-/// Most windows between such controls, where most packets hit.
+/// Most windows between such controls, where most packets hit; and where they do not, and are no fewer than before the last one.
 const CONTROL_INTERVAL: u32 = 256;
+const CONTROL_INTERVAL_OF_FEW: u32 = 8;
 /// Bursts between two that are measured without the cache.
 const SAMPLING: u32 = 64;
 /// Measured bursts before a trial.
@@ -155,14 +156,15 @@ impl Sum {
         self.bursts += 1;
     }
 
-    /// Of a packet. Bursts that took much longer than one in the middle were interrupted: they count as four times that, whenever they came.
+    /// Of a packet. The few bursts that took much longer than most others were interrupted: they count as four times that, whenever they came. One in eight, and not half of them: a
+    /// burst comes in by one port, and what comes in by another may cost many times as much.
     fn each(&self) -> f32 {
         let mut before = 0;
-        let middle = self.kinds.iter().find(|kind| {
+        let dear = self.kinds.iter().find(|kind| {
             before += kind.bursts;
-            2 * before >= self.bursts
+            8 * before >= 7 * self.bursts
         });
-        let most = 4.0 * middle.map_or(0.0, Kind::each);
+        let most = 4.0 * dear.map_or(0.0, Kind::each);
         let (cycles, packets) = (self.kinds.iter()).fold((0.0, 0.0), |(cycles, packets), kind| {
             let bounded = kind.cycles.min(kind.packets * most);
             (cycles + bounded, packets + kind.packets)
@@ -191,6 +193,8 @@ pub(super) struct Worth {
     windows: u32,
     interval: u32,
     closer: bool,
+    /// Hits of the window before it.
+    hits_at_control: u64,
     walk: f32,
     /// Cycles of a packet while a trial filled the cache.
     filling: f32,
@@ -213,6 +217,7 @@ impl Worth {
             windows: 0,
             interval: 1,
             closer: false,
+            hits_at_control: 0,
             walk: 0.0,
             filling: 0.0,
             cached: 0.0,
@@ -335,8 +340,8 @@ impl Worth {
         }
         let measured = std::mem::take(&mut self.sum);
         if measured.bursts < 4 {
-            // Bursts are small: there is time enough.
-            self.left = WINDOW;
+            // Bursts are small: there is time enough, and all of it counts.
+            (self.closer, self.left) = (!used, WINDOW);
         } else if used {
             self.cached = measured.each();
             self.judge();
@@ -390,7 +395,8 @@ impl Worth {
             let over = |each: f32, packets| ((each - self.walk).max(0.0) * packets as f32) as u64;
             let mut lost = over(self.cached, WINDOW);
             if trial {
-                self.lost += lost + over(self.filling, FILLING);
+                lost = lost.saturating_add(over(self.filling, FILLING));
+                self.lost = self.lost.saturating_add(lost);
                 if self.fills() {
                     return self.turn(Standing::Trial, FILLING + WINDOW);
                 }
@@ -400,7 +406,7 @@ impl Worth {
             // second follows soon.
             let again = self.pause > PAUSE;
             let least = if again {
-                (lost * SHARE).min(4 * LONGEST_PAUSE)
+                lost.saturating_mul(SHARE).min(4 * LONGEST_PAUSE)
             } else {
                 0
             };
@@ -418,8 +424,14 @@ impl Worth {
         if trial {
             self.interval = 1;
         }
-        if trial || self.windows >= self.interval || few {
-            self.closer = false;
+        let (due, fewer) = if few {
+            let fewer = self.hits + GROWTH < self.hits_at_control;
+            (self.interval.min(CONTROL_INTERVAL_OF_FEW), fewer)
+        } else {
+            (self.interval, false)
+        };
+        if trial || self.windows >= due || fewer {
+            (self.closer, self.hits_at_control) = (false, self.hits);
             return self.turn(Standing::Control, SETTLING + CONTROL);
         }
         if self.windows > CONTROL_INTERVAL / 2 {
@@ -640,6 +652,49 @@ mod tests {
             sum.add(BURST, each * BURST as u64);
         }
         assert!((sum.each() - 250.0).abs() < 0.1);
+    }
+
+    #[test]
+    fn bursts_of_a_dear_port_are_not_taken_for_interrupted_ones() {
+        let mut sum = Sum::default();
+        for burst in 0..u64::from(SAMPLES) {
+            let each = if burst % 2 == 0 { 50 } else { 3000 };
+            sum.add(BURST, each * BURST as u64);
+        }
+        assert!((sum.each() - 1525.0).abs() < 1.0, "{}", sum.each());
+    }
+
+    #[test]
+    fn where_few_packets_hit_it_is_not_looked_at_all_the_time() {
+        let mut worth = Worth::new();
+        let hits = BURST as u64 * 2 / 5;
+        let cost = Cost {
+            walk: 700,
+            cached: 400,
+            hits,
+        };
+        run(&mut worth, judged(700) + (1 << 20), cost);
+        let (met, _) = run(&mut worth, 1 << 22, cost);
+        assert_eq!(worth.standing(), Standing::On);
+        assert!(met > (1 << 22) * 19 / 20, "{met}");
+    }
+
+    #[test]
+    fn a_control_ends_where_few_bursts_are_full() {
+        let mut worth = Worth::new();
+        while worth.standing() != Standing::Control {
+            run(&mut worth, BURST as u64, good(2000, 100));
+        }
+        let mut packets = 0;
+        while worth.standing() == Standing::Control {
+            let count = if packets % 640 < 6 { BURST } else { 6 };
+            let plan = worth.begin(CacheMode::Auto, count);
+            let spent = plan.measured.then_some(2000 * count as u64);
+            worth.end(count, 0, spent);
+            packets += count as u64;
+            assert!(packets < 2 * WINDOW, "it goes on for ever");
+        }
+        assert_eq!(worth.standing(), Standing::On);
     }
 
     #[test]
