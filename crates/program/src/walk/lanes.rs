@@ -433,27 +433,9 @@ impl<F: Frame> Lanes<F> {
         if count == frames.len() && ports[..count].iter().all(|port| port == first) {
             return host.output_burst(way.in_port, *first, way.mirrored, frames);
         }
-        let mut rest = SetOfLanes::run(0, count);
-        let all = frames.len();
-        // SAFETY: from here on the vector owns no frame. Each of the first `count` is taken once below, since no lane is in two of the sets, and the others are given back.
-        // Who panics meanwhile loses frames, and none is dropped twice.
-        unsafe { frames.set_len(0) };
-        let from = frames.as_mut_ptr();
-        while let Some(first) = rest.first() {
-            let port = ports[first];
-            let set = rest.those_with(ports, port);
-            rest = rest.minus(set);
-            let mut taken = Taken {
-                from,
-                set,
-                frames: PhantomData,
-            };
+        let mut leaving = Leaving::new(frames, count);
+        while let Some((port, mut taken)) = leaving.next(ports) {
             host.output_run(way.in_port, port, way.mirrored, &mut taken);
-        }
-        // SAFETY: the frames behind the first `count` have not been touched, and there are as many places from the beginning on.
-        unsafe {
-            std::ptr::copy(from.add(count), from, all - count);
-            frames.set_len(all - count);
         }
     }
 
@@ -534,6 +516,74 @@ impl<F: Frame> Lanes<F> {
         }
         for lane in set.places() {
             self.lanes[lane].rewrite(&mut self.frames[lane], rewrite);
+        }
+    }
+}
+
+/// The first frames of a burst, which leave it set by set. When this goes, whether all have left or somebody has panicked, those that nobody has been given are dropped, and the
+/// burst is what stood behind them.
+///
+/// Meanwhile the vector says that it is empty, and its first `all` places are this one's: at those of `rest` and at those from `count` on is a frame each, at the others none any more.
+struct Leaving<'a, F> {
+    frames: &'a mut Vec<F>,
+    rest: SetOfLanes,
+    count: usize,
+    all: usize,
+}
+
+impl<'a, F> Leaving<'a, F> {
+    /// The first `count`, one at least, of as many as there are and as a set has places for.
+    #[inline(always)]
+    fn new(frames: &'a mut Vec<F>, count: usize) -> Leaving<'a, F> {
+        let all = frames.len();
+        assert!((1..=all.min(LOOKUP_MAX)).contains(&count));
+        // SAFETY: none is not more than there is room for, and there is nothing to be valid. The frames stay where they are, and are now this one's.
+        unsafe { frames.set_len(0) };
+        Leaving {
+            frames,
+            rest: SetOfLanes::run(0, count),
+            count,
+            all,
+        }
+    }
+
+    /// Those that go to the same port as the first one left, and the port.
+    #[inline(always)]
+    fn next(&mut self, ports: &[PortNo; LOOKUP_MAX]) -> Option<(PortNo, Taken<'_, F>)> {
+        let port = ports[self.rest.first()?];
+        let set = self.rest.those_with(ports, port);
+        Some((port, self.take(set)))
+    }
+
+    /// Those of a set that are left.
+    #[inline(always)]
+    fn take(&mut self, set: SetOfLanes) -> Taken<'_, F> {
+        let others = self.rest.minus(set);
+        let set = self.rest.minus(others);
+        self.rest = others;
+        Taken {
+            // At each place of `rest` was a frame of this one's. Those of the set are in it no more.
+            from: self.frames.as_mut_ptr(),
+            set,
+            frames: PhantomData,
+        }
+    }
+}
+
+impl<F> Drop for Leaving<'_, F> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // There are some only where a host has panicked.
+        if !self.rest.is_empty() {
+            drop(self.take(self.rest));
+        }
+        let behind = self.all - self.count;
+        let from = self.frames.as_mut_ptr();
+        // SAFETY: the vector had `all` frames, so it has memory for them, and whoever was given some could not reach it. Those from `count` on have not been touched; they are moved to
+        // the front, where no frame is any more, all having been taken. So as many places as the length now says hold one each, and what is behind belongs to nobody.
+        unsafe {
+            std::ptr::copy(from.add(self.count), from, behind);
+            self.frames.set_len(behind);
         }
     }
 }
@@ -942,6 +992,130 @@ impl<F: Frame> Walk<F> {
         self.resubmitted = resubmitted;
         if resubmitted && let Some(position) = self.stack.pop() {
             self.at = position;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::Context;
+    use crate::ops::ToController;
+    use packet::frame::Offload;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// A frame without bytes that counts how often it is dropped.
+    struct Counted(Arc<[AtomicUsize]>, usize);
+
+    impl std::ops::Drop for Counted {
+        fn drop(&mut self) {
+            self.0[self.1].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    impl Frame for Counted {
+        fn len(&self) -> usize {
+            0
+        }
+        fn head(&self) -> &[u8] {
+            &[]
+        }
+        fn head_mut(&mut self) -> &mut [u8] {
+            &mut []
+        }
+        fn headroom(&self) -> usize {
+            0
+        }
+        fn push_front(&mut self, _: usize) -> bool {
+            false
+        }
+        fn pull_front(&mut self, _: usize) -> bool {
+            false
+        }
+        fn truncate(&mut self, _: usize) {}
+        fn linearize(&mut self, _: usize) -> bool {
+            true
+        }
+        fn segment_count(&self) -> usize {
+            1
+        }
+        fn segment(&self, _: usize) -> Option<&[u8]> {
+            None
+        }
+        fn segment_mut(&mut self, _: usize) -> Option<&mut [u8]> {
+            None
+        }
+        fn duplicate(&self) -> Option<Self> {
+            None
+        }
+        fn sibling(&self, _: &[u8]) -> Option<Self> {
+            None
+        }
+        fn offload(&self) -> Offload {
+            Offload::default()
+        }
+        fn set_offload(&mut self, _: Offload) {}
+    }
+
+    /// Keeps what is sent, by port, until `left` frames have been: the next one makes it panic.
+    struct Fails {
+        sent: Vec<(PortNo, Counted)>,
+        left: usize,
+    }
+
+    impl Host<Counted> for Fails {
+        fn output(&mut self, _: Context<'_>, port: PortNo, frame: Counted, _: bool) {
+            assert!(self.sent.len() < self.left, "as it should");
+            self.sent.push((port, frame));
+        }
+        fn output_all(&mut self, _: Context<'_>, _: Counted, _: bool) {}
+        fn port_is_live(&self, _: PortNo) -> bool {
+            true
+        }
+        fn normal(&mut self, _: Context<'_>, _: Counted) {}
+        fn controller(&mut self, _: Context<'_>, _: &ToController, _: &Counted) {}
+        fn malformed(&mut self, _: packet::parse::Malformed) {}
+        fn now_ns(&mut self) -> u64 {
+            0
+        }
+        fn dropped(&mut self, _: DropReason) {}
+    }
+
+    /// Whenever a host panics, frames that have been sent are the host's, those behind the first stay in the burst, in order, and all others have been dropped, each once.
+    #[test]
+    fn a_host_that_panics_costs_only_frames_on_their_way_and_each_once() {
+        let ports = std::array::from_fn(|at| 7 + at as PortNo % 3);
+        for (all, count) in [(11, 8), (9, 9), (64, 64), (80, 64), (5, 1)] {
+            // The first port's frames, the second's and so on.
+            let order = (0..3).flat_map(|port| (port..count).step_by(3));
+            let order = order.collect::<Vec<_>>();
+            for left in 0..=count {
+                let drops: Arc<[AtomicUsize]> = (0..all).map(|_| AtomicUsize::new(0)).collect();
+                let new = |at| Counted(Arc::clone(&drops), at);
+                let mut frames = (0..all).map(new).collect::<Vec<_>>();
+                let sent = Vec::new();
+                let mut host = Fails { sent, left };
+                let way = Way {
+                    in_port: 1,
+                    mirrored: 0,
+                };
+                let result = catch_unwind(AssertUnwindSafe(|| {
+                    Lanes::send_first(way, &mut host, &ports, count, &mut frames);
+                }));
+                assert_eq!(result.is_err(), left < count);
+                let sent = host.sent.iter().map(|(port, frame)| (*port, frame.1));
+                let wanted = order[..left].iter().map(|at| (ports[*at], *at));
+                assert!(sent.eq(wanted), "{all} {count} {left}");
+                let behind = frames.iter().map(|frame| frame.1);
+                assert!(behind.eq(count..all), "{all} {count} {left}");
+                let dropped = |at: &usize| drops[*at].load(Ordering::Relaxed);
+                assert!(order[..left].iter().all(|at| dropped(at) == 0));
+                assert!(order[left..].iter().all(|at| dropped(at) == 1));
+                drop((frames, host));
+                assert!((0..all).all(|at| dropped(&at) == 1), "{all} {count} {left}");
+            }
         }
     }
 }
