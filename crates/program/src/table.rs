@@ -731,7 +731,7 @@ fn lookup_prefixes<'k, 'g, K: Words + 'k>(
 }
 
 impl PrefixesShape {
-    /// Whether what stands beside is of lower precedence than any prefix, most often a table's last rule: only packets without a prefix ask for it.
+    /// Whether what stands beside is not of higher precedence than any prefix, most often a table's last rule: only packets without a prefix ask for it.
     #[inline(always)]
     fn decides(&self) -> bool {
         let highest = self.beside.first().map(|entry| entry.max_priority);

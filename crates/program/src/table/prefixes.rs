@@ -35,7 +35,8 @@ pub(super) use writer::{Candidate, Prefixes};
 const NONE: u32 = 0;
 /// The place of slots whose packets are looked up in tuples.
 const ELSEWHERE: u32 = 1;
-/// More places than this are fetched before they are read: fewer stay in a second-level cache, and a processor that runs ahead waits for several of them at once.
+/// Where there is room for more places than this (it grows by half, so not all of it need be used), they are fetched before they are read; on the AVX-512 way only, the portable one fetches
+/// always. Fewer stay in a second-level cache, and a processor that runs ahead waits for several of them at once.
 const FEW: usize = 1 << 14;
 /// A packet that has not what all rules want.
 const STRANGER: u32 = u32::MAX;
