@@ -69,11 +69,11 @@ impl Does {
 
 /// What a rule does that does no more than send, perhaps after edits.
 #[derive(Clone, Copy)]
-pub(crate) enum Ends {
+pub(crate) enum Ends<'g> {
     /// It sends to this port.
     Sends(PortNo),
-    /// It does these edits, and sends where they say. Valid as long as the rule.
-    Edits(NonNull<Stretch>),
+    /// It does these edits, and sends where they say.
+    Edits(&'g Stretch),
 }
 
 impl Place {
@@ -114,10 +114,10 @@ impl Place {
 
     /// What this tells of its rule, if there is one, and it need not be read itself.
     #[inline(always)]
-    pub(super) fn ends(
+    pub(super) fn ends<'g>(
         &self,
-        edits: impl Fn(u32) -> Option<NonNull<Stretch>>,
-    ) -> Option<(CounterId, Ends)> {
+        edits: impl Fn(u32) -> Option<&'g Stretch>,
+    ) -> Option<(CounterId, Ends<'g>)> {
         let (rule, marks) = self.get(Ordering::Acquire);
         if rule.is_null() || marks & ASK != 0 {
             return None;
@@ -149,19 +149,38 @@ pub(super) enum EditsOf<'g> {
     Kept(&'g [AtomicPtr<Stretch>]),
 }
 
-/// The edits of this number.
+/// The edits of this number, which is one that a place has told under the guard that `all` is looked at under, and that did not say that its rule must be asked ([`Place::ends`],
+/// [`Place::tells_of`]).
 #[inline(always)]
-pub(super) fn kept(all: &[AtomicPtr<Stretch>], number: u32) -> Option<NonNull<Stretch>> {
-    NonNull::new(all.get(number as usize)?.load(Ordering::Acquire))
+pub(super) fn kept(all: &[AtomicPtr<Stretch>], number: u32) -> Option<&Stretch> {
+    let stretch = all.get(number as usize)?.load(Ordering::Acquire);
+    // SAFETY: null, or the first stretch of the list of steps of the place's rule. That is not changed, and lives as long as the guard:
+    // - The place was read by Acquire without `ASK`, which goes only when all guards are gone that began before the rule was in force (`Prefixes::settle`). So this one began later, and
+    //   `all`, which was looked at since, has the edits at their number: they had been put there, and an array that takes another's place is a copy.
+    // - The number is given to other edits only when all guards are gone that began before the last rule with this list was unlinked (`settle`, `Left::Edits`).
+    // - The list lives as long as a linked rule names it, and a rule that has been unlinked is freed, and lets go of it, only when those guards are gone.
+    unsafe { stretch.as_ref() }
 }
 
-impl EditsOf<'_> {
+impl<'g> EditsOf<'g> {
     #[inline(always)]
     fn get(self, number: u32) -> Option<Stretches> {
         match self {
             EditsOf::None => None,
             EditsOf::Listed(all) => all.get(number as usize).copied(),
-            EditsOf::Kept(all) => kept(all, number).map(Stretches::one),
+            EditsOf::Kept(all) => {
+                kept(all, number).map(|stretch| Stretches::of(std::slice::from_ref(stretch)))
+            }
+        }
+    }
+
+    /// The first stretch of the edits of this number.
+    #[inline(always)]
+    fn first(self, number: u32) -> Option<&'g Stretch> {
+        match self {
+            EditsOf::None => None,
+            EditsOf::Listed(all) => all.get(number as usize)?.first(),
+            EditsOf::Kept(all) => kept(all, number),
         }
     }
 }
@@ -202,10 +221,10 @@ impl<'g> Told<'g> {
 
     /// Where the rule counts that packet `index` has met, and what it does, where that is known without reading it.
     #[inline(always)]
-    pub fn ends(&self, index: usize, rule: &'g Rule) -> Option<(CounterId, Ends)> {
+    pub fn ends(&self, index: usize, rule: &'g Rule) -> Option<(CounterId, Ends<'g>)> {
         let place = self.places[index % LOOKUP_MAX]?;
         place.tells_of(rule)?;
-        place.ends(|number| self.edits.get(number)?.first())
+        place.ends(|number| self.edits.first(number))
     }
 }
 

@@ -100,7 +100,7 @@ impl<'g> Led<'g> {
 
     /// Where the rule counts that packet `index` has met, and what it does, where its place tells. This cannot be so where the rule does not hold in the guard's epoch.
     #[inline(always)]
-    pub fn ends(&self, index: usize) -> Option<(CounterId, Ends)> {
+    pub fn ends(&self, index: usize) -> Option<(CounterId, Ends<'g>)> {
         self.place(index)?.ends(|number| kept(self.edits, number))
     }
 

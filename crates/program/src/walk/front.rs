@@ -18,7 +18,7 @@
 //! A burst begins the general way where its next packet is of no common kind; a few common ones before it are not worth a burst of their own.
 
 use super::lanes::{Lanes, Way, begin_key, word_beyond};
-use super::straight::{Stretch, Stretches};
+use super::straight::Stretch;
 use super::{Burst, Engine, Walk};
 use crate::counters::{CounterId, WorkerCounter, WorkerCounters};
 use crate::host::{Drop, Host};
@@ -33,7 +33,6 @@ use packet::hot::{self, NO_PATTERN, Pattern, Sorting};
 use packet::parse::MoreWords;
 use smallvec::SmallVec;
 use std::ops::Range;
-use std::ptr::NonNull;
 
 /// Fewest common packets that are looked up by themselves when another one follows.
 pub(super) const WORTH_IT: usize = 8;
@@ -381,10 +380,10 @@ impl<F: Frame> Engine<F> {
     #[inline(always)]
     fn end_first<'g, H: Host<F>>(
         &mut self,
-        burst: &Burst<'_, 'g>,
+        burst: &Burst<'_, '_>,
         way: Way,
         count: usize,
-        ends: impl Fn(usize) -> Option<(CounterId, Ends)>,
+        ends: impl Fn(usize) -> Option<(CounterId, Ends<'g>)>,
         frames: &mut Vec<F>,
         host: &mut H,
     ) -> usize {
@@ -457,7 +456,10 @@ impl<F: Frame> Engine<F> {
                 brief.and_then(|brief| Some((brief, brief.straight()?)))
             {
                 let alone = index + 1 == met.count || !(met.same)(index, index + 1);
-                if alone && let Some((stretch, port)) = edits_of(straight, &self.hot[index]) {
+                if alone
+                    && let Some(stretch) = straight.first()
+                    && let Some(port) = goes_to(stretch, &self.hot[index])
+                {
                     // Where rules are many, nearly every packet: what is done for runs would cost more than the edits.
                     if let Some(mut frame) = frames.next() {
                         let (rule, hot) = (Some(brief.rule), &mut self.hot[index]);
@@ -639,8 +641,8 @@ fn meet_one<F: Frame, H: Host<F>>(
 #[derive(Clone, Copy)]
 struct Deed<'g> {
     counter: Option<WorkerCounter<'g>>,
-    /// Valid as long as the burst's guard. Without any, the packet is sent as it is.
-    edits: Option<NonNull<Stretch>>,
+    /// Without any, the packet is sent as it is.
+    edits: Option<&'g Stretch>,
     port: PortNo,
 }
 
@@ -656,7 +658,7 @@ impl Deed<'_> {
 #[inline(never)] // so that what its loop needs stays in registers
 fn prepare<'g>(
     counters: WorkerCounters<'g>,
-    ends: impl Fn(usize) -> Option<(CounterId, Ends)>,
+    ends: impl Fn(usize) -> Option<(CounterId, Ends<'g>)>,
     deeds: &mut [Deed<'g>],
 ) -> usize {
     let many = counters.are_many();
@@ -673,7 +675,7 @@ fn prepare<'g>(
             Ends::Sends(port) => deed.port = port,
             Ends::Edits(stretch) => {
                 deed.edits = Some(stretch);
-                Stretches::one(stretch).prefetch();
+                stretch.prefetch();
             }
         }
         known += 1;
@@ -692,8 +694,8 @@ fn carry_out<'f, F: Frame + 'f>(
     let mut done = 0;
     for ((frame, hot), (deed, port)) in packets.zip(deeds.iter().zip(ports)) {
         *port = deed.port;
-        if let Some(edits) = deed.edits {
-            let Some((stretch, to)) = edits_of(Stretches::one(edits), hot) else {
+        if let Some(stretch) = deed.edits {
+            let Some(to) = goes_to(stretch, hot) else {
                 break;
             };
             (stretch.rewrite).run_last(frame, hot.extent, &mut hot.words);
@@ -707,11 +709,11 @@ fn carry_out<'f, F: Frame + 'f>(
     done
 }
 
-/// The only edits, and the port, of a rule that sends; none where the packet's TTL would expire.
+/// The port of edits that end in sending; none where the packet's TTL would expire.
 #[inline(always)]
-fn edits_of<'a>(straight: Stretches, hot: &HotWords) -> Option<(&'a Stretch, PortNo)> {
-    let sends = straight.only_send();
-    sends.filter(|(stretch, _)| !stretch.rewrite.expires(&hot.words))
+fn goes_to(stretch: &Stretch, hot: &HotWords) -> Option<PortNo> {
+    let port = stretch.port();
+    port.filter(|_| !stretch.rewrite.expires(&hot.words))
 }
 
 /// Does the edits of a packet that has met a rule by itself, and counts it.

@@ -119,6 +119,21 @@ impl Stretch {
             .chain(if any { &*self.more } else { &[] })
     }
 
+    /// Where it sends, if it does.
+    #[inline(always)]
+    pub(super) fn port(&self) -> Option<PortNo> {
+        match self.end {
+            End::Output(port) => Some(port),
+            _ => None,
+        }
+    }
+
+    /// Asks for it: for the one line of it that most rules need.
+    #[inline(always)]
+    pub(super) fn prefetch(&self) {
+        prefetch(std::ptr::from_ref(self));
+    }
+
     /// Whether there are packets with too low a TTL for it.
     pub(super) fn may_expire(&self) -> bool {
         self.rewrite.may_expire()
@@ -212,24 +227,17 @@ impl Stretches {
         Stretches(NonNull::from(stretches))
     }
 
-    /// A stretch that has been the only one of others that are still valid.
-    pub(crate) fn one(stretch: NonNull<Stretch>) -> Stretches {
-        Stretches(NonNull::slice_from_raw_parts(stretch, 1))
-    }
-
-    /// The first one's address; none of nothing.
-    pub(crate) fn first(self) -> Option<NonNull<Stretch>> {
-        self.get().first().map(NonNull::from)
+    /// The first one; none of nothing.
+    #[inline(always)]
+    pub(crate) fn first<'a>(self) -> Option<&'a Stretch> {
+        self.get().first()
     }
 
     /// The only stretch and the port of a rule that sends, perhaps an edited packet.
     #[inline(always)]
     pub(crate) fn only_send<'a>(self) -> Option<(&'a Stretch, PortNo)> {
-        let stretch = self.get().first()?;
-        match stretch.end {
-            End::Output(port) => Some((stretch, port)),
-            _ => None,
-        }
+        let stretch = self.first()?;
+        Some((stretch, stretch.port()?))
     }
 
     /// The only one, if there is one only.
@@ -249,7 +257,8 @@ impl Stretches {
 
     #[inline(always)]
     pub(super) fn get<'a>(self) -> &'a [Stretch] {
-        // SAFETY: a rule's list of steps is not changed while the rule lives, and what is kept of a burst is dropped before its guard (see `Steps`).
+        // SAFETY: a rule's list of steps is not changed while the rule lives, and what is kept of a burst is dropped before its guard (see `Steps`). Those that a place tells of are
+        // valid for the same guard (`kept` in `table::places`).
         unsafe { self.0.as_ref() }
     }
 }

@@ -24,7 +24,6 @@ use packet::matching::MatchWord;
 use smallvec::SmallVec;
 use std::collections::btree_map;
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -368,7 +367,7 @@ impl Prefixes {
     }
 
     /// The number of a list's edits.
-    fn keep(&mut self, domain: &Domain, ops: &Arc<OpList>, stretch: NonNull<Stretch>) -> u32 {
+    fn keep(&mut self, domain: &Domain, ops: &Arc<OpList>, stretch: &Stretch) -> u32 {
         if let Some(kept) = self.edits.get_mut(&Arc::as_ptr(ops)) {
             kept.places += 1;
             return kept.number;
@@ -378,7 +377,8 @@ impl Prefixes {
             self.next_edits += 1;
             self.next_edits - 1
         });
-        self.trie.edits.view()[number as usize].store(stretch.as_ptr(), Ordering::Release);
+        let stretch = std::ptr::from_ref(stretch).cast_mut(); // only ever read
+        self.trie.edits.view()[number as usize].store(stretch, Ordering::Release);
         let kept = Kept { number, places: 1 };
         self.edits.insert(Arc::as_ptr(ops), kept);
         number
