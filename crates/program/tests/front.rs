@@ -5,7 +5,7 @@ use packet::key::at;
 use packet::parse::{self, Malformed};
 use packet::{Field, FlowKey, Frame, HeapFrame, Match, Value, WordSet};
 use program::Program;
-use program::counters::CounterId;
+use program::counters::{CounterId, Totals};
 use program::epoch::Reader;
 use program::host::{Context, Drop, Host};
 use program::ops::{Op, OpList, ToController};
@@ -263,7 +263,11 @@ struct Changing {
     rules: Vec<Option<Ruled>>,
     /// Those in force.
     published: Vec<Option<Ruled>>,
-    counted: Vec<(CounterId, u64)>,
+    counted: Vec<(CounterId, Totals)>,
+    /// What the table should have counted: lookups, and those that found a rule.
+    looked_up: (u64, u64),
+    /// The time of the last burst; each comes a millisecond later than the one before.
+    now_ms: u64,
 }
 
 impl Changing {
@@ -279,6 +283,8 @@ impl Changing {
             rules: Vec::new(),
             published: Vec::new(),
             counted: Vec::new(),
+            looked_up: (0, 0),
+            now_ms: 0,
         }
     }
 
@@ -322,7 +328,7 @@ impl Changing {
 
     fn add(&mut self, matching: Match, kind: u8, port: u32) {
         let counter = self.program.counters.allocate().unwrap();
-        self.counted.push((counter, 0));
+        self.counted.push((counter, Totals::default()));
         self.rules.push(None);
         self.link(
             self.rules.len() - 1,
@@ -358,26 +364,36 @@ impl Changing {
         self.program.domain.publish();
     }
 
-    /// Each packet was counted with the rule that it met.
+    /// Each packet was counted with the rule that it met, as it came and at its time, and with the table.
     fn assert_counted(&self) {
-        for (counter, packets) in &self.counted {
-            assert_eq!(self.program.counters.read(*counter).packets, *packets);
+        for (counter, totals) in &self.counted {
+            assert_eq!(self.program.counters.read(*counter), *totals);
         }
+        assert_eq!(
+            self.writer.bridge().table_counters(0),
+            self.looked_up,
+            "lookups and matches"
+        );
     }
 
     /// What was sent and what should have been, in the same order where packets of every flow kept theirs.
     fn send(&mut self, burst: &[Vec<u8>], in_port: u32) -> (Vec<Sent>, Vec<Sent>) {
         let (mut expected, mut expired) = (Vec::new(), 0);
+        self.now_ms += 1;
         for bytes in burst {
+            self.looked_up.0 += 1;
             let mut key = FlowKey::ZERO;
             parse::parse(bytes, bytes.len(), in_port, WordSet(u64::MAX), &mut key);
             let mut rules = self.published.iter().rev().flatten();
             let Some(best) = rules.find(|rule| rule.matching.matches(&key)) else {
                 continue;
             };
+            self.looked_up.1 += 1;
             let mut counted = self.counted.iter_mut();
-            if let Some((_, count)) = counted.find(|(counter, _)| *counter == best.counter) {
-                *count += 1;
+            if let Some((_, totals)) = counted.find(|(counter, _)| *counter == best.counter) {
+                totals.packets += 1;
+                totals.bytes += bytes.len() as u64;
+                totals.used_ms = self.now_ms;
             }
             let mut bytes = bytes.clone();
             for op in &best.ops {
@@ -403,7 +419,15 @@ impl Changing {
         let guard = self.reader.begin();
         let mut frames: Vec<HeapFrame> = burst.iter().map(|bytes| HeapFrame::new(bytes)).collect();
         let bridge = self.writer.bridge();
-        Engine::new().burst(bridge, &guard, in_port, &mut frames, 0, 1, &mut sink);
+        Engine::new().burst(
+            bridge,
+            &guard,
+            in_port,
+            &mut frames,
+            0,
+            self.now_ms,
+            &mut sink,
+        );
         let _ = guard;
         self.reader.offline();
         let [.., too_old] = sink.1;
@@ -441,9 +465,7 @@ impl Changing {
                 }
             }
         }
-        for (counter, packets) in &self.counted {
-            prop_assert_eq!(self.program.counters.read(*counter).packets, *packets);
-        }
+        self.assert_counted();
         Ok(())
     }
 }
