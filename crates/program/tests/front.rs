@@ -16,6 +16,9 @@ use proptest::prelude::*;
 use std::ops::Range;
 use std::sync::Arc;
 
+/// Stands for the ingress port where a rule says that packets go back there.
+const BACK: u32 = 99;
+
 /// Where each frame went, in order, how many were dropped by a rule, for want of one, and for want of a TTL, and of how many a controller was told.
 #[derive(Default)]
 struct Sink(Vec<(u32, Vec<u8>)>, [u64; 3], u64);
@@ -27,8 +30,10 @@ impl Host<HeapFrame> for Sink {
     fn now_ns(&mut self) -> u64 {
         unreachable!("no rule asks for the time")
     }
-    fn output(&mut self, context: Context<'_>, port: u32, frame: HeapFrame, _: bool) {
+    fn output(&mut self, context: Context<'_>, port: u32, frame: HeapFrame, to_in_port: bool) {
         *context.sent = true;
+        assert!(!to_in_port || port == context.in_port);
+        let port = if to_in_port { BACK } else { port };
         self.0.push((port, frame.to_vec()));
     }
     fn output_all(&mut self, _: Context<'_>, _: HeapFrame, _: bool) {
@@ -245,10 +250,11 @@ proptest! {
     }
 }
 
-/// A rule of [`Changing`]; its precedence is its number.
+/// A rule of [`Changing`].
 #[derive(Clone)]
 struct Ruled {
     matching: Match,
+    priority: u32,
     ops: Vec<Op>,
     counter: CounterId,
     rule: RuleRef,
@@ -268,6 +274,33 @@ struct Changing {
     looked_up: (u64, u64),
     /// The time of the last burst; each comes a millisecond later than the one before.
     now_ms: u64,
+    /// All packets of a burst leave in order, whatever rules they have met.
+    in_order: bool,
+}
+
+/// How packets of a burst leave: some of them as they came, some after edits that are followed by one output, some otherwise.
+#[derive(Default)]
+struct Leave {
+    only_sent: bool,
+    edited: bool,
+    otherwise: bool,
+}
+
+impl Leave {
+    fn note(&mut self, ops: &[Op]) {
+        let edits = |op: &Op| matches!(op, Op::SetField { .. } | Op::DecTtl(_));
+        match ops {
+            [Op::Output(_)] => self.only_sent = true,
+            [first @ .., Op::Output(_)] if first.iter().all(edits) => self.edited = true,
+            _ => self.otherwise = true,
+        }
+    }
+
+    /// Whether no packet may overtake another of its port, wherever the rules' lookups have led. Where some are edited and others not, lookups that do not lead to
+    /// places let those go first.
+    fn in_order(&self) -> bool {
+        !(self.otherwise || self.only_sent && self.edited)
+    }
 }
 
 impl Changing {
@@ -285,10 +318,11 @@ impl Changing {
             counted: Vec::new(),
             looked_up: (0, 0),
             now_ms: 0,
+            in_order: false,
         }
     }
 
-    /// What a rule of this kind does: sends, sends with another source address, sends twice, sends as a router does, or drops.
+    /// What a rule of this kind does: sends, sends with another source address, sends twice, sends as a router does, sends back, or drops.
     fn ops(kind: u8, port: u32) -> Vec<Op> {
         let set = |field: Field| {
             let value = Value::from_u128(0x0600_0000_0000 + u128::from(port), 6);
@@ -305,14 +339,21 @@ impl Changing {
                 Op::DecTtl([].into()),
                 Op::Output(port),
             ],
+            BACK_IN => vec![set(Field::EthSrc), Op::InPort],
             _ => vec![],
         }
     }
 
-    fn link(&mut self, number: usize, matching: Match, ops: Vec<Op>, counter: CounterId) {
+    fn link(
+        &mut self,
+        number: usize,
+        (matching, priority): (Match, u32),
+        ops: Vec<Op>,
+        counter: CounterId,
+    ) {
         let spec = RuleSpec {
             matching: matching.clone(),
-            priority: number as u32 + 1,
+            priority,
             ops: Arc::new(OpList::new(ops.clone())),
             counter,
             cookie: 0,
@@ -320,22 +361,33 @@ impl Changing {
         let rule = self.writer.insert(0, spec);
         self.rules[number] = Some(Ruled {
             matching,
+            priority,
             ops,
             counter,
             rule,
         });
     }
 
+    /// Adds a rule above all others.
     fn add(&mut self, matching: Match, kind: u8, port: u32) {
+        self.add_at(matching, self.rules.len() as u32 + 1, kind, port);
+    }
+
+    /// Adds a rule, in the place of one with this match and precedence if there is one, as pipelines do.
+    fn add_at(&mut self, matching: Match, priority: u32, kind: u8, port: u32) {
+        let same = |rule: &Ruled| rule.priority == priority && rule.matching == matching;
+        let known = self
+            .rules
+            .iter()
+            .position(|rule| rule.as_ref().is_some_and(same));
+        if let Some(known) = known {
+            self.remove(known);
+        }
         let counter = self.program.counters.allocate().unwrap();
         self.counted.push((counter, Totals::default()));
         self.rules.push(None);
-        self.link(
-            self.rules.len() - 1,
-            matching,
-            Self::ops(kind, port),
-            counter,
-        );
+        let number = self.rules.len() - 1;
+        self.link(number, (matching, priority), Self::ops(kind, port), counter);
     }
 
     fn remove(&mut self, number: usize) -> Option<Ruled> {
@@ -346,7 +398,8 @@ impl Changing {
 
     fn replace(&mut self, number: usize, kind: u8, port: u32) {
         if let Some(gone) = self.remove(number) {
-            self.link(number, gone.matching, Self::ops(kind, port), gone.counter);
+            let what = (gone.matching, gone.priority);
+            self.link(number, what, Self::ops(kind, port), gone.counter);
         }
     }
 
@@ -378,14 +431,17 @@ impl Changing {
 
     /// What was sent and what should have been, in the same order where packets of every flow kept theirs.
     fn send(&mut self, burst: &[Vec<u8>], in_port: u32) -> (Vec<Sent>, Vec<Sent>) {
-        let (mut expected, mut expired) = (Vec::new(), 0);
+        let (mut expected, mut missed, mut ended, mut expired) = (Vec::new(), 0, 0, 0);
+        let mut leave = Leave::default();
         self.now_ms += 1;
         for bytes in burst {
             self.looked_up.0 += 1;
             let mut key = FlowKey::ZERO;
             parse::parse(bytes, bytes.len(), in_port, WordSet(u64::MAX), &mut key);
-            let mut rules = self.published.iter().rev().flatten();
-            let Some(best) = rules.find(|rule| rule.matching.matches(&key)) else {
+            let rules = self.published.iter().flatten();
+            let met = rules.filter(|rule| rule.matching.matches(&key));
+            let Some(best) = met.max_by_key(|rule| rule.priority) else {
+                missed += 1;
                 continue;
             };
             self.looked_up.1 += 1;
@@ -395,22 +451,26 @@ impl Changing {
                 totals.bytes += bytes.len() as u64;
                 totals.used_ms = self.now_ms;
             }
+            leave.note(&best.ops);
+            ended += u64::from(best.ops.is_empty());
             let mut bytes = bytes.clone();
+            let ttl = ipv4_at(&bytes) + TTL;
             for op in &best.ops {
                 match op {
                     Op::SetField { field, value, .. } => {
                         let at = if *field == Field::EthDst { 0 } else { 6 };
                         bytes[at..at + 6].copy_from_slice(value);
                     }
-                    Op::DecTtl(_) if bytes[TTL] <= 1 => {
+                    Op::DecTtl(_) if bytes[ttl] <= 1 => {
                         expired += 1;
                         break;
                     }
                     Op::DecTtl(_) => {
-                        bytes[TTL] -= 1;
+                        bytes[ttl] -= 1;
                         fill_checksum(&mut bytes);
                     }
                     Op::Output(port) => expected.push((*port, bytes.clone())),
+                    Op::InPort => expected.push((BACK, bytes.clone())),
                     _ => {}
                 }
             }
@@ -430,8 +490,17 @@ impl Changing {
         );
         let _ = guard;
         self.reader.offline();
-        let [.., too_old] = sink.1;
-        assert_eq!(too_old, expired);
+        let lost = [ended, missed, expired];
+        assert_eq!(
+            sink.1, lost,
+            "dropped by a rule, for want of one, and of a TTL"
+        );
+        if leave.in_order() || self.in_order {
+            // By port, with all else in the order in which it came.
+            expected.sort_by_key(|(port, _)| *port);
+            sink.0.sort_by_key(|(port, _)| *port);
+            return (sink.0, expected);
+        }
         // Packets of different rules may overtake each other.
         expected.sort_by_cached_key(flow);
         sink.0.sort_by_cached_key(flow);
@@ -463,6 +532,27 @@ impl Changing {
                     let (sent, expected) = self.send(&burst, in_port);
                     prop_assert_eq!(sent, expected);
                 }
+                Step::Prefix(number, length, kind, port) => {
+                    self.add_prefix(number, length, kind, port);
+                }
+                Step::Beside(conditions, above, kind, port) => {
+                    // No two of them have the same precedence.
+                    let number = self.rules.len() as u32;
+                    let priority = if above { ABOVE + number } else { 1 + number };
+                    self.add_at(matching(&shallow(conditions)), priority, kind, port);
+                }
+                Step::Route(frames, in_port) => {
+                    let frames = frames.iter().zip(0..);
+                    let burst: Vec<Vec<u8>> = frames
+                        .map(|((kind, a, b, ttl), number)| {
+                            let mut bytes = frame(*kind, *a, *b);
+                            bytes.resize(bytes.len() + usize::from(*b), 0);
+                            numbered(bytes, *ttl, number)
+                        })
+                        .collect();
+                    let (sent, expected) = self.send(&burst, in_port);
+                    prop_assert_eq!(sent, expected);
+                }
             }
         }
         self.assert_counted();
@@ -473,42 +563,59 @@ impl Changing {
 /// The port that a frame left by, and the frame.
 type Sent = (u32, Vec<u8>);
 
-/// What packets of one flow have in common: all but the identification, the TTL and the checksum of IPv4, where no tag stands in front.
+/// What packets of one flow have in common: all but the identification, the TTL and the checksum of IPv4.
 fn flow((port, bytes): &Sent) -> Sent {
-    let mut flow = bytes.clone();
+    let (mut flow, ip) = (bytes.clone(), ipv4_at(bytes));
     for at in IDENTIFICATION.chain([TTL]).chain(CHECKSUM) {
-        flow[at] = 0;
+        flow[ip + at] = 0;
     }
     (*port, flow)
 }
 
-/// Where these stand in a frame of IPv4 without a tag.
-const IDENTIFICATION: Range<usize> = 18..20;
-const TTL: usize = 22;
-const CHECKSUM: Range<usize> = 24..26;
+/// Where the header of IPv4 begins in a frame that has one, perhaps behind a tag.
+fn ipv4_at(bytes: &[u8]) -> usize {
+    if bytes[12..14] == [0x81, 0] { 18 } else { 14 }
+}
+
+/// Where these stand in a header of IPv4.
+const IDENTIFICATION: Range<usize> = 4..6;
+const TTL: usize = 8;
+const CHECKSUM: Range<usize> = 10..12;
 
 /// The kind of a rule of [`Changing`] that does what a router does: both addresses of Ethernet are others, and the TTL is one less.
 const ROUTES: u8 = 5;
 
-/// Gives a frame of IPv4 without a tag its header's checksum.
+/// The kind of one that sends packets back, with another source address.
+const BACK_IN: u8 = 6;
+
+/// Gives a frame of IPv4 its header's checksum.
 fn fill_checksum(bytes: &mut [u8]) {
-    bytes[CHECKSUM].fill(0);
-    let words = bytes[14..34].chunks_exact(2);
+    let ip = ipv4_at(bytes);
+    let header = &mut bytes[ip..ip + 20];
+    header[CHECKSUM].fill(0);
+    let words = header.chunks_exact(2);
     let mut sum: u32 = words
         .map(|word| u32::from(word[0]) << 8 | u32::from(word[1]))
         .sum();
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }
-    bytes[CHECKSUM].copy_from_slice(&(!sum as u16).to_be_bytes());
+    header[CHECKSUM].copy_from_slice(&(!sum as u16).to_be_bytes());
 }
 
 /// A frame of UDP to be routed, with this number among those of its burst.
 fn to_route(a: u8, b: u8, ttl: u8, number: u16) -> Vec<u8> {
-    let mut bytes = frame(0, a, b);
-    bytes[IDENTIFICATION].copy_from_slice(&number.to_be_bytes());
-    bytes[TTL] = ttl;
-    fill_checksum(&mut bytes);
+    numbered(frame(0, a, b), ttl, number)
+}
+
+/// A frame with this TTL and number in its header of IPv4, if it has one.
+fn numbered(mut bytes: Vec<u8>, ttl: u8, number: u16) -> Vec<u8> {
+    let ip = ipv4_at(&bytes);
+    if bytes[ip - 2..ip] == [8, 0] {
+        bytes[ip..][IDENTIFICATION].copy_from_slice(&number.to_be_bytes());
+        bytes[ip + TTL] = ttl;
+        fill_checksum(&mut bytes);
+    }
     bytes
 }
 
@@ -523,6 +630,12 @@ enum Step {
     Publish,
     Housekeep,
     Send(Vec<(u8, u8, u8, usize)>, u32),
+    /// A prefix by its number and length, with what its rule does.
+    Prefix(u8, u32, u8, u32),
+    /// A rule beside prefixes, above or below them.
+    Beside(Vec<(usize, Vec<u8>)>, bool, u8, u32),
+    /// As [`Step::Send`], with a TTL and a length for each.
+    Route(Vec<(u8, u8, u8, u8)>, u32),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -586,6 +699,53 @@ fn step_of_stations() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// Precedences of prefixes begin here, and of what is above them.
+const PREFIXES: u32 = 1000;
+const ABOVE: u32 = 2000;
+
+impl Changing {
+    /// Adds a rule for the packets of IPv4 from a part of 10.0.0.0/24, or with a shorter length from more; longer ones are above shorter ones.
+    fn add_prefix(&mut self, number: u8, length: u32, kind: u8, port: u32) {
+        let mask = u32::MAX.checked_shl(32 - length).unwrap_or(0);
+        let address = (0x0a00_0000 | u32::from(number)) & mask;
+        let mut matching = Match::any();
+        matching.set_exact(Field::EthType, 0x0800);
+        matching.set(Field::Ipv4Src, &address.to_be_bytes(), &mask.to_be_bytes());
+        self.add_at(matching, PREFIXES + length, kind, port);
+    }
+}
+
+/// What rules of a router's table do: mostly send, as packets are, with another address, or as a router does.
+fn deed() -> impl Strategy<Value = u8> {
+    prop_oneof![
+        4 => Just(0),
+        2 => Just(1),
+        6 => Just(ROUTES),
+        1 => prop_oneof![Just(3), Just(4), Just(BACK_IN)],
+    ]
+}
+
+/// Steps for tables of prefixes.
+fn step_of_prefixes() -> impl Strategy<Value = Step> {
+    let kind = prop_oneof![20 => 0..10_u8, 1 => 10..14_u8];
+    let ttl = prop_oneof![1 => 0..3_u8, 20 => Just(64)];
+    let frames = prop::collection::vec((kind, any::<u8>(), 0..8_u8, ttl), 1..70);
+    let length = prop_oneof![8 => 26..33_u32, 1 => 0..26_u32];
+    // None of them edits what not all packets have.
+    let beside = prop::collection::vec(condition(), 1..3);
+    prop_oneof![
+        1 => Just(Step::Shape),
+        1 => Just(Step::Begin),
+        6 => (any::<u8>(), length, deed(), 1..4_u32).prop_map(|(number, length, kind, port)| Step::Prefix(number, length, kind, port)),
+        1 => (beside, prop::bool::weighted(0.3), 0..5_u8, 1..4_u32).prop_map(|(conditions, above, kind, port)| Step::Beside(conditions, above, kind, port)),
+        6 => (0..400_usize).prop_map(Step::Remove),
+        4 => (0..400_usize, deed(), 1..4_u32).prop_map(|(number, kind, port)| Step::Replace(number, kind, port)),
+        4 => Just(Step::Publish),
+        4 => Just(Step::Housekeep),
+        8 => (frames, 1..4_u32).prop_map(|(frames, in_port)| Step::Route(frames, in_port)),
+    ]
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
@@ -610,6 +770,34 @@ proptest! {
         steps in prop::collection::vec(step_of_stations(), 1..40),
     ) {
         with_stations(two, rest).take(steps)?;
+    }
+
+    #[test]
+    fn packets_of_a_router_s_table_do_what_its_rules_say_while_they_change(
+        default in prop::option::of((deed(), 1..4_u32)),
+        // Rules of a table often do the same, and packets of a burst with them.
+        deeds in prop::collection::vec(deed(), 1..4),
+        steps in prop::collection::vec(step_of_prefixes(), 1..60),
+    ) {
+        let mut table = Changing::new();
+        if let Some((kind, port)) = default {
+            table.add_prefix(0, 0, kind, port);
+        }
+        // The last 64 addresses have none.
+        for length in [28, 30, 31, 32_u32] {
+            for number in (0..192_u8).step_by(1 << (32 - length)) {
+                // Nor have others.
+                if number % 11 != 3 {
+                    let kind = deeds[usize::from(number) % deeds.len()];
+                    table.add_prefix(number, length, kind, u32::from(number) % 3 + 1);
+                }
+            }
+        }
+        table.publish();
+        table.writer.shape_now();
+        let described = table.writer.describe(0);
+        prop_assert_eq!(described.template, Template::LongestPrefix, "{}", described.why);
+        table.take(steps)?;
     }
 }
 
@@ -741,6 +929,29 @@ fn packets_that_expire_do_so_among_others_that_are_routed() {
     table.assert_counted();
 }
 
+/// Where lookups tell all that is done, also packets that are edited and others leave a port in the order in which they came.
+#[test]
+fn packets_that_are_routed_or_only_sent_leave_each_port_in_order_of_arrival() {
+    let mut table = with_prefixes(&[0, 1, ROUTES, 0, 2]);
+    table.in_order = true;
+    let mut below = numbers();
+    for _ in 0..300 {
+        let (count, first) = (1 + below(64), below(256) as u8);
+        let burst = (0..count as u16).map(|number| {
+            let a = match number {
+                0 => first,
+                // Bursts that begin with a run go another way.
+                1 => first ^ 1,
+                _ => below(256) as u8,
+            };
+            to_route(a, 0, 64, number)
+        });
+        let burst: Vec<Vec<u8>> = burst.collect();
+        table.meet(&burst);
+    }
+    table.assert_counted();
+}
+
 /// Rules that edit and send, told by their places; one of them is given other edits, twice, one goes, each at once and when it has been unlinked.
 fn edits_told_by_places_change(mut table: Changing, numbers: &[usize; 3]) {
     for change in 0..4 {
@@ -774,7 +985,8 @@ fn standing_with(more: Vec<Op>) -> &'static str {
     }
     let counter = case.program.counters.allocate().unwrap();
     case.rules.push(None);
-    case.link(40, matching(&[(at::ETH_DST, vec![9])]), more, counter);
+    let all = matching(&[(at::ETH_DST, vec![9])]);
+    case.link(40, (all, 41), more, counter);
     case.publish();
     let mut engine = Engine::new();
     for turn in 0..200_u8 {
