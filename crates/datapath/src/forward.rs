@@ -15,7 +15,7 @@ use crate::snapshot::{Behind, BridgeState, PortState, Snapshot};
 use crate::vlan::{self, Ethernet, Inner, Malformed, Tag};
 use crate::wish::{Wanted, Wish, WishRing};
 use packet::hot::HotWords;
-use packet::io::{BURST, TxQueue};
+use packet::io::{BURST, Lengths, TxQueue};
 use packet::{FlowKey, Frame};
 use program::host::{Context, Drop as WalkDrop, Event, Host, Place};
 use program::learn::{Ended, Request};
@@ -37,6 +37,9 @@ pub(crate) struct EgressPort<F: Frame> {
     pub tx: Box<dyn TxQueue<F>>,
     pub counters: Arc<PortCounters>,
     batch: Vec<F>,
+    /// So many frames of `batch`, the first ones, are so long and have nothing left to be done to them. None of a batch that has been sent.
+    finished: usize,
+    lengths: Lengths,
     /// Where it is shaped.
     way: Option<Box<Way<F>>>,
     /// Whether there is a device behind it, and no patch port.
@@ -85,6 +88,8 @@ impl<F: Frame> Egress<F> {
             tx,
             counters,
             batch: Vec::with_capacity(BURST),
+            finished: 0,
+            lengths: Lengths::default(),
             way: None,
             device,
         });
@@ -156,6 +161,7 @@ impl<F: Frame> Egress<F> {
         let ports = self.ports.iter_mut().flatten();
         let lost = ports.map(|port| {
             let staged = port.way.as_mut().map_or(0, |way| way.discard());
+            port.finished = 0;
             staged + port.batch.drain(..).count()
         });
         lost.sum::<usize>() + self.shaping.discard()
@@ -195,12 +201,21 @@ impl<F: Frame> Egress<F> {
         }
     }
 
-    /// All of `frames`, which gets the batch's empty vector where it can.
+    /// All of `frames`, which gets the batch's empty vector where it can; `lengths` are theirs, where nothing is left to be done to them.
     #[inline(always)]
-    pub fn push_burst(&mut self, slot: u32, frames: &mut Vec<F>, cell: &Cell) {
+    pub fn push_burst(
+        &mut self,
+        slot: u32,
+        frames: &mut Vec<F>,
+        lengths: Option<Lengths>,
+        cell: &Cell,
+    ) {
         match self.ports.get_mut(slot as usize) {
             Some(Some(port)) if port.batch.is_empty() => {
                 std::mem::swap(&mut port.batch, frames);
+                if let Some(lengths) = lengths {
+                    (port.finished, port.lengths) = (port.batch.len(), lengths);
+                }
                 self.dirty.push(slot);
             }
             _ => self.push_run(slot, &mut frames.drain(..), cell),
@@ -215,7 +230,12 @@ impl<F: Frame> Egress<F> {
         if frames == 0 {
             return;
         }
-        let outcome = port.tx.send(&mut port.batch);
+        // Frames only come to a batch until all of it is sent: where these are as many, no others have joined them.
+        let outcome = if std::mem::take(&mut port.finished) == port.batch.len() {
+            port.tx.send_finished(&mut port.batch, port.lengths)
+        } else {
+            port.tx.send(&mut port.batch)
+        };
         port.batch.clear();
         port.counters.of(self.worker).sent(&outcome);
         if outcome.full | outcome.too_long | outcome.failed != 0 {
@@ -351,6 +371,8 @@ pub(crate) struct Forward<'a, F: Frame> {
     pub now_ns: u64,
     /// Patch ports passed so far.
     pub depth: u32,
+    /// Whether the burst's frames came with nothing left to be done to them.
+    pub finished: bool,
 }
 
 impl<'a, F: Frame> Forward<'a, F> {
@@ -564,10 +586,12 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
         number: PortNo,
         mirrored: u32,
         frames: &mut Vec<F>,
+        lengths: Option<Lengths>,
     ) {
         match self.bridge.port(number) {
             Some(port) if port.plain && number != in_port => {
-                self.egress.push_burst(port.id.slot(), frames, self.cell);
+                let lengths = lengths.filter(|_| self.finished);
+                (self.egress).push_burst(port.id.slot(), frames, lengths, self.cell);
             }
             Some(port) if port.only_shaped && number != in_port => {
                 self.egress.stage_burst(port.id.slot(), frames, self.cell);
@@ -784,4 +808,90 @@ fn finished_bytes<F: Frame>(frame: &F, len: usize) -> Vec<u8> {
     let read = finished.as_ref().unwrap_or(frame).read_at(0, &mut data);
     debug_assert!(read, "`len` is within the frame");
     data
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use packet::HeapFrame;
+    use packet::io::TxOutcome;
+    use std::sync::Mutex;
+
+    /// How many frames were sent at a time, and whether they were told as finished.
+    type Sent = Arc<Mutex<Vec<(usize, bool)>>>;
+
+    fn lengths_of(frames: &[HeapFrame]) -> Lengths {
+        let mut lengths = Lengths::default();
+        frames.iter().for_each(|frame| lengths.add(frame.len()));
+        lengths
+    }
+
+    struct Device(Sent);
+
+    impl Device {
+        fn note(&self, frames: &mut Vec<HeapFrame>, finished: bool) -> TxOutcome {
+            let mut sent = self.0.lock().expect("nobody failed");
+            sent.push((frames.drain(..).count(), finished));
+            TxOutcome::default()
+        }
+    }
+
+    impl TxQueue<HeapFrame> for Device {
+        fn send(&mut self, frames: &mut Vec<HeapFrame>) -> TxOutcome {
+            self.note(frames, false)
+        }
+        fn send_finished(&mut self, frames: &mut Vec<HeapFrame>, lengths: Lengths) -> TxOutcome {
+            assert_eq!(lengths, lengths_of(frames));
+            self.note(frames, true)
+        }
+    }
+
+    /// Lengths are told of just the burst whose they are: not once others have joined it, and not of those that come after it.
+    #[test]
+    fn lengths_are_told_of_the_same_frames_only() {
+        let sent = Sent::default();
+        let counters = Arc::<WorkerCounters>::default();
+        let (mut egress, cell) = (Egress::new(0, counters), Cell::default());
+        let tx = Box::new(Device(Arc::clone(&sent)));
+        egress.set(3, tx, Arc::default());
+        let frames = |count: usize| -> Vec<HeapFrame> {
+            let one = |at| HeapFrame::with_segments(&[&[0; 60], &[1; 20][..at % 20]]);
+            (0..count).map(one).collect()
+        };
+        let push = |egress: &mut Egress<HeapFrame>, count: usize, finished: bool| {
+            let mut frames = frames(count);
+            let lengths = lengths_of(&frames);
+            egress.push_burst(3, &mut frames, finished.then_some(lengths), &cell);
+            assert!(frames.is_empty());
+        };
+        let told = || std::mem::take(&mut *sent.lock().expect("nobody failed"));
+
+        push(&mut egress, 5, true);
+        egress.flush(&cell);
+        assert_eq!(told(), [(5, true)]);
+        push(&mut egress, 5, false);
+        egress.flush(&cell);
+        assert_eq!(told(), [(5, false)], "the burst before was finished");
+        push(&mut egress, 5, true);
+        egress.push(3, frames(1).remove(0), &cell);
+        egress.flush(&cell);
+        assert_eq!(told(), [(6, false)], "one has joined");
+        egress.push(3, frames(1).remove(0), &cell);
+        push(&mut egress, 5, true);
+        egress.flush(&cell);
+        assert_eq!(told(), [(6, false)], "one was there");
+        push(&mut egress, 5, true);
+        egress.push_run(3, &mut frames(2).drain(..), &cell);
+        push(&mut egress, 7, true);
+        egress.flush(&cell);
+        assert_eq!(told(), [(14, false)]);
+        push(&mut egress, 5, true);
+        assert_eq!(egress.discard(), 5);
+        push(&mut egress, 5, false);
+        egress.flush(&cell);
+        assert_eq!(told(), [(5, false)], "those that were finished are gone");
+        push(&mut egress, 9, true);
+        egress.flush(&cell);
+        assert_eq!(told(), [(9, true)]);
+    }
 }

@@ -94,8 +94,9 @@ pub(crate) struct RxPort<F: Frame> {
     next_look: u64,
     /// How often it was empty in a row, up to [`LOOK_DOUBLINGS`] where it is costly and then only while the worker was busy, up to [`QUIET`] where not.
     empty_looks: u32,
-    /// Whether a look at it is costly, as it said when it came.
+    /// Whether a look at it is costly, and whether its frames come with nothing left to be done to them, as it said when it came.
     costly: bool,
+    finished: bool,
     /// What its frames do where they meet shaped ports.
     habit: Habit,
 }
@@ -111,6 +112,7 @@ impl<F: Frame> RxPort<F> {
             id,
             index,
             costly: queue.is_costly(),
+            finished: queue.never_offloads(),
             queue,
             counters,
             signalled: false,
@@ -394,6 +396,7 @@ impl<F: Frame> Worker<F> {
             engine,
             egress,
             patches,
+            finished: false,
             now_ms: 0,
             outs_held,
         };
@@ -450,11 +453,11 @@ impl<F: Frame> Worker<F> {
             if turn.egress.shaping.is_used() {
                 turn.egress.shaping.waited_ns = port.queue.waited_ns();
                 let gone = turn.egress.gone();
-                turn.burst(state, frames);
+                turn.burst(state, frames, port.finished);
                 turn.egress.shaping.waited_ns = 0;
                 watch.came(port, turn.egress.gone() != gone, now);
             } else {
-                turn.burst(state, frames);
+                turn.burst(state, frames, port.finished);
             }
             port.counters.packets.add(count as u64);
             port.counters.batches.add(1);

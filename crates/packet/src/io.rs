@@ -45,6 +45,11 @@ pub trait RxQueue<F: Frame>: Send {
     /// Called when the worker is awake again: notifications are no longer needed.
     fn disarm(&mut self) {}
 
+    /// Whether no frame of this queue comes with work left to be done to it ([`crate::Offload`]), so that nobody need ask before it is sent as it came. Always the same.
+    fn never_offloads(&self) -> bool {
+        false
+    }
+
     /// Counts of frames lost inside the queue, by reason.
     fn drops(&self) -> QueueDrops {
         QueueDrops::default()
@@ -56,6 +61,30 @@ pub trait TxQueue<F: Frame>: Send {
     /// Sends all frames in `frames`, in order, and leaves it empty. Frames that could not be sent are dropped. Segmentation and
     /// checksums that the device cannot do are done here in software. Never blocks.
     fn send(&mut self, frames: &mut Vec<F>) -> TxOutcome;
+
+    /// [`TxQueue::send`] for frames to which nothing is left to be done ([`crate::Offload`]), and which are so long.
+    fn send_finished(&mut self, frames: &mut Vec<F>, lengths: Lengths) -> TxOutcome {
+        let _ = lengths;
+        self.send(frames)
+    }
+}
+
+/// How long some frames are.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub struct Lengths {
+    /// Bytes of all of them.
+    pub bytes: u64,
+    /// No frame has more bytes: their numbers or-ed, which one instruction does, where the longest takes two and is only asked where this is too much.
+    pub most: u64,
+}
+
+impl Lengths {
+    /// One more frame, of `len` bytes.
+    #[inline(always)]
+    pub fn add(&mut self, len: usize) {
+        self.bytes += len as u64;
+        self.most |= len as u64;
+    }
 }
 
 /// What became of the frames given to [`TxQueue::send`]. Frames after segmentation are counted as the device counts them.

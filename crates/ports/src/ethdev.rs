@@ -16,7 +16,7 @@ use crate::raw::{
 use crate::spec::{Dpdk, PortSpec};
 use crate::{Mac, OpenPort, PortControl, PortInfo};
 use packet::Frame;
-use packet::io::{BURST, RxQueue, TxOutcome, TxQueue};
+use packet::io::{BURST, Lengths, RxQueue, TxOutcome, TxQueue};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -354,6 +354,11 @@ struct EthRx {
 }
 
 impl RxQueue<Mbuf> for EthRx {
+    /// No driver marks frames as the other ports do ([`mbuf::WORK`]).
+    fn never_offloads(&self) -> bool {
+        true
+    }
+
     #[inline]
     fn receive(&mut self, out: &mut Vec<Mbuf>) -> usize {
         let shared = &*self.shared;
@@ -385,6 +390,14 @@ struct EthTx {
 }
 
 impl TxQueue<Mbuf> for EthTx {
+    fn send_finished(&mut self, frames: &mut Vec<Mbuf>, lengths: Lengths) -> TxOutcome {
+        let longest = self.shared.longest.load(Ordering::Relaxed);
+        if lengths.most <= u64::from(longest) && self.shared.chains {
+            return self.transmit(frames, lengths.bytes, false, TxOutcome::default());
+        }
+        self.send(frames)
+    }
+
     fn send(&mut self, frames: &mut Vec<Mbuf>) -> TxOutcome {
         let mut outcome = TxOutcome::default();
         let shared = &*self.shared;
@@ -406,6 +419,21 @@ impl TxQueue<Mbuf> for EthTx {
                 .fold(false, |work, frame| egress::mark_for_driver(frame) | work);
             bytes = frames.iter().map(|frame| frame.len() as u64).sum();
         }
+        self.transmit(frames, bytes, work, outcome)
+    }
+}
+
+impl EthTx {
+    /// Hands frames, of so many bytes, to the driver; `work` says whether it is to look at what is asked for in them first.
+    #[inline(always)]
+    fn transmit(
+        &self,
+        frames: &mut Vec<Mbuf>,
+        bytes: u64,
+        work: bool,
+        mut outcome: TxOutcome,
+    ) -> TxOutcome {
+        let shared = &*self.shared;
         let Some(_inside) = shared.tx_gates[usize::from(self.queue)].enter() else {
             outcome.failed += frames.len() as u64;
             mbuf::free_all(frames);

@@ -5,6 +5,7 @@ use crate::ops::{Op, PortNo, ToController};
 use crate::rule::Rule;
 use crate::walk::Frozen;
 use packet::hot::HotWords;
+use packet::io::Lengths;
 use packet::{FlowKey, Frame, WordSet};
 
 /// What a host may know about the walk that calls it.
@@ -145,8 +146,17 @@ pub trait Host<F: Frame> {
         }
     }
 
-    /// [`Host::output_run`] for all of `frames`, which it leaves empty. It may take the vector's memory and leave other.
-    fn output_burst(&mut self, in_port: PortNo, port: PortNo, mirrored: u32, frames: &mut Vec<F>) {
+    /// [`Host::output_run`] for all of `frames`, which it leaves empty. It may take the vector's memory and leave other. `lengths` are those of just these frames,
+    /// where they go as they came.
+    fn output_burst(
+        &mut self,
+        in_port: PortNo,
+        port: PortNo,
+        mirrored: u32,
+        frames: &mut Vec<F>,
+        lengths: Option<Lengths>,
+    ) {
+        let _ = lengths;
         self.output_run(in_port, port, mirrored, &mut frames.drain(..));
     }
 

@@ -135,7 +135,7 @@ impl<F: Frame> Egress<F> {
             let chunk = Chunk::new(shaper, &frames, &wants);
             if chunk.count == frames.len() && chunk.passes(shaper, now_ns) {
                 wants.clear();
-                self.push_burst(slot, &mut frames, cell);
+                self.push_burst(slot, &mut frames, None, cell);
             } else {
                 first = Some(chunk);
             }

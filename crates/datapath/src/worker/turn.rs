@@ -25,6 +25,8 @@ pub(crate) struct Turn<'a, F: Frame> {
     pub(crate) engine: &'a mut Engine<F>,
     pub(crate) egress: &'a mut Egress<F>,
     pub(crate) patches: &'a mut Patches<F>,
+    /// Whether the frames in hand came with nothing left to be done to them.
+    pub(crate) finished: bool,
     /// The clock, at most [`super::TIME_INTERVAL`] old.
     pub(crate) now_ms: u64,
     /// Packet-outs whose packets wait for rules: they are done when these are.
@@ -32,11 +34,13 @@ pub(crate) struct Turn<'a, F: Frame> {
 }
 
 impl<'a, F: Frame> Turn<'a, F> {
-    /// A received burst, to its end: walks, patch ports, transmit batches.
+    /// A received burst, to its end: walks, patch ports, transmit batches. `finished` says whether frames came with nothing left to be done to them.
     #[inline]
-    pub(super) fn burst(&mut self, port: &'a PortState, frames: &mut Vec<F>) {
+    pub(super) fn burst(&mut self, port: &'a PortState, frames: &mut Vec<F>, finished: bool) {
         self.begin(frames.len());
+        self.finished = finished;
         self.arrive(port, 0, frames);
+        self.finished = false;
         self.finish();
     }
 
@@ -218,6 +222,7 @@ impl<'a, F: Frame> Turn<'a, F> {
             clock: &self.shared.clock,
             now_ns: 0,
             depth,
+            finished: self.finished,
         };
         (
             self.engine,

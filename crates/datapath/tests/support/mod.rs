@@ -6,8 +6,8 @@ use crossbeam_queue::ArrayQueue;
 use datapath::clock::Clock;
 use datapath::vlan::{VlanConfig, VlanMode};
 use datapath::{BridgeId, Datapath, Options, PortId, PortKind, PortSettings, PortSpec};
-use packet::io::{BURST, QueueDrops, RxQueue, TxOutcome, TxQueue};
-use packet::{Field, Frame, HeapFrame, Match};
+use packet::io::{BURST, Lengths, QueueDrops, RxQueue, TxOutcome, TxQueue};
+use packet::{Field, Frame, HeapFrame, Match, Offload};
 use program::Program;
 use program::ops::{Op, OpList, PortNo};
 use program::rule::RuleSpec;
@@ -46,6 +46,10 @@ pub struct Wire {
     pub looks: AtomicU64,
     /// How long frames say that they have waited to be received, in nanoseconds.
     pub waited_ns: AtomicU64,
+    /// Whether it says, when it becomes a port, that its frames come with nothing left to be done to them.
+    pub never_offloads: AtomicBool,
+    /// Frames sent that it was told were finished.
+    pub finished: AtomicU64,
 }
 
 pub fn eventfd() -> OwnedFd {
@@ -71,6 +75,8 @@ impl Wire {
             dormant: AtomicBool::new(false),
             looks: AtomicU64::new(0),
             waited_ns: AtomicU64::new(0),
+            never_offloads: AtomicBool::new(false),
+            finished: AtomicU64::new(0),
         })
     }
 
@@ -140,6 +146,10 @@ impl Drop for Queue {
 }
 
 impl RxQueue<HeapFrame> for Queue {
+    fn never_offloads(&self) -> bool {
+        self.0.never_offloads.load(Ordering::SeqCst)
+    }
+
     fn receive(&mut self, out: &mut Vec<HeapFrame>) -> usize {
         assert!(
             !self.0.fail_receive.swap(false, Ordering::SeqCst),
@@ -179,6 +189,18 @@ impl RxQueue<HeapFrame> for Queue {
 }
 
 impl TxQueue<HeapFrame> for Queue {
+    fn send_finished(&mut self, frames: &mut Vec<HeapFrame>, lengths: Lengths) -> TxOutcome {
+        let mut these = Lengths::default();
+        for frame in &*frames {
+            these.add(frame.len());
+            assert_eq!(frame.offload(), Offload::default());
+        }
+        assert_eq!(lengths, these, "what is told is what is sent");
+        let count = frames.len() as u64;
+        self.0.finished.fetch_add(count, Ordering::SeqCst);
+        self.send(frames)
+    }
+
     fn send(&mut self, frames: &mut Vec<HeapFrame>) -> TxOutcome {
         assert!(
             !self.0.fail_send.load(Ordering::SeqCst),

@@ -8,6 +8,7 @@
 use super::kinds::{JUDGED, Judged, index, judge, l3, l4, least, moves};
 use super::{NO_PATTERN, Pattern, Read, Variant};
 use crate::frame::Frame;
+use crate::io::Lengths;
 use crate::key::at;
 use crate::parse::HOT_WORDS;
 
@@ -297,14 +298,15 @@ impl Sorting {
     }
 }
 
-/// Does what [`super::read_burst`] does, but does not say what packets are like: `runs` gets their first patterns, and is emptied before.
+/// Does what [`super::read_burst`] does, but does not say what packets are like: `runs` gets their first patterns, and is emptied before. Also says how
+/// long the packets are.
 #[inline]
 pub fn sort_burst<F: Frame>(
     frames: &[F],
     in_port: u32,
     sorting: &Sorting,
     runs: &mut Vec<Run>,
-) -> Read {
+) -> (Read, Lengths) {
     // SAFETY: only a variant that the processor has is ever used.
     unsafe { sort_by(Variant::used(), frames, in_port, sorting, runs) }
 }
@@ -316,7 +318,7 @@ pub fn sort_burst_by<F: Frame>(
     in_port: u32,
     sorting: &Sorting,
     runs: &mut Vec<Run>,
-) -> Read {
+) -> (Read, Lengths) {
     // SAFETY: the processor has it.
     unsafe { sort_by(variant.or_portable(), frames, in_port, sorting, runs) }
 }
@@ -332,7 +334,7 @@ unsafe fn sort_by<F: Frame>(
     in_port: u32,
     sorting: &Sorting,
     runs: &mut Vec<Run>,
-) -> Read {
+) -> (Read, Lengths) {
     match variant {
         // 32 bytes at a time are enough: wider registers would save nothing.
         #[cfg(target_arch = "x86_64")]
@@ -364,7 +366,7 @@ unsafe fn differs(window: &Window, bytes: *const u8) -> bool {
 
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
-    use super::{Frame, Read, Run, Sorting, Window};
+    use super::{Frame, Lengths, Read, Run, Sorting, Window};
     use std::arch::x86_64::*;
 
     #[target_feature(enable = "avx2")]
@@ -373,7 +375,7 @@ mod avx2 {
         in_port: u32,
         sorting: &Sorting,
         runs: &mut Vec<Run>,
-    ) -> Read {
+    ) -> (Read, Lengths) {
         super::sort(frames, in_port, sorting, runs, |window, bytes| {
             // SAFETY: `super::sort` promises what it asks for.
             unsafe { differs(window, bytes) }
@@ -410,6 +412,8 @@ struct Sorted<'a, F, D> {
     /// What came before it, and all that has been sorted.
     before: Read,
     read: Read,
+    /// [`Lengths::most`] of all that has been sorted.
+    most: u64,
 }
 
 /// [`sort_burst`] by `differs`, which says whether the bytes of a packet are not what a window wants, and is only asked where there are as many as it has.
@@ -420,7 +424,7 @@ fn sort<F: Frame>(
     sorting: &Sorting,
     runs: &mut Vec<Run>,
     differs: impl Fn(&Window, *const u8) -> bool,
-) -> Read {
+) -> (Read, Lengths) {
     runs.clear();
     let mut sorted = Sorted {
         frames,
@@ -431,6 +435,7 @@ fn sort<F: Frame>(
         found: None,
         before: Read::default(),
         read: Read::default(),
+        most: 0,
     };
     while let Some(frame) = frames.get(sorted.read.count) {
         let before = sorted.read.count;
@@ -450,7 +455,9 @@ fn sort<F: Frame>(
         }
     }
     sorted.end_run();
-    sorted.read
+    let (read, most) = (sorted.read, sorted.most);
+    let bytes = read.bytes;
+    (read, Lengths { bytes, most })
 }
 
 /// The kind, by [`index`], that a packet may be one of.
@@ -492,7 +499,7 @@ impl<F: Frame, D: Fn(&Window, *const u8) -> bool> Sorted<'_, F, D> {
             } else {
                 self.matching::<TCP, SIX, false>(kind, bits)
             };
-            self.meet(run, bits.pattern);
+            self.meet(run.0, run.1, bits.pattern);
             loop {
                 let Some(frame) = self.frames.get(self.read.count) else {
                     return;
@@ -516,21 +523,21 @@ impl<F: Frame, D: Fn(&Window, *const u8) -> bool> Sorted<'_, F, D> {
                 }
                 let found = found.map_or(NO_PATTERN, |bits| bits.pattern);
                 let bytes = len as u64;
-                self.meet(Read { count: 1, bytes }, found);
+                self.meet(Read { count: 1, bytes }, bytes, found);
             }
         }
     }
 
-    /// How many of the next packets are sound packets of a kind that have these bits; `TWO` as they say.
+    /// How many of the next packets are sound packets of a kind that have these bits, and their [`Lengths::most`]; `TWO` as they say.
     #[inline(always)]
     fn matching<const TCP: bool, const SIX: bool, const TWO: bool>(
         &self,
         kind: &Kind,
         bits: &Bits,
-    ) -> Read {
+    ) -> (Read, u64) {
         let (l3, least, differs) = (kind.l3, kind.least, &self.differs);
         let [first, second] = bits.from;
-        let mut read = Read::default();
+        let (mut count, mut lengths) = (0, Lengths::default());
         for frame in &self.frames[self.read.count..] {
             let (head, len) = (frame.head(), frame.len());
             if head.len() < least {
@@ -544,10 +551,11 @@ impl<F: Frame, D: Fn(&Window, *const u8) -> bool> Sorted<'_, F, D> {
             if unsafe { judge::<TCP, SIX>(head, l3, len) }.is_none() {
                 break;
             }
-            read.count += 1;
-            read.bytes += len as u64;
+            count += 1;
+            lengths.add(len);
         }
-        read
+        let Lengths { bytes, most } = lengths;
+        (Read { count, bytes }, most)
     }
 
     /// Sorts packets of other common kinds that come next; whether there were any.
@@ -557,7 +565,7 @@ impl<F: Frame, D: Fn(&Window, *const u8) -> bool> Sorted<'_, F, D> {
         let frames = &self.frames[before..];
         super::read_others(frames, in_port, &sorting.patterns, |hot, found| {
             let bytes = hot.len.into();
-            self.meet(Read { count: 1, bytes }, found);
+            self.meet(Read { count: 1, bytes }, bytes, found);
         });
         self.read.count > before
     }
@@ -571,15 +579,16 @@ impl<F: Frame, D: Fn(&Window, *const u8) -> bool> Sorted<'_, F, D> {
             || bits.two && (self.differs)(&bits.second, at(second))
     }
 
-    /// The next packets have this pattern.
+    /// The next packets have this pattern; `most` as in [`Lengths`].
     #[inline(always)]
-    fn meet(&mut self, next: Read, found: u8) {
+    fn meet(&mut self, next: Read, most: u64, found: u8) {
         if next.count != 0 && self.found != Some(found) {
             self.end_run();
             self.found = Some(found);
         }
         self.read.count += next.count;
         self.read.bytes += next.bytes;
+        self.most |= most;
     }
 
     /// The run has ended.

@@ -3,6 +3,7 @@
 use super::*;
 use crate::HeapFrame;
 use crate::build::Builder;
+use crate::io::Lengths;
 use crate::parse::tests::packets;
 use crate::parse::{MoreWords, PACKET_WORDS};
 use crate::{FlowKey, Layers, WordSet};
@@ -230,8 +231,11 @@ proptest! {
         let sorting = Sorting::new(&all).expect("few");
         let mut runs = vec![Run::default()];
         for variant in Variant::ALL.into_iter().filter(|variant| variant.is_there()) {
-            let read = sort_burst_by(variant, &frames, port, &sorting, &mut runs);
+            let (read, lengths) = sort_burst_by(variant, &frames, port, &sorting, &mut runs);
             prop_assert_eq!(read, known, "{}", variant);
+            let mut these = Lengths::default();
+            frames[..known.count].iter().for_each(|frame| these.add(frame.len()));
+            prop_assert_eq!(lengths, these, "{}", variant);
             prop_assert_eq!(&runs, &runs_of(&frames[..known.count], &wanted), "{}", variant);
         }
     }

@@ -30,6 +30,7 @@ use crate::table::{
 use crate::tuple::Words;
 use packet::Frame;
 use packet::hot::{self, NO_PATTERN, Pattern, Sorting};
+use packet::io::Lengths;
 use packet::parse::MoreWords;
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -81,11 +82,12 @@ impl<F: Frame> Engine<F> {
         else {
             return false;
         };
-        let mut bytes = 0;
+        let mut lengths = Lengths::default();
         let mut shortest = usize::MAX;
         for frame in frames.iter() {
-            bytes += frame.len() as u64;
-            shortest = shortest.min(frame.len());
+            let len = frame.len();
+            lengths.add(len);
+            shortest = shortest.min(len);
         }
         if shortest < ETHERNET_LEN {
             return false;
@@ -96,9 +98,9 @@ impl<F: Frame> Engine<F> {
         let counter = rule.spec.counter;
         burst
             .counters
-            .add(counter, count as u64, bytes, burst.now_ms);
-        self.received += bytes;
-        host.output_burst(in_port, port, mirrored, frames);
+            .add(counter, count as u64, lengths.bytes, burst.now_ms);
+        self.received += lengths.bytes;
+        host.output_burst(in_port, port, mirrored, frames, Some(lengths));
         true
     }
 
@@ -144,7 +146,9 @@ impl<F: Frame> Engine<F> {
             if read.count == frames.len()
                 && hot::all_same(first)
                 && let Some(one) = patterned.decided(first[0])
-                && meet_one(burst, in_port, one, read, &self.hot, frames, mirrored, host)
+                && meet_one(
+                    burst, in_port, one, read, None, &self.hot, frames, mirrored, host,
+                )
             {
                 self.received += read.bytes;
                 return true;
@@ -201,7 +205,7 @@ impl<F: Frame> Engine<F> {
         host: &mut H,
     ) -> bool {
         let all = frames.len().min(LOOKUP_MAX);
-        let read = hot::sort_burst(&frames[..all], in_port, sorting, &mut self.runs);
+        let (read, lengths) = hot::sort_burst(&frames[..all], in_port, sorting, &mut self.runs);
         if read.count < all.min(WORTH_IT) {
             return false;
         }
@@ -213,6 +217,7 @@ impl<F: Frame> Engine<F> {
                 in_port,
                 patterned.rule(one.found),
                 read,
+                Some(lengths),
                 &[], // only NORMAL asks for them
                 frames,
                 mirrored,
@@ -614,6 +619,7 @@ fn meet_one<F: Frame, H: Host<F>>(
     in_port: PortNo,
     rule: Option<&Rule>,
     read: hot::Read,
+    lengths: Option<Lengths>,
     hot: &[HotWords],
     frames: &mut Vec<F>,
     mirrored: u32,
@@ -631,7 +637,7 @@ fn meet_one<F: Frame, H: Host<F>>(
     (burst.counters).add(rule.spec.counter, count, read.bytes, burst.now_ms);
     (0..count).for_each(|_| host.looked_up(0, None, Some(rule)));
     match port {
-        Some(port) => host.output_burst(in_port, port, mirrored, frames),
+        Some(port) => host.output_burst(in_port, port, mirrored, frames, lengths),
         None => host.normal_run(in_port, mirrored, &hot[..read.count], &mut frames.drain(..)),
     }
     true

@@ -431,7 +431,7 @@ impl<F: Frame> Lanes<F> {
             return;
         };
         if count == frames.len() && ports[..count].iter().all(|port| port == first) {
-            return host.output_burst(way.in_port, *first, way.mirrored, frames);
+            return host.output_burst(way.in_port, *first, way.mirrored, frames, None);
         }
         let mut leaving = Leaving::new(frames, count);
         while let Some((port, mut taken)) = leaving.next(ports) {
@@ -473,7 +473,7 @@ impl<F: Frame> Lanes<F> {
             });
             // SAFETY: `out` is empty, and its first `count` places have been written just now.
             unsafe { out.set_len(count) };
-            host.output_burst(way.in_port, port, way.mirrored, &mut out);
+            host.output_burst(way.in_port, port, way.mirrored, &mut out, None);
             out.clear();
         }
         self.out = out;
