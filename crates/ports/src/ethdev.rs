@@ -7,7 +7,7 @@
 use crate::eal::Eal;
 use crate::egress::{self, Abilities};
 use crate::error::Error;
-use crate::gate::Gate;
+use crate::gate::{Gate, Key};
 use crate::mbuf::{self, Mbuf};
 use crate::pool::{DATA_ROOM, Size};
 use crate::raw::{
@@ -69,7 +69,8 @@ pub(crate) fn open(eal: &Eal, spec: &PortSpec, options: &Dpdk) -> Result<OpenPor
     let rx = (0..conf.rx_queues)
         .map(|queue| {
             Box::new(EthRx {
-                shared: shared.clone(),
+                key: shared.rx_gates[usize::from(queue)].key(),
+                port,
                 queue,
             }) as Box<dyn RxQueue<Mbuf>>
         })
@@ -335,12 +336,12 @@ struct Shared {
 }
 
 impl Shared {
-    fn gates(&self) -> impl Iterator<Item = &Gate> {
+    fn gates(&self) -> impl Iterator<Item = &Gate> + Clone {
         self.rx_gates.iter().chain(self.tx_gates.iter())
     }
 
     fn close(&self) {
-        self.gates().for_each(Gate::close);
+        Gate::close_all(self.gates());
     }
 
     fn reopen(&self) {
@@ -349,7 +350,8 @@ impl Shared {
 }
 
 struct EthRx {
-    shared: Arc<Shared>,
+    key: Key,
+    port: u16,
     queue: u16,
 }
 
@@ -361,8 +363,7 @@ impl RxQueue<Mbuf> for EthRx {
 
     #[inline]
     fn receive(&mut self, out: &mut Vec<Mbuf>) -> usize {
-        let shared = &*self.shared;
-        let Some(_inside) = shared.rx_gates[usize::from(self.queue)].try_enter() else {
+        let Some(_inside) = self.key.try_enter() else {
             return 0;
         };
         out.reserve(BURST);
@@ -372,7 +373,7 @@ impl RxQueue<Mbuf> for EthRx {
         unsafe {
             let room = out.as_mut_ptr().add(len).cast();
             let count = usize::from(raw::sluice_rx_burst(
-                shared.port,
+                self.port,
                 self.queue,
                 room,
                 BURST as u16,
@@ -385,6 +386,7 @@ impl RxQueue<Mbuf> for EthRx {
 
 struct EthTx {
     shared: Arc<Shared>,
+    key: Key,
     queue: u16,
     scratch: Vec<Mbuf>,
 }
@@ -427,14 +429,14 @@ impl EthTx {
     /// Hands frames, of so many bytes, to the driver; `work` says whether it is to look at what is asked for in them first.
     #[inline(always)]
     fn transmit(
-        &self,
+        &mut self,
         frames: &mut Vec<Mbuf>,
         bytes: u64,
         work: bool,
         mut outcome: TxOutcome,
     ) -> TxOutcome {
         let shared = &*self.shared;
-        let Some(_inside) = shared.tx_gates[usize::from(self.queue)].enter() else {
+        let Some(_inside) = self.key.enter() else {
             outcome.failed += frames.len() as u64;
             mbuf::free_all(frames);
             return outcome;
@@ -549,9 +551,11 @@ impl EthControl {
 
 impl PortControl for EthControl {
     fn tx_queue(&mut self, worker: usize) -> Result<Box<dyn TxQueue<Mbuf>>, Error> {
+        let queue = worker % self.shared.tx_gates.len();
         Ok(Box::new(EthTx {
             shared: self.shared.clone(),
-            queue: (worker % usize::from(self.conf.tx_queues)) as u16,
+            key: self.shared.tx_gates[queue].key(),
+            queue: queue as u16,
             scratch: Vec::new(),
         }))
     }

@@ -1,70 +1,173 @@
 //! A gate in front of something that two sides use: workers, burst after burst, and whoever may take it away.
 //!
 //! A queue of a device must not be touched while the device is being reconfigured, and not at all once it is gone. Workers
-//! enter the gate around every burst, which costs one atomic operation; the other side closes it, which waits until nobody
-//! is inside. A queue object that outlives its device is then merely useless: its gate stays closed.
+//! enter the gate around every burst, by a [`Key`] of their own; the other side closes it, which waits until nobody is
+//! inside. A queue object that outlives its device is then merely useless: its gate stays closed.
+//!
+//! # Two ways in
+//!
+//! While a gate has one key, whoever has that enters alone, by two plain loads and a store. Where there are more keys
+//! (workers that share a transmit queue), and where the kernel lacks `membarrier`, users enter by a locked instruction,
+//! one at a time. Keys may come and go at any time.
+//!
+//! Why nobody is inside after [`Gate::close_all`]:
+//!
+//! - Who enters by the lock says so in `locked` before he looks at `state`, and who closes says so in `state` before he looks
+//!   at `locked`. All four are sequentially consistent, so in the one order of these either the user sees that the gate is closed,
+//!   or the closer sees the user.
+//! - Who enters alone does the same with `alone`, but only the compiler is kept from changing the order: the processor may
+//!   look at `state` while the store still waits in its store buffer. It is the closer who sees to the order, by `membarrier` between
+//!   his store and his look: by the time it returns, every thread of the process has passed a full memory barrier that
+//!   lies after the closer's store and before his look. If the user's look lies behind his barrier, he sees that the gate
+//!   is closed; if it lies before, so does his store, and the closer sees that. This is the same on all processors. (It is
+//!   the asymmetric fence of P1202 for C++, as in liburcu and folly.)
+//!
+//! The closer then waits to read `false`, with acquire, which the user wrote with release after all that he did inside: so
+//! that happened before what the closer does next. Who enters reads `state` with acquire, as [`Gate::reopen`] wrote it, with
+//! release: so what was done before that happened before anything inside.
+//!
+//! Why there is one inside at a time: a second key is given out only after `SHARED` is set and a `membarrier`. As above, who is
+//! inside alone is seen then, in `alone`, by whoever enters by the lock, and nobody comes in alone later, as long as there are two keys: all that
+//! can happen is that the first user writes `alone`, sees that the gate is shared, and takes that back. When keys are given back and one is left,
+//! `SHARED` is taken away with release, after all that was done by those keys; the last user reads that with acquire. So there is only ever one key
+//! whose user writes `alone`.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering, compiler_fence};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// How often a sender looks again before it gives up on a queue that another worker holds. Each look after the first few
 /// yields the core, so this is some tens of milliseconds even when that worker was preempted.
 const PATIENCE: u32 = 100_000;
 const SPINS: u32 = 200;
 
-/// See the module. It has a cache line to itself, as gates stand in arrays and each is used by another worker.
+/// Of [`Posts::state`]: who has the only key may enter alone.
+const OPEN: u8 = 0;
+/// Nobody may enter.
+const CLOSED: u8 = 1;
+/// There are several keys.
+const SHARED: u8 = 2;
+/// Users always enter by the lock, as there is no `membarrier`. Never changes in a gate's life.
+const LOCKED: u8 = 4;
+
+/// What both sides see. It has a cache line to itself, as each gate is used by another worker.
 #[derive(Debug)]
 #[repr(align(64))]
-pub(crate) struct Gate {
-    /// Somebody is inside, or looks whether he may be.
-    busy: AtomicBool,
-    closed: AtomicBool,
+struct Posts {
+    /// The user of the only key is inside, or looks whether he may be.
+    alone: AtomicBool,
+    /// Somebody is inside by the lock, or looks whether he may be.
+    locked: AtomicBool,
+    state: AtomicU8,
+    /// Keys that are out. Locked while that changes, together with `SHARED`.
+    keys: Mutex<usize>,
 }
 
+/// The side of whoever takes away. See the module.
+#[derive(Debug)]
+pub(crate) struct Gate(Arc<Posts>);
+
+/// The side of one user.
+#[derive(Debug)]
+pub(crate) struct Key(Arc<Posts>);
+
 /// Inside the gate until dropped.
-pub(crate) struct Inside<'a>(&'a Gate);
+pub(crate) struct Inside<'a>(&'a AtomicBool);
 
 impl Gate {
     /// A gate that lets in.
     pub(crate) fn open() -> Gate {
-        Gate {
-            busy: AtomicBool::new(false),
-            closed: AtomicBool::new(false),
-        }
+        Gate::new(OPEN, membarrier::is_there())
     }
 
     /// A gate that does not let in yet.
     pub(crate) fn closed() -> Gate {
-        Gate {
-            busy: AtomicBool::new(false),
-            closed: AtomicBool::new(true),
+        Gate::new(CLOSED, membarrier::is_there())
+    }
+
+    fn new(state: u8, membarrier: bool) -> Gate {
+        let kind = if membarrier { 0 } else { LOCKED };
+        Gate(Arc::new(Posts {
+            alone: AtomicBool::new(false),
+            locked: AtomicBool::new(false),
+            state: AtomicU8::new(state | kind),
+            keys: Mutex::new(0),
+        }))
+    }
+
+    /// A key for one more user. Never waits for the others, but may take a system call.
+    pub(crate) fn key(&self) -> Key {
+        let mut keys = self.0.keys();
+        *keys += 1;
+        if *keys == 2 {
+            self.0.state.fetch_or(SHARED, Ordering::SeqCst);
+            if self.0.state.load(Ordering::Relaxed) & LOCKED == 0 {
+                membarrier::order_all_threads();
+            }
+        }
+        Key(Arc::clone(&self.0))
+    }
+
+    /// Closes these gates and waits until nobody is inside any of them. There is no limit to this wait because going on would
+    /// free memory in use; what is done inside is one burst, which never blocks. It takes one system call.
+    pub(crate) fn close_all<'a>(gates: impl Iterator<Item = &'a Gate> + Clone) {
+        let mut alone = false;
+        for gate in gates.clone() {
+            alone |= gate.0.state.fetch_or(CLOSED, Ordering::SeqCst) & LOCKED == 0;
+        }
+        if alone {
+            membarrier::order_all_threads();
+        }
+        for gate in gates {
+            gate.0.wait();
         }
     }
 
-    /// Goes in, unless the gate is closed or somebody is inside.
-    #[inline]
-    pub(crate) fn try_enter(&self) -> Option<Inside<'_>> {
-        // Either the one who closes sees that somebody is inside, or who comes in sees that it is closed: both write their own word before they read the
-        // other's, in one order for all.
-        if self.busy.swap(true, Ordering::SeqCst) {
+    /// Lets in again.
+    pub(crate) fn reopen(&self) {
+        self.0.state.fetch_and(!CLOSED, Ordering::Release);
+    }
+}
+
+impl Posts {
+    /// For the user of a key: goes in without a lock, if there is no other key.
+    #[inline(always)]
+    fn enter_alone(&self) -> Option<Inside<'_>> {
+        // Where there are other keys `alone` may be another user's word.
+        if self.state.load(Ordering::Relaxed) != OPEN {
             return None;
         }
-        let inside = Inside(self);
-        (!self.closed.load(Ordering::SeqCst)).then_some(inside)
+        self.say_and_look()
     }
 
-    /// Goes in, waiting a bounded time for whoever is inside. None when the gate is closed, or stays busy.
-    #[inline]
-    pub(crate) fn enter(&self) -> Option<Inside<'_>> {
-        self.try_enter().or_else(|| self.enter_slowly())
+    #[inline(always)]
+    fn say_and_look(&self) -> Option<Inside<'_>> {
+        self.alone.store(true, Ordering::Relaxed);
+        // What the processor makes of this order is for the other side to see to.
+        compiler_fence(Ordering::SeqCst);
+        let inside = Inside(&self.alone);
+        (self.state.load(Ordering::Acquire) == OPEN).then_some(inside)
+    }
+
+    /// For the user of a key.
+    #[inline(never)]
+    fn enter_by_lock(&self) -> Option<Inside<'_>> {
+        if self.locked.swap(true, Ordering::SeqCst) {
+            return None;
+        }
+        let inside = Inside(&self.locked);
+        let lets_in = self.state.load(Ordering::SeqCst) & CLOSED == 0
+            // Somebody who went in when his was the only key.
+            && !self.alone.load(Ordering::Acquire);
+        lets_in.then_some(inside)
     }
 
     #[cold]
-    fn enter_slowly(&self) -> Option<Inside<'_>> {
+    fn enter_patiently(&self) -> Option<Inside<'_>> {
         for look in 0..PATIENCE {
-            if self.closed.load(Ordering::Relaxed) {
+            if self.state.load(Ordering::Relaxed) & CLOSED != 0 {
                 return None;
             }
-            if let Some(inside) = self.try_enter() {
+            if let Some(inside) = self.enter_by_lock() {
                 return Some(inside);
             }
             if look < SPINS {
@@ -76,12 +179,10 @@ impl Gate {
         None
     }
 
-    /// Closes the gate and waits until nobody is inside. There is no limit to this wait because going on would free memory
-    /// in use; what is done inside is one burst, which never blocks.
-    pub(crate) fn close(&self) {
-        self.closed.store(true, Ordering::SeqCst);
+    /// Waits until nobody is inside.
+    fn wait(&self) {
         let mut looks = 0u32;
-        while self.busy.load(Ordering::SeqCst) {
+        while self.alone.load(Ordering::Acquire) || self.locked.load(Ordering::SeqCst) {
             looks = looks.saturating_add(1);
             if looks < SPINS {
                 std::hint::spin_loop();
@@ -91,66 +192,272 @@ impl Gate {
         }
     }
 
-    /// Lets in again.
-    pub(crate) fn reopen(&self) {
-        self.closed.store(false, Ordering::SeqCst);
+    fn keys(&self) -> MutexGuard<'_, usize> {
+        self.keys
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Key {
+    /// Goes in, unless the gate is closed or somebody is inside.
+    #[inline]
+    pub(crate) fn try_enter(&mut self) -> Option<Inside<'_>> {
+        self.0.enter_alone().or_else(|| self.0.enter_by_lock())
+    }
+
+    /// Goes in, waiting a bounded time for whoever is inside. None when the gate is closed, or stays busy.
+    #[inline]
+    pub(crate) fn enter(&mut self) -> Option<Inside<'_>> {
+        self.0.enter_alone().or_else(|| self.0.enter_patiently())
+    }
+}
+
+impl Drop for Key {
+    fn drop(&mut self) {
+        let mut keys = self.0.keys();
+        *keys -= 1;
+        if *keys == 1 {
+            self.0.state.fetch_and(!SHARED, Ordering::Release);
+        }
     }
 }
 
 impl Drop for Inside<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.0.busy.store(false, Ordering::Release);
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+/// The system call that makes other threads of this process pass a memory barrier (since Linux 4.14).
+mod membarrier {
+    use std::sync::OnceLock;
+
+    // linux/membarrier.h
+    const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
+    const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
+
+    fn call(command: libc::c_int) -> bool {
+        // SAFETY: these commands take no pointers; flags and processor are unused.
+        unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
+    }
+
+    /// Whether there is such a thing. Always the same.
+    pub(super) fn is_there() -> bool {
+        static REGISTERED: OnceLock<bool> = OnceLock::new();
+        // What registers may yet be refused what it has registered for, by a filter of system calls.
+        *REGISTERED.get_or_init(|| call(REGISTER_PRIVATE_EXPEDITED) && call(PRIVATE_EXPEDITED))
+    }
+
+    /// When this returns, every other thread of the process has passed a full memory barrier since it was called, and so has this one. Only where there is such a thing.
+    pub(super) fn order_all_threads() {
+        // Who is registered is only refused for want of memory. Going on without would free memory in use.
+        while !call(PRIVATE_EXPEDITED) {
+            std::thread::yield_now();
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicBool, AtomicU64};
+    use std::sync::Barrier;
+    use std::sync::atomic::AtomicU64;
+
+    impl Gate {
+        fn close(&self) {
+            Gate::close_all([self].into_iter());
+        }
+    }
+
+    /// A gate of the kind that this machine has, and one of the kind that all machines have.
+    fn both() -> [Gate; 2] {
+        [Gate::open(), Gate::new(OPEN, false)]
+    }
+
+    fn is_alone(inside: &Option<Inside<'_>>, gate: &Gate) -> bool {
+        std::ptr::eq(inside.as_ref().expect("inside").0, &gate.0.alone)
+    }
 
     #[test]
-    fn one_at_a_time_and_none_when_closed() {
-        let gate = Gate::open();
-        let inside = gate.try_enter().expect("open and free");
-        assert!(gate.try_enter().is_none());
-        drop(inside);
-        assert!(gate.enter().is_some());
-        gate.close();
-        assert!(gate.try_enter().is_none());
-        assert!(gate.enter().is_none());
+    fn none_when_closed() {
+        for gate in both() {
+            let mut key = gate.key();
+            assert!(key.try_enter().is_some());
+            gate.close();
+            assert!(key.try_enter().is_none());
+            assert!(key.enter().is_none());
+            let mut other = gate.key();
+            assert!(key.enter().is_none());
+            assert!(other.enter().is_none());
+            gate.reopen();
+            assert!(key.enter().is_some());
+            assert!(other.enter().is_some());
+        }
+        let gate = Gate::closed();
+        let mut key = gate.key();
+        assert!(key.enter().is_none());
         gate.reopen();
-        assert!(gate.enter().is_some());
+        assert!(key.enter().is_some());
+    }
+
+    #[test]
+    fn one_at_a_time() {
+        for gate in both() {
+            let mut first = gate.key();
+            let inside = first.try_enter();
+            assert!(inside.is_some());
+            // Whoever comes later sees who is inside, however he went in.
+            let mut second = gate.key();
+            assert!(second.try_enter().is_none());
+            drop(inside);
+            let inside = second.try_enter();
+            assert!(inside.is_some());
+            assert!(first.try_enter().is_none());
+            drop(inside);
+            assert!(first.try_enter().is_some());
+        }
+    }
+
+    #[test]
+    fn who_has_the_only_key_takes_no_lock() {
+        let gate = Gate::new(OPEN, true);
+        let mut first = gate.key();
+        assert!(is_alone(&first.enter(), &gate));
+        gate.close();
+        gate.reopen();
+        assert!(is_alone(&first.enter(), &gate));
+        let mut second = gate.key();
+        assert!(!is_alone(&first.enter(), &gate));
+        assert!(!is_alone(&second.enter(), &gate));
+        drop(gate.key());
+        assert!(!is_alone(&second.enter(), &gate));
+        drop(first);
+        assert!(is_alone(&second.enter(), &gate));
+        drop(second);
+        assert!(is_alone(&gate.key().enter(), &gate));
+    }
+
+    #[test]
+    fn who_looked_before_it_was_closed_is_not_let_in() {
+        let gate = Gate::new(OPEN, true);
+        let mut first = gate.key();
+        gate.close();
+        assert!(gate.0.say_and_look().is_none());
+        gate.reopen();
+        // Nor before there was another key.
+        let _second = gate.key();
+        assert!(gate.0.say_and_look().is_none());
+        // And nobody seems to be inside.
+        assert!(first.try_enter().is_some());
+        gate.close();
+    }
+
+    #[test]
+    fn without_membarrier_everybody_takes_the_lock() {
+        let gate = Gate::new(CLOSED, false);
+        gate.reopen();
+        let mut first = gate.key();
+        assert!(!is_alone(&first.enter(), &gate));
+        drop(gate.key());
+        gate.close();
+        gate.reopen();
+        assert!(!is_alone(&first.enter(), &gate));
+    }
+
+    #[test]
+    fn all_gates_of_a_device_close_at_once() {
+        let gates = [Gate::open(), Gate::new(OPEN, false), Gate::closed()];
+        let mut keys = gates.each_ref().map(Gate::key);
+        Gate::close_all(gates.iter());
+        assert!(keys.iter_mut().all(|key| key.enter().is_none()));
+        gates.iter().for_each(Gate::reopen);
+        assert!(keys.iter_mut().all(|key| key.enter().is_some()));
+    }
+
+    /// A number that only one may count up at a time, or counts are lost.
+    #[derive(Default)]
+    struct Fragile(AtomicU64);
+
+    impl Fragile {
+        /// Counts, taking so long for it.
+        fn count(&self, long: u32) {
+            let before = self.0.load(Ordering::Relaxed);
+            for _ in 0..long {
+                std::hint::spin_loop();
+            }
+            self.0.store(before + 1, Ordering::Relaxed);
+        }
+    }
+
+    /// How often each side does its part at most. Nothing here waits for a number of successes of the other side: where threads get little time these
+    /// may not come for long.
+    const ATTEMPTS: u32 = 3_000_000;
+    const CLOSINGS: u32 = 10_000;
+
+    /// Users go in and out, while `disturb` is done over and over, and says how often it has counted; nobody counts while another does.
+    fn stress(gate: &Gate, users: usize, disturb: impl Fn(&Fragile) -> u64) {
+        let fragile = Fragile::default();
+        let begin = Barrier::new(users + 1);
+        let stop = AtomicBool::new(false);
+        let counted = std::thread::scope(|scope| {
+            let user = || {
+                let mut key = gate.key();
+                let mut counted = 0;
+                begin.wait();
+                for _ in 0..ATTEMPTS {
+                    if let Some(_inside) = key.try_enter() {
+                        fragile.count(0);
+                        counted += 1;
+                    }
+                    if stop.load(Ordering::Relaxed) {
+                        break;
+                    }
+                }
+                counted
+            };
+            let users: Vec<_> = (0..users).map(|_| scope.spawn(user)).collect();
+            begin.wait();
+            let mut counted = 0;
+            for _ in 0..CLOSINGS {
+                counted += disturb(&fragile);
+                if users.iter().all(|user| user.is_finished()) {
+                    break;
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+            users
+                .into_iter()
+                .map(|user| user.join().expect("a user"))
+                .sum::<u64>()
+                + counted
+        });
+        assert_eq!(fragile.0.load(Ordering::Relaxed), counted);
     }
 
     #[test]
     fn nobody_is_inside_after_close() {
-        let gate = Gate::open();
-        let stop = AtomicBool::new(false);
-        let alive = AtomicBool::new(true);
-        let bursts = AtomicU64::new(0);
-        std::thread::scope(|scope| {
-            for _ in 0..3 {
-                scope.spawn(|| {
-                    while !stop.load(Ordering::Relaxed) {
-                        if let Some(_inside) = gate.enter() {
-                            assert!(alive.load(Ordering::SeqCst), "used after close");
-                            bursts.fetch_add(1, Ordering::Relaxed);
-                        }
-                    }
+        for gate in both() {
+            for users in [1, 3] {
+                stress(&gate, users, |fragile| {
+                    gate.close();
+                    fragile.count(20);
+                    gate.reopen();
+                    1
                 });
             }
-            let mut closings = 0;
-            while closings < 200 || bursts.load(Ordering::Relaxed) < 1000 {
-                closings += 1;
-                gate.close();
-                alive.store(false, Ordering::SeqCst);
-                std::thread::yield_now();
-                alive.store(true, Ordering::SeqCst);
-                gate.reopen();
-                std::thread::yield_now();
-            }
-            stop.store(true, Ordering::Relaxed);
-        });
+        }
+    }
+
+    #[test]
+    fn keys_may_come_and_go_while_others_are_used() {
+        for gate in both() {
+            stress(&gate, 1, |fragile| {
+                let mut key = gate.key();
+                let inside = key.try_enter().map(|_inside| fragile.count(20));
+                u64::from(inside.is_some())
+            });
+        }
     }
 }

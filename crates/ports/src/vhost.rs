@@ -19,7 +19,7 @@ mod ring;
 use crate::egress::{self, Abilities};
 use crate::error::{Error, last_errno};
 use crate::ethdev::{MAX_MTU, OVERHEAD};
-use crate::gate::Gate;
+use crate::gate::{Gate, Key};
 use crate::mbuf::{self, Mbuf};
 use crate::pool::Pool;
 use crate::raw::{self, VhostMessageOps, VhostOps, flag};
@@ -104,6 +104,8 @@ struct Shared {
     features: AtomicU64,
     /// Even numbers: what the guest receives from; odd: what it sends to.
     rings: Box<[Ring]>,
+    /// In front of what the control thread asks of the device, and closed when that goes.
+    asked: Gate,
     /// One event for each receive queue.
     wake: Box<[OwnedFd]>,
     resets: AtomicU64,
@@ -126,6 +128,7 @@ impl Shared {
                     enabled: AtomicBool::new(false),
                 })
                 .collect(),
+            asked: Gate::closed(),
             wake,
             resets: AtomicU64::new(0),
             longest: AtomicU32::new(longest),
@@ -143,6 +146,17 @@ impl Shared {
 
     fn connected(&self) -> bool {
         self.vid.load(Ordering::Relaxed) >= 0
+    }
+
+    /// All gates in front of the device.
+    fn gates(&self) -> impl Iterator<Item = &Gate> + Clone {
+        let rings = self.rings.iter().map(|ring| &ring.gate);
+        rings.chain([&self.asked])
+    }
+
+    /// All gates in front of what is done without the library.
+    fn quick_gates(&self) -> impl Iterator<Item = &Gate> + Clone {
+        self.rings.iter().map(|ring| &ring.quick)
     }
 
     fn offers(&self, bits: u64) -> bool {
@@ -255,8 +269,8 @@ impl Shared {
         self.turn_to(vid);
         self.features.store(features, Ordering::Relaxed);
         self.vid.store(vid, Ordering::SeqCst);
-        for ring in &self.rings {
-            ring.gate.reopen();
+        for gate in self.gates() {
+            gate.reopen();
         }
         self.message_done();
         self.resets.fetch_add(1, Ordering::Relaxed);
@@ -300,10 +314,7 @@ impl Shared {
         if self.vid.swap(-1, Ordering::SeqCst) < 0 {
             return;
         }
-        for ring in &self.rings {
-            ring.gate.close();
-            ring.quick.close();
-        }
+        Gate::close_all(self.gates().chain(self.quick_gates()));
         self.resets.fetch_add(1, Ordering::Relaxed);
         self.changed();
     }
@@ -311,16 +322,14 @@ impl Shared {
     /// The library is about to handle a message: rings and memory may change.
     fn message_begins(&self) {
         self.messages.fetch_add(1, Ordering::SeqCst);
-        for ring in &self.rings {
-            ring.quick.close();
-        }
+        Gate::close_all(self.quick_gates());
     }
 
     /// It has handled it.
     fn message_done(&self) {
         self.messages.fetch_add(1, Ordering::SeqCst);
-        for ring in &self.rings {
-            ring.quick.reopen();
+        for gate in self.quick_gates() {
+            gate.reopen();
         }
     }
 
@@ -369,6 +378,7 @@ pub(crate) fn open(
         control: Box::new(VhostControl {
             name: spec.name.clone(),
             client,
+            key: shared.asked.key(),
             shared,
             registered,
             mac: spec.mac.unwrap_or_default(),
@@ -485,6 +495,8 @@ const LONGEST: u32 = 65_536 + 256;
 struct VhostRx {
     shared: Arc<Shared>,
     ring: u16,
+    /// To the ring's gate; nobody else has one.
+    key: Key,
     pair: u16,
     pool: Pool,
     epoll: OwnedFd,
@@ -505,9 +517,13 @@ impl VhostRx {
         // SAFETY: plain value.
         let epoll = owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
         watch(&epoll, shared.wake[usize::from(pair)].as_raw_fd())?;
+        let ring = pair * 2 + 1;
+        let doors = &shared.rings[usize::from(ring)];
         Ok(VhostRx {
+            key: doors.gate.key(),
+            quick: Quick::new(doors.quick.key(), true),
             shared,
-            ring: pair * 2 + 1,
+            ring,
             pair,
             pool,
             epoll,
@@ -515,7 +531,6 @@ impl VhostRx {
             generation: u32::MAX,
             armed: false,
             pending: Vec::new(),
-            quick: Quick::new(true),
             untold: false,
             drops: QueueDrops::default(),
         })
@@ -538,7 +553,7 @@ impl VhostRx {
             };
         }
         let ring = &self.shared.rings[usize::from(self.ring)];
-        let Some(_inside) = ring.gate.try_enter() else {
+        let Some(_inside) = self.key.try_enter() else {
             return;
         };
         if !ring.enabled.load(Ordering::SeqCst) {
@@ -604,7 +619,7 @@ impl VhostRx {
             self.tell();
         }
         let shared = &*self.shared;
-        let Some(inside) = shared.rings[usize::from(self.ring)].gate.try_enter() else {
+        let Some(inside) = self.key.try_enter() else {
             return 0;
         };
         let vid = shared.vid.load(Ordering::Relaxed);
@@ -639,8 +654,8 @@ impl VhostRx {
 
     /// Tells the guest that what it sent has been taken, as it wishes.
     #[cold]
-    fn tell(&self) {
-        if let Some(_inside) = self.shared.rings[usize::from(self.ring)].gate.try_enter() {
+    fn tell(&mut self) {
+        if let Some(_inside) = self.key.try_enter() {
             let vid = self.shared.vid.load(Ordering::Relaxed);
             // SAFETY: inside the gate the device stays.
             unsafe { raw::rte_vhost_vring_call(vid, self.ring) };
@@ -661,9 +676,9 @@ impl VhostRx {
         out.len() - len
     }
 
-    fn notifications(&self, wanted: bool) {
+    fn notifications(&mut self, wanted: bool) {
         let ring = &self.shared.rings[usize::from(self.ring)];
-        let Some(_inside) = ring.gate.try_enter() else {
+        let Some(_inside) = self.key.try_enter() else {
             return;
         };
         if ring.enabled.load(Ordering::SeqCst) {
@@ -814,11 +829,22 @@ struct VhostTx {
     shared: Arc<Shared>,
     worker: usize,
     scratch: Vec<Mbuf>,
+    /// Into the ring that was sent by last.
+    way: Option<Way>,
+}
+
+/// A sender's way into a ring, which it may share with other workers' queues.
+struct Way {
+    ring: u16,
+    /// To the ring's gate.
+    key: Key,
     quick: Quick,
 }
 
-/// A queue's way around the library.
+/// A queue's way around the library, at one ring.
 struct Quick {
+    /// To the ring's quick gate.
+    key: Key,
     /// The ring, where it is of the common kind.
     view: Option<View>,
     /// The ring and the messages that it is of.
@@ -835,9 +861,10 @@ struct Quick {
 const SETTLE: Duration = Duration::from_millis(10);
 
 impl Quick {
-    /// A way around the library; `sole` where no other queue uses the ring.
-    fn new(sole: bool) -> Quick {
+    /// A way around the library, with a key to the ring's quick gate; `sole` where no other queue uses the ring.
+    fn new(key: Key, sole: bool) -> Quick {
         Quick {
+            key,
             view: None,
             read: None,
             settles: None,
@@ -858,7 +885,7 @@ impl Quick {
         let (Some(view), Some((read, messages))) = (&self.view, self.read) else {
             return Done::NOTHING;
         };
-        let Some(_inside) = shared.rings[usize::from(index)].quick.try_enter() else {
+        let Some(_inside) = self.key.try_enter() else {
             return Done::NOTHING;
         };
         if read != index || shared.messages.load(Ordering::SeqCst) != messages {
@@ -914,7 +941,7 @@ impl Quick {
             self.settles = Some(Instant::now() + SETTLE);
         } else if self.settles.is_some_and(|end| end <= Instant::now()) {
             // While the library handles a message its tables of memory come and go: not then.
-            let Some(_inside) = shared.rings[usize::from(index)].quick.try_enter() else {
+            let Some(_inside) = self.key.try_enter() else {
                 return;
             };
             if shared.messages.load(Ordering::SeqCst) == messages {
@@ -926,13 +953,30 @@ impl Quick {
     }
 }
 
-impl VhostTx {
-    /// The guest's receive ring for this worker.
-    fn ring(&self) -> Option<u16> {
-        (0..MAX_PAIRS)
-            .map(|step| (self.worker + step) % MAX_PAIRS * 2)
-            .find(|ring| self.shared.rings[*ring].enabled.load(Ordering::Relaxed))
-            .map(|ring| ring as u16)
+impl Way {
+    /// The way into the ring that this worker is to use, which is made where the last one led into another.
+    #[inline]
+    fn find<'a>(last: &'a mut Option<Way>, shared: &Shared, worker: usize) -> Option<&'a mut Way> {
+        let ring = (0..MAX_PAIRS)
+            .map(|step| (worker + step) % MAX_PAIRS * 2)
+            .find(|ring| shared.rings[*ring].enabled.load(Ordering::Relaxed))?
+            as u16;
+        if last.as_ref().is_none_or(|way| way.ring != ring) {
+            // The last keys are given back: whoever is left there may enter alone.
+            *last = None;
+            *last = Some(Way::new(shared, ring));
+        }
+        last.as_mut()
+    }
+
+    #[cold]
+    fn new(shared: &Shared, ring: u16) -> Way {
+        let doors = &shared.rings[usize::from(ring)];
+        Way {
+            ring,
+            key: doors.gate.key(),
+            quick: Quick::new(doors.quick.key(), false),
+        }
     }
 }
 
@@ -955,9 +999,9 @@ impl TxQueue<Mbuf> for VhostTx {
                 mark_for_guest(frame);
             }
         }
-        let ring = self.ring();
-        let inside = ring.and_then(|ring| shared.rings[usize::from(ring)].gate.enter());
-        let (Some(ring), Some(_inside)) = (ring, inside) else {
+        let way = Way::find(&mut self.way, shared, self.worker);
+        let way = way.map(|way| (way.ring, way.key.enter(), &mut way.quick));
+        let Some((ring, Some(_inside), around)) = way else {
             outcome.failed += frames.len() as u64;
             mbuf::free_all(frames);
             return outcome;
@@ -971,7 +1015,7 @@ impl TxQueue<Mbuf> for VhostTx {
             }
             // SAFETY: inside the quick gate the view is valid.
             let put = |view: &View, at: &mut Place| unsafe { view.put(at, rest) };
-            let quick = self.quick.with(shared, ring, put);
+            let quick = around.with(shared, ring, put);
             sent += quick.frames;
             if quick.tell {
                 // SAFETY: inside the gate the device stays.
@@ -983,7 +1027,7 @@ impl TxQueue<Mbuf> for VhostTx {
             if quick.frames > 0 {
                 continue;
             }
-            self.quick.read(shared, vid, ring);
+            around.read(shared, vid, ring);
             let count = rest.len().min(usize::from(u16::MAX)) as u16;
             // SAFETY: inside the gate the device stays; the library copies from the chains and leaves them ours.
             let taken =
@@ -1016,6 +1060,8 @@ struct VhostControl {
     name: String,
     client: bool,
     shared: Arc<Shared>,
+    /// To [`Shared::asked`].
+    key: Key,
     registered: Registered,
     mac: Mac,
     mtu: u16,
@@ -1031,7 +1077,7 @@ impl PortControl for VhostControl {
             shared: self.shared.clone(),
             worker,
             scratch: Vec::new(),
-            quick: Quick::new(false),
+            way: None,
         }))
     }
 
@@ -1068,10 +1114,10 @@ impl PortControl for VhostControl {
             format!("0x{:016x}", self.shared.features.load(Ordering::Relaxed)),
         );
         add("n_rxq".into(), self.rx_queues.to_string());
-        // SAFETY: these look the device up by its number and answer -1 or 0 when it has gone; the gate of a ring keeps it from
-        // going meanwhile.
+        // SAFETY: these look the device up by its number and answer -1 or 0 when it has gone; the gate keeps it from going
+        // meanwhile.
         unsafe {
-            let Some(_inside) = self.shared.rings[0].gate.enter() else {
+            let Some(_inside) = self.key.enter() else {
                 return status;
             };
             add(
@@ -1130,7 +1176,7 @@ mod tests {
     fn served(port: &Shared) -> Option<c_int> {
         let vid = port.vid.load(Ordering::SeqCst);
         let enabled = port.rings[1].enabled.load(Ordering::SeqCst);
-        (enabled && port.rings[1].gate.try_enter().is_some()).then_some(vid)
+        (enabled && port.rings[1].gate.key().enter().is_some()).then_some(vid)
     }
 
     fn guest(port: &Shared, vid: c_int) {
@@ -1157,7 +1203,8 @@ mod tests {
         let port = Shared::new(Box::new([]), 1518);
         guest(&port, 0);
         std::thread::scope(|scope| {
-            let inside = port.rings[1].gate.try_enter().expect("open");
+            let mut key = port.rings[1].gate.key();
+            let inside = key.try_enter().expect("open");
             let other = scope.spawn(|| guest(&port, 1));
             while port.vid.load(Ordering::SeqCst) == 0 {
                 std::thread::yield_now();
