@@ -1221,4 +1221,28 @@ mod tests {
         port.leave(1);
         assert_eq!(served(&port), None);
     }
+
+    #[test]
+    fn senders_share_a_ring_or_have_one_each() {
+        let port = Shared::new(Box::new([]), 1518);
+        port.ring_changed(0, 0, true);
+        port.arrive(0, 0);
+        let (mut first, mut second) = (None, None);
+        let mut both_inside = || {
+            let first = Way::find(&mut first, &port, 0).expect("a ring");
+            let second = Way::find(&mut second, &port, 1).expect("a ring");
+            let inside = first.key.try_enter();
+            let both = inside.is_some() && second.key.try_enter().is_some();
+            (first.ring, second.ring, both)
+        };
+        assert_eq!(both_inside(), (0, 0, false));
+        port.ring_changed(0, 2, true);
+        assert_eq!(both_inside(), (0, 2, true));
+        port.ring_changed(0, 2, false);
+        assert_eq!(both_inside(), (0, 0, false));
+        port.ring_changed(0, 2, true);
+        port.leave(0);
+        assert_eq!(both_inside(), (0, 2, false));
+        assert!(first.is_some_and(|mut way| way.key.enter().is_none()));
+    }
 }
