@@ -32,6 +32,9 @@ fn cases() -> Vec<(&'static str, usize, Make)> {
         ("udp-100k", FLOWS, support::one_service),
         ("exact-1k", 1000, || support::exact(1000)),
         ("exact-100k", FLOWS, || support::exact(FLOWS as u32)),
+        ("exact-10k-ports", 10_000, || {
+            support::exact_with_ports(10_000)
+        }),
         ("acl-1k-10masks", FLOWS, support::masks),
         ("acl-10masks", 0, || support::access_list(10, 0).0),
         ("acl-50masks", 0, || support::access_list(50, 0).0),
@@ -43,6 +46,7 @@ fn cases() -> Vec<(&'static str, usize, Make)> {
         ("route-100k", 0, || support::router(FLOWS)),
         ("route-1m", 0, || support::router(1_000_000)),
         ("mac-10k", 10_000, || support::stations(10_000)),
+        ("mac-10k-warm", 10_000, || support::stations(10_000)),
         ("mac-100k", FLOWS, || support::stations(FLOWS)),
         ("mac-10k-auto", 10_000, || support::stations(10_000)),
         ("rewrite", 1, || {
@@ -138,6 +142,7 @@ fn main() {
         let warm = name.ends_with("warm");
         let count = if warm { flows } else { FLOWS };
         let decrements = name.starts_with("l2l3-10k");
+        let turns = name == "mac-10k-warm";
         let frames = if name.starts_with("route") {
             support::routed(count, &rules)
         } else if name.starts_with("acl-10masks") {
@@ -145,7 +150,7 @@ fn main() {
         } else if name.starts_with("acl-50masks") {
             support::access_list(50, count).1
         } else if name.starts_with("mac") {
-            support::bridged(FLOWS, flows)
+            support::bridged(if turns { 1024 } else { FLOWS }, flows)
         } else if name.starts_with("ovn") {
             (0..if warm { flows } else { flows.max(FLOWS) })
                 .map(|number| ovn::flow((number * 7919 % flows) as u32))
@@ -166,7 +171,12 @@ fn main() {
         } else {
             frames
         };
-        let renew = decrements.then_some(support::renew as Renew);
+        let renew = match (decrements, turns) {
+            (true, _) => Some(support::renew as Renew),
+            // Few frames, each to another station every time: what is written anew stays in the caches, the rules do not.
+            (_, true) => Some((|frame| support::next_station(frame, 10_000)) as Renew),
+            _ => None,
+        };
         let (mut rounds, lost) = run(frames, &rules, mode, renew);
         rounds.sort_by(f64::total_cmp);
         println!(

@@ -231,6 +231,19 @@ pub fn exact(count: u32) -> Rules {
     (0..count).map(rule).collect()
 }
 
+/// A rule for each flow of [`frames`], by both addresses and both ports.
+pub fn exact_with_ports(count: u32) -> Rules {
+    let rule = |index: u32| {
+        let mut matching = udp();
+        matching.set_exact(Field::Ipv4Src, u128::from(0x0a00_0000 + index));
+        matching.set_exact(Field::Ipv4Dst, u128::from(0x0b00_0000 + index % 65536));
+        matching.set_exact(Field::UdpSrc, u128::from(1024 + index % 50_000));
+        matching.set_exact(Field::UdpDst, 80);
+        (0, matching, 10, vec![Op::Output(2)])
+    };
+    (0..count).map(rule).collect()
+}
+
 /// 1000 rules on prefixes of ten lengths, each with a precedence of its own, and one for the rest.
 pub fn masks() -> Rules {
     let rule = |index: u32| {
@@ -434,6 +447,16 @@ pub fn bridged(count: usize, stations: usize) -> Vec<Buffer> {
         frame
     };
     (0..count).map(one).collect()
+}
+
+/// Sends a frame to another of so many stations, which all have their turn.
+pub fn next_station(frame: &mut Buffer, stations: usize) {
+    let head = frame.head_mut();
+    let mut bytes = [0; 16];
+    bytes[10..].copy_from_slice(&head[..6]);
+    let number = (u128::from_be_bytes(bytes) - station(0)) as usize;
+    let next = station((number + 3371) % stations).to_be_bytes();
+    head[..6].copy_from_slice(&next[10..]);
 }
 
 /// The case of this name of `make bench`: port security, routing by 256 prefixes, an access list. TTLs are set and not
