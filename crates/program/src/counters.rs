@@ -17,6 +17,8 @@ use crate::epoch::MAX_READERS;
 const CHUNK: usize = 4096;
 /// Chunks at most: 16 million slots.
 const CHUNKS: usize = 4096;
+/// Counters at most: their numbers are smaller.
+pub(crate) const MOST: usize = CHUNK * CHUNKS;
 
 /// A counter's number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -270,7 +272,7 @@ impl Counters {
         let mut allocation = self.allocation();
         let id = match allocation.free.pop() {
             Some(id) => CounterId(id),
-            None if allocation.next as usize == CHUNK * CHUNKS => return None,
+            None if allocation.next as usize == MOST => return None,
             None => {
                 let id = CounterId(allocation.next);
                 for worker in 0..allocation.workers {

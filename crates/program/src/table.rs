@@ -44,7 +44,7 @@ pub use effort::Effort;
 use exact::Exact;
 pub use fusing::FusedReport;
 pub use hot::Reads;
-pub(crate) use hot::{HotWords, Patterned, Routes};
+pub(crate) use hot::{HotWords, Lead, Leads, Patterned};
 pub(crate) use lanes::{Found, Meeting, Members, One, SetOfLanes};
 use packet::key::at;
 use packet::keyed::Keyed;
@@ -584,10 +584,10 @@ fn exact_of(tuples: &[TupleEntry], epoch: Epoch) -> Option<&Exact> {
 
 /// [`lookup_pending`] for somebody who is told what is known of rules.
 #[inline(always)]
-fn lookup_exact<'k, 'g, K: Words + 'k>(
+fn lookup_exact<'g, K: Words>(
     tuples: &'g [TupleEntry],
     pending: &mut SmallVec<[u8; LOOKUP_MAX]>,
-    key: &impl Fn(usize) -> &'k K,
+    keys: &[K],
     epoch: Epoch,
     out: &mut [Option<&'g Rule>],
     told: Option<&mut Told<'g>>,
@@ -595,9 +595,9 @@ fn lookup_exact<'k, 'g, K: Words + 'k>(
     if let Some(told) = told
         && let Some(exact) = exact_of(tuples, epoch)
     {
-        exact.find(pending, key, out, told);
+        exact.seek(keys).resolve(pending, keys, out, told);
     }
-    lookup_pending(tuples, pending, key, epoch, out);
+    lookup_pending(tuples, pending, &|index| &keys[index], epoch, out);
 }
 
 /// [`lookup_tuples`] for some packets of a burst.

@@ -1,16 +1,23 @@
 //! Exact match: for rules that all look at the same bits, a hash table by value of what their packets need to know.
 //!
 //! A tuple's slot names the rule that a packet may have met; whether it has, where it is counted and where it goes stands in the rule, a cache line anywhere in memory. Here value, counter and
-//! port stand in the slot ([`super::places`]), so a packet that is only sent reads one line. Bits in which all rules agree are asked for once, before, and one or two words are left to compare.
+//! port stand in the slot, so a packet that is only sent reads one line. Bits in which all rules agree are asked for once, before, and one or two words are left to compare.
+//! A cache line is a bucket of four rules, or of two where they have two words: they are compared without a choice, so that it does not matter to the processor's guesses which of them it is. What else
+//! is known of a rule, above all its address, stands apart ([`super::places`]), for those who ask.
 //!
 //! Such a table is made from what a tuple holds at one moment, and not changed afterwards but for marks: a rule that ends is marked before its end is published, and so is one whose
 //! value another rule has that comes. Packets that are led to a mark or to nothing are looked up in the tuple, which holds all rules always; when there are many of them the table is made anew.
 
+#[cfg(test)]
+mod tests;
+
 use super::effort::Count;
 use super::pace::Pace;
-use super::places::{ASK, Does, Place};
+use super::places::{self, Does, Ends, Place};
 use super::{LOOKUP_MAX, RuleRef, Told, TupleWriter, TupleWriters};
+use crate::counters::{self, CounterId};
 use crate::epoch::{Domain, Epoch, NEVER};
+use crate::ops::PortNo;
 use crate::rule::Rule;
 use crate::tuple::{Tuple, View, Words, prefetch};
 use packet::matching::MatchWord;
@@ -18,7 +25,7 @@ use packet::{FlowKey, Match};
 use smallvec::SmallVec;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 /// Most tuples of a table that has this: others have trees.
@@ -27,18 +34,213 @@ const MASKS_MAX: usize = 2;
 const RULES_MIN: usize = 64;
 /// Most rules, for it is made on the control thread, in about a tenth of a microsecond a rule.
 const RULES_MAX: usize = 1 << 17;
-/// Words that are compared.
-const WORDS_MAX: usize = 2;
 /// How much longer than it took to make one passes before the next one, beside what is usual: this is not done in the background.
 const PATIENCE: u32 = 10;
 
-/// A rule's values, those that are compared, and what is to be known of it; two of these fill a cache line.
-#[derive(Default)]
-#[repr(C, align(32))]
-struct Slot {
-    values: [u64; WORDS_MAX],
-    /// Without a rule in a slot that is not used.
-    place: Place,
+/// An odd number that looks random.
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Of a rule in a bucket: its packets are looked up in the tuple. Beyond the bits of a counter's number.
+const ASK: u32 = 1 << 31;
+const _: () = assert!(counters::MOST <= ASK as usize);
+
+/// Slots that are not used have no counter, and say [`ASK`] already.
+const EMPTY: u32 = u32::MAX;
+
+/// Where a rule's packets are counted and where they go.
+struct Answer {
+    /// A number, perhaps with [`ASK`], or [`EMPTY`].
+    counter: AtomicU32,
+    port: PortNo,
+}
+
+/// Some rules: `N` words of each that are compared, and what becomes of their packets. They fill it from the front.
+#[repr(C, align(64))]
+struct Bucket<const N: usize, const SLOTS: usize> {
+    /// By word.
+    values: [[u64; SLOTS]; N],
+    answers: [Answer; SLOTS],
+}
+
+const _: () = assert!(size_of::<Bucket<1, 4>>() == 64 && size_of::<Bucket<2, 2>>() == 64);
+
+impl Answer {
+    fn is_empty(&self) -> bool {
+        self.counter.load(Ordering::Relaxed) == EMPTY
+    }
+
+    /// Sees to it that packets are looked up in the tuple, at once. Only the writer does.
+    fn ask(&self) {
+        let counter = self.counter.load(Ordering::Relaxed);
+        self.counter.store(counter | ASK, Ordering::Relaxed);
+    }
+
+    /// None where packets are looked up in the tuple.
+    #[inline(always)]
+    fn get(&self) -> Option<(CounterId, PortNo)> {
+        // A mark is there before its rule's end is published, and a guard's epoch is read before this: no other order is needed, for nothing else of an answer ever changes.
+        let counter = self.counter.load(Ordering::Relaxed);
+        (counter & ASK == 0).then_some((CounterId(counter), self.port))
+    }
+}
+
+impl<const N: usize, const SLOTS: usize> Bucket<N, SLOTS> {
+    fn new() -> Self {
+        Bucket {
+            values: [[0; SLOTS]; N],
+            answers: std::array::from_fn(|_| Answer {
+                counter: AtomicU32::new(EMPTY),
+                port: 0,
+            }),
+        }
+    }
+
+    /// The first slot with these values, which may be one that is not used.
+    #[inline(always)]
+    fn find(&self, values: [u64; N]) -> Option<usize> {
+        let mut hits = 0_u32;
+        for slot in 0..SLOTS {
+            let words = self.values.iter().zip(values);
+            let differ = words.fold(0, |differ, (all, value)| differ | all[slot] ^ value);
+            hits |= u32::from(differ == 0) << slot;
+        }
+        (hits != 0).then(|| hits.trailing_zeros() as usize % SLOTS)
+    }
+
+    #[inline(always)]
+    fn is_full(&self) -> bool {
+        !self.answers[SLOTS - 1].is_empty()
+    }
+}
+
+/// Rules by `N` words of each. What does not find room in its own bucket stands in the next one that has some.
+pub(crate) struct Buckets<const N: usize, const SLOTS: usize> {
+    /// The words in which the rules differ, and the bits that they look at.
+    words: [(u8, u64); N],
+    buckets: Box<[Bucket<N, SLOTS>]>,
+    /// The rules themselves, slot by slot.
+    places: Box<[Place]>,
+}
+
+impl<const N: usize, const SLOTS: usize> Buckets<N, SLOTS> {
+    /// Room for so many rules, with enough to spare that few of them stand in other buckets than their own.
+    fn new(words: [(u8, u64); N], rules: usize) -> Self {
+        let count = (rules * 5).div_ceil(2 * SLOTS).max(1);
+        Buckets {
+            words,
+            buckets: (0..count).map(|_| Bucket::new()).collect(),
+            places: (0..count * SLOTS).map(|_| Place::default()).collect(),
+        }
+    }
+
+    /// What a rule wants in the words that are compared.
+    fn wanted(&self, matching: &Match) -> [u64; N] {
+        self.words.map(|(word, _)| {
+            let wanted = matching.words().iter().find(|wanted| wanted.word == word);
+            wanted.map_or(0, |wanted| wanted.value)
+        })
+    }
+
+    /// What a packet has there.
+    #[inline(always)]
+    fn values(&self, key: &impl Words) -> [u64; N] {
+        self.words.map(|(word, mask)| key.word(word) & mask)
+    }
+
+    /// The bucket where these values belong.
+    #[inline(always)]
+    fn own(&self, values: [u64; N]) -> u32 {
+        // Once more, for the upper half of what comes of addresses in a row is none too well spread: half of 100,000 would not find room where they belong.
+        let hash = View::hash_bits(values).wrapping_mul(SPREAD) >> 32;
+        ((hash * self.buckets.len() as u64) >> 32) as u32
+    }
+
+    /// The slot with these values, of which `own` is the bucket. It may be one that is not used.
+    #[inline(always)]
+    fn find(&self, own: u32, values: [u64; N]) -> Option<usize> {
+        let mut at = own as usize;
+        loop {
+            let bucket = &self.buckets[at];
+            if let Some(slot) = bucket.find(values) {
+                return Some(at * SLOTS + slot);
+            }
+            if !bucket.is_full() {
+                return None;
+            }
+            at = self.behind(at);
+        }
+    }
+
+    #[inline(always)]
+    fn behind(&self, at: usize) -> usize {
+        if at + 1 == self.buckets.len() {
+            0
+        } else {
+            at + 1
+        }
+    }
+
+    #[inline(always)]
+    fn answer(&self, slot: usize) -> &Answer {
+        &self.buckets[slot / SLOTS].answers[slot % SLOTS]
+    }
+
+    /// Says where a rule of these values counts and sends, and in which slot that stands. There is room, and none with the same values.
+    fn put(&mut self, values: [u64; N], counter: CounterId, port: PortNo) -> usize {
+        let mut at = self.own(values) as usize;
+        let slot = loop {
+            let free = self.buckets[at].answers.iter().position(Answer::is_empty);
+            match free {
+                Some(slot) => break slot,
+                None => at = self.behind(at),
+            }
+        };
+        let bucket = &mut self.buckets[at];
+        for (all, value) in bucket.values.iter_mut().zip(values) {
+            all[slot] = value;
+        }
+        bucket.answers[slot] = Answer {
+            counter: counter.0.into(),
+            port,
+        };
+        at * SLOTS + slot
+    }
+
+    /// Puts a rule in that sends to this port.
+    fn add(&mut self, rule: &Rule, port: PortNo) {
+        let counter = rule.spec.counter;
+        let slot = self.put(self.wanted(&rule.spec.matching), counter, port);
+        self.places[slot] = Place::new(NonNull::from(rule), 0, counter, port);
+    }
+
+    /// Sees to it that packets which have a rule's values are looked up in the tuple, at once.
+    fn ask(&self, rule: &Rule) {
+        let values = self.wanted(&rule.spec.matching);
+        if let Some(slot) = self.find(self.own(values), values) {
+            self.answer(slot).ask();
+            self.places[slot].ask(true);
+        }
+    }
+
+    /// Notes what looking one key up reads; returns whether it finds a rule.
+    fn read_by(&self, key: &FlowKey, count: &mut Count) -> bool {
+        let values = self.values(key);
+        let own = self.own(values);
+        let slot = self.find(own, values);
+        let last = slot.map_or(own as usize, |slot| slot / SLOTS);
+        count.reads(&self.buckets[own as usize]);
+        count.reads(&self.buckets[last]);
+        slot.is_some_and(|slot| self.answer(slot).get().is_some())
+    }
+
+    fn bytes(&self) -> usize {
+        size_of_val(&*self.buckets) + size_of_val(&*self.places)
+    }
+}
+
+enum Known {
+    OneWord(Buckets<1, 4>),
+    TwoWords(Buckets<2, 2>),
 }
 
 /// What is known of the rules of one tuple.
@@ -50,11 +252,8 @@ pub(crate) struct Exact {
     floor: u32,
     /// What all rules want alike.
     shared: Box<[MatchWord]>,
-    /// The words in which they differ, and the bits that they look at.
-    words: SmallVec<[(u8, u64); WORDS_MAX]>,
-    /// A power of two, at most half of them used.
-    slots: Box<[Slot]>,
-    /// How many are used.
+    known: Known,
+    /// How many are known.
     rules: usize,
 }
 
@@ -62,7 +261,7 @@ impl Exact {
     /// Made of what a tuple holds; None where its rules differ in too much or few of them only send. Also how many of them have been left out that may be put in later.
     fn of(largest: &Largest<'_>, domain: &Domain) -> (Option<Exact>, usize) {
         let writer = largest.tuple;
-        let (mut shared, mut words) = (Vec::new(), SmallVec::new());
+        let (mut shared, mut words) = (Vec::new(), Vec::new());
         for ((word, mask), agreed) in writer.shared.words().iter().zip(&writer.agreed) {
             if agreed.mask == *mask {
                 shared.push(*agreed);
@@ -70,18 +269,18 @@ impl Exact {
                 words.push((*word, *mask));
             }
         }
-        if !(1..=WORDS_MAX).contains(&words.len()) {
-            return (None, 0);
-        }
         let rules = writer.rules();
-        let slots = (rules * 2).next_power_of_two();
+        let known = match words[..] {
+            [one] => Known::OneWord(Buckets::new([one], rules)),
+            [one, other] => Known::TwoWords(Buckets::new([one, other], rules)),
+            _ => return (None, 0),
+        };
         let mut exact = Exact {
             tuple: Arc::clone(&writer.shared),
             from: domain.current(),
             floor: u32::MAX,
             shared: shared.into(),
-            words,
-            slots: (0..slots).map(|_| Slot::default()).collect(),
+            known,
             rules: 0,
         };
         let mut later = 0;
@@ -96,10 +295,10 @@ impl Exact {
             if rule.added > exact.from || rule.removed() != NEVER {
                 later += 1;
             } else if let Does::Sends(port) = Does::of(rule) {
-                let values = exact.values(&rule.spec.matching);
-                let at = exact.slot_of(values);
-                let place = Place::new(NonNull::from(rule), 0, rule.spec.counter, port);
-                exact.slots[at] = Slot { values, place };
+                match &mut exact.known {
+                    Known::OneWord(known) => known.add(rule, port),
+                    Known::TwoWords(known) => known.add(rule, port),
+                }
                 exact.floor = exact.floor.min(rule.spec.priority);
                 exact.rules += 1;
             }
@@ -109,33 +308,12 @@ impl Exact {
         (worth_it.then_some(exact), later)
     }
 
-    /// What a rule wants in the words that are compared.
-    fn values(&self, matching: &Match) -> [u64; WORDS_MAX] {
-        let mut values = [0; WORDS_MAX];
-        for (value, (word, _)) in values.iter_mut().zip(&self.words) {
-            let wanted = matching.words().iter().find(|wanted| wanted.word == *word);
-            *value = wanted.map_or(0, |wanted| wanted.value);
-        }
-        values
-    }
-
-    /// The slot with these values, or the one where they belong.
-    fn slot_of(&self, values: [u64; WORDS_MAX]) -> usize {
-        match *self.words {
-            [_] => {
-                let values = [values[0]];
-                probe(&self.slots, View::hash_bits(values) as usize, values)
-            }
-            _ => probe(&self.slots, View::hash_bits(values) as usize, values),
-        }
-    }
-
     /// Sees to it that packets which this rule's match holds for are looked up in the tuple, at once.
     fn ask(&self, rule: &Rule) {
         if self.tuple.takes(&rule.spec.matching) {
-            let slot = &self.slots[self.slot_of(self.values(&rule.spec.matching))];
-            if slot.is_used() {
-                slot.place.ask(true);
+            match &self.known {
+                Known::OneWord(known) => known.ask(rule),
+                Known::TwoWords(known) => known.ask(rule),
             }
         }
     }
@@ -144,14 +322,11 @@ impl Exact {
     pub fn read_by(&self, key: &FlowKey, count: &mut Count) -> bool {
         count.reads(&*self.shared);
         count.probes += 1;
-        let mut values = [0; WORDS_MAX];
-        for (value, (word, mask)) in values.iter_mut().zip(&self.words) {
-            *value = key.word(*word) & mask;
-        }
-        let slot = &self.slots[self.slot_of(values)];
-        count.reads(slot);
-        let (rule, marks) = slot.place.get(Ordering::Relaxed);
-        !rule.is_null() && marks & ASK == 0 && key.has(&self.shared)
+        let found = match &self.known {
+            Known::OneWord(known) => known.read_by(key, count),
+            Known::TwoWords(known) => known.read_by(key, count),
+        };
+        found && key.has(&self.shared)
     }
 
     /// Whether a lookup in this epoch that finds a rule here needs no other tuple, of which the best rule has the precedence `next`.
@@ -160,85 +335,141 @@ impl Exact {
         self.from <= epoch && next <= Some(self.floor)
     }
 
-    /// Finds the rules of those packets that can be told here, says what is known of these, and leaves the others in `pending`, of which `out` has none so far. Only
-    /// for a guard of whose epoch [`Exact::decides`] says so. `pending` has [`LOOKUP_MAX`] packets at most.
-    #[inline(never)]
-    pub fn find<'k, 'g, K: Words + 'k>(
+    fn bytes(&self) -> usize {
+        match &self.known {
+            Known::OneWord(known) => known.bytes(),
+            Known::TwoWords(known) => known.bytes(),
+        }
+    }
+
+    /// Begins a search for packets, [`LOOKUP_MAX`] at most.
+    #[inline(always)]
+    pub fn seek<K: Words>(&self, keys: &[K]) -> Sought<'_> {
+        match &self.known {
+            Known::OneWord(known) => Sought::OneWord(self.seek_in(known, keys)),
+            Known::TwoWords(known) => Sought::TwoWords(self.seek_in(known, keys)),
+        }
+    }
+
+    /// Asks for packets' buckets.
+    #[inline(never)] // so that what its loop needs stays in registers
+    fn seek_in<'g, K: Words, const N: usize, const SLOTS: usize>(
         &'g self,
+        known: &'g Buckets<N, SLOTS>,
+        keys: &[K],
+    ) -> SoughtIn<'g, N, SLOTS> {
+        let mut own = [0; LOOKUP_MAX];
+        for (own, key) in own.iter_mut().zip(keys) {
+            *own = known.own(known.values(key));
+            prefetch(known.buckets.as_ptr().wrapping_add(*own as usize));
+        }
+        SoughtIn {
+            known,
+            shared: &self.shared,
+            own,
+        }
+    }
+}
+
+/// A search for a burst's packets, of which each one's bucket is known and has been asked for.
+pub(crate) enum Sought<'g> {
+    OneWord(SoughtIn<'g, 1, 4>),
+    TwoWords(SoughtIn<'g, 2, 2>),
+}
+
+impl<'g> Sought<'g> {
+    /// Finds the rules of those packets that can be told here, says what is known of these, and leaves the others in `pending`, of which `out` has none so far. Only
+    /// for a guard of whose epoch [`Exact::decides`] says so.
+    #[inline(always)]
+    pub fn resolve<K: Words>(
+        &self,
         pending: &mut SmallVec<[u8; LOOKUP_MAX]>,
-        key: &impl Fn(usize) -> &'k K,
+        keys: &[K],
         out: &mut [Option<&'g Rule>],
         told: &mut Told<'g>,
     ) {
-        match *self.words {
-            [one] => self.find_by([one], pending, key, out, told),
-            [one, other] => self.find_by([one, other], pending, key, out, told),
-            _ => {}
+        match self {
+            Sought::OneWord(sought) => sought.resolve(pending, keys, out, told),
+            Sought::TwoWords(sought) => sought.resolve(pending, keys, out, told),
+        }
+    }
+}
+
+/// [`Sought`] by so many words.
+pub(crate) struct SoughtIn<'g, const N: usize, const SLOTS: usize> {
+    known: &'g Buckets<N, SLOTS>,
+    shared: &'g [MatchWord],
+    own: [u32; LOOKUP_MAX],
+}
+
+impl<'g, const N: usize, const SLOTS: usize> SoughtIn<'g, N, SLOTS> {
+    /// Whether the first two of `count` packets belong to different buckets, as nearly all do where rules are many; a single one does.
+    #[inline(always)]
+    pub fn part(&self, count: usize) -> bool {
+        count == 1 || count > 1 && self.own[0] != self.own[1]
+    }
+
+    #[inline(always)]
+    fn admits(&self, key: &impl Words) -> bool {
+        match *self.shared {
+            [] => true,
+            // Nearly always: the kind of packet.
+            [MatchWord { word, mask, value }] => key.word(word) & mask == value,
+            _ => key.has(self.shared),
         }
     }
 
     #[inline(always)]
-    fn find_by<'k, 'g, K: Words + 'k, const N: usize>(
-        &'g self,
-        words: [(u8, u64); N],
+    fn slot(&self, index: usize, key: &impl Words) -> Option<usize> {
+        let slot = (self.known).find(self.own[index % LOOKUP_MAX], self.known.values(key))?;
+        self.admits(key).then_some(slot)
+    }
+
+    /// Where the rule counts that packet `index` meets, and the port that it sends to, where that is known. Only for a guard of whose epoch [`Exact::decides`] says so.
+    #[inline(always)]
+    pub fn ends(&self, index: usize, key: &impl Words) -> Option<(CounterId, Ends<'g>)> {
+        let (counter, port) = self.known.answer(self.slot(index, key)?).get()?;
+        Some((counter, Ends::Sends(port)))
+    }
+
+    /// See [`Sought::resolve`].
+    #[inline(never)]
+    pub fn resolve<K: Words>(
+        &self,
         pending: &mut SmallVec<[u8; LOOKUP_MAX]>,
-        key: &impl Fn(usize) -> &'k K,
+        keys: &[K],
         out: &mut [Option<&'g Rule>],
         told: &mut Told<'g>,
     ) {
-        let slots = &*self.slots;
-        let mask = slots.len() - 1;
-        let bits = |key: &K| words.map(|(word, mask)| key.word(word) & mask);
-        debug_assert!(pending.len() <= LOOKUP_MAX);
-        let mut first = [0_u32; LOOKUP_MAX];
+        let places = &*self.known.places;
+        let mut slots = [None; LOOKUP_MAX];
         // Once, for a `SmallVec` asks with each index where its bytes lie.
         let indices = &mut pending[..];
-        for (first, index) in first.iter_mut().zip(&*indices) {
-            let at = View::hash_bits(bits(key(usize::from(*index)))) as usize & mask;
-            *first = at as u32;
-            prefetch(slots.as_ptr().wrapping_add(at));
+        for (slot, index) in slots.iter_mut().zip(&*indices) {
+            let index = usize::from(*index);
+            *slot = self.slot(index, &keys[index]);
+            if let Some(slot) = *slot {
+                prefetch(places.as_ptr().wrapping_add(slot));
+            }
         }
         let mut left = 0;
         for turn in 0..indices.len().min(LOOKUP_MAX) {
             let index = indices[turn];
-            let key = key(usize::from(index));
-            let place = &slots[probe(slots, first[turn] as usize, bits(key))].place;
-            let (rule, marks) = place.get(Ordering::Acquire);
-            let tells = marks & ASK == 0 && key.has(&self.shared);
-            let rule = if tells {
+            let place = slots[turn].map(|slot| &places[slot]);
+            let rule = place.and_then(|place| {
+                let (rule, marks) = place.get(Ordering::Acquire);
                 // SAFETY: null in a slot that is not used. Else the rule came no later than `from`, and the guard's epoch is not before that (`decides`); and it is marked
                 // before its end is published. So one without a mark is in force in the guard's epoch, and freed only after the guard is gone.
-                unsafe { rule.as_ref() }
-            } else {
-                None
-            };
+                unsafe { rule.as_ref() }.filter(|_| marks & places::ASK == 0)
+            });
+            if let Some(place) = place {
+                told.tell(usize::from(index), place);
+            }
             out[usize::from(index)] = rule;
-            told.tell(usize::from(index), place);
             indices[left] = index;
             left += usize::from(rule.is_none());
         }
         pending.truncate(left);
-    }
-}
-
-impl Slot {
-    fn is_used(&self) -> bool {
-        !self.place.get(Ordering::Relaxed).0.is_null()
-    }
-}
-
-/// The slot with these values, or the one where they belong: the first of these from `at` on.
-#[inline(always)]
-fn probe<const N: usize>(slots: &[Slot], mut at: usize, values: [u64; N]) -> usize {
-    let mask = slots.len() - 1;
-    loop {
-        let slot = &slots[at & mask];
-        let both = slot.values.iter().zip(values);
-        let differ = both.fold(0, |differ, (value, wanted)| differ | value ^ wanted);
-        if differ == 0 || !slot.is_used() {
-            return at & mask;
-        }
-        at += 1;
     }
 }
 
@@ -340,6 +571,6 @@ impl ExactWriter {
     /// How many rules are told of, and the memory for it.
     pub fn told(&self) -> Option<(usize, usize)> {
         let made = self.made.as_ref()?;
-        Some((made.rules, size_of_val(&*made.slots)))
+        Some((made.rules, made.bytes()))
     }
 }

@@ -7,9 +7,11 @@
 #[cfg(test)]
 mod tests;
 
+use super::exact::{Sought, SoughtIn};
 use super::{
-    Bridge, LINEAR_MAX, LOOKUP_MAX, Led, LinearEntry, NO_COUNTER, PrefixesShape, Published, Shape,
-    Told, TupleEntry, linear, lookup_exact, lookup_prefixes, lookup_trees,
+    Bridge, Ends, LINEAR_MAX, LOOKUP_MAX, Led, LinearEntry, NO_COUNTER, PrefixesShape, Published,
+    Shape, Told, TupleEntry, exact_of, linear, lookup_exact, lookup_pending, lookup_prefixes,
+    lookup_trees,
 };
 use crate::counters::{CounterId, WorkerCounters};
 use crate::epoch::{Epoch, Guard};
@@ -227,14 +229,40 @@ impl<'g> Patterned<'g> {
             }
         }
         let tuples = &tuples[from..];
-        lookup_exact(tuples, &mut pending, &|at| &keys[at], epoch, out, told);
+        lookup_exact(tuples, &mut pending, keys, epoch, out, told);
     }
+}
+
+/// Where a burst's packets have been led by a lookup that tells what is known of rules before it finds them.
+pub(crate) enum Lead<'g> {
+    Routes(Routes<'g>),
+    OneWord(Slots<'g, 1, 4>),
+    TwoWords(Slots<'g, 2, 2>),
+}
+
+/// What all of these tell.
+pub(crate) trait Leads<'g> {
+    /// Whether the first two of `count` packets have been led to different places, as nearly all are where rules are many; a single one has.
+    fn part(&self, count: usize) -> bool;
+
+    /// Where the rule counts that packet `index` has met, and what it does, where this is known. It cannot be where the rule does not hold in the guard's epoch.
+    fn ends(&self, index: usize, key: &HotWords) -> Option<(CounterId, Ends<'g>)>;
+
+    /// The rules of packets from number `from` on.
+    fn resolve(
+        &self,
+        from: usize,
+        keys: &[HotWords],
+        epoch: Epoch,
+        out: &mut [Option<&'g Rule>],
+        told: &mut Told<'g>,
+    );
 }
 
 /// Where packets have been led in a table of prefixes.
 pub(crate) struct Routes<'g> {
     shape: &'g PrefixesShape,
-    pub led: Led<'g>,
+    led: Led<'g>,
 }
 
 impl PrefixesShape {
@@ -245,10 +273,19 @@ impl PrefixesShape {
     }
 }
 
-impl<'g> Routes<'g> {
-    /// The rules of packets from number `from` on.
+impl<'g> Leads<'g> for Routes<'g> {
+    #[inline(always)]
+    fn part(&self, count: usize) -> bool {
+        self.led.part(count)
+    }
+
+    #[inline(always)]
+    fn ends(&self, index: usize, _: &HotWords) -> Option<(CounterId, Ends<'g>)> {
+        self.led.ends(index)
+    }
+
     #[inline(never)] // most bursts' packets need only what they have been led to
-    pub fn resolve(
+    fn resolve(
         &self,
         from: usize,
         keys: &[HotWords],
@@ -258,6 +295,38 @@ impl<'g> Routes<'g> {
     ) {
         let key = |index: usize| &keys[index];
         (self.shape).resolve(&self.led, from, &key, epoch, out, Some(told));
+    }
+}
+
+/// Where packets have been led in a table of exact matches.
+pub(crate) struct Slots<'g, const N: usize, const SLOTS: usize> {
+    tuples: &'g [TupleEntry],
+    sought: SoughtIn<'g, N, SLOTS>,
+}
+
+impl<'g, const N: usize, const SLOTS: usize> Leads<'g> for Slots<'g, N, SLOTS> {
+    #[inline(always)]
+    fn part(&self, count: usize) -> bool {
+        self.sought.part(count)
+    }
+
+    #[inline(always)]
+    fn ends(&self, index: usize, key: &HotWords) -> Option<(CounterId, Ends<'g>)> {
+        self.sought.ends(index, key)
+    }
+
+    #[inline(never)] // as above
+    fn resolve(
+        &self,
+        from: usize,
+        keys: &[HotWords],
+        epoch: Epoch,
+        out: &mut [Option<&'g Rule>],
+        told: &mut Told<'g>,
+    ) {
+        let mut pending = (from as u8..keys.len() as u8).collect();
+        self.sought.resolve(&mut pending, keys, out, told);
+        lookup_pending(self.tuples, &mut pending, &|index| &keys[index], epoch, out);
     }
 }
 
@@ -335,7 +404,7 @@ impl Bridge {
                 ..
             }) => {
                 let mut all = (0..out.len() as u8).collect();
-                lookup_exact(tuples, &mut all, &|index| &keys[index], epoch, out, told);
+                lookup_exact(tuples, &mut all, keys, epoch, out, told);
             }
             Some(Published {
                 shape: Shape::Trees(shape),
@@ -353,23 +422,30 @@ impl Bridge {
         true
     }
 
-    /// Leads packets to what is known of their rules, where the table is one of prefixes that looks at no more than hot words, and its prefixes come before what else it has.
+    /// Leads packets to what is known of their rules, where the table is one of prefixes or of exact matches that looks at no more than hot words, and these come before what
+    /// else it has.
     #[inline(always)]
     pub(crate) fn lead<'g>(
         &self,
         table: u8,
         keys: &[HotWords],
         guard: &'g Guard<'_>,
-    ) -> Option<Routes<'g>> {
+    ) -> Option<Lead<'g>> {
         let published = self.published(table, guard)?;
-        let Shape::Prefixes(shape) = &published.shape else {
-            return None;
-        };
-        if published.reads > Reads::Hot || !shape.decides() {
+        if published.reads > Reads::Hot {
             return None;
         }
-        let led = shape.lead(keys);
-        Some(Routes { shape, led })
+        match &published.shape {
+            Shape::Prefixes(shape) if shape.decides() => {
+                let led = shape.lead(keys);
+                Some(Lead::Routes(Routes { shape, led }))
+            }
+            Shape::Tuples(tuples) => Some(match exact_of(tuples, guard.epoch())?.seek(keys) {
+                Sought::OneWord(sought) => Lead::OneWord(Slots { tuples, sought }),
+                Sought::TwoWords(sought) => Lead::TwoWords(Slots { tuples, sought }),
+            }),
+            _ => None,
+        }
     }
 
     /// The rule of `table` for one packet, if the table is one whose rules are compared one after the other; the lookup is counted then. None where it is another

@@ -25,7 +25,7 @@ use crate::host::{Drop, Host};
 use crate::ops::PortNo;
 use crate::rule::Rule;
 use crate::table::{
-    Brief, Ends, HotWords, LOOKUP_MAX, Miss, Patterned, Reads, Routes, SetOfLanes, Told,
+    Brief, Ends, HotWords, LOOKUP_MAX, Lead, Leads, Miss, Patterned, Reads, SetOfLanes, Told,
 };
 use crate::tuple::Words;
 use packet::Frame;
@@ -171,11 +171,19 @@ impl<F: Frame> Engine<F> {
             }
         }
         let hot = &self.hot[..read.count];
+        // Patterns know packets that have no rule in the first tuple.
+        let gates_open = patterned.is_none() || first[..read.count].iter().all(|gate| *gate == 0);
         if !H::WATCHES
-            && let Some(routes) = burst.bridge.lead(0, hot, burst.guard)
+            && gates_open
+            && let Some(lead) = burst.bridge.lead(0, hot, burst.guard)
         {
             self.received += read.bytes;
-            self.route(burst, way, read.count, &routes, frames, host);
+            let count = read.count;
+            match lead {
+                Lead::Routes(led) => self.follow(burst, way, count, &led, frames, host),
+                Lead::OneWord(led) => self.follow(burst, way, count, &led, frames, host),
+                Lead::TwoWords(led) => self.follow(burst, way, count, &led, frames, host),
+            }
             return true;
         }
         let mut answer = Answer::EMPTY;
@@ -312,7 +320,8 @@ impl<F: Frame> Engine<F> {
             [Some(_)] => true,
             _ => false,
         };
-        let ends = |index: usize| found[index].and_then(|rule| told.ends(index, rule));
+        let ends =
+            |index: usize, _: &HotWords| found[index].and_then(|rule| told.ends(index, rule));
         let done = if part && !H::WATCHES {
             self.end_first(burst, way, count, ends, frames, host)
         } else {
@@ -321,19 +330,20 @@ impl<F: Frame> Engine<F> {
         self.meet_from(done, burst, way, count, answer, frames, host);
     }
 
-    /// Carries out what packets have met in a table of prefixes, and counts it.
-    fn route<H: Host<F>>(
+    /// Carries out what packets have met that have been led there, and counts it.
+    #[inline(never)] // one for each kind of lookup
+    fn follow<'g, H: Host<F>>(
         &mut self,
-        burst: &Burst<'_, '_>,
+        burst: &Burst<'_, 'g>,
         way: Way,
         count: usize,
-        routes: &Routes<'_>,
+        led: &impl Leads<'g>,
         frames: &mut Vec<F>,
         host: &mut H,
     ) {
         let mut done = 0;
-        if routes.led.part(count) {
-            let ends = |index: usize| routes.led.ends(index);
+        if led.part(count) {
+            let ends = |index: usize, hot: &HotWords| led.ends(index, hot);
             done = self.end_first(burst, way, count, ends, frames, host);
             if done == count {
                 return (burst.bridge).count_hot(0, count, count, burst.guard);
@@ -342,7 +352,7 @@ impl<F: Frame> Engine<F> {
         let mut answer = Answer::EMPTY;
         let Answer { found, told } = &mut answer;
         let (hot, epoch) = (&self.hot[..count], burst.guard.epoch());
-        routes.resolve(done, hot, epoch, &mut found[..count], told);
+        led.resolve(done, hot, epoch, &mut found[..count], told);
         let matched = done + found.iter().filter(|rule| rule.is_some()).count();
         (burst.bridge).count_hot(0, count, matched, burst.guard);
         self.meet_from(done, burst, way, count, &answer, frames, host);
@@ -388,7 +398,7 @@ impl<F: Frame> Engine<F> {
         burst: &Burst<'_, '_>,
         way: Way,
         count: usize,
-        ends: impl Fn(usize) -> Option<(CounterId, Ends<'g>)>,
+        ends: impl Fn(usize, &HotWords) -> Option<(CounterId, Ends<'g>)>,
         frames: &mut Vec<F>,
         host: &mut H,
     ) -> usize {
@@ -397,7 +407,9 @@ impl<F: Frame> Engine<F> {
         while done < count {
             let mut deeds = [Deed::NONE; STEP];
             let (from, most) = (done, STEP.min(count - done));
-            let known = prepare(burst.counters, |at| ends(from + at), &mut deeds[..most]);
+            let ends = |at: usize, hot: &HotWords| ends(from + at, hot);
+            let hot = &self.hot[from..from + most];
+            let known = prepare(burst.counters, hot, ends, &mut deeds);
             let rest = frames[from..].iter_mut().zip(&mut self.hot[from..]);
             done += carry_out(rest, &deeds[..known], &mut ports[from..], burst.now_ms);
             if done < from + most {
@@ -664,13 +676,14 @@ impl Deed<'_> {
 #[inline(never)] // so that what its loop needs stays in registers
 fn prepare<'g>(
     counters: WorkerCounters<'g>,
-    ends: impl Fn(usize) -> Option<(CounterId, Ends<'g>)>,
-    deeds: &mut [Deed<'g>],
+    hot: &[HotWords],
+    ends: impl Fn(usize, &HotWords) -> Option<(CounterId, Ends<'g>)>,
+    deeds: &mut [Deed<'g>; STEP],
 ) -> usize {
     let many = counters.are_many();
     let mut known = 0;
-    for deed in deeds {
-        let Some((counter, ends)) = ends(known) else {
+    for (hot, deed) in hot.iter().zip(deeds) {
+        let Some((counter, ends)) = ends(known, hot) else {
             break;
         };
         deed.counter = counters.find(counter);
