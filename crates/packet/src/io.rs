@@ -79,6 +79,22 @@ pub struct Lengths {
 }
 
 impl Lengths {
+    /// Of one frame.
+    #[inline(always)]
+    pub fn of(len: usize) -> Lengths {
+        Lengths {
+            bytes: len as u64,
+            most: len as u64,
+        }
+    }
+
+    /// Of the frames of both.
+    #[inline(always)]
+    pub fn and(&mut self, other: Lengths) {
+        self.bytes += other.bytes;
+        self.most |= other.most;
+    }
+
     /// One more frame, of `len` bytes.
     #[inline(always)]
     pub fn add(&mut self, len: usize) {

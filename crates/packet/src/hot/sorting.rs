@@ -11,6 +11,7 @@ use crate::frame::Frame;
 use crate::io::Lengths;
 use crate::key::at;
 use crate::parse::HOT_WORDS;
+use std::marker::PhantomData;
 
 /// Bytes that are compared at a time.
 const WIDTH: usize = 32;
@@ -340,33 +341,101 @@ unsafe fn sort_by<F: Frame>(
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the caller's promise; a processor with AVX-512 has AVX2.
         Variant::Avx512 | Variant::Avx2 => unsafe { avx2::sort(frames, in_port, sorting, runs) },
-        // SAFETY: `differs` asks for what `sort` promises.
-        _ => sort(frames, in_port, sorting, runs, |window, bytes| unsafe {
-            differs(window, bytes)
-        }),
+        // SAFETY: every processor has what `Portable` needs.
+        _ => unsafe { sort::<F, Portable>(frames, in_port, sorting, runs) },
     }
 }
 
-/// Whether the bytes of a packet are not what a window wants.
-///
-/// # Safety
-/// From `bytes` on there are [`WIDTH`].
+/// A way to compare packets with windows.
+trait Compare {
+    /// Whether the bytes of a packet are not what a window wants.
+    ///
+    /// # Safety
+    /// From `bytes` on there are [`WIDTH`]. The processor has what the way needs.
+    unsafe fn differs(window: &Window, bytes: *const u8) -> bool;
+
+    /// [`matching`]: a function of its own, so that all it needs stays in registers.
+    ///
+    /// # Safety
+    /// The processor has what the way needs.
+    unsafe fn matching<F: Frame, const TCP: bool, const SIX: bool, const TWO: bool>(
+        frames: &[F],
+        kind: &Kind,
+        bits: &Bits,
+    ) -> (usize, Lengths);
+}
+
+/// How many of the first packets are sound packets of a kind that have these bits, and how long these are; `TWO` as they say. `first` and `second` say whether the bytes of a
+/// packet are not what the bits' windows want, and are only asked where there are as many as these have.
 #[inline(always)]
-unsafe fn differs(window: &Window, bytes: *const u8) -> bool {
-    // SAFETY: the caller's promise; a read of bytes needs no alignment.
-    let bytes = unsafe { bytes.cast::<[u8; WIDTH]>().read() };
-    let word = |bytes: &[u8; WIDTH], at: usize| {
-        let mut word = [0; 8];
-        word.copy_from_slice(&bytes[at * 8..at * 8 + 8]);
-        u64::from_ne_bytes(word)
-    };
-    let bits = |at| (word(&bytes, at) ^ word(&window.expect, at)) & word(&window.care, at);
-    bits(0) | bits(1) | bits(2) | bits(3) != 0
+fn matching<F: Frame, const TCP: bool, const SIX: bool, const TWO: bool>(
+    frames: &[F],
+    kind: &Kind,
+    bits: &Bits,
+    first: impl Fn(*const u8) -> bool,
+    second: impl Fn(*const u8) -> bool,
+) -> (usize, Lengths) {
+    let (l3, least) = (kind.l3, kind.least);
+    let from = bits.from.map(usize::from);
+    let (mut count, mut lengths) = (0, Lengths::default());
+    for frame in frames {
+        let (head, len) = (frame.head(), frame.len());
+        if head.len() < least {
+            break;
+        }
+        let at = |from: usize| head.as_ptr().wrapping_add(from);
+        if first(at(from[0])) || TWO && second(at(from[1])) {
+            break;
+        }
+        // SAFETY: `head` is at least that long.
+        if unsafe { judge::<TCP, SIX>(head, l3, len) }.is_none() {
+            break;
+        }
+        count += 1;
+        lengths.add(len);
+    }
+    (count, lengths)
+}
+
+/// By words.
+struct Portable;
+
+impl Compare for Portable {
+    #[inline(always)]
+    unsafe fn differs(window: &Window, bytes: *const u8) -> bool {
+        // SAFETY: the caller's promise; a read of bytes needs no alignment.
+        let bytes = unsafe { bytes.cast::<[u8; WIDTH]>().read() };
+        let word = |bytes: &[u8; WIDTH], at: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&bytes[at * 8..at * 8 + 8]);
+            u64::from_ne_bytes(word)
+        };
+        let bits = |at| (word(&bytes, at) ^ word(&window.expect, at)) & word(&window.care, at);
+        bits(0) | bits(1) | bits(2) | bits(3) != 0
+    }
+
+    #[inline(never)]
+    unsafe fn matching<F: Frame, const TCP: bool, const SIX: bool, const TWO: bool>(
+        frames: &[F],
+        kind: &Kind,
+        bits: &Bits,
+    ) -> (usize, Lengths) {
+        // SAFETY: `matching` promises what it asks for.
+        let differs = |window, bytes| unsafe { Portable::differs(window, bytes) };
+        let (first, second) = (&bits.first, &bits.second);
+        matching::<F, TCP, SIX, TWO>(
+            frames,
+            kind,
+            bits,
+            |bytes| differs(first, bytes),
+            |bytes| differs(second, bytes),
+        )
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
-    use super::{Frame, Lengths, Read, Run, Sorting, Window};
+    use super::{Bits, Compare, Frame, Kind, Lengths, Read, Run, Sorting, Window};
     use std::arch::x86_64::*;
 
     #[target_feature(enable = "avx2")]
@@ -376,76 +445,128 @@ mod avx2 {
         sorting: &Sorting,
         runs: &mut Vec<Run>,
     ) -> (Read, Lengths) {
-        super::sort(frames, in_port, sorting, runs, |window, bytes| {
-            // SAFETY: `super::sort` promises what it asks for.
-            unsafe { differs(window, bytes) }
-        })
+        // SAFETY: this function is only called where there is AVX2.
+        unsafe { super::sort::<F, Avx2>(frames, in_port, sorting, runs) }
     }
 
-    /// [`super::differs`].
-    ///
-    /// # Safety
-    /// As there.
-    #[target_feature(enable = "avx2")]
-    #[inline]
-    unsafe fn differs(window: &Window, bytes: *const u8) -> bool {
-        // SAFETY: the caller's promise; a window's parts are 32 bytes long, and aligned as it is.
-        unsafe {
-            let bytes = _mm256_loadu_si256(bytes.cast());
-            let expect = _mm256_load_si256(window.expect.as_ptr().cast());
-            let care = _mm256_load_si256(window.care.as_ptr().cast());
-            _mm256_testz_si256(_mm256_xor_si256(bytes, expect), care) == 0
+    /// By registers of 32 bytes.
+    struct Avx2;
+
+    /// A window in registers.
+    #[derive(Clone, Copy)]
+    struct Loaded {
+        care: __m256i,
+        expect: __m256i,
+    }
+
+    impl Loaded {
+        #[target_feature(enable = "avx2")]
+        #[inline]
+        fn new(window: &Window) -> Loaded {
+            // SAFETY: a window's parts are 32 bytes long, and aligned as it is.
+            unsafe {
+                Loaded {
+                    care: _mm256_load_si256(window.care.as_ptr().cast()),
+                    expect: _mm256_load_si256(window.expect.as_ptr().cast()),
+                }
+            }
+        }
+
+        /// [`Compare::differs`].
+        ///
+        /// # Safety
+        /// As there.
+        #[target_feature(enable = "avx2")]
+        #[inline]
+        unsafe fn differs(self, bytes: *const u8) -> bool {
+            // SAFETY: the caller's promise; the load needs no alignment.
+            let bytes = unsafe { _mm256_loadu_si256(bytes.cast()) };
+            _mm256_testz_si256(_mm256_xor_si256(bytes, self.expect), self.care) == 0
+        }
+    }
+
+    impl Compare for Avx2 {
+        #[target_feature(enable = "avx2")]
+        #[inline]
+        unsafe fn differs(window: &Window, bytes: *const u8) -> bool {
+            // SAFETY: the caller's promise.
+            unsafe { Loaded::new(window).differs(bytes) }
+        }
+
+        #[target_feature(enable = "avx2")]
+        #[inline(never)]
+        unsafe fn matching<F: Frame, const TCP: bool, const SIX: bool, const TWO: bool>(
+            frames: &[F],
+            kind: &Kind,
+            bits: &Bits,
+        ) -> (usize, Lengths) {
+            let (first, second) = (Loaded::new(&bits.first), Loaded::new(&bits.second));
+            super::matching::<F, TCP, SIX, TWO>(
+                frames,
+                kind,
+                bits,
+                // SAFETY: `super::matching` promises what it asks for.
+                |bytes| unsafe { first.differs(bytes) },
+                // SAFETY: as above.
+                |bytes| unsafe { second.differs(bytes) },
+            )
         }
     }
 }
 
 /// How far a burst has been sorted.
-struct Sorted<'a, F, D> {
+struct Sorted<'a, F, C> {
+    compare: PhantomData<C>,
     frames: &'a [F],
     sorting: &'a Sorting,
     /// Patterns that fit the ingress port.
     fit: u64,
-    differs: D,
     runs: &'a mut Vec<Run>,
     /// What the packets of the run that has not ended have found; None before the first.
     found: Option<u8>,
     /// What came before it, and all that has been sorted.
     before: Read,
     read: Read,
-    /// [`Lengths::most`] of all that has been sorted.
-    most: u64,
+    /// Of what has been sorted.
+    lengths: Lengths,
 }
 
-/// [`sort_burst`] by `differs`, which says whether the bytes of a packet are not what a window wants, and is only asked where there are as many as it has.
+/// [`sort_burst`] by a way to compare.
+///
+/// # Safety
+/// The processor has what the way needs.
 #[inline(always)]
-fn sort<F: Frame>(
+unsafe fn sort<F: Frame, C: Compare>(
     frames: &[F],
     in_port: u32,
     sorting: &Sorting,
     runs: &mut Vec<Run>,
-    differs: impl Fn(&Window, *const u8) -> bool,
 ) -> (Read, Lengths) {
     runs.clear();
-    let mut sorted = Sorted {
+    let mut sorted = Sorted::<F, C> {
+        compare: PhantomData,
         frames,
         sorting,
         fit: sorting.fitting(in_port),
-        differs,
         runs,
         found: None,
         before: Read::default(),
         read: Read::default(),
-        most: 0,
+        lengths: Lengths::default(),
     };
     while let Some(frame) = frames.get(sorted.read.count) {
         let before = sorted.read.count;
         // A burst is mostly of one kind: each is sorted as long as it lasts.
-        match kind_of(frame.head()) {
-            Some(kind @ (0 | 2)) => sorted.kind::<false, false>(kind),
-            Some(kind @ (1 | 3)) => sorted.kind::<true, false>(kind),
-            Some(kind @ (4 | 6)) => sorted.kind::<false, true>(kind),
-            Some(kind @ (5 | 7)) => sorted.kind::<true, true>(kind),
-            _ => {}
+        let kind = kind_of(frame.head());
+        // SAFETY: the caller's promise.
+        unsafe {
+            match kind {
+                Some(kind @ (0 | 2)) => sorted.kind::<false, false>(kind),
+                Some(kind @ (1 | 3)) => sorted.kind::<true, false>(kind),
+                Some(kind @ (4 | 6)) => sorted.kind::<false, true>(kind),
+                Some(kind @ (5 | 7)) => sorted.kind::<true, true>(kind),
+                _ => {}
+            }
         }
         if sorted.read.count > before {
             continue;
@@ -455,9 +576,7 @@ fn sort<F: Frame>(
         }
     }
     sorted.end_run();
-    let (read, most) = (sorted.read, sorted.most);
-    let bytes = read.bytes;
-    (read, Lengths { bytes, most })
+    (sorted.read, sorted.lengths)
 }
 
 /// The kind, by [`index`], that a packet may be one of.
@@ -478,10 +597,13 @@ fn kind_of(head: &[u8]) -> Option<usize> {
     }
 }
 
-impl<F: Frame, D: Fn(&Window, *const u8) -> bool> Sorted<'_, F, D> {
+impl<F: Frame, C: Compare> Sorted<'_, F, C> {
     /// Sorts packets of one kind, up to the first of another.
+    ///
+    /// # Safety
+    /// The processor has what the way to compare needs.
     #[inline(always)]
-    fn kind<const TCP: bool, const SIX: bool>(&mut self, kind: usize) {
+    unsafe fn kind<const TCP: bool, const SIX: bool>(&mut self, kind: usize) {
         let Some(kind) = self.sorting.kinds.get(kind) else {
             return;
         };
@@ -494,12 +616,16 @@ impl<F: Frame, D: Fn(&Window, *const u8) -> bool> Sorted<'_, F, D> {
         };
         loop {
             // Packets mostly come as they are expected: in a loop of its own that stays in registers.
-            let run = if bits.two {
-                self.matching::<TCP, SIX, true>(kind, bits)
-            } else {
-                self.matching::<TCP, SIX, false>(kind, bits)
+            let next = &self.frames[self.read.count..];
+            // SAFETY: the caller's promise.
+            let (count, lengths) = unsafe {
+                if bits.two {
+                    C::matching::<F, TCP, SIX, true>(next, kind, bits)
+                } else {
+                    C::matching::<F, TCP, SIX, false>(next, kind, bits)
+                }
             };
-            self.meet(run.0, run.1, bits.pattern);
+            self.meet(count, lengths, bits.pattern);
             loop {
                 let Some(frame) = self.frames.get(self.read.count) else {
                     return;
@@ -513,49 +639,20 @@ impl<F: Frame, D: Fn(&Window, *const u8) -> bool> Sorted<'_, F, D> {
                     return;
                 }
                 let bytes = head.as_ptr();
-                if !self.differ(bits, bytes) {
+                // SAFETY: the caller's promise, and there are as many bytes as packets of this kind have at least.
+                let differ = |bits: &Bits| unsafe { Self::differ(bits, bytes) };
+                if !differ(bits) {
                     break;
                 }
                 let mut more = more.iter().filter(fits);
-                let found = more.find(|bits| !self.differ(bits, bytes));
-                if found.is_none() && self.differ(&kind.itself, bytes) {
+                let found = more.find(|bits| !differ(bits));
+                if found.is_none() && differ(&kind.itself) {
                     return;
                 }
                 let found = found.map_or(NO_PATTERN, |bits| bits.pattern);
-                let bytes = len as u64;
-                self.meet(Read { count: 1, bytes }, bytes, found);
+                self.meet(1, Lengths::of(len), found);
             }
         }
-    }
-
-    /// How many of the next packets are sound packets of a kind that have these bits, and their [`Lengths::most`]; `TWO` as they say.
-    #[inline(always)]
-    fn matching<const TCP: bool, const SIX: bool, const TWO: bool>(
-        &self,
-        kind: &Kind,
-        bits: &Bits,
-    ) -> (Read, u64) {
-        let (l3, least, differs) = (kind.l3, kind.least, &self.differs);
-        let [first, second] = bits.from;
-        let (mut count, mut lengths) = (0, Lengths::default());
-        for frame in &self.frames[self.read.count..] {
-            let (head, len) = (frame.head(), frame.len());
-            if head.len() < least {
-                break;
-            }
-            let at = |from: u8| head.as_ptr().wrapping_add(from.into());
-            if differs(&bits.first, at(first)) || TWO && differs(&bits.second, at(second)) {
-                break;
-            }
-            // SAFETY: `head` is at least that long.
-            if unsafe { judge::<TCP, SIX>(head, l3, len) }.is_none() {
-                break;
-            }
-            count += 1;
-            lengths.add(len);
-        }
-        let Lengths { bytes, most } = lengths;
-        (Read { count, bytes }, most)
     }
 
     /// Sorts packets of other common kinds that come next; whether there were any.
@@ -564,31 +661,35 @@ impl<F: Frame, D: Fn(&Window, *const u8) -> bool> Sorted<'_, F, D> {
         let (sorting, before) = (self.sorting, self.read.count);
         let frames = &self.frames[before..];
         super::read_others(frames, in_port, &sorting.patterns, |hot, found| {
-            let bytes = hot.len.into();
-            self.meet(Read { count: 1, bytes }, bytes, found);
+            self.meet(1, Lengths::of(hot.len as usize), found);
         });
         self.read.count > before
     }
 
-    /// Whether the bytes of a packet, of which there are as many as its kind has at least, are not so.
+    /// Whether the bytes of a packet are not so.
+    ///
+    /// # Safety
+    /// There are as many bytes as packets of the bits' kind have at least. The processor has what the way to compare needs.
     #[inline(always)]
-    fn differ(&self, bits: &Bits, bytes: *const u8) -> bool {
+    unsafe fn differ(bits: &Bits, bytes: *const u8) -> bool {
         let at = |from: u8| bytes.wrapping_add(from.into());
         let [first, second] = bits.from;
-        (self.differs)(&bits.first, at(first))
-            || bits.two && (self.differs)(&bits.second, at(second))
+        // SAFETY: the caller's promise: windows do not reach behind these bytes.
+        unsafe {
+            C::differs(&bits.first, at(first)) || bits.two && C::differs(&bits.second, at(second))
+        }
     }
 
-    /// The next packets have this pattern; `most` as in [`Lengths`].
+    /// The next packets, which are so long, have this pattern.
     #[inline(always)]
-    fn meet(&mut self, next: Read, most: u64, found: u8) {
-        if next.count != 0 && self.found != Some(found) {
+    fn meet(&mut self, count: usize, lengths: Lengths, found: u8) {
+        if count != 0 && self.found != Some(found) {
             self.end_run();
             self.found = Some(found);
         }
-        self.read.count += next.count;
-        self.read.bytes += next.bytes;
-        self.most |= most;
+        self.read.count += count;
+        self.read.bytes += lengths.bytes;
+        self.lengths.and(lengths);
     }
 
     /// The run has ended.
