@@ -38,7 +38,7 @@ pub(crate) struct EgressPort<F: Frame> {
     pub counters: Arc<PortCounters>,
     batch: Vec<F>,
     /// So many frames of `batch`, the first ones, are so long and have nothing left to be done to them. None of a batch that has been sent.
-    finished: usize,
+    finished_frames: usize,
     lengths: Lengths,
     /// Where it is shaped.
     way: Option<Box<Way<F>>>,
@@ -88,7 +88,7 @@ impl<F: Frame> Egress<F> {
             tx,
             counters,
             batch: Vec::with_capacity(BURST),
-            finished: 0,
+            finished_frames: 0,
             lengths: Lengths::default(),
             way: None,
             device,
@@ -161,7 +161,7 @@ impl<F: Frame> Egress<F> {
         let ports = self.ports.iter_mut().flatten();
         let lost = ports.map(|port| {
             let staged = port.way.as_mut().map_or(0, |way| way.discard());
-            port.finished = 0;
+            port.finished_frames = 0;
             staged + port.batch.drain(..).count()
         });
         lost.sum::<usize>() + self.shaping.discard()
@@ -214,7 +214,7 @@ impl<F: Frame> Egress<F> {
             Some(Some(port)) if port.batch.is_empty() => {
                 std::mem::swap(&mut port.batch, frames);
                 if let Some(lengths) = lengths {
-                    (port.finished, port.lengths) = (port.batch.len(), lengths);
+                    (port.finished_frames, port.lengths) = (port.batch.len(), lengths);
                 }
                 self.dirty.push(slot);
             }
@@ -231,7 +231,7 @@ impl<F: Frame> Egress<F> {
             return;
         }
         // Frames only come to a batch until all of it is sent: where these are as many, no others have joined them.
-        let outcome = if std::mem::take(&mut port.finished) == port.batch.len() {
+        let outcome = if std::mem::take(&mut port.finished_frames) == port.batch.len() {
             port.tx.send_finished(&mut port.batch, port.lengths)
         } else {
             port.tx.send(&mut port.batch)

@@ -94,8 +94,9 @@ pub(crate) struct RxPort<F: Frame> {
     next_look: u64,
     /// How often it was empty in a row, up to [`LOOK_DOUBLINGS`] where it is costly and then only while the worker was busy, up to [`QUIET`] where not.
     empty_looks: u32,
-    /// Whether a look at it is costly, and whether its frames come with nothing left to be done to them, as it said when it came.
+    /// Whether a look at it is costly, as it said when it came.
     costly: bool,
+    /// Whether its frames come with nothing left to be done to them, as it said when it came.
     finished: bool,
     /// What its frames do where they meet shaped ports.
     habit: Habit,

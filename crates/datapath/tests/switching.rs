@@ -256,7 +256,8 @@ fn outputs_of_rules() {
 }
 
 /// A rule that only sends: its port is told the lengths of frames, of one segment or of several, that came with nothing left to be done to them, and gets all of them as they came; the
-/// queue in [`Wire`] compares. Where a burst meets several rules or has odd frames, or comes by a port whose frames may be unfinished, nothing is told.
+/// queue in [`Wire`] compares. Of a port whose frames may be unfinished nothing is
+/// told; frames that others come between leave as they came, too.
 #[test]
 fn ports_are_told_the_lengths_of_finished_bursts_that_meet_one_rule() {
     let mut switch = Switch::new(1);

@@ -191,7 +191,10 @@ fn check_mtu(name: &str, info: &EthInfo, mtu: u16) -> Result<(), Error> {
 fn configuration(info: &EthInfo, options: &Dpdk, tx_queues: u16, mtu: u16) -> EthConf {
     let rx_queues = options.rx_queues.clamp(1, info.max_rx_queues.max(1));
     let long = u32::from(mtu) + OVERHEAD > u32::from(DATA_ROOM);
-    let mut rx_offloads = info.rx_offloads & capability::RX_CHECKSUM;
+    let mut rx_offloads = 0;
+    if !leaves_checksums(&text(&info.driver)) {
+        rx_offloads |= info.rx_offloads & capability::RX_CHECKSUM;
+    }
     if long {
         rx_offloads |= info.rx_offloads & capability::RX_SCATTER;
     }
@@ -229,6 +232,11 @@ fn data_room(info: &EthInfo, conf: &EthConf) -> u16 {
         return DATA_ROOM;
     }
     frame.next_multiple_of(1024).min(65_535 - 128) as u16
+}
+
+/// Drivers of devices whose other end, where the device checks checksums, need not fill them in: frames would come unfinished.
+fn leaves_checksums(driver: &str) -> bool {
+    driver.starts_with("net_virtio") || driver.starts_with("net_vhost")
 }
 
 /// Virtual drivers that take and make chains without saying so.
@@ -356,7 +364,7 @@ struct EthRx {
 }
 
 impl RxQueue<Mbuf> for EthRx {
-    /// No driver marks frames as the other ports do ([`mbuf::WORK`]).
+    /// No driver marks frames as the other ports do ([`mbuf::WORK`]), and those that hand on what a guest has left undone are not asked to ([`leaves_checksums`]).
     fn never_offloads(&self) -> bool {
         true
     }
@@ -397,6 +405,7 @@ impl TxQueue<Mbuf> for EthTx {
         if lengths.most <= u64::from(longest) && self.shared.chains {
             return self.transmit(frames, lengths.bytes, false, TxOutcome::default());
         }
+        // Some may be longer than the device takes, or the driver wants them in one piece.
         self.send(frames)
     }
 

@@ -7,8 +7,8 @@
 //! # Two ways in
 //!
 //! While a gate has one key, whoever has that enters alone, by two plain loads and a store. Where there are more keys
-//! (workers that share a transmit queue), and where the kernel lacks `membarrier`, users enter by a locked instruction,
-//! one at a time. Keys may come and go at any time.
+//! (workers that share a transmit queue), where the kernel lacks `membarrier`, and where others decide how often the gate
+//! is closed ([`Gate::closed_by_lock`]), users enter by a locked instruction, one at a time. Keys may come and go at any time.
 //!
 //! Why nobody is inside after [`Gate::close_all`]:
 //!
@@ -46,7 +46,7 @@ const OPEN: u8 = 0;
 const CLOSED: u8 = 1;
 /// There are several keys.
 const SHARED: u8 = 2;
-/// Users always enter by the lock, as there is no `membarrier`. Never changes in a gate's life.
+/// Users always enter by the lock: there is no `membarrier`, or the gate is closed too often for it. Never changes in a gate's life.
 const LOCKED: u8 = 4;
 
 /// What both sides see. It has a cache line to itself, as each gate is used by another worker.
@@ -84,6 +84,11 @@ impl Gate {
         Gate::new(CLOSED, membarrier::is_there())
     }
 
+    /// A gate that does not let in yet, and is entered by the lock always: to close it interrupts no processor, so somebody else may decide how often that is done.
+    pub(crate) fn closed_by_lock() -> Gate {
+        Gate::new(CLOSED, false)
+    }
+
     fn new(state: u8, membarrier: bool) -> Gate {
         let kind = if membarrier { 0 } else { LOCKED };
         Gate(Arc::new(Posts {
@@ -94,7 +99,7 @@ impl Gate {
         }))
     }
 
-    /// A key for one more user. Never waits for the others, but may take a system call.
+    /// A key for one more user. Never waits for those inside, but may take a system call.
     pub(crate) fn key(&self) -> Key {
         let mut keys = self.0.keys();
         *keys += 1;
@@ -108,7 +113,7 @@ impl Gate {
     }
 
     /// Closes these gates and waits until nobody is inside any of them. There is no limit to this wait because going on would
-    /// free memory in use; what is done inside is one burst, which never blocks. It takes one system call.
+    /// free memory in use; what is done inside is one burst or one question to the device, which never block. It takes one system call.
     pub(crate) fn close_all<'a>(gates: impl Iterator<Item = &'a Gate> + Clone) {
         let mut alone = false;
         for gate in gates.clone() {
@@ -237,6 +242,8 @@ mod membarrier {
     // linux/membarrier.h
     const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
     const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
+    /// After so many refusals in a row it is told, once.
+    const REFUSALS_TOLD: u32 = 10_000;
 
     fn call(command: libc::c_int) -> bool {
         // SAFETY: these commands take no pointers; flags and processor are unused.
@@ -252,8 +259,13 @@ mod membarrier {
 
     /// When this returns, every other thread of the process has passed a full memory barrier since it was called, and so has this one. Only where there is such a thing.
     pub(super) fn order_all_threads() {
-        // Who is registered is only refused for want of memory. Going on without would free memory in use.
+        // Who is registered is only refused for want of memory, or by a filter of system calls that came later. Going on without would free memory in use.
+        let mut refused = 0u32;
         while !call(PRIVATE_EXPEDITED) {
+            refused = refused.saturating_add(1);
+            if refused == REFUSALS_TOLD {
+                tracing::error!(target: "dpdk", "membarrier is refused: {}", std::io::Error::last_os_error());
+            }
             std::thread::yield_now();
         }
     }

@@ -84,7 +84,7 @@ static MESSAGES: VhostMessageOps = VhostMessageOps {
 struct Ring {
     gate: Gate,
     /// In front of what is done without the library, and closed when the device goes, too. Inside nothing of the library is called that takes a lock: its thread holds
-    /// those while it waits here.
+    /// those while it waits here. It is closed for every message, and how many of those come is for the peer to say.
     quick: Gate,
     /// [`Place::known`], for whoever comes inside both gates next; 0 where the library may have gone on.
     known: AtomicU16,
@@ -123,7 +123,7 @@ impl Shared {
             rings: (0..MAX_PAIRS * 2)
                 .map(|_| Ring {
                     gate: Gate::closed(),
-                    quick: Gate::closed(),
+                    quick: Gate::closed_by_lock(),
                     known: AtomicU16::new(0),
                     enabled: AtomicBool::new(false),
                 })
@@ -1098,13 +1098,15 @@ impl PortControl for VhostControl {
     fn status(&mut self) -> Vec<(String, String)> {
         let mode = if self.client { "client" } else { "server" };
         let socket = self.registered.path.to_string_lossy().into_owned();
-        let vid = self.shared.vid.load(Ordering::SeqCst);
         let mut status = vec![
             ("mode".to_string(), mode.to_string()),
             ("socket".to_string(), socket),
         ];
         let mut add = |key: String, value: String| status.push((key, value));
-        if vid < 0 {
+        // Read inside the gate, which keeps this very device from going. It is closed while there is none.
+        let inside = self.key.enter();
+        let vid = self.shared.vid.load(Ordering::SeqCst);
+        if inside.is_none() || vid < 0 {
             add("status".into(), "disconnected".into());
             return status;
         }
@@ -1117,9 +1119,6 @@ impl PortControl for VhostControl {
         // SAFETY: these look the device up by its number and answer -1 or 0 when it has gone; the gate keeps it from going
         // meanwhile.
         unsafe {
-            let Some(_inside) = self.key.enter() else {
-                return status;
-            };
             add(
                 "numa".into(),
                 raw::rte_vhost_get_numa_node(vid).max(0).to_string(),

@@ -2,7 +2,7 @@
 
 use crate::support::{bytes, eal, frames_in, open, pcap, receive, send, udp};
 use packet::frame::Frame;
-use packet::io::BURST;
+use packet::io::{BURST, Lengths, TxOutcome};
 use ports::{Error, Kind, PortSpec};
 
 fn dpdk(name: &str, devargs: &str) -> PortSpec {
@@ -67,6 +67,40 @@ fn too_long_frames_are_counted_and_the_mtu_can_be_raised() {
     assert_eq!(port.control.info().mtu, 9000);
     assert_eq!(send(&mut *tx, &[&[0; 9018]]).packets, 1);
     assert!(matches!(port.control.set_mtu(67), Err(Error::Option(_))));
+}
+
+/// Lengths that are known spare the look over frames only where they show that none is too long.
+#[test]
+fn finished_frames_are_sent_as_others() {
+    let pool = eal().pool().expect("a pool");
+    let mut port = open(&dpdk("finished", "net_null_finished,no-rx=1"));
+    let mut tx = port.control.tx_queue(0).unwrap();
+    for (lens, packets, too_long) in [
+        (&[60, 60][..], 2, 0),
+        (&[1518], 1, 0),
+        // Or-ed they are 1534, which none of them is.
+        (&[1500, 60], 2, 0),
+        (&[60, 1519, 61], 2, 1),
+    ] {
+        let mut lengths = Lengths::default();
+        let mut frames: Vec<_> = lens
+            .iter()
+            .map(|len| {
+                lengths.add(*len);
+                pool.frame(&vec![0; *len]).expect("a buffer")
+            })
+            .collect();
+        let outcome = tx.send_finished(&mut frames, lengths);
+        let bytes: usize = lens.iter().filter(|len| **len <= 1518).sum();
+        let expected = TxOutcome {
+            packets,
+            bytes: bytes as u64,
+            too_long,
+            ..TxOutcome::default()
+        };
+        assert_eq!(outcome, expected, "{lens:?}");
+        assert!(frames.is_empty());
+    }
 }
 
 #[test]
