@@ -88,13 +88,6 @@ impl Lengths {
         }
     }
 
-    /// Of the frames of both.
-    #[inline(always)]
-    pub fn and(&mut self, other: Lengths) {
-        self.bytes += other.bytes;
-        self.most |= other.most;
-    }
-
     /// One more frame, of `len` bytes.
     #[inline(always)]
     pub fn add(&mut self, len: usize) {

@@ -494,23 +494,34 @@ mod avx2 {
         }
 
         #[target_feature(enable = "avx2")]
-        #[inline(never)]
+        #[inline]
         unsafe fn matching<F: Frame, const TCP: bool, const SIX: bool, const TWO: bool>(
             frames: &[F],
             kind: &Kind,
             bits: &Bits,
         ) -> (usize, Lengths) {
-            let (first, second) = (Loaded::new(&bits.first), Loaded::new(&bits.second));
-            super::matching::<F, TCP, SIX, TWO>(
-                frames,
-                kind,
-                bits,
-                // SAFETY: `super::matching` promises what it asks for.
-                |bytes| unsafe { first.differs(bytes) },
-                // SAFETY: as above.
-                |bytes| unsafe { second.differs(bytes) },
-            )
+            matching::<F, TCP, SIX, TWO>(frames, kind, bits)
         }
+    }
+
+    /// [`Compare::matching`].
+    #[inline(never)]
+    #[target_feature(enable = "avx2")]
+    fn matching<F: Frame, const TCP: bool, const SIX: bool, const TWO: bool>(
+        frames: &[F],
+        kind: &Kind,
+        bits: &Bits,
+    ) -> (usize, Lengths) {
+        let (first, second) = (Loaded::new(&bits.first), Loaded::new(&bits.second));
+        super::matching::<F, TCP, SIX, TWO>(
+            frames,
+            kind,
+            bits,
+            // SAFETY: `super::matching` promises what it asks for.
+            |bytes| unsafe { first.differs(bytes) },
+            // SAFETY: as above.
+            |bytes| unsafe { second.differs(bytes) },
+        )
     }
 }
 
@@ -527,8 +538,8 @@ struct Sorted<'a, F, C> {
     /// What came before it, and all that has been sorted.
     before: Read,
     read: Read,
-    /// Of what has been sorted.
-    lengths: Lengths,
+    /// [`Lengths::most`] of all that has been sorted.
+    most: u64,
 }
 
 /// [`sort_burst`] by a way to compare.
@@ -552,7 +563,7 @@ unsafe fn sort<F: Frame, C: Compare>(
         found: None,
         before: Read::default(),
         read: Read::default(),
-        lengths: Lengths::default(),
+        most: 0,
     };
     while let Some(frame) = frames.get(sorted.read.count) {
         let before = sorted.read.count;
@@ -576,7 +587,9 @@ unsafe fn sort<F: Frame, C: Compare>(
         }
     }
     sorted.end_run();
-    (sorted.read, sorted.lengths)
+    let (read, most) = (sorted.read, sorted.most);
+    let bytes = read.bytes;
+    (read, Lengths { bytes, most })
 }
 
 /// The kind, by [`index`], that a packet may be one of.
@@ -689,7 +702,7 @@ impl<F: Frame, C: Compare> Sorted<'_, F, C> {
         }
         self.read.count += count;
         self.read.bytes += lengths.bytes;
-        self.lengths.and(lengths);
+        self.most |= lengths.most;
     }
 
     /// The run has ended.
