@@ -655,6 +655,7 @@ impl<F: Frame, C: Compare> Sorted<'_, F, C> {
                 // SAFETY: the caller's promise, and there are as many bytes as packets of this kind have at least.
                 let differ = |bits: &Bits| unsafe { Self::differ(bits, bytes) };
                 if !differ(bits) {
+                    self.meet(1, Lengths::of(len), bits.pattern);
                     break;
                 }
                 let mut more = more.iter().filter(fits);
