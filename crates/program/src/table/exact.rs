@@ -458,9 +458,13 @@ impl<'g, const N: usize, const SLOTS: usize> SoughtIn<'g, N, SLOTS> {
             let place = slots[turn].map(|slot| &places[slot]);
             let rule = place.and_then(|place| {
                 let (rule, marks) = place.get(Ordering::Acquire);
+                // The mark first: a rule with one may have been freed.
+                if marks & places::ASK != 0 {
+                    return None;
+                }
                 // SAFETY: null in a slot that is not used. Else the rule came no later than `from`, and the guard's epoch is not before that (`decides`); and it is marked
-                // before its end is published. So one without a mark is in force in the guard's epoch, and freed only after the guard is gone.
-                unsafe { rule.as_ref() }.filter(|_| marks & places::ASK == 0)
+                // before its end is published. So this one, without a mark, is in force in the guard's epoch, and freed only after the guard is gone.
+                unsafe { rule.as_ref() }
             });
             if let Some(place) = place {
                 told.tell(usize::from(index), place);
