@@ -39,6 +39,11 @@ impl Count {
         self.lines.extend(first / LINE..=(first + bytes - 1) / LINE);
     }
 
+    /// How many different lines have been read.
+    pub fn lines(&self) -> usize {
+        self.lines.len()
+    }
+
     pub fn reads_rule(&mut self, rule: &Rule) {
         self.reads(&rule.added);
         self.reads(&rule.spec.priority);
@@ -55,7 +60,7 @@ impl Bridge {
         Effort {
             compares: count.compares,
             probes: count.probes,
-            lines: count.lines.len() as u32,
+            lines: count.lines() as u32,
         }
     }
 }

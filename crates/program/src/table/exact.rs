@@ -7,6 +7,7 @@
 //!
 //! Such a table is made from what a tuple holds at one moment, and not changed afterwards but for marks: a rule that ends is marked before its end is published, and so is one whose
 //! value another rule has that comes. Packets that are led to a mark or to nothing are looked up in the tuple, which holds all rules always; when there are many of them the table is made anew.
+//! So are those of a rule that has found no room in its own bucket or the two behind it: a lookup reads no more than these, whatever values there are.
 
 #[cfg(test)]
 mod tests;
@@ -39,6 +40,10 @@ const PATIENCE: u32 = 10;
 
 /// An odd number that looks random.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// How many buckets in a row a rule may stand in, from its own on: as many lines a lookup reads at most, whatever values somebody chooses. The hash is no secret, and longer runs of full buckets
+/// could be made at will; what finds no room in these is left to the tuple.
+const RUN: usize = 3;
 
 /// Of a rule in a bucket: its packets are looked up in the tuple. Beyond the bits of a counter's number.
 const ASK: u32 = 1 << 31;
@@ -113,10 +118,11 @@ impl<const N: usize, const SLOTS: usize> Bucket<N, SLOTS> {
     }
 }
 
-/// Rules by `N` words of each. What does not find room in its own bucket stands in the next one that has some.
+/// Rules by `N` words of each. What does not find room in its own bucket stands in the next one that has some, of [`RUN`].
 pub(crate) struct Buckets<const N: usize, const SLOTS: usize> {
     /// The words in which the rules differ, and the bits that they look at.
     words: [(u8, u64); N],
+    /// The last ones, all but one of a run, are nobody's own.
     buckets: Box<[Bucket<N, SLOTS>]>,
     /// The rules themselves, slot by slot.
     places: Box<[Place]>,
@@ -125,7 +131,7 @@ pub(crate) struct Buckets<const N: usize, const SLOTS: usize> {
 impl<const N: usize, const SLOTS: usize> Buckets<N, SLOTS> {
     /// Room for so many rules, with enough to spare that few of them stand in other buckets than their own.
     fn new(words: [(u8, u64); N], rules: usize) -> Self {
-        let count = (rules * 5).div_ceil(2 * SLOTS).max(1);
+        let count = (rules * 5).div_ceil(2 * SLOTS).max(1) + RUN - 1;
         Buckets {
             words,
             buckets: (0..count).map(|_| Bucket::new()).collect(),
@@ -152,32 +158,24 @@ impl<const N: usize, const SLOTS: usize> Buckets<N, SLOTS> {
     fn own(&self, values: [u64; N]) -> u32 {
         // Once more, for the upper half of what comes of addresses in a row is none too well spread: half of 100,000 would not find room where they belong.
         let hash = View::hash_bits(values).wrapping_mul(SPREAD) >> 32;
-        ((hash * self.buckets.len() as u64) >> 32) as u32
+        let owned = self.buckets.len() - (RUN - 1);
+        ((hash * owned as u64) >> 32) as u32
     }
 
     /// The slot with these values, of which `own` is the bucket. It may be one that is not used.
     #[inline(always)]
     fn find(&self, own: u32, values: [u64; N]) -> Option<usize> {
-        let mut at = own as usize;
-        loop {
+        let own = own as usize;
+        for at in own..own + RUN {
             let bucket = &self.buckets[at];
             if let Some(slot) = bucket.find(values) {
                 return Some(at * SLOTS + slot);
             }
             if !bucket.is_full() {
-                return None;
+                break;
             }
-            at = self.behind(at);
         }
-    }
-
-    #[inline(always)]
-    fn behind(&self, at: usize) -> usize {
-        if at + 1 == self.buckets.len() {
-            0
-        } else {
-            at + 1
-        }
+        None
     }
 
     #[inline(always)]
@@ -185,16 +183,13 @@ impl<const N: usize, const SLOTS: usize> Buckets<N, SLOTS> {
         &self.buckets[slot / SLOTS].answers[slot % SLOTS]
     }
 
-    /// Says where a rule of these values counts and sends, and in which slot that stands. There is room, and none with the same values.
-    fn put(&mut self, values: [u64; N], counter: CounterId, port: PortNo) -> usize {
-        let mut at = self.own(values) as usize;
-        let slot = loop {
-            let free = self.buckets[at].answers.iter().position(Answer::is_empty);
-            match free {
-                Some(slot) => break slot,
-                None => at = self.behind(at),
-            }
-        };
+    /// Says where a rule of these values counts and sends, and in which slot that stands; None where there is no room for it. There is none with the same values.
+    fn put(&mut self, values: [u64; N], counter: CounterId, port: PortNo) -> Option<usize> {
+        let own = self.own(values) as usize;
+        let (at, slot) = (own..own + RUN).find_map(|at| {
+            let free = self.buckets[at].answers.iter().position(Answer::is_empty)?;
+            Some((at, free))
+        })?;
         let bucket = &mut self.buckets[at];
         for (all, value) in bucket.values.iter_mut().zip(values) {
             all[slot] = value;
@@ -203,14 +198,17 @@ impl<const N: usize, const SLOTS: usize> Buckets<N, SLOTS> {
             counter: counter.0.into(),
             port,
         };
-        at * SLOTS + slot
+        Some(at * SLOTS + slot)
     }
 
-    /// Puts a rule in that sends to this port.
-    fn add(&mut self, rule: &Rule, port: PortNo) {
+    /// Puts a rule in that sends to this port; false where there is no room for it.
+    fn add(&mut self, rule: &Rule, port: PortNo) -> bool {
         let counter = rule.spec.counter;
         let slot = self.put(self.wanted(&rule.spec.matching), counter, port);
-        self.places[slot] = Place::new(NonNull::from(rule), 0, counter, port);
+        if let Some(slot) = slot {
+            self.places[slot] = Place::new(NonNull::from(rule), 0, counter, port);
+        }
+        slot.is_some()
     }
 
     /// Sees to it that packets which have a rule's values are looked up in the tuple, at once.
@@ -226,10 +224,12 @@ impl<const N: usize, const SLOTS: usize> Buckets<N, SLOTS> {
     fn read_by(&self, key: &FlowKey, count: &mut Count) -> bool {
         let values = self.values(key);
         let own = self.own(values);
+        let run = &self.buckets[own as usize..][..RUN];
+        let is_last =
+            |bucket: &Bucket<N, SLOTS>| bucket.find(values).is_some() || !bucket.is_full();
+        let last = run.iter().position(is_last).unwrap_or(RUN - 1);
+        count.reads(&run[..=last]);
         let slot = self.find(own, values);
-        let last = slot.map_or(own as usize, |slot| slot / SLOTS);
-        count.reads(&self.buckets[own as usize]);
-        count.reads(&self.buckets[last]);
         slot.is_some_and(|slot| self.answer(slot).get().is_some())
     }
 
@@ -295,12 +295,14 @@ impl Exact {
             if rule.added > exact.from || rule.removed() != NEVER {
                 later += 1;
             } else if let Does::Sends(port) = Does::of(rule) {
-                match &mut exact.known {
+                let is_told = match &mut exact.known {
                     Known::OneWord(known) => known.add(rule, port),
                     Known::TwoWords(known) => known.add(rule, port),
+                };
+                if is_told {
+                    exact.floor = exact.floor.min(rule.spec.priority);
+                    exact.rules += 1;
                 }
-                exact.floor = exact.floor.min(rule.spec.priority);
-                exact.rules += 1;
             }
         });
         // Of rules with one match only the first one is here.
