@@ -405,10 +405,18 @@ pub(crate) struct SoughtIn<'g, const N: usize, const SLOTS: usize> {
 }
 
 impl<'g, const N: usize, const SLOTS: usize> SoughtIn<'g, N, SLOTS> {
-    /// Whether the first two of `count` packets belong to different buckets, as nearly all do where rules are many; a single one does.
+    /// Whether the first two packets have different values, as nearly all do where rules are many; a single one does.
     #[inline(always)]
-    pub fn part(&self, count: usize) -> bool {
-        count == 1 || count > 1 && self.own[0] != self.own[1]
+    pub fn part(&self, keys: &[impl Words]) -> bool {
+        match keys {
+            [] => false,
+            [_] => true,
+            [first, second, ..] => {
+                let values = |key| self.known.values(key);
+                // Their buckets tell at once, most of the time.
+                self.own[0] != self.own[1] || values(first) != values(second)
+            }
+        }
     }
 
     #[inline(always)]

@@ -242,8 +242,8 @@ pub(crate) enum Lead<'g> {
 
 /// What all of these tell.
 pub(crate) trait Leads<'g> {
-    /// Whether the first two of `count` packets have been led to different places, as nearly all are where rules are many; a single one has.
-    fn part(&self, count: usize) -> bool;
+    /// Whether the first two packets have been led to different places, as nearly all are where rules are many; a single one has.
+    fn part(&self, keys: &[HotWords]) -> bool;
 
     /// Where the rule counts that packet `index` has met, and what it does, where this is known. It cannot be where the rule does not hold in the guard's epoch.
     fn ends(&self, index: usize, key: &HotWords) -> Option<(CounterId, Ends<'g>)>;
@@ -275,8 +275,8 @@ impl PrefixesShape {
 
 impl<'g> Leads<'g> for Routes<'g> {
     #[inline(always)]
-    fn part(&self, count: usize) -> bool {
-        self.led.part(count)
+    fn part(&self, keys: &[HotWords]) -> bool {
+        self.led.part(keys.len())
     }
 
     #[inline(always)]
@@ -306,8 +306,8 @@ pub(crate) struct Slots<'g, const N: usize, const SLOTS: usize> {
 
 impl<'g, const N: usize, const SLOTS: usize> Leads<'g> for Slots<'g, N, SLOTS> {
     #[inline(always)]
-    fn part(&self, count: usize) -> bool {
-        self.sought.part(count)
+    fn part(&self, keys: &[HotWords]) -> bool {
+        self.sought.part(keys)
     }
 
     #[inline(always)]

@@ -342,7 +342,7 @@ impl<F: Frame> Engine<F> {
         host: &mut H,
     ) {
         let mut done = 0;
-        if led.part(count) {
+        if led.part(&self.hot[..count]) {
             let ends = |index: usize, hot: &HotWords| led.ends(index, hot);
             done = self.end_first(burst, way, count, ends, frames, host);
             if done == count {

@@ -118,6 +118,34 @@ fn all_buckets_that_are_read_are_counted() {
     }
 }
 
+/// Two rules of one bucket are two rules.
+#[test]
+fn packets_of_one_bucket_part_where_their_values_do() {
+    let known = Buckets::<1, 4>::new([(0, u64::MAX)], 200);
+    let own = |value: u64| known.own([value]);
+    let beside = (6..).find(|value| own(*value) == own(5)).unwrap();
+    let elsewhere = (6..).find(|value| own(*value) != own(5)).unwrap();
+    let part = |values: &[u64]| {
+        let key = |value: &u64| {
+            let mut key = FlowKey::ZERO;
+            key.words[0] = *value;
+            key
+        };
+        let keys: Vec<FlowKey> = values.iter().map(key).collect();
+        let mut sought = SoughtIn {
+            known: &known,
+            shared: &[],
+            own: [0; LOOKUP_MAX],
+        };
+        for (sought, value) in sought.own.iter_mut().zip(values) {
+            *sought = own(*value);
+        }
+        sought.part(&keys)
+    };
+    assert!(part(&[5]) && part(&[5, beside]) && part(&[5, elsewhere, 5]));
+    assert!(!part(&[]) && !part(&[5, 5]) && !part(&[5, 5, beside]));
+}
+
 /// A rule for packets from this port.
 fn from_port(port: u32) -> Match {
     let mut matching = Match::any();
