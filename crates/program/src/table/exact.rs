@@ -1,7 +1,7 @@
 //! Exact match: for rules that all look at the same bits, a hash table by value of what their packets need to know.
 //!
 //! A tuple's slot names the rule that a packet may have met; whether it has, where it is counted and where it goes stands in the rule, a cache line anywhere in memory. Here value, counter and
-//! port stand in the slot, so a packet that is only sent reads one line. Bits in which all rules agree are asked for once, before, and one or two words are left to compare.
+//! port stand in the slot, so a packet that is carried out by what they say (`walk::front`) reads one line. Others read the line of the rule's place as well. Bits in which all rules agree are asked for once, before, and one or two words are left to compare.
 //! A cache line is a bucket of four rules, or of two where they have two words: they are compared without a choice, so that it does not matter to the processor's guesses which of them it is. What else
 //! is known of a rule, above all its address, stands apart ([`super::places`]), for those who ask.
 //!
@@ -185,6 +185,7 @@ impl<const N: usize, const SLOTS: usize> Buckets<N, SLOTS> {
 
     /// Says where a rule of these values counts and sends, and in which slot that stands; None where there is no room for it. There is none with the same values.
     fn put(&mut self, values: [u64; N], counter: CounterId, port: PortNo) -> Option<usize> {
+        debug_assert!(counter.0 & ASK == 0);
         let own = self.own(values) as usize;
         let (at, slot) = (own..own + RUN).find_map(|at| {
             let free = self.buckets[at].answers.iter().position(Answer::is_empty)?;

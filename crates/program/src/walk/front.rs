@@ -11,7 +11,7 @@
 //!
 //! Where rules are many, most packets meet one of their own. What lookups that lead to places (`table::places`) tell of them is enough for those that send, perhaps after edits: as long as packets
 //! meet such rules they are carried out by two small loops, one that finds counters and edits and asks for them and one that edits and counts, and leave sorted by port at once, without a thought of
-//! runs. Behind a table's trie (`table::prefixes`) not even the rules are looked for then.
+//! runs. Behind a table's trie (`table::prefixes`) or one of exact matches (`table::exact`) not even the rules are looked for then.
 //!
 //! Runs of neighbours that meet a rule whose only step is NORMAL go to the learning switch together ([`Host::normal_run`]), with what has been read of them.
 //!
