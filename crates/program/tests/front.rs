@@ -454,20 +454,26 @@ impl Changing {
             leave.note(&best.ops);
             ended += u64::from(best.ops.is_empty());
             let mut bytes = bytes.clone();
-            let ttl = ipv4_at(&bytes) + TTL;
+            let ip = ipv4_at(&bytes);
             for op in &best.ops {
                 match op {
                     Op::SetField { field, value, .. } => {
                         let at = if *field == Field::EthDst { 0 } else { 6 };
                         bytes[at..at + 6].copy_from_slice(value);
                     }
-                    Op::DecTtl(_) if bytes[ttl] <= 1 => {
-                        expired += 1;
-                        break;
-                    }
                     Op::DecTtl(_) => {
-                        bytes[ttl] -= 1;
-                        fill_checksum(&mut bytes);
+                        // ARP has none.
+                        if let version @ (4 | 6) = bytes[ip] >> 4 {
+                            let ttl = ip + if version == 4 { TTL } else { HOP_LIMIT };
+                            if bytes[ttl] <= 1 {
+                                expired += 1;
+                                break;
+                            }
+                            bytes[ttl] -= 1;
+                            if version == 4 {
+                                fill_checksum(&mut bytes);
+                            }
+                        }
                     }
                     Op::Output(port) => expected.push((*port, bytes.clone())),
                     Op::InPort => expected.push((BACK, bytes.clone())),
@@ -580,6 +586,8 @@ fn ipv4_at(bytes: &[u8]) -> usize {
 /// Where these stand in a header of IPv4.
 const IDENTIFICATION: Range<usize> = 4..6;
 const TTL: usize = 8;
+/// Where that of IPv6 stands.
+const HOP_LIMIT: usize = 7;
 const CHECKSUM: Range<usize> = 10..12;
 
 /// The kind of a rule of [`Changing`] that does what a router does: both addresses of Ethernet are others, and the TTL is one less.
