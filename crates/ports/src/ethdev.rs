@@ -743,3 +743,30 @@ impl Drop for EthControl {
         self.shared.close();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who is at the other end of a virtio device may leave checksums undone where the device is to check them.
+    #[test]
+    fn virtio_devices_are_not_asked_to_check_checksums() {
+        let asked = |driver: &str| {
+            // SAFETY: all of it are plain numbers.
+            let mut info: EthInfo = unsafe { std::mem::zeroed() };
+            for (to, byte) in info.driver.iter_mut().zip(driver.bytes()) {
+                *to = byte as std::ffi::c_char;
+            }
+            info.rx_offloads = capability::RX_CHECKSUM | capability::RX_SCATTER;
+            (info.max_rx_queues, info.max_tx_queues) = (1, 1);
+            configuration(&info, &Dpdk::new("any"), 1, 9000).rx_offloads
+        };
+        for driver in ["net_virtio_user", "net_virtio", "net_vhost"] {
+            assert_eq!(asked(driver), capability::RX_SCATTER, "{driver}");
+        }
+        assert_eq!(
+            asked("net_ice"),
+            capability::RX_CHECKSUM | capability::RX_SCATTER
+        );
+    }
+}

@@ -113,7 +113,7 @@ impl Gate {
     }
 
     /// Closes these gates and waits until nobody is inside any of them. There is no limit to this wait because going on would
-    /// free memory in use; what is done inside is one burst or one question to the device, which never block. It takes one system call.
+    /// free memory in use; what is done inside is one burst or one question to the device, which never block. It takes one system call where some are entered without a lock.
     pub(crate) fn close_all<'a>(gates: impl Iterator<Item = &'a Gate> + Clone) {
         let mut alone = false;
         for gate in gates.clone() {

@@ -357,7 +357,7 @@ trait Compare {
     /// [`matching`]: a function of its own, so that all it needs stays in registers.
     ///
     /// # Safety
-    /// The processor has what the way needs.
+    /// As there, and the processor has what the way needs.
     unsafe fn matching<F: Frame, const TCP: bool, const SIX: bool, const TWO: bool>(
         frames: &[F],
         kind: &Kind,
@@ -367,8 +367,11 @@ trait Compare {
 
 /// How many of the first packets are sound packets of a kind that have these bits, and how long these are; `TWO` as they say. `first` and `second` say whether the bytes of a
 /// packet are not what the bits' windows want, and are only asked where there are as many as these have.
+///
+/// # Safety
+/// `kind` is one of `TCP` and `SIX`, and `bits` are of `kind`: then its packets have the bytes that are looked at.
 #[inline(always)]
-fn matching<F: Frame, const TCP: bool, const SIX: bool, const TWO: bool>(
+unsafe fn matching<F: Frame, const TCP: bool, const SIX: bool, const TWO: bool>(
     frames: &[F],
     kind: &Kind,
     bits: &Bits,
@@ -387,7 +390,7 @@ fn matching<F: Frame, const TCP: bool, const SIX: bool, const TWO: bool>(
         if first(at(from[0])) || TWO && second(at(from[1])) {
             break;
         }
-        // SAFETY: `head` is at least that long.
+        // SAFETY: `head` is as long as packets of the kind are at least, and the caller says which that is.
         if unsafe { judge::<TCP, SIX>(head, l3, len) }.is_none() {
             break;
         }
@@ -423,13 +426,16 @@ impl Compare for Portable {
         // SAFETY: `matching` promises what it asks for.
         let differs = |window, bytes| unsafe { Portable::differs(window, bytes) };
         let (first, second) = (&bits.first, &bits.second);
-        matching::<F, TCP, SIX, TWO>(
-            frames,
-            kind,
-            bits,
-            |bytes| differs(first, bytes),
-            |bytes| differs(second, bytes),
-        )
+        // SAFETY: the caller's promise.
+        unsafe {
+            matching::<F, TCP, SIX, TWO>(
+                frames,
+                kind,
+                bits,
+                |bytes| differs(first, bytes),
+                |bytes| differs(second, bytes),
+            )
+        }
     }
 }
 
@@ -500,28 +506,33 @@ mod avx2 {
             kind: &Kind,
             bits: &Bits,
         ) -> (usize, Lengths) {
-            matching::<F, TCP, SIX, TWO>(frames, kind, bits)
+            // SAFETY: the caller's promise.
+            unsafe { matching::<F, TCP, SIX, TWO>(frames, kind, bits) }
         }
     }
 
     /// [`Compare::matching`].
+    ///
+    /// # Safety
+    /// As there.
     #[inline(never)]
     #[target_feature(enable = "avx2")]
-    fn matching<F: Frame, const TCP: bool, const SIX: bool, const TWO: bool>(
+    unsafe fn matching<F: Frame, const TCP: bool, const SIX: bool, const TWO: bool>(
         frames: &[F],
         kind: &Kind,
         bits: &Bits,
     ) -> (usize, Lengths) {
         let (first, second) = (Loaded::new(&bits.first), Loaded::new(&bits.second));
-        super::matching::<F, TCP, SIX, TWO>(
-            frames,
-            kind,
-            bits,
-            // SAFETY: `super::matching` promises what it asks for.
-            |bytes| unsafe { first.differs(bytes) },
-            // SAFETY: as above.
-            |bytes| unsafe { second.differs(bytes) },
-        )
+        // SAFETY: the caller's promise; `super::matching` asks `differs` where there are as many bytes as that wants.
+        unsafe {
+            super::matching::<F, TCP, SIX, TWO>(
+                frames,
+                kind,
+                bits,
+                |bytes| first.differs(bytes),
+                |bytes| second.differs(bytes),
+            )
+        }
     }
 }
 
@@ -614,7 +625,7 @@ impl<F: Frame, C: Compare> Sorted<'_, F, C> {
     /// Sorts packets of one kind, up to the first of another.
     ///
     /// # Safety
-    /// The processor has what the way to compare needs.
+    /// The kind, by [`index`], is one of `TCP` and `SIX`, and the processor has what the way to compare needs.
     #[inline(always)]
     unsafe fn kind<const TCP: bool, const SIX: bool>(&mut self, kind: usize) {
         let Some(kind) = self.sorting.kinds.get(kind) else {
@@ -630,7 +641,7 @@ impl<F: Frame, C: Compare> Sorted<'_, F, C> {
         loop {
             // Packets mostly come as they are expected: in a loop of its own that stays in registers.
             let next = &self.frames[self.read.count..];
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's promise; these bits are of this kind.
             let (count, lengths) = unsafe {
                 if bits.two {
                     C::matching::<F, TCP, SIX, true>(next, kind, bits)

@@ -47,7 +47,7 @@ const RUN: usize = 3;
 
 /// Of a rule in a bucket: its packets are looked up in the tuple. Beyond the bits of a counter's number.
 const ASK: u32 = 1 << 31;
-const _: () = assert!(counters::MOST <= ASK as usize);
+const _: () = assert!(counters::MOST < ASK as usize);
 
 /// Slots that are not used have no counter, and say [`ASK`] already.
 const EMPTY: u32 = u32::MAX;
