@@ -63,7 +63,7 @@ install: build
 	install -m 755 $(TARGET)/release/sluice $(DESTDIR)$(PREFIX)/bin/sluice
 	sed 's|@PREFIX@|$(PREFIX)|g' packaging/sluiced.service >$(DESTDIR)$(UNITDIR)/sluiced.service
 	chmod 644 $(DESTDIR)$(UNITDIR)/sluiced.service
-	install -m 644 README.md CHANGELOG.md LICENSE docs/*.md $(DESTDIR)$(PREFIX)/share/doc/sluice/
+	install -m 644 README.md CHANGELOG.md LICENSE NOTICE docs/*.md $(DESTDIR)$(PREFIX)/share/doc/sluice/
 
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/sbin/sluiced $(DESTDIR)$(PREFIX)/bin/sluice $(DESTDIR)$(UNITDIR)/sluiced.service

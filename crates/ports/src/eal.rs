@@ -250,6 +250,9 @@ struct Plan {
 fn plan(options: &EalOptions, free_huge: u64, cpus: &[usize]) -> Result<Plan, Error> {
     let extra = split_words(&options.extra)?;
     refuse_exits(&extra)?;
+    if cfg!(static_dpdk) {
+        refuse_plugins(&extra)?;
+    }
     let given = |names: &[&str]| {
         extra
             .iter()
@@ -376,6 +379,16 @@ fn refuse_exits(words: &[String]) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// Refuses drivers in files, for a build that has DPDK inside: each would bring a second DPDK along, which knows nothing of the first one's memory.
+fn refuse_plugins(words: &[String]) -> Result<(), Error> {
+    match words.iter().find(|word| is_option(word, "-d")) {
+        None => Ok(()),
+        Some(word) => Err(Error::Environment(format!(
+            "dpdk-extra: '{word}' names a driver, but this build has its drivers inside (SLUICE_DPDK=shared builds one that loads them)"
+        ))),
+    }
 }
 
 /// Splits as a POSIX shell does, without expansions: blanks separate, quotes and backslashes keep.
@@ -577,6 +590,25 @@ mod tests {
                 ..EalOptions::default()
             };
             assert!(plan(&options, 0, &[0]).is_err(), "{extra}");
+        }
+    }
+
+    #[test]
+    fn plugins_are_refused_by_name_where_drivers_are_inside() {
+        for extra in [
+            "-d librte_net_x.so",
+            "-dlibrte_net_x.so",
+            "-n 4 -d /plugins",
+        ] {
+            let words = split_words(extra).unwrap();
+            let error = refuse_plugins(&words).unwrap_err().to_string();
+            assert!(error.contains("dpdk-extra: '-d"), "{error}");
+        }
+        for extra in ["", "-n 4 --no-pci", "--file-prefix -x", "--vdev net_null0"] {
+            assert!(
+                refuse_plugins(&split_words(extra).unwrap()).is_ok(),
+                "{extra}"
+            );
         }
     }
 }
