@@ -11,6 +11,7 @@
 use crate::error::{Error, describe};
 use crate::pool::{Pool, Pools, Size};
 use crate::raw;
+use crate::vector::Buffers;
 use std::ffi::{CStr, CString, c_char};
 use std::marker::PhantomData;
 use std::path::PathBuf;
@@ -138,6 +139,14 @@ impl Eal {
     /// The ordinary pool, for frames that do not come from a port (packet-out, learned answers).
     pub fn pool(&self) -> Result<Pool, Error> {
         self.pool_for(-1, crate::pool::DATA_ROOM, Size::Modest)
+    }
+
+    /// What frames from kernel interfaces are received into.
+    pub(crate) fn buffers(&self) -> Result<Buffers, Error> {
+        Ok(Buffers {
+            pool: self.pool()?,
+            tails: self.0.pools.tails(),
+        })
     }
 
     pub(crate) fn pool_for(&self, socket: i32, room: u16, size: Size) -> Result<Pool, Error> {

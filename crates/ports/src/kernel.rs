@@ -15,9 +15,8 @@ use crate::error::{Error, last_errno};
 use crate::interface::Interface;
 use crate::link::{Links, set_option};
 use crate::mbuf::{self, Mbuf};
-use crate::pool::Pool;
 use crate::spec::PortSpec;
-use crate::vector::{self, KERNEL, Refused, Slot};
+use crate::vector::{self, Buffers, KERNEL, Refused, Slot};
 use crate::vnet;
 use crate::{Eal, Mac, OpenPort, PortControl, PortInfo};
 use libc::{c_int, c_void, iovec, mmsghdr};
@@ -97,7 +96,7 @@ pub(crate) fn open(eal: &Eal, spec: &PortSpec) -> Result<OpenPort, Error> {
     closing::start();
     let (socket, ring) = receiver(link.ifindex).map_err(failed)?;
     let socket = Arc::new(Descriptor::new(socket));
-    let rx = KernelRx::new(socket.clone(), ring, eal.pool()?);
+    let rx = KernelRx::new(socket.clone(), ring, eal.buffers()?);
     let mut control = Box::new(KernelControl {
         interface: Interface::new(&spec.name, links, &link),
         socket,
@@ -187,7 +186,7 @@ fn day_ns() -> u64 {
 struct KernelRx {
     socket: Arc<Descriptor>,
     ring: Option<PacketRing>,
-    pool: Pool,
+    buffers: Buffers,
     slots: Box<[Slot; BURST]>,
     parts: Box<[[iovec; 3]; BURST]>,
     ancillary: Box<[Ancillary; BURST]>,
@@ -212,11 +211,11 @@ impl Drop for KernelRx {
 }
 
 impl KernelRx {
-    fn new(socket: Arc<Descriptor>, ring: Option<PacketRing>, pool: Pool) -> KernelRx {
+    fn new(socket: Arc<Descriptor>, ring: Option<PacketRing>, buffers: Buffers) -> KernelRx {
         KernelRx {
             socket,
             ring,
-            pool,
+            buffers,
             slots: Box::new(std::array::from_fn(|_| Slot::new())),
             parts: Box::new(
                 [[iovec {
@@ -237,7 +236,7 @@ impl KernelRx {
     /// Points the first `count` message headers at free buffers; returns for how many there were some.
     fn get_ready(&mut self, count: usize) -> usize {
         for index in 0..count {
-            let Some(parts) = self.slots[index].parts(&self.pool) else {
+            let Some(parts) = self.slots[index].parts(&self.buffers) else {
                 return index;
             };
             self.parts[index] = parts;
@@ -394,7 +393,7 @@ impl KernelRx {
         tag: Option<(u16, u16)>,
     ) -> Result<Mbuf, Refused> {
         let offload = vnet::decode(header, bytes.len()).ok_or(Refused::Malformed)?;
-        let mut frame = self.pool.frame(bytes).ok_or(Refused::NoBuffer)?;
+        let mut frame = self.buffers.pool.frame(bytes).ok_or(Refused::NoBuffer)?;
         frame.set_offload(offload);
         match tag {
             Some((tpid, tci)) if !vector::insert_tag(&mut frame, tpid, tci) => {

@@ -13,11 +13,8 @@ use std::sync::Mutex;
 /// Bytes of packet data in an ordinary buffer; longer frames are chains.
 pub const DATA_ROOM: u16 = 2048;
 
-/// Buffers kept by each worker for itself, so that most allocations touch nothing shared.
-const CACHE: u32 = 512;
-
-/// The least a pool may have: a port with deep rings and a few bursts in flight.
-const LEAST: u32 = 4_096;
+/// Bytes of a buffer for what of a long frame does not fit into an ordinary one: all that DPDK's 16 bits allow beside the headroom that pools ask for.
+const TAIL_ROOM: u16 = u16::MAX - HEADROOM;
 
 /// What a pool is for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -26,14 +23,33 @@ pub enum Size {
     Modest,
     /// DPDK devices, whose rings hold many (a `net_pcap` with `infinite_rx` keeps its whole file in buffers).
     Large,
+    /// Rest of long frames from kernel interfaces: 16 MiB hold four bursts of them.
+    Tails,
 }
 
 impl Size {
-    /// Buffers to ask for first. Less is taken when there is less memory, down to 4096.
+    /// Buffers to ask for first.
     fn wanted(self, huge_pages: bool) -> u32 {
         match (self, huge_pages) {
             (Size::Large, true) => 262_144,
-            _ => 32_768,
+            (Size::Large | Size::Modest, _) => 32_768,
+            (Size::Tails, _) => 256,
+        }
+    }
+
+    /// The least to take where there is less memory: for ordinary buffers a port with deep rings and a few bursts in flight.
+    fn least(self) -> u32 {
+        match self {
+            Size::Large | Size::Modest => 4_096,
+            Size::Tails => 64,
+        }
+    }
+
+    /// Buffers kept by each worker for itself, so that most allocations touch nothing shared.
+    fn cache(self) -> u32 {
+        match self {
+            Size::Large | Size::Modest => 512,
+            Size::Tails => 16,
         }
     }
 }
@@ -73,6 +89,11 @@ impl Pool {
         unsafe { raw::sluice_pool_available(self.raw) }
     }
 
+    /// An empty frame of one segment without headroom, which is to hang behind another. None when the pool is empty.
+    pub(crate) fn tail(&self) -> Option<Mbuf> {
+        Mbuf::allocate(self.raw, 0)
+    }
+
     pub(crate) fn as_raw(&self) -> *mut RawPool {
         self.raw
     }
@@ -89,6 +110,8 @@ struct Key {
 pub(crate) struct Pools {
     huge_pages: bool,
     pools: Mutex<HashMap<Key, Pool>>,
+    /// What [`Pools::tails`] has found out.
+    tails: Mutex<Option<Option<Pool>>>,
 }
 
 impl Pools {
@@ -96,6 +119,7 @@ impl Pools {
         Pools {
             huge_pages,
             pools: Mutex::new(HashMap::new()),
+            tails: Mutex::new(None),
         }
     }
 
@@ -116,6 +140,21 @@ impl Pools {
         let pool = create(key, size.wanted(self.huge_pages))?;
         pools.insert(key, pool);
         Ok(pool)
+    }
+
+    /// The pool of buffers for the rest of long frames; None where there is no memory for one, which the log says once.
+    pub(crate) fn tails(&self) -> Option<Pool> {
+        let mut known = self
+            .tails
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner());
+        *known.get_or_insert_with(|| match self.get(-1, TAIL_ROOM, Size::Tails) {
+            Ok(pool) => Some(pool),
+            Err(error) => {
+                tracing::warn!(target: "dpdk", "{error}: frames of more than {DATA_ROOM} bytes from kernel interfaces are copied once more");
+                None
+            }
+        })
     }
 
     /// Frees all pools; no frame may be left.
@@ -150,8 +189,9 @@ fn create(key: Key, wanted: u32) -> Result<Pool, Error> {
         let c_name = CString::new(name).expect("no zero bytes in numbers");
         let room = key.room + HEADROOM;
         // SAFETY: plain values and a string that outlives the call; the EAL is up because `Pools` belongs to it.
-        let raw =
-            unsafe { raw::sluice_pool_create(c_name.as_ptr(), count, CACHE, room, key.socket) };
+        let raw = unsafe {
+            raw::sluice_pool_create(c_name.as_ptr(), count, key.size.cache(), room, key.socket)
+        };
         if !raw.is_null() {
             tracing::info!(
                 target: "dpdk",
@@ -161,7 +201,7 @@ fn create(key: Key, wanted: u32) -> Result<Pool, Error> {
             );
             return Ok(Pool { raw, count });
         }
-        if count / 2 < LEAST {
+        if count / 2 < key.size.least() {
             // SAFETY: reads a thread-local number.
             let errno = unsafe { raw::sluice_errno() };
             return Err(Error::Environment(format!(

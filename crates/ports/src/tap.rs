@@ -9,9 +9,8 @@ use crate::error::{Error, last_errno};
 use crate::interface::Interface;
 use crate::link::{self, Links};
 use crate::mbuf::{self, Mbuf};
-use crate::pool::Pool;
 use crate::spec::PortSpec;
-use crate::vector::{self, KERNEL, Refused, Slot};
+use crate::vector::{self, Buffers, KERNEL, Refused, Slot};
 use crate::{Eal, Mac, OpenPort, PortControl, PortInfo};
 use libc::iovec;
 use packet::frame::Frame;
@@ -32,7 +31,7 @@ pub(crate) fn open(eal: &Eal, spec: &PortSpec) -> Result<OpenPort, Error> {
     let link = links.by_name(&spec.name).map_err(failed)?;
     let rx = TapRx {
         tap: tap.clone(),
-        pool: eal.pool()?,
+        buffers: eal.buffers()?,
         slot: Box::new(Slot::new()),
         drops: QueueDrops::default(),
     };
@@ -102,7 +101,7 @@ fn create(name: &str) -> Result<OwnedFd, i32> {
 
 struct TapRx {
     tap: Arc<Descriptor>,
-    pool: Pool,
+    buffers: Buffers,
     slot: Box<Slot>,
     drops: QueueDrops,
 }
@@ -110,7 +109,7 @@ struct TapRx {
 impl TapRx {
     /// One frame, or None when there is none.
     fn receive_one(&mut self) -> Option<Result<Mbuf, Refused>> {
-        let parts = self.slot.parts(&self.pool)?;
+        let parts = self.slot.parts(&self.buffers)?;
         // SAFETY: the parts are writable and live in the slot.
         let got = unsafe { libc::readv(self.tap.number(), parts.as_ptr(), parts.len() as i32) };
         let length = usize::try_from(got).ok()?;

@@ -1,7 +1,8 @@
 //! Frames to and from descriptors: the lists of buffers that `readv`, `recvmmsg` and their like take.
 //!
 //! On the way in, a frame's first bytes go straight into a packet buffer and what does not fit there (frames of up to 64 KiB come from
-//! local TCP) into a spill area, from where it is chained on. On the way out, all buffers of a chain are listed.
+//! local TCP) into a long one that is chained on, or, where none of these is free, into a spill area, from where it is copied. On the way out,
+//! all buffers of a chain are listed.
 
 use crate::egress::{self, Abilities};
 use crate::mbuf::{HEADROOM, Mbuf};
@@ -25,10 +26,20 @@ pub(crate) const KERNEL: Abilities = Abilities {
     chains: true,
 };
 
+/// Where frames' buffers come from.
+#[derive(Clone, Copy)]
+pub(crate) struct Buffers {
+    pub pool: Pool,
+    /// Long buffers for what does not fit into the first, where there is memory for some.
+    pub tails: Option<Pool>,
+}
+
 /// One frame's place on the way in.
 pub(crate) struct Slot {
     pub header: [u8; vnet::LENGTH],
     buffer: Option<Mbuf>,
+    /// What takes the bytes that follow the first buffer's; without it the spill area does.
+    tail: Option<Mbuf>,
     spill: Vec<u8>,
 }
 
@@ -44,6 +55,7 @@ impl Slot {
         Slot {
             header: [0; vnet::LENGTH],
             buffer: None,
+            tail: None,
             spill: Vec::new(),
         }
     }
@@ -51,14 +63,30 @@ impl Slot {
     /// Gets ready for a frame. None when there is no buffer.
     ///
     /// The parts point into the slot, which must neither move nor be touched before the kernel has filled them.
-    pub(crate) fn parts(&mut self, pool: &Pool) -> Option<[iovec; 3]> {
+    pub(crate) fn parts(&mut self, buffers: &Buffers) -> Option<[iovec; 3]> {
         if self.buffer.is_none() {
-            self.buffer = Some(pool.empty()?);
+            self.buffer = Some(buffers.pool.empty()?);
         }
-        if self.spill.capacity() == 0 {
-            // Reserved, not touched: pages that no long frame reaches are never made.
-            self.spill.reserve_exact(SPILL);
+        if self.tail.is_none() {
+            self.tail = buffers.tails.and_then(|tails| tails.tail());
         }
+        let rest = match &mut self.tail {
+            Some(tail) => {
+                let raw = tail.raw_mut();
+                iovec {
+                    iov_base: raw.buffer.cast(),
+                    iov_len: usize::from(raw.buffer_len),
+                }
+            }
+            None => {
+                // Reserved, not touched: pages that no long frame reaches are never made.
+                self.spill.reserve_exact(SPILL);
+                iovec {
+                    iov_base: self.spill.as_mut_ptr().cast(),
+                    iov_len: SPILL,
+                }
+            }
+        };
         let raw = self.buffer.as_mut()?.raw_mut();
         let room = usize::from(raw.buffer_len - HEADROOM);
         Some([
@@ -71,10 +99,7 @@ impl Slot {
                 iov_base: unsafe { raw.buffer.add(usize::from(HEADROOM)) }.cast(),
                 iov_len: room,
             },
-            iovec {
-                iov_base: self.spill.as_mut_ptr().cast(),
-                iov_len: SPILL,
-            },
+            rest,
         ])
     }
 
@@ -92,18 +117,44 @@ impl Slot {
         raw.data_len = first as u16;
         raw.packet_len = first as u32;
         let rest = frame_len - first;
-        if rest > SPILL {
-            return Err(Refused::Malformed);
-        }
         if rest > 0 {
-            // SAFETY: the kernel wrote these bytes, as the caller promises, and they lie within the capacity.
-            let bytes = unsafe { std::slice::from_raw_parts(self.spill.as_ptr(), rest) };
-            if !frame.extend(bytes) {
-                return Err(Refused::NoBuffer);
-            }
+            // SAFETY: the kernel wrote these bytes behind the first buffer's, as the caller promises.
+            unsafe { self.take_rest(&mut frame, rest)? };
         }
         frame.set_offload(offload);
         Ok(frame)
+    }
+}
+
+impl Slot {
+    /// Hangs the `rest` bytes that did not fit into the first buffer behind it.
+    ///
+    /// # Safety
+    /// The kernel has written as many bytes to the third of the parts of the last call to `parts`.
+    unsafe fn take_rest(&mut self, frame: &mut Mbuf, rest: usize) -> Result<(), Refused> {
+        let chained = match self.tail.take() {
+            Some(mut tail) => {
+                let raw = tail.raw_mut();
+                let Some(length) = u16::try_from(rest).ok().filter(|&it| it <= raw.buffer_len)
+                else {
+                    return Err(Refused::Malformed);
+                };
+                raw.data_len = length;
+                raw.packet_len = u32::from(length);
+                frame.chain_behind(tail)
+            }
+            None if rest > SPILL => return Err(Refused::Malformed),
+            None => {
+                // SAFETY: the kernel wrote these bytes, as the caller promises, and they lie within the capacity.
+                let bytes = unsafe { std::slice::from_raw_parts(self.spill.as_ptr(), rest) };
+                frame.extend(bytes)
+            }
+        };
+        if chained {
+            Ok(())
+        } else {
+            Err(Refused::NoBuffer)
+        }
     }
 }
 

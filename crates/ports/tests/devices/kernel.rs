@@ -147,6 +147,56 @@ fn jumbo_frames_pass_in_several_segments() {
     assert_eq!(got[0].to_vec(), frame);
 }
 
+/// A frame that is longer than an ordinary buffer has its rest in one long one.
+#[test]
+fn frames_of_every_length_come_whole() {
+    own_namespace();
+    veth("va", "vb", 65535);
+    let (mut a, mut b) = (system("va"), system("vb"));
+    let mut tx = sender(&mut a);
+    let around = |middle: usize| middle - 70..middle + 70;
+    let payloads = around(1920)
+        .chain(around(2048))
+        .chain(around(3968))
+        .chain([4054, 9000, 32_768, 63_000])
+        .chain(65_450..=65_507);
+    for payload in payloads {
+        let frame = udp(payload);
+        assert_eq!(send(&mut *tx, &[&frame]).packets, 1, "{payload}");
+        let got = receive(&mut *b.rx[0], 1);
+        assert_eq!(got.len(), 1, "{payload}");
+        assert!(got[0].segment_count() <= 2, "{:?}", got[0]);
+        assert!(got[0].to_vec() == frame, "{payload}: {:?}", got[0]);
+    }
+}
+
+/// Where all long buffers are in use, frames are chained of ordinary ones.
+#[test]
+fn long_frames_come_whole_however_many_are_held() {
+    own_namespace();
+    veth("va", "vb", 9000);
+    let (mut a, mut b) = (system("va"), system("vb"));
+    let mut tx = sender(&mut a);
+    let frame = udp(8000);
+    let mut held: Vec<Mbuf> = Vec::new();
+    while held.len() < 512 {
+        assert_eq!(send(&mut *tx, &[frame.as_slice(); 16]).packets, 16);
+        let got = receive(&mut *b.rx[0], 16);
+        assert_eq!(got.len(), 16);
+        held.extend(got);
+    }
+    let many = |frames: &[Mbuf]| frames.iter().filter(|it| it.segment_count() > 2).count();
+    assert!(many(&held) > 0, "there are fewer than 512 long buffers");
+    assert!(held.iter().all(|it| it.to_vec() == frame));
+    held.clear();
+    // Slots that made do without one take one again.
+    for _ in 0..8 {
+        send(&mut *tx, &[frame.as_slice(); 16]);
+        held = receive(&mut *b.rx[0], 16);
+    }
+    assert_eq!(many(&held), 0, "{held:?}");
+}
+
 #[test]
 fn information_is_the_kernels() {
     own_namespace();
