@@ -44,14 +44,14 @@ pub use effort::Effort;
 use exact::Exact;
 pub use fusing::FusedReport;
 pub use hot::Reads;
-pub(crate) use hot::{HotWords, Lead, Leads, Patterned};
+pub(crate) use hot::{HotWords, Patterned, Verdicts, VerdictsBy};
 pub(crate) use lanes::{Found, Meeting, Members, One, SetOfLanes};
 use packet::key::at;
 use packet::keyed::Keyed;
 use packet::matching::MatchWord;
 use packet::{FlowKey, Match, WordSet};
-pub(crate) use places::{Brief, Ends, Told};
-use prefixes::{Led, Trie};
+pub(crate) use places::{Brief, Ends, Told, Verdict};
+use prefixes::{NextHops, Trie};
 use shaping::Shaping;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -595,7 +595,7 @@ fn lookup_exact<'g, K: Words>(
     if let Some(told) = told
         && let Some(exact) = exact_of(tuples, epoch)
     {
-        exact.seek(keys).resolve(pending, keys, out, told);
+        exact.look_up(pending, keys, out, told);
     }
     lookup_pending(tuples, pending, &|index| &keys[index], epoch, out);
 }
@@ -726,8 +726,8 @@ fn lookup_prefixes<'k, 'g, K: Words + 'k>(
     out: &mut [Option<&'g Rule>],
     told: Option<&mut Told<'g>>,
 ) {
-    let led = shape.trie.lead(key, out.len());
-    shape.resolve(&led, 0, key, epoch, out, told);
+    let next_hops = shape.trie.next_hops(key, out.len());
+    shape.resolve(&next_hops, 0, key, epoch, out, told);
 }
 
 impl PrefixesShape {
@@ -738,11 +738,11 @@ impl PrefixesShape {
         highest <= Some(self.trie.floor())
     }
 
-    /// The rules of packets that have been led to places, from number `from` on.
+    /// The rules of packets whose next hops these are, from number `from` on.
     #[inline(always)]
     fn resolve<'k, 'g, K: Words + 'k>(
         &'g self,
-        led: &Led<'g>,
+        next_hops: &NextHops<'g>,
         from: usize,
         key: &impl Fn(usize) -> &'k K,
         epoch: Epoch,
@@ -751,7 +751,7 @@ impl PrefixesShape {
     ) {
         let decides = self.decides();
         let told = told.filter(|_| decides);
-        led.resolve(from, epoch, out, told, |index, out| {
+        next_hops.resolve(from, epoch, out, told, |index, out| {
             *out = lookup_one(&self.all, key(index), epoch);
         });
         if !self.beside.is_empty() {

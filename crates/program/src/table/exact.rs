@@ -14,7 +14,7 @@ mod tests;
 
 use super::effort::Count;
 use super::pace::Pace;
-use super::places::{self, Does, Ends, Place};
+use super::places::{self, Does, Ends, Place, Verdict};
 use super::{LOOKUP_MAX, RuleRef, Told, TupleWriter, TupleWriters};
 use crate::counters::{self, CounterId};
 use crate::epoch::{Domain, Epoch, NEVER};
@@ -224,14 +224,16 @@ impl<const N: usize, const SLOTS: usize> Buckets<N, SLOTS> {
     /// Notes what looking one key up reads; returns whether it finds a rule.
     fn read_by(&self, key: &FlowKey, count: &mut Count) -> bool {
         let values = self.values(key);
-        let own = self.own(values);
-        let run = &self.buckets[own as usize..][..RUN];
-        let is_last =
-            |bucket: &Bucket<N, SLOTS>| bucket.find(values).is_some() || !bucket.is_full();
-        let last = run.iter().position(is_last).unwrap_or(RUN - 1);
-        count.reads(&run[..=last]);
-        let slot = self.find(own, values);
-        slot.is_some_and(|slot| self.answer(slot).get().is_some())
+        for bucket in &self.buckets[self.own(values) as usize..][..RUN] {
+            count.reads(bucket);
+            if let Some(slot) = bucket.find(values) {
+                return bucket.answers[slot].get().is_some();
+            }
+            if !bucket.is_full() {
+                break;
+            }
+        }
+        false
     }
 
     fn bytes(&self) -> usize {
@@ -239,9 +241,20 @@ impl<const N: usize, const SLOTS: usize> Buckets<N, SLOTS> {
     }
 }
 
-enum Known {
-    OneWord(Buckets<1, 4>),
-    TwoWords(Buckets<2, 2>),
+/// The same by one word and by two, of which buckets hold four rules and two: buckets themselves, or searches in them.
+pub(crate) enum ByWords<One, Two> {
+    One(One),
+    Two(Two),
+}
+
+/// Does the same with either.
+macro_rules! with_either {
+    ($either:expr, $each:ident => $what:expr) => {
+        match $either {
+            ByWords::One($each) => $what,
+            ByWords::Two($each) => $what,
+        }
+    };
 }
 
 /// What is known of the rules of one tuple.
@@ -253,7 +266,7 @@ pub(crate) struct Exact {
     floor: u32,
     /// What all rules want alike.
     shared: Box<[MatchWord]>,
-    known: Known,
+    known: ByWords<Buckets<1, 4>, Buckets<2, 2>>,
     /// How many are known.
     rules: usize,
 }
@@ -272,8 +285,8 @@ impl Exact {
         }
         let rules = writer.rules();
         let known = match words[..] {
-            [one] => Known::OneWord(Buckets::new([one], rules)),
-            [one, other] => Known::TwoWords(Buckets::new([one, other], rules)),
+            [one] => ByWords::One(Buckets::new([one], rules)),
+            [one, other] => ByWords::Two(Buckets::new([one, other], rules)),
             _ => return (None, 0),
         };
         let mut exact = Exact {
@@ -295,15 +308,11 @@ impl Exact {
             }
             if rule.added > exact.from || rule.removed() != NEVER {
                 later += 1;
-            } else if let Does::Sends(port) = Does::of(rule) {
-                let is_told = match &mut exact.known {
-                    Known::OneWord(known) => known.add(rule, port),
-                    Known::TwoWords(known) => known.add(rule, port),
-                };
-                if is_told {
-                    exact.floor = exact.floor.min(rule.spec.priority);
-                    exact.rules += 1;
-                }
+            } else if let Does::Sends(port) = Does::of(rule)
+                && with_either!(&mut exact.known, known => known.add(rule, port))
+            {
+                exact.floor = exact.floor.min(rule.spec.priority);
+                exact.rules += 1;
             }
         });
         // Of rules with one match only the first one is here.
@@ -314,10 +323,7 @@ impl Exact {
     /// Sees to it that packets which this rule's match holds for are looked up in the tuple, at once.
     fn ask(&self, rule: &Rule) {
         if self.tuple.takes(&rule.spec.matching) {
-            match &self.known {
-                Known::OneWord(known) => known.ask(rule),
-                Known::TwoWords(known) => known.ask(rule),
-            }
+            with_either!(&self.known, known => known.ask(rule));
         }
     }
 
@@ -325,10 +331,7 @@ impl Exact {
     pub fn read_by(&self, key: &FlowKey, count: &mut Count) -> bool {
         count.reads(&*self.shared);
         count.probes += 1;
-        let found = match &self.known {
-            Known::OneWord(known) => known.read_by(key, count),
-            Known::TwoWords(known) => known.read_by(key, count),
-        };
+        let found = with_either!(&self.known, known => known.read_by(key, count));
         found && key.has(&self.shared)
     }
 
@@ -339,73 +342,66 @@ impl Exact {
     }
 
     fn bytes(&self) -> usize {
-        match &self.known {
-            Known::OneWord(known) => known.bytes(),
-            Known::TwoWords(known) => known.bytes(),
-        }
+        with_either!(&self.known, known => known.bytes())
     }
 
-    /// Begins a search for packets, [`LOOKUP_MAX`] at most.
+    /// Begins a search for those packets of a burst, of [`LOOKUP_MAX`] at most, whose numbers these are.
     #[inline(always)]
-    pub fn seek<K: Words>(&self, keys: &[K]) -> Sought<'_> {
+    pub fn search<K: Words>(
+        &self,
+        keys: &[K],
+        those: impl Iterator<Item = usize>,
+    ) -> ByWords<Search<'_, 1, 4>, Search<'_, 2, 2>> {
         match &self.known {
-            Known::OneWord(known) => Sought::OneWord(self.seek_in(known, keys)),
-            Known::TwoWords(known) => Sought::TwoWords(self.seek_in(known, keys)),
+            ByWords::One(known) => ByWords::One(self.search_in(known, keys, those)),
+            ByWords::Two(known) => ByWords::Two(self.search_in(known, keys, those)),
         }
     }
 
     /// Asks for packets' buckets.
     #[inline(never)] // so that what its loop needs stays in registers
-    fn seek_in<'g, K: Words, const N: usize, const SLOTS: usize>(
+    fn search_in<'g, K: Words, const N: usize, const SLOTS: usize>(
         &'g self,
         known: &'g Buckets<N, SLOTS>,
         keys: &[K],
-    ) -> SoughtIn<'g, N, SLOTS> {
+        those: impl Iterator<Item = usize>,
+    ) -> Search<'g, N, SLOTS> {
         let mut own = [0; LOOKUP_MAX];
-        for (own, key) in own.iter_mut().zip(keys) {
-            *own = known.own(known.values(key));
-            prefetch(known.buckets.as_ptr().wrapping_add(*own as usize));
+        for index in those {
+            let bucket = known.own(known.values(&keys[index]));
+            own[index % LOOKUP_MAX] = bucket;
+            prefetch(known.buckets.as_ptr().wrapping_add(bucket as usize));
         }
-        SoughtIn {
+        Search {
             known,
             shared: &self.shared,
             own,
         }
     }
-}
 
-/// A search for a burst's packets, of which each one's bucket is known and has been asked for.
-pub(crate) enum Sought<'g> {
-    OneWord(SoughtIn<'g, 1, 4>),
-    TwoWords(SoughtIn<'g, 2, 2>),
-}
-
-impl<'g> Sought<'g> {
-    /// Finds the rules of those packets that can be told here, says what is known of these, and leaves the others in `pending`, of which `out` has none so far. Only
+    /// Finds the rules of those packets of a burst that can be told here, says what is known of these, and leaves the others in `pending`, of which `out` has none so far. Only
     /// for a guard of whose epoch [`Exact::decides`] says so.
     #[inline(always)]
-    pub fn resolve<K: Words>(
-        &self,
+    pub fn look_up<'g, K: Words>(
+        &'g self,
         pending: &mut SmallVec<[u8; LOOKUP_MAX]>,
         keys: &[K],
         out: &mut [Option<&'g Rule>],
         told: &mut Told<'g>,
     ) {
-        match self {
-            Sought::OneWord(sought) => sought.resolve(pending, keys, out, told),
-            Sought::TwoWords(sought) => sought.resolve(pending, keys, out, told),
-        }
+        let those = pending.iter().map(|index| usize::from(*index));
+        with_either!(self.search(keys, those), search => search.resolve(pending, keys, out, told));
     }
 }
 
-/// [`Sought`] by so many words.
-pub(crate) struct SoughtIn<'g, const N: usize, const SLOTS: usize> {
+/// A search for packets of a burst by `N` words, of which each one's bucket is known and has been asked for.
+pub(crate) struct Search<'g, const N: usize, const SLOTS: usize> {
     known: &'g Buckets<N, SLOTS>,
     shared: &'g [MatchWord],
     own: [u32; LOOKUP_MAX],
 }
 
-impl<'g, const N: usize, const SLOTS: usize> SoughtIn<'g, N, SLOTS> {
+impl<'g, const N: usize, const SLOTS: usize> Search<'g, N, SLOTS> {
     /// Whether the first two packets have different values, as nearly all do where rules are many; a single one does.
     #[inline(always)]
     pub fn part(&self, keys: &[impl Words]) -> bool {
@@ -436,14 +432,14 @@ impl<'g, const N: usize, const SLOTS: usize> SoughtIn<'g, N, SLOTS> {
         self.admits(key).then_some(slot)
     }
 
-    /// Where the rule counts that packet `index` meets, and the port that it sends to, where that is known. Only for a guard of whose epoch [`Exact::decides`] says so.
+    /// The verdict of the rule that packet `index` meets, where that is known. Only for a guard of whose epoch [`Exact::decides`] says so.
     #[inline(always)]
-    pub fn ends(&self, index: usize, key: &impl Words) -> Option<(CounterId, Ends<'g>)> {
+    pub fn verdict(&self, index: usize, key: &impl Words) -> Option<Verdict<'g>> {
         let (counter, port) = self.known.answer(self.slot(index, key)?).get()?;
         Some((counter, Ends::Sends(port)))
     }
 
-    /// See [`Sought::resolve`].
+    /// See [`Exact::look_up`].
     #[inline(never)]
     pub fn resolve<K: Words>(
         &self,

@@ -7,11 +7,11 @@
 #[cfg(test)]
 mod tests;
 
-use super::exact::{Sought, SoughtIn};
+use super::exact::{ByWords, Search};
 use super::{
-    Bridge, Ends, LINEAR_MAX, LOOKUP_MAX, Led, LinearEntry, NO_COUNTER, PrefixesShape, Published,
-    Shape, Told, TupleEntry, exact_of, linear, lookup_exact, lookup_pending, lookup_prefixes,
-    lookup_trees,
+    Bridge, LINEAR_MAX, LOOKUP_MAX, LinearEntry, NO_COUNTER, NextHops, PrefixesShape, Published,
+    Shape, Told, TupleEntry, Verdict, exact_of, linear, lookup_exact, lookup_pending,
+    lookup_prefixes, lookup_trees,
 };
 use crate::counters::{CounterId, WorkerCounters};
 use crate::epoch::{Epoch, Guard};
@@ -233,99 +233,99 @@ impl<'g> Patterned<'g> {
     }
 }
 
-/// Where a burst's packets have been led by a lookup that tells what is known of rules before it finds them.
-pub(crate) enum Lead<'g> {
+/// What becomes of a burst's packets, as lookups say that know it before they find the rules: what a switch's tables call a verdict. By kind of table.
+pub(crate) enum VerdictsBy<'g> {
     Routes(Routes<'g>),
-    OneWord(Slots<'g, 1, 4>),
-    TwoWords(Slots<'g, 2, 2>),
+    OneWord(ExactMatches<'g, 1, 4>),
+    TwoWords(ExactMatches<'g, 2, 2>),
 }
 
-/// What all of these tell.
-pub(crate) trait Leads<'g> {
-    /// Whether the first two packets have been led to different places, as nearly all are where rules are many; a single one has.
-    fn part(&self, keys: &[HotWords]) -> bool;
+/// What all of these tell, of the packets whose keys they have been looked up by.
+pub(crate) trait Verdicts<'g> {
+    /// Whether the first two packets have met different rules, as nearly all do where rules are many; a single one has.
+    fn part<K: Words>(&self, keys: &[K]) -> bool;
 
-    /// Where the rule counts that packet `index` has met, and what it does, where this is known. It cannot be where the rule does not hold in the guard's epoch.
-    fn ends(&self, index: usize, key: &HotWords) -> Option<(CounterId, Ends<'g>)>;
+    /// The verdict of the rule that packet `index` has met, where it is known. It cannot be where the rule does not hold in the guard's epoch.
+    fn verdict<K: Words>(&self, index: usize, key: &K) -> Option<Verdict<'g>>;
 
-    /// The rules of packets from number `from` on.
-    fn resolve(
+    /// The rules of packets from number `from` on, whatever their verdicts.
+    fn resolve<K: Words>(
         &self,
         from: usize,
-        keys: &[HotWords],
+        keys: &[K],
         epoch: Epoch,
         out: &mut [Option<&'g Rule>],
         told: &mut Told<'g>,
     );
 }
 
-/// Where packets have been led in a table of prefixes.
+/// Packets' next hops in a table of prefixes.
 pub(crate) struct Routes<'g> {
     shape: &'g PrefixesShape,
-    led: Led<'g>,
+    next_hops: NextHops<'g>,
 }
 
 impl PrefixesShape {
     /// Apart, so that what its loops need stays in registers.
     #[inline(never)]
-    fn lead(&self, keys: &[HotWords]) -> Led<'_> {
-        self.trie.lead(&|index| &keys[index], keys.len())
+    fn next_hops<K: Words>(&self, keys: &[K]) -> NextHops<'_> {
+        self.trie.next_hops(&|index| &keys[index], keys.len())
     }
 }
 
-impl<'g> Leads<'g> for Routes<'g> {
+impl<'g> Verdicts<'g> for Routes<'g> {
     #[inline(always)]
-    fn part(&self, keys: &[HotWords]) -> bool {
-        self.led.part(keys.len())
+    fn part<K: Words>(&self, keys: &[K]) -> bool {
+        self.next_hops.part(keys.len())
     }
 
     #[inline(always)]
-    fn ends(&self, index: usize, _: &HotWords) -> Option<(CounterId, Ends<'g>)> {
-        self.led.ends(index)
+    fn verdict<K: Words>(&self, index: usize, _: &K) -> Option<Verdict<'g>> {
+        self.next_hops.verdict(index)
     }
 
-    #[inline(never)] // most bursts' packets need only what they have been led to
-    fn resolve(
+    #[inline(never)] // most bursts' packets need only their verdicts
+    fn resolve<K: Words>(
         &self,
         from: usize,
-        keys: &[HotWords],
+        keys: &[K],
         epoch: Epoch,
         out: &mut [Option<&'g Rule>],
         told: &mut Told<'g>,
     ) {
         let key = |index: usize| &keys[index];
-        (self.shape).resolve(&self.led, from, &key, epoch, out, Some(told));
+        (self.shape).resolve(&self.next_hops, from, &key, epoch, out, Some(told));
     }
 }
 
-/// Where packets have been led in a table of exact matches.
-pub(crate) struct Slots<'g, const N: usize, const SLOTS: usize> {
+/// Packets in a table of exact matches.
+pub(crate) struct ExactMatches<'g, const N: usize, const SLOTS: usize> {
     tuples: &'g [TupleEntry],
-    sought: SoughtIn<'g, N, SLOTS>,
+    search: Search<'g, N, SLOTS>,
 }
 
-impl<'g, const N: usize, const SLOTS: usize> Leads<'g> for Slots<'g, N, SLOTS> {
+impl<'g, const N: usize, const SLOTS: usize> Verdicts<'g> for ExactMatches<'g, N, SLOTS> {
     #[inline(always)]
-    fn part(&self, keys: &[HotWords]) -> bool {
-        self.sought.part(keys)
+    fn part<K: Words>(&self, keys: &[K]) -> bool {
+        self.search.part(keys)
     }
 
     #[inline(always)]
-    fn ends(&self, index: usize, key: &HotWords) -> Option<(CounterId, Ends<'g>)> {
-        self.sought.ends(index, key)
+    fn verdict<K: Words>(&self, index: usize, key: &K) -> Option<Verdict<'g>> {
+        self.search.verdict(index, key)
     }
 
     #[inline(never)] // as above
-    fn resolve(
+    fn resolve<K: Words>(
         &self,
         from: usize,
-        keys: &[HotWords],
+        keys: &[K],
         epoch: Epoch,
         out: &mut [Option<&'g Rule>],
         told: &mut Told<'g>,
     ) {
         let mut pending = (from as u8..keys.len() as u8).collect();
-        self.sought.resolve(&mut pending, keys, out, told);
+        self.search.resolve(&mut pending, keys, out, told);
         lookup_pending(self.tuples, &mut pending, &|index| &keys[index], epoch, out);
     }
 }
@@ -422,28 +422,31 @@ impl Bridge {
         true
     }
 
-    /// Leads packets to what is known of their rules, where the table is one of prefixes or of exact matches that looks at no more than hot words, and these come before what
-    /// else it has.
+    /// The verdicts of packets, where the table is one of prefixes or of exact matches that looks at no more than `most`, which keys have, and these come before what else it has.
     #[inline(always)]
-    pub(crate) fn lead<'g>(
+    pub(crate) fn verdicts<'g, K: Words>(
         &self,
         table: u8,
-        keys: &[HotWords],
+        keys: &[K],
+        most: Reads,
         guard: &'g Guard<'_>,
-    ) -> Option<Lead<'g>> {
+    ) -> Option<VerdictsBy<'g>> {
         let published = self.published(table, guard)?;
-        if published.reads > Reads::Hot {
+        if published.reads > most {
             return None;
         }
         match &published.shape {
             Shape::Prefixes(shape) if shape.decides() => {
-                let led = shape.lead(keys);
-                Some(Lead::Routes(Routes { shape, led }))
+                let next_hops = shape.next_hops(keys);
+                Some(VerdictsBy::Routes(Routes { shape, next_hops }))
             }
-            Shape::Tuples(tuples) => Some(match exact_of(tuples, guard.epoch())?.seek(keys) {
-                Sought::OneWord(sought) => Lead::OneWord(Slots { tuples, sought }),
-                Sought::TwoWords(sought) => Lead::TwoWords(Slots { tuples, sought }),
-            }),
+            Shape::Tuples(tuples) => {
+                let exact = exact_of(tuples, guard.epoch())?;
+                Some(match exact.search(keys, 0..keys.len()) {
+                    ByWords::One(search) => VerdictsBy::OneWord(ExactMatches { tuples, search }),
+                    ByWords::Two(search) => VerdictsBy::TwoWords(ExactMatches { tuples, search }),
+                })
+            }
             _ => None,
         }
     }

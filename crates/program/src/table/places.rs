@@ -76,6 +76,9 @@ pub(crate) enum Ends<'g> {
     Edits(&'g Stretch),
 }
 
+/// What becomes of a packet that has met such a rule: where it is counted, and what is done to it.
+pub(crate) type Verdict<'g> = (CounterId, Ends<'g>);
+
 impl Place {
     pub fn new(rule: NonNull<Rule>, marks: usize, counter: CounterId, action: u32) -> Place {
         let place = Place::default();
@@ -114,10 +117,10 @@ impl Place {
 
     /// What this tells of its rule, if there is one, and it need not be read itself.
     #[inline(always)]
-    pub(super) fn ends<'g>(
+    pub(super) fn verdict<'g>(
         &self,
         edits: impl Fn(u32) -> Option<&'g Stretch>,
-    ) -> Option<(CounterId, Ends<'g>)> {
+    ) -> Option<Verdict<'g>> {
         let (rule, marks) = self.get(Ordering::Acquire);
         if rule.is_null() || marks & ASK != 0 {
             return None;
@@ -149,7 +152,7 @@ pub(super) enum EditsOf<'g> {
     Kept(&'g [AtomicPtr<Stretch>]),
 }
 
-/// The edits of this number, which is one that a place has told under the guard that `all` is looked at under, and that did not say that its rule must be asked ([`Place::ends`],
+/// The edits of this number, which is one that a place has told under the guard that `all` is looked at under, and that did not say that its rule must be asked ([`Place::verdict`],
 /// [`Place::tells_of`]).
 #[inline(always)]
 pub(super) fn kept(all: &[AtomicPtr<Stretch>], number: u32) -> Option<&Stretch> {
@@ -219,12 +222,12 @@ impl<'g> Told<'g> {
         }
     }
 
-    /// Where the rule counts that packet `index` has met, and what it does, where that is known without reading it.
+    /// The verdict of the rule that packet `index` has met, where it is known without reading that.
     #[inline(always)]
-    pub fn ends(&self, index: usize, rule: &'g Rule) -> Option<(CounterId, Ends<'g>)> {
+    pub fn verdict(&self, index: usize, rule: &'g Rule) -> Option<Verdict<'g>> {
         let place = self.places[index % LOOKUP_MAX]?;
         place.tells_of(rule)?;
-        place.ends(|number| self.edits.first(number))
+        place.verdict(|number| self.edits.first(number))
     }
 }
 

@@ -18,8 +18,7 @@ mod writer;
 
 use super::LOOKUP_MAX;
 use super::effort::Count;
-use super::places::{ASK, EditsOf, Ends, KeptEdits, Place, Told, kept, resolve_from};
-use crate::counters::CounterId;
+use super::places::{ASK, EditsOf, KeptEdits, Place, Told, Verdict, kept, resolve_from};
 use crate::epoch::Epoch;
 use crate::growing::Growing;
 use crate::rule::Rule;
@@ -78,30 +77,31 @@ impl Run {
     }
 }
 
-/// Where a burst's packets have been led to.
-pub(crate) struct Led<'g> {
+/// The next hops of a burst's packets: of each the number of a place, which is what a prefix leads to.
+pub(crate) struct NextHops<'g> {
     numbers: [u32; LOOKUP_MAX],
     default: u32,
     places: &'g [Place],
     edits: &'g [AtomicPtr<Stretch>],
 }
 
-impl<'g> Led<'g> {
+impl<'g> NextHops<'g> {
     #[inline(always)]
     fn place(&self, index: usize) -> Option<&'g Place> {
         place(self.places, self.default, self.numbers[index % LOOKUP_MAX])
     }
 
-    /// Whether the first two of `count` packets have come to different places, as nearly all do where prefixes are many; a single one has.
+    /// Whether the first two of `count` packets have different ones, as nearly all do where prefixes are many; a single one has.
     #[inline(always)]
     pub fn part(&self, count: usize) -> bool {
         count == 1 || count > 1 && self.numbers[0] != self.numbers[1]
     }
 
-    /// Where the rule counts that packet `index` has met, and what it does, where its place tells. This cannot be so where the rule does not hold in the guard's epoch.
+    /// The verdict of the rule that packet `index` has met, where its place tells. This cannot be so where the rule does not hold in the guard's epoch.
     #[inline(always)]
-    pub fn ends(&self, index: usize) -> Option<(CounterId, Ends<'g>)> {
-        self.place(index)?.ends(|number| kept(self.edits, number))
+    pub fn verdict(&self, index: usize) -> Option<Verdict<'g>> {
+        self.place(index)?
+            .verdict(|number| kept(self.edits, number))
     }
 
     /// Finds the rules of packets, from number `from` on. Those for which their places do not tell are given to `missed`. Where somebody is to be told what is known of rules, these are not
@@ -160,9 +160,13 @@ impl Trie {
         self.floor.load(Ordering::Acquire)
     }
 
-    /// Leads packets, [`LOOKUP_MAX`] at most, to the places of their best rules.
+    /// The next hops of packets, [`LOOKUP_MAX`] at most: the places of their best rules.
     #[inline(always)]
-    pub fn lead<'k, K: Words + 'k>(&self, key: &impl Fn(usize) -> &'k K, count: usize) -> Led<'_> {
+    pub fn next_hops<'k, K: Words + 'k>(
+        &self,
+        key: &impl Fn(usize) -> &'k K,
+        count: usize,
+    ) -> NextHops<'_> {
         let mut numbers = [STRANGER; LOOKUP_MAX];
         match self.run.in_word() {
             Some((word, behind)) => {
@@ -189,7 +193,7 @@ impl Trie {
                 self.descend(first, byte, known, count, &mut numbers);
             }
         }
-        Led {
+        NextHops {
             numbers,
             default: self.default.load(Ordering::Acquire),
             // Only now: it has all places that have been read of, also where it has grown meanwhile.

@@ -9,7 +9,7 @@
 //!   only send and drop, as it lies. A packet that has more before it goes on in a lane ([`super::lanes`]).
 //! * The first table reads more of them: the same, but that what packets of IPv6 and ARP tell beside their hot words is read for all of them first.
 //!
-//! Where rules are many, most packets meet one of their own. What lookups that lead to places (`table::places`) tell of them is enough for those that send, perhaps after edits: as long as packets
+//! Where rules are many, most packets meet one of their own. What places (`table::places`) tell of them, a verdict, is enough for those that send, perhaps after edits: as long as packets
 //! meet such rules they are carried out by two small loops, one that finds counters and edits and asks for them and one that edits and counts, and leave sorted by port at once, without a thought of
 //! runs. Behind a table's trie (`table::prefixes`) or one of exact matches (`table::exact`) not even the rules are looked for then.
 //!
@@ -25,7 +25,8 @@ use crate::host::{Drop, Host};
 use crate::ops::PortNo;
 use crate::rule::Rule;
 use crate::table::{
-    Brief, Ends, HotWords, LOOKUP_MAX, Lead, Leads, Miss, Patterned, Reads, SetOfLanes, Told,
+    Brief, Ends, HotWords, LOOKUP_MAX, Miss, Patterned, Reads, SetOfLanes, Told, Verdict, Verdicts,
+    VerdictsBy,
 };
 use crate::tuple::Words;
 use packet::Frame;
@@ -175,14 +176,14 @@ impl<F: Frame> Engine<F> {
         let gates_open = patterned.is_none() || first[..read.count].iter().all(|gate| *gate == 0);
         if !H::WATCHES
             && gates_open
-            && let Some(lead) = burst.bridge.lead(0, hot, burst.guard)
+            && let Some(verdicts) = burst.bridge.verdicts(0, hot, Reads::Hot, burst.guard)
         {
             self.received += read.bytes;
             let count = read.count;
-            match lead {
-                Lead::Routes(led) => self.follow(burst, way, count, &led, frames, host),
-                Lead::OneWord(led) => self.follow(burst, way, count, &led, frames, host),
-                Lead::TwoWords(led) => self.follow(burst, way, count, &led, frames, host),
+            match verdicts {
+                VerdictsBy::Routes(by) => self.execute(burst, way, count, &by, frames, host),
+                VerdictsBy::OneWord(by) => self.execute(burst, way, count, &by, frames, host),
+                VerdictsBy::TwoWords(by) => self.execute(burst, way, count, &by, frames, host),
             }
             return true;
         }
@@ -320,31 +321,31 @@ impl<F: Frame> Engine<F> {
             [Some(_)] => true,
             _ => false,
         };
-        let ends =
-            |index: usize, _: &HotWords| found[index].and_then(|rule| told.ends(index, rule));
+        let verdict =
+            |index: usize, _: &HotWords| found[index].and_then(|rule| told.verdict(index, rule));
         let done = if part && !H::WATCHES {
-            self.end_first(burst, way, count, ends, frames, host)
+            self.end_first(burst, way, count, verdict, frames, host)
         } else {
             0
         };
         self.meet_from(done, burst, way, count, answer, frames, host);
     }
 
-    /// Carries out what packets have met that have been led there, and counts it.
+    /// Executes packets' verdicts, or from the first without one on what their rules say, and counts it.
     #[inline(never)] // one for each kind of lookup
-    fn follow<'g, H: Host<F>>(
+    fn execute<'g, H: Host<F>>(
         &mut self,
         burst: &Burst<'_, 'g>,
         way: Way,
         count: usize,
-        led: &impl Leads<'g>,
+        verdicts: &impl Verdicts<'g>,
         frames: &mut Vec<F>,
         host: &mut H,
     ) {
         let mut done = 0;
-        if led.part(&self.hot[..count]) {
-            let ends = |index: usize, hot: &HotWords| led.ends(index, hot);
-            done = self.end_first(burst, way, count, ends, frames, host);
+        if verdicts.part(&self.hot[..count]) {
+            let verdict = |index: usize, hot: &HotWords| verdicts.verdict(index, hot);
+            done = self.end_first(burst, way, count, verdict, frames, host);
             if done == count {
                 return (burst.bridge).count_hot(0, count, count, burst.guard);
             }
@@ -352,7 +353,7 @@ impl<F: Frame> Engine<F> {
         let mut answer = Answer::EMPTY;
         let Answer { found, told } = &mut answer;
         let (hot, epoch) = (&self.hot[..count], burst.guard.epoch());
-        led.resolve(done, hot, epoch, &mut found[..count], told);
+        verdicts.resolve(done, hot, epoch, &mut found[..count], told);
         let matched = done + found.iter().filter(|rule| rule.is_some()).count();
         (burst.bridge).count_hot(0, count, matched, burst.guard);
         self.meet_from(done, burst, way, count, &answer, frames, host);
@@ -389,8 +390,7 @@ impl<F: Frame> Engine<F> {
         self.meet(burst, way.in_port, met, frames, way.mirrored, host);
     }
 
-    /// Carries out what the first packets have met, and takes and sends their frames, up to one of which it is not known, without reading its rule, that it is sent, perhaps after edits, or
-    /// whose TTL would expire. Returns how many these are.
+    /// Executes the verdicts of the first packets, and takes and sends their frames, up to one without a verdict, or whose TTL would expire. Returns how many these are.
     /// Where rules are many, each packet meets one of its own, and what is done for runs would cost more than this. All of them leave at once, so that no later packet overtakes them.
     #[inline(always)]
     fn end_first<'g, H: Host<F>>(
@@ -398,7 +398,7 @@ impl<F: Frame> Engine<F> {
         burst: &Burst<'_, '_>,
         way: Way,
         count: usize,
-        ends: impl Fn(usize, &HotWords) -> Option<(CounterId, Ends<'g>)>,
+        verdict: impl Fn(usize, &HotWords) -> Option<Verdict<'g>>,
         frames: &mut Vec<F>,
         host: &mut H,
     ) -> usize {
@@ -407,9 +407,9 @@ impl<F: Frame> Engine<F> {
         while done < count {
             let mut deeds = [Deed::NONE; STEP];
             let (from, most) = (done, STEP.min(count - done));
-            let ends = |at: usize, hot: &HotWords| ends(from + at, hot);
+            let verdict = |at: usize, hot: &HotWords| verdict(from + at, hot);
             let hot = &self.hot[from..from + most];
-            let known = prepare(burst.counters, hot, ends, &mut deeds);
+            let known = prepare(burst.counters, hot, verdict, &mut deeds);
             let rest = frames[from..].iter_mut().zip(&mut self.hot[from..]);
             done += carry_out(rest, &deeds[..known], &mut ports[from..], burst.now_ms);
             if done < from + most {
@@ -672,18 +672,18 @@ impl Deed<'_> {
     };
 }
 
-/// Says what is to be done to packets, up to the first of which it is not known, and asks for what that reads. Returns how many these are.
+/// Says what is to be done to packets, up to the first without a verdict, and asks for what that reads. Returns how many these are.
 #[inline(never)] // so that what its loop needs stays in registers
 fn prepare<'g>(
     counters: WorkerCounters<'g>,
     hot: &[HotWords],
-    ends: impl Fn(usize, &HotWords) -> Option<(CounterId, Ends<'g>)>,
+    verdict: impl Fn(usize, &HotWords) -> Option<Verdict<'g>>,
     deeds: &mut [Deed<'g>; STEP],
 ) -> usize {
     let many = counters.are_many();
     let mut known = 0;
     for (hot, deed) in hot.iter().zip(deeds) {
-        let Some((counter, ends)) = ends(known, hot) else {
+        let Some((counter, ends)) = verdict(known, hot) else {
             break;
         };
         deed.counter = counters.find(counter);

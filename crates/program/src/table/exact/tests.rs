@@ -144,15 +144,15 @@ fn packets_of_one_bucket_part_where_their_values_do() {
             key
         };
         let keys: Vec<FlowKey> = values.iter().map(key).collect();
-        let mut sought = SoughtIn {
+        let mut search = Search {
             known: &known,
             shared: &[],
             own: [0; LOOKUP_MAX],
         };
-        for (sought, value) in sought.own.iter_mut().zip(values) {
-            *sought = own(*value);
+        for (bucket, value) in search.own.iter_mut().zip(values) {
+            *bucket = own(*value);
         }
-        sought.part(&keys)
+        search.part(&keys)
     };
     assert!(part(&[5]) && part(&[5, beside]) && part(&[5, elsewhere, 5]));
     assert!(!part(&[]) && !part(&[5, 5]) && !part(&[5, 5, beside]));
@@ -217,7 +217,7 @@ fn rules_that_crowd_into_a_bucket_are_found_by_few_reads() {
             if let Some(rule) = found[0] {
                 assert_eq!(rule.spec.matching, from_port(*port));
                 matched += 1;
-                told_of += usize::from(told.ends(0, rule).is_some());
+                told_of += usize::from(told.verdict(0, rule).is_some());
             }
             let effort = bridge.effort(0, &key(*port), &guard);
             assert!(effort.lines < 20, "{effort:?}");
