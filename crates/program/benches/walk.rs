@@ -35,6 +35,10 @@ fn cases() -> Vec<(&'static str, usize, Make)> {
         ("exact-10k-ports", 10_000, || {
             support::exact_with_ports(10_000)
         }),
+        ("exact-10k-rest-with-arp", 10_000, || {
+            support::exact_with_ports_and_rest(10_000)
+        }),
+        ("exact-10k-edits", 10_000, || support::neighbours(10_000)),
         ("acl-1k-10masks", FLOWS, support::masks),
         ("acl-10masks", 0, || support::access_list(10, 0).0),
         ("acl-50masks", 0, || support::access_list(50, 0).0),
@@ -48,6 +52,12 @@ fn cases() -> Vec<(&'static str, usize, Make)> {
         ("mac-10k", 10_000, || support::stations(10_000)),
         ("mac-10k-warm", 10_000, || support::stations(10_000)),
         ("mac-100k", FLOWS, || support::stations(FLOWS)),
+        ("mac-10k-flood", 10_000, || {
+            support::stations_and_flood(10_000)
+        }),
+        ("mac-10k-bcast", 10_000, || {
+            support::stations_and_flood(10_000)
+        }),
         ("mac-10k-auto", 10_000, || support::stations(10_000)),
         ("rewrite", 1, || {
             vec![(0, support::udp(), 1, support::rewrite())]
@@ -80,6 +90,14 @@ fn with_arp(mut frames: Vec<Buffer>) -> Vec<Buffer> {
     let bursts = frames.len() / BURST;
     for burst in 0..bursts {
         frames[burst * BURST + burst * 7 % BURST] = support::arp_frame(burst as u32, 1);
+    }
+    frames
+}
+
+/// The same with every sixteenth frame for all stations, at other places.
+fn with_broadcasts(mut frames: Vec<Buffer>) -> Vec<Buffer> {
+    for (number, frames) in frames.chunks_exact_mut(16).enumerate() {
+        packet::Frame::head_mut(&mut frames[number * 7 % 16])[..6].fill(0xff);
     }
     frames
 }
@@ -168,6 +186,8 @@ fn main() {
         };
         let frames = if name.ends_with("with-arp") {
             with_arp(frames)
+        } else if name.ends_with("bcast") {
+            with_broadcasts(frames)
         } else {
             frames
         };
@@ -180,7 +200,7 @@ fn main() {
         let (mut rounds, lost) = run(frames, &rules, mode, renew);
         rounds.sort_by(f64::total_cmp);
         println!(
-            "{name:18} {:6.1} cycles/packet (lowest {:.1}), {lost} lost",
+            "{name:24} {:6.1} cycles/packet (lowest {:.1}), {lost} lost",
             rounds[rounds.len() / 2],
             rounds[0]
         );

@@ -436,6 +436,33 @@ pub fn stations(count: usize) -> Rules {
     (0..count).map(rule).collect()
 }
 
+/// The same, and what a switch does with all else: it floods.
+pub fn stations_and_flood(count: usize) -> Rules {
+    let rest = [(0, Match::any(), 0, vec![Op::All { flood: true }])];
+    stations(count).into_iter().chain(rest).collect()
+}
+
+/// [`exact_with_ports`], and where all else is sent.
+pub fn exact_with_ports_and_rest(count: u32) -> Rules {
+    let rest = [(0, Match::any(), 0, vec![Op::Output(3)])];
+    exact_with_ports(count).into_iter().chain(rest).collect()
+}
+
+/// A rule for each of so many neighbours by their IPv4 address: to each its own address of Ethernet, behind two ports.
+pub fn neighbours(count: u32) -> Rules {
+    let rule = |index| {
+        let mut matching = Match::any();
+        matching.set_exact(Field::EthType, 0x0800);
+        matching.set_exact(Field::Ipv4Src, u128::from(0x0a00_0000 + index));
+        let steps = vec![
+            set(Field::EthDst, station(index as usize)),
+            Op::Output(2 + (index & 1)),
+        ];
+        (0, matching, 10, steps)
+    };
+    (0..count).map(rule).collect()
+}
+
 /// `count` frames to these stations, in no order that their ports would follow.
 pub fn bridged(count: usize, stations: usize) -> Vec<Buffer> {
     let one = |index: usize| {
