@@ -1,7 +1,7 @@
 //! Exact match: for rules that all look at the same bits, a hash table by value of what their packets need to know.
 //!
 //! A tuple's slot names the rule that a packet may have met; whether it has, where it is counted and where it goes stands in the rule, a cache line anywhere in memory. Here value, counter and
-//! port stand in the slot, so a packet that is carried out by what they say (`walk::front`) reads one line. Others read the line of the rule's place as well. Bits in which all rules agree are asked for once, before, and one or two words are left to compare.
+//! port, or the number of edits, stand in the slot, so a packet that is carried out by what they say (`walk::front`) reads one line. Others read the line of the rule's place as well. Bits in which all rules agree are asked for once, before, and one or two words are left to compare.
 //! A cache line is a bucket of four rules, or of two where they have two words: they are compared without a choice, so that it does not matter to the processor's guesses which of them it is. What else
 //! is known of a rule, above all its address, stands apart ([`super::places`]), for those who ask.
 //!
@@ -14,16 +14,18 @@ mod tests;
 
 use super::effort::Count;
 use super::pace::Pace;
-use super::places::{self, Does, Ends, Place, Verdict};
+use super::places::{self, Does, EditsOf, Ends, Place, Verdict};
 use super::{LOOKUP_MAX, RuleRef, Told, TupleWriter, TupleWriters};
 use crate::counters::{self, CounterId};
 use crate::epoch::{Domain, Epoch, NEVER};
-use crate::ops::PortNo;
+use crate::ops::OpList;
 use crate::rule::Rule;
 use crate::tuple::{Tuple, View, Words, prefetch};
+use crate::walk::Stretch;
 use packet::matching::MatchWord;
 use packet::{FlowKey, Match};
 use smallvec::SmallVec;
+use std::collections::HashMap;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -47,16 +49,19 @@ const RUN: usize = 3;
 
 /// Of a rule in a bucket: its packets are looked up in the tuple. Beyond the bits of a counter's number.
 const ASK: u32 = 1 << 31;
-const _: () = assert!(counters::MOST < ASK as usize);
+/// It edits before it sends.
+const EDITS: u32 = 1 << 30;
+const _: () = assert!(counters::MOST <= EDITS as usize);
 
 /// Slots that are not used have no counter, and say [`ASK`] already.
 const EMPTY: u32 = u32::MAX;
 
 /// Where a rule's packets are counted and where they go.
 struct Answer {
-    /// A number, perhaps with [`ASK`], or [`EMPTY`].
+    /// A number, perhaps with [`ASK`] and [`EDITS`], or [`EMPTY`].
     counter: AtomicU32,
-    port: PortNo,
+    /// The port, or the number of the edits.
+    action: u32,
 }
 
 /// Some rules: `N` words of each that are compared, and what becomes of their packets. They fill it from the front.
@@ -80,12 +85,24 @@ impl Answer {
         self.counter.store(counter | ASK, Ordering::Relaxed);
     }
 
-    /// None where packets are looked up in the tuple.
+    /// Whether packets are looked up in the tuple.
+    fn asks(&self) -> bool {
+        self.counter.load(Ordering::Relaxed) & ASK != 0
+    }
+
+    /// The rule's verdict, by the edits of its table; none where packets are looked up in the tuple.
     #[inline(always)]
-    fn get(&self) -> Option<(CounterId, PortNo)> {
+    fn verdict<'g>(&self, edits: &'g [Stretch]) -> Option<Verdict<'g>> {
         // A mark is there before its rule's end is published, and a guard's epoch is read before this: no other order is needed, for nothing else of an answer ever changes.
         let counter = self.counter.load(Ordering::Relaxed);
-        (counter & ASK == 0).then_some((CounterId(counter), self.port))
+        match counter & (ASK | EDITS) {
+            0 => Some((CounterId(counter), Ends::Sends(self.action))),
+            EDITS => {
+                let stretch = edits.get(self.action as usize)?;
+                Some((CounterId(counter & !EDITS), Ends::Edits(stretch)))
+            }
+            _ => None,
+        }
     }
 }
 
@@ -95,7 +112,7 @@ impl<const N: usize, const SLOTS: usize> Bucket<N, SLOTS> {
             values: [[0; SLOTS]; N],
             answers: std::array::from_fn(|_| Answer {
                 counter: AtomicU32::new(EMPTY),
-                port: 0,
+                action: 0,
             }),
         }
     }
@@ -183,9 +200,9 @@ impl<const N: usize, const SLOTS: usize> Buckets<N, SLOTS> {
         &self.buckets[slot / SLOTS].answers[slot % SLOTS]
     }
 
-    /// Says where a rule of these values counts and sends, and in which slot that stands; None where there is no room for it. There is none with the same values.
-    fn put(&mut self, values: [u64; N], counter: CounterId, port: PortNo) -> Option<usize> {
-        debug_assert!(counter.0 & ASK == 0);
+    /// Says where a rule of these values counts, perhaps with [`EDITS`], and what it does, and in which slot that stands; None where there is no room for it. There is none with the same values.
+    fn put(&mut self, values: [u64; N], counter: u32, action: u32) -> Option<usize> {
+        debug_assert!(counter & ASK == 0);
         let own = self.own(values) as usize;
         let (at, slot) = (own..own + RUN).find_map(|at| {
             let free = self.buckets[at].answers.iter().position(Answer::is_empty)?;
@@ -196,18 +213,23 @@ impl<const N: usize, const SLOTS: usize> Buckets<N, SLOTS> {
             all[slot] = value;
         }
         bucket.answers[slot] = Answer {
-            counter: counter.0.into(),
-            port,
+            counter: counter.into(),
+            action,
         };
         Some(at * SLOTS + slot)
     }
 
-    /// Puts a rule in that sends to this port; false where there is no room for it.
-    fn add(&mut self, rule: &Rule, port: PortNo) -> bool {
+    /// Puts a rule in, what it does being a port or the number of edits; false where there is no room for it.
+    fn add(&mut self, rule: &Rule, is_edit: bool, action: u32) -> bool {
         let counter = rule.spec.counter;
-        let slot = self.put(self.wanted(&rule.spec.matching), counter, port);
+        let (mark, place_mark) = if is_edit {
+            (EDITS, places::EDITS)
+        } else {
+            (0, 0)
+        };
+        let slot = self.put(self.wanted(&rule.spec.matching), counter.0 | mark, action);
         if let Some(slot) = slot {
-            self.places[slot] = Place::new(NonNull::from(rule), 0, counter, port);
+            self.places[slot] = Place::new(NonNull::from(rule), place_mark, counter, action);
         }
         slot.is_some()
     }
@@ -227,7 +249,7 @@ impl<const N: usize, const SLOTS: usize> Buckets<N, SLOTS> {
         for bucket in &self.buckets[self.own(values) as usize..][..RUN] {
             count.reads(bucket);
             if let Some(slot) = bucket.find(values) {
-                return bucket.answers[slot].get().is_some();
+                return !bucket.answers[slot].asks();
             }
             if !bucket.is_full() {
                 break;
@@ -267,12 +289,14 @@ pub(crate) struct Exact {
     /// What all rules want alike.
     shared: Box<[MatchWord]>,
     known: ByWords<Buckets<1, 4>, Buckets<2, 2>>,
+    /// What those do that edit before they send: copies of their own, so that a number leads to them without another line.
+    edits: Box<[Stretch]>,
     /// How many are known.
     rules: usize,
 }
 
 impl Exact {
-    /// Made of what a tuple holds; None where its rules differ in too much or few of them only send. Also how many of them have been left out that may be put in later.
+    /// Made of what a tuple holds; None where its rules differ in too much or few of them only send, perhaps after edits. Also how many of them have been left out that may be put in later.
     fn of(largest: &Largest<'_>, domain: &Domain) -> (Option<Exact>, usize) {
         let writer = largest.tuple;
         let (mut shared, mut words) = (Vec::new(), Vec::new());
@@ -295,8 +319,12 @@ impl Exact {
             floor: u32::MAX,
             shared: shared.into(),
             known,
+            edits: Box::default(),
             rules: 0,
         };
+        let mut edits = Vec::new();
+        // By the list of steps.
+        let mut numbers: HashMap<*const OpList, u32> = HashMap::new();
         let mut later = 0;
         writer.shared.each_chain(|chain| {
             let Some(rule) = chain.next() else {
@@ -308,13 +336,29 @@ impl Exact {
             }
             if rule.added > exact.from || rule.removed() != NEVER {
                 later += 1;
-            } else if let Does::Sends(port) = Does::of(rule)
-                && with_either!(&mut exact.known, known => known.add(rule, port))
-            {
+                return;
+            }
+            let (is_edit, action) = match Does::of(rule) {
+                Does::Sends(port) => (false, port),
+                Does::Edits(straight) => {
+                    let Some(stretch) = straight.first() else {
+                        return;
+                    };
+                    let ops = Arc::as_ptr(&rule.spec.ops);
+                    let number = *numbers.entry(ops).or_insert_with(|| {
+                        edits.push(stretch.clone());
+                        edits.len() as u32 - 1
+                    });
+                    (true, number)
+                }
+                Does::More => return,
+            };
+            if with_either!(&mut exact.known, known => known.add(rule, is_edit, action)) {
                 exact.floor = exact.floor.min(rule.spec.priority);
                 exact.rules += 1;
             }
         });
+        exact.edits = edits.into();
         // Of rules with one match only the first one is here.
         let worth_it = (exact.rules + later) * 2 >= rules.max(RULES_MIN);
         (worth_it.then_some(exact), later)
@@ -342,7 +386,7 @@ impl Exact {
     }
 
     fn bytes(&self) -> usize {
-        with_either!(&self.known, known => known.bytes())
+        with_either!(&self.known, known => known.bytes()) + size_of_val(&*self.edits)
     }
 
     /// Begins a search for those packets of a burst, of [`LOOKUP_MAX`] at most, whose numbers these are.
@@ -375,6 +419,7 @@ impl Exact {
         Search {
             known,
             shared: &self.shared,
+            edits: &self.edits,
             own,
         }
     }
@@ -398,6 +443,7 @@ impl Exact {
 pub(crate) struct Search<'g, const N: usize, const SLOTS: usize> {
     known: &'g Buckets<N, SLOTS>,
     shared: &'g [MatchWord],
+    edits: &'g [Stretch],
     own: [u32; LOOKUP_MAX],
 }
 
@@ -435,8 +481,8 @@ impl<'g, const N: usize, const SLOTS: usize> Search<'g, N, SLOTS> {
     /// The verdict of the rule that packet `index` meets, where that is known. Only for a guard of whose epoch [`Exact::decides`] says so.
     #[inline(always)]
     pub fn verdict(&self, index: usize, key: &impl Words) -> Option<Verdict<'g>> {
-        let (counter, port) = self.known.answer(self.slot(index, key)?).get()?;
-        Some((counter, Ends::Sends(port)))
+        let slot = self.slot(index, key)?;
+        self.known.answer(slot).verdict(self.edits)
     }
 
     /// See [`Exact::look_up`].
@@ -449,6 +495,7 @@ impl<'g, const N: usize, const SLOTS: usize> Search<'g, N, SLOTS> {
         told: &mut Told<'g>,
     ) {
         let places = &*self.known.places;
+        told.edits = EditsOf::Own(self.edits);
         let mut slots = [None; LOOKUP_MAX];
         // Once, for a `SmallVec` asks with each index where its bytes lie.
         let indices = &mut pending[..];

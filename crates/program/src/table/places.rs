@@ -148,6 +148,8 @@ pub(super) enum EditsOf<'g> {
     None,
     /// Of places that are made once.
     Listed(&'g [Stretches]),
+    /// Of a table that has its own copies, and lives as long as the guard that it is looked at under.
+    Own(&'g [Stretch]),
     /// Of places that come and go.
     Kept(&'g [AtomicPtr<Stretch>]),
 }
@@ -171,6 +173,10 @@ impl<'g> EditsOf<'g> {
         match self {
             EditsOf::None => None,
             EditsOf::Listed(all) => all.get(number as usize).copied(),
+            EditsOf::Own(all) => {
+                let stretch = all.get(number as usize)?;
+                Some(Stretches::of(std::slice::from_ref(stretch)))
+            }
             EditsOf::Kept(all) => {
                 kept(all, number).map(|stretch| Stretches::of(std::slice::from_ref(stretch)))
             }
@@ -183,6 +189,7 @@ impl<'g> EditsOf<'g> {
         match self {
             EditsOf::None => None,
             EditsOf::Listed(all) => all.get(number as usize)?.first(),
+            EditsOf::Own(all) => all.get(number as usize),
             EditsOf::Kept(all) => kept(all, number),
         }
     }

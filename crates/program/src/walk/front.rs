@@ -42,6 +42,8 @@ pub(super) const WORTH_IT: usize = 8;
 const AHEAD: usize = 24;
 /// Packets whose rules are carried out together, where each has met one of its own: as many as bursts mostly have.
 const STEP: usize = 32;
+/// How often packets' verdicts are gone back to when one without has been carried out by its rule. Where more have none, this costs more than it saves.
+const RETURNS: usize = 4;
 /// Shortest frame that has an Ethernet header; a shorter one is for the general way to throw out.
 const ETHERNET_LEN: usize = 14;
 
@@ -172,18 +174,24 @@ impl<F: Frame> Engine<F> {
             }
         }
         let hot = &self.hot[..read.count];
-        // Patterns know packets that have no rule in the first tuple.
-        let gates_open = patterned.is_none() || first[..read.count].iter().all(|gate| *gate == 0);
+        // Patterns know packets that have no rule in the first tuple. A few such have no verdicts. Counted in bytes, as above.
+        let in_first = first[..read.count].iter().map(|gate| u8::from(*gate == 0));
         if !H::WATCHES
-            && gates_open
+            && (patterned.is_none() || usize::from(in_first.sum::<u8>()) * 2 >= read.count)
             && let Some(verdicts) = burst.bridge.verdicts(0, hot, Reads::Hot, burst.guard)
         {
             self.received += read.bytes;
             let count = read.count;
             match verdicts {
-                VerdictsBy::Routes(by) => self.execute(burst, way, count, &by, frames, host),
-                VerdictsBy::OneWord(by) => self.execute(burst, way, count, &by, frames, host),
-                VerdictsBy::TwoWords(by) => self.execute(burst, way, count, &by, frames, host),
+                VerdictsBy::Routes(by) => {
+                    self.execute::<_, false>(burst, way, count, &by, frames, host);
+                }
+                VerdictsBy::OneWord(by) => {
+                    self.execute::<_, false>(burst, way, count, &by, frames, host);
+                }
+                VerdictsBy::TwoWords(by) => {
+                    self.execute::<_, false>(burst, way, count, &by, frames, host);
+                }
             }
             return true;
         }
@@ -285,15 +293,32 @@ impl<F: Frame> Engine<F> {
                 *more = MoreWords::of(frame.head(), hot.extent);
             }
         }
-        let keys = hot.iter().zip(&self.more);
-        let keys: SmallVec<[AllWords<'_>; LOOKUP_MAX]> =
-            keys.map(|(hot, more)| AllWords { hot, more }).collect();
+        let keys = AllWords::of(hot, &self.more);
+        let way = Way { in_port, mirrored };
+        if !H::WATCHES
+            && let Some(verdicts) = (burst.bridge).verdicts(0, &keys, Reads::Deep, burst.guard)
+        {
+            drop(keys);
+            self.received += read.bytes;
+            let count = read.count;
+            match verdicts {
+                VerdictsBy::Routes(by) => {
+                    self.execute::<_, true>(burst, way, count, &by, frames, host);
+                }
+                VerdictsBy::OneWord(by) => {
+                    self.execute::<_, true>(burst, way, count, &by, frames, host);
+                }
+                VerdictsBy::TwoWords(by) => {
+                    self.execute::<_, true>(burst, way, count, &by, frames, host);
+                }
+            }
+            return true;
+        }
         let mut answer = Answer::EMPTY;
         if !answer.look_up(burst, &keys, Reads::Deep) {
             return false;
         }
         drop(keys);
-        let way = Way { in_port, mirrored };
         self.received += read.bytes;
         self.meet_found(burst, way, read.count, &answer, frames, host);
         true
@@ -324,16 +349,16 @@ impl<F: Frame> Engine<F> {
         let verdict =
             |index: usize, _: &HotWords| found[index].and_then(|rule| told.verdict(index, rule));
         let done = if part && !H::WATCHES {
-            self.end_first(burst, way, count, verdict, frames, host)
+            self.end_first(burst, way, 0..count, verdict, frames, host)
         } else {
             0
         };
         self.meet_from(done, burst, way, count, answer, frames, host);
     }
 
-    /// Executes packets' verdicts, or from the first without one on what their rules say, and counts it.
+    /// Executes packets' verdicts, or from the first without one on what their rules say, and counts it. `ALL` where lookups need all that packets tell.
     #[inline(never)] // one for each kind of lookup
-    fn execute<'g, H: Host<F>>(
+    fn execute<'g, H: Host<F>, const ALL: bool>(
         &mut self,
         burst: &Burst<'_, 'g>,
         way: Way,
@@ -342,21 +367,98 @@ impl<F: Frame> Engine<F> {
         frames: &mut Vec<F>,
         host: &mut H,
     ) {
-        let mut done = 0;
-        if verdicts.part(&self.hot[..count]) {
-            let verdict = |index: usize, hot: &HotWords| verdicts.verdict(index, hot);
-            done = self.end_first(burst, way, count, verdict, frames, host);
+        let part = match ALL {
+            true => verdicts.part(&AllWords::of(&self.hot[..count.min(2)], &self.more)),
+            false => verdicts.part(&self.hot[..count]),
+        };
+        let (mut done, mut returns) = (0, 0);
+        if part {
+            done = self.end_those::<_, ALL>(burst, way, 0..count, verdicts, frames, host);
             if done == count {
                 return (burst.bridge).count_hot(0, count, count, burst.guard);
             }
+            returns = RETURNS;
         }
         let mut answer = Answer::EMPTY;
-        let Answer { found, told } = &mut answer;
-        let (hot, epoch) = (&self.hot[..count], burst.guard.epoch());
-        verdicts.resolve(done, hot, epoch, &mut found[..count], told);
-        let matched = done + found.iter().filter(|rule| rule.is_some()).count();
+        let mut matched = done;
+        loop {
+            // Up to the next one with a verdict, if enough come from there on.
+            let mut worth_it = (done + 1..count).filter(|next| count - next >= WORTH_IT);
+            let until = match returns {
+                0 => None,
+                _ => worth_it.find(|at| self.has_verdict::<ALL>(*at, verdicts)),
+            };
+            let until = until.unwrap_or(count);
+            let Answer { found, told } = &mut answer;
+            let (hot, epoch) = (&self.hot[..until], burst.guard.epoch());
+            if ALL {
+                let keys = AllWords::of(hot, &self.more);
+                verdicts.resolve(done, &keys, epoch, &mut found[..until], told);
+            } else {
+                verdicts.resolve(done, hot, epoch, &mut found[..until], told);
+            }
+            matched += found[done..until].iter().flatten().count();
+            self.meet_those(done, burst, way, until, &answer, frames, host);
+            if until == count {
+                break;
+            }
+            returns -= 1;
+            done = self.end_those::<_, ALL>(burst, way, until..count, verdicts, frames, host);
+            matched += done - until;
+            if done == count {
+                break;
+            }
+        }
         (burst.bridge).count_hot(0, count, matched, burst.guard);
-        self.meet_from(done, burst, way, count, &answer, frames, host);
+    }
+
+    /// [`Engine::end_first`] by these verdicts.
+    #[inline(always)]
+    fn end_those<'g, H: Host<F>, const ALL: bool>(
+        &mut self,
+        burst: &Burst<'_, 'g>,
+        way: Way,
+        those: Range<usize>,
+        verdicts: &impl Verdicts<'g>,
+        frames: &mut Vec<F>,
+        host: &mut H,
+    ) -> usize {
+        // Taken meanwhile, for what else has been read of packets changes with their edits.
+        let more = std::mem::take(&mut self.more);
+        let verdict = |index: usize, hot: &HotWords| match ALL {
+            true => verdicts.verdict(index, &AllWords::one(hot, &more, index)),
+            false => verdicts.verdict(index, hot),
+        };
+        let done = self.end_first(burst, way, those, verdict, frames, host);
+        self.more = more;
+        done
+    }
+
+    /// Whether a packet has a verdict.
+    #[inline(always)]
+    fn has_verdict<'g, const ALL: bool>(&self, index: usize, verdicts: &impl Verdicts<'g>) -> bool {
+        let hot = &self.hot[index];
+        let verdict = match ALL {
+            true => verdicts.verdict(index, &AllWords::one(hot, &self.more, index)),
+            false => verdicts.verdict(index, hot),
+        };
+        verdict.is_some()
+    }
+
+    /// [`Engine::meet_from`], once for all kinds of lookups.
+    #[allow(clippy::too_many_arguments)] // as for `burst`
+    #[inline(never)]
+    fn meet_those<H: Host<F>>(
+        &mut self,
+        first: usize,
+        burst: &Burst<'_, '_>,
+        way: Way,
+        count: usize,
+        answer: &Answer<'_>,
+        frames: &mut Vec<F>,
+        host: &mut H,
+    ) {
+        self.meet_from(first, burst, way, count, answer, frames, host);
     }
 
     /// [`Engine::meet`] for what a lookup has found for packets from `first` on.
@@ -390,33 +492,38 @@ impl<F: Frame> Engine<F> {
         self.meet(burst, way.in_port, met, frames, way.mirrored, host);
     }
 
-    /// Executes the verdicts of the first packets, and takes and sends their frames, up to one without a verdict, or whose TTL would expire. Returns how many these are.
+    /// Executes the verdicts of these packets, and takes and sends their frames, which are the first ones, up to one without a verdict, or whose TTL would expire. Returns its number.
     /// Where rules are many, each packet meets one of its own, and what is done for runs would cost more than this. All of them leave at once, so that no later packet overtakes them.
     #[inline(always)]
     fn end_first<'g, H: Host<F>>(
         &mut self,
         burst: &Burst<'_, '_>,
         way: Way,
-        count: usize,
+        those: Range<usize>,
         verdict: impl Fn(usize, &HotWords) -> Option<Verdict<'g>>,
         frames: &mut Vec<F>,
         host: &mut H,
     ) -> usize {
         let mut ports = [0; LOOKUP_MAX];
-        let mut done = 0;
-        while done < count {
+        let (first, mut done) = (those.start, those.start);
+        while done < those.end {
             let mut deeds = [Deed::NONE; STEP];
-            let (from, most) = (done, STEP.min(count - done));
+            let (from, most) = (done, STEP.min(those.end - done));
             let verdict = |at: usize, hot: &HotWords| verdict(from + at, hot);
             let hot = &self.hot[from..from + most];
             let known = prepare(burst.counters, hot, verdict, &mut deeds);
-            let rest = frames[from..].iter_mut().zip(&mut self.hot[from..]);
-            done += carry_out(rest, &deeds[..known], &mut ports[from..], burst.now_ms);
+            let rest = frames[from - first..].iter_mut().zip(&mut self.hot[from..]);
+            done += carry_out(
+                rest,
+                &deeds[..known],
+                &mut ports[from - first..],
+                burst.now_ms,
+            );
             if done < from + most {
                 break;
             }
         }
-        Lanes::send_first(way, host, &ports, done, frames);
+        Lanes::send_first(way, host, &ports, done - first, frames);
         done
     }
 
@@ -589,6 +696,22 @@ impl<F: Frame> Engine<F> {
 struct AllWords<'a> {
     hot: &'a HotWords,
     more: &'a MoreWords,
+}
+
+impl<'a> AllWords<'a> {
+    /// Of a burst's packet of this number.
+    #[inline(always)]
+    fn one(hot: &'a HotWords, more: &'a [MoreWords], index: usize) -> AllWords<'a> {
+        let more = &more[index];
+        AllWords { hot, more }
+    }
+
+    /// Of a burst's packets.
+    #[inline(always)]
+    fn of(hot: &'a [HotWords], more: &'a [MoreWords]) -> SmallVec<[AllWords<'a>; LOOKUP_MAX]> {
+        let keys = hot.iter().zip(more);
+        keys.map(|(hot, more)| AllWords { hot, more }).collect()
+    }
 }
 
 impl Words for AllWords<'_> {

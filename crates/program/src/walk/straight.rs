@@ -258,7 +258,7 @@ impl Stretches {
     #[inline(always)]
     pub(super) fn get<'a>(self) -> &'a [Stretch] {
         // SAFETY: a rule's list of steps is not changed while the rule lives, and what is kept of a burst is dropped before its guard (see `Steps`). Those that a place tells of are
-        // valid for the same guard (`kept` in `table::places`).
+        // valid for the same guard (`kept` and `EditsOf::Own` in `table::places`).
         unsafe { self.0.as_ref() }
     }
 }
