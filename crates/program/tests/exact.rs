@@ -1,0 +1,221 @@
+//! Tables of exact matches whose rules all change at once, in each epoch, while workers carry packets out by what such tables tell of them.
+
+use packet::key::at;
+use packet::parse::Malformed;
+use packet::{Field, Frame, HeapFrame, Match, Value};
+use program::Program;
+use program::host::{Context, Drop, Host};
+use program::ops::{Op, OpList, ToController};
+use program::rule::RuleSpec;
+use program::table::{Bridge, BridgeWriter, LOOKUP_MAX, RuleRef};
+use program::walk::Engine;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Rules of a generation, beside the one for all other packets.
+const RULES: u32 = 200;
+const GENERATIONS: u32 = 150;
+/// Where rules send that edit; others send to a port with the generation's number, and this added.
+const EDITED: u32 = 1;
+
+/// What rules look at.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    /// Destinations of Ethernet: one word.
+    Stations,
+    /// Destinations and sources of Ethernet: two words.
+    Pairs,
+    /// Sources of IPv6, which are not read first.
+    Ipv6,
+}
+
+impl Kind {
+    fn matching(self, number: u32) -> Match {
+        let mut matching = Match::any();
+        let address = number.to_be_bytes();
+        match self {
+            Kind::Ipv6 => {
+                matching.set_exact(Field::EthType, 0x86dd);
+                matching.set_exact(Field::Ipv6Src, 0xfd << 120 | u128::from(number));
+            }
+            Kind::Stations | Kind::Pairs => {
+                matching.set_exact(Field::EthType, 0x0800);
+                matching.set_bytes(at::ETH_DST + 2, &address, &[0xff; 4]);
+            }
+        }
+        if self == Kind::Pairs {
+            matching.set_bytes(at::ETH_SRC + 2, &address, &[0xff; 4]);
+        }
+        matching
+    }
+
+    /// A packet that meets the rule of this number, or the one for all others.
+    fn frame(self, number: u32) -> HeapFrame {
+        let address = number.to_be_bytes();
+        let mut bytes = [&[2, 0][..], &address, &[2, 0], &address].concat();
+        if self == Kind::Ipv6 {
+            bytes.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 8, 17, 64, 0xfd]);
+            bytes.extend([0; 11]);
+            bytes.extend(address);
+            bytes.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+            bytes.extend([0, 1, 0, 2, 0, 8, 0, 0]);
+        } else {
+            bytes.extend([8, 0, 0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0]);
+            bytes.extend([10, 0, 0, 1, 10, 0, 0, 2, 0, 1, 0, 2, 0, 8, 0, 0]);
+        }
+        bytes.resize(bytes.len().max(60), 0);
+        HeapFrame::new(&bytes)
+    }
+
+    /// The steps of a rule of a generation: each third one gives packets another source, which tells it.
+    fn spec(self, program: &Program, number: u32, generation: u32) -> RuleSpec {
+        let matching = if number < RULES {
+            self.matching(number)
+        } else {
+            Match::any()
+        };
+        let ops = if number % 3 == 1 {
+            let (field, value) = (Field::EthSrc, Value::from_u128(generation.into(), 6));
+            let mask = field.def().place();
+            vec![Op::SetField { field, value, mask }, Op::Output(EDITED)]
+        } else {
+            vec![Op::Output(EDITED + generation)]
+        };
+        RuleSpec {
+            matching,
+            // Some are above those that they replace, some in their place.
+            priority: if number < RULES {
+                10 + generation * (number % 2)
+            } else {
+                1
+            },
+            ops: Arc::new(OpList::new(ops)),
+            counter: program.counters.allocate().unwrap(),
+            cookie: 0,
+        }
+    }
+}
+
+/// The generations of the rules that packets have met.
+#[derive(Default)]
+struct Met(Vec<u32>);
+
+impl Host<HeapFrame> for Met {
+    fn port_is_live(&self, _: u32) -> bool {
+        true
+    }
+    fn now_ns(&mut self) -> u64 {
+        0
+    }
+    fn output(&mut self, context: Context<'_>, port: u32, frame: HeapFrame, _: bool) {
+        *context.sent = true;
+        let source = frame.head()[8..12].try_into().unwrap();
+        self.0.push(match port {
+            EDITED => u32::from_be_bytes(source),
+            port => port - EDITED,
+        });
+    }
+    fn output_all(&mut self, _: Context<'_>, _: HeapFrame, _: bool) {
+        unreachable!("no rule floods");
+    }
+    fn normal(&mut self, _: Context<'_>, _: HeapFrame) {
+        unreachable!("no rule switches");
+    }
+    fn controller(&mut self, _: Context<'_>, _: &ToController, _: &HeapFrame) {
+        unreachable!("no rule asks a controller");
+    }
+    fn malformed(&mut self, what: Malformed) {
+        unreachable!("{what:?}");
+    }
+    fn dropped(&mut self, reason: Drop) {
+        unreachable!("{reason:?}");
+    }
+}
+
+/// Each epoch has a generation of its own, and its number. A worker's packets must meet that of its epoch, whether they are told by value, marked meanwhile or looked up in the tuple.
+fn workers_meet_the_rules_of_their_epoch(kind: Kind) {
+    let program = Arc::new(Program::new());
+    let mut writer = BridgeWriter::new(Bridge::new(Arc::clone(&program)));
+    let insert = |writer: &mut BridgeWriter, number, generation| {
+        writer.insert(0, kind.spec(&program, number, generation))
+    };
+    let first = program.domain.current() as u32 + 1;
+    let mut rules: Vec<RuleRef> = (0..=RULES)
+        .map(|number| insert(&mut writer, number, first))
+        .collect();
+    writer.commit();
+    program.domain.publish();
+    writer.shape_now();
+    let why = writer.describe(0).why;
+    assert!(why.contains("told by value"), "{why}");
+    let bridge = Arc::clone(writer.bridge());
+    let mut told = 0;
+    let (stop, bursts) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let (program, bridge, stop, bursts) = (&program, &bridge, &stop, &bursts);
+        let read = move |seed: u32| {
+            let mut reader = program.domain.reader().unwrap();
+            program.counters.add_worker(reader.index());
+            let mut engine = Engine::new();
+            let mut turn = seed;
+            while !stop.load(Ordering::Relaxed) {
+                let guard = reader.begin();
+                turn += 1;
+                let mut frames: Vec<HeapFrame> = (0..LOOKUP_MAX as u32)
+                    .map(|at| kind.frame((at * 7 + turn * 13) % (RULES + RULES / 16)))
+                    .collect();
+                let mut met = Met::default();
+                engine.burst(bridge, &guard, 1, &mut frames, 0, 1, &mut met);
+                assert_eq!(met.0, [guard.epoch() as u32; LOOKUP_MAX]);
+                bursts.fetch_add(1, Ordering::Relaxed);
+                if turn.is_multiple_of(50) {
+                    reader.offline();
+                }
+            }
+        };
+        let readers = [1, 2].map(|seed| scope.spawn(move || read(seed)));
+        let has_failed = || readers.iter().any(|reader| reader.is_finished());
+        for generation in first + 1..first + GENERATIONS {
+            // Some bursts of each generation, unless workers wait for a processor longer than that.
+            let before = bursts.load(Ordering::Relaxed);
+            for _ in 0..1000 {
+                if bursts.load(Ordering::Relaxed) > before + 2 || has_failed() {
+                    break;
+                }
+                std::thread::yield_now();
+            }
+            for (number, rule) in rules.iter_mut().enumerate() {
+                let new = insert(&mut writer, number as u32, generation);
+                writer.remove(0, std::mem::replace(rule, new));
+            }
+            writer.commit();
+            program.domain.publish();
+            writer.housekeep(usize::MAX);
+            program.domain.collect();
+            writer.shape_now();
+            told += u32::from(writer.describe(0).why.contains("told by value"));
+        }
+        stop.store(true, Ordering::Relaxed);
+        for reader in readers {
+            reader.join().unwrap();
+        }
+    });
+    assert!(bursts.into_inner() > 0);
+    // Not where too many rules of earlier generations wait to be unlinked.
+    assert!(told > 0);
+}
+
+#[test]
+fn workers_meet_the_stations_of_their_epoch() {
+    workers_meet_the_rules_of_their_epoch(Kind::Stations);
+}
+
+#[test]
+fn workers_meet_the_pairs_of_their_epoch() {
+    workers_meet_the_rules_of_their_epoch(Kind::Pairs);
+}
+
+#[test]
+fn workers_meet_the_sources_of_ipv6_of_their_epoch() {
+    workers_meet_the_rules_of_their_epoch(Kind::Ipv6);
+}
