@@ -29,10 +29,9 @@ const NEEDED: [&str; 1] = ["rte_raw_ifpga"];
 /// Accelerators of cryptography, which only `crypto` drivers use.
 const NOT_NEEDED: [&str; 1] = ["rte_common_qat"];
 
-/// What DPDK's archives ask of the system; Debian's libdpdk-dev brings them all. The linker leaves out what nothing asks for.
-const SYSTEM: [&str; 14] = [
-    "atomic", "bpf", "bsd", "crypto", "elf", "fdt", "ibverbs", "jansson", "mlx4", "mlx5", "numa",
-    "pcap", "xdp", "z",
+/// What DPDK's archives ask of the system, as far as DPDK was built with it; Debian's libdpdk-dev brings them all. The linker leaves out what nothing asks for.
+const SYSTEM: [&str; 11] = [
+    "bpf", "bsd", "fdt", "ibverbs", "jansson", "mlx4", "mlx5", "numa", "pcap", "xdp", "z",
 ];
 
 fn main() -> ExitCode {
@@ -66,56 +65,83 @@ fn main() -> ExitCode {
         build.flag("-march=corei7");
     }
     build.compile("sluice_shim");
-    let archived = match linking() {
-        Ok(archived) => archived,
+    let linking = match linking() {
+        Ok(linking) => linking,
         Err(value) => {
             println!("cargo:warning=SLUICE_DPDK is {value:?}, and not static or shared");
             return ExitCode::FAILURE;
         }
     };
-    for path in &dpdk.link_paths {
-        println!("cargo:rustc-link-search=native={}", path.display());
-    }
-    let archives = if archived {
-        archives(&dpdk)
-    } else {
-        Vec::new()
+    let directory = match dpdk.link_paths.first() {
+        Some(path) => path.clone(),
+        None => pkg_config::get_variable("libdpdk", "libdir")
+            .unwrap_or_default()
+            .into(),
     };
-    if archives.is_empty() {
-        for library in LIBRARIES {
-            println!("cargo:rustc-link-lib=dylib={library}");
+    println!("cargo:rustc-link-search=native={}", directory.display());
+    if linking != Linking::Shared {
+        match archives(&dpdk, &directory) {
+            Ok(archives) => {
+                link_archives(&directory, &archives);
+                return ExitCode::SUCCESS;
+            }
+            Err(missing) => {
+                println!("cargo:warning={missing}: DPDK cannot be linked as archives");
+                if linking == Linking::Static {
+                    return ExitCode::FAILURE;
+                }
+            }
         }
-        return ExitCode::SUCCESS;
     }
-    println!("cargo:rustc-cfg=static_dpdk");
-    for archive in archives {
-        // Drivers make themselves known by constructors, which nothing calls by name.
-        println!("cargo:rustc-link-lib=static:+whole-archive,-bundle={archive}");
-    }
-    for library in SYSTEM {
+    for library in LIBRARIES {
         println!("cargo:rustc-link-lib=dylib={library}");
     }
     ExitCode::SUCCESS
 }
 
-/// Whether DPDK is to be linked as archives; an error is the value of `SLUICE_DPDK` that means nothing.
-fn linking() -> Result<bool, String> {
+/// How DPDK is to be linked.
+#[derive(PartialEq)]
+enum Linking {
+    Shared,
+    Static,
+    /// As archives where there are some.
+    Either,
+}
+
+/// How DPDK is to be linked; an error is the value of `SLUICE_DPDK` that means nothing.
+fn linking() -> Result<Linking, String> {
     match std::env::var("SLUICE_DPDK").as_deref() {
-        Ok("static") => Ok(true),
-        Ok("shared") => Ok(false),
+        Ok("static") => Ok(Linking::Static),
+        Ok("shared") => Ok(Linking::Shared),
         Ok(other) if !other.is_empty() => Err(other.to_owned()),
-        _ => Ok(std::env::var("PROFILE").as_deref() == Ok("release")),
+        _ if std::env::var("PROFILE").as_deref() == Ok("release") => Ok(Linking::Either),
+        _ => Ok(Linking::Shared),
     }
 }
 
-/// The archives to link: DPDK's libraries and the drivers of the kinds above. None where some library has no archive.
-fn archives(dpdk: &Library) -> Vec<String> {
-    let Ok(directory) = pkg_config::get_variable("libdpdk", "libdir") else {
-        return Vec::new();
-    };
-    let Ok(entries) = Path::new(&directory).read_dir() else {
-        return Vec::new();
-    };
+fn link_archives(directory: &Path, archives: &[String]) {
+    println!("cargo:rustc-cfg=static_dpdk");
+    for archive in archives {
+        // Drivers make themselves known by constructors, which nothing calls by name.
+        println!("cargo:rustc-link-lib=static:+whole-archive,-bundle={archive}");
+        // Another DPDK is another program.
+        let path = directory.join(format!("lib{archive}.a"));
+        println!("cargo:rerun-if-changed={}", path.display());
+    }
+    for library in SYSTEM {
+        if directory.join(format!("lib{library}.so")).exists() {
+            println!("cargo:rustc-link-lib=dylib={library}");
+        }
+    }
+    // The compiler's own.
+    println!("cargo:rustc-link-lib=dylib=atomic");
+}
+
+/// The archives to link: DPDK's libraries and the drivers of the kinds above. An error says what is missing.
+fn archives(dpdk: &Library, directory: &Path) -> Result<Vec<String>, String> {
+    let entries = directory
+        .read_dir()
+        .map_err(|error| format!("{}: {error}", directory.display()))?;
     let installed: BTreeSet<String> = entries
         .filter_map(|entry| {
             let name = entry.ok()?.file_name().into_string().ok()?;
@@ -125,18 +151,14 @@ fn archives(dpdk: &Library) -> Vec<String> {
         .collect();
     let libraries = dpdk.libs.iter().filter(|name| name.starts_with("rte_"));
     if let Some(missing) = libraries.clone().find(|name| !installed.contains(*name)) {
-        println!(
-            "cargo:warning=lib{missing}.a is missing: DPDK is linked by its shared libraries, which is slower"
-        );
-        return Vec::new();
+        return Err(format!("{}/lib{missing}.a is missing", directory.display()));
     }
     let is_driver = |name: &str| {
         let kind = name["rte_".len()..].split_once('_').map(|(kind, _)| kind);
-        kind.is_some_and(|kind| KINDS.contains(&kind))
+        kind.is_some_and(|kind| KINDS.contains(&kind)) && !NOT_NEEDED.contains(&name)
     };
-    let drivers = installed.iter().filter(|name| {
-        NEEDED.contains(&name.as_str()) || is_driver(name) && !NOT_NEEDED.contains(&name.as_str())
-    });
+    let is_needed = |name: &&String| is_driver(name) || NEEDED.contains(&name.as_str());
+    let drivers = installed.iter().filter(is_needed);
     let both: BTreeSet<&String> = libraries.chain(drivers).collect();
-    both.into_iter().cloned().collect()
+    Ok(both.into_iter().cloned().collect())
 }

@@ -2,6 +2,7 @@
  * values Sluice needs. Nothing here keeps state or decides anything. The layouts that src/raw.rs mirrors are asserted
  * at the end of the file, so a DPDK that moved a field does not compile. */
 #include <errno.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -14,6 +15,7 @@
 #include <rte_ethdev.h>
 #include <rte_lcore.h>
 #include <rte_log.h>
+#include <rte_malloc.h>
 #include <rte_mbuf.h>
 #include <rte_mempool.h>
 #include <rte_version.h>
@@ -52,6 +54,14 @@ int sluice_log_to(void (*sink)(uint32_t, const char *, size_t))
 struct rte_mempool *sluice_pool_create(const char *name, uint32_t count, uint32_t cache, uint16_t room, int socket)
 {
     return rte_pktmbuf_pool_create(name, count, cache, 0, room, socket);
+}
+
+/* Whether so many bytes more could be had at once. */
+bool sluice_memory_is_left(size_t bytes)
+{
+    void *memory = rte_malloc(NULL, bytes, 0);
+    rte_free(memory);
+    return memory != NULL;
 }
 
 uint32_t sluice_pool_available(const struct rte_mempool *pool)

@@ -90,7 +90,13 @@ pub fn init(options: &EalOptions) -> Result<Eal, Error> {
     if *started {
         return Err(Error::Environment("DPDK is already initialized".into()));
     }
-    let plan = plan(options, free_huge_megabytes(), &allowed_cpus())?;
+    let inside = cfg!(static_dpdk);
+    let plan = plan(options, free_huge_megabytes(), &allowed_cpus(), inside)?;
+    let whose = if inside { "its own" } else { "the system's" };
+    tracing::info!(target: "dpdk", "{} ({whose})", version());
+    for file in &plan.plugins {
+        tracing::warn!(target: "dpdk", "dpdk-extra: '-d {file}' is passed over: this build has its drivers inside (SLUICE_DPDK=shared makes one that loads them)");
+    }
     let arguments = plan.arguments.clone();
     tracing::info!(target: "dpdk", "EAL arguments: {}", arguments.join(" "));
     let result = std::thread::Builder::new()
@@ -253,15 +259,18 @@ struct Plan {
     arguments: Vec<String>,
     huge_pages: bool,
     own_prefix: bool,
+    /// Files of drivers that are not loaded.
+    plugins: Vec<String>,
 }
 
-/// Works out the argument list. `free_huge` is what is free in megabytes, `cpus` where the process may run.
-fn plan(options: &EalOptions, free_huge: u64, cpus: &[usize]) -> Result<Plan, Error> {
+/// Works out the argument list. `free_huge` is what is free in megabytes, `cpus` where the process may run; `inside` says that DPDK is linked with its drivers.
+fn plan(options: &EalOptions, free_huge: u64, cpus: &[usize], inside: bool) -> Result<Plan, Error> {
     let extra = split_words(&options.extra)?;
     refuse_exits(&extra)?;
-    if cfg!(static_dpdk) {
-        refuse_plugins(&extra)?;
-    }
+    let (extra, plugins) = match inside {
+        true => without_plugins(extra),
+        false => (extra, Vec::new()),
+    };
     let given = |names: &[&str]| {
         extra
             .iter()
@@ -355,6 +364,7 @@ fn plan(options: &EalOptions, free_huge: u64, cpus: &[usize]) -> Result<Plan, Er
         arguments,
         huge_pages,
         own_prefix,
+        plugins,
     })
 }
 
@@ -390,14 +400,22 @@ fn refuse_exits(words: &[String]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Refuses drivers in files, for a build that has DPDK inside: each would bring a second DPDK along, which knows nothing of the first one's memory.
-fn refuse_plugins(words: &[String]) -> Result<(), Error> {
-    match words.iter().find(|word| is_option(word, "-d")) {
-        None => Ok(()),
-        Some(word) => Err(Error::Environment(format!(
-            "dpdk-extra: '{word}' names a driver, but this build has its drivers inside (SLUICE_DPDK=shared builds one that loads them)"
-        ))),
+/// Takes out what names drivers in files (`-d FILE`), for a build that has DPDK inside: each would bring a second DPDK along, which knows nothing of the first one's memory. Also returns the files.
+fn without_plugins(words: Vec<String>) -> (Vec<String>, Vec<String>) {
+    let (mut others, mut files) = (Vec::new(), Vec::new());
+    let mut words = words.into_iter();
+    while let Some(word) = words.next() {
+        // `-v` takes no value, so others may follow it in the same word.
+        let options = word
+            .strip_prefix('-')
+            .map(|rest| rest.trim_start_matches('v'));
+        match options.and_then(|rest| rest.strip_prefix('d')) {
+            None => others.push(word),
+            Some("") => files.extend(words.next()),
+            Some(file) => files.push(file.to_owned()),
+        }
     }
+    (others, files)
 }
 
 /// Splits as a POSIX shell does, without expansions: blanks separate, quotes and backslashes keep.
@@ -529,7 +547,10 @@ mod tests {
     fn arguments(options: &EalOptions, free: u64) -> String {
         let mut options = options.clone();
         options.file_prefix.get_or_insert("p".into());
-        plan(&options, free, &[0, 1]).unwrap().arguments.join(" ")
+        plan(&options, free, &[0, 1], true)
+            .unwrap()
+            .arguments
+            .join(" ")
     }
 
     #[test]
@@ -598,26 +619,24 @@ mod tests {
                 extra: extra.into(),
                 ..EalOptions::default()
             };
-            assert!(plan(&options, 0, &[0]).is_err(), "{extra}");
+            assert!(plan(&options, 0, &[0], false).is_err(), "{extra}");
         }
     }
 
     #[test]
-    fn plugins_are_refused_by_name_where_drivers_are_inside() {
-        for extra in [
-            "-d librte_net_x.so",
-            "-dlibrte_net_x.so",
-            "-n 4 -d /plugins",
-        ] {
-            let words = split_words(extra).unwrap();
-            let error = refuse_plugins(&words).unwrap_err().to_string();
-            assert!(error.contains("dpdk-extra: '-d"), "{error}");
-        }
-        for extra in ["", "-n 4 --no-pci", "--file-prefix -x", "--vdev net_null0"] {
-            assert!(
-                refuse_plugins(&split_words(extra).unwrap()).is_ok(),
-                "{extra}"
-            );
-        }
+    fn drivers_in_files_are_passed_over_where_drivers_are_inside() {
+        let options = EalOptions {
+            extra: "-n 4 -d a.so -v -db.so --no-pci -vvd c.so -l 0".into(),
+            file_prefix: Some("p".into()),
+            ..EalOptions::default()
+        };
+        let kept = plan(&options, 4096, &[0], true).unwrap();
+        assert_eq!(kept.plugins, ["a.so", "b.so", "c.so"]);
+        let text = kept.arguments.join(" ");
+        assert!(text.ends_with("-n 4 -v --no-pci -l 0"), "{text}");
+        let all = plan(&options, 4096, &[0], false).unwrap();
+        assert!(all.plugins.is_empty());
+        let text = all.arguments.join(" ");
+        assert!(text.ends_with(&options.extra), "{text}");
     }
 }

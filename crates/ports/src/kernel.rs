@@ -16,7 +16,7 @@ use crate::interface::Interface;
 use crate::link::{Links, set_option};
 use crate::mbuf::{self, Mbuf};
 use crate::spec::PortSpec;
-use crate::vector::{self, Buffers, KERNEL, Refused, Slot};
+use crate::vector::{self, Buffers, KERNEL, Parts, Refused, Slot};
 use crate::vnet;
 use crate::{Eal, Mac, OpenPort, PortControl, PortInfo};
 use libc::{c_int, c_void, iovec, mmsghdr};
@@ -188,7 +188,7 @@ struct KernelRx {
     ring: Option<PacketRing>,
     buffers: Buffers,
     slots: Box<[Slot; BURST]>,
-    parts: Box<[[iovec; 3]; BURST]>,
+    parts: Box<[Parts; BURST]>,
     ancillary: Box<[Ancillary; BURST]>,
     messages: Box<[mmsghdr; BURST]>,
     malformed: u64,
@@ -211,18 +211,17 @@ impl Drop for KernelRx {
 }
 
 impl KernelRx {
-    fn new(socket: Arc<Descriptor>, ring: Option<PacketRing>, buffers: Buffers) -> KernelRx {
+    fn new(socket: Arc<Descriptor>, ring: Option<PacketRing>, mut buffers: Buffers) -> KernelRx {
+        if ring.is_none() {
+            // Frames of every length come by the queue then, and most are short.
+            buffers.tails = None;
+        }
         KernelRx {
             socket,
             ring,
             buffers,
             slots: Box::new(std::array::from_fn(|_| Slot::new())),
-            parts: Box::new(
-                [[iovec {
-                    iov_base: std::ptr::null_mut(),
-                    iov_len: 0,
-                }; 3]; BURST],
-            ),
+            parts: Box::new([const { Parts::NONE }; BURST]),
             ancillary: Box::new([Ancillary([0; 64]); BURST]),
             // SAFETY: all zeroes is a valid message header.
             messages: Box::new([unsafe { std::mem::zeroed() }; BURST]),
@@ -241,7 +240,8 @@ impl KernelRx {
             };
             self.parts[index] = parts;
             let header = &mut self.messages[index].msg_hdr;
-            header.msg_iov = self.parts[index].as_mut_ptr();
+            let parts = self.parts[index].as_mut_slice();
+            header.msg_iov = parts.as_mut_ptr();
             header.msg_iovlen = parts.len();
             header.msg_control = self.ancillary[index].0.as_mut_ptr().cast();
             header.msg_controllen = std::mem::size_of::<Ancillary>();
@@ -319,6 +319,13 @@ impl KernelRx {
         if ready == 0 {
             return Fetched::Nothing(libc::ENOBUFS);
         }
+        let fetched = self.fetch_into(ready, out);
+        self.slots[..ready].iter_mut().for_each(Slot::rest);
+        fetched
+    }
+
+    /// Fetches frames into the first `ready` slots, which are.
+    fn fetch_into(&mut self, ready: usize, out: &mut Vec<Mbuf>) -> Fetched {
         // SAFETY: `ready` headers point at writable parts that live in self.
         let got = unsafe {
             libc::recvmmsg(

@@ -13,8 +13,11 @@ use std::sync::Mutex;
 /// Bytes of packet data in an ordinary buffer; longer frames are chains.
 pub const DATA_ROOM: u16 = 2048;
 
-/// Bytes of a buffer for what of a long frame does not fit into an ordinary one: all that DPDK's 16 bits allow beside the headroom that pools ask for.
-const TAIL_ROOM: u16 = u16::MAX - HEADROOM;
+/// Bytes of a long buffer ([`Size::Tails`]). Devices take segments of so many: some have 14 bits for a length, and the 82599 sends 15.5 KiB at once.
+pub(crate) const TAIL: u16 = 15 * 1024;
+
+/// What an ordinary pool takes at least, which long buffers are to leave room for, with what DPDK adds to a buffer.
+const ORDINARY_BYTES: usize = 4_096 * (DATA_ROOM as usize + 512);
 
 /// What a pool is for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -23,7 +26,7 @@ pub enum Size {
     Modest,
     /// DPDK devices, whose rings hold many (a `net_pcap` with `infinite_rx` keeps its whole file in buffers).
     Large,
-    /// Rest of long frames from kernel interfaces: 16 MiB hold four bursts of them.
+    /// The rest of long frames from kernel interfaces, of all ports together: 16 MiB hold 204 frames of 64 KiB.
     Tails,
 }
 
@@ -33,7 +36,7 @@ impl Size {
         match (self, huge_pages) {
             (Size::Large, true) => 262_144,
             (Size::Large | Size::Modest, _) => 32_768,
-            (Size::Tails, _) => 256,
+            (Size::Tails, _) => 1024,
         }
     }
 
@@ -41,7 +44,7 @@ impl Size {
     fn least(self) -> u32 {
         match self {
             Size::Large | Size::Modest => 4_096,
-            Size::Tails => 64,
+            Size::Tails => 256,
         }
     }
 
@@ -49,7 +52,7 @@ impl Size {
     fn cache(self) -> u32 {
         match self {
             Size::Large | Size::Modest => 512,
-            Size::Tails => 16,
+            Size::Tails => 64,
         }
     }
 }
@@ -142,23 +145,48 @@ impl Pools {
         Ok(pool)
     }
 
-    /// The pool of buffers for the rest of long frames; None where there is no memory for one, which the log says once.
+    /// The pool of buffers for the rest of long frames; None where there is too little memory for one beside an ordinary pool, which the log says once.
     pub(crate) fn tails(&self) -> Option<Pool> {
         let mut known = self
             .tails
             .lock()
             .unwrap_or_else(|poison| poison.into_inner());
-        *known.get_or_insert_with(|| match self.get(-1, TAIL_ROOM, Size::Tails) {
-            Ok(pool) => Some(pool),
-            Err(error) => {
-                tracing::warn!(target: "dpdk", "{error}: frames of more than {DATA_ROOM} bytes from kernel interfaces are copied once more");
+        *known.get_or_insert_with(|| match self.get(-1, TAIL - HEADROOM, Size::Tails) {
+            // SAFETY: plain values; the EAL is up because `Pools` belongs to it.
+            Ok(pool) if unsafe { raw::sluice_memory_is_left(ORDINARY_BYTES) } => Some(pool),
+            refused => {
+                self.give_up(Size::Tails);
+                let why = match refused {
+                    Ok(_) => "too little would be left".to_owned(),
+                    Err(error) => error.to_string(),
+                };
+                tracing::warn!(target: "dpdk", "no long packet buffers ({why}): frames of more than {DATA_ROOM} bytes from kernel interfaces are copied once more");
                 None
             }
         })
     }
 
+    /// Frees the pools of this kind, from which nobody has had a buffer.
+    fn give_up(&self, size: Size) {
+        let mut pools = self
+            .pools
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner());
+        pools.retain(|key, pool| {
+            if key.size == size {
+                // SAFETY: nobody has been given the pool, as the caller says.
+                unsafe { raw::rte_mempool_free(pool.raw) };
+            }
+            key.size != size
+        });
+    }
+
     /// Frees all pools; no frame may be left.
     pub(crate) fn free(&self) {
+        *self
+            .tails
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner()) = Some(None);
         let mut pools = self
             .pools
             .lock()

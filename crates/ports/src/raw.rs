@@ -204,6 +204,7 @@ unsafe extern "C" {
         room: u16,
         socket: c_int,
     ) -> *mut RawPool;
+    pub fn sluice_memory_is_left(bytes: usize) -> bool;
     pub fn sluice_pool_available(pool: *const RawPool) -> u32;
     pub fn sluice_mbuf_alloc(pool: *mut RawPool) -> *mut RawMbuf;
     pub fn sluice_mbuf_free(mbuf: *mut RawMbuf);

@@ -109,7 +109,8 @@ struct TapRx {
 impl TapRx {
     /// One frame, or None when there is none.
     fn receive_one(&mut self) -> Option<Result<Mbuf, Refused>> {
-        let parts = self.slot.parts(&self.buffers)?;
+        let mut parts = self.slot.parts(&self.buffers)?;
+        let parts = parts.as_mut_slice();
         // SAFETY: the parts are writable and live in the slot.
         let got = unsafe { libc::readv(self.tap.number(), parts.as_ptr(), parts.len() as i32) };
         let length = usize::try_from(got).ok()?;
@@ -132,6 +133,7 @@ impl RxQueue<Mbuf> for TapRx {
                 Some(Err(Refused::NoBuffer)) => self.drops.no_buffer += 1,
             }
         }
+        self.slot.rest();
         out.len() - before
     }
 

@@ -1,18 +1,21 @@
 //! Frames to and from descriptors: the lists of buffers that `readv`, `recvmmsg` and their like take.
 //!
 //! On the way in, a frame's first bytes go straight into a packet buffer and what does not fit there (frames of up to 64 KiB come from
-//! local TCP) into a long one that is chained on, or, where none of these is free, into a spill area, from where it is copied. On the way out,
+//! local TCP) into long ones that are chained on, or, where too few of these are free, into a spill area, from where it is copied. On the way out,
 //! all buffers of a chain are listed.
 
 use crate::egress::{self, Abilities};
 use crate::mbuf::{HEADROOM, Mbuf};
-use crate::pool::Pool;
+use crate::pool::{Pool, TAIL};
 use crate::vnet;
 use libc::iovec;
 use packet::frame::Frame;
 
 /// The most that can follow the first buffer: the largest GSO frame with its headers fits.
 pub(crate) const SPILL: usize = 64 * 1024 + 256;
+
+/// Long buffers that hold as much.
+const TAILS: usize = SPILL.div_ceil(TAIL as usize);
 
 /// Parts of a list that the kernel takes (`UIO_MAXIOV`).
 const MAX_PARTS: usize = 1024;
@@ -38,9 +41,39 @@ pub(crate) struct Buffers {
 pub(crate) struct Slot {
     pub header: [u8; vnet::LENGTH],
     buffer: Option<Mbuf>,
-    /// What takes the bytes that follow the first buffer's; without it the spill area does.
-    tail: Option<Mbuf>,
+    /// What take the bytes that follow the first buffer's, [`TAILS`] of them; without them the spill area does.
+    tails: Vec<Mbuf>,
     spill: Vec<u8>,
+}
+
+/// Where a frame's bytes are to go, in order.
+pub(crate) struct Parts {
+    list: [iovec; 2 + TAILS],
+    count: usize,
+}
+
+impl Parts {
+    /// No part at all.
+    pub(crate) const NONE: Parts = Parts {
+        list: [iovec {
+            iov_base: std::ptr::null_mut(),
+            iov_len: 0,
+        }; 2 + TAILS],
+        count: 0,
+    };
+
+    fn push(&mut self, start: *mut u8, length: usize) {
+        self.list[self.count] = iovec {
+            iov_base: start.cast(),
+            iov_len: length,
+        };
+        self.count += 1;
+    }
+
+    /// The parts in use, as system calls want them.
+    pub(crate) fn as_mut_slice(&mut self) -> &mut [iovec] {
+        &mut self.list[..self.count]
+    }
 }
 
 /// Why a received frame is dropped.
@@ -55,7 +88,7 @@ impl Slot {
         Slot {
             header: [0; vnet::LENGTH],
             buffer: None,
-            tail: None,
+            tails: Vec::new(),
             spill: Vec::new(),
         }
     }
@@ -63,44 +96,40 @@ impl Slot {
     /// Gets ready for a frame. None when there is no buffer.
     ///
     /// The parts point into the slot, which must neither move nor be touched before the kernel has filled them.
-    pub(crate) fn parts(&mut self, buffers: &Buffers) -> Option<[iovec; 3]> {
+    pub(crate) fn parts(&mut self, buffers: &Buffers) -> Option<Parts> {
         if self.buffer.is_none() {
             self.buffer = Some(buffers.pool.empty()?);
         }
-        if self.tail.is_none() {
-            self.tail = buffers.tails.and_then(|tails| tails.tail());
+        if let Some(tails) = buffers.tails {
+            let missing = TAILS - self.tails.len();
+            self.tails.extend((0..missing).map_while(|_| tails.tail()));
         }
-        let rest = match &mut self.tail {
-            Some(tail) => {
-                let raw = tail.raw_mut();
-                iovec {
-                    iov_base: raw.buffer.cast(),
-                    iov_len: usize::from(raw.buffer_len),
-                }
-            }
-            None => {
-                // Reserved, not touched: pages that no long frame reaches are never made.
-                self.spill.reserve_exact(SPILL);
-                iovec {
-                    iov_base: self.spill.as_mut_ptr().cast(),
-                    iov_len: SPILL,
-                }
-            }
-        };
+        let mut parts = Parts::NONE;
+        parts.push(self.header.as_mut_ptr(), vnet::LENGTH);
         let raw = self.buffer.as_mut()?.raw_mut();
         let room = usize::from(raw.buffer_len - HEADROOM);
-        Some([
-            iovec {
-                iov_base: self.header.as_mut_ptr().cast(),
-                iov_len: vnet::LENGTH,
-            },
-            iovec {
-                // SAFETY: a fresh buffer is longer than its headroom.
-                iov_base: unsafe { raw.buffer.add(usize::from(HEADROOM)) }.cast(),
-                iov_len: room,
-            },
-            rest,
-        ])
+        // SAFETY: a fresh buffer is longer than its headroom.
+        parts.push(unsafe { raw.buffer.add(usize::from(HEADROOM)) }, room);
+        if self.tails.len() == TAILS {
+            let mut left = SPILL;
+            for tail in &mut self.tails {
+                let raw = tail.raw_mut();
+                let room = left.min(usize::from(raw.buffer_len));
+                parts.push(raw.buffer, room);
+                left -= room;
+            }
+        } else {
+            self.tails.clear();
+            // Reserved, not touched: pages that no long frame reaches are never made.
+            self.spill.reserve_exact(SPILL);
+            parts.push(self.spill.as_mut_ptr(), SPILL);
+        }
+        Some(parts)
+    }
+
+    /// Gives back what only long frames need. To be called when a receive is over, so that ports at rest hold none of it.
+    pub(crate) fn rest(&mut self) {
+        self.tails.clear();
     }
 
     /// Takes the frame out, after the kernel wrote `length` bytes over the parts, with its offload flags set.
@@ -117,9 +146,12 @@ impl Slot {
         raw.data_len = first as u16;
         raw.packet_len = first as u32;
         let rest = frame_len - first;
-        if rest > 0 {
-            // SAFETY: the kernel wrote these bytes behind the first buffer's, as the caller promises.
-            unsafe { self.take_rest(&mut frame, rest)? };
+        if rest > SPILL {
+            return Err(Refused::Malformed);
+        }
+        // SAFETY: the kernel wrote these bytes behind the first buffer's, as the caller promises, and they lie within what was offered.
+        if rest > 0 && !unsafe { self.take_rest(&mut frame, rest) } {
+            return Err(Refused::NoBuffer);
         }
         frame.set_offload(offload);
         Ok(frame)
@@ -127,34 +159,29 @@ impl Slot {
 }
 
 impl Slot {
-    /// Hangs the `rest` bytes that did not fit into the first buffer behind it.
+    /// Hangs the `rest` bytes that did not fit into the first buffer behind it, [`SPILL`] at most; false when memory ran out.
     ///
     /// # Safety
-    /// The kernel has written as many bytes to the third of the parts of the last call to `parts`.
-    unsafe fn take_rest(&mut self, frame: &mut Mbuf, rest: usize) -> Result<(), Refused> {
-        let chained = match self.tail.take() {
-            Some(mut tail) => {
-                let raw = tail.raw_mut();
-                let Some(length) = u16::try_from(rest).ok().filter(|&it| it <= raw.buffer_len)
-                else {
-                    return Err(Refused::Malformed);
-                };
-                raw.data_len = length;
-                raw.packet_len = u32::from(length);
-                frame.chain_behind(tail)
-            }
-            None if rest > SPILL => return Err(Refused::Malformed),
-            None => {
-                // SAFETY: the kernel wrote these bytes, as the caller promises, and they lie within the capacity.
-                let bytes = unsafe { std::slice::from_raw_parts(self.spill.as_ptr(), rest) };
-                frame.extend(bytes)
-            }
-        };
-        if chained {
-            Ok(())
-        } else {
-            Err(Refused::NoBuffer)
+    /// The kernel has written as many bytes to the parts of the last call to `parts` that follow the first two.
+    unsafe fn take_rest(&mut self, frame: &mut Mbuf, mut rest: usize) -> bool {
+        if self.tails.is_empty() {
+            // SAFETY: the kernel wrote these bytes, as the caller promises, and they lie within the capacity.
+            return frame.extend(unsafe { std::slice::from_raw_parts(self.spill.as_ptr(), rest) });
         }
+        for mut tail in self.tails.drain(..) {
+            let raw = tail.raw_mut();
+            let here = rest.min(usize::from(raw.buffer_len));
+            raw.data_len = here as u16;
+            raw.packet_len = here as u32;
+            rest -= here;
+            if !frame.chain_behind(tail) {
+                return false;
+            }
+            if rest == 0 {
+                break;
+            }
+        }
+        true
     }
 }
 
