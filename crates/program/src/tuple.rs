@@ -8,6 +8,7 @@ use crate::rule::Rule;
 use crate::table::effort::Count;
 use crate::table::{LOOKUP_MAX, SetOfLanes};
 use crossbeam_utils::CachePadded;
+use packet::hot::HotWords;
 use packet::matching::MatchWord;
 use packet::{FlowKey, Match};
 use smallvec::SmallVec;
@@ -118,6 +119,15 @@ pub(crate) trait Words {
         words
             .iter()
             .all(|word| self.word(word.word) & word.mask == word.value)
+    }
+
+    /// These packets' keys as hot words behind each other, where they are.
+    #[inline(always)]
+    fn hot(_: &[Self]) -> Option<&[HotWords]>
+    where
+        Self: Sized,
+    {
+        None
     }
 
     /// The bits of word `index` in which some of a set of packets differ from `wanted`.

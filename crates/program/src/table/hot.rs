@@ -269,7 +269,10 @@ impl PrefixesShape {
     /// Apart, so that what its loops need stays in registers.
     #[inline(never)]
     fn next_hops<K: Words>(&self, keys: &[K]) -> NextHops<'_> {
-        self.trie.next_hops(&|index| &keys[index], keys.len())
+        match K::hot(keys) {
+            Some(hot) => self.trie.next_hops_of_hot(hot),
+            None => self.trie.next_hops(&|index| &keys[index], keys.len()),
+        }
     }
 }
 
@@ -337,6 +340,11 @@ impl Words for HotWords {
     fn word(&self, index: u8) -> u64 {
         // Only asked by shapes that read nothing else.
         self.words[usize::from(index)]
+    }
+
+    #[inline(always)]
+    fn hot(keys: &[HotWords]) -> Option<&[HotWords]> {
+        Some(keys)
     }
 }
 

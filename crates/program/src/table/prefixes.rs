@@ -26,6 +26,7 @@ use crate::tuple::{Words, prefetch};
 use crate::walk::Stretch;
 use nodes::{Entry, Lines, Slot};
 use packet::FlowKey;
+use packet::hot::HotWords;
 use packet::matching::MatchWord;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 pub(super) use writer::{Candidate, Prefixes};
@@ -193,6 +194,49 @@ impl Trie {
                 self.descend(first, byte, known, count, &mut numbers);
             }
         }
+        self.placed(numbers)
+    }
+
+    /// [`Trie::next_hops`] for hot words that lie behind each other. Where vector code does it, addresses are taken out of them sixteen at a time.
+    #[inline(always)]
+    pub fn next_hops_of_hot(&self, keys: &[HotWords]) -> NextHops<'_> {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(sought) = self.sought()
+            && packet::hot::Variant::used() == packet::hot::Variant::Avx512
+        {
+            let (mut numbers, mut addresses) = ([STRANGER; LOOKUP_MAX], [0; LOOKUP_MAX]);
+            let keys = &keys[..keys.len().min(LOOKUP_MAX)];
+            // SAFETY: only a variant that the processor has is ever used.
+            let known = unsafe { avx512::addresses(keys, sought, &mut addresses) };
+            if self.places.view().len() > FEW {
+                // Lines of the root wait for memory too then: a prefetch is done with sooner than a gather.
+                let lines = self.lines.view();
+                for address in &addresses[..keys.len()] {
+                    prefetch(lines.address(Slot(*address >> 16)));
+                }
+            }
+            self.descend_by_addresses(&addresses, known, keys.len(), &mut numbers);
+            return self.placed(numbers);
+        }
+        self.next_hops(&|index| &keys[index], keys.len())
+    }
+
+    /// What vector code looks for in hot words, where the field is four of their bytes and rules want bits of another four alike, as most do.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn sought(&self) -> Option<avx512::Sought> {
+        let Run { offset, bytes: 4 } = self.run else {
+            return None;
+        };
+        let [kind] = *self.shared else {
+            return None;
+        };
+        avx512::Sought::of(offset, kind)
+    }
+
+    /// With what else these numbers of places need.
+    #[inline(always)]
+    fn placed(&self, numbers: [u32; LOOKUP_MAX]) -> NextHops<'_> {
         NextHops {
             numbers,
             default: self.default.load(Ordering::Acquire),

@@ -2,9 +2,14 @@
 
 use super::super::LOOKUP_MAX;
 use super::nodes::{HEAD, LINE_SHIFT, LinesView, NO_RUN, SIZE, SMALL_HEAD};
+use crate::tuple::Words;
+use packet::hot::HotWords;
+use packet::matching::MatchWord;
+use packet::parse::HOT_WORDS;
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
+use std::mem::offset_of;
 
 /// Packets of a step.
 const LANES: usize = 16;
@@ -55,6 +60,94 @@ impl<'a> TrieWords<'a> {
         }
         out
     }
+}
+
+/// What packets' addresses are taken by: which four bytes of their hot words they are, counted in fours, and which bits of which other four bytes must be what.
+#[derive(Clone, Copy)]
+pub(super) struct Sought {
+    address: u32,
+    kind: u32,
+    mask: u32,
+    value: u32,
+}
+
+/// As many fours of bytes have the hot words.
+const QUARTETS: u32 = HOT_WORDS as u32 * 2;
+const _: () = assert!(offset_of!(HotWords, words) == 0 && size_of::<HotWords>() == 64);
+
+impl Sought {
+    /// The field of four bytes at `offset`, of packets that have what `kind` says; None where they do not lie so.
+    #[inline(always)]
+    pub fn of(offset: u16, kind: MatchWord) -> Option<Sought> {
+        // As they lie in memory, on x86: the lower half of a word comes first.
+        let (low, high) = (kind.mask as u32, (kind.mask >> 32) as u32);
+        let (half, mask, value) = match (low, high) {
+            (mask, 0) => (0, mask, kind.value as u32),
+            (0, mask) => (1, mask, (kind.value >> 32) as u32),
+            _ => return None,
+        };
+        let (address, kind) = (u32::from(offset / 4), u32::from(kind.word) * 2 + half);
+        (offset.is_multiple_of(4) && address < QUARTETS && kind < QUARTETS).then_some(Sought {
+            address,
+            kind,
+            mask,
+            value,
+        })
+    }
+
+    /// The address of one packet, and whether it is of the kind.
+    #[inline(always)]
+    fn in_words(self, key: &HotWords) -> (u32, bool) {
+        let four = |at: u32| (key.word((at / 2) as u8) >> (at % 2 * 32)) as u32;
+        let kind = four(self.kind) & self.mask == self.value;
+        (u32::from_be(four(self.address)), kind)
+    }
+}
+
+/// The addresses of packets, [`LOOKUP_MAX`] at most, and a bit for each that is of the kind. Four bytes of a line are two of which each step of permutations brings twice as many together: sixteen
+/// lines need as many permutations.
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) fn addresses(keys: &[HotWords], sought: Sought, to: &mut [u32; LOOKUP_MAX]) -> u64 {
+    let (a, k) = (sought.address as i32, sought.kind as i32);
+    // Address and kind of two lines; what is behind the first four is not looked at.
+    let pick = _mm512_set4_epi32(16 + k, k, 16 + a, a);
+    // Of two lists that begin with as many addresses and kinds each, all addresses and then all kinds.
+    let two = _mm512_castsi256_si512(_mm256_setr_epi32(0, 1, 16, 17, 2, 3, 18, 19));
+    let four = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+    let turn = _mm512_broadcast_i32x4(_mm_setr_epi8(
+        3, 2, 1, 0, 7, 6, 5, 4, 11, 10, 9, 8, 15, 14, 13, 12,
+    ));
+    let mask = _mm512_set1_epi32(sought.mask as i32);
+    let value = _mm512_set1_epi32(sought.value as i32);
+    let (blocks, rest) = keys.as_chunks::<LANES>();
+    let (to_blocks, _) = to.as_chunks_mut::<LANES>();
+    let mut known = 0;
+    for (at, (block, to)) in blocks.iter().zip(to_blocks).enumerate() {
+        let line = |index: usize| {
+            // SAFETY: a `HotWords` is 64 bytes that are all initialized, aligned to as many.
+            unsafe { _mm512_load_si512(std::ptr::from_ref(&block[index]).cast()) }
+        };
+        let pair = |index: usize| _mm512_permutex2var_epi32(line(index), pick, line(index + 1));
+        let of_four = |index: usize| _mm512_permutex2var_epi32(pair(index), two, pair(index + 2));
+        let of_eight =
+            |index: usize| _mm512_permutex2var_epi32(of_four(index), four, of_four(index + 4));
+        let (low, high) = (of_eight(0), of_eight(8));
+        let addresses = _mm512_shuffle_i64x2::<0b01_00_01_00>(low, high);
+        let kinds = _mm512_shuffle_i64x2::<0b11_10_11_10>(low, high);
+        // SAFETY: 64 writable bytes.
+        unsafe {
+            _mm512_storeu_si512(to.as_mut_ptr().cast(), _mm512_shuffle_epi8(addresses, turn))
+        };
+        let of_kind = _mm512_cmpeq_epi32_mask(_mm512_and_si512(kinds, mask), value);
+        known |= u64::from(of_kind) << (at * LANES);
+    }
+    let done = blocks.len() * LANES;
+    for (at, (key, to)) in rest.iter().zip(&mut to[done..]).enumerate() {
+        let (address, of_kind) = sought.in_words(key);
+        *to = address;
+        known |= u64::from(of_kind) << (done + at);
+    }
+    known
 }
 
 /// Leads the first `count` addresses, or some more, to what their last slots hold; those that are not `known` to `otherwise`.
@@ -222,6 +315,7 @@ fn ones(bits: __m512i) -> __m512i {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Run;
     use super::super::nodes::{Lines, Nodes, Prefix, Slot};
     use super::*;
     use crate::epoch::Domain;
@@ -253,7 +347,54 @@ mod tests {
         (nodes, lines)
     }
 
+    fn hot_words() -> impl Strategy<Value = HotWords> {
+        // Few values of the first word's bytes, so that masks of it are met and missed.
+        (any::<[u64; HOT_WORDS]>(), 0_u64..3, 0_u32..64).prop_map(|(mut words, few, at)| {
+            words[0] = few << at;
+            let words = words.map(|word| if few == 0 { word & 0xff00_00ff } else { word });
+            let mut hot = HotWords::ZERO;
+            hot.words = words;
+            hot
+        })
+    }
+
     proptest! {
+        #[test]
+        fn addresses_and_kinds_are_those_of_each_packet(
+            keys in prop::collection::vec(hot_words(), 0..=LOOKUP_MAX),
+            offset in (0_u16..=HOT_WORDS as u16 * 4).prop_map(|half| half * 2),
+            word in 0..HOT_WORDS as u8 + 1,
+            mask in prop_oneof![Just(0xffff), Just(0xffff_u64 << 32), Just(1), any::<u32>().prop_map(|low| u64::from(low | 1)), any::<u64>().prop_map(|any| any | 1)],
+            value in prop_oneof![Just(0), any::<u64>()],
+            from in any::<prop::sample::Index>(),
+            own in any::<bool>(),
+        ) {
+            if !Variant::Avx512.is_there() {
+                return Ok(());
+            }
+            // What some packet has, or anything.
+            let (at, some) = (usize::from(word), !keys.is_empty() && usize::from(word) < HOT_WORDS);
+            let value = mask & if own && some { keys[from.index(keys.len())].words[at] } else { value };
+            let kind = MatchWord { word, mask, value };
+            let run = Run { offset, bytes: 4 };
+            let inside = usize::from(offset) + 4 <= HOT_WORDS * 8 && usize::from(word) < HOT_WORDS;
+            let one_half = mask >> 32 == 0 || mask as u32 == 0;
+            let sought = Sought::of(offset, kind);
+            prop_assert_eq!(sought.is_some(), inside && one_half && offset.is_multiple_of(4));
+            let Some(sought) = sought else {
+                return Ok(());
+            };
+            let mut got = [0; LOOKUP_MAX];
+            // SAFETY: the processor has it.
+            let known = unsafe { addresses(&keys, sought, &mut got) };
+            for (index, (key, got)) in keys.iter().zip(got).enumerate() {
+                let address = (0..4).fold(0, |address, byte| address << 8 | run.byte(key, byte));
+                prop_assert_eq!(got, address);
+                prop_assert_eq!(known >> index & 1 == 1, key.word(word) & mask == value);
+            }
+            prop_assert_eq!(known.checked_shr(keys.len() as u32).unwrap_or(0), 0);
+        }
+
         #[test]
         fn it_leads_to_where_one_packet_goes(
             crowds in 1_u32..4,
