@@ -5,7 +5,7 @@
 //! and one difference for each checksum (RFC 1624). The packet's hot words are all that is kept true beside it.
 
 use super::{CompiledSet, update_transport};
-use crate::checksum::Delta;
+use crate::checksum::{Delta, update_word};
 use crate::frame::Frame;
 use crate::key::at;
 use crate::parse::{COMMON_LEN, Extent, HOT_WORDS, Network};
@@ -27,17 +27,16 @@ const SOURCE: usize = at::ETH_SRC / 8;
 #[repr(C)] // what a router changes lies together: the first 24 bytes, and nothing behind them is read for it
 pub struct Rewrite {
     parts: Parts,
-    /// How often the TTL is decremented.
-    down: u8,
+    /// The lowest TTL that can be decremented as often as it is to be; 0 where it is not.
+    least: u8,
     /// Bits of the TTL that go, all or none, and what is added to the others.
     ttl_mask: u8,
     ttl_add: u8,
     /// Bits of the ToS that go, and those that come.
     tos_mask: u8,
     tos: u8,
-    /// Ethernet addresses as they lie in the key's words.
-    to_destination: u64,
-    to_source: u64,
+    /// Both Ethernet addresses, as they lie in a frame.
+    ethernet: [u8; 12],
     /// Bits of the IP addresses, as both lie in the key's word.
     address_mask: u64,
     addresses: u64,
@@ -89,12 +88,6 @@ fn place_of(protocol: u8) -> Option<usize> {
     }
 }
 
-fn in_word(address: &[u8; 6]) -> u64 {
-    let mut bytes = [0; 8];
-    bytes[..6].copy_from_slice(address);
-    u64::from_ne_bytes(bytes)
-}
-
 impl Rewrite {
     /// Adds a set; false, with nothing added, when it is one that cannot be part of this.
     pub fn then(&mut self, set: &CompiledSet) -> bool {
@@ -110,7 +103,7 @@ impl Rewrite {
             CompiledSet::SourcePort(protocol, to) => self.set_port(*protocol, 0, *to),
             CompiledSet::DestinationPort(protocol, to) => self.set_port(*protocol, 2, *to),
             CompiledSet::IpTtl(to) => {
-                if self.down > 0 {
+                if self.least > 0 {
                     return false;
                 }
                 (self.ttl_mask, self.ttl_add) = (u8::MAX, *to);
@@ -132,22 +125,23 @@ impl Rewrite {
 
     /// Adds a decrement of the TTL; false, with nothing added, when it cannot be part of this.
     pub fn then_dec_ttl(&mut self) -> bool {
-        if self.ttl_mask != 0 || self.down == u8::MAX {
+        if self.ttl_mask != 0 || self.least == u8::MAX {
             return false;
         }
-        self.down += 1;
-        self.ttl_add = 0_u8.wrapping_sub(self.down);
+        // A TTL of one is the lowest to which nothing is done.
+        self.least = self.least.max(1) + 1;
+        self.ttl_add = self.ttl_add.wrapping_sub(1);
         self.parts.add(Parts::TTL);
         true
     }
 
     fn set_ethernet(&mut self, dst: Option<&[u8; 6]>, src: Option<&[u8; 6]>) -> bool {
         if let Some(dst) = dst {
-            self.to_destination = in_word(dst);
+            self.ethernet[..6].copy_from_slice(dst);
             self.parts.add(Parts::DESTINATION);
         }
         if let Some(src) = src {
-            self.to_source = in_word(src);
+            self.ethernet[6..].copy_from_slice(src);
             self.parts.add(Parts::SOURCE);
         }
         true
@@ -182,6 +176,19 @@ impl Rewrite {
         self.port_values[place] = u32::from_ne_bytes(value);
         self.parts.add(Parts::PORTS);
         true
+    }
+
+    /// The Ethernet addresses as they lie in the key's words.
+    #[inline(always)]
+    fn destination(&self) -> u64 {
+        let [a, b, c, d, e, f, ..] = self.ethernet;
+        u64::from_ne_bytes([a, b, c, d, e, f, 0, 0])
+    }
+
+    #[inline(always)]
+    fn source(&self) -> u64 {
+        let [.., a, b, c, d, e, f] = self.ethernet;
+        u64::from_ne_bytes([a, b, c, d, e, f, 0, 0])
     }
 
     /// Whether it changes nothing.
@@ -220,14 +227,14 @@ impl Rewrite {
     /// Whether there are packets that it would decrement beyond what there is.
     #[inline(always)]
     pub fn may_expire(&self) -> bool {
-        self.down > 0
+        self.least > 0
     }
 
     /// Whether it would decrement the packet's TTL beyond what there is, or there is none. Such a packet is not to be rewritten.
     #[inline(always)]
     pub fn expires(&self, words: &[u64; HOT_WORDS]) -> bool {
         let ttl = words[at::IP_TTL / 8].to_ne_bytes()[at::IP_TTL % 8];
-        self.down > 0 && ttl <= self.down
+        ttl < self.least
     }
 
     /// Rewrites a packet of a common kind and its hot words, which say the same as the packet.
@@ -285,11 +292,7 @@ impl Rewrite {
     /// Both Ethernet addresses and the TTL, by two writes and one.
     #[inline(always)]
     fn route(&self, head: &mut [u8], l3: usize) {
-        let bytes = |address: u64| u64::from_le_bytes(address.to_ne_bytes());
-        let (destination, source) = (bytes(self.to_destination), bytes(self.to_source));
-        let (front, rest) = (destination | source << 48, (source >> 16) as u32);
-        head[..8].copy_from_slice(&front.to_le_bytes());
-        head[8..12].copy_from_slice(&rest.to_le_bytes());
+        head[..12].copy_from_slice(&self.ethernet);
         if let Some(part) = head[l3 + 8..].first_chunk_mut() {
             self.run_ttl(part);
         }
@@ -301,9 +304,7 @@ impl Rewrite {
         let [old, _, low, high] = *part;
         let to = (old & !self.ttl_mask).wrapping_add(self.ttl_add);
         // A sum of words whose bytes have changed places is the sum with its bytes so (RFC 1071 section 2): none are moved here and back.
-        let mut delta = Delta::new();
-        delta.word(old.into(), to.into());
-        let checksum = delta.applied_to(u16::from_le_bytes([low, high]));
+        let checksum = update_word(u16::from_le_bytes([low, high]), old.into(), to.into());
         part[0] = to;
         part[2..].copy_from_slice(&checksum.to_le_bytes());
         to
@@ -313,12 +314,12 @@ impl Rewrite {
     #[inline(always)]
     fn run_ethernet(&self, head: &mut [u8], words: &mut [u64; HOT_WORDS]) {
         if self.parts.has(Parts::DESTINATION) {
-            words[DESTINATION] = words[DESTINATION] & !ADDRESS | self.to_destination;
-            head[..6].copy_from_slice(&self.to_destination.to_ne_bytes()[..6]);
+            words[DESTINATION] = words[DESTINATION] & !ADDRESS | self.destination();
+            head[..6].copy_from_slice(&self.ethernet[..6]);
         }
         if self.parts.has(Parts::SOURCE) {
-            words[SOURCE] = words[SOURCE] & !ADDRESS | self.to_source;
-            head[6..12].copy_from_slice(&self.to_source.to_ne_bytes()[..6]);
+            words[SOURCE] = words[SOURCE] & !ADDRESS | self.source();
+            head[6..12].copy_from_slice(&self.ethernet[6..]);
         }
     }
 

@@ -835,13 +835,14 @@ fn carry_out<'f, F: Frame + 'f>(
 ) -> usize {
     let mut done = 0;
     for ((frame, hot), (deed, port)) in packets.zip(deeds.iter().zip(ports)) {
-        *port = deed.port;
         if let Some(stretch) = deed.edits {
             let Some(to) = goes_to(stretch, hot) else {
                 break;
             };
-            (stretch.rewrite).run_last(frame, hot.extent, &mut hot.words);
             *port = to;
+            (stretch.rewrite).run_last(frame, hot.extent, &mut hot.words);
+        } else {
+            *port = deed.port;
         }
         if let Some(counter) = deed.counter {
             counter.add(1, hot.len.into(), now_ms);

@@ -174,3 +174,22 @@ proptest! {
         }
     }
 }
+
+/// As many decrements as a TTL has room for and one is left; packets with less than that expire.
+#[test]
+fn decrements_are_counted_up_to_what_a_ttl_has() {
+    let mut rewrite = Rewrite::default();
+    let with_ttl = |ttl: u8| {
+        let mut words = [0; HOT_WORDS];
+        set_byte(&mut words, at::IP_TTL, ttl);
+        words
+    };
+    assert!(!rewrite.may_expire() && !rewrite.expires(&with_ttl(0)));
+    for down in 1..=254 {
+        assert!(rewrite.then_dec_ttl());
+        assert!(rewrite.may_expire());
+        assert!(rewrite.expires(&with_ttl(0)) && rewrite.expires(&with_ttl(down)));
+        assert!(!rewrite.expires(&with_ttl(down + 1)));
+    }
+    assert!(!rewrite.then_dec_ttl(), "no TTL is left one");
+}
