@@ -13,6 +13,7 @@ use crate::Program;
 use crate::epoch::Epoch;
 use crate::ops::Clause;
 use crate::rule::Rule;
+use crate::secret::Secret;
 use crate::table::{Description, RuleRef, TupleEntry, TupleWriters};
 use packet::FlowKey;
 use packet::key::at;
@@ -68,19 +69,28 @@ struct Condition {
 }
 
 /// A worker's memory for one lookup, kept for the next.
-#[derive(Default)]
 struct Scratch {
-    /// Open addressing; a power of two of places.
+    secret: Secret,
+    /// Open addressing; a power of two of places, at least half of them unused.
     places: Vec<Condition>,
     used: Vec<u32>,
     complete: Vec<(Reverse<u32>, u32)>,
 }
 
 thread_local! {
-    static SCRATCH: RefCell<Scratch> = RefCell::default();
+    static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::new(Secret::draw(0)));
 }
 
 impl Scratch {
+    fn new(secret: Secret) -> Scratch {
+        Scratch {
+            secret,
+            places: Vec::new(),
+            used: Vec::new(),
+            complete: Vec::new(),
+        }
+    }
+
     fn begin(&mut self) {
         for place in self.used.drain(..) {
             self.places[place as usize] = Condition::default();
@@ -91,8 +101,8 @@ impl Scratch {
     /// Where a condition is, or goes. Rules that disagree about the number of clauses speak of different conditions.
     fn place(&self, priority: u32, clause: &Clause) -> usize {
         let mask = self.places.len() - 1;
-        let mixed = u64::from(clause.id) << 32 | u64::from(priority) << 7 | u64::from(clause.of);
-        let mut at = (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize & mask;
+        let words = u64::from(clause.id) << 32 | u64::from(priority) << 7 | u64::from(clause.of);
+        let mut at = self.secret.hash([words]) as usize & mask;
         loop {
             let place = &self.places[at];
             let same = place.id == clause.id && place.priority == priority;
@@ -190,4 +200,43 @@ pub(crate) fn look_up<'g>(
         });
         found.or(ordinary)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Conditions whose numbers differ in their upper bits only, or in a way that a hash which is no secret makes nothing of, are found as soon as others.
+    #[test]
+    fn conditions_are_spread_whatever_their_numbers() {
+        let known = Secret::numbered(0);
+        let words = |id: u32| u64::from(id) << 32 | 7 << 7 | 2;
+        let alike = (0..).filter(|id| known.hash([words(*id)]) & 0x3ff == 5);
+        for ids in [
+            (0..1000).map(|id| id << 20).collect::<Vec<u32>>(),
+            alike.take(1000).collect(),
+        ] {
+            let mut scratch = Scratch::new(Secret::random(0));
+            for id in &ids {
+                let clause = Clause {
+                    id: *id,
+                    index: 0,
+                    of: 2,
+                };
+                scratch.fulfil(7, &clause);
+            }
+            let mask = scratch.places.len() - 1;
+            let far = |place: &u32| {
+                let condition = &scratch.places[*place as usize];
+                let home = scratch.secret.hash([words(condition.id)]) as usize;
+                (*place as usize).wrapping_sub(home) & mask
+            };
+            let steps: usize = scratch.used.iter().map(far).sum();
+            assert!(
+                steps < scratch.used.len() * 5,
+                "{steps} for {}",
+                scratch.used.len()
+            );
+        }
+    }
 }

@@ -26,6 +26,8 @@ pub mod learn;
 pub mod meters;
 pub mod ops;
 pub mod rule;
+#[doc(hidden)]
+pub mod secret;
 pub mod spread;
 pub mod table;
 mod tuple;

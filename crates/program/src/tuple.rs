@@ -2,9 +2,14 @@
 //!
 //! A slot is one word: the address of the first rule of a chain and 16 bits of its hash, so that a probe rarely touches a rule that does not match.
 //! A chain holds the rules with one value: different precedences, and versions of a rule that have not been freed yet; highest precedence first.
+//!
+//! A chain stands in one of the first [`REACH`] slots from that of its hash on, so a lookup looks at no more than these, 16 cache lines in a row, whatever rules and packets somebody chooses; and
+//! because the hash is a secret ([`crate::secret`]), nobody can choose them so that it looks at more than the two or three that it does on average. What would stand further
+//! away has the slots made anew, with another secret.
 
 use crate::epoch::{Domain, Epoch};
 use crate::rule::Rule;
+use crate::secret::Secret;
 use crate::table::effort::Count;
 use crate::table::{LOOKUP_MAX, SetOfLanes};
 use crossbeam_utils::CachePadded;
@@ -37,24 +42,60 @@ impl From<&MatchWord> for MaskedWord {
 const AHEAD: usize = 8;
 /// Slots of 32 KB.
 const LARGE: usize = 4096;
+/// How many slots in a row a chain may stand in, from that of its hash on: among a million rules by chance, half of the slots being empty, one in 50,000 times that the slots fill up
+/// does one not find room in these.
+const REACH: usize = 128;
+/// How often slots are made anew for one rule that finds no room in its reach, before the reach is given up.
+const ATTEMPTS: u32 = 4;
 const EMPTY: u64 = 0;
 const DELETED: u64 = 1;
 const ADDRESS: u64 = (1 << 48) - 1;
 
 struct Slots {
     slots: Box<[AtomicU64]>,
+    secret: Secret,
+    /// [`REACH`], or more where nothing else has helped, which takes equal hashes of all of 64 bits.
+    reach: usize,
     /// Slots that are not [`EMPTY`]; the writer's, on a line of its own, for readers look at the other one in every burst.
     used: CachePadded<AtomicUsize>,
 }
 
 impl Slots {
-    fn new(count: usize) -> Slots {
+    fn new(count: usize, secret: Secret, attempt: u32) -> Slots {
+        let count = count.next_power_of_two().max(8);
         Slots {
-            slots: (0..count.next_power_of_two().max(8))
-                .map(|_| AtomicU64::new(EMPTY))
-                .collect(),
+            slots: (0..count).map(|_| AtomicU64::new(EMPTY)).collect(),
+            secret,
+            reach: if attempt < ATTEMPTS {
+                REACH.min(count)
+            } else {
+                count
+            },
             used: CachePadded::new(AtomicUsize::new(0)),
         }
+    }
+
+    /// Puts chains into slots that are all empty; false where one finds no room in its reach. Readers know nothing of them yet.
+    fn fill(&self, chains: &[u64]) -> bool {
+        let mask = self.slots.len() - 1;
+        for (index, chain) in chains.iter().copied().enumerate() {
+            if let Some(later) = chains.get(index + AHEAD) {
+                let rule = address(*later).as_ptr().cast::<u8>();
+                // Its match.
+                prefetch(rule.wrapping_add(64));
+                prefetch(rule.wrapping_add(128));
+            }
+            let head = address(chain);
+            // SAFETY: a linked head is alive.
+            let hash = self.secret.hash_of(unsafe { &head.as_ref().spec.matching });
+            let mut run = (0..self.reach).map(|step| &self.slots[(hash as usize + step) & mask]);
+            match run.find(|slot| slot.load(Ordering::Relaxed) == EMPTY) {
+                Some(slot) => slot.store(entry(head, hash), Ordering::Relaxed),
+                None => return false,
+            }
+        }
+        self.used.store(chains.len(), Ordering::Relaxed);
+        true
     }
 }
 
@@ -62,27 +103,17 @@ impl Slots {
 pub(crate) struct Tuple {
     words: SmallVec<[(u8, u64); 4]>,
     slots: AtomicPtr<Slots>,
+    /// Where secrets come from, by attempt.
+    secrets: fn(u32) -> Secret,
 }
 
 /// A tuple's table as it stands, for a burst of lookups.
 pub(crate) struct View<'a> {
     words: &'a [(u8, u64)],
     slots: &'a [AtomicU64],
+    secret: Secret,
+    reach: usize,
 }
-
-#[inline(always)]
-fn mix(hash: u64, word: u64) -> u64 {
-    let product = u128::from(hash ^ word) * 0x9e37_79b9_7f4a_7c15_u128;
-    product as u64 ^ (product >> 64) as u64
-}
-
-/// The hash of a rule's values.
-fn hash_of(matching: &Match) -> u64 {
-    let words = matching.words().iter();
-    words.fold(SEED, |hash, word| mix(hash, word.value))
-}
-
-const SEED: u64 = 0x2545_f491_4f6c_dd1d;
 
 #[inline(always)]
 fn tag(hash: u64) -> u64 {
@@ -172,15 +203,15 @@ pub(crate) fn prefetch_rule(rule: *const Rule) {
 impl View<'_> {
     #[inline(always)]
     pub fn hash(&self, key: &impl Words) -> u64 {
-        self.words
-            .iter()
-            .fold(SEED, |hash, (word, mask)| mix(hash, key.word(*word) & mask))
+        let words = self.words.iter();
+        self.secret
+            .hash(words.map(|(word, mask)| key.word(*word) & mask))
     }
 
     /// The same of a packet that has these bits in the tuple's words.
     #[inline(always)]
-    pub fn hash_bits<const N: usize>(bits: [u64; N]) -> u64 {
-        bits.into_iter().fold(SEED, mix)
+    pub fn hash_bits<const N: usize>(&self, bits: [u64; N]) -> u64 {
+        self.secret.hash(bits)
     }
 
     /// Whether its slots are more than stay in a first-level cache beside others.
@@ -277,7 +308,7 @@ impl<'a> View<'a> {
         count.reads(self.words);
         let hash = self.hash(key);
         let mask = self.slots.len() - 1;
-        for step in 0..self.slots.len() {
+        for step in 0..self.reach {
             let slot = &self.slots[(hash as usize + step) & mask];
             count.reads(slot);
             let slot = slot.load(Ordering::Acquire);
@@ -309,7 +340,7 @@ impl<'a> View<'a> {
         };
         let mask = self.slots.len() - 1;
         let mut at = hash as usize & mask;
-        for _ in 0..self.slots.len() {
+        for _ in 0..self.reach {
             let slot = self.slots[at].load(Ordering::Acquire);
             if slot == EMPTY {
                 return None;
@@ -387,9 +418,16 @@ impl Tuple {
     }
 
     pub fn new(words: &[(u8, u64)]) -> Tuple {
+        Tuple::with(words, Secret::draw)
+    }
+
+    /// With secrets from elsewhere.
+    fn with(words: &[(u8, u64)], secrets: fn(u32) -> Secret) -> Tuple {
+        let slots = Slots::new(8, secrets(0), 0);
         Tuple {
             words: words.into(),
-            slots: AtomicPtr::new(Box::into_raw(Box::new(Slots::new(8)))),
+            slots: AtomicPtr::new(Box::into_raw(Box::new(slots))),
+            secrets,
         }
     }
 
@@ -400,9 +438,12 @@ impl Tuple {
 
     #[inline(always)]
     pub fn view(&self) -> View<'_> {
+        let slots = self.slots();
         View {
             words: &self.words,
-            slots: &self.slots().slots,
+            slots: &slots.slots,
+            secret: slots.secret,
+            reach: slots.reach,
         }
     }
 
@@ -417,29 +458,44 @@ impl Tuple {
 
     /// Fetches the slot that a rule with this match will be put into.
     pub fn expect(&self, matching: &Match) {
-        self.view().prefetch(hash_of(matching));
+        let view = self.view();
+        view.prefetch(view.secret.hash_of(matching));
     }
 
-    /// Where the chain with `rule`'s value is, or else where a new one goes.
-    fn place(&self, hash: u64, rule: &Rule) -> Result<usize, usize> {
-        let slots = &self.slots().slots;
+    /// Where the chain with `rule`'s value is, or else where a new one goes; None where that finds no room in its reach.
+    fn place(&self, hash: u64, rule: &Rule) -> Option<Result<usize, usize>> {
+        let Slots { slots, reach, .. } = self.slots();
         let mask = slots.len() - 1;
         let mut at = hash as usize & mask;
         let mut free = None;
-        loop {
+        for _ in 0..*reach {
             match slots[at].load(Ordering::Relaxed) {
-                EMPTY => return Err(free.unwrap_or(at)),
+                EMPTY => return Some(Err(free.unwrap_or(at))),
                 DELETED => free = free.or(Some(at)),
                 slot if tag(slot) == tag(hash) => {
                     // SAFETY: linked rules are alive as long as the writer has not retired them.
                     let head = unsafe { address(slot).as_ref() };
                     if head.spec.matching == rule.spec.matching {
-                        return Ok(at);
+                        return Some(Ok(at));
                     }
                 }
                 _ => {}
             }
             at = (at + 1) & mask;
+        }
+        free.map(Err)
+    }
+
+    /// The same, when room has been made, and the rule's hash.
+    fn make_place(&self, domain: &Domain, rule: &Rule) -> (Result<usize, usize>, u64) {
+        let mut attempt = 0;
+        loop {
+            let hash = self.slots().secret.hash_of(&rule.spec.matching);
+            if let Some(place) = self.place(hash, rule) {
+                return (place, hash);
+            }
+            // The last one gives the reach up, and leaves most slots empty.
+            attempt = self.make_anew(domain, attempt + 1);
         }
     }
 
@@ -448,8 +504,8 @@ impl Tuple {
         self.reserve(domain);
         // SAFETY: just made by the writer.
         let new = unsafe { rule.as_ref() };
-        let hash = hash_of(&new.spec.matching);
-        match self.place(hash, new) {
+        let (place, hash) = self.make_place(domain, new);
+        match place {
             Err(at) => {
                 let slot = &self.slots().slots[at];
                 if slot.load(Ordering::Relaxed) == EMPTY {
@@ -492,44 +548,38 @@ impl Tuple {
         if (old.used.load(Ordering::Relaxed) + 1) * 2 <= old.slots.len() {
             return;
         }
-        let chains: Vec<u64> = old
-            .slots
-            .iter()
+        self.make_anew(domain, 0);
+    }
+
+    /// Puts all chains into other slots, four times as many as they are or more, with another secret. Returns the first attempt, from this one on, that was a success.
+    fn make_anew(&self, domain: &Domain, from: u32) -> u32 {
+        let slots = self.slots().slots.iter();
+        let chains: Vec<u64> = slots
             .map(|slot| slot.load(Ordering::Relaxed))
             .filter(|slot| *slot > DELETED)
             .collect();
-        let count = chains.len();
-        let new = Slots::new((count + 1) * 4);
-        let mask = new.slots.len() - 1;
-        for (index, slot) in chains.iter().copied().enumerate() {
-            if let Some(later) = chains.get(index + AHEAD) {
-                let rule = address(*later).as_ptr().cast::<u8>();
-                // Its match.
-                prefetch(rule.wrapping_add(64));
-                prefetch(rule.wrapping_add(128));
-            }
-            // SAFETY: a linked head is alive.
-            let hash = hash_of(unsafe { &address(slot).as_ref().spec.matching });
-            let mut at = hash as usize & mask;
-            while new.slots[at].load(Ordering::Relaxed) != EMPTY {
-                at = (at + 1) & mask;
-            }
-            new.slots[at].store(slot, Ordering::Relaxed);
-        }
-        new.used.store(count, Ordering::Relaxed);
+        let (attempt, new) = (from..=ATTEMPTS)
+            .find_map(|attempt| {
+                // Of two attempts with as many slots, the second one has a factor of its own at least.
+                let count = ((chains.len() + 1) * 4) << (attempt / 2);
+                let new = Slots::new(count, (self.secrets)(attempt), attempt);
+                new.fill(&chains).then_some((attempt, new))
+            })
+            .expect("all find room in all slots");
         let old = self
             .slots
             .swap(Box::into_raw(Box::new(new)), Ordering::AcqRel);
         // SAFETY: made by `Box::into_raw`, unlinked by the swap.
         domain.retire(unsafe { Box::from_raw(old) });
+        attempt
     }
 
     /// Unlinks a rule. Only the table's writer calls this, and retires the rule afterwards.
     pub fn remove(&self, rule: NonNull<Rule>) {
         // SAFETY: still linked.
         let gone = unsafe { rule.as_ref() };
-        let hash = hash_of(&gone.spec.matching);
-        let Ok(at) = self.place(hash, gone) else {
+        let hash = self.slots().secret.hash_of(&gone.spec.matching);
+        let Some(Ok(at)) = self.place(hash, gone) else {
             return;
         };
         let slot = &self.slots().slots[at];
@@ -595,3 +645,6 @@ impl Drop for Tuple {
         drop(unsafe { Box::from_raw(self.slots.load(Ordering::Acquire)) });
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -20,7 +20,8 @@ use crate::counters::{self, CounterId};
 use crate::epoch::{Domain, Epoch, NEVER};
 use crate::ops::OpList;
 use crate::rule::Rule;
-use crate::tuple::{Tuple, View, Words, prefetch};
+use crate::secret::Secret;
+use crate::tuple::{Tuple, Words, prefetch};
 use crate::walk::Stretch;
 use packet::matching::MatchWord;
 use packet::{FlowKey, Match};
@@ -43,8 +44,8 @@ const PATIENCE: u32 = 10;
 /// An odd number that looks random.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// How many buckets in a row a rule may stand in, from its own on: as many lines a lookup reads at most, whatever values somebody chooses. The hash is no secret, and longer runs of full buckets
-/// could be made at will; what finds no room in these is left to the tuple.
+/// How many buckets in a row a rule may stand in, from its own on: as many lines a lookup reads at most, whatever values somebody chooses.
+/// What finds no room in these is left to the tuple.
 const RUN: usize = 3;
 
 /// Of a rule in a bucket: its packets are looked up in the tuple. Beyond the bits of a counter's number.
@@ -139,6 +140,7 @@ impl<const N: usize, const SLOTS: usize> Bucket<N, SLOTS> {
 pub(crate) struct Buckets<const N: usize, const SLOTS: usize> {
     /// The words in which the rules differ, and the bits that they look at.
     words: [(u8, u64); N],
+    secret: Secret,
     /// The last ones, all but one of a run, are nobody's own.
     buckets: Box<[Bucket<N, SLOTS>]>,
     /// The rules themselves, slot by slot.
@@ -151,6 +153,7 @@ impl<const N: usize, const SLOTS: usize> Buckets<N, SLOTS> {
         let count = (rules * 5).div_ceil(2 * SLOTS).max(1) + RUN - 1;
         Buckets {
             words,
+            secret: Secret::draw(0),
             buckets: (0..count).map(|_| Bucket::new()).collect(),
             places: (0..count * SLOTS).map(|_| Place::default()).collect(),
         }
@@ -174,7 +177,7 @@ impl<const N: usize, const SLOTS: usize> Buckets<N, SLOTS> {
     #[inline(always)]
     fn own(&self, values: [u64; N]) -> u32 {
         // Once more, for the upper half of what comes of addresses in a row is none too well spread: half of 100,000 would not find room where they belong.
-        let hash = View::hash_bits(values).wrapping_mul(SPREAD) >> 32;
+        let hash = self.secret.hash(values).wrapping_mul(SPREAD) >> 32;
         let owned = self.buckets.len() - (RUN - 1);
         ((hash * owned as u64) >> 32) as u32
     }

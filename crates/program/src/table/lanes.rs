@@ -505,7 +505,7 @@ fn look_up_by<'g, K: Words, const N: usize>(
     // Slots are few enough to lie in a cache, so that nobody waits long for them.
     let mut likely = [None; LOOKUP_MAX];
     for lane in set.iter() {
-        likely[lane % LOOKUP_MAX] = tuple.likely(View::hash_bits(bits(lane)));
+        likely[lane % LOOKUP_MAX] = tuple.likely(tuple.hash_bits(bits(lane)));
     }
     found.push_each(set.iter().map(|lane| {
         let likely = likely[lane % LOOKUP_MAX];
