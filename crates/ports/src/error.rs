@@ -48,6 +48,12 @@ pub enum Error {
         /// The system's error number, positive.
         errno: i32,
     },
+    /// A device was stopped to be changed and does not start again: the port carries nothing until it does. Setting its MTU, to the same one too, tries that again.
+    #[error("{why}; the port is closed")]
+    Closed {
+        /// What failed, and with which device.
+        why: String,
+    },
     /// The device cannot do this at all.
     #[error("{name}: {what} is not supported")]
     Unsupported {

@@ -81,6 +81,7 @@ pub(crate) fn open(eal: &Eal, spec: &PortSpec, options: &Dpdk) -> Result<OpenPor
         device,
         conf,
         pool: pool.as_raw(),
+        closed: false,
         admin_up: true,
         last_link: None,
         link_resets: 0,
@@ -496,6 +497,8 @@ struct EthControl {
     device: Device,
     conf: EthConf,
     pool: *mut raw::RawPool,
+    /// The device has been stopped and did not start again.
+    closed: bool,
     admin_up: bool,
     last_link: Option<bool>,
     link_resets: u64,
@@ -505,7 +508,7 @@ struct EthControl {
 unsafe impl Send for EthControl {}
 
 impl EthControl {
-    /// Stops the device while no worker is in it, acts, and starts it again.
+    /// Stops the device while no worker is in it, acts, and starts it again. Where it does not start, its gates stay closed, and [`Error::Closed`] says so.
     fn while_stopped(
         &mut self,
         act: impl FnOnce(&mut EthControl) -> Result<(), Error>,
@@ -520,10 +523,16 @@ impl EthControl {
             .check("starting the device", &self.name, |port| unsafe {
                 raw::rte_eth_dev_start(port)
             });
-        if started.is_ok() {
+        self.closed = started.is_err();
+        let Err(why) = started else {
             self.shared.reopen();
-        }
-        result.and(started)
+            return result;
+        };
+        let why = match result {
+            Ok(()) => why.to_string(),
+            Err(first) => format!("{first}; {why}"),
+        };
+        Err(Error::Closed { why })
     }
 
     fn counters(&self) -> Vec<(String, u64)> {
@@ -573,7 +582,7 @@ impl PortControl for EthControl {
         let mut link = EthLink::default();
         // SAFETY: the structure mirrors the shim's.
         let known = unsafe { raw::sluice_eth_link(self.device.port, &mut link) } == 0;
-        let up = known && link.up != 0;
+        let up = known && link.up != 0 && !self.closed;
         if self.last_link.is_some_and(|last| last != up) {
             self.link_resets += 1;
         }
@@ -652,7 +661,10 @@ impl PortControl for EthControl {
 
     fn set_mtu(&mut self, mtu: u16) -> Result<(), Error> {
         if mtu == self.conf.mtu {
-            return Ok(());
+            return match self.closed {
+                true => self.while_stopped(|_| Ok(())),
+                false => Ok(()),
+            };
         }
         let info = self.device.info()?;
         check_mtu(&self.name, &info, mtu)?;
@@ -747,6 +759,66 @@ impl Drop for EthControl {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A port without a device behind it: DPDK refuses all that is asked of its number.
+    fn without_device(port: u16) -> EthControl {
+        let shared = Arc::new(Shared {
+            port,
+            rx_gates: Box::new([Gate::open()]),
+            tx_gates: Box::new([Gate::open()]),
+            longest: AtomicU32::new(1518),
+            checksum: false,
+            segmentation: false,
+            chains: true,
+        });
+        // SAFETY: all of it are plain numbers.
+        let info: EthInfo = unsafe { std::mem::zeroed() };
+        EthControl {
+            name: "dpdk7".into(),
+            shared,
+            device: Device {
+                port,
+                probed: false,
+                claim: Claim::new(port, "dpdk7", "none").expect("a number of its own"),
+            },
+            conf: configuration(&info, &Dpdk::new("none"), 1, 1500),
+            pool: std::ptr::null_mut(),
+            closed: false,
+            admin_up: true,
+            last_link: None,
+            link_resets: 0,
+        }
+    }
+
+    #[test]
+    fn a_device_that_does_not_start_again_is_told_of_and_tried_again() {
+        let mut control = without_device(MAX_PORTS as u16 - 1);
+        let gone = crate::describe(libc::ENODEV);
+        let closed = |why: String| Err(Error::Closed { why });
+        let start = format!("dpdk7: starting the device failed ({gone})");
+        assert_eq!(control.set_mtu(1500), Ok(()), "nothing to do");
+        assert_eq!(control.while_stopped(|_| Ok(())), closed(start.clone()));
+        let mut key = control.shared.rx_gates[0].key();
+        assert!(key.try_enter().is_none());
+        assert!(!control.info().link_up);
+        // With the MTU that it has already, too.
+        assert_eq!(control.set_mtu(1500), closed(start.clone()));
+        // What failed before is not lost.
+        let refused = || Error::Device {
+            name: "dpdk7".into(),
+            what: "setting MTU 9000".into(),
+            errno: libc::EINVAL,
+        };
+        let why = format!("{}; {start}", refused());
+        assert_eq!(
+            control.while_stopped(|_| Err(refused())),
+            closed(why.clone())
+        );
+        assert_eq!(
+            Error::Closed { why: why.clone() }.to_string(),
+            format!("{why}; the port is closed")
+        );
+    }
 
     /// Who is at the other end of a virtio device may leave checksums undone where the device is to check them.
     #[test]

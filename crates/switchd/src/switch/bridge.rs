@@ -31,6 +31,8 @@ pub struct Port {
     pub id: PortId,
     /// Its device; patch ports have none.
     pub control: Option<Box<dyn PortControl>>,
+    /// Why its device carries nothing since it was changed last, for `Interface.error`.
+    pub closed: Option<String>,
     /// How the device was when last looked at.
     pub info: PortInfo,
     /// OpenFlow's configuration bits.
@@ -52,6 +54,33 @@ impl Port {
         let mut settings = settings_of(&self.config, self.flags, restoring);
         settings.no_carrier = !(self.info.link_up && self.info.admin_up);
         settings
+    }
+}
+
+/// Gives a port's device another MTU and another address, where they are wanted. `closed` is [`Port::closed`]; what else fails leaves the port as it was, and is only logged.
+pub fn change_device(
+    control: &mut dyn PortControl,
+    name: &str,
+    mtu: Option<u16>,
+    mac: Option<Mac>,
+    closed: &mut Option<String>,
+) {
+    if let Some(mtu) = mtu {
+        match control.set_mtu(mtu) {
+            Ok(()) => *closed = None,
+            Err(error) => {
+                tracing::warn!(target: "bridge", "{name}: {error}");
+                if let ports::Error::Closed { .. } = error {
+                    *closed = Some(error.to_string());
+                }
+                return;
+            }
+        }
+    }
+    if let Some(mac) = mac
+        && let Err(error) = control.set_mac(mac.0)
+    {
+        tracing::warn!(target: "bridge", "{name}: {error}");
     }
 }
 
@@ -241,6 +270,19 @@ impl Bridge {
         }
     }
 
+    /// Starts devices that have not started again after a change, each once.
+    pub fn start_closed(&self) {
+        for port in self.ports.borrow_mut().values_mut() {
+            if port.closed.is_some()
+                && let Some(control) = &mut port.control
+            {
+                let (name, mtu) = (&port.config.interface_name, port.info.mtu);
+                change_device(&mut **control, name, Some(mtu), None, &mut port.closed);
+                port.info = control.info();
+            }
+        }
+    }
+
     /// Lets packets pass again through ports that OpenFlow has switched off and somebody else has switched on (`ip link set up`): the device's state
     /// is the one that counts, and the one that controllers see.
     pub fn follow_admin_states(&self) {
@@ -316,4 +358,81 @@ impl Bridge {
 
 fn outcome_changed(outcome: &pipeline::FlowModOutcome) -> bool {
     outcome.changed > 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use packet::io::TxQueue;
+    use ports::{Error, Mbuf};
+
+    /// A device that does not start with some MTUs.
+    struct Device {
+        bad: u16,
+        mtu: u16,
+        stopped: bool,
+    }
+
+    impl PortControl for Device {
+        fn tx_queue(&mut self, _: usize) -> Result<Box<dyn TxQueue<Mbuf>>, Error> {
+            Err(Error::Option("none".into()))
+        }
+        fn info(&mut self) -> PortInfo {
+            PortInfo::default()
+        }
+        fn status(&mut self) -> Vec<(String, String)> {
+            Vec::new()
+        }
+        fn device_stats(&mut self) -> Vec<(String, u64)> {
+            Vec::new()
+        }
+        fn set_mtu(&mut self, mtu: u16) -> Result<(), Error> {
+            if mtu > 9000 {
+                return Err(Error::Option("too long".into()));
+            }
+            self.mtu = mtu;
+            self.stopped = mtu == self.bad;
+            let why = format!("no start with {mtu}");
+            if self.stopped {
+                Err(Error::Closed { why })
+            } else {
+                Ok(())
+            }
+        }
+        fn set_mac(&mut self, _: ports::Mac) -> Result<(), Error> {
+            Err(Error::Option("no".into()))
+        }
+        fn set_admin(&mut self, _: bool) -> Result<(), Error> {
+            Ok(())
+        }
+        fn close(self: Box<Self>) {}
+    }
+
+    #[test]
+    fn a_port_says_why_it_is_closed_until_its_device_starts() {
+        let (mut device, mut closed) = (
+            Device {
+                bad: 2000,
+                mtu: 1500,
+                stopped: false,
+            },
+            None,
+        );
+        let mut change = |device: &mut Device, mtu, mac| {
+            change_device(device, "p", mtu, mac, &mut closed);
+            closed.clone()
+        };
+        let why = Some("no start with 2000; the port is closed".to_owned());
+        assert_eq!(change(&mut device, Some(9001), None), None, "as it was");
+        assert_eq!(change(&mut device, Some(2000), None), why);
+        // Neither another change nor one that is refused opens it.
+        assert_eq!(change(&mut device, None, Some(Mac([2; 6]))), why);
+        assert_eq!(change(&mut device, Some(9001), None), why);
+        // Tried again as it is, in vain and not.
+        let mtu = device.mtu;
+        assert_eq!(change(&mut device, Some(mtu), None), why);
+        device.bad = 0;
+        assert_eq!(change(&mut device, Some(mtu), None), None);
+        assert!(!device.stopped);
+    }
 }

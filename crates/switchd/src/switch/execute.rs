@@ -2,7 +2,7 @@
 //!
 //! Each action either happens and is recorded as applied, or fails with a text for `Interface.error` or the log and leaves everything as it was.
 
-use super::bridge::{Bridge, Port, settings_of};
+use super::bridge::{Bridge, Port, change_device, settings_of};
 use super::{NotRunning, Switch, processors};
 use crate::config::controller::Controller;
 use crate::config::desired::Settings;
@@ -93,6 +93,9 @@ impl Switch {
     /// Brings the switch to what is desired, as far as it can be; the failures are by interface.
     pub fn apply(self: &Rc<Self>, desired: &Desired) -> anyhow::Result<Failures> {
         self.restoring.set(desired.global.flow_restore_wait);
+        for bridge in self.bridges.borrow().values() {
+            bridge.start_closed();
+        }
         let mut failures = Failures::new();
         let mut failed: BTreeSet<String> = BTreeSet::new();
         for _ in 0..ROUNDS {
@@ -399,6 +402,7 @@ impl Switch {
             number,
             id,
             control,
+            closed: None,
             info,
             flags: PortConfig::default(),
             since_ms: now,
@@ -540,12 +544,8 @@ impl Switch {
                 .mtu_request
                 .filter(|_| config.mtu_request != port.config.mtu_request);
             let mac = config.mac.filter(|_| config.mac != port.config.mac);
-            let changed = mtu
-                .map_or(Ok(()), |mtu| control.set_mtu(mtu))
-                .and_then(|()| mac.map_or(Ok(()), |mac| control.set_mac(mac.0)));
-            if let Err(error) = changed {
-                tracing::warn!(target: "bridge", "{}: {error}", config.interface_name);
-            }
+            let name = &config.interface_name;
+            change_device(&mut **control, name, mtu, mac, &mut port.closed);
             port.info = control.info();
         }
         port.config = config.clone();

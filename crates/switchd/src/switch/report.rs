@@ -227,7 +227,7 @@ impl Bridge {
         let info = &port.info;
         Some(InterfaceState {
             ofport: Some(port.number),
-            error: None,
+            error: port.closed.clone(),
             mac_in_use: Some(Mac(info.mac)),
             ifindex: Some(info.ifindex),
             mtu: (info.mtu > 0).then_some(info.mtu),
