@@ -7,7 +7,7 @@
 use crate::eal::Eal;
 use crate::egress::{self, Abilities};
 use crate::error::Error;
-use crate::gate::{Gate, Key};
+use crate::gate::{Gate, Inside, Key};
 use crate::mbuf::{self, Mbuf};
 use crate::pool::{DATA_ROOM, Size};
 use crate::raw::{
@@ -402,18 +402,66 @@ struct EthTx {
 
 impl TxQueue<Mbuf> for EthTx {
     fn send_finished(&mut self, frames: &mut Vec<Mbuf>, lengths: Lengths) -> TxOutcome {
-        let longest = self.shared.longest.load(Ordering::Relaxed);
-        if lengths.most <= u64::from(longest) && self.shared.chains {
-            return self.transmit(frames, lengths.bytes, false, TxOutcome::default());
+        let Some((inside, open)) = self.enter() else {
+            return refused(frames);
+        };
+        if lengths.most <= u64::from(open.longest) && open.shared.chains {
+            return open.transmit(&inside, frames, lengths.bytes, false, TxOutcome::default());
         }
         // Some may be longer than the device takes, or the driver wants them in one piece.
-        self.send(frames)
+        open.send(&inside, frames)
     }
 
     fn send(&mut self, frames: &mut Vec<Mbuf>) -> TxOutcome {
+        match self.enter() {
+            Some((inside, open)) => open.send(&inside, frames),
+            None => refused(frames),
+        }
+    }
+}
+
+impl EthTx {
+    /// Goes in, and looks only then how long frames may be: that changes while the gate is closed.
+    #[inline(always)]
+    fn enter(&mut self) -> Option<(Inside<'_>, OpenTx<'_>)> {
+        let inside = self.key.enter()?;
+        let longest = self.shared.longest.load(Ordering::Relaxed);
+        let open = OpenTx {
+            shared: &self.shared,
+            queue: self.queue,
+            scratch: &mut self.scratch,
+            longest,
+        };
+        Some((inside, open))
+    }
+}
+
+/// What becomes of frames for a device that is stopped or gone, or whose queue stays busy.
+#[cold]
+fn refused(frames: &mut Vec<Mbuf>) -> TxOutcome {
+    let outcome = TxOutcome {
+        failed: frames.len() as u64,
+        ..TxOutcome::default()
+    };
+    mbuf::free_all(frames);
+    outcome
+}
+
+/// A transmit queue whose user is inside its gate.
+struct OpenTx<'a> {
+    shared: &'a Shared,
+    queue: u16,
+    scratch: &'a mut Vec<Mbuf>,
+    /// Longest frame that may be sent, as long as he is.
+    longest: u32,
+}
+
+impl OpenTx<'_> {
+    fn send(self, inside: &Inside<'_>, frames: &mut Vec<Mbuf>) -> TxOutcome {
         let mut outcome = TxOutcome::default();
-        let shared = &*self.shared;
-        let longest = shared.longest.load(Ordering::Relaxed);
+        let OpenTx {
+            shared, longest, ..
+        } = self;
         let scan = egress::scan(frames, longest);
         let mut work = false;
         let mut bytes = scan.bytes;
@@ -425,32 +473,26 @@ impl TxQueue<Mbuf> for EthTx {
                 udp_segmentation: false,
                 chains: shared.chains,
             };
-            egress::prepare(frames, &mut self.scratch, &abilities, &mut outcome);
+            egress::prepare(frames, self.scratch, &abilities, &mut outcome);
             work = frames
                 .iter_mut()
                 .fold(false, |work, frame| egress::mark_for_driver(frame) | work);
             bytes = frames.iter().map(|frame| frame.len() as u64).sum();
         }
-        self.transmit(frames, bytes, work, outcome)
+        self.transmit(inside, frames, bytes, work, outcome)
     }
-}
 
-impl EthTx {
     /// Hands frames, of so many bytes, to the driver; `work` says whether it is to look at what is asked for in them first.
     #[inline(always)]
     fn transmit(
-        &mut self,
+        self,
+        _inside: &Inside<'_>,
         frames: &mut Vec<Mbuf>,
         bytes: u64,
         work: bool,
         mut outcome: TxOutcome,
     ) -> TxOutcome {
-        let shared = &*self.shared;
-        let Some(_inside) = self.key.enter() else {
-            outcome.failed += frames.len() as u64;
-            mbuf::free_all(frames);
-            return outcome;
-        };
+        let shared = self.shared;
         // SAFETY: the vector holds pointers to chains it owns. The driver takes over those it says it sent, and the vector
         // forgets all of them before the rest are freed. The gate keeps the port started and other senders out.
         unsafe {
@@ -788,6 +830,46 @@ mod tests {
             last_link: None,
             link_resets: 0,
         }
+    }
+
+    /// A sender that has to wait for another learns of an MTU that comes meanwhile.
+    #[test]
+    fn how_long_frames_may_be_is_asked_inside_the_gate() {
+        let control = without_device(MAX_PORTS as u16 - 2);
+        let shared = &control.shared;
+        let mut holder = shared.tx_gates[0].key();
+        let mut sender = EthTx {
+            shared: Arc::clone(shared),
+            key: shared.tx_gates[0].key(),
+            queue: 0,
+            scratch: Vec::new(),
+        };
+        for longest in 100..110 {
+            let inside = holder.enter().expect("open");
+            let waits = AtomicU32::new(0);
+            std::thread::scope(|scope| {
+                let seen = scope.spawn(|| {
+                    waits.store(1, Ordering::SeqCst);
+                    loop {
+                        // Nobody waits for ever.
+                        if let Some((_inside, open)) = sender.enter() {
+                            return open.longest;
+                        }
+                    }
+                });
+                while waits.load(Ordering::SeqCst) == 0 {
+                    std::thread::yield_now();
+                }
+                (0..100).for_each(|_| std::thread::yield_now());
+                shared.longest.store(longest, Ordering::Relaxed);
+                drop(inside);
+                assert_eq!(seen.join().ok(), Some(longest));
+            });
+        }
+        // Of a closed gate nothing is asked.
+        shared.close();
+        assert!(sender.enter().is_none());
+        assert_eq!(sender.send(&mut Vec::new()), TxOutcome::default());
     }
 
     #[test]
