@@ -9,7 +9,7 @@ use std::time::Duration;
 use ovsdb::vswitch::{self, Snapshot};
 use ovsdb::{Client, Config, Event, Events, LockState, Remote};
 use switchd::config::ofport::Allocator;
-use switchd::config::writeback::{Capabilities, InterfaceState, Writeback};
+use switchd::config::writeback::{Capabilities, InterfaceState, Scope, Writeback};
 use switchd::config::{Abilities, Action, Applied, Desired, Mac, address, plan};
 use tempfile::TempDir;
 use tokio::time::timeout;
@@ -161,7 +161,7 @@ impl Daemon {
             self.act(&action);
         }
         let Some(root) = desired.root else { return };
-        let mut batch = self.writeback.begin();
+        let mut batch = self.writeback.begin(Scope::All);
         for (name, bridge) in &desired.bridges {
             let settings = &bridge.settings;
             let mac = address::bridge_address(settings.hwaddr, settings.default_mac, []);

@@ -7,9 +7,14 @@
 //!
 //! Tools wait for `cur_cfg` and then read `ofport` and `error`: [`Batch::applied`] belongs into the same batch as the
 //! [`Batch::interface`]s and [`Batch::bridge`]s of that configuration.
+//!
+//! A server may refuse one of the values for good: its schema is another one, or it bounds what we do not. Then nothing of a transaction happens, so what tools wait for is written without the rest
+//! until the rest is tried again, more and more seldom ([`Refusals`]).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::{Duration, Instant};
 
+use ovsdb::transaction::Refused;
 use ovsdb::vswitch::{LOCK, Strings};
 use ovsdb::{Datum, Transaction, Uuid};
 use predict::spread::Spread;
@@ -17,6 +22,84 @@ use predict::spread::Spread;
 use super::address::Mac;
 
 type Cell = (&'static str, Uuid, &'static str);
+
+/// How long after the first refusal all is tried again; twice as long after each further one.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+/// And at most so long.
+const LONGEST_WAIT: Duration = Duration::from_secs(64);
+
+/// How much is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Everything.
+    All,
+    /// What tools wait for: `cur_cfg`, and `ofport` and `error` of interfaces.
+    Outcome,
+}
+
+impl Scope {
+    fn takes(self, column: &str) -> bool {
+        self == Scope::All || matches!(column, "cur_cfg" | "ofport" | "error")
+    }
+}
+
+/// What the server has refused, and so how much is written.
+#[derive(Debug, Default)]
+pub struct Refusals(Option<Refusal>);
+
+#[derive(Debug)]
+struct Refusal {
+    /// The RFC's word, the table and the columns: the same as long as nobody has seen to it, whatever the values.
+    what: (String, String, Vec<String>),
+    wait: Duration,
+    again: Instant,
+}
+
+impl Refusals {
+    /// How much to write now.
+    pub fn scope(&self, now: Instant) -> Scope {
+        match &self.0 {
+            Some(refusal) if now < refusal.again => Scope::Outcome,
+            _ => Scope::All,
+        }
+    }
+
+    /// When all is to be tried again, where that is not done already.
+    pub fn again(&self) -> Option<Instant> {
+        self.0.as_ref().map(|refusal| refusal.again)
+    }
+
+    /// The server has refused what was written in this scope; true for a refusal that has not been told of.
+    pub fn refused(&mut self, refused: &Refused, scope: Scope, now: Instant) -> bool {
+        let failed = refused.operation.as_deref().cloned().unwrap_or_default();
+        let what = (refused.error.clone(), failed.table, failed.columns);
+        let before = self.0.take();
+        let is_new = before.as_ref().is_none_or(|before| before.what != what);
+        let (wait, again) = match (before, scope) {
+            (None, _) => (FIRST_WAIT, now + FIRST_WAIT),
+            (Some(before), Scope::All) => {
+                let wait = (before.wait * 2).min(LONGEST_WAIT);
+                (wait, now + wait)
+            }
+            // Not even what tools wait for: nothing else is to be done until then.
+            (Some(before), Scope::Outcome) => (before.wait, before.again),
+        };
+        self.0 = Some(Refusal { what, wait, again });
+        is_new
+    }
+
+    /// What was to be written in this scope has been, or there was nothing.
+    pub fn written(&mut self, scope: Scope) {
+        if scope == Scope::All {
+            self.forget();
+        }
+    }
+
+    /// Forgets what was refused: what is written next goes to another server, or to one that has become another.
+    pub fn forget(&mut self) {
+        self.0 = None;
+    }
+}
 
 /// Remembers what the database holds of what the daemon writes.
 #[derive(Debug, Default)]
@@ -33,10 +116,11 @@ pub struct Pending {
 }
 
 impl Writeback {
-    /// Collects values. Nothing happens before [`Batch::finish`].
-    pub fn begin(&self) -> Batch<'_> {
+    /// Collects values, of which those outside of the scope are left out. Nothing happens before [`Batch::finish`].
+    pub fn begin(&self, scope: Scope) -> Batch<'_> {
         Batch {
             writeback: self,
+            scope,
             rows: BTreeMap::new(),
         }
     }
@@ -61,6 +145,7 @@ impl Writeback {
 #[derive(Debug)]
 pub struct Batch<'w> {
     writeback: &'w Writeback,
+    scope: Scope,
     rows: BTreeMap<(&'static str, Uuid), BTreeMap<&'static str, Datum>>,
 }
 
@@ -144,6 +229,9 @@ impl Batch<'_> {
         column: &'static str,
         value: impl Into<Datum>,
     ) {
+        if !self.scope.takes(column) {
+            return;
+        }
         let value = value.into();
         if self.writeback.written.get(&(table, uuid, column)) == Some(&value) {
             return;
@@ -342,23 +430,23 @@ mod tests {
             mtu: Some(1500),
             ..InterfaceState::default()
         };
-        let mut batch = writeback.begin();
+        let mut batch = writeback.begin(Scope::All);
         batch.interface(Uuid(1), &port);
         batch.applied(Uuid(2), 7);
         let first = batch.finish().unwrap();
         assert_eq!(rows(&first).len(), 2);
         assert_eq!(rows(&first)[0]["ofport"], 3);
 
-        let mut batch = writeback.begin();
+        let mut batch = writeback.begin(Scope::All);
         batch.interface(Uuid(1), &port);
         assert!(batch.finish().is_some(), "not confirmed yet");
         writeback.confirm(first);
-        let mut batch = writeback.begin();
+        let mut batch = writeback.begin(Scope::All);
         batch.interface(Uuid(1), &port);
         batch.applied(Uuid(2), 7);
         assert!(batch.finish().is_none());
 
-        let mut batch = writeback.begin();
+        let mut batch = writeback.begin(Scope::All);
         batch.interface(
             Uuid(1),
             &InterfaceState {
@@ -372,12 +460,12 @@ mod tests {
         );
 
         writeback.retain(&BTreeSet::from([Uuid(2)]));
-        let mut batch = writeback.begin();
+        let mut batch = writeback.begin(Scope::All);
         batch.interface(Uuid(1), &port);
         batch.applied(Uuid(2), 7);
         assert_eq!(rows(&batch.finish().unwrap()).len(), 1);
         writeback.forget();
-        let mut batch = writeback.begin();
+        let mut batch = writeback.begin(Scope::All);
         batch.applied(Uuid(2), 7);
         assert!(batch.finish().is_some());
     }
@@ -385,7 +473,7 @@ mod tests {
     #[test]
     fn a_failed_interface_has_port_minus_one_its_error_and_nothing_else() {
         let writeback = Writeback::default();
-        let mut batch = writeback.begin();
+        let mut batch = writeback.begin(Scope::All);
         batch.interface(Uuid(1), &InterfaceState::failed("no such thing"));
         let row = &rows(&batch.finish().unwrap())[0];
         assert_eq!(
@@ -394,6 +482,103 @@ mod tests {
         );
         assert_eq!(row["mac_in_use"], serde_json::json!(["set", []]));
         assert_eq!(row["status"], serde_json::json!(["map", []]));
+    }
+
+    /// A server that refuses each transaction with one of these columns, for an hour in which something is to be written twice a second.
+    #[test]
+    fn what_a_server_refuses_keeps_nothing_else_from_being_written() {
+        let refused = |column: &str| Refused {
+            error: "constraint violation".into(),
+            operation: Some(Box::new(ovsdb::transaction::FailedOperation {
+                table: "Interface".into(),
+                columns: vec![column.into()],
+                ..Default::default()
+            })),
+            ..Default::default()
+        };
+        let start = Instant::now();
+        let (mut writeback, mut refusals) = (Writeback::default(), Refusals::default());
+        let (mut tried, mut told, mut known) = ([0; 2], 0, 0);
+        for turn in 0..7200_u32 {
+            let now = start + turn * Duration::from_millis(500);
+            let scope = refusals.scope(now);
+            let mut batch = writeback.begin(scope);
+            let state = InterfaceState {
+                ofport: Some(7),
+                mtu: Some(1500),
+                link_resets: Some(turn.into()),
+                ..InterfaceState::default()
+            };
+            batch.interface(Uuid(1), &state);
+            batch.applied(Uuid(2), i64::from(turn / 10));
+            let Some(pending) = batch.finish() else {
+                refusals.written(scope);
+                continue;
+            };
+            tried[usize::from(scope == Scope::All)] += 1;
+            // Repaired in the end.
+            let bad = pending
+                .cells
+                .iter()
+                .find(|((_, _, column), _)| *column == "mtu");
+            match bad.filter(|_| turn < 7000) {
+                Some(((_, _, column), _)) => {
+                    told += u32::from(refusals.refused(&refused(column), scope, now));
+                }
+                None => {
+                    known = turn / 10;
+                    writeback.confirm(pending);
+                    refusals.written(scope);
+                }
+            }
+            // Tools wait for the next turn, no longer.
+            assert!(
+                known + 1 >= turn / 10 && (turn % 10 == 0 || known == turn / 10),
+                "{turn}"
+            );
+        }
+        assert_eq!(told, 1);
+        assert!((56..=64 + 300).contains(&tried[1]), "{tried:?}");
+        assert_eq!(refusals.again(), None);
+        let held = writeback.written.get(&("Interface", Uuid(1), "mtu"));
+        assert_eq!(held, Some(&Datum::from(Some(1500_i64))));
+    }
+
+    #[test]
+    fn each_refusal_is_told_of_once_and_tried_more_and_more_seldom() {
+        let mut refusals = Refusals::default();
+        let refused = |error: &str, details: &str| Refused {
+            error: error.into(),
+            details: details.into(),
+            operation: None,
+        };
+        let start = Instant::now();
+        assert_eq!(
+            (refusals.scope(start), refusals.again()),
+            (Scope::All, None)
+        );
+        let mut now = start;
+        for (turn, wait) in [1, 2, 4, 8, 16, 32, 64, 64].into_iter().enumerate() {
+            let is_new =
+                refusals.refused(&refused("range error", &turn.to_string()), Scope::All, now);
+            assert_eq!(is_new, turn == 0);
+            // Even the rest may be refused, which puts nothing off.
+            assert!(!refusals.refused(&refused("range error", "the rest"), Scope::Outcome, now));
+            now += Duration::from_secs(wait);
+            assert_eq!(refusals.again(), Some(now));
+            let before = now - Duration::from_millis(1);
+            assert_eq!(
+                (refusals.scope(before), refusals.scope(now)),
+                (Scope::Outcome, Scope::All)
+            );
+            refusals.written(Scope::Outcome);
+            assert_eq!(refusals.again(), Some(now));
+        }
+        assert!(refusals.refused(&refused("resources exhausted", ""), Scope::All, now));
+        refusals.written(Scope::All);
+        assert_eq!(refusals.scope(now), Scope::All);
+        assert!(refusals.refused(&refused("range error", ""), Scope::All, now));
+        assert_eq!(refusals.again(), Some(now + FIRST_WAIT));
     }
 
     proptest! {
@@ -410,7 +595,7 @@ mod tests {
                     database.clear();
                     said.clear();
                 }
-                let mut batch = writeback.begin();
+                let mut batch = writeback.begin(Scope::All);
                 batch.interface(Uuid(row), &InterfaceState { ofport, ..InterfaceState::default() });
                 let Some(pending) = batch.finish() else {
                     prop_assert_eq!(database.get(&row), Some(&ofport.map_or(-1, i64::from)));

@@ -5,16 +5,17 @@
 
 use super::execute::Failures;
 use super::{Switch, processors};
-use crate::config::writeback::Writeback;
+use crate::config::writeback::{Pending, Refusals, Scope, Writeback};
 use crate::config::{Abilities, Desired, Problems};
-use ovsdb::client::{Client, Config, Event, Events, LockState};
+use ovsdb::client::{Client, ClientError, Config, Event, Events, LockState};
 use ovsdb::stream::Remote;
+use ovsdb::transaction::Refused;
 use ovsdb::vswitch::{self, Snapshot};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 /// How long one transaction may take before the next one is tried.
@@ -30,6 +31,7 @@ pub struct Database {
     current: RefCell<Option<(Desired, Failures)>>,
     problems: RefCell<Problems>,
     writeback: RefCell<Writeback>,
+    refusals: RefCell<Refusals>,
     /// Something is to be written.
     dirty: Notify,
     /// Statistics are due.
@@ -54,6 +56,7 @@ impl Database {
             current: RefCell::new(None),
             problems: RefCell::default(),
             writeback: RefCell::default(),
+            refusals: RefCell::default(),
             dirty: Notify::new(),
             statistics: Cell::new(false),
             contended: Cell::new(false),
@@ -77,6 +80,7 @@ impl Database {
             match event {
                 Event::Connected => {
                     self.writeback.borrow_mut().forget();
+                    self.refusals.borrow_mut().forget();
                     self.reconfigure()?;
                 }
                 Event::Updated => self.reconfigure()?,
@@ -218,11 +222,14 @@ impl Database {
     /// Writes back until the daemon ends. `first` is called when the first configuration has been applied and said so.
     pub async fn write(self: Rc<Self>, first: impl Fn()) {
         loop {
-            self.dirty.notified().await;
+            self.something_to_write().await;
             if !self.client.is_connected() || !self.client.has_lock() {
+                self.refusals.borrow_mut().forget();
                 continue;
             }
-            let Some(pending) = self.collect() else {
+            let scope = self.refusals.borrow().scope(Instant::now());
+            let Some(pending) = self.collect(scope) else {
+                self.refusals.borrow_mut().written(scope);
                 first();
                 continue;
             };
@@ -231,7 +238,12 @@ impl Database {
             {
                 Ok(Ok(_)) => {
                     self.writeback.borrow_mut().confirm(pending);
+                    self.refusals.borrow_mut().written(scope);
                     first();
+                }
+                // Losing the lock is no fault of what was written.
+                Ok(Err(ClientError::Refused(refused))) if refused.error != "not owner" => {
+                    self.refused(&refused, scope).await;
                 }
                 Ok(Err(error)) => {
                     tracing::warn!(target: "bridge", "cannot write to the database: {error}");
@@ -246,15 +258,45 @@ impl Database {
         }
     }
 
-    fn collect(&self) -> Option<crate::config::writeback::Pending> {
+    /// Waits until something has changed, or what was refused is to be tried again.
+    async fn something_to_write(&self) {
+        let again = self.refusals.borrow().again();
+        match again {
+            None => self.dirty.notified().await,
+            Some(again) => {
+                // Either way.
+                let _ = tokio::time::timeout_at(again.into(), self.dirty.notified()).await;
+            }
+        }
+    }
+
+    /// Sees to it that what the server refuses is written more and more seldom, and what tools wait for without it.
+    async fn refused(&self, refused: &Refused, scope: Scope) {
+        let is_new = self
+            .refusals
+            .borrow_mut()
+            .refused(refused, scope, Instant::now());
+        if is_new {
+            tracing::warn!(target: "bridge", "the database refuses what is written to it, so less is written: {refused}");
+        }
+        let again = self.refusals.borrow().again();
+        if scope == Scope::Outcome
+            && let Some(again) = again
+        {
+            tokio::time::sleep_until(again.into()).await;
+        }
+        self.dirty.notify_one();
+    }
+
+    fn collect(&self, scope: Scope) -> Option<Pending> {
         let current = self.current.borrow();
         let (desired, failures) = current.as_ref()?;
         let rows = self.client.with_replica(rows_of);
         self.writeback.borrow_mut().retain(&rows);
         let writeback = self.writeback.borrow();
-        let mut batch = writeback.begin();
+        let mut batch = writeback.begin(scope);
         self.switch.report(desired, failures, &mut batch);
-        if self.statistics.replace(false) {
+        if scope == Scope::All && self.statistics.replace(false) {
             self.switch.report_statistics(desired, &mut batch);
         }
         if let Some(root) = desired.root {
