@@ -8,7 +8,7 @@
 //!
 //! While a gate has one key, whoever has that enters alone, by two plain loads and a store. Where there are more keys
 //! (workers that share a transmit queue), where the kernel lacks `membarrier`, and where others decide how often the gate
-//! is closed ([`Gate::closed_by_lock`]), users enter by a locked instruction, one at a time. Keys may come and go at any time.
+//! is closed ([`Gate::closed_by_lock`]) or have had that done too often ([`Gate::lock_all`]), users enter by a locked instruction, one at a time. Keys may come and go at any time.
 //!
 //! Why nobody is inside after [`Gate::close_all`]:
 //!
@@ -31,6 +31,10 @@
 //! can happen is that the first user writes `alone`, sees that the gate is shared, and takes that back. When keys are given back and one is left,
 //! `SHARED` is taken away with release, after all that was done by those keys; the last user reads that with acquire. So there is only ever one key
 //! whose user writes `alone`.
+//!
+//! A gate that is to be entered by the lock from now on says so twice: by `WARY`, after which nobody enters alone, as with `SHARED`; and after a `membarrier` by `LOCKED`, after which
+//! nobody makes one for this gate. Whoever reads `LOCKED` does so with acquire, so all that lay before that barrier happened before what he does next: he sees in `alone` who is inside alone still, if
+//! anybody is, and nobody comes in alone later. Whoever does not read it makes a barrier of his own, as ever.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering, compiler_fence};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -46,8 +50,10 @@ const OPEN: u8 = 0;
 const CLOSED: u8 = 1;
 /// There are several keys.
 const SHARED: u8 = 2;
-/// Users always enter by the lock: there is no `membarrier`, or the gate is closed too often for it. Never changes in a gate's life.
+/// Users always enter by the lock: there is no `membarrier`, or the gate is closed too often for it. Never taken away again.
 const LOCKED: u8 = 4;
+/// The same will be true in a moment, and nobody enters alone already.
+const WARY: u8 = 8;
 
 /// What both sides see. It has a cache line to itself, as each gate is used by another worker.
 #[derive(Debug)]
@@ -103,11 +109,8 @@ impl Gate {
     pub(crate) fn key(&self) -> Key {
         let mut keys = self.0.keys();
         *keys += 1;
-        if *keys == 2 {
-            self.0.state.fetch_or(SHARED, Ordering::SeqCst);
-            if self.0.state.load(Ordering::Relaxed) & LOCKED == 0 {
-                membarrier::order_all_threads();
-            }
+        if *keys == 2 && self.0.state.fetch_or(SHARED, Ordering::SeqCst) & LOCKED == 0 {
+            membarrier::order_all_threads();
         }
         Key(Arc::clone(&self.0))
     }
@@ -124,6 +127,20 @@ impl Gate {
         }
         for gate in gates {
             gate.0.wait();
+        }
+    }
+
+    /// Has these gates entered by the lock from now on, so that neither closing them nor another key interrupts a processor any more. Takes one system call.
+    pub(crate) fn lock_all<'a>(gates: impl Iterator<Item = &'a Gate> + Clone) {
+        let mut alone = false;
+        for gate in gates.clone() {
+            alone |= gate.0.state.fetch_or(WARY, Ordering::SeqCst) & LOCKED == 0;
+        }
+        if alone {
+            membarrier::order_all_threads();
+        }
+        for gate in gates {
+            gate.0.state.fetch_or(LOCKED, Ordering::SeqCst);
         }
     }
 
@@ -245,6 +262,12 @@ mod membarrier {
     /// After so many refusals in a row it is told, once.
     const REFUSALS_TOLD: u32 = 10_000;
 
+    #[cfg(test)]
+    thread_local! {
+        /// How often this thread has made others pass a barrier.
+        pub(super) static ORDERED: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+    }
+
     fn call(command: libc::c_int) -> bool {
         // SAFETY: these commands take no pointers; flags and processor are unused.
         unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
@@ -259,6 +282,8 @@ mod membarrier {
 
     /// When this returns, every other thread of the process has passed a full memory barrier since it was called, and so has this one. Only where there is such a thing.
     pub(super) fn order_all_threads() {
+        #[cfg(test)]
+        ORDERED.set(ORDERED.get() + 1);
         // Who is registered is only refused for want of memory, or by a filter of system calls that came later. Going on without would free memory in use.
         let mut refused = 0u32;
         while !call(PRIVATE_EXPEDITED) {
@@ -269,6 +294,12 @@ mod membarrier {
             std::thread::yield_now();
         }
     }
+}
+
+/// How often this thread has interrupted others for a gate.
+#[cfg(test)]
+pub(crate) fn interruptions() -> u32 {
+    membarrier::ORDERED.get()
 }
 
 #[cfg(test)]
@@ -284,9 +315,11 @@ mod tests {
         }
     }
 
-    /// A gate of the kind that this machine has, and one of the kind that all machines have.
-    fn both() -> [Gate; 2] {
-        [Gate::open(), Gate::new(OPEN, false)]
+    /// A gate of the kind that this machine has, one of the kind that all machines have, and one that has become such.
+    fn all() -> [Gate; 3] {
+        let turned = Gate::open();
+        Gate::lock_all([&turned].into_iter());
+        [Gate::open(), Gate::new(OPEN, false), turned]
     }
 
     fn is_alone(inside: &Option<Inside<'_>>, gate: &Gate) -> bool {
@@ -295,7 +328,7 @@ mod tests {
 
     #[test]
     fn none_when_closed() {
-        for gate in both() {
+        for gate in all() {
             let mut key = gate.key();
             assert!(key.try_enter().is_some());
             gate.close();
@@ -317,7 +350,7 @@ mod tests {
 
     #[test]
     fn one_at_a_time() {
-        for gate in both() {
+        for gate in all() {
             let mut first = gate.key();
             let inside = first.try_enter();
             assert!(inside.is_some());
@@ -383,6 +416,32 @@ mod tests {
         gate.close();
         gate.reopen();
         assert!(!is_alone(&first.enter(), &gate));
+    }
+
+    #[test]
+    fn a_gate_that_is_entered_by_the_lock_from_now_on_interrupts_nobody() {
+        if !membarrier::is_there() {
+            return;
+        }
+        let gates = [Gate::open(), Gate::closed()];
+        let mut first = gates[0].key();
+        let inside = first.enter();
+        assert!(is_alone(&inside, &gates[0]));
+        Gate::lock_all(gates.iter());
+        // Who is inside stays so, alone.
+        assert!(gates[0].key().try_enter().is_none());
+        drop(inside);
+        assert!(gates[0].0.say_and_look().is_none());
+        let before = interruptions();
+        assert!(!is_alone(&first.enter(), &gates[0]));
+        drop(gates[0].key());
+        Gate::close_all(gates.iter());
+        assert!(first.enter().is_none());
+        gates.iter().for_each(Gate::reopen);
+        assert!(!is_alone(&first.enter(), &gates[0]));
+        assert!(!is_alone(&gates[1].key().enter(), &gates[1]));
+        Gate::lock_all(gates.iter());
+        assert_eq!(interruptions(), before);
     }
 
     #[test]
@@ -479,7 +538,7 @@ mod tests {
 
     #[test]
     fn nobody_is_inside_after_close() {
-        for gate in both() {
+        for gate in all() {
             for users in [1, 3] {
                 stress(&gate, users, |fragile| {
                     gate.close();
@@ -491,9 +550,33 @@ mod tests {
         }
     }
 
+    /// Of each round's gate, whichever way its users come in when it changes.
+    #[test]
+    fn a_gate_may_come_to_be_entered_by_the_lock_at_any_time() {
+        let end = Instant::now() + LONGEST;
+        for round in 0..200 {
+            let gate = Gate::open();
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    (0..round * 10).for_each(|_| std::hint::spin_loop());
+                    Gate::lock_all([&gate].into_iter());
+                });
+                stress(&gate, 1, |fragile| {
+                    gate.close();
+                    fragile.count(20);
+                    gate.reopen();
+                    1
+                });
+            });
+            if Instant::now() > end {
+                break;
+            }
+        }
+    }
+
     #[test]
     fn keys_may_come_and_go_while_others_are_used() {
-        for gate in both() {
+        for gate in all() {
             stress(&gate, 1, |fragile| {
                 let mut key = gate.key();
                 let inside = key.try_enter().map(|_inside| fragile.count(20));

@@ -57,6 +57,12 @@ const MAX_PATH: usize = 107;
 /// Queue pairs of a guest that are looked at when sending.
 const MAX_PAIRS: usize = 64;
 
+/// A ring that comes or goes, and a device that goes, may interrupt the processors of all workers (`crate::gate`), and how often that happens is for the guest to say. Each costs it so much
+/// of its patience ...
+const CHANGE_COSTS: Duration = Duration::from_millis(125);
+/// ... of which it has this, and gets back as time passes: 512 changes at once, four times all rings that there can be, and 8 a second. When it has none left, its gates are entered by a lock.
+const PATIENCE: Duration = Duration::from_secs(64);
+
 /// How often a guest that takes only part of a burst is offered the rest.
 const SEND_ROUNDS: usize = 8;
 
@@ -110,6 +116,26 @@ struct Shared {
     wake: Box<[OwnedFd]>,
     resets: AtomicU64,
     longest: AtomicU32,
+    patience: Mutex<Patience>,
+}
+
+/// How much a guest has changed lately.
+#[derive(Debug, Default)]
+struct Patience {
+    /// When all that it has changed will be forgotten.
+    until: Option<Instant>,
+    /// There is none left, for good.
+    spent: bool,
+}
+
+impl Patience {
+    /// Notes a change; true for the first one that is too much.
+    fn tried(&mut self, now: Instant) -> bool {
+        let until = self.until.map_or(now, |until| until.max(now)) + CHANGE_COSTS;
+        self.until = Some(until);
+        let spent = self.spent || until - now > PATIENCE;
+        spent && !std::mem::replace(&mut self.spent, spent)
+    }
 }
 
 impl Shared {
@@ -132,6 +158,20 @@ impl Shared {
             wake,
             resets: AtomicU64::new(0),
             longest: AtomicU32::new(longest),
+            patience: Mutex::default(),
+        }
+    }
+
+    /// Notes that a ring has come or gone, or the device. While one call sees to the gates, others wait, for as long as a system call takes.
+    fn disturbed(&self, now: Instant) {
+        let mut patience = self
+            .patience
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner());
+        if patience.tried(now) {
+            Gate::lock_all(self.gates());
+            let vid = self.owner.load(Ordering::Relaxed);
+            tracing::warn!(target: "dpdk", "the guest of vhost device {vid} keeps switching its rings on and off: workers take a lock for each burst of it from now on");
         }
     }
 
@@ -285,7 +325,9 @@ impl Shared {
             return;
         }
         if let Some(ring) = self.rings.get(usize::from(queue)) {
-            ring.enabled.store(enabled, Ordering::SeqCst);
+            if ring.enabled.swap(enabled, Ordering::SeqCst) != enabled {
+                self.disturbed(Instant::now());
+            }
             self.changed();
         }
     }
@@ -314,6 +356,7 @@ impl Shared {
         if self.vid.swap(-1, Ordering::SeqCst) < 0 {
             return;
         }
+        self.disturbed(Instant::now());
         Gate::close_all(self.gates().chain(self.quick_gates()));
         self.resets.fetch_add(1, Ordering::Relaxed);
         self.changed();
@@ -1219,6 +1262,66 @@ mod tests {
         assert_eq!(served(&port), Some(1));
         port.leave(1);
         assert_eq!(served(&port), None);
+    }
+
+    #[test]
+    fn patience_comes_back() {
+        let (mut patience, start) = (Patience::default(), Instant::now());
+        assert!((0..512).all(|_| !patience.tried(start)));
+        // What comes back in a second is spent in it.
+        let second = |seconds| start + Duration::from_secs(seconds);
+        for seconds in 1..100 {
+            assert!((0..8).all(|_| !patience.tried(second(seconds))));
+        }
+        assert!(patience.tried(second(99)));
+        assert!(!patience.tried(second(99)), "known already");
+        let mut patience = Patience::default();
+        assert!((0..512).all(|_| !patience.tried(start)));
+        assert!((0..512).all(|_| !patience.tried(second(64))));
+        assert!(patience.tried(second(64)));
+    }
+
+    /// However often a guest switches rings, or itself, workers are not interrupted more often than it has patience.
+    #[test]
+    fn a_guest_that_switches_all_the_time_interrupts_no_worker() {
+        let port = Shared::new(Box::new([]), 1518);
+        port.ring_changed(0, 0, true);
+        guest(&port, 0);
+        let (mut first, mut second) = (None, None);
+        let before = crate::gate::interruptions();
+        let inside = |worker, way: &mut Option<Way>| {
+            let way = Way::find(way, &port, worker).expect("a ring");
+            assert!(way.key.try_enter().is_some());
+            way.ring
+        };
+        for round in 0..3000 {
+            // Whether workers share a ring or have one each.
+            port.ring_changed(0, 2, round % 2 == 0);
+            assert_eq!(inside(0, &mut first), 0);
+            assert_eq!(inside(1, &mut second), if round % 2 == 0 { 2 } else { 0 });
+            if round % 100 == 0 {
+                port.leave(0);
+                assert_eq!(served(&port), None);
+                port.arrive(0, 0);
+                assert_eq!(served(&port), Some(0));
+            }
+        }
+        let interruptions = crate::gate::interruptions() - before;
+        assert!(interruptions < 1500, "{interruptions}");
+        // However slow this machine is.
+        while !port.patience.lock().expect("nobody panicked").spent {
+            port.disturbed(Instant::now());
+        }
+        let before = crate::gate::interruptions();
+        for _ in 0..100 {
+            port.ring_changed(0, 2, true);
+            inside(1, &mut second);
+            port.ring_changed(0, 2, false);
+            inside(1, &mut second);
+            port.leave(0);
+            port.arrive(0, 0);
+        }
+        assert_eq!(crate::gate::interruptions(), before);
     }
 
     #[test]
