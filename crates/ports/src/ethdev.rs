@@ -82,6 +82,7 @@ pub(crate) fn open(eal: &Eal, spec: &PortSpec, options: &Dpdk) -> Result<OpenPor
         conf,
         pool: pool.as_raw(),
         closed: false,
+        configured: true,
         admin_up: true,
         last_link: None,
         link_resets: 0,
@@ -541,6 +542,8 @@ struct EthControl {
     pool: *mut raw::RawPool,
     /// The device has been stopped and did not start again.
     closed: bool,
+    /// Its queues are as `conf` says; not where setting them up has failed halfway.
+    configured: bool,
     admin_up: bool,
     last_link: Option<bool>,
     link_resets: u64,
@@ -559,12 +562,16 @@ impl EthControl {
         // SAFETY: no worker is inside.
         unsafe { raw::rte_eth_dev_stop(self.device.port) };
         let result = act(self);
-        // SAFETY: the port is configured.
-        let started = self
-            .device
-            .check("starting the device", &self.name, |port| unsafe {
-                raw::rte_eth_dev_start(port)
-            });
+        let configured = match self.configured {
+            true => Ok(()),
+            false => self.set_up(self.conf.clone()),
+        };
+        let started = configured.and_then(|()| {
+            (self.device).check("starting the device", &self.name, |port| {
+                // SAFETY: the port is configured.
+                unsafe { raw::rte_eth_dev_start(port) }
+            })
+        });
         self.closed = started.is_err();
         let Err(why) = started else {
             self.shared.reopen();
@@ -575,6 +582,19 @@ impl EthControl {
             Err(first) => format!("{first}; {why}"),
         };
         Err(Error::Closed { why })
+    }
+
+    /// Configures the stopped device and its queues so.
+    fn set_up(&mut self, mut conf: EthConf) -> Result<(), Error> {
+        self.configured = false;
+        let pool = self.pool;
+        (self.device).check("configuring the device", &self.name, |port| {
+            // SAFETY: the structure mirrors the shim's; the pool lives as long as the EAL.
+            unsafe { raw::sluice_eth_setup(port, &mut conf, pool) }
+        })?;
+        self.configured = true;
+        self.conf = conf;
+        Ok(())
     }
 
     fn counters(&self) -> Vec<(String, u64)> {
@@ -744,15 +764,10 @@ impl PortControl for EthControl {
                 conf.rx_offloads |= info.rx_offloads & capability::RX_SCATTER;
             }
             if conf.rx_offloads != control.conf.rx_offloads {
-                let pool = control.pool;
-                control
-                    .device
-                    .check("configuring the device", &control.name, |port| {
-                        // SAFETY: the structure mirrors the shim's; the pool lives as long as the EAL.
-                        unsafe { raw::sluice_eth_setup(port, &mut conf, pool) }
-                    })?;
+                control.set_up(conf)?;
+            } else {
+                control.conf = conf;
             }
-            control.conf = conf;
             control
                 .shared
                 .longest
@@ -826,6 +841,7 @@ mod tests {
             conf: configuration(&info, &Dpdk::new("none"), 1, 1500),
             pool: std::ptr::null_mut(),
             closed: false,
+            configured: true,
             admin_up: true,
             last_link: None,
             link_resets: 0,

@@ -24,7 +24,7 @@ const SOURCE: usize = at::ETH_SRC / 8;
 
 /// Edits that were made one. It begins by changing nothing; steps are added in the order of a rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-#[repr(C)] // what a router changes lies together: the first 24 bytes, and nothing behind them is read for it
+#[repr(C)] // what a router changes lies together: the first 24 bytes, as asserted below, and nothing behind them is read for it
 pub struct Rewrite {
     parts: Parts,
     /// The lowest TTL that can be decremented as often as it is to be; 0 where it is not.
@@ -44,6 +44,8 @@ pub struct Rewrite {
     port_masks: [u32; 2],
     port_values: [u32; 2],
 }
+
+const _: () = assert!(std::mem::offset_of!(Rewrite, ethernet) + 12 <= 24);
 
 /// What there is to change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -128,7 +130,7 @@ impl Rewrite {
         if self.ttl_mask != 0 || self.least == u8::MAX {
             return false;
         }
-        // A TTL of one is the lowest to which nothing is done.
+        // One decrement takes a TTL of two at least, and each further one a TTL that is greater by one.
         self.least = self.least.max(1) + 1;
         self.ttl_add = self.ttl_add.wrapping_sub(1);
         self.parts.add(Parts::TTL);

@@ -48,6 +48,9 @@ const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 /// What finds no room in these is left to the tuple.
 const RUN: usize = 3;
 
+/// Different edits of which there are copies at most, for copies are made on the control thread too; rules with others are looked up in the tuple.
+const EDITS_MAX: usize = 1 << 14;
+
 /// Of a rule in a bucket: its packets are looked up in the tuple. Beyond the bits of a counter's number.
 const ASK: u32 = 1 << 31;
 /// It edits before it sends.
@@ -348,6 +351,9 @@ impl Exact {
                         return;
                     };
                     let ops = Arc::as_ptr(&rule.spec.ops);
+                    if edits.len() == EDITS_MAX && !numbers.contains_key(&ops) {
+                        return;
+                    }
                     let number = *numbers.entry(ops).or_insert_with(|| {
                         edits.push(stretch.clone());
                         edits.len() as u32 - 1

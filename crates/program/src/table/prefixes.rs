@@ -36,7 +36,7 @@ const NONE: u32 = 0;
 /// The place of slots whose packets are looked up in tuples.
 const ELSEWHERE: u32 = 1;
 /// Where there is room for more places than this (it grows by half, so not all of it need be used), they are fetched before they are read; on the AVX-512 way only, the portable one fetches
-/// always. Fewer stay in a second-level cache, and a processor that runs ahead waits for several of them at once.
+/// always. Fewer stay in a second-level cache, and a processor that runs ahead waits for several of them at once. So do a root's lines of as many rules, which are fetched by the same measure there.
 const FEW: usize = 1 << 14;
 /// A packet that has not what all rules want.
 const STRANGER: u32 = u32::MAX;

@@ -402,6 +402,8 @@ impl<F: Frame> Engine<F> {
             if until == count {
                 break;
             }
+            // Walks that still wait may have packets of the same flows as those that follow.
+            self.drive(burst, host);
             returns -= 1;
             done = self.end_those::<_, ALL>(burst, way, until..count, verdicts, frames, host);
             matched += done - until;
@@ -423,14 +425,19 @@ impl<F: Frame> Engine<F> {
         frames: &mut Vec<F>,
         host: &mut H,
     ) -> usize {
-        // Taken meanwhile, for what else has been read of packets changes with their edits.
-        let more = std::mem::take(&mut self.more);
+        // Taken meanwhile, for verdicts are asked for while hot words change. Nobody keeps what else has been read true to edits: who needs it later reads it anew.
+        let more = match ALL {
+            true => std::mem::take(&mut self.more),
+            false => Box::default(),
+        };
         let verdict = |index: usize, hot: &HotWords| match ALL {
             true => verdicts.verdict(index, &AllWords::one(hot, &more, index)),
             false => verdicts.verdict(index, hot),
         };
         let done = self.end_first(burst, way, those, verdict, frames, host);
-        self.more = more;
+        if ALL {
+            self.more = more;
+        }
         done
     }
 
@@ -709,6 +716,7 @@ impl<'a> AllWords<'a> {
     /// Of a burst's packets.
     #[inline(always)]
     fn of(hot: &'a [HotWords], more: &'a [MoreWords]) -> SmallVec<[AllWords<'a>; LOOKUP_MAX]> {
+        debug_assert!(more.len() >= hot.len());
         let keys = hot.iter().zip(more);
         keys.map(|(hot, more)| AllWords { hot, more }).collect()
     }

@@ -27,6 +27,10 @@ type Cell = (&'static str, Uuid, &'static str);
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// And at most so long.
 const LONGEST_WAIT: Duration = Duration::from_secs(64);
+/// How long after what tools wait for has been refused it is tried again: they wait.
+const OUTCOME_WAIT: Duration = Duration::from_secs(2);
+/// Refusals that are remembered, so that each is told once.
+const TOLD_MAX: usize = 64;
 
 /// How much is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,12 +49,14 @@ impl Scope {
 
 /// What the server has refused, and so how much is written.
 #[derive(Debug, Default)]
-pub struct Refusals(Option<Refusal>);
+pub struct Refusals {
+    last: Option<Refusal>,
+    /// What has been told: the RFC's word, the table and the server's explanation.
+    told: BTreeSet<(String, String, String)>,
+}
 
 #[derive(Debug)]
 struct Refusal {
-    /// The RFC's word, the table and the columns: the same as long as nobody has seen to it, whatever the values.
-    what: (String, String, Vec<String>),
     wait: Duration,
     again: Instant,
 }
@@ -58,7 +64,7 @@ struct Refusal {
 impl Refusals {
     /// How much to write now.
     pub fn scope(&self, now: Instant) -> Scope {
-        match &self.0 {
+        match &self.last {
             Some(refusal) if now < refusal.again => Scope::Outcome,
             _ => Scope::All,
         }
@@ -66,38 +72,38 @@ impl Refusals {
 
     /// When all is to be tried again, where that is not done already.
     pub fn again(&self) -> Option<Instant> {
-        self.0.as_ref().map(|refusal| refusal.again)
+        self.last.as_ref().map(|refusal| refusal.again)
     }
 
-    /// The server has refused what was written in this scope; true for a refusal that has not been told of.
-    pub fn refused(&mut self, refused: &Refused, scope: Scope, now: Instant) -> bool {
-        let failed = refused.operation.as_deref().cloned().unwrap_or_default();
-        let what = (refused.error.clone(), failed.table, failed.columns);
-        let before = self.0.take();
-        let is_new = before.as_ref().is_none_or(|before| before.what != what);
-        let (wait, again) = match (before, scope) {
-            (None, _) => (FIRST_WAIT, now + FIRST_WAIT),
-            (Some(before), Scope::All) => {
-                let wait = (before.wait * 2).min(LONGEST_WAIT);
-                (wait, now + wait)
+    /// The server has refused what was written in this scope. Returns how long to wait before anything else is written, and whether this is a refusal that has not been told of.
+    pub fn refused(&mut self, refused: &Refused, scope: Scope, now: Instant) -> (Duration, bool) {
+        let table = refused.operation.as_ref().map(|failed| &failed.table);
+        let table = table.cloned().unwrap_or_default();
+        let what = (refused.error.clone(), table, refused.details.clone());
+        let is_new = self.told.len() < TOLD_MAX && self.told.insert(what);
+        let before = self.last.as_ref().map(|refusal| refusal.wait);
+        match (before, scope) {
+            // Not even what tools wait for: all is tried when it was to be.
+            (Some(_), Scope::Outcome) => return (OUTCOME_WAIT, is_new),
+            (before, _) => {
+                let wait = before.map_or(FIRST_WAIT, |wait| (wait * 2).min(LONGEST_WAIT));
+                let again = now + wait;
+                self.last = Some(Refusal { wait, again });
             }
-            // Not even what tools wait for: nothing else is to be done until then.
-            (Some(before), Scope::Outcome) => (before.wait, before.again),
-        };
-        self.0 = Some(Refusal { what, wait, again });
-        is_new
+        }
+        (Duration::ZERO, is_new)
     }
 
     /// What was to be written in this scope has been, or there was nothing.
     pub fn written(&mut self, scope: Scope) {
         if scope == Scope::All {
-            self.forget();
+            self.last = None;
         }
     }
 
     /// Forgets what was refused: what is written next goes to another server, or to one that has become another.
     pub fn forget(&mut self) {
-        self.0 = None;
+        *self = Refusals::default();
     }
 }
 
@@ -523,7 +529,7 @@ mod tests {
                 .find(|((_, _, column), _)| *column == "mtu");
             match bad.filter(|_| turn < 7000) {
                 Some(((_, _, column), _)) => {
-                    told += u32::from(refusals.refused(&refused(column), scope, now));
+                    told += u32::from(refusals.refused(&refused(column), scope, now).1);
                 }
                 None => {
                     known = turn / 10;
@@ -559,11 +565,11 @@ mod tests {
         );
         let mut now = start;
         for (turn, wait) in [1, 2, 4, 8, 16, 32, 64, 64].into_iter().enumerate() {
-            let is_new =
-                refusals.refused(&refused("range error", &turn.to_string()), Scope::All, now);
-            assert_eq!(is_new, turn == 0);
-            // Even the rest may be refused, which puts nothing off.
-            assert!(!refusals.refused(&refused("range error", "the rest"), Scope::Outcome, now));
+            let told = refusals.refused(&refused("range error", "mtu"), Scope::All, now);
+            assert_eq!(told, (Duration::ZERO, turn == 0));
+            // Even the rest may be refused, which puts nothing off for long.
+            let told = refusals.refused(&refused("range error", "rest"), Scope::Outcome, now);
+            assert_eq!(told, (OUTCOME_WAIT, turn == 0));
             now += Duration::from_secs(wait);
             assert_eq!(refusals.again(), Some(now));
             let before = now - Duration::from_millis(1);
@@ -574,10 +580,26 @@ mod tests {
             refusals.written(Scope::Outcome);
             assert_eq!(refusals.again(), Some(now));
         }
-        assert!(refusals.refused(&refused("resources exhausted", ""), Scope::All, now));
+        assert!(
+            refusals
+                .refused(&refused("resources exhausted", ""), Scope::All, now)
+                .1
+        );
         refusals.written(Scope::All);
         assert_eq!(refusals.scope(now), Scope::All);
-        assert!(refusals.refused(&refused("range error", ""), Scope::All, now));
+        // Another connection may be to another server.
+        refusals.forget();
+        assert!(
+            refusals
+                .refused(&refused("range error", "mtu"), Scope::All, now)
+                .1
+        );
+        // Whatever a server says, the log has an end.
+        let many = (0..1000).filter(|number| {
+            let refused = refused("range error", &format!("{number} is not in range"));
+            refusals.refused(&refused, Scope::Outcome, now).1
+        });
+        assert_eq!(many.count(), TOLD_MAX - 1);
         assert_eq!(refusals.again(), Some(now + FIRST_WAIT));
     }
 

@@ -20,6 +20,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// A port of a bridge.
 pub struct Port {
@@ -31,8 +32,8 @@ pub struct Port {
     pub id: PortId,
     /// Its device; patch ports have none.
     pub control: Option<Box<dyn PortControl>>,
-    /// Why its device carries nothing since it was changed last, for `Interface.error`.
-    pub closed: Option<String>,
+    /// Why its device carries nothing since it was changed last.
+    pub closed: Option<Closed>,
     /// How the device was when last looked at.
     pub info: PortInfo,
     /// OpenFlow's configuration bits.
@@ -57,23 +58,44 @@ impl Port {
     }
 }
 
-/// Gives a port's device another MTU and another address, where they are wanted. `closed` is [`Port::closed`]; what else fails leaves the port as it was, and is only logged.
+/// A device that has been stopped for a change and did not start again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Closed {
+    /// For `Interface.error`.
+    pub why: String,
+    /// When it is tried again, and how long after the time before that is.
+    again: Instant,
+    wait: Duration,
+}
+
+/// How long after a device has not started it is tried again; twice as long after each further time.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+/// And at most so long.
+const LONGEST_WAIT: Duration = Duration::from_secs(64);
+
+/// Gives a port's device another MTU and another address, where they are wanted. `closed` is [`Port::closed`]; what else fails leaves the device as it was, and is only logged.
 pub fn change_device(
     control: &mut dyn PortControl,
     name: &str,
     mtu: Option<u16>,
     mac: Option<Mac>,
-    closed: &mut Option<String>,
+    closed: &mut Option<Closed>,
 ) {
     if let Some(mtu) = mtu {
         match control.set_mtu(mtu) {
             Ok(()) => *closed = None,
             Err(error) => {
-                tracing::warn!(target: "bridge", "{name}: {error}");
-                if let ports::Error::Closed { .. } = error {
-                    *closed = Some(error.to_string());
+                let why = error.to_string();
+                let before = closed.as_ref();
+                if before.is_none_or(|before| before.why != why) {
+                    tracing::warn!(target: "bridge", "{name}: {why}");
                 }
-                return;
+                if let ports::Error::Closed { .. } = error {
+                    let wait =
+                        before.map_or(FIRST_WAIT, |before| (before.wait * 2).min(LONGEST_WAIT));
+                    let again = Instant::now() + wait;
+                    *closed = Some(Closed { why, again, wait });
+                }
             }
         }
     }
@@ -270,15 +292,23 @@ impl Bridge {
         }
     }
 
-    /// Starts devices that have not started again after a change, each once.
+    /// Starts devices that have not started again after a change, as often as that is due: with the MTU that is wanted, else with the one that they had.
     pub fn start_closed(&self) {
+        let now = Instant::now();
         for port in self.ports.borrow_mut().values_mut() {
-            if port.closed.is_some()
+            if let Some(closed) = &port.closed
+                && closed.again <= now
                 && let Some(control) = &mut port.control
             {
-                let (name, mtu) = (&port.config.interface_name, port.info.mtu);
-                change_device(&mut **control, name, Some(mtu), None, &mut port.closed);
-                port.info = control.info();
+                let (name, control) = (&port.config.interface_name, &mut **control);
+                let (wanted, had) = (port.config.mtu_request, Some(port.info.mtu));
+                if wanted.is_some() {
+                    let mac = port.config.mac;
+                    change_device(control, name, wanted, mac, &mut port.closed);
+                }
+                if port.closed.is_some() && wanted != had {
+                    change_device(control, name, had, None, &mut port.closed);
+                }
             }
         }
     }
@@ -420,7 +450,7 @@ mod tests {
         );
         let mut change = |device: &mut Device, mtu, mac| {
             change_device(device, "p", mtu, mac, &mut closed);
-            closed.clone()
+            closed.as_ref().map(|closed| closed.why.clone())
         };
         let why = Some("no start with 2000; the port is closed".to_owned());
         assert_eq!(change(&mut device, Some(9001), None), None, "as it was");

@@ -166,6 +166,7 @@ impl Database {
         let bridges: Vec<_> = self.switch.bridges.borrow().values().cloned().collect();
         let mut changed = false;
         for bridge in bridges {
+            bridge.start_closed();
             changed |= bridge.poll_ports();
             bridge.follow_admin_states();
         }
@@ -241,8 +242,10 @@ impl Database {
                     self.refusals.borrow_mut().written(scope);
                     first();
                 }
-                // Losing the lock is no fault of what was written.
-                Ok(Err(ClientError::Refused(refused))) if refused.error != "not owner" => {
+                // Losing the lock is no fault of what was written, and neither is a commit that fails as a whole, on a disk that is full or while the servers of a cluster choose a leader.
+                Ok(Err(ClientError::Refused(refused)))
+                    if refused.error != "not owner" && refused.operation.is_some() =>
+                {
                     self.refused(&refused, scope).await;
                 }
                 Ok(Err(error)) => {
@@ -272,19 +275,11 @@ impl Database {
 
     /// Sees to it that what the server refuses is written more and more seldom, and what tools wait for without it.
     async fn refused(&self, refused: &Refused, scope: Scope) {
-        let is_new = self
-            .refusals
-            .borrow_mut()
-            .refused(refused, scope, Instant::now());
+        let (wait, is_new) = (self.refusals.borrow_mut()).refused(refused, scope, Instant::now());
         if is_new {
             tracing::warn!(target: "bridge", "the database refuses what is written to it, so less is written: {refused}");
         }
-        let again = self.refusals.borrow().again();
-        if scope == Scope::Outcome
-            && let Some(again) = again
-        {
-            tokio::time::sleep_until(again.into()).await;
-        }
+        tokio::time::sleep(wait).await;
         self.dirty.notify_one();
     }
 

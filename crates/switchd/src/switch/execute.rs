@@ -93,9 +93,6 @@ impl Switch {
     /// Brings the switch to what is desired, as far as it can be; the failures are by interface.
     pub fn apply(self: &Rc<Self>, desired: &Desired) -> anyhow::Result<Failures> {
         self.restoring.set(desired.global.flow_restore_wait);
-        for bridge in self.bridges.borrow().values() {
-            bridge.start_closed();
-        }
         let mut failures = Failures::new();
         let mut failed: BTreeSet<String> = BTreeSet::new();
         for _ in 0..ROUNDS {
@@ -546,7 +543,12 @@ impl Switch {
             let mac = config.mac.filter(|_| config.mac != port.config.mac);
             let name = &config.interface_name;
             change_device(&mut **control, name, mtu, mac, &mut port.closed);
-            port.info = control.info();
+            // Of its link, poll_ports tells the datapath and controllers.
+            let link_up = port.info.link_up;
+            port.info = PortInfo {
+                link_up,
+                ..control.info()
+            };
         }
         port.config = config.clone();
         Ok(())

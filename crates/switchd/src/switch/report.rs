@@ -227,7 +227,7 @@ impl Bridge {
         let info = &port.info;
         Some(InterfaceState {
             ofport: Some(port.number),
-            error: port.closed.clone(),
+            error: port.closed.as_ref().map(|closed| closed.why.clone()),
             mac_in_use: Some(Mac(info.mac)),
             ifindex: Some(info.ifindex),
             mtu: (info.mtu > 0).then_some(info.mtu),

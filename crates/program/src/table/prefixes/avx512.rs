@@ -74,6 +74,7 @@ pub(super) struct Sought {
 /// As many fours of bytes have the hot words.
 const QUARTETS: u32 = HOT_WORDS as u32 * 2;
 const _: () = assert!(offset_of!(HotWords, words) == 0 && size_of::<HotWords>() == 64);
+const _: () = assert!(align_of::<HotWords>() == 64);
 
 impl Sought {
     /// The field of four bytes at `offset`, of packets that have what `kind` says; None where they do not lie so.
