@@ -3,6 +3,7 @@ import contextlib
 import mmap
 import os
 import random
+import re
 import socket
 import struct
 import time
@@ -54,6 +55,25 @@ def wrong_configuration(lab):
     switch.vsctl("set", "Interface", "missing", "external_ids:again=1")
     wait_for("the interface that now exists has a number", lambda: switch.get("Interface", "missing", "ofport") != -1)
     equal(switch.get("Interface", "missing", "error"), [], "its error")
+
+
+@test(timeout=60, dpdk=True)
+def a_driver_in_a_file(lab):
+    """A daemon that has DPDK inside passes over drivers in files, which would bring another DPDK, and says so; all else goes on."""
+    switch = lab.switch()
+    if switch.is_ovs:
+        return
+    switch.enable_dpdk()
+    switch.bridge()
+    if not re.search(r"DPDK \d\S* \(its own\)", switch.log()):
+        return
+    extra = switch.get("Open_vSwitch", ".", "other_config")["dpdk-extra"]
+    switch.vsctl("set", "Open_vSwitch", ".", f'other_config:dpdk-extra="{extra} -d {lab.directory}/none.so"')
+    switch.restart()
+    switch.logged(r"dpdk-extra: '-d \S+/none\.so' is passed over")
+    equal(switch.get("Open_vSwitch", ".", "dpdk_initialized"), True, "dpdk_initialized")
+    a, _ = lab.host("h1", switch, ip="10.9.0.1/24"), lab.host("h2", switch, ip="10.9.0.2/24")
+    a.reaches("10.9.0.2")
 
 
 @test(timeout=60)

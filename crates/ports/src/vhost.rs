@@ -171,7 +171,7 @@ impl Shared {
         if patience.tried(now) {
             Gate::lock_all(self.gates());
             let vid = self.owner.load(Ordering::Relaxed);
-            tracing::warn!(target: "dpdk", "the guest of vhost device {vid} keeps switching its rings on and off: workers take a lock for each burst of it from now on");
+            tracing::warn!(target: "dpdk", "the guest of vhost device {vid} keeps switching its rings on and off: until its port is made anew, workers take a lock for each burst");
         }
     }
 

@@ -5,7 +5,7 @@
 //!
 //! A chain stands in one of the first [`REACH`] slots from that of its hash on, so a lookup looks at no more than these, 16 cache lines in a row, whatever rules and packets somebody chooses; and
 //! because the hash is a secret ([`crate::secret`]), nobody can choose them so that it looks at more than the two or three that it does on average. What would stand further
-//! away has the slots made anew, with another secret.
+//! away has the slots made anew, with another secret, and with twice as many slots; after [`ATTEMPTS`] in vain, which no choice of rules explains, the limit goes and no rule is lost.
 
 use crate::epoch::{Domain, Epoch};
 use crate::rule::Rule;
