@@ -181,18 +181,7 @@ impl<F: Frame> Engine<F> {
             && let Some(verdicts) = burst.bridge.verdicts(0, hot, Reads::Hot, burst.guard)
         {
             self.received += read.bytes;
-            let count = read.count;
-            match verdicts {
-                VerdictsBy::Routes(by) => {
-                    self.execute::<_, false>(burst, way, count, &by, frames, host);
-                }
-                VerdictsBy::OneWord(by) => {
-                    self.execute::<_, false>(burst, way, count, &by, frames, host);
-                }
-                VerdictsBy::TwoWords(by) => {
-                    self.execute::<_, false>(burst, way, count, &by, frames, host);
-                }
-            }
+            self.execute_by::<_, false>(burst, way, read.count, verdicts, frames, host);
             return true;
         }
         let mut answer = Answer::EMPTY;
@@ -300,18 +289,7 @@ impl<F: Frame> Engine<F> {
         {
             drop(keys);
             self.received += read.bytes;
-            let count = read.count;
-            match verdicts {
-                VerdictsBy::Routes(by) => {
-                    self.execute::<_, true>(burst, way, count, &by, frames, host);
-                }
-                VerdictsBy::OneWord(by) => {
-                    self.execute::<_, true>(burst, way, count, &by, frames, host);
-                }
-                VerdictsBy::TwoWords(by) => {
-                    self.execute::<_, true>(burst, way, count, &by, frames, host);
-                }
-            }
+            self.execute_by::<_, true>(burst, way, read.count, verdicts, frames, host);
             return true;
         }
         let mut answer = Answer::EMPTY;
@@ -354,6 +332,26 @@ impl<F: Frame> Engine<F> {
             0
         };
         self.meet_from(done, burst, way, count, answer, frames, host);
+    }
+
+    /// [`Engine::execute`] by verdicts of whatever table.
+    #[inline(always)]
+    fn execute_by<'g, H: Host<F>, const ALL: bool>(
+        &mut self,
+        burst: &Burst<'_, 'g>,
+        way: Way,
+        count: usize,
+        verdicts: VerdictsBy<'g>,
+        frames: &mut Vec<F>,
+        host: &mut H,
+    ) {
+        match verdicts {
+            VerdictsBy::Routes(by) => self.execute::<_, ALL>(burst, way, count, &by, frames, host),
+            VerdictsBy::OneWord(by) => self.execute::<_, ALL>(burst, way, count, &by, frames, host),
+            VerdictsBy::TwoWords(by) => {
+                self.execute::<_, ALL>(burst, way, count, &by, frames, host)
+            }
+        }
     }
 
     /// Executes packets' verdicts, or from the first without one on what their rules say, and counts it. `ALL` where lookups need all that packets tell.
