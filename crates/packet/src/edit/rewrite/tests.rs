@@ -193,3 +193,66 @@ fn decrements_are_counted_up_to_what_a_ttl_has() {
     }
     assert!(!rewrite.then_dec_ttl(), "no TTL is left one");
 }
+
+/// So many decrements made one are carried out as one after the other would be, and the checksum goes with them: from the highest TTL down to one is left, by every way there is.
+#[test]
+fn as_many_decrements_as_a_ttl_has_leave_one_and_a_right_checksum() {
+    for case in 0..8 {
+        let [tagged, routed, more] = [1, 2, 4].map(|bit| case & bit != 0);
+        let mut rewrite = Rewrite::default();
+        if routed {
+            assert!(rewrite.then(&CompiledSet::EthAddresses([6; 12])));
+        }
+        if more {
+            assert!(rewrite.then(&CompiledSet::Ipv4Dst(0x0a00_0002)));
+        }
+        for down in 1..=254_u8 {
+            assert!(rewrite.then_dec_ttl());
+            let ethernet = || {
+                let builder = if routed {
+                    Builder::ethernet([6; 6], [6; 6])
+                } else {
+                    Builder::ethernet([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])
+                };
+                match tagged {
+                    true => builder.tag(0x8100, 7),
+                    false => builder,
+                }
+            };
+            let with_ttl = |builder: Builder, ttl: u8| {
+                let ipv4 = builder.ipv4(0x0a00_0001, 0x0a00_0002);
+                let ipv4 = ipv4.with_ipv4(|ip| ip.set_ttl(ttl));
+                HeapFrame::new(&ipv4.udp(1, 2).payload(&[1; 20]).bytes())
+            };
+            let wanted = with_ttl(ethernet(), 255 - down);
+            let l3 = if tagged { 18 } else { 14 };
+            let header = &wanted.head()[l3..l3 + 20];
+            assert_eq!(header[8], 255 - down);
+            let words = header.chunks_exact(2);
+            let sum: u32 = words
+                .map(|word| u32::from(word[0]) << 8 | u32::from(word[1]))
+                .sum();
+            assert_eq!(
+                (sum & 0xffff) + (sum >> 16),
+                0xffff,
+                "the builder's checksum"
+            );
+
+            let mut frame = with_ttl(ethernet(), 255);
+            if routed {
+                frame.head_mut()[..12].fill(2);
+            }
+            let mut words = [0; HOT_WORDS];
+            let extent = hot_words(frame.head(), frame.len(), 3, &mut words).unwrap();
+            assert!(!rewrite.expires(&words));
+            let mut last = frame.clone();
+            rewrite.run_last(&mut last, extent, &mut words.clone());
+            assert_eq!(last.to_vec(), wanted.to_vec());
+            rewrite.run(&mut frame, extent, &mut words);
+            assert_eq!(frame.to_vec(), wanted.to_vec());
+            let mut again = [0; HOT_WORDS];
+            hot_words(frame.head(), frame.len(), 3, &mut again).unwrap();
+            assert_eq!(words, again, "the words say the same as the packet");
+        }
+    }
+}
