@@ -4,19 +4,38 @@ use packet::key::at;
 use packet::parse::Malformed;
 use packet::{Field, Frame, HeapFrame, Match, Value};
 use program::Program;
+use program::counters::CounterId;
 use program::host::{Context, Drop, Host};
 use program::ops::{Op, OpList, ToController};
 use program::rule::RuleSpec;
 use program::table::{Bridge, BridgeWriter, LOOKUP_MAX, RuleRef};
 use program::walk::Engine;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Rules of a generation, beside the one for all other packets.
 const RULES: u32 = 200;
 const GENERATIONS: u32 = 150;
-/// Where rules send that edit; others send to a port with the generation's number, and this added.
+/// Where rules send that edit: what they write tells them and their generation.
 const EDITED: u32 = 1;
+/// Where those of a generation send that share a port, with its number added. Their counters tell them.
+const SHARED: u32 = 1 << 16;
+/// Where others send, with their own number and [`RULES`] times their generation's added.
+const OWN: u32 = 1 << 17;
+
+/// Where the rule of this number and generation sends, and what it writes.
+fn way_out(number: u32, generation: u32) -> (u32, Option<[u8; 6]>) {
+    match number % 3 {
+        0 => (OWN + generation * (RULES + 1) + number, None),
+        1 => {
+            let [.., high, low] = number.to_be_bytes();
+            let [a, b, c, d] = generation.to_be_bytes();
+            (EDITED, Some([high, low, a, b, c, d]))
+        }
+        _ => (SHARED + generation, None),
+    }
+}
 
 /// What rules look at.
 #[derive(Clone, Copy, PartialEq)]
@@ -49,38 +68,44 @@ impl Kind {
         matching
     }
 
-    /// A packet that meets the rule of this number, or the one for all others.
-    fn frame(self, number: u32) -> HeapFrame {
+    /// A packet that meets the rule of this number, or the one for all others, and is the one of number `at` in its burst.
+    fn frame(self, number: u32, at: u8) -> HeapFrame {
         let address = number.to_be_bytes();
         let mut bytes = [&[2, 0][..], &address, &[2, 0], &address].concat();
         if self == Kind::Ipv6 {
-            bytes.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 8, 17, 64, 0xfd]);
+            bytes.extend([0x86, 0xdd, 0x60, 0, 0, at, 0, 8, 17, 64, 0xfd]);
             bytes.extend([0; 11]);
             bytes.extend(address);
             bytes.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
             bytes.extend([0, 1, 0, 2, 0, 8, 0, 0]);
         } else {
-            bytes.extend([8, 0, 0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0]);
+            bytes.extend([8, 0, 0x45, 0, 0, 28, 0, at, 0, 0, 64, 17, 0, 0]);
             bytes.extend([10, 0, 0, 1, 10, 0, 0, 2, 0, 1, 0, 2, 0, 8, 0, 0]);
         }
         bytes.resize(bytes.len().max(60), 0);
         HeapFrame::new(&bytes)
     }
 
-    /// The steps of a rule of a generation: each third one gives packets another source, which tells it.
+    /// Where a packet's number stands: in the label of IPv6, or in the identification of IPv4.
+    fn number_at(self) -> usize {
+        if self == Kind::Ipv6 { 17 } else { 19 }
+    }
+
+    /// The rule of a number and generation, or the one for all other packets.
     fn spec(self, program: &Program, number: u32, generation: u32) -> RuleSpec {
         let matching = if number < RULES {
             self.matching(number)
         } else {
             Match::any()
         };
-        let ops = if number % 3 == 1 {
-            let (field, value) = (Field::EthSrc, Value::from_u128(generation.into(), 6));
+        let (port, written) = way_out(number, generation);
+        let edit = written.map(|[a, b, c, d, e, f]| {
+            let value = u128::from(u64::from_be_bytes([0, 0, a, b, c, d, e, f]));
+            let (field, value) = (Field::EthSrc, Value::from_u128(value, 6));
             let mask = field.def().place();
-            vec![Op::SetField { field, value, mask }, Op::Output(EDITED)]
-        } else {
-            vec![Op::Output(EDITED + generation)]
-        };
+            Op::SetField { field, value, mask }
+        });
+        let ops = edit.into_iter().chain([Op::Output(port)]).collect();
         RuleSpec {
             matching,
             // Some are above those that they replace, some in their place.
@@ -96,9 +121,9 @@ impl Kind {
     }
 }
 
-/// The generations of the rules that packets have met.
+/// The ports that packets left by, and these, in order.
 #[derive(Default)]
-struct Met(Vec<u32>);
+struct Met(Vec<(u32, Vec<u8>)>);
 
 impl Host<HeapFrame> for Met {
     fn port_is_live(&self, _: u32) -> bool {
@@ -109,11 +134,7 @@ impl Host<HeapFrame> for Met {
     }
     fn output(&mut self, context: Context<'_>, port: u32, frame: HeapFrame, _: bool) {
         *context.sent = true;
-        let source = frame.head()[8..12].try_into().unwrap();
-        self.0.push(match port {
-            EDITED => u32::from_be_bytes(source),
-            port => port - EDITED,
-        });
+        self.0.push((port, frame.to_vec()));
     }
     fn output_all(&mut self, _: Context<'_>, _: HeapFrame, _: bool) {
         unreachable!("no rule floods");
@@ -132,12 +153,23 @@ impl Host<HeapFrame> for Met {
     }
 }
 
-/// Each epoch has a generation of its own, and its number. A worker's packets must meet that of its epoch, whether they are told by value, marked meanwhile or looked up in the tuple.
+/// The number of the packet at a place of a burst: each meets a rule of its own, or in each fourth burst neighbours meet the same.
+fn number_of(turn: u32, at: u32) -> u32 {
+    let at = if turn.is_multiple_of(4) { at / 3 } else { at };
+    (at * 7 + turn * 13) % (RULES + RULES / 16)
+}
+
+/// Each epoch has a generation of its own, and its number. A worker's packets must meet their rules of that generation, each its own, and leave each port in the order in which they came, whether they
+/// are told by value, marked meanwhile or looked up in the tuple; and they must be counted with these.
 fn workers_meet_the_rules_of_their_epoch(kind: Kind) {
     let program = Arc::new(Program::new());
     let mut writer = BridgeWriter::new(Bridge::new(Arc::clone(&program)));
-    let insert = |writer: &mut BridgeWriter, number, generation| {
-        writer.insert(0, kind.spec(&program, number, generation))
+    // Those of each rule, by generation and number.
+    let mut counters: HashMap<(u32, u32), CounterId> = HashMap::new();
+    let mut insert = |writer: &mut BridgeWriter, number, generation| {
+        let spec = kind.spec(&program, number, generation);
+        counters.insert((generation, number), spec.counter);
+        writer.insert(0, spec)
     };
     let first = program.domain.current() as u32 + 1;
     let mut rules: Vec<RuleRef> = (0..=RULES)
@@ -151,27 +183,46 @@ fn workers_meet_the_rules_of_their_epoch(kind: Kind) {
     let bridge = Arc::clone(writer.bridge());
     let mut told = 0;
     let (stop, bursts) = (AtomicBool::new(false), AtomicU64::new(0));
-    std::thread::scope(|scope| {
+    let counted = std::thread::scope(|scope| {
         let (program, bridge, stop, bursts) = (&program, &bridge, &stop, &bursts);
         let read = move |seed: u32| {
             let mut reader = program.domain.reader().unwrap();
             program.counters.add_worker(reader.index());
             let mut engine = Engine::new();
             let mut turn = seed;
+            let mut counted: HashMap<(u32, u32), u64> = HashMap::new();
             while !stop.load(Ordering::Relaxed) {
                 let guard = reader.begin();
                 turn += 1;
-                let mut frames: Vec<HeapFrame> = (0..LOOKUP_MAX as u32)
-                    .map(|at| kind.frame((at * 7 + turn * 13) % (RULES + RULES / 16)))
-                    .collect();
+                let generation = guard.epoch() as u32;
+                let mut expected = Vec::new();
+                let mut frames = Vec::new();
+                for at in 0..LOOKUP_MAX as u32 {
+                    let number = number_of(turn, at);
+                    let frame = kind.frame(number, at as u8);
+                    let rule = number.min(RULES);
+                    let (port, written) = way_out(rule, generation);
+                    let mut bytes = frame.to_vec();
+                    assert_eq!(bytes[kind.number_at()], at as u8);
+                    if let Some(written) = written {
+                        bytes[6..12].copy_from_slice(&written);
+                    }
+                    expected.push((port, bytes));
+                    *counted.entry((generation, rule)).or_default() += 1;
+                    frames.push(frame);
+                }
                 let mut met = Met::default();
                 engine.burst(bridge, &guard, 1, &mut frames, 0, 1, &mut met);
-                assert_eq!(met.0, [guard.epoch() as u32; LOOKUP_MAX]);
+                // By port, with all else in the order in which it came.
+                expected.sort_by_key(|(port, _)| *port);
+                met.0.sort_by_key(|(port, _)| *port);
+                assert_eq!(met.0, expected);
                 bursts.fetch_add(1, Ordering::Relaxed);
                 if turn.is_multiple_of(50) {
                     reader.offline();
                 }
             }
+            counted
         };
         let readers = [1, 2].map(|seed| scope.spawn(move || read(seed)));
         let has_failed = || readers.iter().any(|reader| reader.is_finished());
@@ -196,10 +247,19 @@ fn workers_meet_the_rules_of_their_epoch(kind: Kind) {
             told += u32::from(writer.describe(0).why.contains("told by value"));
         }
         stop.store(true, Ordering::Relaxed);
+        let mut counted: HashMap<(u32, u32), u64> = HashMap::new();
         for reader in readers {
-            reader.join().unwrap();
+            for (rule, packets) in reader.join().unwrap() {
+                *counted.entry(rule).or_default() += packets;
+            }
         }
+        counted
     });
+    for (rule, counter) in counters {
+        let wanted = counted.get(&rule).copied().unwrap_or(0);
+        let packets = program.counters.read(counter).packets;
+        assert_eq!(packets, wanted, "generation and number {rule:?}");
+    }
     assert!(bursts.into_inner() > 0);
     // Not where too many rules of earlier generations wait to be unlinked.
     assert!(told > 0);
