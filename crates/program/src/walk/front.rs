@@ -17,6 +17,9 @@
 //!
 //! A burst begins the general way where its next packet is of no common kind; a few common ones before it are not worth a burst of their own.
 
+#[cfg(test)]
+mod tests;
+
 use super::lanes::{Lanes, Way, begin_key, word_beyond};
 use super::straight::Stretch;
 use super::{Burst, Engine, Walk};
