@@ -56,6 +56,9 @@ impl Host<HeapFrame> for Sink {
     }
 }
 
+/// The kind of a frame of IPv4 for everybody.
+const BROADCAST: u8 = 15;
+
 /// A frame by a few numbers, so that neighbours often meet the same rule: UDP and TCP, tagged or not, fragments, ARP, IPv6 of a common kind and not, and stumps.
 fn frame(kind: u8, a: u8, b: u8) -> Vec<u8> {
     let mut bytes = vec![2, 0, 0, 0, 0, a, 2, 0, 0, 0, 1, b];
@@ -63,7 +66,7 @@ fn frame(kind: u8, a: u8, b: u8) -> Vec<u8> {
         bytes.extend([0x81, 0, 0, a]);
     }
     match kind {
-        0..=9 => {
+        0..=9 | BROADCAST => {
             let (protocol, transport) = if kind.is_multiple_of(2) {
                 (17, 8)
             } else {
@@ -106,7 +109,10 @@ fn frame(kind: u8, a: u8, b: u8) -> Vec<u8> {
         }
         _ => bytes.truncate(usize::from(a)),
     }
-    if kind < 14 {
+    if kind == BROADCAST {
+        bytes[..6].fill(0xff);
+    }
+    if kind != 14 {
         bytes.resize(bytes.len().max(60), 0);
     }
     bytes
@@ -276,6 +282,8 @@ struct Changing {
     now_ms: u64,
     /// All packets of a burst leave in order, whatever rules they have met.
     in_order: bool,
+    /// What [`Step::Prefix`] and [`Step::Route`] are about.
+    addresses: Field,
 }
 
 /// How packets of a burst leave: some of them as they came, some after edits that are followed by one output, some otherwise.
@@ -319,6 +327,7 @@ impl Changing {
             looked_up: (0, 0),
             now_ms: 0,
             in_order: false,
+            addresses: Field::Ipv4Src,
         }
     }
 
@@ -473,6 +482,9 @@ impl Changing {
                             if version == 4 {
                                 fill_checksum(&mut bytes);
                             }
+                        } else {
+                            // The ways beside the walk leave such packets to it.
+                            leave.otherwise = true;
                         }
                     }
                     Op::Output(port) => expected.push((*port, bytes.clone())),
@@ -515,6 +527,20 @@ impl Changing {
 }
 
 impl Changing {
+    /// As [`frame`], but where addresses are those of IPv6, frames of it stand for those of IPv4 and those for them; `a` stands where addresses are looked at.
+    fn frame_of_family(&self, kind: u8, a: u8, b: u8) -> Vec<u8> {
+        let other = match kind {
+            0..=9 => 12 + kind % 2,
+            12 | 13 => kind - 12,
+            _ => kind,
+        };
+        match self.addresses {
+            Field::Ipv6Src => frame(other, a, b),
+            Field::Ipv6Dst => frame(other, b, a),
+            _ => frame(kind, a, b),
+        }
+    }
+
     /// Goes through these steps, and holds that packets go where rules say and are counted there.
     fn take(&mut self, steps: Vec<Step>) -> Result<(), TestCaseError> {
         for step in steps {
@@ -522,7 +548,7 @@ impl Changing {
                 Step::Shape => self.writer.shape_now(),
                 Step::Begin => drop(self.writer.shape_tables()),
                 Step::Add(conditions, kind, port) => {
-                    self.add(matching(&shallow(conditions)), kind, port);
+                    self.add(matching(&conditions), kind, port);
                 }
                 Step::Remove(number) => drop(self.remove(number)),
                 Step::Replace(number, kind, port) => self.replace(number, kind, port),
@@ -532,7 +558,9 @@ impl Changing {
                     let frames = frames.iter();
                     let burst: Vec<Vec<u8>> = frames
                         .flat_map(|(kind, a, b, times)| {
-                            std::iter::repeat_n(frame(*kind, *a, *b), *times)
+                            // With a right checksum, which rules that route rely on.
+                            let bytes = numbered(frame(*kind, *a, *b), 64, 0);
+                            std::iter::repeat_n(bytes, *times)
                         })
                         .collect();
                     let (sent, expected) = self.send(&burst, in_port);
@@ -551,7 +579,7 @@ impl Changing {
                     let frames = frames.iter().zip(0..);
                     let burst: Vec<Vec<u8>> = frames
                         .map(|((kind, a, b, ttl), number)| {
-                            let mut bytes = frame(*kind, *a, *b);
+                            let mut bytes = self.frame_of_family(*kind, *a, *b);
                             bytes.resize(bytes.len() + usize::from(*b), 0);
                             numbered(bytes, *ttl, number)
                         })
@@ -569,11 +597,15 @@ impl Changing {
 /// The port that a frame left by, and the frame.
 type Sent = (u32, Vec<u8>);
 
-/// What packets of one flow have in common: all but the identification, the TTL and the checksum of IPv4.
+/// What packets of one flow have in common: all but the identification, the TTL and the checksum of IPv4, or the hop limit and a byte of the label of IPv6.
 fn flow((port, bytes): &Sent) -> Sent {
     let (mut flow, ip) = (bytes.clone(), ipv4_at(bytes));
     for at in IDENTIFICATION.chain([TTL]).chain(CHECKSUM) {
         flow[ip + at] = 0;
+    }
+    if flow[ip] >> 4 == 6 {
+        flow[ip + LABEL] = 0;
+        flow[ip + HOP_LIMIT] = 0;
     }
     (*port, flow)
 }
@@ -588,6 +620,8 @@ const IDENTIFICATION: Range<usize> = 4..6;
 const TTL: usize = 8;
 /// Where that of IPv6 stands.
 const HOP_LIMIT: usize = 7;
+/// A byte of the label of IPv6 that no rule looks at.
+const LABEL: usize = 2;
 const CHECKSUM: Range<usize> = 10..12;
 
 /// The kind of a rule of [`Changing`] that does what a router does: both addresses of Ethernet are others, and the TTL is one less.
@@ -616,13 +650,16 @@ fn to_route(a: u8, b: u8, ttl: u8, number: u16) -> Vec<u8> {
     numbered(frame(0, a, b), ttl, number)
 }
 
-/// A frame with this TTL and number in its header of IPv4, if it has one.
+/// A frame with this TTL and number in its header of IPv4 or IPv6, if it has one.
 fn numbered(mut bytes: Vec<u8>, ttl: u8, number: u16) -> Vec<u8> {
     let ip = ipv4_at(&bytes);
     if bytes[ip - 2..ip] == [8, 0] {
         bytes[ip..][IDENTIFICATION].copy_from_slice(&number.to_be_bytes());
         bytes[ip + TTL] = ttl;
         fill_checksum(&mut bytes);
+    } else if bytes[ip - 2..ip] == [0x86, 0xdd] {
+        bytes[ip + LABEL] = number as u8;
+        bytes[ip + HOP_LIMIT] = ttl;
     }
     bytes
 }
@@ -652,7 +689,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         1 => Just(Step::Shape),
         1 => Just(Step::Begin),
-        1 => (conditions(), 0..5_u8, 1..4_u32).prop_map(|(conditions, kind, port)| Step::Add(conditions, kind, port)),
+        1 => (conditions(), 0..5_u8, 1..4_u32).prop_map(|(conditions, kind, port)| Step::Add(shallow(conditions), kind, port)),
         2 => (0..60_usize).prop_map(Step::Remove),
         2 => (0..60_usize, 0..5_u8, 1..4_u32).prop_map(|(number, kind, port)| Step::Replace(number, kind, port)),
         2 => Just(Step::Publish),
@@ -661,30 +698,73 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a rule for a station looks at: the destination, or destination and source.
-fn station(number: u8, two: bool) -> Vec<(usize, Vec<u8>)> {
-    let kind = (at::ETH_TYPE, vec![8, 0]);
-    match two {
-        false => vec![kind, (at::ETH_DST + 5, vec![number])],
-        true => vec![
-            kind,
-            (at::ETH_DST + 5, vec![number % 8]),
-            (at::ETH_SRC + 5, vec![number / 8]),
-        ],
+/// What rules for stations look at.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Stations {
+    /// The destination of packets of any kind.
+    Any,
+    /// That of packets of IPv4.
+    One,
+    /// Destination and source of these.
+    Two,
+    /// The source of packets of IPv6, which is not read first.
+    Ipv6,
+    /// Their destination and source.
+    Ipv6Two,
+}
+
+impl Stations {
+    const ALL: [Stations; 5] = [
+        Stations::Any,
+        Stations::One,
+        Stations::Two,
+        Stations::Ipv6,
+        Stations::Ipv6Two,
+    ];
+
+    /// What a rule for a station looks at.
+    fn conditions(self, number: u8) -> Vec<(usize, Vec<u8>)> {
+        let ipv4 = (at::ETH_TYPE, vec![8, 0]);
+        let ipv6 = (at::ETH_TYPE, vec![0x86, 0xdd]);
+        let (one, other) = (vec![number % 8], vec![number / 8]);
+        match self {
+            Stations::Any => vec![(at::ETH_DST + 5, vec![number])],
+            Stations::One => vec![ipv4, (at::ETH_DST + 5, vec![number])],
+            Stations::Two => vec![ipv4, (at::ETH_DST + 5, one), (at::ETH_SRC + 5, other)],
+            Stations::Ipv6 => vec![ipv6, (at::IPV6_SRC + 15, vec![number])],
+            Stations::Ipv6Two => {
+                vec![ipv6, (at::IPV6_SRC + 15, one), (at::IPV6_DST + 15, other)]
+            }
+        }
+    }
+
+    /// A packet that meets it, with this TTL and number among those of its burst.
+    fn packet(self, number: u8, ttl: u8, of_burst: u16) -> Vec<u8> {
+        let (kind, a, b) = match self {
+            Stations::Any => (number % 3 * 6, number, 0),
+            Stations::One => (0, number, 0),
+            Stations::Two => (0, number % 8, number / 8),
+            Stations::Ipv6 => (12, number, 0),
+            Stations::Ipv6Two => (12, number % 8, number / 8),
+        };
+        numbered(frame(kind, a, b), ttl, of_burst)
     }
 }
 
-/// A table of rules for 64 stations, some of them with two, and perhaps one for the rest.
-fn with_stations(two: bool, rest: bool) -> Changing {
+/// Stations of a table.
+const STATIONS: u8 = 64;
+
+/// A table of rules for stations, some of them with two, and perhaps one for the rest. Those of a station are of these kinds.
+fn with_stations(stations: Stations, rest: Option<(u8, u32)>, kind: impl Fn(u8) -> u8) -> Changing {
     let mut table = Changing::new();
-    if rest {
-        table.add(Match::any(), 0, 3);
+    if let Some((kind, port)) = rest {
+        table.add(Match::any(), kind, port);
     }
-    for number in 0..96_u8 {
-        let kind = if number % 10 == 9 { number % 4 + 1 } else { 0 };
+    for number in 0..STATIONS + STATIONS / 2 {
+        let conditions = stations.conditions(number % STATIONS);
         table.add(
-            matching(&station(number % 64, two)),
-            kind,
+            matching(&conditions),
+            kind(number),
             u32::from(number % 3) + 1,
         );
     }
@@ -695,15 +775,26 @@ fn with_stations(two: bool, rest: bool) -> Changing {
     table
 }
 
+/// Most rules only send, and some do all that there is.
+fn mostly_sends(number: u8) -> u8 {
+    if number % 10 == 9 { number % 4 + 1 } else { 0 }
+}
+
 /// As [`step`], with more packets for stations, and more rules of the same kind.
 fn step_of_stations() -> impl Strategy<Value = Step> {
-    let frames = prop::collection::vec((0..14_u8, 0..64_u8, 0..8_u8, 1..3_usize), 8..24);
-    let station = (0..64_u8, any::<bool>()).prop_map(|(number, two)| station(number, two));
+    let kind = || prop_oneof![10 => 0..10_u8, 2 => Just(10), 1 => Just(11), 10 => 12..14_u8, 1 => Just(BROADCAST)];
+    let frames = prop::collection::vec((kind(), 0..STATIONS, 0..8_u8, 1..3_usize), 8..24);
+    let ttl = prop_oneof![1 => 0..3_u8, 10 => Just(64)];
+    let routed = prop::collection::vec((kind(), 0..STATIONS, 0..8_u8, ttl), 8..70);
+    let stations = prop::sample::select(Stations::ALL.to_vec());
+    let station = (0..STATIONS, stations).prop_map(|(number, of)| of.conditions(number));
     prop_oneof![
         10 => step().prop_filter("rules of other kinds", |step| !matches!(step, Step::Add(..))),
         1 => step(),
-        2 => (station, 0..5_u8, 1..4_u32).prop_map(|(station, kind, port)| Step::Add(station, kind, port)),
+        2 => (station, deed(), 1..4_u32).prop_map(|(station, kind, port)| Step::Add(station, kind, port)),
+        2 => (0..60_usize, deed(), 1..4_u32).prop_map(|(number, kind, port)| Step::Replace(number, kind, port)),
         4 => (frames, 1..4_u32).prop_map(|(frames, in_port)| Step::Send(frames, in_port)),
+        6 => (routed, 1..4_u32).prop_map(|(frames, in_port)| Step::Route(frames, in_port)),
     ]
 }
 
@@ -712,13 +803,21 @@ const PREFIXES: u32 = 1000;
 const ABOVE: u32 = 2000;
 
 impl Changing {
-    /// Adds a rule for the packets of IPv4 from a part of 10.0.0.0/24, or with a shorter length from more; longer ones are above shorter ones.
+    /// Adds a rule for the packets of IPv4 from a part of 10.0.0.0/24, or with a shorter length from more; longer ones are above shorter ones. Of addresses of IPv6 `length` is that
+    /// of the last 32 bits.
     fn add_prefix(&mut self, number: u8, length: u32, kind: u8, port: u32) {
-        let mask = u32::MAX.checked_shl(32 - length).unwrap_or(0);
-        let address = (0x0a00_0000 | u32::from(number)) & mask;
         let mut matching = Match::any();
-        matching.set_exact(Field::EthType, 0x0800);
-        matching.set(Field::Ipv4Src, &address.to_be_bytes(), &mask.to_be_bytes());
+        if self.addresses == Field::Ipv4Src {
+            let mask = u32::MAX.checked_shl(32 - length).unwrap_or(0);
+            let address = (0x0a00_0000 | u32::from(number)) & mask;
+            matching.set_exact(Field::EthType, 0x0800);
+            matching.set(Field::Ipv4Src, &address.to_be_bytes(), &mask.to_be_bytes());
+        } else {
+            let mask = u128::MAX << (32 - length);
+            let address = (0xfd << 120 | u128::from(number)) & mask;
+            matching.set_exact(Field::EthType, 0x86dd);
+            matching.set(self.addresses, &address.to_be_bytes(), &mask.to_be_bytes());
+        }
         self.add_at(matching, PREFIXES + length, kind, port);
     }
 }
@@ -773,21 +872,30 @@ proptest! {
 
     #[test]
     fn packets_of_a_table_of_exact_matches_do_what_its_rules_say_while_they_change(
-        two: bool,
-        rest: bool,
+        stations in prop::sample::select(Stations::ALL.to_vec()),
+        rest in prop::option::of((deed(), 1..4_u32)),
+        // What lookups tell most rules do.
+        told in prop::collection::vec(prop::sample::select(vec![0, 1, ROUTES]), 1..4),
+        deeds in prop::collection::vec(deed(), 1..4),
         steps in prop::collection::vec(step_of_stations(), 1..40),
     ) {
-        with_stations(two, rest).take(steps)?;
+        let kind = |number: u8| {
+            let kinds = if number % 8 == 7 { &deeds } else { &told };
+            kinds[usize::from(number) % kinds.len()]
+        };
+        with_stations(stations, rest, kind).take(steps)?;
     }
 
     #[test]
     fn packets_of_a_router_s_table_do_what_its_rules_say_while_they_change(
+        addresses in prop::sample::select(vec![Field::Ipv4Src, Field::Ipv6Src, Field::Ipv6Dst]),
         default in prop::option::of((deed(), 1..4_u32)),
         // Rules of a table often do the same, and packets of a burst with them.
         deeds in prop::collection::vec(deed(), 1..4),
         steps in prop::collection::vec(step_of_prefixes(), 1..60),
     ) {
         let mut table = Changing::new();
+        table.addresses = addresses;
         if let Some((kind, port)) = default {
             table.add_prefix(0, 0, kind, port);
         }
@@ -868,8 +976,10 @@ fn such_tables_have_trees() {
 #[test]
 fn such_tables_tell_rules_by_value() {
     // The second rules of the first stations, the better ones.
-    edits_told_by_places_change(with_stations(false, false), &[65, 65, 66]);
-    edits_told_by_places_change(with_stations(true, true), &[66, 66, 67]);
+    let one = with_stations(Stations::One, None, mostly_sends);
+    edits_told_by_places_change(one, &[65, 65, 66]);
+    let two = with_stations(Stations::Two, Some((0, 3)), mostly_sends);
+    edits_told_by_places_change(two, &[66, 66, 67]);
 }
 
 #[test]
@@ -958,6 +1068,64 @@ fn packets_that_are_routed_or_only_sent_leave_each_port_in_order_of_arrival() {
         table.meet(&burst);
     }
     table.assert_counted();
+}
+
+/// The same where stations are told by value, of one word or two, read first or not; among them are packets that meet the rule for all others.
+#[test]
+fn packets_that_expire_do_so_among_others_to_stations() {
+    for stations in Stations::ALL {
+        for rest in [None, Some((0, 3)), Some((ROUTES, 2))] {
+            let kind = |number: u8| if number % 8 == 7 { 0 } else { ROUTES };
+            let mut table = with_stations(stations, rest, kind);
+            let (mut station, mut below) = (0, numbers());
+            for _ in 0..100 {
+                let count = 1 + below(64);
+                let (runs, old, others) = (1 + below(8), 1 + below(24), 2 + below(40));
+                let burst = (0..count as u16).map(|number| {
+                    if below(runs) == 0 {
+                        station = below(STATIONS.into()) as u8;
+                    }
+                    let ttl = if below(old) == 0 { below(3) as u8 } else { 64 };
+                    match below(others) {
+                        0 => numbered(frame(BROADCAST, station, 0), ttl, number),
+                        1 => numbered(frame(10 + below(4) as u8, station, 9), ttl, number),
+                        _ => stations.packet(station, ttl, number),
+                    }
+                });
+                let burst: Vec<Vec<u8>> = burst.collect();
+                table.meet(&burst);
+            }
+            table.assert_counted();
+        }
+    }
+}
+
+/// The same where stations are told by one word. (Of two words some may find no room in their buckets, and are not told.)
+#[test]
+fn packets_to_stations_leave_each_port_in_order_of_arrival() {
+    for stations in [Stations::Any, Stations::One, Stations::Ipv6] {
+        let kinds = [0, 1, ROUTES, 0, 2];
+        let kind = |number: u8| kinds[usize::from(number % STATIONS) % kinds.len()];
+        let mut table = with_stations(stations, None, kind);
+        table.in_order = true;
+        let mut below = numbers();
+        for _ in 0..300 {
+            let count = 1 + below(64);
+            let first = below(STATIONS.into()) as u8;
+            let burst = (0..count as u16).map(|number| {
+                let station = match number {
+                    0 => first,
+                    // Bursts that begin with a run go another way.
+                    1 => first ^ 1,
+                    _ => below(STATIONS.into()) as u8,
+                };
+                stations.packet(station, 64, number)
+            });
+            let burst: Vec<Vec<u8>> = burst.collect();
+            table.meet(&burst);
+        }
+        table.assert_counted();
+    }
 }
 
 /// Rules that edit and send, told by their places; one of them is given other edits, twice, one goes, each at once and when it has been unlinked.
