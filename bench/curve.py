@@ -118,7 +118,7 @@ def work(options, daemons):
 def main():
     options = parser(__doc__)
     options.set_defaults(rounds=1, seconds=2)
-    options.add_argument("--kind", action="append", choices=KINDS)
+    options.add_argument("--kind", action="append", choices=KINDS, help="of rules (default: all)")
     options.add_argument("--points", type=lambda text: [int(word) for word in text.split(",")], default=POINTS, help="numbers of rules (default: 1,10,...,1000000)")
     options = options.parse_args()
     options.daemon = options.daemon or [f"sluice={switchd()}"]

@@ -106,7 +106,7 @@ def main():
     options = parser(__doc__)
     options.add_argument("--case", action="append", choices=CASES, metavar="NAME", help=f"of {', '.join(CASES)} (default: all)")
     options.add_argument("--no-limit", action="store_true", help="does not measure the limit")
-    options.add_argument("--profile", action="store_true", help="also prints where the workers' time goes (perf, software clock)")
+    options.add_argument("--profile", action="store_true", help="also prints where the workers' time goes (perf, software clock; needs Debian's linux-perf)")
     options = options.parse_args()
     daemons = contenders(options)
     run(work(options, daemons), daemons)

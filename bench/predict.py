@@ -1,9 +1,9 @@
 #!/usr/bin/python3
 """How well `sluice predict` predicts: predicted and measured packets per second of one core, side by side.
 
-    bench/predict.py [--case NAME]... [--seeds FIRST-LAST] [--rounds 3] [--seconds 1] [--json FILE]
+    bench/predict.py [--case NAME]... [--seeds FIRST-LAST] [--rounds 3] [--seconds 1] [--discards 4] [--stages] [--daemon LABEL=COMMAND] [--json FILE]
 
-For each case of bench/cases.py and each rule set made at random from a seed the daemon gets the rules and the packets, and its ports' counters say what it does: windows of a second or more, whose least
+For each of ten cases of bench/cases.py (or those that --case names) and each rule set made at random from a seed the daemon gets the rules and the packets, and its ports' counters say what it does: windows of --seconds, whose least
 and most are the interval of the measurement. `sluice predict` gets the same rules and packets and nothing else.
 
 Both take turns, since a virtual machine's speed moves by up to a factor of two within minutes: a prediction, a window, a prediction, and so on, the daemon standing still (SIGSTOP) while it is predicted
@@ -40,7 +40,7 @@ PREDICTION_PAGES = 500
 READINGS = 100
 # By how much the machine may move from one end of a window to the other.
 STILL = 0.05
-# The cases of the contract; what a learning bridge has learned is no part of a rule set.
+# The cases without --case; what a learning bridge has learned is no part of a rule set.
 PROMISED = ["inport-1", "udp-1", "udp-1k", "udp-10k", "udp-100k", "zipf-100k", "acl-1k-10masks", "acl-1k-50masks", "l2l3-10k", "tse"]
 TOLERANCE = 0.15
 SEEDS = "1-20"
@@ -392,7 +392,7 @@ def work(options, daemons):
 def main():
     options = parser(__doc__)
     options.set_defaults(seconds=1)
-    options.add_argument("--case", action="append", choices=CASES, metavar="NAME", help="of bench/cases.py (default: those of the contract)")
+    options.add_argument("--case", action="append", choices=CASES, metavar="NAME", help="of bench/cases.py (default: " + ", ".join(PROMISED) + ")")
     options.add_argument("--seeds", default=SEEDS, metavar="FIRST-LAST", help="rule sets made at random, or none (default %(default)s)")
     options.add_argument("--discards", type=int, default=4, help="windows of a case that are taken again, because the machine moved meanwhile, at most (default %(default)s)")
     options.add_argument("--stages", action="store_true", help="shows stages too")

@@ -69,10 +69,41 @@ impl Default for Global {
     }
 }
 
+/// Keys of ovs-vswitchd.conf.db(5) that do nothing here: for caches and threads that this switch does not have, or for what it always does
+/// (`userspace-tso-enable`).
+const WITHOUT_EFFECT: &[&str] = &[
+    "bundle-idle-timeout",
+    "emc-insert-inv-prob",
+    "hw-offload",
+    "min-revalidate-pps",
+    "n-handler-threads",
+    "n-offload-threads",
+    "n-revalidator-threads",
+    "offload-rebalance",
+    "per-port-memory",
+    "pmd-auto-lb",
+    "pmd-auto-lb-improvement-threshold",
+    "pmd-auto-lb-load-threshold",
+    "pmd-auto-lb-rebal-interval",
+    "pmd-maxsleep",
+    "pmd-perf-metrics",
+    "pmd-rxq-assign",
+    "pmd-rxq-isolate",
+    "shared-mempool-config",
+    "smc-enable",
+    "tc-policy",
+    "tx-flush-interval",
+    "userspace-tso-enable",
+    "vhost-iommu-support",
+    "vhost-postcopy-support",
+    "vlan-limit",
+];
+
 /// Reads the options. `cpus` are those that exist; when it is empty any is taken to.
 pub fn read(map: &Strings, cpus: &[usize], problems: &mut Problems) -> Global {
     let mut options = Options::new("Open_vSwitch", "", "other_config", map, problems);
     let dpdk = dpdk(&mut options);
+    options.do_nothing(WITHOUT_EFFECT);
     Global {
         dpdk,
         worker_cpus: worker_cpus(&mut options, cpus),
@@ -218,6 +249,12 @@ fn parse_mask(text: &str) -> Option<Vec<usize>> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn what_does_nothing_is_told() {
+        assert_eq!(read_one("pmd-auto-lb", "true").1, 1);
+        assert_eq!(read_one("pmd-auto-lb", "false").1, 0);
+    }
 
     fn read_one(key: &str, value: &str) -> (Global, usize) {
         let mut problems = Problems::default();

@@ -138,6 +138,7 @@ pub fn read(
             "not supported yet, ignoring it",
         );
     }
+    tell_what_does_nothing(interface, kind, problems);
     Ok(Port {
         uuid: Some(port.uuid),
         interface: Some(interface.uuid),
@@ -221,6 +222,33 @@ fn vlan(port: &vswitch::Port, problems: &mut Problems) -> Result<Vlan, String> {
     ];
     let priority_tags = options.choice("priority-tags", &words, PriorityTags::Never);
     Ok(Vlan::new(mode, tag, trunks, priority_tags))
+}
+
+/// Says which of ovs-vswitchd.conf.db(5)'s keys do nothing here. Open vSwitch reads the first ones of DPDK's ports, and overlooks them elsewhere.
+fn tell_what_does_nothing(interface: &vswitch::Interface, kind: &str, problems: &mut Problems) {
+    let name = &interface.name;
+    let keys: &[&str] = match kind {
+        "dpdk" => &[
+            "dpdk-lsc-interrupt",
+            "dpdk-vf-mac",
+            "flow-ctrl-autoneg",
+            "rx-flow-ctrl",
+            "tx-flow-ctrl",
+            "tx-steering",
+        ],
+        "dpdkvhostuser" | "dpdkvhostuserclient" => &["tx-retries-max"],
+        "afxdp" => &["use-need-wakeup"],
+        _ => &[],
+    };
+    Options::new("Interface", name, "options", &interface.options, problems).do_nothing(keys);
+    Options::new(
+        "Interface",
+        name,
+        "other_config",
+        &interface.other_config,
+        problems,
+    )
+    .do_nothing(&["emc-enable", "pmd-rxq-affinity"]);
 }
 
 /// The MTU asked for, if the device could have it. The kernel's devices take 68 to 65535; DPDK's frames have at most 9728 bytes
@@ -401,6 +429,21 @@ mod tests {
             .0
             .is_err()
         );
+    }
+
+    #[test]
+    fn options_that_do_nothing_are_told_where_open_vswitch_would_read_them() {
+        let told = |kind: &str, key: &str| {
+            let mut row = interface("p");
+            row.kind = kind.into();
+            row.options = Strings::from([(key.to_owned(), "true".to_owned())]);
+            read_one(row).1
+        };
+        assert_eq!(told("dpdk", "rx-flow-ctrl"), 1);
+        assert_eq!(told("afxdp", "rx-flow-ctrl"), 0);
+        let mut row = interface("p");
+        row.other_config = Strings::from([("pmd-rxq-affinity".into(), "0:1".into())]);
+        assert_eq!(read_one(row).1, 1);
     }
 
     #[test]

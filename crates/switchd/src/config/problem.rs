@@ -91,6 +91,16 @@ impl<'a> Options<'a> {
         self.problems.add(self.table, self.row, &column, message);
     }
 
+    /// Says of Open vSwitch's keys that are set, and do nothing here, that they do nothing. What is `false` asks for nothing.
+    pub fn do_nothing(&mut self, keys: &[&str]) {
+        for key in keys {
+            let asks = |text: &&str| !text.eq_ignore_ascii_case("false");
+            if self.text(key).filter(asks).is_some() {
+                self.complain(key, "has no effect in this switch");
+            }
+        }
+    }
+
     /// The value as it stands.
     pub fn text(&self, key: &str) -> Option<&'a str> {
         self.map.get(key).map(String::as_str)
@@ -226,6 +236,13 @@ mod tests {
             with("tried", |o| o.choice("k", &[("try", 1), ("true", 2)], 0)),
             (0, 1)
         );
+    }
+
+    #[test]
+    fn keys_that_do_nothing_are_told_where_they_ask_for_something() {
+        assert_eq!(with("4", |o| o.do_nothing(&["other", "k"])).1, 1);
+        assert_eq!(with("False", |o| o.do_nothing(&["k"])).1, 0);
+        assert_eq!(with("4", |o| o.do_nothing(&["other"])).1, 0);
     }
 
     #[test]
