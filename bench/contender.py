@@ -54,7 +54,19 @@ def parser(description, daemons=True):
     result.add_argument("--rounds", type=int, default=3, help="rounds, of which medians are shown (default %(default)s)")
     result.add_argument("--seconds", type=float, default=3, help="of one measurement (default %(default)s)")
     result.add_argument("--json", metavar="FILE", help="adds the figures to those in this file; what is printed are then medians of all")
+    result.add_argument("--markdown", action=Markdown, help="prints tables as docs/performance.md has them")
     return result
+
+
+class Markdown(argparse.Action):
+    """Has tables printed with bars."""
+    asked_for = False
+
+    def __init__(self, *words, **options):
+        super().__init__(*words, nargs=0, **options)
+
+    def __call__(self, *_):
+        Markdown.asked_for = True
 
 
 def contenders(options):
@@ -303,6 +315,10 @@ def figure(value, digits=3):
 def table(head, rows):
     """Prints rows under a head, the first column to the left and the others to the right."""
     lines = [head, *rows]
+    if Markdown.asked_for:
+        for line in [head, ["---"] * len(head), *rows]:
+            print("| " + " | ".join(str(cell) for cell in line).replace("|  |", "| |") + " |", flush=True)
+        return
     widths = [max(len(str(line[column])) for line in lines) for column in range(len(head))]
     for line in lines:
         print("  ".join(f"{str(cell):<{width}}" if column == 0 else f"{str(cell):>{width}}" for column, (cell, width) in enumerate(zip(line, widths))), flush=True)
