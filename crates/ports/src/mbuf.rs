@@ -483,3 +483,88 @@ impl Mbuf {
         true
     }
 }
+
+/// Frames of which the memory stays with a test, and that need no pool.
+#[cfg(test)]
+pub(crate) mod kept {
+    use super::*;
+    use packet::checksum::Sum;
+
+    /// A buffer that is not its frame's alone: whoever frees the frame leaves it as it is.
+    pub(crate) struct Kept {
+        raw: Box<RawMbuf>,
+        bytes: Vec<u8>,
+    }
+
+    // SAFETY: it owns all that it points to.
+    unsafe impl Send for Kept {}
+
+    impl Kept {
+        pub(crate) fn new() -> Kept {
+            Kept {
+                // SAFETY: all zeroes is a valid mbuf, if not one to use.
+                raw: Box::new(unsafe { std::mem::zeroed() }),
+                bytes: vec![0; 2048],
+            }
+        }
+
+        /// A frame of these bytes, in the place of the last one. It must not outlive this, nor ask for more buffers.
+        pub(crate) fn frame(&mut self, bytes: &[u8]) -> Mbuf {
+            let start = usize::from(HEADROOM);
+            self.bytes[start..start + bytes.len()].copy_from_slice(bytes);
+            // SAFETY: as above.
+            *self.raw = unsafe { std::mem::zeroed() };
+            self.raw.buffer = self.bytes.as_mut_ptr();
+            self.raw.buffer_len = self.bytes.len() as u16;
+            (self.raw.data_off, self.raw.data_len) = (HEADROOM, bytes.len() as u16);
+            self.raw.packet_len = bytes.len() as u32;
+            self.raw.segments = 1;
+            // The frame's and ours, so that it never goes to a pool.
+            self.raw.reference_count = 2;
+            // SAFETY: a chain of one, which only the frame uses until it is freed.
+            unsafe { Mbuf::from_raw(NonNull::from(&mut *self.raw)) }
+        }
+
+        /// What the frame asked for when it was freed.
+        pub(crate) fn flags(&self) -> u64 {
+            self.raw.flags
+        }
+    }
+
+    /// Where the UDP header of [`unfinished`] begins.
+    const UDP: usize = 34;
+
+    /// The sum over addresses, protocol and length of [`unfinished`].
+    fn pseudo_header() -> Sum {
+        let mut sum = Sum::new();
+        sum.add_pseudo_header(&[10, 0, 0, 1], &[10, 0, 0, 2], 17, 26);
+        sum
+    }
+
+    /// A frame of UDP over IPv4 whose checksum is to be filled in.
+    pub(crate) fn unfinished(kept: &mut Kept) -> Mbuf {
+        let mut bytes = [7; 60];
+        bytes[12..14].copy_from_slice(&[8, 0]);
+        bytes[14..34].copy_from_slice(&[
+            0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
+        ]);
+        bytes[UDP..UDP + 6].copy_from_slice(&[0, 1, 0, 2, 0, 26]);
+        bytes[UDP + 6..UDP + 8].copy_from_slice(&pseudo_header().fold().to_be_bytes());
+        let mut frame = kept.frame(&bytes);
+        frame.set_offload(Offload {
+            partial_checksum: true,
+            csum_start: UDP as u16,
+            csum_offset: 6,
+            ..Offload::default()
+        });
+        frame
+    }
+
+    /// Whether the checksum of [`unfinished`] has been filled in.
+    pub(crate) fn is_finished(kept: &mut Kept) -> bool {
+        let start = usize::from(HEADROOM) + UDP;
+        let mut sum = pseudo_header();
+        sum.add_bytes(&kept.bytes[start..start + 26]);
+        sum.finish() == 0
+    }
+}

@@ -199,8 +199,36 @@ impl Shared {
         self.rings.iter().map(|ring| &ring.quick)
     }
 
-    fn offers(&self, bits: u64) -> bool {
-        self.features.load(Ordering::Relaxed) & bits == bits
+    /// What the guest takes. Only inside the gate of one of its rings does it stay so.
+    #[inline(always)]
+    fn takes(&self) -> Takes {
+        Takes {
+            features: self.features.load(Ordering::Relaxed),
+            longest: self.longest.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// What a guest takes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Takes {
+    features: u64,
+    /// The longest frame, in bytes.
+    longest: u32,
+}
+
+impl Takes {
+    fn abilities(self) -> Abilities {
+        let offers = |bits| self.features & bits == bits;
+        Abilities {
+            longest: self.longest,
+            checksum: offers(feature::GUEST_CSUM),
+            tcp_segmentation: offers(
+                feature::GUEST_CSUM | feature::GUEST_TSO4 | feature::GUEST_TSO6,
+            ),
+            udp_segmentation: false,
+            chains: true,
+        }
     }
 }
 
@@ -1027,28 +1055,30 @@ impl TxQueue<Mbuf> for VhostTx {
     fn send(&mut self, frames: &mut Vec<Mbuf>) -> TxOutcome {
         let mut outcome = TxOutcome::default();
         let shared = &*self.shared;
-        let longest = shared.longest.load(Ordering::Relaxed);
-        if egress::scan(frames, longest).special {
-            let abilities = Abilities {
-                longest,
-                checksum: shared.offers(feature::GUEST_CSUM),
-                tcp_segmentation: shared
-                    .offers(feature::GUEST_CSUM | feature::GUEST_TSO4 | feature::GUEST_TSO6),
-                udp_segmentation: false,
-                chains: true,
-            };
-            egress::prepare(frames, &mut self.scratch, &abilities, &mut outcome);
-            for frame in frames.iter_mut() {
-                mark_for_guest(frame);
-            }
-        }
         let way = Way::find(&mut self.way, shared, self.worker);
+        // Where there is one, what takes long is done before the gate is entered, at which others may wait.
+        let seen = shared.takes();
+        let mut special = way.is_some() && egress::scan(frames, seen.longest).special;
+        if special {
+            egress::prepare(frames, &mut self.scratch, &seen.abilities(), &mut outcome);
+        }
         let way = way.map(|way| (way.ring, way.key.enter(), &mut way.quick));
         let Some((ring, Some(_inside), around)) = way else {
             outcome.failed += frames.len() as u64;
             mbuf::free_all(frames);
             return outcome;
         };
+        let takes = shared.takes();
+        if takes != seen {
+            // Another guest has come meanwhile.
+            special |= egress::scan(frames, takes.longest).special;
+            if special {
+                egress::prepare(frames, &mut self.scratch, &takes.abilities(), &mut outcome);
+            }
+        }
+        if special {
+            frames.iter_mut().for_each(mark_for_guest);
+        }
         let vid = shared.vid.load(Ordering::Relaxed);
         let mut sent = 0;
         for _ in 0..SEND_ROUNDS {
@@ -1214,6 +1244,7 @@ impl PortControl for VhostControl {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mbuf::kept::{self, Kept};
 
     fn served(port: &Shared) -> Option<c_int> {
         let vid = port.vid.load(Ordering::SeqCst);
@@ -1262,6 +1293,71 @@ mod tests {
         assert_eq!(served(&port), Some(1));
         port.leave(1);
         assert_eq!(served(&port), None);
+    }
+
+    fn sender(port: &Arc<Shared>) -> VhostTx {
+        VhostTx {
+            shared: Arc::clone(port),
+            worker: 0,
+            scratch: Vec::new(),
+            way: None,
+        }
+    }
+
+    /// A sender that waits at the gate while another guest comes, which fills in no checksums and takes shorter frames.
+    #[test]
+    fn what_a_guest_takes_is_asked_inside_the_gate() {
+        let port = Arc::new(Shared::new(Box::new([]), 1518));
+        port.ring_changed(0, 0, true);
+        port.arrive(0, feature::GUEST_CSUM);
+        let (mut holder, mut sender) = (port.rings[0].gate.key(), sender(&port));
+        let (mut unfinished, mut long) = (Kept::new(), Kept::new());
+        for _ in 0..10 {
+            port.features.store(feature::GUEST_CSUM, Ordering::Relaxed);
+            port.longest.store(1518, Ordering::Relaxed);
+            let inside = holder.enter().expect("open");
+            let waits = AtomicBool::new(false);
+            let outcome = std::thread::scope(|scope| {
+                let sent = scope.spawn(|| {
+                    loop {
+                        let mut frames =
+                            vec![kept::unfinished(&mut unfinished), long.frame(&[0; 1000])];
+                        waits.store(true, Ordering::SeqCst);
+                        let outcome = sender.send(&mut frames);
+                        // Nobody waits for ever.
+                        if outcome.failed == 0 {
+                            return outcome;
+                        }
+                    }
+                });
+                while !waits.load(Ordering::SeqCst) {
+                    std::thread::yield_now();
+                }
+                (0..100).for_each(|_| std::thread::yield_now());
+                port.features.store(0, Ordering::Relaxed);
+                port.longest.store(999, Ordering::Relaxed);
+                drop(inside);
+                sent.join().expect("a sender")
+            });
+            // There is no device behind the port: what is left of the burst finds no room.
+            let wanted = TxOutcome {
+                full: 1,
+                too_long: 1,
+                ..TxOutcome::default()
+            };
+            assert_eq!(outcome, wanted);
+            let left = unfinished.flags() & mbuf::WORK;
+            assert_eq!(left, 0, "nothing is left to the guest");
+            assert!(kept::is_finished(&mut unfinished));
+        }
+        // One that has not changed is left what it offers to do.
+        port.features.store(feature::GUEST_CSUM, Ordering::Relaxed);
+        drop(holder);
+        let mut frames = vec![kept::unfinished(&mut unfinished)];
+        assert_eq!(sender.send(&mut frames).full, 1);
+        let wanted = flag::TX_UDP_CKSUM | flag::TX_IPV4;
+        assert_eq!(unfinished.flags(), wanted);
+        assert!(!kept::is_finished(&mut unfinished));
     }
 
     #[test]
