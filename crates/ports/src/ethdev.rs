@@ -404,19 +404,62 @@ struct EthTx {
 impl TxQueue<Mbuf> for EthTx {
     fn send_finished(&mut self, frames: &mut Vec<Mbuf>, lengths: Lengths) -> TxOutcome {
         let Some((inside, open)) = self.enter() else {
-            return refused(frames);
+            return refused(frames, TxOutcome::default());
         };
         if lengths.most <= u64::from(open.longest) && open.shared.chains {
             return open.transmit(&inside, frames, lengths.bytes, false, TxOutcome::default());
         }
         // Some may be longer than the device takes, or the driver wants them in one piece.
-        open.send(&inside, frames)
+        drop(inside);
+        self.send(frames)
     }
 
     fn send(&mut self, frames: &mut Vec<Mbuf>) -> TxOutcome {
-        match self.enter() {
-            Some((inside, open)) => open.send(&inside, frames),
-            None => refused(frames),
+        let mut ready = Ready::default();
+        // What takes long is done before the gate is entered, at which others may wait.
+        let seen = self.shared.longest.load(Ordering::Relaxed);
+        (self.shared).make_ready(seen, frames, &mut self.scratch, &mut ready);
+        let Some((inside, open)) = self.enter() else {
+            return refused(frames, ready.outcome);
+        };
+        open.send(&inside, frames, seen, ready)
+    }
+}
+
+/// What is known of frames that a device can send.
+#[derive(Default)]
+struct Ready {
+    /// Their bytes.
+    bytes: u64,
+    /// Some of them were not as they are.
+    special: bool,
+    /// What has become of others.
+    outcome: TxOutcome,
+}
+
+impl Shared {
+    /// Makes frames ones that the device can send while `longest` is the longest that it takes, but for what is left to the device.
+    #[inline]
+    fn make_ready(
+        &self,
+        longest: u32,
+        frames: &mut Vec<Mbuf>,
+        scratch: &mut Vec<Mbuf>,
+        ready: &mut Ready,
+    ) {
+        let scan = egress::scan(frames, longest);
+        ready.bytes = scan.bytes;
+        if scan.special || (scan.chained && !self.chains) {
+            ready.special = true;
+            let abilities = Abilities {
+                longest,
+                checksum: self.checksum,
+                tcp_segmentation: self.segmentation,
+                udp_segmentation: false,
+                chains: self.chains,
+            };
+            egress::prepare(frames, scratch, &abilities, &mut ready.outcome);
+            ready.bytes = frames.iter().map(|frame| frame.len() as u64).sum();
         }
     }
 }
@@ -437,13 +480,10 @@ impl EthTx {
     }
 }
 
-/// What becomes of frames for a device that is stopped or gone, or whose queue stays busy.
+/// What becomes of frames for a device that is stopped or gone, or whose queue stays busy; with what has become of others.
 #[cold]
-fn refused(frames: &mut Vec<Mbuf>) -> TxOutcome {
-    let outcome = TxOutcome {
-        failed: frames.len() as u64,
-        ..TxOutcome::default()
-    };
+fn refused(frames: &mut Vec<Mbuf>, mut outcome: TxOutcome) -> TxOutcome {
+    outcome.failed += frames.len() as u64;
     mbuf::free_all(frames);
     outcome
 }
@@ -458,29 +498,22 @@ struct OpenTx<'a> {
 }
 
 impl OpenTx<'_> {
-    fn send(self, inside: &Inside<'_>, frames: &mut Vec<Mbuf>) -> TxOutcome {
-        let mut outcome = TxOutcome::default();
-        let OpenTx {
-            shared, longest, ..
-        } = self;
-        let scan = egress::scan(frames, longest);
-        let mut work = false;
-        let mut bytes = scan.bytes;
-        if scan.special || (scan.chained && !shared.chains) {
-            let abilities = Abilities {
-                longest,
-                checksum: shared.checksum,
-                tcp_segmentation: shared.segmentation,
-                udp_segmentation: false,
-                chains: shared.chains,
-            };
-            egress::prepare(frames, self.scratch, &abilities, &mut outcome);
-            work = frames
-                .iter_mut()
-                .fold(false, |work, frame| egress::mark_for_driver(frame) | work);
-            bytes = frames.iter().map(|frame| frame.len() as u64).sum();
+    /// Sends frames that were made ready when `seen` was the longest.
+    #[inline(always)]
+    fn send(
+        self,
+        inside: &Inside<'_>,
+        frames: &mut Vec<Mbuf>,
+        seen: u32,
+        mut ready: Ready,
+    ) -> TxOutcome {
+        if self.longest != seen {
+            // The device has been given another MTU meanwhile.
+            (self.shared).make_ready(self.longest, frames, self.scratch, &mut ready);
         }
-        self.transmit(inside, frames, bytes, work, outcome)
+        let mark = |work, frame| egress::mark_for_driver(frame) | work;
+        let work = ready.special && frames.iter_mut().fold(false, mark);
+        self.transmit(inside, frames, ready.bytes, work, ready.outcome)
     }
 
     /// Hands frames, of so many bytes, to the driver; `work` says whether it is to look at what is asked for in them first.
@@ -816,6 +849,8 @@ impl Drop for EthControl {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mbuf::kept::{self, Kept};
+    use std::time::{Duration, Instant};
 
     /// A port without a device behind it: DPDK refuses all that is asked of its number.
     fn without_device(port: u16) -> EthControl {
@@ -886,6 +921,47 @@ mod tests {
         shared.close();
         assert!(sender.enter().is_none());
         assert_eq!(sender.send(&mut Vec::new()), TxOutcome::default());
+    }
+
+    /// What a frame needs is done while another worker has the queue, and all is looked at again where the MTU has changed since.
+    #[test]
+    fn who_waits_at_the_gate_has_made_his_frames_ready() {
+        let control = without_device(MAX_PORTS as u16 - 3);
+        let shared = &control.shared;
+        let mut holder = shared.tx_gates[0].key();
+        let mut sender = EthTx {
+            shared: Arc::clone(shared),
+            key: shared.tx_gates[0].key(),
+            queue: 0,
+            scratch: Vec::new(),
+        };
+        let (mut unfinished, mut long) = (Kept::new(), Kept::new());
+        let outcome = loop {
+            shared.longest.store(1518, Ordering::Relaxed);
+            let mut frames = vec![kept::unfinished(&mut unfinished), long.frame(&[0; 1519])];
+            let inside = holder.enter().expect("open");
+            let outcome = std::thread::scope(|scope| {
+                let sent = scope.spawn(|| sender.send(&mut frames));
+                let end = Instant::now() + Duration::from_secs(60);
+                while !long.is_freed() && Instant::now() < end {
+                    std::thread::yield_now();
+                }
+                shared.longest.store(59, Ordering::Relaxed);
+                drop(inside);
+                sent.join().expect("a sender")
+            });
+            assert!(kept::is_finished(&mut unfinished));
+            if outcome.failed == 0 {
+                break outcome;
+            }
+            // The sender has lost its patience.
+            assert_eq!((outcome.too_long, outcome.failed), (1, 1));
+        };
+        let wanted = TxOutcome {
+            too_long: 2,
+            ..TxOutcome::default()
+        };
+        assert_eq!(outcome, wanted);
     }
 
     #[test]

@@ -489,6 +489,7 @@ impl Mbuf {
 pub(crate) mod kept {
     use super::*;
     use packet::checksum::Sum;
+    use std::sync::atomic::{AtomicU16, Ordering};
 
     /// A buffer that is not its frame's alone: whoever frees the frame leaves it as it is.
     pub(crate) struct Kept {
@@ -523,6 +524,13 @@ pub(crate) mod kept {
             self.raw.reference_count = 2;
             // SAFETY: a chain of one, which only the frame uses until it is freed.
             unsafe { Mbuf::from_raw(NonNull::from(&mut *self.raw)) }
+        }
+
+        /// Whether the last frame has been freed.
+        pub(crate) fn is_freed(&self) -> bool {
+            let count = (&raw const self.raw.reference_count).cast_mut();
+            // SAFETY: the count lives as long as this and is aligned; while the frame may be freed, it is only changed atomically, by DPDK.
+            unsafe { AtomicU16::from_ptr(count) }.load(Ordering::Acquire) == 1
         }
 
         /// What the frame asked for when it was freed.
