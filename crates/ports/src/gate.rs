@@ -35,6 +35,10 @@
 //! A gate that is to be entered by the lock from now on says so twice: by `WARY`, after which nobody enters alone, as with `SHARED`; and after a `membarrier` by `LOCKED`, after which
 //! nobody makes one for this gate. Whoever reads `LOCKED` does so with acquire, so all that lay before that barrier happened before what he does next: he sees in `alone` who is inside alone still, if
 //! anybody is, and nobody comes in alone later. Whoever does not read it makes a barrier of his own, as ever.
+//!
+//! To take both away again ([`Gate::unlock_all`]) needs no barrier. Until then nobody is inside alone but who was before that barrier, and is in `alone` to be seen. Whoever has read `LOCKED`, and made no
+//! barrier, has left `CLOSED` or `SHARED` behind in the same step: they are there still when `LOCKED` goes, so nobody enters alone before they go too, as ever. Whoever comes later does not read it, and makes one.
+//! Who enters alone then has read what was written last with acquire, and all that was written to `state` since [`Gate::reopen`] was so by steps that read and write at once, which carry its release on.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering, compiler_fence};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -50,9 +54,9 @@ const OPEN: u8 = 0;
 const CLOSED: u8 = 1;
 /// There are several keys.
 const SHARED: u8 = 2;
-/// Users always enter by the lock: there is no `membarrier`, or the gate is closed too often for it. Never taken away again.
+/// Users always enter by the lock: there is no `membarrier`, or the gate is closed too often for it.
 const LOCKED: u8 = 4;
-/// The same will be true in a moment, and nobody enters alone already.
+/// The same is true for a while, or will be in a moment, and nobody enters alone already.
 const WARY: u8 = 8;
 
 /// What both sides see. It has a cache line to itself, as each gate is used by another worker.
@@ -130,17 +134,31 @@ impl Gate {
         }
     }
 
-    /// Has these gates entered by the lock from now on, so that neither closing them nor another key interrupts a processor any more. Takes one system call.
+    /// Has these gates entered by the lock from now on, so that neither closing them nor another key interrupts a processor any more. Takes one system call. Not for two threads at a time, nor
+    /// beside [`Gate::unlock_all`].
     pub(crate) fn lock_all<'a>(gates: impl Iterator<Item = &'a Gate> + Clone) {
         let mut alone = false;
         for gate in gates.clone() {
-            alone |= gate.0.state.fetch_or(WARY, Ordering::SeqCst) & LOCKED == 0;
+            if gate.0.state.load(Ordering::SeqCst) & LOCKED == 0 {
+                gate.0.state.fetch_or(WARY, Ordering::SeqCst);
+                alone = true;
+            }
         }
         if alone {
             membarrier::order_all_threads();
         }
         for gate in gates {
             gate.0.state.fetch_or(LOCKED, Ordering::SeqCst);
+        }
+    }
+
+    /// Undoes [`Gate::lock_all`]: who has a gate's only key may enter alone again. Waits for nobody and interrupts nobody.
+    pub(crate) fn unlock_all<'a>(gates: impl Iterator<Item = &'a Gate>) {
+        for gate in gates {
+            // Others are entered by the lock always.
+            if gate.0.state.load(Ordering::SeqCst) & WARY != 0 {
+                (gate.0.state).fetch_and(!(WARY | LOCKED), Ordering::SeqCst);
+            }
         }
     }
 
@@ -315,11 +333,12 @@ mod tests {
         }
     }
 
-    /// A gate of the kind that this machine has, one of the kind that all machines have, and one that has become such.
-    fn all() -> [Gate; 3] {
-        let turned = Gate::open();
-        Gate::lock_all([&turned].into_iter());
-        [Gate::open(), Gate::new(OPEN, false), turned]
+    /// A gate of the kind that this machine has, one of the kind that all machines have, one that has become such, and one that was.
+    fn all() -> [Gate; 4] {
+        let (turned, back) = (Gate::open(), Gate::open());
+        Gate::lock_all([&turned, &back].into_iter());
+        Gate::unlock_all([&back].into_iter());
+        [Gate::open(), Gate::new(OPEN, false), turned, back]
     }
 
     fn is_alone(inside: &Option<Inside<'_>>, gate: &Gate) -> bool {
@@ -442,6 +461,43 @@ mod tests {
         assert!(!is_alone(&gates[1].key().enter(), &gates[1]));
         Gate::lock_all(gates.iter());
         assert_eq!(interruptions(), before);
+    }
+
+    #[test]
+    fn a_gate_that_was_entered_by_the_lock_for_a_while_is_as_before() {
+        if !membarrier::is_there() {
+            return;
+        }
+        let gates = [Gate::open(), Gate::closed(), Gate::closed_by_lock()];
+        gates[2].reopen();
+        let mut keys = gates.each_ref().map(Gate::key);
+        Gate::lock_all(gates.iter());
+        assert!(!is_alone(&keys[0].enter(), &gates[0]));
+        // Another key is given before and taken back after.
+        let other = gates[0].key();
+        let before = interruptions();
+        Gate::unlock_all(gates.iter());
+        assert_eq!(interruptions(), before);
+        assert!(!is_alone(&keys[0].enter(), &gates[0]));
+        drop(other);
+        assert!(is_alone(&keys[0].enter(), &gates[0]));
+        assert!(keys[1].enter().is_none(), "closed as it was");
+        gates[1].reopen();
+        assert!(is_alone(&keys[1].enter(), &gates[1]));
+        assert!(!is_alone(&keys[2].enter(), &gates[2]), "by nature");
+        // Whoever may be inside alone is made to be seen again.
+        let inside = keys[1].enter();
+        let mut other = gates[1].key();
+        assert_eq!(interruptions(), before + 1);
+        assert!(other.try_enter().is_none());
+        drop(inside);
+        Gate::close_all(gates.iter());
+        assert_eq!(interruptions(), before + 2);
+        assert!(keys.iter_mut().all(|key| key.enter().is_none()));
+        // And it may be so again.
+        Gate::lock_all(gates.iter());
+        gates.iter().for_each(Gate::reopen);
+        assert!(!is_alone(&keys[0].enter(), &gates[0]));
     }
 
     #[test]
@@ -572,6 +628,37 @@ mod tests {
                 break;
             }
         }
+    }
+
+    /// Of one gate, whose users come in this way and that while it is closed, and while other keys come and go.
+    #[test]
+    fn how_a_gate_is_entered_may_change_all_the_time() {
+        let stop = AtomicBool::new(false);
+        let gate = Gate::open();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut rounds = 0u32;
+                while !stop.load(Ordering::Relaxed) {
+                    Gate::lock_all([&gate].into_iter());
+                    (0..rounds % 64).for_each(|_| std::hint::spin_loop());
+                    Gate::unlock_all([&gate].into_iter());
+                    (0..rounds % 48).for_each(|_| std::hint::spin_loop());
+                    rounds = rounds.wrapping_add(1);
+                }
+            });
+            stress(&gate, 1, |fragile| {
+                gate.close();
+                fragile.count(20);
+                gate.reopen();
+                1
+            });
+            stress(&gate, 1, |fragile| {
+                let mut key = gate.key();
+                let inside = key.try_enter().map(|_inside| fragile.count(20));
+                u64::from(inside.is_some())
+            });
+            stop.store(true, Ordering::Relaxed);
+        });
     }
 
     #[test]

@@ -35,7 +35,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 // rte_vhost.h
@@ -60,7 +60,8 @@ const MAX_PAIRS: usize = 64;
 /// A ring that comes or goes, and a device that goes, may interrupt the processors of all workers (`crate::gate`), and how often that happens is for the guest to say. Each costs it so much
 /// of its patience ...
 const CHANGE_COSTS: Duration = Duration::from_millis(125);
-/// ... of which it has this, and gets back as time passes: 512 changes at once, four times all rings that there can be, and 8 a second. When it has none left, its gates are entered by a lock.
+/// ... of which it has this, and gets back as time passes: 512 changes at once, four times all rings that there can be, and 8 a second. When it has none left, its gates are entered by a lock, until
+/// it, or another guest, has been so quiet that all of it is there again.
 const PATIENCE: Duration = Duration::from_secs(64);
 
 /// How often a guest that takes only part of a burst is offered the rest.
@@ -124,7 +125,7 @@ struct Shared {
 struct Patience {
     /// When all that it has changed will be forgotten.
     until: Option<Instant>,
-    /// There is none left, for good.
+    /// There was none left, and not all of it has come back since.
     spent: bool,
 }
 
@@ -132,9 +133,17 @@ impl Patience {
     /// Notes a change; true for the first one that is too much.
     fn tried(&mut self, now: Instant) -> bool {
         let until = self.until.map_or(now, |until| until.max(now)) + CHANGE_COSTS;
-        self.until = Some(until);
-        let spent = self.spent || until - now > PATIENCE;
-        spent && !std::mem::replace(&mut self.spent, spent)
+        let too_much = until - now > PATIENCE;
+        // Nobody is interrupted where there is none left, so no more than all of it is owed: whoever comes next need not wait for longer.
+        self.until = Some(until.min(now + PATIENCE));
+        too_much && !std::mem::replace(&mut self.spent, true)
+    }
+
+    /// Whether all of it has come back, after there was none left; true once. Whatever comes and goes, no more is spent of it in a time than what was there at first and has come back meanwhile, since what is changed while there is
+    /// none left is noted, too.
+    fn restored(&mut self, now: Instant) -> bool {
+        let restored = self.until.is_none_or(|until| until <= now);
+        restored && std::mem::take(&mut self.spent)
     }
 }
 
@@ -164,15 +173,28 @@ impl Shared {
 
     /// Notes that a ring has come or gone, or the device. While one call sees to the gates, others wait, for as long as a system call takes.
     fn disturbed(&self, now: Instant) {
-        let mut patience = self
-            .patience
-            .lock()
-            .unwrap_or_else(|poison| poison.into_inner());
+        let mut patience = self.patience();
         if patience.tried(now) {
             Gate::lock_all(self.gates());
-            let vid = self.owner.load(Ordering::Relaxed);
-            tracing::warn!(target: "dpdk", "the guest of vhost device {vid} keeps switching its rings on and off: until its port is made anew, workers take a lock for each burst");
+            let (vid, quiet) = (self.owner.load(Ordering::Relaxed), PATIENCE.as_secs());
+            tracing::warn!(target: "dpdk", "the guest of vhost device {vid} keeps switching its rings on and off: until it has left that for {quiet} s, workers take a lock for each burst");
         }
+    }
+
+    /// Gives workers their way without a lock back, where that is due. Waits for as long as a system call takes.
+    fn relent(&self, now: Instant) {
+        let mut patience = self.patience();
+        if patience.restored(now) {
+            Gate::unlock_all(self.gates());
+            let vid = self.owner.load(Ordering::Relaxed);
+            tracing::info!(target: "dpdk", "the guest of vhost device {vid} has left its rings alone: workers take no lock any more");
+        }
+    }
+
+    fn patience(&self) -> MutexGuard<'_, Patience> {
+        self.patience
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner())
     }
 
     fn changed(&self) {
@@ -1155,6 +1177,8 @@ impl PortControl for VhostControl {
     }
 
     fn info(&mut self) -> PortInfo {
+        // Asked for now and then, and by a thread that may wait.
+        self.shared.relent(Instant::now());
         PortInfo {
             present: true,
             mac: self.mac,
@@ -1377,6 +1401,56 @@ mod tests {
         assert!(patience.tried(second(64)));
     }
 
+    #[test]
+    fn patience_is_restored_when_all_of_it_has_come_back() {
+        let (mut patience, start) = (Patience::default(), Instant::now());
+        let second = |seconds| start + Duration::from_secs(seconds);
+        assert!(!patience.restored(start), "nothing was spent");
+        assert!((0..512).all(|_| !patience.tried(start)));
+        assert!(!patience.restored(second(64)), "it was not all spent");
+        assert!((0..512).all(|_| !patience.tried(second(64))));
+        assert!(patience.tried(second(64)));
+        // However much more is tried.
+        assert!((0..100_000).all(|_| !patience.tried(second(65))));
+        assert!(!patience.restored(second(65)));
+        assert!(!patience.restored(second(128)));
+        assert!(patience.restored(second(129)));
+        assert!(!patience.restored(second(129)), "known already");
+        assert!((0..512).all(|_| !patience.tried(second(129))));
+        assert!(patience.tried(second(129)));
+    }
+
+    /// Whatever a guest does, it is not let more often than its patience says: 512 times, and 8 times a second.
+    #[test]
+    fn no_habit_gets_more_of_patience() {
+        const TICKS: u32 = 100_000;
+        // Changes in a tick of 50 ms, and after how many of them that did nothing it rests for how many.
+        for (changes, busy, rest) in [
+            (1, 1, 0),
+            (600, 1, 1279),
+            (600, 1, 1280),
+            (513, 1, 1400),
+            (7, 5000, 3000),
+            (2, 300, 300),
+        ] {
+            let (mut patience, start) = (Patience::default(), Instant::now());
+            let (mut let_through, mut spent) = (0u32, 0u32);
+            for tick in 0..TICKS {
+                let now = start + Duration::from_millis(50) * tick;
+                patience.restored(now);
+                if tick % (busy + rest) < busy {
+                    for _ in 0..changes {
+                        spent += u32::from(patience.tried(now));
+                        let_through += u32::from(!patience.spent);
+                    }
+                }
+            }
+            assert!(spent > 0, "{changes} {busy} {rest}");
+            let most = 512 + TICKS / 20 * 8;
+            assert!(let_through <= most, "{let_through} of {most}");
+        }
+    }
+
     /// However often a guest switches rings, or itself, workers are not interrupted more often than it has patience.
     #[test]
     fn a_guest_that_switches_all_the_time_interrupts_no_worker() {
@@ -1418,6 +1492,20 @@ mod tests {
             port.arrive(0, 0);
         }
         assert_eq!(crate::gate::interruptions(), before);
+        // Another guest is served so as well, at first.
+        let alone = |port: &Shared| {
+            let before = crate::gate::interruptions();
+            Gate::close_all(port.gates());
+            port.gates().for_each(Gate::reopen);
+            crate::gate::interruptions() != before
+        };
+        port.disconnect(0);
+        port.arrive(1, 0);
+        port.relent(Instant::now());
+        assert!(!alone(&port));
+        // Where it behaves, it is served as guests of other ports are, on this kernel.
+        port.relent(Instant::now() + PATIENCE);
+        assert_eq!(alone(&port), alone(&Shared::new(Box::new([]), 1518)));
     }
 
     #[test]
