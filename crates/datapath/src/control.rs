@@ -327,6 +327,7 @@ impl<F: Frame + 'static> Datapath<F> {
         let epoch = self.publish();
         self.parked.retain(|port| port.id != id);
         let taken = self.take_back(slot, &what);
+        self.let_go(record.as_ref().and_then(|port| port.shaped.as_deref()));
         let passed = self.wait_passed(epoch, &what);
         if let Ok(bridge) = self.bridge(bridge) {
             bridge.macs.flush(Some(slot), true);

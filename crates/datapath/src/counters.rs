@@ -75,7 +75,7 @@ pub enum DropReason {
     NoReceive,
     /// Sent to a port that does not forward.
     NoForward,
-    /// The port has just been removed, or its device gave no transmit queue.
+    /// The port has just been removed, or its device gave no transmit queue; or what waited there found no worker to send it when the port's shaping ended.
     PortGone,
     /// Shorter than an Ethernet header.
     Runt,
@@ -220,6 +220,12 @@ impl Cell {
         self.drops.0[reason as usize].add(frames);
     }
 
+    /// Frames dropped for any reason.
+    #[cfg(test)]
+    pub fn all_drops(&self) -> u64 {
+        self.drops.0.iter().map(Count::get).sum()
+    }
+
     /// A packet whose headers lie.
     #[cold]
     pub fn malformed(&self, reason: Malformed) {
@@ -252,16 +258,21 @@ impl Cell {
     }
 }
 
-/// The cells of all workers.
+/// The cells of all workers, and of the control thread.
 pub(crate) struct Cells(Box<[CachePadded<Cell>]>);
 
 impl Default for Cells {
     fn default() -> Self {
-        Cells((0..MAX_READERS).map(|_| CachePadded::default()).collect())
+        Cells((0..=MAX_READERS).map(|_| CachePadded::default()).collect())
     }
 }
 
 impl Cells {
+    /// The control thread's.
+    pub fn control(&self) -> &Cell {
+        &self.0[MAX_READERS]
+    }
+
     pub fn of(&self, worker: usize) -> &Cell {
         &self.0[worker]
     }

@@ -3,7 +3,8 @@
 //! A shaped port belongs to one worker. What its owner sends there during a burst is staged, and goes into the shaper ([`qos::shaper`]) when the burst ends; a run of frames that
 //! need not wait is only paid for and leaves with the burst. Other workers put frames into a bounded ring, which the owner empties before its own. Once a turn the owner sends
 //! what may leave, and before it sleeps it asks the shaper when something will. Control prepares another shape and leaves it beside the ring, and the owner moves what waits into
-//! it. The lock is for the moment at which the owner changes: its owner alone takes it, does not wait for it, and sends before it gives it back, so no frame is overtaken.
+//! it. The lock is for the moment at which the owner changes: its owner alone takes it, does not wait for it, and sends before it gives it back, so no frame is overtaken. When the port goes, each worker that lets go of it takes
+//! the lock once more, and throws away what waits: the last one finds what a former owner, or a later one, has put there meanwhile.
 //!
 //! A patch port may be shaped too: what leaves then comes in at the peer.
 
@@ -116,6 +117,18 @@ impl<F: Frame> Shaped<F> {
 
     fn show_counters(&self, core: &Core<F>) {
         *self.counters.lock().unwrap_or_else(PoisonError::into_inner) = counters_of(&core.shaper);
+    }
+
+    /// Throws away what waits, and says how many frames that were; none of what another worker is at just now, who is to do this, too, when he lets go of the port.
+    pub fn close(&self, cell: &Cell) -> u64 {
+        let mut gone = 0;
+        if let Some(mut core) = self.core(cell)
+            && core.shaper.waiting() > 0
+        {
+            gone += core.shaper.empty().len();
+        }
+        gone += std::iter::from_fn(|| self.ring.pop()).count();
+        gone as u64
     }
 
     /// The shaper, for its owner; none while the former owner is still at it. A shaper in which a worker failed is replaced by an empty one.

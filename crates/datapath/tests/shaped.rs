@@ -364,6 +364,27 @@ fn what_waits_at_a_port_that_goes_is_counted() {
 }
 
 #[test]
+fn what_waits_at_a_port_that_goes_after_workers_have_changed_is_counted() {
+    for (others, ends) in [(1, false), (2, false), (3, false), (0, false), (0, true)] {
+        let (mut switch, from, to, out) = between(2, &shape(100_000));
+        (0..500).for_each(|number| from.put(frame(mac(9), mac(1), number)));
+        wait_until("all fetched", || {
+            waiting(&switch, out) + to.sent() + switch.dropped_in_all() == 500
+        });
+        switch.datapath.set_workers(&vec![None; others]).unwrap();
+        if ends {
+            // Its shaping goes first, and the port has nothing left.
+            let plain = PortSettings::default();
+            switch.datapath.modify_port(out, plain).unwrap();
+            assert_eq!(to.sent() + switch.dropped_in_all(), 500);
+        }
+        switch.datapath.remove_port(out).unwrap();
+        assert_eq!(to.sent() + switch.dropped_in_all(), 500, "{others} workers");
+        assert!(switch.dropped("port_gone") > 100);
+    }
+}
+
+#[test]
 fn a_shaped_patch_port_keeps_frames_and_lets_them_go_in_order() {
     for workers in [1, 2] {
         let mut switch = Switch::new(workers);

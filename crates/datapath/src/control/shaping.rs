@@ -2,6 +2,7 @@
 
 use super::workers::send;
 use super::{Datapath, Kind};
+use crate::counters::DropReason;
 use crate::error::Error;
 use crate::port::{PortId, Shape};
 use crate::queues::QueueTotals;
@@ -49,7 +50,7 @@ impl<F: Frame + 'static> Datapath<F> {
                 Ok(())
             }
             (Some(_), Shape::None | Shape::Policer(_)) => {
-                port.shaped = None;
+                let shaped = port.shaped.take();
                 // The owner last: what others have sent is in the ring before it empties that.
                 let owner = self.owner(id.slot());
                 let slot = id.slot();
@@ -60,6 +61,9 @@ impl<F: Frame + 'static> Datapath<F> {
                         }
                     }
                     self.apply("ending a port's shaping")?;
+                }
+                if self.workers.is_empty() {
+                    self.let_go(shaped.as_deref());
                 }
                 Ok(())
             }
@@ -72,6 +76,13 @@ impl<F: Frame + 'static> Datapath<F> {
         let port = self.port_mut(id)?;
         port.policing = port.policing.changed(&port.settings, now_ns);
         Ok(())
+    }
+
+    /// Throws away and counts what still waits at a port that is gone, or not shaped any more, after workers have let go of it: nobody has done so where there are none.
+    pub(super) fn let_go(&self, shaped: Option<&Shaped<F>>) {
+        let cell = self.shared.cells.control();
+        let lost = shaped.map_or(0, |shaped| shaped.close(cell));
+        cell.drop(DropReason::PortGone, lost);
     }
 
     fn owner(&self, slot: u32) -> Option<usize> {

@@ -82,16 +82,10 @@ impl<F: Frame> Way<F> {
         }
     }
 
-    /// Throws away what waits, for when the port goes, and says how many frames that were. Every worker empties the ring, since others may have sent after the owner let go.
+    /// Throws away what waits, for when the port goes, and says how many frames that were. Every worker does so, whoever is the owner: others may have sent after that let go, and a
+    /// former owner, who has not been told yet, may be at it until he lets go himself.
     pub fn close(&mut self, cell: &Cell) -> u64 {
-        let ring = std::iter::from_fn(|| self.shaped.ring.pop()).count();
-        let core = if self.mine {
-            self.shaped.core(cell)
-        } else {
-            None
-        };
-        let waiting = core.map_or(0, |mut core| core.shaper.empty().len());
-        (ring + waiting + self.discard()) as u64
+        self.shaped.close(cell) + self.discard() as u64
     }
 
     /// Throws away what is staged.
@@ -236,5 +230,108 @@ impl<F: Frame> Shaping<F> {
         self.staging.clear();
         (self.burst_ns, self.waited_ns) = (0, 0);
         self.arrivals.drain(..).count() + self.released.drain(..).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::counters::WorkerCounters;
+    use crate::forward::Egress;
+    use crate::packet_in::{PacketInRing, PacketInWake};
+    use crate::wake::Wake;
+    use packet::HeapFrame;
+    use qos::shaper::{PortSpec, QueueSpec};
+
+    const SLOT: u32 = 3;
+
+    /// A worker's way out, to one port.
+    struct Hand {
+        egress: Egress<HeapFrame>,
+        cell: Cell,
+    }
+
+    impl Hand {
+        fn new(number: usize) -> Hand {
+            let counters: Arc<WorkerCounters> = Arc::default();
+            let mut egress = Egress::new(number, counters);
+            egress.set(SLOT, Box::new(NoDevice), Arc::default());
+            Hand {
+                egress,
+                cell: Cell::default(),
+            }
+        }
+
+        /// Is told whose the port is.
+        fn learn(&mut self, shaped: &Arc<Shaped<HeapFrame>>, mine: bool) {
+            let wake = || Wake::new().expect("a descriptor");
+            let packet_ins = Arc::new(PacketInRing::new(Arc::new(PacketInWake::new(wake()))));
+            let owner = Arc::new(Mailbox::new("owner".to_owned(), wake(), packet_ins));
+            let way = Way::new(Arc::clone(shaped), Arc::default(), owner, mine, false);
+            self.egress.shape(SLOT, Box::new(way));
+        }
+
+        fn send(&mut self, frames: u64) {
+            for number in 0..frames {
+                let mut bytes = [0; 60];
+                bytes[20..28].copy_from_slice(&number.to_be_bytes());
+                let frame = HeapFrame::new(&bytes);
+                self.egress.stage(SLOT, frame, None, 0, &self.cell);
+            }
+            self.egress.flush(&self.cell);
+        }
+
+        fn let_go(&mut self) {
+            self.egress.take(SLOT, &self.cell);
+        }
+    }
+
+    /// A port at which nearly all waits.
+    fn slow() -> Arc<Shaped<HeapFrame>> {
+        let mut spec = PortSpec::new(100_000);
+        spec.queues = vec![QueueSpec::new(0, 50_000, 100_000)];
+        Arc::new(Shaped::new(&spec).expect("a shape"))
+    }
+
+    fn counted(hands: &[Hand; 2]) -> u64 {
+        hands.iter().map(|hand| hand.cell.all_drops()).sum()
+    }
+
+    /// A worker that has not been told yet that the port is another's sends to it after that has let go.
+    #[test]
+    fn what_a_former_owner_still_takes_in_is_counted() {
+        for told in [false, true] {
+            let shaped = slow();
+            let mut hands = [Hand::new(0), Hand::new(1)];
+            let [former, owner] = &mut hands;
+            former.learn(&shaped, true);
+            former.send(40);
+            owner.learn(&shaped, true);
+            owner.let_go();
+            former.send(40);
+            if told {
+                former.learn(&shaped, false);
+            }
+            former.let_go();
+            assert_eq!(counted(&hands), 80);
+        }
+    }
+
+    /// A worker lets go of the port while its former owner is at it.
+    #[test]
+    fn what_waits_while_a_former_owner_is_at_it_is_counted() {
+        let shaped = slow();
+        let mut hands = [Hand::new(0), Hand::new(1)];
+        let [former, owner] = &mut hands;
+        former.learn(&shaped, true);
+        former.send(60);
+        owner.learn(&shaped, true);
+        let at_it = shaped.core(&former.cell).expect("nobody else");
+        owner.send(30); // by the ring
+        owner.let_go();
+        drop(at_it);
+        former.learn(&shaped, false);
+        former.let_go();
+        assert_eq!(counted(&hands), 90);
     }
 }
