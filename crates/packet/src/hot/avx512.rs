@@ -35,7 +35,7 @@ impl Bytes {
 /// How one kind of common packet is read.
 struct Kind {
     judged: Judged,
-    /// From where in the packet each byte of a [`HotWords`] comes; which bytes do, and which of their bits.
+    /// From where in the packet each byte of a [`HotWords`] comes; which bytes do, and which of their bits, none of the others.
     from: Bytes,
     present: u64,
     keep: Bytes,
@@ -97,7 +97,26 @@ pub(super) fn read_burst<F: Frame>(
     hot: &mut [HotWords],
     found: &mut [u8],
 ) -> Read {
-    let mut burst = Burst(Lists::new(frames, in_port, patterns, hot, found));
+    if patterns.is_empty() {
+        let read = read::<_, false>(frames, in_port, patterns, hot, found);
+        found[..read.count].fill(NO_PATTERN);
+        return read;
+    }
+    read::<_, true>(frames, in_port, patterns, hot, found)
+}
+
+/// [`read_burst`] where there are patterns or not; where there are none, nothing is said of what has been found.
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi,bmi2,sse4.1")]
+#[inline(never)]
+fn read<F: Frame, const PATTERNED: bool>(
+    frames: &[F],
+    in_port: u32,
+    patterns: &[Pattern],
+    hot: &mut [HotWords],
+    found: &mut [u8],
+) -> Read {
+    let mut burst: Burst<'_, F, PATTERNED> =
+        Burst(Lists::new(frames, in_port, patterns, hot, found));
     // A burst is mostly of one kind: each is read as long as it lasts. Where it has ended, TCP and UDP may come in turns.
     loop {
         let before = burst.0.read.count;
@@ -121,9 +140,9 @@ pub(super) fn read_burst<F: Frame>(
     }
 }
 
-struct Burst<'a, F>(Lists<'a, F>);
+struct Burst<'a, F, const PATTERNED: bool>(Lists<'a, F>);
 
-impl<'a, F: Frame> Burst<'a, F> {
+impl<'a, F: Frame, const PATTERNED: bool> Burst<'a, F, PATTERNED> {
     /// Reads packets of IPv6, one kind after the other.
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,bmi2,sse4.1")]
     #[inline(never)] // so that what is kept in registers for each kind of IPv4 finds room
@@ -158,12 +177,15 @@ impl<'a, F: Frame> Burst<'a, F> {
             let Some(six) = (unsafe { judge::<TCP, SIX>(head, l3, len) }) else {
                 break;
             };
-            let words = moves.words(head, len, kind.present);
+            let words = moves.words(head, len, None);
             let words = match &six {
                 Some(six) => with_six(words, six),
                 None => words,
             };
-            *found = patterns.keep(words, hot);
+            store(words, hot);
+            if PATTERNED {
+                *found = patterns.first(words);
+            }
             read.count += 1;
             read.bytes += len as u64;
         }
@@ -196,8 +218,11 @@ impl<'a, F: Frame> Burst<'a, F> {
             let Some(tcp) = (unsafe { sound_either(head, l3, len) }) else {
                 break;
             };
-            let words = moves.words(head, len, kind.present & tcp | udp);
-            *found = patterns.keep(words, hot);
+            let words = moves.words(head, len, Some(kind.present & tcp | udp));
+            store(words, hot);
+            if PATTERNED {
+                *found = patterns.first(words);
+            }
             read.count += 1;
             read.bytes += len as u64;
         }
@@ -236,14 +261,17 @@ impl Kind {
 }
 
 impl Moves {
-    /// The hot words of a packet with these first bytes and of this length, of which only those that are `present` lie in it.
+    /// The hot words of a packet with these first bytes and of this length, of which only those that are `present` lie in it, or all that are kept.
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,bmi2")]
     #[inline]
-    fn words(&self, head: &[u8], len: usize, present: u64) -> __m512i {
+    fn words(&self, head: &[u8], len: usize, present: Option<u64>) -> __m512i {
         let there = _bzhi_u64(u64::MAX, head.len().min(64) as u32);
         // SAFETY: only bytes of `head` are loaded.
         let bytes = unsafe { _mm512_maskz_loadu_epi8(there, head.as_ptr().cast()) };
-        let moved = _mm512_maskz_permutexvar_epi8(present, self.from, bytes);
+        let moved = match present {
+            Some(present) => _mm512_maskz_permutexvar_epi8(present, self.from, bytes),
+            None => _mm512_permutexvar_epi8(self.from, bytes),
+        };
         // moved & keep | fixed
         let words = _mm512_ternarylogic_epi64::<0b1111_1000>(self.fixed, moved, self.keep);
         _mm512_mask_set1_epi32(words, const { 1 << (FRAME_LEN / 4) }, len as i32)
@@ -258,12 +286,10 @@ struct Patterns<'a> {
 }
 
 impl Patterns<'_> {
-    /// Stores a packet's words, and returns the number of the first pattern that matches.
+    /// The number of the first pattern that a packet's words match.
     #[target_feature(enable = "avx512f")]
     #[inline]
-    fn keep(&self, words: __m512i, hot: &mut HotWords) -> u8 {
-        // SAFETY: 64 bytes, aligned; every pattern of bits is a valid value, and the unnamed rest is zero.
-        unsafe { _mm512_store_si512(std::ptr::from_mut(hot).cast(), words) };
+    fn first(&self, words: __m512i) -> u8 {
         let differ = _mm512_test_epi64_mask(_mm512_xor_si512(words, self.value), self.mask);
         if differ == 0 {
             return 0;
@@ -273,6 +299,14 @@ impl Patterns<'_> {
         }
         first_of(self.more, words)
     }
+}
+
+/// Stores a packet's words.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn store(words: __m512i, hot: &mut HotWords) {
+    // SAFETY: 64 bytes, aligned; every pattern of bits is a valid value, and the unnamed rest is zero.
+    unsafe { _mm512_store_si512(std::ptr::from_mut(hot).cast(), words) };
 }
 
 /// Puts what IPv6 tells otherwise in its place.
