@@ -12,6 +12,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 use crate::epoch::MAX_READERS;
+#[cfg(target_arch = "x86_64")]
+use crate::vector::Quads;
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::*;
 
 /// Slots in a chunk.
 const CHUNK: usize = 4096;
@@ -35,6 +39,7 @@ struct Slot {
 }
 
 type Chunk = [Slot; CHUNK];
+const _: () = assert!(CHUNK.is_power_of_two() && size_of::<Slot>().is_power_of_two());
 
 /// What a counter has counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -145,9 +150,7 @@ impl Directory {
 
     #[inline(always)]
     fn slot(&self, id: CounterId) -> Option<&Slot> {
-        let chunk = self.chunks[id.0 as usize / CHUNK % CHUNKS].load(Ordering::Acquire);
-        // SAFETY: a chunk pointer is null or was made by `Box::into_raw` in `ensure`, and is freed only when `self` is dropped.
-        unsafe { chunk.as_ref() }.map(|chunk| &chunk[id.0 as usize % CHUNK])
+        WorkerCounters(&self.chunks).slot(id)
     }
 
     fn ensure(&self, id: CounterId) {
@@ -158,7 +161,9 @@ impl Directory {
                 .into_boxed_slice()
                 .try_into()
                 .unwrap_or_else(|_| unreachable!());
-            place.store(Box::into_raw(chunk), Ordering::Release);
+            let chunk = Box::into_raw(chunk);
+            chunk.expose_provenance(); // vector code reckons with addresses (`WorkerCounters::find_eight`)
+            place.store(chunk, Ordering::Release);
         }
     }
 }
@@ -365,7 +370,7 @@ impl Counters {
     /// Worker `worker`'s copies, for a burst; only that worker asks for its number.
     #[inline(always)]
     pub fn of_worker(&self, worker: usize) -> WorkerCounters<'_> {
-        WorkerCounters(&self.directories[worker])
+        WorkerCounters(&self.directories[worker].chunks)
     }
 
     /// Number of counters in use.
@@ -377,7 +382,7 @@ impl Counters {
 
 /// One worker's copies of all counters.
 #[derive(Clone, Copy)]
-pub struct WorkerCounters<'a>(&'a Directory);
+pub struct WorkerCounters<'a>(&'a [AtomicPtr<Chunk>; CHUNKS]);
 
 /// Asks the processor to fetch what lies there.
 #[inline(always)]
@@ -396,13 +401,20 @@ impl<'a> WorkerCounters<'a> {
     /// Whether there are so many that a first-level cache does not hold them.
     #[inline(always)]
     pub(crate) fn are_many(&self) -> bool {
-        !self.0.chunks[1].load(Ordering::Relaxed).is_null()
+        !self.0[1].load(Ordering::Relaxed).is_null()
+    }
+
+    #[inline(always)]
+    fn slot(self, id: CounterId) -> Option<&'a Slot> {
+        let chunk = self.0[id.0 as usize / CHUNK % CHUNKS].load(Ordering::Acquire);
+        // SAFETY: a chunk pointer is null or was made by `Box::into_raw` in `Directory::ensure`, and is freed only when the directory is dropped, whose list this is.
+        unsafe { chunk.as_ref() }.map(|chunk| &chunk[id.0 as usize % CHUNK])
     }
 
     /// Asks for a counter that is about to be added to.
     #[inline(always)]
     pub(crate) fn prefetch(&self, id: CounterId) {
-        if let Some(slot) = self.0.slot(id) {
+        if let Some(slot) = self.slot(id) {
             prefetch(slot);
         }
     }
@@ -410,7 +422,20 @@ impl<'a> WorkerCounters<'a> {
     /// Where this worker counts, so that who asks for a counter ahead need not find it twice.
     #[inline(always)]
     pub(crate) fn find(&self, id: CounterId) -> Option<WorkerCounter<'a>> {
-        self.0.slot(id).map(WorkerCounter)
+        self.slot(id).map(WorkerCounter)
+    }
+
+    /// The addresses ([`WorkerCounter::address`]) of eight counters, whose numbers these are; zero in lanes that are not `wanted`, or where there is no counter of the number.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    pub(crate) fn find_eight(self, wanted: __mmask8, ids: __m512i) -> __m512i {
+        let chunk = _mm512_srli_epi64::<{ CHUNK.trailing_zeros() }>(ids);
+        // SAFETY: pointers have no bytes between their own.
+        let chunks = unsafe { Quads::of(&self.0[..]) }.gather(wanted, chunk);
+        let within = _mm512_and_si512(ids, _mm512_set1_epi64(CHUNK as i64 - 1));
+        let offset = _mm512_slli_epi64::<{ size_of::<Slot>().trailing_zeros() }>(within);
+        _mm512_maskz_add_epi64(_mm512_test_epi64_mask(chunks, chunks), chunks, offset)
     }
 
     /// Adds to a counter.
@@ -423,7 +448,7 @@ impl<'a> WorkerCounters<'a> {
 
     /// Adds what was met up to `used_ms` and could not be added then.
     pub fn add_late(&self, id: CounterId, packets: u64, bytes: u64, used_ms: u64) {
-        if let Some(slot) = self.0.slot(id) {
+        if let Some(slot) = self.slot(id) {
             let used_ms = used_ms.max(slot.used_ms.load(Ordering::Relaxed));
             self.add(id, packets, bytes, used_ms);
         }
@@ -434,7 +459,23 @@ impl<'a> WorkerCounters<'a> {
 #[derive(Clone, Copy)]
 pub(crate) struct WorkerCounter<'a>(&'a Slot);
 
-impl WorkerCounter<'_> {
+impl<'a> WorkerCounter<'a> {
+    /// Where it is.
+    #[inline(always)]
+    pub fn address(self) -> usize {
+        std::ptr::from_ref(self.0).expose_provenance()
+    }
+
+    /// The one at this address; none at 0.
+    ///
+    /// # Safety
+    /// The address is 0, or that of a counter whose directory lives for 'a.
+    #[inline(always)]
+    pub unsafe fn at(address: usize) -> Option<WorkerCounter<'a>> {
+        // SAFETY: so the caller says; addresses of counters have been exposed, by `address` or with their chunks.
+        unsafe { std::ptr::with_exposed_provenance::<Slot>(address).as_ref() }.map(WorkerCounter)
+    }
+
     /// Asks for it.
     #[inline(always)]
     pub fn prefetch(self) {

@@ -31,6 +31,8 @@ pub mod secret;
 pub mod spread;
 pub mod table;
 mod tuple;
+#[cfg(target_arch = "x86_64")]
+mod vector;
 pub mod walk;
 
 pub use tuple::prefetch;

@@ -15,6 +15,7 @@
 //! only in the epochs it carries ([`Rule::holds_in`]). A rule that goes is first only marked; once no worker can be in an epoch in which it held, it
 //! is unlinked ([`BridgeWriter::housekeep`]), and once no worker can be looking at it, it is freed (`Domain::retire`).
 
+mod deeds;
 pub(crate) mod dependence;
 mod describe;
 pub(crate) mod effort;
@@ -38,6 +39,7 @@ use crate::meters::MeterRef;
 use crate::ops::learns;
 use crate::rule::{Housed, Rule, RuleSpec};
 use crate::tuple::{MaskedWord, Tuple, Words};
+pub(crate) use deeds::{Deeds, STEP};
 use dependence::Dependence;
 pub use describe::{Description, Template, Work};
 pub use effort::Effort;
@@ -50,7 +52,9 @@ use packet::key::at;
 use packet::keyed::Keyed;
 use packet::matching::MatchWord;
 use packet::{FlowKey, Match, WordSet};
-pub(crate) use places::{Brief, Ends, Told, Verdict};
+#[cfg(test)]
+pub(crate) use places::Ends;
+pub(crate) use places::{Brief, Told, Verdict};
 use prefixes::{NextHops, Trie};
 use shaping::Shaping;
 use smallvec::SmallVec;
@@ -726,7 +730,8 @@ fn lookup_prefixes<'k, 'g, K: Words + 'k>(
     out: &mut [Option<&'g Rule>],
     told: Option<&mut Told<'g>>,
 ) {
-    let next_hops = shape.trie.next_hops(key, out.len());
+    let mut numbers = [0; LOOKUP_MAX];
+    let next_hops = shape.trie.next_hops(key, out.len(), &mut numbers);
     shape.resolve(&next_hops, 0, key, epoch, out, told);
 }
 
@@ -742,7 +747,7 @@ impl PrefixesShape {
     #[inline(always)]
     fn resolve<'k, 'g, K: Words + 'k>(
         &'g self,
-        next_hops: &NextHops<'g>,
+        next_hops: &NextHops<'g, '_>,
         from: usize,
         key: &impl Fn(usize) -> &'k K,
         epoch: Epoch,

@@ -400,26 +400,27 @@ impl Exact {
 
     /// Begins a search for those packets of a burst, of [`LOOKUP_MAX`] at most, whose numbers these are.
     #[inline(always)]
-    pub fn search<K: Words>(
-        &self,
+    pub fn search<'g, 'n, K: Words>(
+        &'g self,
         keys: &[K],
         those: impl Iterator<Item = usize>,
-    ) -> ByWords<Search<'_, 1, 4>, Search<'_, 2, 2>> {
+        own: &'n mut [u32; LOOKUP_MAX],
+    ) -> ByWords<Search<'g, 'n, 1, 4>, Search<'g, 'n, 2, 2>> {
         match &self.known {
-            ByWords::One(known) => ByWords::One(self.search_in(known, keys, those)),
-            ByWords::Two(known) => ByWords::Two(self.search_in(known, keys, those)),
+            ByWords::One(known) => ByWords::One(self.search_in(known, keys, those, own)),
+            ByWords::Two(known) => ByWords::Two(self.search_in(known, keys, those, own)),
         }
     }
 
     /// Asks for packets' buckets.
     #[inline(never)] // so that what its loop needs stays in registers
-    fn search_in<'g, K: Words, const N: usize, const SLOTS: usize>(
+    fn search_in<'g, 'n, K: Words, const N: usize, const SLOTS: usize>(
         &'g self,
         known: &'g Buckets<N, SLOTS>,
         keys: &[K],
         those: impl Iterator<Item = usize>,
-    ) -> Search<'g, N, SLOTS> {
-        let mut own = [0; LOOKUP_MAX];
+        own: &'n mut [u32; LOOKUP_MAX],
+    ) -> Search<'g, 'n, N, SLOTS> {
         for index in those {
             let bucket = known.own(known.values(&keys[index]));
             own[index % LOOKUP_MAX] = bucket;
@@ -444,31 +445,27 @@ impl Exact {
         told: &mut Told<'g>,
     ) {
         let those = pending.iter().map(|index| usize::from(*index));
-        with_either!(self.search(keys, those), search => search.resolve(pending, keys, out, told));
+        let mut own = [0; LOOKUP_MAX];
+        with_either!(self.search(keys, those, &mut own), search => search.resolve(pending, keys, out, told));
     }
 }
 
 /// A search for packets of a burst by `N` words, of which each one's bucket is known and has been asked for.
-pub(crate) struct Search<'g, const N: usize, const SLOTS: usize> {
+pub(crate) struct Search<'g, 'n, const N: usize, const SLOTS: usize> {
     known: &'g Buckets<N, SLOTS>,
     shared: &'g [MatchWord],
     edits: &'g [Stretch],
-    own: [u32; LOOKUP_MAX],
+    /// Where whoever asks keeps them.
+    own: &'n [u32; LOOKUP_MAX],
 }
 
-impl<'g, const N: usize, const SLOTS: usize> Search<'g, N, SLOTS> {
-    /// Whether the first two packets have different values, as nearly all do where rules are many; a single one does.
+impl<'g, const N: usize, const SLOTS: usize> Search<'g, '_, N, SLOTS> {
+    /// Whether two packets, of which these are the numbers and the keys, have different values.
     #[inline(always)]
-    pub fn part(&self, keys: &[impl Words]) -> bool {
-        match keys {
-            [] => false,
-            [_] => true,
-            [first, second, ..] => {
-                let values = |key| self.known.values(key);
-                // Their buckets tell at once, most of the time.
-                self.own[0] != self.own[1] || values(first) != values(second)
-            }
-        }
+    pub fn differ<K: Words>(&self, (a, one): (usize, &K), (b, other): (usize, &K)) -> bool {
+        // Their buckets tell at once, most of the time.
+        self.own[a % LOOKUP_MAX] != self.own[b % LOOKUP_MAX]
+            || self.known.values(one) != self.known.values(other)
     }
 
     #[inline(always)]

@@ -9,8 +9,8 @@ mod tests;
 
 use super::exact::{ByWords, Search};
 use super::{
-    Bridge, LINEAR_MAX, LOOKUP_MAX, LinearEntry, NO_COUNTER, NextHops, PrefixesShape, Published,
-    Shape, Told, TupleEntry, Verdict, exact_of, linear, lookup_exact, lookup_pending,
+    Bridge, Deeds, LINEAR_MAX, LOOKUP_MAX, LinearEntry, NO_COUNTER, NextHops, PrefixesShape,
+    Published, Shape, Told, TupleEntry, Verdict, exact_of, linear, lookup_exact, lookup_pending,
     lookup_prefixes, lookup_trees,
 };
 use crate::counters::{CounterId, WorkerCounters};
@@ -22,6 +22,7 @@ use packet::hot::{NO_PATTERN, Pattern, Sorting};
 use packet::key::at;
 use packet::{FlowKey, WordSet};
 use smallvec::SmallVec;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 /// Most tuples whose agreed bits packets are compared with while they are read.
@@ -234,19 +235,35 @@ impl<'g> Patterned<'g> {
 }
 
 /// What becomes of a burst's packets, as lookups say that know it before they find the rules: what a switch's tables call a verdict. By kind of table.
-pub(crate) enum VerdictsBy<'g> {
-    Routes(Routes<'g>),
-    OneWord(ExactMatches<'g, 1, 4>),
-    TwoWords(ExactMatches<'g, 2, 2>),
+pub(crate) enum VerdictsBy<'g, 'n> {
+    Routes(Routes<'g, 'n>),
+    OneWord(ExactMatches<'g, 'n, 1, 4>),
+    TwoWords(ExactMatches<'g, 'n, 2, 2>),
 }
 
 /// What all of these tell, of the packets whose keys they have been looked up by.
 pub(crate) trait Verdicts<'g> {
-    /// Whether the first two packets have met different rules, as nearly all do where rules are many; a single one has.
-    fn part<K: Words>(&self, keys: &[K]) -> bool;
+    /// Whether two packets, of which these are the numbers and the keys, have met different rules.
+    fn differ<K: Words>(&self, one: (usize, &K), other: (usize, &K)) -> bool;
 
     /// The verdict of the rule that packet `index` has met, where it is known. It cannot be where the rule does not hold in the guard's epoch.
     fn verdict<K: Words>(&self, index: usize, key: &K) -> Option<Verdict<'g>>;
+
+    /// Says what is to be done to packets of these numbers by their verdicts, up to the first without one, or to [`STEP`](super::STEP) of them. Returns how many these are. `verdict` is
+    /// [`Verdicts::verdict`] of such a packet.
+    #[inline(always)]
+    fn deeds<'d>(
+        &self,
+        those: Range<usize>,
+        verdict: impl Fn(usize) -> Option<Verdict<'g>>,
+        counters: WorkerCounters<'d>,
+        deeds: &mut Deeds<'d>,
+    ) -> usize
+    where
+        'g: 'd,
+    {
+        deeds.fill(counters, those.len(), |at| verdict(those.start + at))
+    }
 
     /// The rules of packets from number `from` on, whatever their verdicts.
     fn resolve<K: Words>(
@@ -260,31 +277,49 @@ pub(crate) trait Verdicts<'g> {
 }
 
 /// Packets' next hops in a table of prefixes.
-pub(crate) struct Routes<'g> {
+pub(crate) struct Routes<'g, 'n> {
     shape: &'g PrefixesShape,
-    next_hops: NextHops<'g>,
+    next_hops: NextHops<'g, 'n>,
 }
 
 impl PrefixesShape {
     /// Apart, so that what its loops need stays in registers.
     #[inline(never)]
-    fn next_hops<K: Words>(&self, keys: &[K]) -> NextHops<'_> {
+    fn next_hops<'g, 'n, K: Words>(
+        &'g self,
+        keys: &[K],
+        numbers: &'n mut [u32; LOOKUP_MAX],
+    ) -> NextHops<'g, 'n> {
         match K::hot(keys) {
-            Some(hot) => self.trie.next_hops_of_hot(hot),
-            None => self.trie.next_hops(&|index| &keys[index], keys.len()),
+            Some(hot) => self.trie.next_hops_of_hot(hot, numbers),
+            None => (self.trie).next_hops(&|index| &keys[index], keys.len(), numbers),
         }
     }
 }
 
-impl<'g> Verdicts<'g> for Routes<'g> {
+impl<'g> Verdicts<'g> for Routes<'g, '_> {
     #[inline(always)]
-    fn part<K: Words>(&self, keys: &[K]) -> bool {
-        self.next_hops.part(keys.len())
+    fn differ<K: Words>(&self, (one, _): (usize, &K), (other, _): (usize, &K)) -> bool {
+        self.next_hops.differ(one, other)
     }
 
     #[inline(always)]
     fn verdict<K: Words>(&self, index: usize, _: &K) -> Option<Verdict<'g>> {
         self.next_hops.verdict(index)
+    }
+
+    #[inline(always)]
+    fn deeds<'d>(
+        &self,
+        those: Range<usize>,
+        _: impl Fn(usize) -> Option<Verdict<'g>>,
+        counters: WorkerCounters<'d>,
+        deeds: &mut Deeds<'d>,
+    ) -> usize
+    where
+        'g: 'd,
+    {
+        self.next_hops.deeds(those, counters, deeds)
     }
 
     #[inline(never)] // most bursts' packets need only their verdicts
@@ -302,15 +337,15 @@ impl<'g> Verdicts<'g> for Routes<'g> {
 }
 
 /// Packets in a table of exact matches.
-pub(crate) struct ExactMatches<'g, const N: usize, const SLOTS: usize> {
+pub(crate) struct ExactMatches<'g, 'n, const N: usize, const SLOTS: usize> {
     tuples: &'g [TupleEntry],
-    search: Search<'g, N, SLOTS>,
+    search: Search<'g, 'n, N, SLOTS>,
 }
 
-impl<'g, const N: usize, const SLOTS: usize> Verdicts<'g> for ExactMatches<'g, N, SLOTS> {
+impl<'g, const N: usize, const SLOTS: usize> Verdicts<'g> for ExactMatches<'g, '_, N, SLOTS> {
     #[inline(always)]
-    fn part<K: Words>(&self, keys: &[K]) -> bool {
-        self.search.part(keys)
+    fn differ<K: Words>(&self, one: (usize, &K), other: (usize, &K)) -> bool {
+        self.search.differ(one, other)
     }
 
     #[inline(always)]
@@ -431,26 +466,28 @@ impl Bridge {
     }
 
     /// The verdicts of packets, where the table is one of prefixes or of exact matches that looks at no more than `most`, which keys have, and these come before what else it has.
+    /// What they are found by goes to `numbers`, and stays there, so that it need not be copied.
     #[inline(always)]
-    pub(crate) fn verdicts<'g, K: Words>(
+    pub(crate) fn verdicts<'g, 'n, K: Words>(
         &self,
         table: u8,
         keys: &[K],
         most: Reads,
         guard: &'g Guard<'_>,
-    ) -> Option<VerdictsBy<'g>> {
+        numbers: &'n mut [u32; LOOKUP_MAX],
+    ) -> Option<VerdictsBy<'g, 'n>> {
         let published = self.published(table, guard)?;
         if published.reads > most {
             return None;
         }
         match &published.shape {
             Shape::Prefixes(shape) if shape.decides() => {
-                let next_hops = shape.next_hops(keys);
+                let next_hops = shape.next_hops(keys, numbers);
                 Some(VerdictsBy::Routes(Routes { shape, next_hops }))
             }
             Shape::Tuples(tuples) => {
                 let exact = exact_of(tuples, guard.epoch())?;
-                Some(match exact.search(keys, 0..keys.len()) {
+                Some(match exact.search(keys, 0..keys.len(), numbers) {
                     ByWords::One(search) => VerdictsBy::OneWord(ExactMatches { tuples, search }),
                     ByWords::Two(search) => VerdictsBy::TwoWords(ExactMatches { tuples, search }),
                 })

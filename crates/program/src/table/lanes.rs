@@ -9,6 +9,10 @@ use super::{
 use crate::epoch::{Epoch, Guard};
 use crate::rule::Rule;
 use crate::tuple::{View, Words};
+#[cfg(target_arch = "x86_64")]
+use packet::hot::Variant;
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::*;
 
 /// Packets that are compared with the first of a set, to see whether a tuple tells them apart at all.
 const SAMPLE: usize = 8;
@@ -108,6 +112,11 @@ impl SetOfLanes {
     /// Those at whose places this stands. All places are compared: whole vectors at once, and none by itself.
     #[inline(always)]
     pub fn those_with(self, all: &[u32; LOOKUP_MAX], wanted: u32) -> SetOfLanes {
+        #[cfg(target_arch = "x86_64")]
+        if Variant::used() == Variant::Avx512 {
+            // SAFETY: only a variant that the processor has is ever used.
+            return SetOfLanes(self.0 & unsafe { places_with(all, wanted) });
+        }
         let equal: [u8; LOOKUP_MAX] = std::array::from_fn(|lane| u8::from(all[lane] == wanted));
         let (eights, _) = equal.as_chunks();
         let bits = eights.iter().rev().fold(0, |bits, eight| {
@@ -123,6 +132,19 @@ impl SetOfLanes {
             SetOfLanes(those.0 | u64::from(holds(lane)) << lane)
         })
     }
+}
+
+/// A bit for each place at which this stands.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+fn places_with(all: &[u32; LOOKUP_MAX], wanted: u32) -> u64 {
+    let wanted = _mm512_set1_epi32(wanted as i32);
+    let (sixteens, _) = all.as_chunks::<16>();
+    sixteens.iter().rev().fold(0, |bits, sixteen| {
+        // SAFETY: 64 readable bytes.
+        let sixteen = unsafe { _mm512_loadu_si512(sixteen.as_ptr().cast()) };
+        bits << 16 | u64::from(_mm512_cmpeq_epi32_mask(sixteen, wanted))
+    })
 }
 
 /// A lane's bit, for each of eight bytes that are one or zero, when these are multiplied by it: the highest byte of the product.

@@ -19,6 +19,7 @@ pub(super) type KeptEdits = Growing<AtomicPtr<Stretch>>;
 
 /// What stands at a number. All but `rule` changes only while nobody can be led here.
 #[derive(Default)]
+#[repr(C)] // vector code reads it as two words (`prefixes::avx512`)
 pub(crate) struct Place {
     /// The rule, null where it has been freed, with what is to be known of it in the lowest bits.
     rule: AtomicPtr<Rule>,
@@ -31,8 +32,10 @@ pub(crate) struct Place {
 pub(super) const ASK: usize = 1;
 /// It edits before it sends.
 pub(super) const EDITS: usize = 2;
-const MARKS: usize = ASK | EDITS;
+pub(super) const MARKS: usize = ASK | EDITS;
 const _: () = assert!(align_of::<Rule>() > MARKS);
+#[cfg(target_arch = "x86_64")]
+const _: () = assert!(size_of::<Place>() == 16);
 
 // SAFETY: all zeros is a place without a rule.
 unsafe impl Cell for Place {

@@ -17,8 +17,10 @@ mod nodes;
 mod writer;
 
 use super::LOOKUP_MAX;
+use super::deeds::Deeds;
 use super::effort::Count;
 use super::places::{ASK, EditsOf, KeptEdits, Place, Told, Verdict, kept, resolve_from};
+use crate::counters::WorkerCounters;
 use crate::epoch::Epoch;
 use crate::growing::Growing;
 use crate::rule::Rule;
@@ -28,6 +30,7 @@ use nodes::{Entry, Lines, Slot};
 use packet::FlowKey;
 use packet::hot::HotWords;
 use packet::matching::MatchWord;
+use std::ops::Range;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 pub(super) use writer::{Candidate, Prefixes};
 
@@ -79,23 +82,24 @@ impl Run {
 }
 
 /// The next hops of a burst's packets: of each the number of a place, which is what a prefix leads to.
-pub(crate) struct NextHops<'g> {
-    numbers: [u32; LOOKUP_MAX],
+pub(crate) struct NextHops<'g, 'n> {
+    /// Where whoever asks keeps them.
+    numbers: &'n [u32; LOOKUP_MAX],
     default: u32,
     places: &'g [Place],
     edits: &'g [AtomicPtr<Stretch>],
 }
 
-impl<'g> NextHops<'g> {
+impl<'g> NextHops<'g, '_> {
     #[inline(always)]
     fn place(&self, index: usize) -> Option<&'g Place> {
         place(self.places, self.default, self.numbers[index % LOOKUP_MAX])
     }
 
-    /// Whether the first two of `count` packets have different ones, as nearly all do where prefixes are many; a single one has.
+    /// Whether two packets have different ones.
     #[inline(always)]
-    pub fn part(&self, count: usize) -> bool {
-        count == 1 || count > 1 && self.numbers[0] != self.numbers[1]
+    pub fn differ(&self, one: usize, other: usize) -> bool {
+        self.numbers[one % LOOKUP_MAX] != self.numbers[other % LOOKUP_MAX]
     }
 
     /// The verdict of the rule that packet `index` has met, where its place tells. This cannot be so where the rule does not hold in the guard's epoch.
@@ -103,6 +107,30 @@ impl<'g> NextHops<'g> {
     pub fn verdict(&self, index: usize) -> Option<Verdict<'g>> {
         self.place(index)?
             .verdict(|number| kept(self.edits, number))
+    }
+
+    /// Says what is to be done to packets of these numbers by their verdicts, up to the first without one, or to [`STEP`](super::STEP) of them. Returns how many these are.
+    #[inline(never)] // so that what its loops need stays in registers
+    pub fn deeds<'d>(
+        &self,
+        those: Range<usize>,
+        counters: WorkerCounters<'d>,
+        deeds: &mut Deeds<'d>,
+    ) -> usize
+    where
+        'g: 'd,
+    {
+        #[cfg(target_arch = "x86_64")]
+        if packet::hot::Variant::used() == packet::hot::Variant::Avx512 {
+            // SAFETY: only a variant that the processor has is ever used.
+            return unsafe { avx512::deeds(self, those, counters, deeds) };
+        }
+        // By themselves, so that they are not read for each packet anew.
+        let numbers = &self.numbers[..those.end][those.start..];
+        let (places, default, edits) = (self.places, self.default, self.edits);
+        deeds.fill(counters, numbers.len(), |at| {
+            place(places, default, numbers[at])?.verdict(|number| kept(edits, number))
+        })
     }
 
     /// Finds the rules of packets, from number `from` on. Those for which their places do not tell are given to `missed`. Where somebody is to be told what is known of rules, these are not
@@ -163,12 +191,13 @@ impl Trie {
 
     /// The next hops of packets, [`LOOKUP_MAX`] at most: the places of their best rules.
     #[inline(always)]
-    pub fn next_hops<'k, K: Words + 'k>(
-        &self,
+    pub fn next_hops<'k, 'g, 'n, K: Words + 'k>(
+        &'g self,
         key: &impl Fn(usize) -> &'k K,
         count: usize,
-    ) -> NextHops<'_> {
-        let mut numbers = [STRANGER; LOOKUP_MAX];
+        numbers: &'n mut [u32; LOOKUP_MAX],
+    ) -> NextHops<'g, 'n> {
+        numbers.fill(STRANGER);
         match self.run.in_word() {
             Some((word, behind)) => {
                 let mut addresses = [0; LOOKUP_MAX];
@@ -180,7 +209,7 @@ impl Trie {
                     prefetch(lines.address(Slot(*address >> 16)));
                     known |= u64::from(self.admits(key)) << index;
                 }
-                self.descend_by_addresses(&addresses, known, count, &mut numbers);
+                self.descend_by_addresses(&addresses, known, count, numbers);
             }
             None => {
                 let known = self.known(key, count);
@@ -191,7 +220,7 @@ impl Trie {
                     prefetch(lines.address(Slot(root)));
                     root
                 };
-                self.descend(first, byte, known, count, &mut numbers);
+                self.descend(first, byte, known, count, numbers);
             }
         }
         self.placed(numbers)
@@ -199,12 +228,17 @@ impl Trie {
 
     /// [`Trie::next_hops`] for hot words that lie behind each other. Where vector code does it, addresses are taken out of them sixteen at a time.
     #[inline(always)]
-    pub fn next_hops_of_hot(&self, keys: &[HotWords]) -> NextHops<'_> {
+    pub fn next_hops_of_hot<'g, 'n>(
+        &'g self,
+        keys: &[HotWords],
+        numbers: &'n mut [u32; LOOKUP_MAX],
+    ) -> NextHops<'g, 'n> {
         #[cfg(target_arch = "x86_64")]
         if let Some(sought) = self.sought()
             && packet::hot::Variant::used() == packet::hot::Variant::Avx512
         {
-            let (mut numbers, mut addresses) = ([STRANGER; LOOKUP_MAX], [0; LOOKUP_MAX]);
+            numbers.fill(STRANGER);
+            let mut addresses = [0; LOOKUP_MAX];
             let keys = &keys[..keys.len().min(LOOKUP_MAX)];
             // SAFETY: only a variant that the processor has is ever used.
             let known = unsafe { avx512::addresses(keys, sought, &mut addresses) };
@@ -215,10 +249,10 @@ impl Trie {
                     prefetch(lines.address(Slot(*address >> 16)));
                 }
             }
-            self.descend_by_addresses(&addresses, known, keys.len(), &mut numbers);
+            self.descend_by_addresses(&addresses, known, keys.len(), numbers);
             return self.placed(numbers);
         }
-        self.next_hops(&|index| &keys[index], keys.len())
+        self.next_hops(&|index| &keys[index], keys.len(), numbers)
     }
 
     /// What vector code looks for in hot words, where the field is four of their bytes and rules want bits of another four alike, as most do.
@@ -236,7 +270,7 @@ impl Trie {
 
     /// With what else these numbers of places need.
     #[inline(always)]
-    fn placed(&self, numbers: [u32; LOOKUP_MAX]) -> NextHops<'_> {
+    fn placed<'g, 'n>(&'g self, numbers: &'n [u32; LOOKUP_MAX]) -> NextHops<'g, 'n> {
         NextHops {
             numbers,
             default: self.default.load(Ordering::Acquire),

@@ -23,12 +23,12 @@ mod tests;
 use super::lanes::{Lanes, Way, begin_key, word_beyond};
 use super::straight::Stretch;
 use super::{Burst, Engine, Walk};
-use crate::counters::{CounterId, WorkerCounter, WorkerCounters};
+use crate::counters::CounterId;
 use crate::host::{Drop, Host};
 use crate::ops::PortNo;
 use crate::rule::Rule;
 use crate::table::{
-    Brief, Ends, HotWords, LOOKUP_MAX, Miss, Patterned, Reads, SetOfLanes, Told, Verdict, Verdicts,
+    Brief, Deeds, HotWords, LOOKUP_MAX, Miss, Patterned, Reads, STEP, SetOfLanes, Told, Verdicts,
     VerdictsBy,
 };
 use crate::tuple::Words;
@@ -43,8 +43,6 @@ use std::ops::Range;
 pub(super) const WORTH_IT: usize = 8;
 /// How many packets ahead is fetched what carrying their rules out reads: some hundred nanoseconds' work where rules only send, and more where they edit.
 const AHEAD: usize = 24;
-/// Packets whose rules are carried out together, where each has met one of its own: as many as bursts mostly have.
-const STEP: usize = 32;
 /// How often packets' verdicts are gone back to when one without has been carried out by its rule. Where more have none, this costs more than it saves.
 const RETURNS: usize = 4;
 /// Shortest frame that has an Ethernet header; a shorter one is for the general way to throw out.
@@ -178,10 +176,14 @@ impl<F: Frame> Engine<F> {
         }
         let hot = &self.hot[..read.count];
         // Patterns know packets that have no rule in the first tuple. A few such have no verdicts. Counted in bytes, as above.
+        let mut numbers = [0; LOOKUP_MAX];
         let in_first = first[..read.count].iter().map(|gate| u8::from(*gate == 0));
         if !H::WATCHES
             && (patterned.is_none() || usize::from(in_first.sum::<u8>()) * 2 >= read.count)
-            && let Some(verdicts) = burst.bridge.verdicts(0, hot, Reads::Hot, burst.guard)
+            && let Some(verdicts) =
+                burst
+                    .bridge
+                    .verdicts(0, hot, Reads::Hot, burst.guard, &mut numbers)
         {
             self.received += read.bytes;
             self.execute_by::<_, false>(burst, way, read.count, verdicts, frames, host);
@@ -286,9 +288,11 @@ impl<F: Frame> Engine<F> {
             }
         }
         let keys = AllWords::of(hot, &self.more);
+        let mut numbers = [0; LOOKUP_MAX];
         let way = Way { in_port, mirrored };
         if !H::WATCHES
-            && let Some(verdicts) = (burst.bridge).verdicts(0, &keys, Reads::Deep, burst.guard)
+            && let Some(verdicts) =
+                (burst.bridge).verdicts(0, &keys, Reads::Deep, burst.guard, &mut numbers)
         {
             drop(keys);
             self.received += read.bytes;
@@ -308,12 +312,12 @@ impl<F: Frame> Engine<F> {
     /// Carries out what a lookup has found for the first packets, and counts it.
     #[allow(clippy::too_many_arguments)] // as for `burst`
     #[inline(always)]
-    fn meet_found<H: Host<F>>(
+    fn meet_found<'d, H: Host<F>>(
         &mut self,
-        burst: &Burst<'_, '_>,
+        burst: &Burst<'d, '_>,
         way: Way,
         count: usize,
-        answer: &Answer<'_>,
+        answer: &Answer<'d>,
         frames: &mut Vec<F>,
         host: &mut H,
     ) {
@@ -327,10 +331,15 @@ impl<F: Frame> Engine<F> {
             [Some(_)] => true,
             _ => false,
         };
-        let verdict =
-            |index: usize, _: &HotWords| found[index].and_then(|rule| told.verdict(index, rule));
+        let prepare = |_: &[HotWords], those: Range<usize>, deeds: &mut Deeds<'d>| {
+            let verdict = |at: usize| {
+                let index = those.start + at;
+                found[index].and_then(|rule| told.verdict(index, rule))
+            };
+            deeds.fill(burst.counters, those.len(), verdict)
+        };
         let done = if part && !H::WATCHES {
-            self.end_first(burst, way, 0..count, verdict, frames, host)
+            self.end_first(burst, way, 0..count, prepare, frames, host)
         } else {
             0
         };
@@ -344,7 +353,7 @@ impl<F: Frame> Engine<F> {
         burst: &Burst<'_, 'g>,
         way: Way,
         count: usize,
-        verdicts: VerdictsBy<'g>,
+        verdicts: VerdictsBy<'g, '_>,
         frames: &mut Vec<F>,
         host: &mut H,
     ) {
@@ -368,12 +377,16 @@ impl<F: Frame> Engine<F> {
         frames: &mut Vec<F>,
         host: &mut H,
     ) {
-        let part = match ALL {
-            true => verdicts.part(&AllWords::of(&self.hot[..count.min(2)], &self.more)),
-            false => verdicts.part(&self.hot[..count]),
+        let (hot, more) = (&self.hot, &self.more);
+        let differ = |a: usize, b: usize| match ALL {
+            true => {
+                let key = |index: usize| AllWords::one(&hot[index], more, index);
+                verdicts.differ((a, &key(a)), (b, &key(b)))
+            }
+            false => verdicts.differ((a, &hot[a]), (b, &hot[b])),
         };
         let (mut done, mut returns) = (0, 0);
-        if part {
+        if part(count, differ) {
             done = self.end_those::<_, ALL>(burst, way, 0..count, verdicts, frames, host);
             if done == count {
                 return (burst.bridge).count_hot(0, count, count, burst.guard);
@@ -399,7 +412,7 @@ impl<F: Frame> Engine<F> {
                 verdicts.resolve(done, hot, epoch, &mut found[..until], told);
             }
             matched += found[done..until].iter().flatten().count();
-            self.meet_those(done, burst, way, until, &answer, frames, host);
+            self.meet_from(done, burst, way, until, &answer, frames, host);
             if until == count {
                 break;
             }
@@ -417,9 +430,9 @@ impl<F: Frame> Engine<F> {
 
     /// [`Engine::end_first`] by these verdicts.
     #[inline(always)]
-    fn end_those<'g, H: Host<F>, const ALL: bool>(
+    fn end_those<'d, 'g: 'd, H: Host<F>, const ALL: bool>(
         &mut self,
-        burst: &Burst<'_, 'g>,
+        burst: &Burst<'d, 'g>,
         way: Way,
         those: Range<usize>,
         verdicts: &impl Verdicts<'g>,
@@ -431,11 +444,14 @@ impl<F: Frame> Engine<F> {
             true => std::mem::take(&mut self.more),
             false => Box::default(),
         };
-        let verdict = |index: usize, hot: &HotWords| match ALL {
-            true => verdicts.verdict(index, &AllWords::one(hot, &more, index)),
-            false => verdicts.verdict(index, hot),
+        let prepare = |hot: &[HotWords], those: Range<usize>, deeds: &mut Deeds<'d>| {
+            let verdict = |index: usize| match ALL {
+                true => verdicts.verdict(index, &AllWords::one(&hot[index], &more, index)),
+                false => verdicts.verdict(index, &hot[index]),
+            };
+            verdicts.deeds(those, verdict, burst.counters, deeds)
         };
-        let done = self.end_first(burst, way, those, verdict, frames, host);
+        let done = self.end_first(burst, way, those, prepare, frames, host);
         if ALL {
             self.more = more;
         }
@@ -453,25 +469,9 @@ impl<F: Frame> Engine<F> {
         verdict.is_some()
     }
 
-    /// [`Engine::meet_from`], once for all kinds of lookups.
-    #[allow(clippy::too_many_arguments)] // as for `burst`
-    #[inline(never)]
-    fn meet_those<H: Host<F>>(
-        &mut self,
-        first: usize,
-        burst: &Burst<'_, '_>,
-        way: Way,
-        count: usize,
-        answer: &Answer<'_>,
-        frames: &mut Vec<F>,
-        host: &mut H,
-    ) {
-        self.meet_from(first, burst, way, count, answer, frames, host);
-    }
-
     /// [`Engine::meet`] for what a lookup has found for packets from `first` on.
     #[allow(clippy::too_many_arguments)] // as for `burst`
-    #[inline(always)]
+    #[inline(never)] // once for all kinds of lookups
     fn meet_from<H: Host<F>>(
         &mut self,
         first: usize,
@@ -503,27 +503,26 @@ impl<F: Frame> Engine<F> {
     /// Executes the verdicts of these packets, and takes and sends their frames, which are the first ones, up to one without a verdict, or whose TTL would expire. Returns its number.
     /// Where rules are many, each packet meets one of its own, and what is done for runs would cost more than this. All of them leave at once, so that no later packet overtakes them.
     #[inline(always)]
-    fn end_first<'g, H: Host<F>>(
+    fn end_first<'d, H: Host<F>>(
         &mut self,
         burst: &Burst<'_, '_>,
         way: Way,
         those: Range<usize>,
-        verdict: impl Fn(usize, &HotWords) -> Option<Verdict<'g>>,
+        prepare: impl Fn(&[HotWords], Range<usize>, &mut Deeds<'d>) -> usize,
         frames: &mut Vec<F>,
         host: &mut H,
     ) -> usize {
         let mut ports = [0; LOOKUP_MAX];
         let (first, mut done) = (those.start, those.start);
         while done < those.end {
-            let mut deeds = [Deed::NONE; STEP];
+            let mut deeds = Deeds::NONE;
             let (from, most) = (done, STEP.min(those.end - done));
-            let verdict = |at: usize, hot: &HotWords| verdict(from + at, hot);
-            let hot = &self.hot[from..from + most];
-            let known = prepare(burst.counters, hot, verdict, &mut deeds);
+            let known = prepare(&self.hot, from..from + most, &mut deeds);
             let rest = frames[from - first..].iter_mut().zip(&mut self.hot[from..]);
             done += carry_out(
                 rest,
-                &deeds[..known],
+                &deeds,
+                known,
                 &mut ports[from - first..],
                 burst.now_ms,
             );
@@ -755,6 +754,14 @@ impl<'g> Answer<'g> {
     }
 }
 
+/// Whether it is by verdicts that a burst's packets are to be carried out, of which `differ` says whether two have met different rules. Where rules are many, nearly all have; the first two
+/// may be of one flow by chance, so that two others are looked at as well. Packets of one flow all the way are faster as a run, and a single one is not.
+#[inline(always)]
+fn part(count: usize, differ: impl Fn(usize, usize) -> bool) -> bool {
+    let middle = count / 2;
+    count == 1 || count > 1 && differ(0, 1) || middle + 1 < count && differ(middle, middle + 1)
+}
+
 /// Where all frames have met one rule that only sends, or whose only step is NORMAL: carries it out, and true.
 #[allow(clippy::too_many_arguments)] // as for `burst`
 #[inline(always)]
@@ -787,73 +794,27 @@ fn meet_one<F: Frame, H: Host<F>>(
     true
 }
 
-/// What is done to a packet whose rule need not be read.
-#[derive(Clone, Copy)]
-struct Deed<'g> {
-    counter: Option<WorkerCounter<'g>>,
-    /// Without any, the packet is sent as it is.
-    edits: Option<&'g Stretch>,
-    port: PortNo,
-}
-
-impl Deed<'_> {
-    const NONE: Self = Deed {
-        counter: None,
-        edits: None,
-        port: 0,
-    };
-}
-
-/// Says what is to be done to packets, up to the first without a verdict, and asks for what that reads. Returns how many these are.
-#[inline(never)] // so that what its loop needs stays in registers
-fn prepare<'g>(
-    counters: WorkerCounters<'g>,
-    hot: &[HotWords],
-    verdict: impl Fn(usize, &HotWords) -> Option<Verdict<'g>>,
-    deeds: &mut [Deed<'g>; STEP],
-) -> usize {
-    let many = counters.are_many();
-    let mut known = 0;
-    for (hot, deed) in hot.iter().zip(deeds) {
-        let Some((counter, ends)) = verdict(known, hot) else {
-            break;
-        };
-        deed.counter = counters.find(counter);
-        if many && let Some(counter) = deed.counter {
-            counter.prefetch();
-        }
-        match ends {
-            Ends::Sends(port) => deed.port = port,
-            Ends::Edits(stretch) => {
-                deed.edits = Some(stretch);
-                stretch.prefetch();
-            }
-        }
-        known += 1;
-    }
-    known
-}
-
-/// Does that, up to the first packet whose TTL would expire, and says where each one goes. Returns how many these are.
+/// Carries out what is to be done to the first `known` packets, up to the first whose TTL would expire, and says where each one goes. Returns how many these are.
 #[inline(never)] // as above
 fn carry_out<'f, F: Frame + 'f>(
     packets: impl Iterator<Item = (&'f mut F, &'f mut HotWords)>,
-    deeds: &[Deed<'_>],
+    deeds: &Deeds<'_>,
+    known: usize,
     ports: &mut [PortNo],
     now_ms: u64,
 ) -> usize {
     let mut done = 0;
-    for ((frame, hot), (deed, port)) in packets.zip(deeds.iter().zip(ports)) {
-        if let Some(stretch) = deed.edits {
+    for ((frame, hot), ((counter, edits, by), port)) in packets.zip(deeds.first(known).zip(ports)) {
+        if let Some(stretch) = edits {
             let Some(to) = goes_to(stretch, hot) else {
                 break;
             };
             *port = to;
             (stretch.rewrite).run_last(frame, hot.extent, &mut hot.words);
         } else {
-            *port = deed.port;
+            *port = by;
         }
-        if let Some(counter) = deed.counter {
+        if let Some(counter) = counter {
             counter.add(1, hot.len.into(), now_ms);
         }
         done += 1;

@@ -430,10 +430,14 @@ impl<F: Frame> Lanes<F> {
         let Some(first) = ports[..count].first() else {
             return;
         };
-        if count == frames.len() && ports[..count].iter().all(|port| port == first) {
+        let with_first = SetOfLanes::run(0, count).those_with(ports, *first);
+        if count == frames.len() && with_first.len() == count {
             return host.output_burst(way.in_port, *first, way.mirrored, frames, None);
         }
         let mut leaving = Leaving::new(frames, count);
+        let mut taken = leaving.take(with_first);
+        host.output_run(way.in_port, *first, way.mirrored, &mut taken);
+        drop(taken);
         while let Some((port, mut taken)) = leaving.next(ports) {
             host.output_run(way.in_port, port, way.mirrored, &mut taken);
         }

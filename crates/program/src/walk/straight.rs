@@ -130,7 +130,7 @@ impl Stretch {
 
     /// Asks for it: for the one line of it that most rules need.
     #[inline(always)]
-    pub(super) fn prefetch(&self) {
+    pub(crate) fn prefetch(&self) {
         prefetch(std::ptr::from_ref(self));
     }
 

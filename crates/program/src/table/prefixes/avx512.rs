@@ -1,8 +1,13 @@
 //! The way down a trie with AVX-512, for fields of four bytes: sixteen packets at a time, whose slots are read by one gather, and two such groups side by side.
 
 use super::super::LOOKUP_MAX;
+use super::super::deeds::{Deeds, STEP};
+use super::super::places::{ASK, EDITS, MARKS};
 use super::nodes::{HEAD, LINE_SHIFT, LinesView, NO_RUN, SIZE, SMALL_HEAD};
+use super::{NONE, NextHops};
+use crate::counters::WorkerCounters;
 use crate::tuple::Words;
+use crate::vector::Quads;
 use packet::hot::HotWords;
 use packet::matching::MatchWord;
 use packet::parse::HOT_WORDS;
@@ -10,6 +15,7 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 use std::mem::offset_of;
+use std::ops::Range;
 
 /// Packets of a step.
 const LANES: usize = 16;
@@ -314,15 +320,107 @@ fn ones(bits: __m512i) -> __m512i {
     )
 }
 
+/// Packets whose deeds are found side by side, eight at a time.
+const EIGHTS: usize = STEP / 8;
+const _: () = assert!(STEP.is_multiple_of(LANES));
+
+/// [`NextHops::deeds`]. All packets take each step before one takes the next: accesses to memory that wait for others would leave none of the processor's places for those of the packets behind.
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) fn deeds<'g>(
+    next_hops: &NextHops<'g, '_>,
+    those: Range<usize>,
+    counters: WorkerCounters<'g>,
+    deeds: &mut Deeds<'g>,
+) -> usize {
+    let numbers = next_hops.numbers;
+    let (first, count) = (those.start, those.len().min(STEP));
+    assert!(first + count <= numbers.len());
+    let all = |number: usize| _mm512_set1_epi64(number as i64);
+    // SAFETY: a place is a pointer and two numbers of four bytes, without bytes between them.
+    let places = unsafe { Quads::of(next_hops.places) };
+    let none = _mm512_set1_epi32(NONE as i32);
+    let mut known = [0; EIGHTS];
+    let mut rules = [_mm512_setzero_si512(); EIGHTS];
+    let mut rests = rules;
+    for half in 0..STEP / LANES {
+        let from = first + half * LANES;
+        let left = count.saturating_sub(half * LANES).min(LANES);
+        let lanes = ((1_u32 << left) - 1) as __mmask16;
+        let at = numbers.as_ptr().wrapping_add(from);
+        let number = if from + LANES <= numbers.len() {
+            // As they have been written, so that they need not have come to the cache.
+            // SAFETY: so many are there.
+            unsafe { _mm512_loadu_si512(at.cast()) }
+        } else {
+            // SAFETY: as many as there are lanes are left.
+            unsafe { _mm512_maskz_loadu_epi32(lanes, at.cast()) }
+        };
+        // As `place` has it.
+        let default = _mm512_set1_epi32(next_hops.default as i32);
+        let number = _mm512_mask_mov_epi32(number, _mm512_cmpeq_epi32_mask(number, none), default);
+        let there = _mm512_mask_cmpneq_epi32_mask(lanes, number, none);
+        let eights = [
+            _mm512_castsi512_si256(number),
+            _mm512_extracti64x4_epi64::<1>(number),
+        ];
+        for (part, eight) in eights.into_iter().enumerate() {
+            let (eight, there) = (
+                _mm512_cvtepu32_epi64(eight),
+                (there >> (part * 8)) as __mmask8,
+            );
+            let word = _mm512_slli_epi64::<1>(eight);
+            let to = half * 2 + part;
+            known[to] = there;
+            rules[to] = places.gather(there, word);
+            rests[to] = places.gather(there, _mm512_or_si512(word, all(1)));
+        }
+    }
+    // SAFETY: pointers have no bytes between their own.
+    let edits = unsafe { Quads::of(next_hops.edits) };
+    let mut stretches = [_mm512_setzero_si512(); EIGHTS];
+    let mut counted = stretches;
+    for at in 0..EIGHTS {
+        // As `Place::verdict` has it.
+        let (rule, rest) = (rules[at], rests[at]);
+        let told = _mm512_mask_test_epi64_mask(known[at], rule, all(!MARKS));
+        let told = _mm512_mask_testn_epi64_mask(told, rule, all(ASK));
+        let editing = _mm512_mask_test_epi64_mask(told, rule, all(EDITS));
+        stretches[at] = edits.gather(editing, _mm512_srli_epi64::<32>(rest));
+        let counter = _mm512_and_si512(rest, all(u32::MAX as usize));
+        counted[at] = counters.find_eight(told, counter);
+        known[at] = told & !(editing & _mm512_testn_epi64_mask(stretches[at], stretches[at]));
+    }
+    for at in 0..EIGHTS {
+        let ports = _mm512_cvtepi64_epi32(_mm512_srli_epi64::<32>(rests[at]));
+        // SAFETY: there are as many eights. What has been found of counters is the worker's, and what has been found of edits lives as long as the guard, as `kept` says, by loads in the
+        // order it says. Both have been exposed when they were put there.
+        unsafe { deeds.put_eight(at, counted[at], stretches[at], ports) };
+    }
+    let known = known
+        .iter()
+        .rev()
+        .fold(0_u64, |all, eight| all << 8 | u64::from(*eight));
+    let known = known.trailing_ones() as usize;
+    deeds.prefetch(known, counters.are_many());
+    known
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::Run;
     use super::super::nodes::{Lines, Nodes, Prefix, Slot};
+    use super::super::{kept, place};
     use super::*;
+    use crate::counters::{CounterId, Counters, WorkerCounter};
     use crate::epoch::Domain;
+    use crate::ops::{Op, OpList};
+    use crate::table::places::Place;
+    use crate::walk::Stretch;
     use packet::hot::Variant;
     use proptest::prelude::*;
+    use std::ptr::NonNull;
     use std::sync::Arc;
+    use std::sync::atomic::AtomicPtr;
 
     /// One packet, step by step.
     fn plain(lines: LinesView<'_>, address: u32) -> u32 {
@@ -423,6 +521,66 @@ mod tests {
             for (index, (address, place)) in addresses.iter().zip(places).take(count).enumerate() {
                 let led = if known >> index & 1 == 0 { 7 } else { plain(lines.view(), *address) };
                 prop_assert_eq!(place, led, "{:x}", address);
+            }
+        }
+
+        #[test]
+        fn deeds_are_those_of_each_packet(
+            // Some places have no rule, one that must be read, or one that edits.
+            places in prop::collection::vec((0_u8..8, 0_u32..6, 0_u32..6), 1..40),
+            numbers in prop::collection::vec(prop_oneof![0_u32..50, 0_u32..20, Just(u32::MAX)], LOOKUP_MAX),
+            default in 0_u32..50,
+            start in 0..=LOOKUP_MAX,
+            count in 0..=LOOKUP_MAX,
+            workers in any::<bool>(),
+        ) {
+            if !Variant::Avx512.is_there() {
+                return Ok(());
+            }
+            let place_of = |(kind, counter, action): (u8, u32, u32)| {
+                let marks = match kind {
+                    0 => return Place::default(),
+                    1 => ASK,
+                    2 => ASK | EDITS,
+                    3..6 => EDITS,
+                    _ => 0,
+                };
+                // The last ones' chunks are not there, or beyond all.
+                let counter = [0, 1, 4095, 4096, 8192, u32::MAX >> 2][counter as usize];
+                Place::new(NonNull::dangling(), marks, CounterId(counter), action)
+            };
+            // Most have a rule that tells, so that many packets in a row do.
+            let places: Vec<Place> = places.into_iter().map(place_of).collect();
+            let lists: Vec<OpList> = (0..4).map(|port| OpList::new(vec![Op::Output(port)])).collect();
+            let edits: Vec<AtomicPtr<Stretch>> = (0..5)
+                .map(|number: usize| {
+                    let stretch = lists.get(number).and_then(|list| list.straight()?.first());
+                    AtomicPtr::new(stretch.map_or(std::ptr::null_mut(), |stretch| std::ptr::from_ref(stretch).cast_mut()))
+                })
+                .collect();
+            let counters = Counters::default();
+            counters.add_worker(0);
+            for _ in 0..if workers { 4097 } else { 1 } {
+                counters.allocate();
+            }
+            let counters = counters.of_worker(0);
+            let numbers: [u32; LOOKUP_MAX] = numbers.try_into().unwrap();
+            let next_hops = NextHops { numbers: &numbers, default, places: &places, edits: &edits };
+            let those = start..LOOKUP_MAX.min(start + count);
+            let mut got = Deeds::NONE;
+            // SAFETY: the processor has it.
+            let known = unsafe { deeds(&next_hops, those.clone(), counters, &mut got) };
+            let mut wanted = Deeds::NONE;
+            let known_so = wanted.fill(counters, those.len(), |at| {
+                place(&places, default, numbers[start + at])?.verdict(|number| kept(&edits, number))
+            });
+            prop_assert_eq!(known, known_so);
+            for (got, wanted) in got.first(known).zip(wanted.first(known)) {
+                prop_assert_eq!(got.0.map(WorkerCounter::address), wanted.0.map(WorkerCounter::address));
+                prop_assert_eq!(got.1.map(std::ptr::from_ref), wanted.1.map(std::ptr::from_ref));
+                if got.1.is_none() {
+                    prop_assert_eq!(got.2, wanted.2);
+                }
             }
         }
     }

@@ -378,6 +378,7 @@ impl Prefixes {
             self.next_edits - 1
         });
         let stretch = std::ptr::from_ref(stretch).cast_mut(); // only ever read
+        stretch.expose_provenance(); // vector code handles addresses
         self.trie.edits.view()[number as usize].store(stretch, Ordering::Release);
         let kept = Kept { number, places: 1 };
         self.edits.insert(Arc::as_ptr(ops), kept);

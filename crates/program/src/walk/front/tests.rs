@@ -4,6 +4,7 @@ use super::*;
 use crate::Program;
 use crate::ops::{Op, OpList};
 use crate::rule::RuleSpec;
+use crate::table::Ends;
 use crate::table::{Bridge, BridgeWriter};
 use packet::key::at;
 use packet::{Field, HeapFrame, Match, Value};
@@ -146,9 +147,10 @@ fn tells_verdicts(kind: Kind) {
             .map(|(hot, frame)| MoreWords::of(frame.head(), hot.extent))
             .collect();
         let keys = AllWords::of(hot, &more);
+        let mut numbers_of_places = [0; LOOKUP_MAX];
         let verdicts = match reads {
-            Reads::Deep => bridge.verdicts(0, &keys, reads, &guard),
-            _ => bridge.verdicts(0, hot, reads, &guard),
+            Reads::Deep => bridge.verdicts(0, &keys, reads, &guard, &mut numbers_of_places),
+            _ => bridge.verdicts(0, hot, reads, &guard, &mut numbers_of_places),
         };
         let verdicts =
             verdicts.unwrap_or_else(|| panic!("no verdicts of {kind:?}: {description:?}"));
@@ -206,4 +208,22 @@ fn prefixes_of_ipv4_have_verdicts() {
 #[test]
 fn prefixes_of_ipv6_have_verdicts() {
     tells_verdicts(Kind::Ipv6Prefixes);
+}
+
+#[test]
+fn bursts_of_many_rules_go_by_verdicts_whatever_their_first_two_packets() {
+    let by_verdicts = |rules: &[u32]| part(rules.len(), |a, b| rules[a] != rules[b]);
+    for many in [
+        &[1][..],
+        &[1, 2],
+        &[1, 1, 2],
+        &[1, 1, 2, 3],
+        &[1, 1, 1, 2, 3, 4],
+    ] {
+        assert!(by_verdicts(many), "{many:?}");
+    }
+    for one in 2..=LOOKUP_MAX {
+        assert!(!by_verdicts(&vec![7; one]), "{one}");
+    }
+    assert!(!by_verdicts(&[]));
 }
