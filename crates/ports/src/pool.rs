@@ -97,6 +97,15 @@ impl Pool {
         Mbuf::allocate(self.raw, 0)
     }
 
+    /// A pool that nobody may ask for a buffer.
+    #[cfg(test)]
+    pub(crate) fn none() -> Pool {
+        Pool {
+            raw: std::ptr::null_mut(),
+            count: 0,
+        }
+    }
+
     pub(crate) fn as_raw(&self) -> *mut RawPool {
         self.raw
     }

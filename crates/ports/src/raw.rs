@@ -265,6 +265,7 @@ unsafe extern "C" {
     ) -> c_int;
     pub fn rte_vhost_set_vring_base(vid: c_int, queue: u16, available: u16, used: u16) -> c_int;
     pub fn rte_vhost_vring_call(vid: c_int, queue: u16) -> c_int;
+    pub fn rte_vhost_vring_call_nonblock(vid: c_int, queue: u16) -> c_int;
     pub fn rte_vhost_extern_callback_register(
         vid: c_int,
         ops: *const VhostMessageOps,

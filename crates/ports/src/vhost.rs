@@ -584,6 +584,9 @@ fn remove_stale(path: &str) {
 /// buffer that other ports need.
 const LONGEST: u32 = 65_536 + 256;
 
+/// Tells the guest of device and ring; `-EAGAIN` where somebody else has the ring's lock.
+type Call = unsafe extern "C" fn(c_int, u16) -> c_int;
+
 /// What the guest sends on one queue pair.
 struct VhostRx {
     shared: Arc<Shared>,
@@ -600,8 +603,10 @@ struct VhostRx {
     /// Found while going to sleep.
     pending: Vec<Mbuf>,
     quick: Quick,
-    /// Frames have been taken since it was last asked whether the guest wants to be told.
+    /// Frames have been taken since it was last asked whether the guest wants to be told, or it could not be told.
     untold: bool,
+    /// How the guest is told, without waiting for the library's lock.
+    call: Call,
     drops: QueueDrops,
 }
 
@@ -625,6 +630,7 @@ impl VhostRx {
             armed: false,
             pending: Vec::new(),
             untold: false,
+            call: raw::rte_vhost_vring_call_nonblock,
             drops: QueueDrops::default(),
         })
     }
@@ -745,14 +751,20 @@ impl VhostRx {
         count
     }
 
-    /// Tells the guest that what it sent has been taken, as it wishes.
+    /// Tells the guest that what it sent has been taken, as it wishes. Where the library handles a message just now, which may take long, the guest is told when the queue is looked at next.
     #[cold]
     fn tell(&mut self) {
         if let Some(_inside) = self.key.try_enter() {
             let vid = self.shared.vid.load(Ordering::Relaxed);
             // SAFETY: inside the gate the device stays.
-            unsafe { raw::rte_vhost_vring_call(vid, self.ring) };
+            self.untold |= unsafe { (self.call)(vid, self.ring) } == -libc::EAGAIN;
         }
+    }
+
+    /// Whether a guest waits to be told, and can be.
+    fn owes(&self) -> bool {
+        let ring = &self.shared.rings[usize::from(self.ring)];
+        self.untold && self.shared.connected() && ring.enabled.load(Ordering::Relaxed)
     }
 
     /// Throws away the frames after the first `len` that are longer than any honest one; how many are left.
@@ -897,7 +909,7 @@ impl RxQueue<Mbuf> for VhostRx {
         }
         self.pending = found;
         let changed = self.generation != self.shared.generation.load(Ordering::SeqCst);
-        if changed || !self.pending.is_empty() {
+        if changed || !self.pending.is_empty() || self.owes() {
             self.disarm();
             return true;
         }
@@ -1326,6 +1338,63 @@ mod tests {
             scratch: Vec::new(),
             way: None,
         }
+    }
+
+    static TOLD: AtomicU32 = AtomicU32::new(0);
+
+    extern "C" fn hears(vid: c_int, ring: u16) -> c_int {
+        assert_eq!((vid, ring), (0, 1));
+        TOLD.fetch_add(1, Ordering::SeqCst);
+        0
+    }
+
+    extern "C" fn is_busy(_vid: c_int, _ring: u16) -> c_int {
+        -libc::EAGAIN
+    }
+
+    extern "C" fn is_gone(_vid: c_int, _ring: u16) -> c_int {
+        -1
+    }
+
+    /// A guest that cannot be told just now is told later, and the worker does not sleep before. There is no device behind the port, so each look at the ring is the library's.
+    #[test]
+    fn a_guest_that_is_told_late_is_not_slept_over() {
+        let wake = Box::new([event().expect("a descriptor")]);
+        let port = Arc::new(Shared::new(wake, 1518));
+        guest(&port, 0);
+        let mut rx = VhostRx::new(Arc::clone(&port), 0, Pool::none()).expect("a queue");
+        let mut none = Vec::new();
+        assert_eq!(rx.receive(&mut none), 0);
+        assert!(!rx.arm(), "nothing to tell");
+        rx.disarm();
+        // As after frames.
+        rx.untold = true;
+        rx.call = is_busy;
+        for _ in 0..3 {
+            assert_eq!(rx.receive(&mut none), 0);
+            assert!(rx.arm());
+        }
+        // Nobody waits for a ring that is not used.
+        port.ring_changed(0, 1, false);
+        assert_eq!(rx.receive(&mut none), 0);
+        assert!(!rx.arm());
+        port.ring_changed(0, 1, true);
+        assert_eq!(rx.receive(&mut none), 0);
+        assert!(rx.arm());
+        rx.call = hears;
+        assert_eq!(rx.receive(&mut none), 0);
+        assert!(!rx.arm());
+        assert_eq!(TOLD.load(Ordering::SeqCst), 1);
+        // Nor for a guest that has gone.
+        for call in [is_busy, is_gone] {
+            rx.disarm();
+            (rx.untold, rx.call) = (true, call);
+            assert_eq!(rx.arm(), call(0, 1) == -libc::EAGAIN);
+        }
+        rx.untold = true;
+        port.leave(0);
+        assert_eq!(rx.receive(&mut none), 0);
+        assert!(!rx.arm());
     }
 
     /// A sender that waits at the gate while another guest comes, which fills in no checksums and takes shorter frames.
