@@ -638,7 +638,9 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let mut rounds = 0u32;
-                while !stop.load(Ordering::Relaxed) {
+                // Also where the rest has failed.
+                let end = Instant::now() + 10 * LONGEST;
+                while !stop.load(Ordering::Relaxed) && Instant::now() < end {
                     Gate::lock_all([&gate].into_iter());
                     (0..rounds % 64).for_each(|_| std::hint::spin_loop());
                     Gate::unlock_all([&gate].into_iter());
