@@ -248,9 +248,9 @@ class Raw:
 class Switch:
     """A daemon with a database server of its own, in a directory and a network namespace of its own."""
 
-    def __init__(self, lab, name="s", namespace=None, command=None, options=(), config=(), database=True, start=True):
+    def __init__(self, lab, name="s", namespace=None, command=None, options=(), config=(), database=True, start=True, schema=SCHEMA):
         """`command` is the daemon's (default: the one under test), `options` are added to it, `config` is what ovs-vsctl
-        sets in the Open_vSwitch row before the daemon starts."""
+        sets in the Open_vSwitch row before the daemon starts, `schema` is the database's, a file."""
         self.lab, self.name, self.options = lab, name, list(options)
         self.command = command or lab.switchd
         self.is_ovs = lab.is_ovs if command is None else is_open_vswitch(command)
@@ -265,7 +265,7 @@ class Switch:
         self.expected = []  # what the log may say although it looks bad
         lab.switches.append(self)
         if database:
-            run(["ovsdb-tool", "create", f"{self.directory}/conf.db", SCHEMA], env=self.env)
+            run(["ovsdb-tool", "create", f"{self.directory}/conf.db", schema], env=self.env)
             self.start_database()
             self.vsctl("--no-wait", "init")
             if self.is_ovs:

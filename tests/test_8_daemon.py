@@ -8,7 +8,7 @@ import struct
 import subprocess
 import time
 
-from harness import PATIENCE, Failure, Skip, Switch, check, equal, ethernet, run, test, wait_for
+from harness import PATIENCE, SCHEMA, Failure, Skip, Switch, check, equal, ethernet, run, test, wait_for
 
 
 @test(timeout=60)
@@ -152,6 +152,35 @@ def log_levels_and_reopen(lab):
     with open(switch.log_file, encoding="utf-8") as file:
         text = file.read()
     equal([name for name in many if f"added interface {name} on" not in text], [], "ports that the log does not name")
+
+
+@test(timeout=90)
+def a_database_that_refuses_values(lab):
+    """A value that the schema does not allow and a column that it has not: all else is written, each is told once, and is written when it is allowed."""
+    with open(SCHEMA, encoding="utf-8") as file:
+        schema = json.load(file)
+    schema["tables"]["Interface"]["columns"]["mtu"]["type"]["key"] = {"type": "integer", "maxInteger": 1500}
+    del schema["tables"]["Bridge"]["columns"]["datapath_version"]
+    with open(f"{lab.directory}/schema", "w", encoding="utf-8") as file:
+        json.dump(schema, file)
+    switch = lab.switch(schema=f"{lab.directory}/schema")
+    if switch.is_ovs:
+        raise Skip("Open vSwitch writes nothing at all")
+    switch.expected += ["refuses a value", "lacks column"]
+    switch.bridge()
+    switch.port("in0", "type=internal", "mtu_request=2000")
+    refused = r"refuses a value of in0, .*: column mtu of row .* of table Interface: constraint violation: .*2000"
+    switch.logged(refused)
+    switch.port("in1", "type=internal", "mtu_request=1400")
+    equal(switch.get("Interface", "in0", "mtu"), [], "the MTU that is not allowed")
+    equal(switch.get("Interface", "in1", "mtu"), 1400, "an MTU that is")
+    wait_for("statistics are written", lambda: "rx_packets" in switch.get("Interface", "in0", "statistics"), 15)
+    equal(switch.get("Interface", "in0", "admin_state"), "up", "another column of the row")
+    time.sleep(4)  # it is tried a few times meanwhile
+    equal(len(re.findall("refuses a value", switch.log())), 1, "how often the refusal is told")
+    equal(len(re.findall("lacks column datapath_version of table Bridge", switch.log())), 1, "how often it is told that there is no such column")
+    switch.vsctl("set", "Interface", "in0", "mtu_request=1300")
+    wait_for("the MTU is written when it is allowed", lambda: switch.get("Interface", "in0", "mtu") == 1300)
 
 
 @test(timeout=90)

@@ -4,12 +4,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
+use ovsdb::client::ClientError;
 use ovsdb::vswitch::{self, Snapshot};
 use ovsdb::{Client, Config, Event, Events, LockState, Remote};
+use serde_json::{Value, json};
 use switchd::config::ofport::Allocator;
-use switchd::config::writeback::{Capabilities, InterfaceState, Scope, Writeback};
+use switchd::config::writeback::{Blame, Capabilities, InterfaceState, Refusal, Values, Writeback};
 use switchd::config::{Abilities, Action, Applied, Desired, Mac, address, plan};
 use tempfile::TempDir;
 use tokio::time::timeout;
@@ -24,12 +27,21 @@ struct Server {
 
 impl Server {
     fn start() -> Server {
+        Server::with_schema(|_| {})
+    }
+
+    /// A server whose schema is not the usual one.
+    fn with_schema(change: impl FnOnce(&mut Value)) -> Server {
         let directory = TempDir::new().unwrap();
         let database = directory.path().join("conf.db");
+        let mut schema: Value = serde_json::from_slice(&std::fs::read(SCHEMA).unwrap()).unwrap();
+        change(&mut schema);
+        let changed = directory.path().join("schema");
+        std::fs::write(&changed, schema.to_string()).unwrap();
         let made = Command::new("ovsdb-tool")
             .arg("create")
             .arg(&database)
-            .arg(SCHEMA)
+            .arg(&changed)
             .status();
         assert!(made.expect("ovsdb-tool must be installed").success());
         let process = Command::new("ovsdb-server")
@@ -113,6 +125,14 @@ struct Daemon {
     applied: Applied,
     allocators: BTreeMap<String, Allocator>,
     errors: BTreeMap<String, String>,
+    said: Arc<Mutex<Said>>,
+}
+
+/// What a daemon would have logged: values that were refused, and columns that there are not.
+#[derive(Default)]
+struct Said {
+    refusals: Vec<Refusal>,
+    lacking: Vec<(&'static str, &'static str)>,
 }
 
 impl Daemon {
@@ -129,6 +149,7 @@ impl Daemon {
             applied: Applied::default(),
             allocators: BTreeMap::new(),
             errors: BTreeMap::new(),
+            said: Arc::default(),
         }
     }
 
@@ -161,7 +182,7 @@ impl Daemon {
             self.act(&action);
         }
         let Some(root) = desired.root else { return };
-        let mut batch = self.writeback.begin(Scope::All);
+        let mut batch = self.writeback.begin();
         for (name, bridge) in &desired.bridges {
             let settings = &bridge.settings;
             let mac = address::bridge_address(settings.hwaddr, settings.default_mac, []);
@@ -198,10 +219,28 @@ impl Daemon {
         };
         batch.capabilities(root, &capabilities);
         batch.applied(root, desired.next_cfg);
-        if let Some(pending) = batch.finish()
-            && self.client.transact(&pending.transaction).await.is_ok()
-        {
-            self.writeback.confirm(pending);
+        let values = batch.finish();
+        self.write(values).await;
+    }
+
+    async fn write(&mut self, values: Values) {
+        let schema = self.client.with_replica(|replica| replica.schema.clone());
+        let knows = |table: &str, column: &str| schema.column(table, column).is_some();
+        let mut turn = self.writeback.turn(values, knows, Instant::now());
+        (self.said.lock().unwrap().lacking).append(&mut turn.lacking);
+        while let Some(pending) = turn.next(&mut self.writeback, Instant::now()) {
+            match self.client.transact(&pending.transaction).await {
+                Ok(_) => turn.accepted(&mut self.writeback, pending),
+                Err(ClientError::Refused(refused)) => {
+                    let now = Instant::now();
+                    match turn.refused(&mut self.writeback, pending, &refused, now) {
+                        Blame::Nothing => return,
+                        Blame::Values => {}
+                        Blame::News(refusal) => self.said.lock().unwrap().refusals.push(refusal),
+                    }
+                }
+                Err(_) => return,
+            }
         }
     }
 
@@ -341,4 +380,71 @@ async fn the_daemon_that_has_the_lock_configures_and_the_next_keeps_its_numbers(
         assert_eq!(server.get(interface, "ofport").await, number, "{interface}");
     }
     second.abort();
+}
+
+/// A server that knows no number as large as that of a bridge's own port, and nothing of datapaths' versions: all else is written, and the number when the schema is the usual one.
+#[tokio::test]
+async fn what_a_schema_refuses_holds_up_nothing_else_and_is_written_when_the_schema_changes() {
+    let server = Server::with_schema(|schema| {
+        let tables = &mut schema["tables"];
+        tables["Interface"]["columns"]["ofport"]["type"]["key"] =
+            json!({"type": "integer", "maxInteger": 60000});
+        let columns = tables["Bridge"]["columns"].as_object_mut().unwrap();
+        assert!(columns.remove("datapath_version").is_some());
+    });
+    let daemon = Daemon::new(&server);
+    let said = Arc::clone(&daemon.said);
+    let daemon = tokio::spawn(daemon.run());
+    for (port, number) in [("p1", "1"), ("p2", "2")] {
+        let (success, _, error) = server
+            .vsctl(&[
+                "--may-exist",
+                "add-br",
+                "br0",
+                "--",
+                "add-port",
+                "br0",
+                port,
+            ])
+            .await;
+        // The tool does not wait for a number that will not come, and says where to look.
+        let wanted = if port == "p1" { "'br0'" } else { "" };
+        assert!(success && error.contains(wanted), "{error}");
+        assert_eq!(error.is_empty(), wanted.is_empty(), "{error}");
+        assert_eq!(server.get(port, "ofport").await, number);
+    }
+    assert_eq!(server.get("br0", "ofport").await, "[]");
+    let mac: Mac = server.get("br0", "mac_in_use").await.parse().unwrap();
+    let (_, id, _) = server.vsctl(&["get", "bridge", "br0", "datapath_id"]).await;
+    assert_eq!(id.trim(), format!("\"{:016x}\"", mac.to_number()));
+    {
+        let said = said.lock().unwrap();
+        assert_eq!(said.lacking, [("Bridge", "datapath_version")]);
+        let [refusal] = said.refusals.as_slice() else {
+            panic!("{:?}", said.refusals)
+        };
+        assert_eq!((refusal.table, refusal.column), ("Interface", "ofport"));
+        let reason = refusal.reason.as_str();
+        assert!(
+            reason.starts_with("constraint violation: ") && reason.contains("65534"),
+            "{reason}"
+        );
+    }
+
+    let converted = Command::new("ovsdb-client")
+        .arg("convert")
+        .arg(format!("unix:{}", server.socket().display()))
+        .arg(SCHEMA)
+        .status();
+    assert!(converted.expect("ovsdb-client must be installed").success());
+    for _ in 0..400 {
+        if server.get("br0", "ofport").await == "65534" {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+    assert_eq!(server.get("br0", "ofport").await, "65534");
+    let said = said.lock().unwrap();
+    assert_eq!((said.refusals.len(), said.lacking.len()), (1, 1));
+    daemon.abort();
 }

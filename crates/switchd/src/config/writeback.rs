@@ -8,142 +8,49 @@
 //! Tools wait for `cur_cfg` and then read `ofport` and `error`: [`Batch::applied`] belongs into the same batch as the
 //! [`Batch::interface`]s and [`Batch::bridge`]s of that configuration.
 //!
-//! A server may refuse one of the values for good: its schema is another one, or it bounds what we do not. Then nothing of a transaction happens, so what tools wait for is written without the rest
-//! until the rest is tried again, more and more seldom ([`Refusals`]).
+//! A server may refuse one of the values for good. Then nothing of a transaction happens, so a [`Turn`] finds out which it is and writes the others without it.
+
+mod turn;
+
+pub use turn::{Blame, Pending, Refusal, Turn};
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::time::{Duration, Instant};
 
-use ovsdb::transaction::Refused;
-use ovsdb::vswitch::{LOCK, Strings};
-use ovsdb::{Datum, Transaction, Uuid};
+use ovsdb::vswitch::Strings;
+use ovsdb::{Datum, Uuid};
 use predict::spread::Spread;
 
 use super::address::Mac;
 
 type Cell = (&'static str, Uuid, &'static str);
+/// Values by table and row, and by column.
+type Rows = BTreeMap<(&'static str, Uuid), BTreeMap<&'static str, Datum>>;
 
-/// How long after the first refusal all is tried again; twice as long after each further one.
-const FIRST_WAIT: Duration = Duration::from_secs(1);
-/// And at most so long.
-const LONGEST_WAIT: Duration = Duration::from_secs(64);
-/// How long after what tools wait for has been refused it is tried again: they wait.
-const OUTCOME_WAIT: Duration = Duration::from_secs(2);
-/// Refusals that are remembered, so that each is told once.
-const TOLD_MAX: usize = 64;
-
-/// How much is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
-    /// Everything.
-    All,
-    /// What tools wait for: `cur_cfg`, and `ofport` and `error` of interfaces.
-    Outcome,
-}
-
-impl Scope {
-    fn takes(self, column: &str) -> bool {
-        self == Scope::All || matches!(column, "cur_cfg" | "ofport" | "error")
-    }
-}
-
-/// What the server has refused, and so how much is written.
-#[derive(Debug, Default)]
-pub struct Refusals {
-    last: Option<Refusal>,
-    /// What has been told: the RFC's word, the table and the server's explanation.
-    told: BTreeSet<(String, String, String)>,
-}
-
-#[derive(Debug)]
-struct Refusal {
-    wait: Duration,
-    again: Instant,
-}
-
-impl Refusals {
-    /// How much to write now.
-    pub fn scope(&self, now: Instant) -> Scope {
-        match &self.last {
-            Some(refusal) if now < refusal.again => Scope::Outcome,
-            _ => Scope::All,
-        }
-    }
-
-    /// When all is to be tried again, where that is not done already.
-    pub fn again(&self) -> Option<Instant> {
-        self.last.as_ref().map(|refusal| refusal.again)
-    }
-
-    /// The server has refused what was written in this scope. Returns how long to wait before anything else is written, and whether this is a refusal that has not been told of.
-    pub fn refused(&mut self, refused: &Refused, scope: Scope, now: Instant) -> (Duration, bool) {
-        let table = refused.operation.as_ref().map(|failed| &failed.table);
-        let table = table.cloned().unwrap_or_default();
-        let what = (refused.error.clone(), table, refused.details.clone());
-        let is_new = self.told.len() < TOLD_MAX && self.told.insert(what);
-        let before = self.last.as_ref().map(|refusal| refusal.wait);
-        match (before, scope) {
-            // Not even what tools wait for: all is tried when it was to be.
-            (Some(_), Scope::Outcome) => return (OUTCOME_WAIT, is_new),
-            (before, _) => {
-                let wait = before.map_or(FIRST_WAIT, |wait| (wait * 2).min(LONGEST_WAIT));
-                let again = now + wait;
-                self.last = Some(Refusal { wait, again });
-            }
-        }
-        (Duration::ZERO, is_new)
-    }
-
-    /// What was to be written in this scope has been, or there was nothing.
-    pub fn written(&mut self, scope: Scope) {
-        if scope == Scope::All {
-            self.last = None;
-        }
-    }
-
-    /// Forgets what was refused: what is written next goes to another server, or to one that has become another.
-    pub fn forget(&mut self) {
-        *self = Refusals::default();
-    }
-}
-
-/// Remembers what the database holds of what the daemon writes.
+/// Remembers what the database holds of what the daemon writes, and what it refuses.
 #[derive(Debug, Default)]
 pub struct Writeback {
     written: HashMap<Cell, Datum>,
-}
-
-/// A transaction and what to remember when it has happened.
-#[derive(Debug)]
-pub struct Pending {
-    /// To be sent. It happens only while the daemon holds its lock.
-    pub transaction: Transaction,
-    cells: Vec<(Cell, Datum)>,
+    holds: turn::Holds,
 }
 
 impl Writeback {
-    /// Collects values, of which those outside of the scope are left out. Nothing happens before [`Batch::finish`].
-    pub fn begin(&self, scope: Scope) -> Batch<'_> {
+    /// Collects values. Nothing happens before [`Batch::finish`].
+    pub fn begin(&self) -> Batch<'_> {
         Batch {
             writeback: self,
-            scope,
-            rows: BTreeMap::new(),
+            values: Values::default(),
         }
-    }
-
-    /// Remembers what a batch has written. Call when the server has confirmed its transaction.
-    pub fn confirm(&mut self, pending: Pending) {
-        self.written.extend(pending.cells);
     }
 
     /// Forgets everything, so that the next batches write every value. Call after each new connection.
     pub fn forget(&mut self) {
-        self.written.clear();
+        *self = Writeback::default();
     }
 
     /// Forgets rows that are gone. Call with all rows that the database has when a configuration has been read.
     pub fn retain(&mut self, rows: &BTreeSet<Uuid>) {
         self.written.retain(|(_, uuid, _), _| rows.contains(uuid));
+        self.holds.retain(rows);
     }
 }
 
@@ -151,8 +58,22 @@ impl Writeback {
 #[derive(Debug)]
 pub struct Batch<'w> {
     writeback: &'w Writeback,
-    scope: Scope,
-    rows: BTreeMap<(&'static str, Uuid), BTreeMap<&'static str, Datum>>,
+    values: Values,
+}
+
+/// What a batch has collected, to be written by a [`Turn`].
+#[derive(Debug, Default)]
+pub struct Values {
+    rows: Rows,
+    /// What was refused and is as the database has it after all.
+    settled: Vec<Cell>,
+}
+
+impl Values {
+    /// Whether there is nothing to write.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
 }
 
 /// How an interface turned out.
@@ -235,14 +156,15 @@ impl Batch<'_> {
         column: &'static str,
         value: impl Into<Datum>,
     ) {
-        if !self.scope.takes(column) {
+        let (value, cell) = (value.into(), (table, uuid, column));
+        if self.writeback.written.get(&cell) == Some(&value) {
+            if self.writeback.holds.contains(&cell) {
+                self.values.settled.push(cell);
+            }
             return;
         }
-        let value = value.into();
-        if self.writeback.written.get(&(table, uuid, column)) == Some(&value) {
-            return;
-        }
-        self.rows
+        self.values
+            .rows
             .entry((table, uuid))
             .or_default()
             .insert(column, value);
@@ -380,22 +302,9 @@ impl Batch<'_> {
         self.set(table, uuid, "status", Datum::map(&state.status));
     }
 
-    /// The transaction, if anything changed.
-    pub fn finish(self) -> Option<Pending> {
-        if self.rows.is_empty() {
-            return None;
-        }
-        let mut transaction = Transaction::new();
-        transaction.assert_lock(LOCK);
-        let mut cells = Vec::new();
-        for ((table, uuid), columns) in self.rows {
-            let mut row = transaction.update(table, uuid);
-            for (column, value) in columns {
-                row = row.set(column, value.clone());
-                cells.push(((table, uuid, column), value));
-            }
-        }
-        Some(Pending { transaction, cells })
+    /// What has changed.
+    pub fn finish(self) -> Values {
+        self.values
     }
 }
 
@@ -418,14 +327,19 @@ mod tests {
     use ovsdb::Atom;
     use proptest::prelude::*;
     use serde_json::Value;
+    use std::time::Instant;
 
-    fn rows(pending: &Pending) -> Vec<Value> {
-        let params = pending.transaction.to_params("D");
-        assert_eq!(params[1]["op"], "assert");
-        params[2..]
-            .iter()
-            .map(|operation| operation["row"].clone())
-            .collect()
+    /// The rows of the one transaction that would be sent; none when nothing would be.
+    fn begun(writeback: &mut Writeback, values: Values) -> (Turn, Option<Pending>, Vec<Value>) {
+        let now = Instant::now();
+        let mut turn = writeback.turn(values, |_, _| true, now);
+        let pending = turn.next(writeback, now);
+        let params = (pending.as_ref()).map(|pending| pending.transaction.to_params("D"));
+        let params = params.unwrap_or_default();
+        assert!(params.is_empty() || params[1]["op"] == "assert");
+        let rows = params.iter().skip(2);
+        let rows = rows.map(|operation| operation["row"].clone()).collect();
+        (turn, pending, rows)
     }
 
     #[test]
@@ -436,23 +350,29 @@ mod tests {
             mtu: Some(1500),
             ..InterfaceState::default()
         };
-        let mut batch = writeback.begin(Scope::All);
-        batch.interface(Uuid(1), &port);
-        batch.applied(Uuid(2), 7);
-        let first = batch.finish().unwrap();
-        assert_eq!(rows(&first).len(), 2);
-        assert_eq!(rows(&first)[0]["ofport"], 3);
+        let both = |writeback: &Writeback| {
+            let mut batch = writeback.begin();
+            batch.interface(Uuid(1), &port);
+            batch.applied(Uuid(2), 7);
+            batch.finish()
+        };
+        let values = both(&writeback);
+        let (mut turn, first, rows) = begun(&mut writeback, values);
+        assert_eq!(rows.len(), 2);
+        assert_eq!(rows[0]["ofport"], 3);
 
-        let mut batch = writeback.begin(Scope::All);
-        batch.interface(Uuid(1), &port);
-        assert!(batch.finish().is_some(), "not confirmed yet");
-        writeback.confirm(first);
-        let mut batch = writeback.begin(Scope::All);
-        batch.interface(Uuid(1), &port);
-        batch.applied(Uuid(2), 7);
-        assert!(batch.finish().is_none());
+        let values = both(&writeback);
+        assert_eq!(
+            begun(&mut writeback, values).2.len(),
+            2,
+            "not confirmed yet"
+        );
+        turn.accepted(&mut writeback, first.unwrap());
+        assert!(turn.next(&mut writeback, Instant::now()).is_none());
+        let values = both(&writeback);
+        assert!(values.is_empty() && begun(&mut writeback, values).1.is_none());
 
-        let mut batch = writeback.begin(Scope::All);
+        let mut batch = writeback.begin();
         batch.interface(
             Uuid(1),
             &InterfaceState {
@@ -460,147 +380,33 @@ mod tests {
                 ..port.clone()
             },
         );
-        assert_eq!(
-            rows(&batch.finish().unwrap()),
-            [serde_json::json!({"mtu": 1400})]
-        );
+        let values = batch.finish();
+        let (_, _, rows) = begun(&mut writeback, values);
+        assert_eq!(rows, [serde_json::json!({"mtu": 1400})]);
 
         writeback.retain(&BTreeSet::from([Uuid(2)]));
-        let mut batch = writeback.begin(Scope::All);
-        batch.interface(Uuid(1), &port);
-        batch.applied(Uuid(2), 7);
-        assert_eq!(rows(&batch.finish().unwrap()).len(), 1);
+        let values = both(&writeback);
+        assert_eq!(begun(&mut writeback, values).2.len(), 1);
         writeback.forget();
-        let mut batch = writeback.begin(Scope::All);
+        let mut batch = writeback.begin();
         batch.applied(Uuid(2), 7);
-        assert!(batch.finish().is_some());
+        let values = batch.finish();
+        assert_eq!(begun(&mut writeback, values).2.len(), 1);
     }
 
     #[test]
     fn a_failed_interface_has_port_minus_one_its_error_and_nothing_else() {
-        let writeback = Writeback::default();
-        let mut batch = writeback.begin(Scope::All);
+        let mut writeback = Writeback::default();
+        let mut batch = writeback.begin();
         batch.interface(Uuid(1), &InterfaceState::failed("no such thing"));
-        let row = &rows(&batch.finish().unwrap())[0];
+        let values = batch.finish();
+        let row = &begun(&mut writeback, values).2[0];
         assert_eq!(
             (&row["ofport"], &row["error"]),
             (&Value::from(-1), &Value::from("no such thing"))
         );
         assert_eq!(row["mac_in_use"], serde_json::json!(["set", []]));
         assert_eq!(row["status"], serde_json::json!(["map", []]));
-    }
-
-    /// A server that refuses each transaction with one of these columns, for an hour in which something is to be written twice a second.
-    #[test]
-    fn what_a_server_refuses_keeps_nothing_else_from_being_written() {
-        let refused = |column: &str| Refused {
-            error: "constraint violation".into(),
-            operation: Some(Box::new(ovsdb::transaction::FailedOperation {
-                table: "Interface".into(),
-                columns: vec![column.into()],
-                ..Default::default()
-            })),
-            ..Default::default()
-        };
-        let start = Instant::now();
-        let (mut writeback, mut refusals) = (Writeback::default(), Refusals::default());
-        let (mut tried, mut told, mut known) = ([0; 2], 0, 0);
-        for turn in 0..7200_u32 {
-            let now = start + turn * Duration::from_millis(500);
-            let scope = refusals.scope(now);
-            let mut batch = writeback.begin(scope);
-            let state = InterfaceState {
-                ofport: Some(7),
-                mtu: Some(1500),
-                link_resets: Some(turn.into()),
-                ..InterfaceState::default()
-            };
-            batch.interface(Uuid(1), &state);
-            batch.applied(Uuid(2), i64::from(turn / 10));
-            let Some(pending) = batch.finish() else {
-                refusals.written(scope);
-                continue;
-            };
-            tried[usize::from(scope == Scope::All)] += 1;
-            // Repaired in the end.
-            let bad = pending
-                .cells
-                .iter()
-                .find(|((_, _, column), _)| *column == "mtu");
-            match bad.filter(|_| turn < 7000) {
-                Some(((_, _, column), _)) => {
-                    told += u32::from(refusals.refused(&refused(column), scope, now).1);
-                }
-                None => {
-                    known = turn / 10;
-                    writeback.confirm(pending);
-                    refusals.written(scope);
-                }
-            }
-            // Tools wait for the next turn, no longer.
-            assert!(
-                known + 1 >= turn / 10 && (turn % 10 == 0 || known == turn / 10),
-                "{turn}"
-            );
-        }
-        assert_eq!(told, 1);
-        assert!((56..=64 + 300).contains(&tried[1]), "{tried:?}");
-        assert_eq!(refusals.again(), None);
-        let held = writeback.written.get(&("Interface", Uuid(1), "mtu"));
-        assert_eq!(held, Some(&Datum::from(Some(1500_i64))));
-    }
-
-    #[test]
-    fn each_refusal_is_told_of_once_and_tried_more_and_more_seldom() {
-        let mut refusals = Refusals::default();
-        let refused = |error: &str, details: &str| Refused {
-            error: error.into(),
-            details: details.into(),
-            operation: None,
-        };
-        let start = Instant::now();
-        assert_eq!(
-            (refusals.scope(start), refusals.again()),
-            (Scope::All, None)
-        );
-        let mut now = start;
-        for (turn, wait) in [1, 2, 4, 8, 16, 32, 64, 64].into_iter().enumerate() {
-            let told = refusals.refused(&refused("range error", "mtu"), Scope::All, now);
-            assert_eq!(told, (Duration::ZERO, turn == 0));
-            // Even the rest may be refused, which puts nothing off for long.
-            let told = refusals.refused(&refused("range error", "rest"), Scope::Outcome, now);
-            assert_eq!(told, (OUTCOME_WAIT, turn == 0));
-            now += Duration::from_secs(wait);
-            assert_eq!(refusals.again(), Some(now));
-            let before = now - Duration::from_millis(1);
-            assert_eq!(
-                (refusals.scope(before), refusals.scope(now)),
-                (Scope::Outcome, Scope::All)
-            );
-            refusals.written(Scope::Outcome);
-            assert_eq!(refusals.again(), Some(now));
-        }
-        assert!(
-            refusals
-                .refused(&refused("resources exhausted", ""), Scope::All, now)
-                .1
-        );
-        refusals.written(Scope::All);
-        assert_eq!(refusals.scope(now), Scope::All);
-        // Another connection may be to another server.
-        refusals.forget();
-        assert!(
-            refusals
-                .refused(&refused("range error", "mtu"), Scope::All, now)
-                .1
-        );
-        // Whatever a server says, the log has an end.
-        let many = (0..1000).filter(|number| {
-            let refused = refused("range error", &format!("{number} is not in range"));
-            refusals.refused(&refused, Scope::Outcome, now).1
-        });
-        assert_eq!(many.count(), TOLD_MAX - 1);
-        assert_eq!(refusals.again(), Some(now + FIRST_WAIT));
     }
 
     proptest! {
@@ -617,19 +423,21 @@ mod tests {
                     database.clear();
                     said.clear();
                 }
-                let mut batch = writeback.begin(Scope::All);
+                let mut batch = writeback.begin();
                 batch.interface(Uuid(row), &InterfaceState { ofport, ..InterfaceState::default() });
-                let Some(pending) = batch.finish() else {
+                let values = batch.finish();
+                let (mut turn, pending, _) = begun(&mut writeback, values);
+                let Some(pending) = pending else {
                     prop_assert_eq!(database.get(&row), Some(&ofport.map_or(-1, i64::from)));
                     continue;
                 };
                 if works {
-                    for ((_, uuid, column), value) in &pending.cells {
+                    for ((_, uuid, column), value) in pending.cells() {
                         if let (&"ofport", Some(Atom::Integer(number))) = (column, value.scalar()) {
                             database.insert(uuid.0, *number);
                         }
                     }
-                    writeback.confirm(pending);
+                    turn.accepted(&mut writeback, pending);
                     said.insert(row, ofport.map_or(-1, i64::from));
                 }
                 prop_assert_eq!(&database, &said);

@@ -5,11 +5,10 @@
 
 use super::execute::Failures;
 use super::{Switch, processors};
-use crate::config::writeback::{Pending, Refusals, Scope, Writeback};
+use crate::config::writeback::{Blame, Refusal, Values, Writeback};
 use crate::config::{Abilities, Desired, Problems};
 use ovsdb::client::{Client, ClientError, Config, Event, Events, LockState};
 use ovsdb::stream::Remote;
-use ovsdb::transaction::Refused;
 use ovsdb::vswitch::{self, Snapshot};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -20,8 +19,10 @@ use tokio::sync::Notify;
 
 /// How long one transaction may take before the next one is tried.
 const WRITE_LIMIT: Duration = Duration::from_secs(30);
-/// Pause after a transaction that failed.
+/// Pause after a transaction that failed as a whole; twice as long after each further one.
 const WRITE_PAUSE: Duration = Duration::from_millis(500);
+/// And at most so long: tools wait.
+const WRITE_PAUSE_MAX: Duration = Duration::from_secs(8);
 
 /// What is known of the database's wishes and of what the database knows.
 pub struct Database {
@@ -31,7 +32,6 @@ pub struct Database {
     current: RefCell<Option<(Desired, Failures)>>,
     problems: RefCell<Problems>,
     writeback: RefCell<Writeback>,
-    refusals: RefCell<Refusals>,
     /// Something is to be written.
     dirty: Notify,
     /// Statistics are due.
@@ -56,7 +56,6 @@ impl Database {
             current: RefCell::new(None),
             problems: RefCell::default(),
             writeback: RefCell::default(),
-            refusals: RefCell::default(),
             dirty: Notify::new(),
             statistics: Cell::new(false),
             contended: Cell::new(false),
@@ -80,7 +79,6 @@ impl Database {
             match event {
                 Event::Connected => {
                     self.writeback.borrow_mut().forget();
-                    self.refusals.borrow_mut().forget();
                     self.reconfigure()?;
                 }
                 Event::Updated => self.reconfigure()?,
@@ -222,48 +220,36 @@ impl Database {
 
     /// Writes back until the daemon ends. `first` is called when the first configuration has been applied and said so.
     pub async fn write(self: Rc<Self>, first: impl Fn()) {
+        let (mut pause, mut told) = (WRITE_PAUSE, None);
         loop {
             self.something_to_write().await;
             if !self.client.is_connected() || !self.client.has_lock() {
-                self.refusals.borrow_mut().forget();
+                self.writeback.borrow_mut().release();
                 continue;
             }
-            let scope = self.refusals.borrow().scope(Instant::now());
-            let Some(pending) = self.collect(scope) else {
-                self.refusals.borrow_mut().written(scope);
+            let Some(values) = self.collect() else {
+                self.writeback.borrow_mut().release();
                 first();
                 continue;
             };
-            match tokio::time::timeout(WRITE_LIMIT, self.client.transact(&pending.transaction))
-                .await
-            {
-                Ok(Ok(_)) => {
-                    self.writeback.borrow_mut().confirm(pending);
-                    self.refusals.borrow_mut().written(scope);
-                    first();
-                }
-                // Losing the lock is no fault of what was written, and neither is a commit that fails as a whole, on a disk that is full or while the servers of a cluster choose a leader.
-                Ok(Err(ClientError::Refused(refused)))
-                    if refused.error != "not owner" && refused.operation.is_some() =>
-                {
-                    self.refused(&refused, scope).await;
-                }
-                Ok(Err(error)) => {
-                    tracing::warn!(target: "bridge", "cannot write to the database: {error}");
-                    tokio::time::sleep(WRITE_PAUSE).await;
-                    self.dirty.notify_one();
-                }
-                Err(_) => {
-                    tracing::warn!(target: "bridge", "the database has not answered for {} s", WRITE_LIMIT.as_secs());
-                    self.dirty.notify_one();
-                }
+            let Err(problem) = self.take_turn(values).await else {
+                (pause, told) = (WRITE_PAUSE, None);
+                first();
+                continue;
+            };
+            if told.as_ref() != Some(&problem) {
+                tracing::warn!(target: "bridge", "{problem}");
             }
+            told = Some(problem);
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(WRITE_PAUSE_MAX);
+            self.dirty.notify_one();
         }
     }
 
     /// Waits until something has changed, or what was refused is to be tried again.
     async fn something_to_write(&self) {
-        let again = self.refusals.borrow().again();
+        let again = self.writeback.borrow().again();
         match again {
             None => self.dirty.notified().await,
             Some(again) => {
@@ -273,31 +259,68 @@ impl Database {
         }
     }
 
-    /// Sees to it that what the server refuses is written more and more seldom, and what tools wait for without it.
-    async fn refused(&self, refused: &Refused, scope: Scope) {
-        let (wait, is_new) = (self.refusals.borrow_mut()).refused(refused, scope, Instant::now());
-        if is_new {
-            tracing::warn!(target: "bridge", "the database refuses what is written to it, so less is written: {refused}");
+    /// Writes what has changed, and what was refused and is due, but for what the server refuses. Fails when nothing can be written now.
+    async fn take_turn(&self, values: Values) -> Result<(), String> {
+        let schema = self.client.with_replica(|replica| replica.schema.clone());
+        let knows = |table: &str, column: &str| schema.column(table, column).is_some();
+        let mut turn = (self.writeback.borrow_mut()).turn(values, knows, Instant::now());
+        for (table, column) in &turn.lacking {
+            tracing::warn!(target: "bridge", "the database lacks column {column} of table {table}, which is not written");
         }
-        tokio::time::sleep(wait).await;
-        self.dirty.notify_one();
+        loop {
+            let pending = turn.next(&mut self.writeback.borrow_mut(), Instant::now());
+            let Some(pending) = pending else {
+                return Ok(());
+            };
+            let transact = self.client.transact(&pending.transaction);
+            match tokio::time::timeout(WRITE_LIMIT, transact).await {
+                Ok(Ok(_)) => turn.accepted(&mut self.writeback.borrow_mut(), pending),
+                Ok(Err(ClientError::Refused(refused))) => {
+                    let mut writeback = self.writeback.borrow_mut();
+                    match turn.refused(&mut writeback, pending, &refused, Instant::now()) {
+                        Blame::Values => {}
+                        Blame::News(refusal) => self.tell(&refusal),
+                        Blame::Nothing => {
+                            return Err(format!("cannot write to the database: {refused}"));
+                        }
+                    }
+                }
+                Ok(Err(error)) => return Err(format!("cannot write to the database: {error}")),
+                Err(_) => {
+                    let seconds = WRITE_LIMIT.as_secs();
+                    return Err(format!("the database has not answered for {seconds} s"));
+                }
+            }
+        }
     }
 
-    fn collect(&self, scope: Scope) -> Option<Pending> {
+    /// Logs a value that the database refuses, with its row's name, where it has one.
+    fn tell(&self, refusal: &Refusal) {
+        let name = self.client.with_replica(|replica| {
+            let row = replica.row(refusal.table, refusal.row);
+            row.map(|row| row.string("name").to_owned())
+        });
+        let name = name.filter(|name| !name.is_empty());
+        let of = name.map(|name| format!(" of {name}")).unwrap_or_default();
+        tracing::warn!(target: "bridge", "the database refuses a value{of}, which is tried again now and then: {refusal}");
+    }
+
+    /// All that has changed; none when there is no configuration.
+    fn collect(&self) -> Option<Values> {
         let current = self.current.borrow();
         let (desired, failures) = current.as_ref()?;
         let rows = self.client.with_replica(rows_of);
         self.writeback.borrow_mut().retain(&rows);
         let writeback = self.writeback.borrow();
-        let mut batch = writeback.begin(scope);
+        let mut batch = writeback.begin();
         self.switch.report(desired, failures, &mut batch);
-        if scope == Scope::All && self.statistics.replace(false) {
+        if self.statistics.replace(false) {
             self.switch.report_statistics(desired, &mut batch);
         }
         if let Some(root) = desired.root {
             batch.applied(root, desired.next_cfg);
         }
-        batch.finish()
+        Some(batch.finish())
     }
 }
 
