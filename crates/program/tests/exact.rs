@@ -1,18 +1,19 @@
 //! Tables of exact matches whose rules all change at once, in each epoch, while workers carry packets out by what such tables tell of them.
 
+mod support;
+
 use packet::key::at;
-use packet::parse::Malformed;
 use packet::{Field, Frame, HeapFrame, Match, Value};
 use program::Program;
 use program::counters::CounterId;
-use program::host::{Context, Drop, Host};
-use program::ops::{Op, OpList, ToController};
+use program::ops::{Op, OpList};
 use program::rule::RuleSpec;
 use program::table::{Bridge, BridgeWriter, LOOKUP_MAX, RuleRef};
 use program::walk::Engine;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use support::Met;
 
 /// Rules of a generation, beside the one for all other packets.
 const RULES: u32 = 200;
@@ -118,38 +119,6 @@ impl Kind {
             counter: program.counters.allocate().unwrap(),
             cookie: 0,
         }
-    }
-}
-
-/// The ports that packets left by, and these, in order.
-#[derive(Default)]
-struct Met(Vec<(u32, Vec<u8>)>);
-
-impl Host<HeapFrame> for Met {
-    fn port_is_live(&self, _: u32) -> bool {
-        true
-    }
-    fn now_ns(&mut self) -> u64 {
-        0
-    }
-    fn output(&mut self, context: Context<'_>, port: u32, frame: HeapFrame, _: bool) {
-        *context.sent = true;
-        self.0.push((port, frame.to_vec()));
-    }
-    fn output_all(&mut self, _: Context<'_>, _: HeapFrame, _: bool) {
-        unreachable!("no rule floods");
-    }
-    fn normal(&mut self, _: Context<'_>, _: HeapFrame) {
-        unreachable!("no rule switches");
-    }
-    fn controller(&mut self, _: Context<'_>, _: &ToController, _: &HeapFrame) {
-        unreachable!("no rule asks a controller");
-    }
-    fn malformed(&mut self, what: Malformed) {
-        unreachable!("{what:?}");
-    }
-    fn dropped(&mut self, reason: Drop) {
-        unreachable!("{reason:?}");
     }
 }
 

@@ -1,18 +1,19 @@
 //! Packets of one flow leave in the order in which they came, whatever the packets between them meet: rules that only send, told by value, and rules that look up in many
 //! tables before they send.
 
+mod support;
+
 use packet::key::at;
-use packet::parse::Malformed;
-use packet::{Field, Frame, HeapFrame, Match};
+use packet::{Field, HeapFrame, Match};
 use program::Program;
 use program::epoch::Reader;
-use program::host::{Context, Drop, Host};
-use program::ops::{Op, OpList, PortNo, ToController};
+use program::ops::{Op, OpList, PortNo};
 use program::rule::RuleSpec;
 use program::table::{Bridge, BridgeWriter, LOOKUP_MAX};
 use program::walk::{CacheMode, Engine};
 use std::ops::Range;
 use std::sync::Arc;
+use support::Met;
 
 /// Rules of the first table that only send, and those that look up first. Each is for one destination, and so for one flow.
 const SEND: Range<u8> = 0..96;
@@ -21,41 +22,6 @@ const LOOK_UP: Range<u8> = 96..160;
 const LATER: Range<u8> = 1..11;
 /// Rules of each of these, beside one for all packets.
 const RULES: u16 = 16;
-
-/// Flow and number of what has left, in order.
-#[derive(Default)]
-struct Left(Vec<(u8, u16)>);
-
-impl Host<HeapFrame> for Left {
-    fn port_is_live(&self, _: PortNo) -> bool {
-        true
-    }
-    fn now_ns(&mut self) -> u64 {
-        unreachable!("no rule asks for the time")
-    }
-    fn output(&mut self, context: Context<'_>, port: PortNo, frame: HeapFrame, _: bool) {
-        *context.sent = true;
-        let head = frame.head();
-        let (flow, number) = (head[5], u16::from_be_bytes([head[18], head[19]]));
-        assert_eq!(port, port_of(flow));
-        self.0.push((flow, number));
-    }
-    fn output_all(&mut self, _: Context<'_>, _: HeapFrame, _: bool) {
-        unreachable!("no rule floods");
-    }
-    fn normal(&mut self, _: Context<'_>, _: HeapFrame) {
-        unreachable!("no rule switches");
-    }
-    fn controller(&mut self, _: Context<'_>, _: &ToController, _: &HeapFrame) {
-        unreachable!("no rule asks a controller");
-    }
-    fn malformed(&mut self, what: Malformed) {
-        unreachable!("{what:?}");
-    }
-    fn dropped(&mut self, reason: Drop) {
-        unreachable!("{reason:?}");
-    }
-}
 
 fn port_of(flow: u8) -> PortNo {
     1 + PortNo::from(flow % 3)
@@ -157,15 +123,22 @@ impl Switch {
         let packets = flows.iter().zip(0..);
         let mut frames = packets.clone().map(|(flow, number)| frame(*flow, number));
         let mut frames: Vec<HeapFrame> = frames.by_ref().collect();
-        let mut left = Left::default();
+        let mut met = Met::default();
         let guard = self.reader.begin();
         let bridge = Arc::clone(self.writer.bridge());
-        (self.engine).burst(&bridge, &guard, 1, &mut frames, 0, 1, &mut left);
+        (self.engine).burst(&bridge, &guard, 1, &mut frames, 0, 1, &mut met);
+        // Flow and number of what has left.
+        let number = |bytes: &[u8]| u16::from_be_bytes([bytes[18], bytes[19]]);
+        let left = met.0.iter().map(|(port, bytes)| {
+            assert_eq!(*port, port_of(bytes[5]));
+            (bytes[5], number(bytes))
+        });
+        let mut left: Vec<(u8, u16)> = left.collect();
         let mut wanted: Vec<(u8, u16)> = packets.map(|(flow, number)| (*flow, number)).collect();
         // Both sorts keep what is equal in order.
         wanted.sort_by_key(|(flow, _)| *flow);
-        left.0.sort_by_key(|(flow, _)| *flow);
-        assert_eq!(left.0, wanted, "of {flows:?}");
+        left.sort_by_key(|(flow, _)| *flow);
+        assert_eq!(left, wanted, "of {flows:?}");
     }
 }
 
