@@ -658,6 +658,8 @@ impl VhostRx {
         if !ring.enabled.load(Ordering::SeqCst) {
             return;
         }
+        // What was taken just before a pause may not have been told, and the guest may wait for it.
+        self.untold = true;
         let vid = self.shared.vid.load(Ordering::SeqCst);
         // SAFETY: inside the gate the device stays. The descriptor is copied, as the library may close it.
         self.kick = unsafe {
@@ -754,11 +756,12 @@ impl VhostRx {
     /// Tells the guest that what it sent has been taken, as it wishes. Where the library handles a message just now, which may take long, the guest is told when the queue is looked at next.
     #[cold]
     fn tell(&mut self) {
-        if let Some(_inside) = self.key.try_enter() {
+        let told = self.key.try_enter().is_some_and(|_inside| {
             let vid = self.shared.vid.load(Ordering::Relaxed);
             // SAFETY: inside the gate the device stays.
-            self.untold |= unsafe { (self.call)(vid, self.ring) } == -libc::EAGAIN;
-        }
+            unsafe { (self.call)(vid, self.ring) != -libc::EAGAIN }
+        });
+        self.untold |= !told;
     }
 
     /// Whether a guest waits to be told, and can be.
@@ -894,6 +897,14 @@ impl RxQueue<Mbuf> for VhostRx {
     }
 
     fn arm(&mut self) -> bool {
+        if !self.armed && self.owes() {
+            self.untold = false;
+            self.tell();
+            // Neither sleep nor wait: what keeps the guest from being told holds the lock that is needed to ask for kicks, too.
+            if self.untold {
+                return true;
+            }
+        }
         self.drain();
         self.armed = true;
         if self.generation == self.shared.generation.load(Ordering::SeqCst) {
@@ -1394,6 +1405,13 @@ mod tests {
         rx.untold = true;
         port.leave(0);
         assert_eq!(rx.receive(&mut none), 0);
+        assert!(!rx.arm());
+        // A guest that was stopped before it could be told, and goes on.
+        rx.disarm();
+        guest(&port, 0);
+        rx.call = hears;
+        assert_eq!(rx.receive(&mut none), 0);
+        assert_eq!(TOLD.load(Ordering::SeqCst), 2);
         assert!(!rx.arm());
     }
 

@@ -37,6 +37,8 @@ pub struct Database {
     /// Statistics are due.
     statistics: Cell<bool>,
     contended: Cell<bool>,
+    /// The database may hold anything.
+    anew: Notify,
     /// Kernel interfaces that could not be opened, with the index that each had when last looked at; 0 where there was none.
     failed_devices: RefCell<BTreeMap<String, u32>>,
 }
@@ -59,6 +61,7 @@ impl Database {
             dirty: Notify::new(),
             statistics: Cell::new(false),
             contended: Cell::new(false),
+            anew: Notify::new(),
             failed_devices: RefCell::default(),
         });
         Ok((database, events))
@@ -78,7 +81,7 @@ impl Database {
         while let Some(event) = events.next().await {
             match event {
                 Event::Connected => {
-                    self.writeback.borrow_mut().forget();
+                    self.begin_anew();
                     self.reconfigure()?;
                 }
                 Event::Updated => self.reconfigure()?,
@@ -86,6 +89,8 @@ impl Database {
                     if self.contended.replace(false) {
                         tracing::info!(target: "bridge", "the other ovs-vswitchd is gone, taking over");
                     }
+                    // It may have written other values.
+                    self.begin_anew();
                     self.reconfigure()?;
                 }
                 // Losing the connection loses the lock too, but then forwarding goes on.
@@ -99,6 +104,13 @@ impl Database {
             }
         }
         Ok(())
+    }
+
+    /// The database may hold anything: all is written, statistics too, and without waiting out what was wrong before.
+    fn begin_anew(&self) {
+        self.writeback.borrow_mut().forget();
+        self.statistics.set(true);
+        self.anew.notify_one();
     }
 
     /// Another daemon has the database: nothing is forwarded until it goes.
@@ -241,8 +253,11 @@ impl Database {
                 tracing::warn!(target: "bridge", "{problem}");
             }
             told = Some(problem);
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(WRITE_PAUSE_MAX);
+            self.statistics.set(true);
+            pause = match tokio::time::timeout(pause, self.anew.notified()).await {
+                Ok(()) => WRITE_PAUSE,
+                Err(_) => (pause * 2).min(WRITE_PAUSE_MAX),
+            };
             self.dirty.notify_one();
         }
     }
@@ -287,6 +302,7 @@ impl Database {
                 }
                 Ok(Err(error)) => return Err(format!("cannot write to the database: {error}")),
                 Err(_) => {
+                    self.writeback.borrow_mut().doubt(&pending);
                     let seconds = WRITE_LIMIT.as_secs();
                     return Err(format!("the database has not answered for {seconds} s"));
                 }

@@ -7,8 +7,8 @@
 //! * Of a row that is refused each column becomes an operation, so that the next refusal names the column. That value is held.
 //! * A server that refuses a column in one row may do so in others. These values are set aside and go by themselves, some together: twice as many
 //!   after each transaction that happens, and those before the one that is refused.
-//! * What is held goes by itself too, after [`FIRST_WAIT`], and each time it is refused again after twice as long; at once when the value changes. A new schema
-//!   comes with a new connection, which forgets all this.
+//! * What is held goes by itself too, after [`FIRST_WAIT`], and each time it is refused again after twice as long; at once when the value changes, if it is none that changes
+//!   all the time ([`RESTLESS`]). A new schema comes with a new connection, which forgets all this.
 //!
 //! Columns that the schema has not are not sent. Rows that are gone are no refusal: nothing is updated in them.
 
@@ -141,6 +141,19 @@ impl Holds {
     }
 }
 
+/// Columns whose values change by themselves: no reason to think that the next one is not refused.
+const RESTLESS: [&str; 2] = ["statistics", "status"];
+
+/// The words of RFC 7047 and of ovsdb-server by which no value is to blame, whatever operation they stand at: a server that is read-only, has no memory or no room, or has lost its leader.
+const NO_VALUES_FAULT: [&str; 6] = [
+    "I/O error",
+    "aborted",
+    "not allowed",
+    "not owner",
+    "resources exhausted",
+    "timed out",
+];
+
 /// What tools wait for before they read the others of these columns.
 const SIGN: &str = "cur_cfg";
 
@@ -265,7 +278,9 @@ impl Writeback {
                 match holds.held.get_mut(&(table, uuid, column)) {
                     Some(held) if held.value != value => {
                         held.value = value;
-                        held.again = held.again.min(now);
+                        if !RESTLESS.contains(&column) {
+                            held.again = held.again.min(now);
+                        }
                         held.is_new = true;
                     }
                     Some(_) => {}
@@ -294,6 +309,13 @@ impl Writeback {
             }
         }
         turn
+    }
+
+    /// Nobody knows whether this has happened, or will: its values are written again.
+    pub fn doubt(&mut self, pending: &Pending) {
+        for (cell, _) in pending.cells() {
+            self.written.remove(cell);
+        }
     }
 
     /// When something that was refused is to be tried again: a turn is due then.
@@ -371,6 +393,9 @@ impl Turn {
         refused: &Refused,
         now: Instant,
     ) -> Blame {
+        if NO_VALUES_FAULT.contains(&refused.error.as_str()) {
+            return Blame::Nothing;
+        }
         let failed = match &refused.operation {
             Some(operation) => {
                 let failed = operation.index.checked_sub(1);

@@ -371,6 +371,7 @@ fn failures_that_are_no_values_fault_hold_nothing() {
     let failures = [
         json!([{"error": "not owner"}, null, null]),
         json!([{}, {}, {}, {"error": "resources exhausted"}]),
+        json!([{}, {"error": "not allowed", "details": "read only"}, null]),
         json!([{}, {}, {}, {"error": "I/O error", "details": "full"}]),
         json!([]),
         json!("nonsense"),
@@ -385,6 +386,40 @@ fn failures_that_are_no_values_fault_hold_nothing() {
         assert_eq!(blame, Blame::Nothing, "{answer}");
         assert_eq!(writeback.again(), None);
     }
+}
+
+/// Each new count of a server that takes none would be refused like the last one.
+#[test]
+fn counters_that_are_refused_are_tried_seldom_although_they_change() {
+    let (mut writeback, start) = (Writeback::default(), Instant::now());
+    let mut server =
+        Server::new(|_, _, column, _| (column == "statistics").then_some("constraint violation"));
+    for second in 0..600 {
+        let mut batch = writeback.begin();
+        batch.interface_statistics(Uuid(1), [("rx_packets", second)]);
+        let values = batch.finish();
+        server.take(&mut writeback, values, start + Duration::from_secs(second));
+    }
+    let tried = server.transactions.len();
+    assert!((10..30).contains(&tried), "{tried}");
+    assert_eq!(server.told.len(), 1);
+}
+
+/// A transaction that was not answered in time may happen all the same, and what it writes is not what there was before.
+#[test]
+fn what_may_have_happened_is_written_again() {
+    let (mut writeback, now) = (Writeback::default(), Instant::now());
+    let values = say(&writeback, 1, 7, |_, _| {});
+    small_mtu().take(&mut writeback, values, now);
+    let values = say(&writeback, 1, 7, |_, state| state.link_resets = Some(4));
+    let mut turn = writeback.turn(values, |_, _| true, now);
+    let pending = turn.next(&mut writeback, now).unwrap();
+    writeback.doubt(&pending);
+    let values = say(&writeback, 1, 7, |_, _| {});
+    let mut turn = writeback.turn(values, |_, _| true, now);
+    let pending = turn.next(&mut writeback, now).unwrap();
+    let columns: Vec<_> = pending.cells().map(|((_, _, column), _)| *column).collect();
+    assert_eq!(columns, ["link_resets"]);
 }
 
 proptest! {
