@@ -371,6 +371,7 @@ pub(super) fn deeds<'g>(
             let word = _mm512_slli_epi64::<1>(eight);
             let to = half * 2 + part;
             known[to] = there;
+            // In this order: a rule says that the rest may be read. Edits, below, come after both.
             rules[to] = places.gather(there, word);
             rests[to] = places.gather(there, _mm512_or_si512(word, all(1)));
         }
