@@ -883,18 +883,23 @@ mod tests {
         }
     }
 
+    /// A worker's way to the first transmit queue.
+    fn sender(shared: &Arc<Shared>) -> EthTx {
+        EthTx {
+            shared: Arc::clone(shared),
+            key: shared.tx_gates[0].key(),
+            queue: 0,
+            scratch: Vec::new(),
+        }
+    }
+
     /// A sender that has to wait for another learns of an MTU that comes meanwhile.
     #[test]
     fn how_long_frames_may_be_is_asked_inside_the_gate() {
         let control = without_device(MAX_PORTS as u16 - 2);
         let shared = &control.shared;
         let mut holder = shared.tx_gates[0].key();
-        let mut sender = EthTx {
-            shared: Arc::clone(shared),
-            key: shared.tx_gates[0].key(),
-            queue: 0,
-            scratch: Vec::new(),
-        };
+        let mut sender = sender(shared);
         for longest in 100..110 {
             let inside = holder.enter().expect("open");
             let waits = AtomicU32::new(0);
@@ -929,12 +934,7 @@ mod tests {
         let control = without_device(MAX_PORTS as u16 - 3);
         let shared = &control.shared;
         let mut holder = shared.tx_gates[0].key();
-        let mut sender = EthTx {
-            shared: Arc::clone(shared),
-            key: shared.tx_gates[0].key(),
-            queue: 0,
-            scratch: Vec::new(),
-        };
+        let mut sender = sender(shared);
         let (mut unfinished, mut long) = (Kept::new(), Kept::new());
         let outcome = loop {
             shared.longest.store(1518, Ordering::Relaxed);
