@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """How fast rules change, and what packets notice of it, side by side in one run.
 
-    bench/rule_changes.py [--daemon LABEL=COMMAND]... [--rounds 3] [--rules 100000] [--json FILE]
+    bench/rule_changes.py [--daemon LABEL=COMMAND]... [--rounds 3] [--rules 100000] [--churn 60000] [--json FILE]
 
 COMMAND is called like ovs-vswitchd; "ovs" is Debian's Open vSwitch with DPDK. Without --daemon: sluice=target/release/sluiced and ovs=ovs.
 Needs root, two cores, and 2.8 GiB that can become huge pages.
@@ -14,7 +14,10 @@ net_pcap into net_null, then measures, with the worker busy all the time:
     pipelined     flow mods written to one connection as fast as it takes them, then one barrier             rules/s
     delete        one flow mod that deletes them all                                                         ms
     barrier       one flow mod and a barrier at a time, with the rules in place: from sending to the reply   ms, median and p99
-    lookups       Mpps before, and during each of the three, and with the rules in place and nothing going on, as a share of that
+    churn         `ovs-ofctl add-flows` of one rule, the one that all packets meet, again and again          rules/s
+    lookups       Mpps before, and during each of these, and with the rules in place and nothing going on, as a share of that
+    napping       `ovs-ofctl add-flows` of the rules beside a worker without packets, which sleeps between
+                  looks at its queues                                                                        rules/s
 
 What it prints are medians over the rounds, and each one's ratio to the last daemon's.
 """
@@ -33,6 +36,8 @@ from openflow_client import BARRIER_REPLY, BARRIER_REQUEST
 FLOWS = 10000
 BARRIERS = 3000
 FLOW_MOD = 14
+# The rule that the packets meet.
+MET = "priority=10,udp,tp_dst=80,actions=output:{out}"
 
 
 def rule_text(number):
@@ -58,7 +63,12 @@ def watching(switch, results, name):
     results[name] = (after["out"] - before["out"]) / (after["time"] - before["time"]) / 1e6
 
 
-def measure(switch, count, file):
+def churn_text(number):
+    """The rule that all packets meet, with another cookie each time."""
+    return f"cookie={number + 10},{MET.replace('{out}', '2')}"
+
+
+def measure(switch, count, file, churn, churn_file):
     """One round: a dictionary of figures."""
     results = {}
     with watching(switch, results, "lookups"):
@@ -71,6 +81,11 @@ def measure(switch, count, file):
             results[name] = count / (time.monotonic() - begin)
         check_rules(switch, count + 1)
         switch.ofctl("del-flows", switch.management, "cookie=1/-1")
+    with watching(switch, results, "lookups during churn"):
+        begin = time.monotonic()
+        switch.ofctl("add-flows", switch.management, churn_file, seconds=600)
+        results["churn"] = churn / (time.monotonic() - begin)
+    check_rules(switch, 1)
     connection = Connection(switch.management)
     blob = b"".join(flow_mod(number, number + 1) for number in range(count))
     with watching(switch, results, "lookups during pipelined"):
@@ -99,6 +114,11 @@ def measure(switch, count, file):
     check_rules(switch, 1)
     if connection.errors:
         raise harness.Failure(f"{switch.label}: {connection.errors} flow mods were refused")
+    switch.silence()
+    begin = time.monotonic()
+    switch.ofctl("add-flows", switch.management, file, seconds=600)
+    results["napping"] = count / (time.monotonic() - begin)
+    check_rules(switch, count + 1)
     return results
 
 
@@ -117,14 +137,17 @@ def work(options, daemons):
         write_pcap(pcap, uniform(FLOWS))
         with open(file, "w", encoding="utf-8") as out:
             out.writelines(rule_text(number) + "\n" for number in range(options.rules))
+        churn_file = f"{lab.directory}/churn"
+        with open(churn_file, "w", encoding="utf-8") as out:
+            out.writelines(churn_text(number) + "\n" for number in range(options.churn))
         for _ in range(options.rounds):
             for label, command in daemons.items():
                 with contender(lab, label, command) as switch:
                     switch.sinks()
-                    switch.rules_from(["priority=10,udp,tp_dst=80,actions=output:{out}"])
+                    switch.rules_from([MET])
                     switch.source(pcap)
                     time.sleep(2)
-                    for name, value in measure(switch, options.rules, file).items():
+                    for name, value in measure(switch, options.rules, file, options.churn, churn_file).items():
                         results.add(name, label, value)
                 stderr(f"{label}: a round is done")
         report(results, list(daemons))
@@ -148,6 +171,7 @@ def report(results, labels):
 def main():
     options = parser(__doc__)
     options.add_argument("--rules", type=int, default=100000)
+    options.add_argument("--churn", type=int, default=60000, help="how often one rule is replaced (default %(default)s)")
     options = options.parse_args()
     daemons = contenders(options)
     run(work(options, daemons), daemons)
