@@ -37,6 +37,10 @@ pub struct FlowModOutcome {
     pub changed: usize,
 }
 
+/// Ended rules of a bridge that may wait to be unlinked while the switch has as many rules as it may
+/// have and others are replaced.
+const REPLACED_MAX: usize = 65_536;
+
 /// Which rules a non-strict command or a statistics request means.
 pub(crate) struct Criteria<'a> {
     /// A table, or [`TABLE_ALL`].
@@ -177,9 +181,12 @@ impl Pipeline {
             if change.flags.check_overlap && self.overlaps(table, priority, &change.matching) {
                 return Err(Error::Overlap);
             }
-            if full && !self.can_evict(table) {
+            if full && !self.can_evict(table) || self.program.rules.is_full(1) {
                 return Err(Error::TableFull);
             }
+        } else if self.program.rules.is_full(1) && self.waiting() > REPLACED_MAX {
+            // What it replaces stays until no worker needs it.
+            return Err(Error::TableFull);
         }
         let kept = old
             .and_then(|id| self.store.get(id))

@@ -56,6 +56,8 @@ use std::sync::{Arc, Weak};
 use store::{Rule, RuleId, Store};
 use timers::Timers;
 
+/// Counters that are given back in one piece.
+const RELEASED_AT_ONCE: usize = 1024;
 /// Most rules that one call of [`Pipeline::expire`] removes: some ten milliseconds of work.
 pub const EXPIRE_MAX: usize = 8192;
 
@@ -176,9 +178,11 @@ impl Pipeline {
         // A worker counts only for rules that hold in its epoch, and these end with the one to be published.
         if !self.dead_counters.is_empty() && self.undo.is_none() {
             let dead = std::mem::take(&mut self.dead_counters);
-            self.program
-                .domain
-                .retire(Box::new(Release(Arc::downgrade(&self.program), dead)));
+            // In pieces, so that no one piece takes long to give back.
+            for dead in dead.chunks(RELEASED_AT_ONCE) {
+                let release = Release(Arc::downgrade(&self.program), dead.to_vec());
+                self.program.domain.retire(Box::new(release));
+            }
         }
     }
 
@@ -186,6 +190,12 @@ impl Pipeline {
     /// now and then, more often while it returns `limit`.
     pub fn housekeep(&mut self, limit: usize) -> usize {
         self.writer.housekeep(limit)
+    }
+
+    /// Rules that went and have not been unlinked yet, because readers may need them or because
+    /// that is done in slices.
+    pub fn waiting(&self) -> usize {
+        self.writer.waiting()
     }
 
     /// Gives tables lookups that fit their rules, made in the background; true while some are being made or wanted. Call it ten times a second or so, while that is

@@ -10,6 +10,7 @@ use openflow::flow::{FlowModCommand, FlowRemovedReason, TABLE_ALL};
 use openflow::port;
 use packet::{Field, Match};
 use pipeline::Clock;
+use std::sync::Arc;
 
 const IP: (Field, u128) = (Field::EthType, 0x0800);
 const ARP: (Field, u128) = (Field::EthType, 0x0806);
@@ -468,6 +469,33 @@ fn gotos_lead_onwards() {
         &[Instruction::GotoTable(253)],
         "and nothing changed"
     );
+}
+
+/// The limit of the whole switch holds across tables; what is there can still be replaced and
+/// deleted, and what has gone makes room once no worker can look at it.
+#[test]
+fn a_full_switch_takes_no_more() {
+    let mut switch = Switch::new();
+    let program = Arc::clone(&switch.program);
+    program.rules.set_limit(program.rules.linked() + 2);
+    switch.mod13(add(ip_src(1), 1)).unwrap();
+    let elsewhere = |number| with(add(ip_src(number), 1), |change| change.table = 1);
+    switch.mod13(elsewhere(2)).unwrap();
+    assert_eq!(switch.mod13(add(ip_src(3), 1)), Err(Error::TableFull));
+    assert_eq!(switch.mod13(elsewhere(3)), Err(Error::TableFull));
+    for _ in 0..5 {
+        switch.mod13(add(ip_src(1), 1)).unwrap();
+    }
+    let deletion = flow(FlowModCommand::DeleteStrict, ip_src(1), 1);
+    switch.mod13(with(deletion, |_| ())).unwrap();
+    switch.pipeline.commit();
+    program.domain.publish();
+    switch.pipeline.housekeep(usize::MAX);
+    assert_eq!(switch.pipeline.waiting(), 0);
+    switch.mod13(elsewhere(3)).unwrap();
+    assert_eq!(switch.mod13(add(ip_src(1), 1)), Err(Error::TableFull));
+    program.rules.set_limit(usize::MAX);
+    switch.mod13(add(ip_src(1), 1)).unwrap();
 }
 
 /// Section 7.5.4.5 OFPFMFC_TABLE_FULL.

@@ -161,14 +161,12 @@ impl Scratch {
                 return;
             }
             let tuple = entry.tuple.view();
-            for rule in tuple.chain(tuple.hash(key), key) {
+            for rule in tuple.held(tuple.hash(key), key, epoch) {
                 if !above(rule.spec.priority) {
                     break;
                 }
-                if rule.holds_in(epoch) {
-                    for clause in rule.spec.ops.clauses().unwrap_or_default() {
-                        self.fulfil(rule.spec.priority, clause);
-                    }
+                for clause in rule.spec.ops.clauses().unwrap_or_default() {
+                    self.fulfil(rule.spec.priority, clause);
                 }
             }
         }

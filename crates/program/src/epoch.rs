@@ -12,7 +12,7 @@ use crossbeam_utils::CachePadded;
 use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// A point in the sequence of published changes.
 pub type Epoch = u64;
@@ -94,6 +94,13 @@ impl Domain {
                 .all(|held| held.load(Ordering::Acquire) >= epoch)
     }
 
+    /// Whether, beyond that, nobody keeps what was retired in an epoch before `epoch`
+    /// ([`Guard::keep`]) or still has packets of one to count: what they may look at is not in use.
+    pub fn unread(&self, epoch: Epoch) -> bool {
+        let owed = |owed: &AtomicU64| owed.load(Ordering::Acquire) >= epoch;
+        self.quiet(epoch) && self.owed.iter().all(owed)
+    }
+
     /// Takes a reader slot; None when [`MAX_READERS`] are taken. The reader starts offline.
     pub fn reader(self: &Arc<Self>) -> Option<Reader> {
         let index = self.claim()?;
@@ -114,14 +121,18 @@ impl Domain {
     /// Hands over something that readers can no longer reach once [`Domain::next`] has been published; [`Domain::collect`] drops it later.
     pub fn retire(&self, garbage: Box<dyn Any + Send>) {
         let epoch = self.next();
-        self.retired
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
-            .push_back((epoch, garbage));
+        self.retired().push_back((epoch, garbage));
     }
 
     /// Drops what no reader can see any more and returns how many things are still waiting.
     pub fn collect(&self) -> usize {
+        self.collect_some(usize::MAX);
+        self.retired().len()
+    }
+
+    /// Drops up to `limit` things that no reader can see any more, and returns how many it dropped:
+    /// fewer than `limit` when the others must wait for readers.
+    pub fn collect_some(&self, limit: usize) -> usize {
         let oldest = {
             fence(Ordering::SeqCst);
             self.seen
@@ -135,18 +146,27 @@ impl Domain {
                 .min(self.current())
         };
         let mut dead = Vec::new();
-        let waiting = {
-            let mut retired = self
-                .retired
-                .lock()
-                .unwrap_or_else(|poisoned| poisoned.into_inner());
-            while retired.front().is_some_and(|(epoch, _)| *epoch <= oldest) {
+        {
+            let mut retired = self.retired();
+            let is_dead = |(epoch, _): &(Epoch, _)| *epoch <= oldest;
+            while dead.len() < limit && retired.front().is_some_and(is_dead) {
                 dead.extend(retired.pop_front());
             }
-            retired.len()
-        };
+        }
+        let dropped = dead.len();
         drop(dead); // outside the lock: destructors may retire more
-        waiting
+        dropped
+    }
+
+    /// Whether something that was handed over waits to be dropped.
+    pub fn has_garbage(&self) -> bool {
+        !self.retired().is_empty()
+    }
+
+    fn retired(&self) -> MutexGuard<'_, Retired> {
+        self.retired
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
@@ -238,6 +258,14 @@ impl Guard<'_> {
     /// others, and no barrier from being answered. `oldest` is this guard's epoch, or what was said last or later.
     pub(crate) fn owes(&self, oldest: Epoch) {
         self.domain().owed[self.index()].store(oldest, Ordering::Release);
+    }
+
+    /// Says that what was seen in `oldest` and later is looked at after this guard has gone, by
+    /// somebody who does not count packets; [`NEVER`] for no longer. It keeps memory from being
+    /// freed; rules that have ended may be unlinked, and barriers are answered. `oldest` is this
+    /// guard's epoch.
+    pub(crate) fn keep(&self, oldest: Epoch) {
+        self.owes(oldest);
     }
 
     /// What [`Guard::hold`] has said last.

@@ -39,6 +39,7 @@ pub use tuple::prefetch;
 
 use counters::Counters;
 use epoch::Domain;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What all bridges of a datapath share: one epoch, so that a change across bridges appears at once, and one set of counters.
 #[derive(Default)]
@@ -51,6 +52,49 @@ pub struct Program {
     pub(crate) background: background::Background,
     /// What workers' caches of walks are told, and tell.
     pub walk_caches: walk::CacheBoard,
+    /// How many rules there are, and may be.
+    pub rules: RuleCount,
+}
+
+/// How many rules the tables of all bridges hold, those that have ended and are not yet unlinked
+/// among them, and how many they are to hold at most.
+#[derive(Debug)]
+pub struct RuleCount {
+    linked: AtomicUsize,
+    limit: AtomicUsize,
+}
+
+impl Default for RuleCount {
+    /// Without a limit.
+    fn default() -> Self {
+        RuleCount {
+            linked: AtomicUsize::new(0),
+            limit: AtomicUsize::new(usize::MAX),
+        }
+    }
+}
+
+impl RuleCount {
+    /// Rules in tables now.
+    pub fn linked(&self) -> usize {
+        self.linked.load(Ordering::Relaxed)
+    }
+
+    /// Most rules that are to be there. Rules beyond it stay.
+    pub fn limit(&self) -> usize {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Sets [`RuleCount::limit`].
+    pub fn set_limit(&self, limit: usize) {
+        self.limit.store(limit, Ordering::Relaxed);
+    }
+
+    /// Returns whether `more` rules would be too many. The tables do not look at this: whoever adds
+    /// rules for others asks first.
+    pub fn is_full(&self, more: usize) -> bool {
+        self.linked().saturating_add(more) > self.limit()
+    }
 }
 
 impl Program {

@@ -43,12 +43,11 @@ pub struct Rule {
     fused: AtomicPtr<Fused>,
     /// What it says.
     pub spec: RuleSpec,
-    /// Next rule of its chain in a tuple.
+    /// Where its chain in a tuple goes on ([`crate::tuple`]): of the newest version of a rule, the
+    /// newest rule of the next lower precedence; of an older version, the version after it.
     pub(crate) next: AtomicPtr<Rule>,
-    /// The timeouts that a FIN or RST brings, when one of its steps says so: idle and hard seconds, 0 for no change.
-    pub(crate) fin: Option<(u16, u16)>,
-    /// Whether control has been told of a FIN or RST.
-    pub(crate) fin_told: AtomicBool,
+    /// The version before it, of the same match and precedence, while that is linked.
+    pub(crate) older: AtomicPtr<Rule>,
     /// What it was learned to do ([`crate::learn::Learn::fingerprint`]), 0 for a rule that was not learned.
     pub(crate) fingerprint: AtomicU64,
     /// When a packet last learned it again, in milliseconds of the datapath's clock.
@@ -61,7 +60,6 @@ impl Rule {
     /// A rule that holds from `added` on.
     pub fn new(spec: RuleSpec, added: Epoch) -> Rule {
         let outline = Outline::of(&spec.ops);
-        let spec_fin = crate::ops::fin_timeouts(&spec.ops.ops);
         let first = spec.matching.words().first().map_or(0, |word| word.value);
         Rule {
             spec,
@@ -70,11 +68,10 @@ impl Rule {
             removed: AtomicU64::new(NEVER),
             outline,
             fused: AtomicPtr::default(),
-            fin: spec_fin,
-            fin_told: AtomicBool::new(false),
             fingerprint: AtomicU64::new(0),
             learned_ms: AtomicU64::new(0),
             next: AtomicPtr::default(),
+            older: AtomicPtr::default(),
             places: [const { AtomicU32::new(u32::MAX) }; 2],
         }
     }
@@ -100,6 +97,40 @@ impl Rule {
     #[inline(always)]
     pub(crate) fn only_normal(&self) -> bool {
         self.outline.only_normal()
+    }
+
+    /// Returns whether a FIN or RST among its packets shortens its timeouts.
+    #[inline(always)]
+    pub(crate) fn shortens_timeouts(&self) -> bool {
+        self.outline.shortens_timeouts()
+    }
+
+    /// Whether control has been told of a FIN or RST.
+    pub(crate) fn fin_told(&self) -> &AtomicBool {
+        &self.outline.fin_told
+    }
+
+    /// The version of it that holds in `epoch`, if one does: `self` is the newest that the caller
+    /// has come to. Of versions that came in later epochs each is passed over; where one that came
+    /// before `epoch` has ended, so have all before it.
+    #[inline(always)]
+    pub(crate) fn version_in(&self, epoch: Epoch) -> Option<&Rule> {
+        if self.holds_in(epoch) {
+            return Some(self);
+        }
+        self.older_version_in(epoch)
+    }
+
+    /// The same where it is not this one.
+    #[cold]
+    fn older_version_in(&self, epoch: Epoch) -> Option<&Rule> {
+        let mut version = self;
+        while version.added > epoch {
+            // SAFETY: versions are followed under a guard and by the writer; one is unlinked before
+            // it is retired, and outlives every guard that was alive then.
+            version = unsafe { version.older.load(Ordering::Acquire).as_ref() }?;
+        }
+        version.holds_in(epoch).then_some(version)
     }
 
     /// Whether it holds in `epoch`.

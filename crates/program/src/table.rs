@@ -76,7 +76,11 @@ pub const LINEAR_AGAIN: usize = 6;
 /// Most rules that are unlinked while tables get their lookups.
 const UNLINKED_AT_ONCE: usize = 4096;
 /// How long unlinking may take at once, about.
-const UNLINKING_TIME: Duration = Duration::from_millis(10);
+const UNLINKING_TIME: Duration = Duration::from_millis(2);
+/// Rules that each commit unlinks beside twice as many as were removed since the last one.
+const UNLINKED_BY_COMMIT: usize = 16;
+/// How long a commit may take for that, about.
+const COMMIT_TIME: Duration = Duration::from_millis(1);
 /// Walks looked up at a time.
 pub const LOOKUP_MAX: usize = 64;
 
@@ -1063,7 +1067,7 @@ impl Default for TableWriter {
 
 /// Whether a reader may still follow the chains of rules that have been a list since the epoch `since`.
 fn chains_in_use(program: &Program, since: Option<Epoch>) -> bool {
-    since.is_none_or(|epoch| epoch > program.domain.current() || !program.domain.quiet(epoch))
+    since.is_none_or(|epoch| epoch > program.domain.current() || !program.domain.unread(epoch))
 }
 
 fn mask_of(matching: &Match) -> SmallVec<[(u8, u64); 4]> {
@@ -1182,6 +1186,8 @@ pub struct BridgeWriter {
     dirty: WordSetOf256,
     /// Rules marked as gone, in the order of their last epoch.
     gone: VecDeque<(Epoch, u8, RuleRef)>,
+    /// How many of them have come since the last commit.
+    removed: usize,
     /// What is made of rules and those behind them.
     fusing: fusing::Fusing,
 }
@@ -1209,6 +1215,7 @@ impl BridgeWriter {
             soft: BTreeMap::new(),
             dirty: WordSetOf256::default(),
             gone: VecDeque::new(),
+            removed: 0,
             fusing: fusing::Fusing::default(),
         }
     }
@@ -1238,6 +1245,7 @@ impl BridgeWriter {
         }
         let program = &*self.bridge.program;
         let rule = RuleRef(Housed::lodge(Rule::new(spec, program.domain.next())));
+        program.rules.linked.fetch_add(1, Ordering::Relaxed);
         let renewed = if rule.is_soft() {
             self.soft.entry(table).or_default().link(program, rule)
         } else {
@@ -1278,7 +1286,58 @@ impl BridgeWriter {
         }
         self.bridge.dependence.table_changes(table, epoch);
         self.fusing.changes();
-        self.gone.push_back((epoch, table, rule));
+        if rule.rule().added < epoch {
+            self.removed += 1;
+            self.gone.push_back((epoch, table, rule));
+        } else {
+            // It has never been published, so nobody needs it to be found.
+            self.let_go(table, rule);
+        }
+    }
+
+    /// Unlinks a rule that no reader needs, and has it freed when none can be looking at it.
+    fn let_go(&mut self, table: u8, rule: RuleRef) {
+        self.unlink(table, rule);
+        let linked = &self.bridge.program.rules.linked;
+        linked.fetch_sub(1, Ordering::Relaxed);
+        if learns(&rule.rule().spec.ops.ops) {
+            self.bridge.learning.fetch_sub(1, Ordering::Release);
+        }
+        // SAFETY: lodged in `insert`, unlinked just now; the shape that may still name it was made
+        // before, and is retired by `commit` no earlier than this rule, so both go after the same
+        // grace period.
+        let garbage = Box::new(unsafe { Housed::take_back(rule.0) });
+        self.bridge.program.domain.retire(garbage);
+    }
+
+    /// Unlinks up to `limit` rules that no reader needs any more, but begins none after `time`, about;
+    /// returns how many.
+    fn unlink_gone(&mut self, limit: usize, time: Duration) -> usize {
+        let program = Arc::clone(&self.bridge.program);
+        let mut unlinked = 0;
+        let mut passed = 0;
+        let begun = Instant::now();
+        while unlinked < limit {
+            // A short prefix takes long to leave a large trie.
+            if unlinked > 0 && unlinked.is_multiple_of(16) && begun.elapsed() > time {
+                break;
+            }
+            let Some((epoch, _, _)) = self.gone.front() else {
+                break;
+            };
+            if *epoch > passed {
+                if *epoch > program.domain.current() || !program.domain.quiet(*epoch) {
+                    break;
+                }
+                passed = *epoch;
+            }
+            let Some((_, table, rule)) = self.gone.pop_front() else {
+                break;
+            };
+            self.let_go(table, rule);
+            unlinked += 1;
+        }
+        unlinked
     }
 
     /// Gives a counter back once no worker can count on it.
@@ -1322,6 +1381,15 @@ impl BridgeWriter {
 
     /// Makes lookups ready for what was inserted. Call it before publishing.
     pub fn commit(&mut self) {
+        // A lookup passes over what was replaced and is still linked: so that goes as fast as it
+        // comes, where readers let it.
+        let limit = 2 * std::mem::take(&mut self.removed) + UNLINKED_BY_COMMIT;
+        self.unlink_gone(limit, COMMIT_TIME);
+        self.renew();
+    }
+
+    /// Publishes the lookups of tables that need another one.
+    fn renew(&mut self) {
         for table in self.dirty.drain() {
             if let Some(TableWriter::Linear {
                 since: since @ None,
@@ -1380,42 +1448,15 @@ impl BridgeWriter {
         }
     }
 
-    /// Unlinks and frees what no worker can see any more, up to `limit` rules and, where there is a limit, for some milliseconds; returns how many it unlinked. Gives tables the shape that they had
+    /// Unlinks and frees what no worker can see any more, up to `limit` rules and, where there is a limit, for two milliseconds; returns how many it unlinked. Gives tables the shape that they had
     /// to wait for. Commits.
     pub fn housekeep(&mut self, limit: usize) -> usize {
+        let time = match limit {
+            usize::MAX => Duration::MAX,
+            _ => UNLINKING_TIME,
+        };
+        let unlinked = self.unlink_gone(limit, time);
         let program = Arc::clone(&self.bridge.program);
-        let mut unlinked = 0;
-        let mut passed = 0;
-        let begun = Instant::now();
-        while unlinked < limit {
-            // A short prefix takes long to leave a large trie.
-            let look = limit < usize::MAX && unlinked > 0 && unlinked.is_multiple_of(64);
-            if look && begun.elapsed() > UNLINKING_TIME {
-                break;
-            }
-            let Some((epoch, _, _)) = self.gone.front() else {
-                break;
-            };
-            if *epoch > passed {
-                if *epoch > program.domain.current() || !program.domain.quiet(*epoch) {
-                    break;
-                }
-                passed = *epoch;
-            }
-            let Some((_, table, rule)) = self.gone.pop_front() else {
-                break;
-            };
-            self.unlink(table, rule);
-            if learns(&rule.rule().spec.ops.ops) {
-                self.bridge.learning.fetch_sub(1, Ordering::Release);
-            }
-            // SAFETY: lodged in `insert`, unlinked just now; the shape that may still name it was made before, and is retired by `commit`
-            // no earlier than this rule, so both go after the same grace period.
-            program
-                .domain
-                .retire(Box::new(unsafe { Housed::take_back(rule.0) }));
-            unlinked += 1;
-        }
         for (table, writer) in &mut self.tables {
             if writer.grow(&program) {
                 self.dirty.insert(*table);
@@ -1476,7 +1517,7 @@ impl BridgeWriter {
             }
         }
         self.settle_fused();
-        self.commit();
+        self.renew();
     }
 
     /// Rules that are marked as gone and not yet unlinked.
@@ -1505,6 +1546,8 @@ impl Drop for BridgeWriter {
             .flat_map(TableWriter::rules)
             .chain(soft)
         {
+            let linked = &self.bridge.program.rules.linked;
+            linked.fetch_sub(1, Ordering::Relaxed);
             // SAFETY: lodged in `insert`; linked rules include those in `gone`, each once, and all are unlinked by the loop above.
             self.bridge
                 .program

@@ -1,7 +1,15 @@
 //! One tuple: the rules that look at the same bits, in a hash table that one writer changes while readers read.
 //!
 //! A slot is one word: the address of the first rule of a chain and 16 bits of its hash, so that a probe rarely touches a rule that does not match.
-//! A chain holds the rules with one value: different precedences, and versions of a rule that have not been freed yet; highest precedence first.
+//! A chain holds the rules with one value, the highest precedence first ([`Rule::next`]). Of each
+//! precedence it leads to the newest version only; versions that it has replaced and that are still
+//! linked hang behind that, newest first ([`Rule::older`]). A version holds until the one after it
+//! begins, so a lookup passes over the versions that were published after its burst began, and looks
+//! at one more: how many dead ones there are does not matter to it.
+//!
+//! A version that is replaced stays readable for those who stand on it: its `next` then leads to the
+//! version that replaced it, from where the chain goes on. So whoever came by an older version (a
+//! decision tree, say) finds the newer ones.
 //!
 //! A chain stands in one of the first [`REACH`] slots from that of its hash on, so a lookup looks at no more than these, 16 cache lines in a row, whatever rules and packets somebody chooses; and
 //! because the hash is a secret ([`crate::secret`]), nobody can choose them so that it looks at more than the two or three that it does on average. What would stand further
@@ -291,16 +299,33 @@ impl<'a> View<'a> {
         self.find(self.hash(key), key, epoch)
     }
 
-    /// All rules of the matching chain, the highest precedence first.
+    /// All rules of the matching chain, the highest precedence first, and of each precedence the
+    /// newest version first.
     pub fn chain<K: Words>(
         &self,
         hash: u64,
         key: &K,
     ) -> impl Iterator<Item = &'a Rule> + use<'a, K> {
-        std::iter::successors(self.head(hash, key), |rule| {
-            // SAFETY: as in `first_held`.
-            unsafe { rule.next.load(Ordering::Acquire).as_ref() }
-        })
+        chain_from(self.head(hash, key))
+    }
+
+    /// The rules of the matching chain that hold in `epoch`, the highest precedence first.
+    pub fn held<K: Words>(
+        &self,
+        hash: u64,
+        key: &K,
+        epoch: Epoch,
+    ) -> impl Iterator<Item = &'a Rule> + use<'a, K> {
+        let mut before: Option<&Rule> = None;
+        newest_from(self.head(hash, key))
+            .filter_map(move |rule| rule.version_in(epoch))
+            // Where a version comes while somebody stands on the one before it, both lead to the
+            // one that holds.
+            .filter(move |rule| {
+                !before
+                    .replace(rule)
+                    .is_some_and(|before| std::ptr::eq(before, *rule))
+            })
     }
 
     /// Notes what [`View::find`] reads of the slots and of the rules' matches.
@@ -376,12 +401,34 @@ fn has_bits<const N: usize>(rule: &Rule, bits: [u64; N]) -> bool {
 fn first_held(head: &Rule, epoch: Epoch) -> Option<&Rule> {
     let mut rule = head;
     loop {
-        if rule.holds_in(epoch) {
-            return Some(rule);
+        if let Some(version) = rule.version_in(epoch) {
+            return Some(version);
         }
         // SAFETY: as for the head; a rule's `next` is followed only by readers under a guard and by the writer.
         rule = unsafe { rule.next.load(Ordering::Acquire).as_ref() }?;
     }
+}
+
+/// The newest rules of each precedence, from the head of a chain on. Where a newer version comes
+/// meanwhile, it may follow the one that it replaces.
+fn newest_from(head: Option<&Rule>) -> impl Iterator<Item = &Rule> {
+    std::iter::successors(head, |rule| {
+        // SAFETY: as in `first_held`.
+        unsafe { rule.next.load(Ordering::Acquire).as_ref() }
+    })
+}
+
+/// The versions of a rule, from this one to the oldest that is linked.
+pub(crate) fn versions_from(rule: &Rule) -> impl Iterator<Item = &Rule> {
+    std::iter::successors(Some(rule), |rule| {
+        // SAFETY: as in `first_held`.
+        unsafe { rule.older.load(Ordering::Acquire).as_ref() }
+    })
+}
+
+/// All rules of a chain, from its head on.
+fn chain_from(head: Option<&Rule>) -> impl Iterator<Item = &Rule> {
+    newest_from(head).flat_map(versions_from)
 }
 
 impl Tuple {
@@ -402,14 +449,10 @@ impl Tuple {
             return None;
         }
         let view = self.view();
-        let mut rule = view.head(view.hash(key), key)?;
-        loop {
-            if rule.spec.priority == priority && rule.holds_in(epoch) {
-                return Some(rule);
-            }
-            // SAFETY: as in `first_held`.
-            rule = unsafe { rule.next.load(Ordering::Acquire).as_ref() }?;
-        }
+        newest_from(view.head(view.hash(key), key))
+            .take_while(|rule| rule.spec.priority >= priority)
+            .filter(|rule| rule.spec.priority == priority)
+            .find_map(|rule| rule.version_in(epoch))
     }
 
     /// Memory of its slots.
@@ -499,7 +542,8 @@ impl Tuple {
         }
     }
 
-    /// Links a rule. Only the table's writer calls this. Returns the first rule of the same match and precedence, if there is one.
+    /// Links a rule. Only the table's writer calls this. Returns the newest rule of the same match
+    /// and precedence before it, if there is one.
     pub fn insert(&self, domain: &Domain, rule: NonNull<Rule>) -> Option<NonNull<Rule>> {
         self.reserve(domain);
         // SAFETY: just made by the writer.
@@ -513,31 +557,28 @@ impl Tuple {
                     used.store(used.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
                 }
                 new.next.store(std::ptr::null_mut(), Ordering::Relaxed);
+                new.older.store(std::ptr::null_mut(), Ordering::Relaxed);
                 slot.store(entry(rule, hash), Ordering::Release);
                 None
             }
             Ok(at) => {
                 let slot = &self.slots().slots[at];
-                let mut before: Option<&Rule> = None;
-                let mut same = None;
-                let mut next = address(slot.load(Ordering::Relaxed)).as_ptr();
+                let (before, next) = above(slot, new.spec.priority);
                 // SAFETY: chain members are linked, hence alive.
-                while let Some(other) = unsafe { next.as_ref() } {
-                    if other.spec.priority < new.spec.priority {
-                        break;
-                    }
-                    if other.spec.priority == new.spec.priority {
-                        same = same.or(NonNull::new(next));
-                    }
-                    before = Some(other);
-                    next = other.next.load(Ordering::Relaxed);
-                }
-                new.next.store(next, Ordering::Relaxed);
+                let same = unsafe { next.as_ref() }
+                    .filter(|other| other.spec.priority == new.spec.priority);
+                let after = same.map_or(next, |same| same.next.load(Ordering::Relaxed));
+                let older = same.map_or(std::ptr::null_mut(), |_| next);
+                new.next.store(after, Ordering::Relaxed);
+                new.older.store(older, Ordering::Relaxed);
                 match before {
                     None => slot.store(entry(rule, hash), Ordering::Release),
                     Some(before) => before.next.store(rule.as_ptr(), Ordering::Release),
                 }
-                same
+                if let Some(same) = same {
+                    same.next.store(rule.as_ptr(), Ordering::Release);
+                }
+                NonNull::new(older)
             }
         }
     }
@@ -583,37 +624,48 @@ impl Tuple {
             return;
         };
         let slot = &self.slots().slots[at];
-        let head = address(slot.load(Ordering::Relaxed));
         let next = gone.next.load(Ordering::Relaxed);
-        if head == rule {
-            let value = NonNull::new(next).map_or(DELETED, |next| entry(next, hash));
-            slot.store(value, Ordering::Release);
+        let older = gone.older.load(Ordering::Relaxed);
+        // SAFETY: chain members are linked, hence alive.
+        let newer =
+            unsafe { next.as_ref() }.filter(|newer| newer.spec.priority == gone.spec.priority);
+        if let Some(newer) = newer {
+            // Not the newest version: the one after it leads to the one before it.
+            newer.older.store(older, Ordering::Release);
+            // SAFETY: as above.
+            if let Some(older) = unsafe { older.as_ref() } {
+                older.next.store(next, Ordering::Release);
+            }
             return;
         }
-        let mut before = head;
-        loop {
-            // SAFETY: chain members are linked, hence alive.
-            let link = unsafe { &before.as_ref().next };
-            match NonNull::new(link.load(Ordering::Relaxed)) {
-                None => return,
-                Some(member) if member == rule => return link.store(next, Ordering::Release),
-                Some(member) => before = member,
+        let (before, first) = above(slot, gone.spec.priority);
+        if first != rule.as_ptr() {
+            return;
+        }
+        let mut then = next;
+        // SAFETY: as above.
+        if let Some(newest) = unsafe { older.as_ref() } {
+            newest.next.store(next, Ordering::Release);
+            then = older;
+        }
+        match before {
+            Some(before) => before.next.store(then, Ordering::Release),
+            None => {
+                let value = NonNull::new(then).map_or(DELETED, |then| entry(then, hash));
+                slot.store(value, Ordering::Release);
             }
         }
     }
 
-    /// Shows each chain's rules, the highest precedence first, to somebody who holds an epoch; rules that come meanwhile may be missed.
+    /// Shows each chain's rules to somebody who holds an epoch, the highest precedence first and of
+    /// each the newest version first; rules that come meanwhile may be missed.
     pub fn each_chain(&self, mut with: impl FnMut(&mut dyn Iterator<Item = &Rule>)) {
         for slot in &self.slots().slots {
             let slot = slot.load(Ordering::Acquire);
             if slot > DELETED {
                 // SAFETY: as for readers: a rule found in a slot is freed only after every epoch that was held when it was unlinked.
                 let head = unsafe { address(slot).as_ref() };
-                let mut chain = std::iter::successors(Some(head), |rule| {
-                    // SAFETY: as above.
-                    unsafe { rule.next.load(Ordering::Acquire).as_ref() }
-                });
-                with(&mut chain);
+                with(&mut chain_from(Some(head)));
             }
         }
     }
@@ -628,15 +680,27 @@ impl Tuple {
             .map(|slot| slot.load(Ordering::Relaxed))
             .filter(|slot| *slot > DELETED)
         {
-            let mut next = Some(address(slot));
-            while let Some(rule) = next {
-                all.push(rule);
-                // SAFETY: linked rules are alive.
-                next = NonNull::new(unsafe { rule.as_ref() }.next.load(Ordering::Relaxed));
-            }
+            // SAFETY: linked rules are alive.
+            let head = unsafe { address(slot).as_ref() };
+            all.extend(chain_from(Some(head)).map(NonNull::from));
         }
         all
     }
+}
+
+/// In the chain of a slot: the last of the newest versions that are above a precedence, none where
+/// the slot leads past them, and what comes behind it, null for nothing. For the writer.
+fn above<'a>(slot: &'a AtomicU64, priority: u32) -> (Option<&'a Rule>, *mut Rule) {
+    let mut before: Option<&'a Rule> = None;
+    let mut next = address(slot.load(Ordering::Relaxed)).as_ptr();
+    // SAFETY: chain members are linked, hence alive.
+    while let Some(other) = unsafe { next.as_ref() }
+        && other.spec.priority > priority
+    {
+        before = Some(other);
+        next = other.next.load(Ordering::Relaxed);
+    }
+    (before, next)
 }
 
 impl Drop for Tuple {

@@ -546,7 +546,7 @@ impl<F: Frame> Walk<F> {
         };
         host.looked_up(table, Some(&self.key), found);
         self.count(burst, rule);
-        if rule.fin.is_some() {
+        if rule.shortens_timeouts() {
             self.connection_ends(host, table, rule);
         }
         self.land(table, rule);
@@ -664,7 +664,7 @@ impl<F: Frame> Walk<F> {
         self.key.set_u32(at::IN_PORT, own);
         if let Some(rule) = found {
             self.count(burst, rule);
-            if rule.fin.is_some() {
+            if rule.shortens_timeouts() {
                 self.connection_ends(host, table, rule);
             }
             self.enter(Steps::of(&rule.spec.ops.ops), table, rule.spec.cookie);
@@ -1228,7 +1228,7 @@ impl<F: Frame> Engine<F> {
         table: u8,
         rule: &crate::rule::Rule,
     ) -> Next {
-        if rule.fin.is_some() {
+        if rule.shortens_timeouts() {
             walk.connection_ends(host, table, rule);
         }
         walk.land(table, rule);

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Rules that a table has at first, so many that it has a trie.
-const AT_FIRST: u32 = 300;
+const AT_FIRST: u32 = 420;
 
 fn spec(program: &Program, matching: Match, priority: u32, cookie: u64) -> RuleSpec {
     RuleSpec {

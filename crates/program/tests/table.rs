@@ -611,3 +611,45 @@ fn a_rule_that_goes_while_trees_are_made_is_freed_when_they_are_in_use() {
         reader.offline();
     }
 }
+
+/// A table whose rules are replaced keeps no more dead ones than its readers need, though nobody
+/// keeps house: one rule in a list, and one of many.
+#[test]
+fn what_is_replaced_goes_as_fast_as_it_comes() {
+    for others in [0, 100] {
+        let program = Arc::new(Program::new());
+        let bridge = Bridge::new(Arc::clone(&program));
+        let mut writer = BridgeWriter::new(Arc::clone(&bridge));
+        let mut reader = program.domain.reader().unwrap();
+        let matching = |value: u64| {
+            let mut matching = Match::any();
+            matching.set_exact(Field::Metadata, value.into());
+            matching
+        };
+        for value in 1..=others {
+            writer.insert(0, spec(&program, matching(value), 1, value));
+        }
+        let mut rule = writer.insert(0, spec(&program, matching(0), 1, 0));
+        let template = writer.describe(0).template;
+        for cookie in 1..5_000 {
+            // Versions that nobody has seen are not kept at all.
+            for _ in 0..cookie % 7 {
+                writer.remove(0, rule);
+                rule = writer.insert(0, spec(&program, matching(0), 1, u64::MAX));
+            }
+            writer.remove(0, rule);
+            rule = writer.insert(0, spec(&program, matching(0), 1, cookie));
+            writer.commit();
+            program.domain.publish();
+            assert!(writer.waiting() <= 2, "{} dead rules", writer.waiting());
+            let guard = reader.begin();
+            let found = bridge.lookup(0, &FlowKey::ZERO, &guard);
+            assert_eq!(found.map(|rule| rule.spec.cookie), Some(cookie));
+        }
+        assert_eq!(writer.describe(0).template, template);
+        assert_eq!(
+            writer.describe(0).rules,
+            others as usize + 1 + writer.waiting()
+        );
+    }
+}

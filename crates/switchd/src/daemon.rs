@@ -132,13 +132,18 @@ pub async fn run(shell: Rc<Shell>) -> anyhow::Result<()> {
     result
 }
 
-/// Has lookups made for tables whose rules have changed. In real time, whatever clock the rules go by; where nothing changes, nothing wakes.
+/// Has lookups made for tables whose rules have changed, and frees what rules that went have left,
+/// in slices until all is done. In real time, whatever clock the rules go by; where nothing changes, nothing wakes.
 async fn shape_tables(switch: Rc<Switch>) -> anyhow::Result<()> {
     loop {
         switch.rules_changed.notified().await;
         loop {
             tokio::time::sleep(SHAPING).await;
-            if !switch.shape_tables() {
+            let shaping = switch.shape_tables();
+            while switch.reclaim() {
+                tokio::task::yield_now().await;
+            }
+            if !shaping && !switch.has_garbage() {
                 break;
             }
         }

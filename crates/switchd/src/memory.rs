@@ -5,6 +5,13 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+/// Memory of the machine, in bytes.
+pub fn of_machine() -> u64 {
+    // SAFETY: this only asks.
+    let ask = |name| unsafe { libc::sysconf(name) }.max(0) as u64;
+    ask(libc::_SC_PHYS_PAGES) * ask(libc::_SC_PAGESIZE)
+}
+
 /// The numbers of one report.
 #[derive(Debug, Default)]
 pub struct Usage {

@@ -215,7 +215,7 @@ impl BridgeWriter {
         let mut reader = program.domain.reader()?;
         let guard = reader.begin();
         let from = guard.epoch();
-        guard.hold(from);
+        guard.keep(from);
         reader.offline();
         let listed = |table: &u8, writer: &TableWriter| match writer {
             _ if self.soft.contains_key(table) || writer.len() > RULES_MAX => Listed::Opaque,

@@ -369,11 +369,20 @@ pub(super) fn resolve_from<'g>(
 /// The rule that says the same with the same precedence and holds in `epoch`, when `rule` does not any more, or not yet.
 #[cold]
 fn replacement(rule: &Rule, epoch: Epoch) -> Option<&Rule> {
-    let next = |rule: &Rule| {
+    if rule.added > epoch {
+        return rule.version_in(epoch);
+    }
+    // A version that is not the newest leads to the one after it ([`Rule::next`]).
+    let newer = |version: &Rule| {
         // SAFETY: chains are followed under a guard and by the writer; a rule is unlinked before it is retired.
-        unsafe { rule.next.load(Ordering::Acquire).as_ref() }
+        let next = unsafe { version.next.load(Ordering::Acquire).as_ref() };
+        next.filter(|next| next.spec.priority == rule.spec.priority)
     };
-    std::iter::successors(next(rule), |rule| next(rule))
-        .take_while(|other| other.spec.priority == rule.spec.priority)
+    std::iter::successors(newer(rule), |version| newer(version))
+        .take(REPLACEMENTS_MAX)
         .find(|other| other.holds_in(epoch))
 }
+
+/// Versions after the one that a place names which a packet looks at before it is looked up in the
+/// tuples, where it needs to look at fewer.
+const REPLACEMENTS_MAX: usize = 16;

@@ -21,7 +21,7 @@ use super::{
     Work,
 };
 use crate::Program;
-use crate::tuple::Tuple;
+use crate::tuple::{Tuple, versions_from};
 use packet::Match;
 use std::fmt::Write;
 use std::sync::Arc;
@@ -39,6 +39,8 @@ const BESIDE_AT_FIRST: usize = 2;
 const BESIDE_MAX: usize = 3;
 /// The same in tables of more than [`PREFIXES_AT_ONCE`] rules: trees have no room for most of those, and a trie that was given up would not come back.
 const BESIDE_MAX_LARGE: usize = 16;
+/// Versions of a rule among which the one that trees know is looked for when another comes.
+const VERSIONS: usize = 16;
 /// Rules that come before what readers cannot see any more is used again.
 const SETTLE_EVERY: usize = 64;
 /// By how much trees must be better than tuples to be taken, and how much worse they may become before they are given up.
@@ -67,8 +69,11 @@ pub(super) struct Shaping {
     no_prefixes: Option<String>,
     in_use: Option<InUse>,
     building: Option<Receiver<Built>>,
-    /// Rules that have been ended since the last building began, while it goes on; none of them is freed meanwhile, for the snapshot's epoch is held.
+    /// Rules that have been ended since the last building began, while it goes on; none of them is
+    /// freed meanwhile, for the snapshot keeps what is retired.
     ended: Vec<RuleRef>,
+    /// Those of them that have been unlinked since.
+    unlinked: Vec<RuleRef>,
     /// Rules that came or went since the last building began, except those in the place of another.
     changed: usize,
     /// Rules that came in the place of others since then.
@@ -119,7 +124,10 @@ impl Shaping {
                 renewed |= self.keep_prefixes();
             }
         } else if let Some(in_use) = &self.in_use {
-            if linked.before.is_some_and(|other| in_use.trees.has(other)) {
+            // SAFETY: the writer's own, and linked.
+            let before = linked.before.map(|before| unsafe { before.as_ref() });
+            let mut versions = before.into_iter().flat_map(versions_from).take(VERSIONS);
+            if versions.any(|version| in_use.trees.has(version.into())) {
                 // The one that it replaces has been counted when it went.
                 self.changed = self.changed.saturating_sub(2);
                 self.replaced += 1;
@@ -273,6 +281,9 @@ impl Shaping {
         if let Some(in_use) = &self.in_use {
             in_use.trees.unlink(rule.0);
         }
+        if self.building.is_some() {
+            self.unlinked.push(rule);
+        }
         if let Some(prefixes) = &mut self.prefixes
             && !prefixes.unlink(&program.domain, rule)
             && let Some(tuple) = self.tuples.writer_for(rule.matching())
@@ -370,7 +381,7 @@ impl Shaping {
         };
         self.building = None;
         let taken = built.is_some_and(|built| self.take(built));
-        self.ended = Vec::new();
+        (self.ended, self.unlinked) = Default::default();
         taken
     }
 
@@ -399,7 +410,7 @@ impl Shaping {
     pub fn shape_now(&mut self, program: &Program) -> bool {
         // What is being made writes into the rules, as what is to be made will.
         drop(self.building.take().map(|building| building.recv()));
-        self.ended = Vec::new();
+        (self.ended, self.unlinked) = Default::default();
         self.pace.forget();
         self.exact.forget();
         if let Some(prefixes) = &mut self.prefixes {
@@ -421,7 +432,8 @@ impl Shaping {
         let mut reader = program.domain.reader()?;
         let guard = reader.begin();
         let from = guard.epoch();
-        guard.hold(from);
+        // What is unlinked meanwhile is told to the trees when they are taken.
+        guard.keep(from);
         reader.offline();
         (self.changed, self.replaced) = (0, 0);
         self.tuples
@@ -467,6 +479,9 @@ impl Shaping {
             return had;
         };
         self.ended.iter().for_each(|rule| trees.ends(rule.0));
+        // In their order, so that each hands its rank to the version after it.
+        let unlinked = self.unlinked.drain(..);
+        unlinked.for_each(|rule| trees.unlink(rule.0));
         self.lane = 1 - self.lane;
         self.tuples
             .writers_mut()

@@ -182,3 +182,189 @@ proptest! {
         prop_assert!(looks.iter().all(|looks| *looks <= most));
     }
 }
+
+/// A tuple of rules that are replaced, with what must hold of it beside: all versions by value and
+/// precedence, in the order in which they came.
+struct Versions {
+    tuple: Tuple,
+    domain: Domain,
+    /// The epoch that the next change begins with.
+    next: Epoch,
+    linked: BTreeMap<(u64, u32), Vec<NonNull<Rule>>>,
+    /// Every rule ever made: readers may stand on any of them.
+    all: Vec<Box<Rule>>,
+}
+
+impl Versions {
+    fn new() -> Versions {
+        let all: Vec<_> = matching(0)
+            .words()
+            .iter()
+            .map(|word| (word.word, word.mask))
+            .collect();
+        Versions {
+            tuple: Tuple::with(&all, Secret::numbered),
+            domain: Domain::default(),
+            next: 1,
+            linked: BTreeMap::new(),
+            all: Vec::new(),
+        }
+    }
+
+    /// Ends the version in force of a rule, if there is one; one that nobody has seen is unlinked.
+    fn end(&mut self, value: u64, priority: u32) {
+        let Some(versions) = self.linked.get_mut(&(value, priority)) else {
+            return;
+        };
+        let Some(last) = versions.last().copied() else {
+            return;
+        };
+        // SAFETY: all rules live as long as the test.
+        let rule = unsafe { last.as_ref() };
+        if rule.removed() != crate::epoch::NEVER {
+            return;
+        }
+        rule.remove_in(self.next);
+        if rule.added == self.next {
+            self.tuple.remove(last);
+            versions.pop();
+        }
+    }
+
+    fn replace(&mut self, value: u64, priority: u32) {
+        self.end(value, priority);
+        let spec = RuleSpec {
+            priority,
+            counter: crate::counters::CounterId(0),
+            ops: Arc::new(OpList::new(Vec::new())),
+            cookie: self.all.len() as u64,
+            matching: matching(value),
+        };
+        let rule = Box::new(Rule::new(spec, self.next));
+        let name = NonNull::from(&*rule);
+        self.all.push(rule);
+        let versions = self.linked.entry((value, priority)).or_default();
+        assert_eq!(
+            self.tuple.insert(&self.domain, name),
+            versions.last().copied(),
+            "the version before it"
+        );
+        versions.push(name);
+    }
+
+    /// Unlinks the oldest version of a rule, where no reader in `quiet` or later needs it.
+    fn unlink(&mut self, value: u64, priority: u32, quiet: Epoch) {
+        let Some(versions) = self.linked.get_mut(&(value, priority)) else {
+            return;
+        };
+        let Some(first) = versions.first().copied() else {
+            return;
+        };
+        // SAFETY: as above.
+        if unsafe { first.as_ref() }.removed() <= quiet {
+            self.tuple.remove(first);
+            versions.remove(0);
+        }
+    }
+
+    fn view(&self, value: u64) -> (View<'_>, u64, FlowKey) {
+        let mut key = FlowKey::ZERO;
+        key.words[at::METADATA / 8] = matching(value).words()[0].value;
+        let view = self.tuple.view();
+        let hash = view.hash(&key);
+        (view, hash, key)
+    }
+
+    /// Holds every way to look a value up in `epoch` against what is linked.
+    fn check(&self, value: u64, epoch: Epoch) {
+        let wanted: Vec<u64> = (self.linked.range((value, 0)..=(value, u32::MAX)).rev())
+            .filter_map(|(_, versions)| {
+                // SAFETY: as above.
+                let mut rules = versions.iter().map(|rule| unsafe { rule.as_ref() });
+                rules.find(|rule| rule.holds_in(epoch))
+            })
+            .map(|rule| rule.spec.cookie)
+            .collect();
+        let (view, hash, key) = self.view(value);
+        let found = view.find(hash, &key, epoch).map(|rule| rule.spec.cookie);
+        assert_eq!(found, wanted.first().copied());
+        let held = view.held(hash, &key, epoch);
+        assert_eq!(
+            held.map(|rule| rule.spec.cookie).collect::<Vec<_>>(),
+            wanted
+        );
+        let linked = self.linked.range((value, 0)..=(value, u32::MAX)).rev();
+        let linked = linked.flat_map(|(_, versions)| versions.iter().rev().copied());
+        let chain = view.chain(hash, &key).map(NonNull::from);
+        assert_eq!(chain.collect::<Vec<_>>(), linked.collect::<Vec<_>>());
+    }
+}
+
+/// Dead versions of a rule do not stand in the way of lookups, whether one of them is in force or not.
+#[test]
+fn a_lookup_passes_over_dead_versions_at_once() {
+    let mut versions = Versions::new();
+    versions.replace(7, 1);
+    for _ in 0..10_000 {
+        versions.replace(7, 5);
+        versions.next += 1;
+    }
+    let (view, hash, key) = versions.view(7);
+    let newest: Vec<_> = newest_from(view.head(hash, &key)).collect();
+    assert_eq!(newest.len(), 2, "one of each precedence");
+    // What a lookup looks at: the version in force, those that came later, and one that has ended.
+    for (back, looks) in [(1, 1), (2, 2), (10, 10)] {
+        let epoch = versions.next - back;
+        let later = versions_from(newest[0]).take_while(|rule| rule.added > epoch);
+        assert_eq!(later.count() + 1, looks);
+        versions.check(7, epoch);
+    }
+    versions.end(7, 5);
+    versions.next += 1;
+    versions.check(7, versions.next - 1);
+    let (view, hash, key) = versions.view(7);
+    let found = view.find(hash, &key, versions.next - 1);
+    assert_eq!(found.map(|rule| rule.spec.priority), Some(1));
+}
+
+proptest! {
+    /// Rules are replaced, ended, published and unlinked in any order, in a few chains; readers of
+    /// the last four epochs find what they must.
+    #[test]
+    fn versions_are_found_by_their_epochs(
+        steps in prop::collection::vec((0..3_u64, 1..4_u32, 0..8_u8), 0..300),
+    ) {
+        let mut versions = Versions::new();
+        for (value, priority, what) in steps {
+            match what {
+                0..=3 => versions.replace(value, priority),
+                4 => versions.end(value, priority),
+                5 => versions.next += 1,
+                _ => {
+                    let quiet = versions.next.saturating_sub(4);
+                    versions.unlink(value, priority, quiet);
+                }
+            }
+            for epoch in versions.next.saturating_sub(4)..versions.next {
+                versions.check(value, epoch);
+            }
+        }
+    }
+
+    /// Whoever stands on a version that a place names comes to the newer ones from there.
+    #[test]
+    fn older_versions_lead_to_newer_ones(count in 1..20_usize, unlinked in 0..20_usize) {
+        let mut versions = Versions::new();
+        for _ in 0..count {
+            versions.replace(1, 3);
+            versions.next += 1;
+        }
+        let first = versions.linked[&(1, 3)][0];
+        for _ in 0..unlinked.min(count - 1) {
+            versions.unlink(1, 3, versions.next);
+        }
+        // SAFETY: all rules live as long as the test.
+        let from_first = newest_from(Some(unsafe { first.as_ref() }));
+        prop_assert_eq!(from_first.count(), count);
+    }
+}

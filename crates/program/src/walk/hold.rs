@@ -769,9 +769,11 @@ impl<F: Frame> Walk<F> {
     /// A rule that shortens its timeouts when a connection ends has been met.
     #[cold]
     pub(super) fn connection_ends<H: Host<F>>(&self, host: &mut H, table: u8, rule: &Rule) {
-        let Some((idle, hard)) = rule.fin else { return };
+        let Some((idle, hard)) = crate::ops::fin_timeouts(&rule.spec.ops.ops) else {
+            return;
+        };
         let ends = self.key.u16(at::TCP_FLAGS) & ENDS != 0;
-        if !ends || idle == 0 && hard == 0 || rule.fin_told.swap(true, Ordering::Relaxed) {
+        if !ends || idle == 0 && hard == 0 || rule.fin_told().swap(true, Ordering::Relaxed) {
             return;
         }
         let told = host.connection_ended(Ended {
@@ -782,7 +784,7 @@ impl<F: Frame> Walk<F> {
             hard,
         });
         if !told {
-            rule.fin_told.store(false, Ordering::Relaxed);
+            rule.fin_told().store(false, Ordering::Relaxed);
             host.noted(Event::AskedTooMuch);
         }
     }

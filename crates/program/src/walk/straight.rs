@@ -14,6 +14,7 @@ use crate::tuple::Words;
 use packet::edit::{CompiledSet, Rewrite};
 use packet::parse::HOT_WORDS;
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicBool;
 
 /// Words of the key that a packet on a straight way has of its own: the hot ones, metadata and registers. The others are as they were when it came in.
 pub(super) const LANE_WORDS: usize = 14;
@@ -274,7 +275,11 @@ unsafe impl Sync for Stretches {}
 pub(crate) struct Outline {
     first: Option<NonNull<Stretch>>,
     /// Of stretches; without any, 1 for a rule whose only step is NORMAL.
-    count: u32,
+    count: u16,
+    /// Whether one of its steps shortens the rule's timeouts at the end of a TCP connection.
+    shortens_timeouts: bool,
+    /// Whether control has been told of a FIN or RST.
+    pub(crate) fin_told: AtomicBool,
     /// [`NO_PORT`] for none.
     port: PortNo,
 }
@@ -286,10 +291,17 @@ impl Outline {
     /// Of a rule with these steps, for as long as they live.
     pub fn of(ops: &OpList) -> Outline {
         let stretches = ops.straight().map_or(&[][..], Stretches::get);
+        // A list too long to be counted is carried out step by step.
+        let (stretches, count) = match u16::try_from(stretches.len()) {
+            Ok(count) => (stretches, count),
+            Err(_) => (&[][..], 0),
+        };
         let normal = stretches.is_empty() && matches!(&*ops.ops, [Op::Normal]);
         Outline {
             first: stretches.first().map(NonNull::from),
-            count: stretches.len() as u32 + u32::from(normal),
+            count: count + u16::from(normal),
+            shortens_timeouts: crate::ops::fin_timeouts(&ops.ops).is_some(),
+            fin_told: AtomicBool::new(false),
             port: match &*ops.ops {
                 [Op::Output(port)] => *port,
                 _ => NO_PORT,
@@ -312,6 +324,12 @@ impl Outline {
             self.first
                 .map_or(std::ptr::null(), |first| first.as_ptr().cast_const()),
         );
+    }
+
+    /// Returns whether a FIN or RST among its packets shortens the rule's timeouts.
+    #[inline(always)]
+    pub fn shortens_timeouts(&self) -> bool {
+        self.shortens_timeouts
     }
 
     /// The port.

@@ -59,6 +59,9 @@ pub struct Global {
     pub metrics: Option<SocketAddr>,
     /// `sluice-predict`: whether what rules will cost is predicted whenever they have changed.
     pub predict: bool,
+    /// `sluice-rule-limit`: most rules of all bridges together; None for what the machine's memory
+    /// allows.
+    pub rule_limit: Option<u32>,
     /// `enable-statistics`: whether statistics of the system are written to the database.
     pub system_statistics: bool,
 }
@@ -66,6 +69,22 @@ pub struct Global {
 impl Default for Global {
     fn default() -> Self {
         read(&Strings::new(), &[], &mut Problems::default())
+    }
+}
+
+/// Most rules of a switch, each of which has a counter of its own.
+const RULE_LIMIT_MAX: i64 = 15_000_000;
+/// What a rule takes, with its lookups, its counters and what is known of it for OpenFlow, in bytes:
+/// 640 were measured of a million rules, and there are two versions of those that change.
+const RULE_BYTES: u64 = 1280;
+
+impl Global {
+    /// Most rules of all bridges together, on a machine with so many bytes of memory: by default
+    /// they take a quarter of it at most.
+    pub fn rules_max(&self, memory: u64) -> usize {
+        let fits = (memory / 4 / RULE_BYTES).clamp(65_536, RULE_LIMIT_MAX as u64);
+        self.rule_limit
+            .map_or(fits as usize, |limit| limit as usize)
     }
 }
 
@@ -118,6 +137,10 @@ pub fn read(map: &Strings, cpus: &[usize], problems: &mut Problems) -> Global {
         flow_restore_wait: options.boolean("flow-restore-wait", false),
         metrics: metrics(&mut options),
         predict: options.boolean("sluice-predict", false),
+        rule_limit: match options.integer("sluice-rule-limit", 0, 0..=RULE_LIMIT_MAX) {
+            0 => None,
+            limit => Some(limit as u32),
+        },
         system_statistics: options.boolean("enable-statistics", false),
     }
 }
@@ -249,6 +272,21 @@ fn parse_mask(text: &str) -> Option<Vec<usize>> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn rules_take_a_quarter_of_the_memory_unless_somebody_says_otherwise() {
+        let limit = |value| read_one("sluice-rule-limit", value).0.rules_max(24 << 30);
+        assert_eq!(limit("0"), (6 << 30) / RULE_BYTES as usize);
+        assert_eq!(limit("1"), 1);
+        assert_eq!(limit("15000000"), 15_000_000);
+        for bad in ["15000001", "-1", "many"] {
+            assert_eq!(read_one("sluice-rule-limit", bad).1, 1);
+            assert_eq!(limit(bad), limit("0"));
+        }
+        let global = Global::default();
+        assert_eq!(global.rules_max(1 << 20), 65_536);
+        assert_eq!(global.rules_max(1 << 50), 15_000_000);
+    }
 
     #[test]
     fn what_does_nothing_is_told() {

@@ -171,6 +171,8 @@ impl Switch {
         let result = match action {
             Action::SetGlobal(global) => {
                 self.start(global)?;
+                let limit = global.rules_max(crate::memory::of_machine());
+                self.program.rules.set_limit(limit);
                 let workers = match &global.worker_cpus {
                     Some(cpus) => cpus.iter().map(|cpu| Some(*cpu)).collect(),
                     None => vec![None],

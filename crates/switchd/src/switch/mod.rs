@@ -37,8 +37,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Rules unlinked in one turn of housekeeping, so that a turn stays short.
-const HOUSEKEEPING: usize = 20_000;
+/// Rules unlinked, and things freed, in one slice, so that a slice stays short.
+const RECLAIMED: usize = 4096;
 
 /// What all bridges share.
 pub struct Switch {
@@ -166,16 +166,39 @@ impl Switch {
         let bridges: Vec<Rc<Bridge>> = self.bridges.borrow().values().cloned().collect();
         let mut changed = false;
         for bridge in bridges {
-            changed |= bridge.housekeep(HOUSEKEEPING);
+            changed |= bridge.housekeep(RECLAIMED);
         }
-        if changed {
-            self.rules_changed.notify_one();
-        }
-        if changed || self.program.domain.collect() > 0 {
+        self.program.domain.collect_some(RECLAIMED);
+        if changed || self.has_garbage() {
             // What was unlinked can be freed only once an epoch has passed.
             self.program.domain.publish();
+            self.rules_changed.notify_one();
         }
         let _ = self.with_datapath(Datapath::run);
+    }
+
+    /// Unlinks and frees a slice of what rules that went have left, as far as no worker needs it;
+    /// true when there is more that may go at once.
+    pub fn reclaim(&self) -> bool {
+        let mut unlinked = 0;
+        let mut waiting = 0;
+        for bridge in self.bridges.borrow().values() {
+            let mut pipeline = bridge.pipeline.borrow_mut();
+            unlinked += pipeline.housekeep(RECLAIMED);
+            waiting += pipeline.waiting();
+        }
+        if unlinked > 0 {
+            self.program.domain.publish();
+        }
+        let freed = self.program.domain.collect_some(RECLAIMED);
+        unlinked > 0 && waiting > 0 || freed == RECLAIMED
+    }
+
+    /// Whether something that went is still to be unlinked or freed.
+    pub fn has_garbage(&self) -> bool {
+        let bridges = self.bridges.borrow();
+        let waits = |bridge: &Rc<Bridge>| bridge.pipeline.borrow().waiting() > 0;
+        self.program.domain.has_garbage() || bridges.values().any(waits)
     }
 
     /// Lets tables have the lookups that fit their rules, as the background makes them; true while more is to come.

@@ -1,6 +1,6 @@
 //! Making trees from rules, away from the threads that change and use them.
 //!
-//! Rules are gathered from the table's tuples as a reader would, under an epoch that is held, so that none is freed or unlinked meanwhile, and changes go on.
+//! Rules are gathered from the table's tuples as a reader would, by a reader for whom nothing is freed meanwhile, and changes go on.
 //! Where to cut is chosen by estimated cost: few rules a child, few copies of rules that leave the index's bits open. Big nodes are judged by a sample.
 //! Everything is bounded: bits of an index, depth, rules of a leaf, trees, copies; what does not fit is left to tuples.
 
@@ -42,7 +42,7 @@ const LEAF_SMALL: usize = 3;
 pub(in crate::table) struct Snapshot {
     /// All tuples of the table.
     pub tuples: Vec<Arc<Tuple>>,
-    /// Holds [`Snapshot::from`].
+    /// Keeps what is retired from [`Snapshot::from`] on.
     pub reader: Reader,
     /// Rules that have ended in this epoch or before are left out.
     pub from: Epoch,

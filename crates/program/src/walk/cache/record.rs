@@ -89,7 +89,7 @@ impl<'h, H> Recording<'h, H> {
         match found {
             Some(rule) => {
                 // The end of a connection is told when it is met.
-                self.pure &= rule.fin.is_none() && self.rules.len() < LONGEST;
+                self.pure &= !rule.shortens_timeouts() && self.rules.len() < LONGEST;
                 let longer = length as i64 - first as i64;
                 self.rules.push((rule.spec.counter, longer as i32));
             }

@@ -260,7 +260,7 @@ impl<'a> Place<'a> {
             End::Spread => false,
             End::Nothing => true,
         });
-        (fits && rule.fin.is_none()).then_some(Place {
+        (fits && !rule.shortens_timeouts()).then_some(Place {
             rule,
             stretches,
             next: 0,
