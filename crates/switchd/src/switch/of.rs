@@ -454,6 +454,9 @@ impl Switch for Bridge {
                 .unwrap_or(true)
             {
                 if began.elapsed() < BARRIER_EAGER {
+                    // A worker that shares this processor was interrupted in the middle of its turn,
+                    // and this thread would keep it from going on.
+                    std::thread::yield_now();
                     tokio::task::yield_now().await;
                 } else if began.elapsed() < BARRIER_LIMIT {
                     tokio::time::sleep(Duration::from_millis(1)).await;
