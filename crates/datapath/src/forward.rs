@@ -290,6 +290,11 @@ impl<F: Frame> Patches<F> {
         self.budget = frames * WALKS_PER_FRAME;
     }
 
+    /// So many frames join it.
+    pub fn join(&mut self, frames: usize) {
+        self.budget = self.budget.saturating_add(frames * WALKS_PER_FRAME);
+    }
+
     fn push(&mut self, peer: u32, depth: u32, frame: F) -> Result<(), DropReason> {
         if depth > MAX_PATCHES || self.budget == 0 {
             return Err(DropReason::TooManyPatches);

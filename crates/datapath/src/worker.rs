@@ -378,14 +378,16 @@ impl<F: Frame> Worker<F> {
         let cell = shared.cells.of(guard.index());
         // After the picture has been read: control puts a port's transmit queue before it publishes the port.
         // Looked at before something is taken: taking from an empty queue costs a full fence, which waits for all that has been written.
+        let mut obeyed = false;
         while !mailbox.commands.is_empty()
             && let Some(command) = mailbox.commands.pop()
         {
+            obeyed = true;
             watch.forget(rx);
             obey(command, rx, egress, cell, &shared.returns, stop);
             rest.all_seen = None;
             if stop.is_some() {
-                return true;
+                break;
             }
         }
         let mut turn = Turn {
@@ -404,6 +406,14 @@ impl<F: Frame> Worker<F> {
         // The end of a turn is the beginning of the next: rest that takes time moves it.
         let mut now = rest.turn_end;
         turn.now_ms = rest.now_ms(now, &shared.clock);
+        if obeyed {
+            if turn.egress.shaping.has_released() {
+                turn.let_go();
+            }
+            if stop.is_some() {
+                return true;
+            }
+        }
         let mut busy = 0;
         // Whether nothing has been done since `now` was read.
         let mut read_late = false;

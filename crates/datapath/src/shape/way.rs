@@ -192,6 +192,11 @@ impl<F: Frame> Shaping<F> {
         !self.released.is_empty()
     }
 
+    /// How many frames patch ports have let go.
+    pub fn released(&self) -> usize {
+        self.released.len()
+    }
+
     /// Takes what patch ports have let go.
     pub fn take_released(&mut self) -> Vec<Released<F>> {
         std::mem::take(&mut self.released)
