@@ -104,6 +104,9 @@ impl<F: Frame> Egress<F> {
         self.shaping.begin_use();
         self.shaping.own(slot, way.mine);
         if let Some(Some(port)) = self.ports.get_mut(slot as usize) {
+            if let Some(former) = &port.way {
+                way.hand_on(former);
+            }
             port.way = Some(way);
         }
     }
