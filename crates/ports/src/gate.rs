@@ -40,8 +40,11 @@
 //! barrier, has left `CLOSED` or `SHARED` behind in the same step: they are there still when `LOCKED` goes, so nobody enters alone before they go too, as ever. Whoever comes later does not read it, and makes one.
 //! Who enters alone then has read what was written last with acquire, and all that was written to `state` since [`Gate::reopen`] was so by steps that read and write at once, which carry its release on.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering, compiler_fence};
-use std::sync::{Arc, Mutex, MutexGuard};
+use crate::membarrier;
+use crate::sync::{
+    AtomicBool, AtomicU8, Mutex, MutexGuard, Ordering, compiler_fence, spin_loop, yield_now,
+};
+use std::sync::Arc;
 
 /// How often a sender looks again before it gives up on a queue that another worker holds. Each look after the first few
 /// yields the core, so this is some tens of milliseconds even when that worker was preempted.
@@ -211,9 +214,9 @@ impl Posts {
                 return Some(inside);
             }
             if look < SPINS {
-                std::hint::spin_loop();
+                spin_loop();
             } else {
-                std::thread::yield_now();
+                yield_now();
             }
         }
         None
@@ -225,9 +228,9 @@ impl Posts {
         while self.alone.load(Ordering::Acquire) || self.locked.load(Ordering::SeqCst) {
             looks = looks.saturating_add(1);
             if looks < SPINS {
-                std::hint::spin_loop();
+                spin_loop();
             } else {
-                std::thread::yield_now();
+                yield_now();
             }
         }
     }
@@ -267,50 +270,6 @@ impl Drop for Inside<'_> {
     #[inline]
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
-    }
-}
-
-/// The system call that makes other threads of this process pass a memory barrier (since Linux 4.14).
-mod membarrier {
-    use std::sync::OnceLock;
-
-    // linux/membarrier.h
-    const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
-    const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
-    /// After so many refusals in a row it is told, once.
-    const REFUSALS_TOLD: u32 = 10_000;
-
-    #[cfg(test)]
-    thread_local! {
-        /// How often this thread has made others pass a barrier.
-        pub(super) static ORDERED: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
-    }
-
-    fn call(command: libc::c_int) -> bool {
-        // SAFETY: these commands take no pointers; flags and processor are unused.
-        unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
-    }
-
-    /// Whether there is such a thing. Always the same.
-    pub(super) fn is_there() -> bool {
-        static REGISTERED: OnceLock<bool> = OnceLock::new();
-        // What registers may yet be refused what it has registered for, by a filter of system calls.
-        *REGISTERED.get_or_init(|| call(REGISTER_PRIVATE_EXPEDITED) && call(PRIVATE_EXPEDITED))
-    }
-
-    /// When this returns, every other thread of the process has passed a full memory barrier since it was called, and so has this one. Only where there is such a thing.
-    pub(super) fn order_all_threads() {
-        #[cfg(test)]
-        ORDERED.set(ORDERED.get() + 1);
-        // Who is registered is only refused for want of memory, or by a filter of system calls that came later. Going on without would free memory in use.
-        let mut refused = 0u32;
-        while !call(PRIVATE_EXPEDITED) {
-            refused = refused.saturating_add(1);
-            if refused == REFUSALS_TOLD {
-                tracing::error!(target: "dpdk", "membarrier is refused: {}", std::io::Error::last_os_error());
-            }
-            std::thread::yield_now();
-        }
     }
 }
 
