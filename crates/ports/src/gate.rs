@@ -45,6 +45,7 @@ use crate::sync::{
     AtomicBool, AtomicU8, Mutex, MutexGuard, Ordering, compiler_fence, spin_loop, yield_now,
 };
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// How often a sender looks again before it gives up on a queue that another worker holds. Each look after the first few
 /// yields the core, so this is some tens of milliseconds even when that worker was preempted.
@@ -125,15 +126,38 @@ impl Gate {
     /// Closes these gates and waits until nobody is inside any of them. There is no limit to this wait because going on would
     /// free memory in use; what is done inside is one burst or one question to the device, which never block. It takes one system call where some are entered without a lock.
     pub(crate) fn close_all<'a>(gates: impl Iterator<Item = &'a Gate> + Clone) {
+        Gate::shut(gates.clone());
+        for gate in gates {
+            gate.0.wait(None);
+        }
+    }
+
+    /// The same, but gives up after `limit`: false where somebody is inside still. The gates are closed all the
+    /// same, and nobody else comes in. What is behind them stays in use until [`Gate::all_left`] says
+    /// otherwise.
+    pub(crate) fn close_all_within<'a>(
+        mut gates: impl Iterator<Item = &'a Gate> + Clone,
+        limit: Duration,
+    ) -> bool {
+        Gate::shut(gates.clone());
+        let until = Instant::now() + limit;
+        gates.all(|gate| gate.0.wait(Some(until)))
+    }
+
+    /// Whether nobody is inside any of these gates, which have been closed and not opened since: then nobody
+    /// will be.
+    pub(crate) fn all_left<'a>(mut gates: impl Iterator<Item = &'a Gate>) -> bool {
+        gates.all(|gate| !gate.0.is_used())
+    }
+
+    /// Lets nobody in any more, in such a way that whoever is inside can be seen.
+    fn shut<'a>(gates: impl Iterator<Item = &'a Gate>) {
         let mut alone = false;
-        for gate in gates.clone() {
+        for gate in gates {
             alone |= gate.0.state.fetch_or(CLOSED, Ordering::SeqCst) & LOCKED == 0;
         }
         if alone {
             membarrier::order_all_threads();
-        }
-        for gate in gates {
-            gate.0.wait();
         }
     }
 
@@ -222,17 +246,25 @@ impl Posts {
         None
     }
 
-    /// Waits until nobody is inside.
-    fn wait(&self) {
+    /// Whether somebody is inside, or looks whether he may be.
+    fn is_used(&self) -> bool {
+        self.alone.load(Ordering::Acquire) || self.locked.load(Ordering::SeqCst)
+    }
+
+    /// Waits until nobody is inside; false where somebody is at the end of that time.
+    fn wait(&self, until: Option<Instant>) -> bool {
         let mut looks = 0u32;
-        while self.alone.load(Ordering::Acquire) || self.locked.load(Ordering::SeqCst) {
+        while self.is_used() {
             looks = looks.saturating_add(1);
             if looks < SPINS {
                 spin_loop();
+            } else if until.is_some_and(|until| Instant::now() >= until) {
+                return false;
             } else {
                 yield_now();
             }
         }
+        true
     }
 
     fn keys(&self) -> MutexGuard<'_, usize> {
@@ -284,7 +316,6 @@ mod tests {
     use super::*;
     use std::sync::Barrier;
     use std::sync::atomic::AtomicU64;
-    use std::time::{Duration, Instant};
 
     impl Gate {
         fn close(&self) {
@@ -467,6 +498,24 @@ mod tests {
         assert!(keys.iter_mut().all(|key| key.enter().is_none()));
         gates.iter().for_each(Gate::reopen);
         assert!(keys.iter_mut().all(|key| key.enter().is_some()));
+    }
+
+    #[test]
+    fn to_close_a_gate_may_be_given_up() {
+        for gate in all() {
+            let mut key = gate.key();
+            let inside = key.enter();
+            assert!(inside.is_some());
+            let gates = || [&gate].into_iter();
+            assert!(!Gate::close_all_within(gates(), Duration::from_millis(1)));
+            assert!(!Gate::all_left(gates()));
+            drop(inside);
+            assert!(key.try_enter().is_none(), "it is closed");
+            assert!(Gate::all_left(gates()));
+            assert!(Gate::close_all_within(gates(), Duration::ZERO));
+            gate.reopen();
+            assert!(key.try_enter().is_some());
+        }
     }
 
     /// A number that only one may count up at a time, or counts are lost.
