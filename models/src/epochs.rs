@@ -18,11 +18,9 @@ pub fn a_barrier_waits_for_a_worker_that_is_about_to_begin() {
             let declared = Arc::clone(&declared);
             thread::spawn(move || {
                 for turn in 0..2 {
-                    let guard = reader.begin();
-                    let epoch = guard.epoch();
+                    let epoch = reader.begin().epoch();
                     let floor = declared.load(Ordering::Acquire);
                     assert!(epoch >= floor, "works in {epoch} after {floor} has passed");
-                    drop(guard);
                     if turn == 0 {
                         reader.offline();
                     }
@@ -64,13 +62,12 @@ pub fn nothing_is_freed_that_a_worker_looks_at() {
             let (place, freed) = (Arc::clone(&place), Arc::clone(&freed));
             thread::spawn(move || {
                 for turn in 0..2 {
-                    let guard = reader.begin();
+                    reader.begin();
                     let thing = place.load(Ordering::Acquire) as usize;
                     let is_there = || !freed[thing].load(atomic::Ordering::SeqCst);
                     assert!(is_there(), "{thing} is found after it has been freed");
                     yield_now();
                     assert!(is_there(), "{thing} is freed while it is looked at");
-                    drop(guard);
                     if turn == 0 {
                         reader.offline();
                     }
@@ -102,12 +99,10 @@ pub fn what_is_held_beyond_a_burst_is_kept() {
                 let epoch = guard.epoch();
                 guard.hold(epoch);
                 held.store(epoch, Ordering::Release);
-                drop(guard);
                 let guard = reader.begin();
                 assert!(guard.in_held(epoch).epoch() == epoch);
                 held.store(NEVER, Ordering::Release);
                 guard.hold(NEVER);
-                drop(guard);
                 reader.offline();
             })
         };

@@ -30,6 +30,11 @@ pub mod rooms;
 pub mod shaped;
 pub mod workers;
 
+/// Whether a model fails.
+pub fn fails(model: fn()) -> bool {
+    std::panic::catch_unwind(model).is_err()
+}
+
 /// Whether a model fails without its fences.
 pub fn misses_its_fences(model: fn()) -> bool {
     std::panic::catch_unwind(|| sync::without_fences(model)).is_err()

@@ -88,10 +88,10 @@ impl Port {
     }
 }
 
-/// The owner of a port, until so many frames have left.
-fn owner(port: &Port, sleeper: &Sleeper, mut frames: usize) {
+/// The owner of a port, until so many frames have left; `is_due` says whether there is something to do.
+fn owner(port: &Port, sleeper: &Sleeper, mut frames: usize, is_due: fn(&Port) -> bool) {
     while frames > 0 {
-        if port.is_due() {
+        if is_due(port) {
             match port.serve() {
                 // Another is at it.
                 0 => thread::yield_now(),
@@ -100,7 +100,7 @@ fn owner(port: &Port, sleeper: &Sleeper, mut frames: usize) {
             continue;
         }
         sleeper.lie_down();
-        let found = port.is_due();
+        let found = is_due(port);
         if !found {
             sleeper.wake().wait();
         }
@@ -118,7 +118,7 @@ pub fn the_owner_lets_go_what_others_hand_over() {
         let (port, [sleeper, _]) = (Port::new(), sleepers());
         let worker = {
             let (port, sleeper) = (Arc::clone(&port), Arc::clone(&sleeper));
-            thread::spawn(move || owner(&port, &sleeper, 2))
+            thread::spawn(move || owner(&port, &sleeper, 2, Port::is_due))
         };
         let other = {
             let (port, sleeper) = (Arc::clone(&port), Arc::clone(&sleeper));
@@ -133,11 +133,21 @@ pub fn the_owner_lets_go_what_others_hand_over() {
 /// A port gets another owner, who is told at once. The former owner puts a frame into the shaper before
 /// he is told, and a third worker hands one over and wakes the former owner: the new one lets both go.
 pub fn the_new_owner_lets_go_what_the_former_one_has_left() {
-    explore(2, || {
+    a_port_gets_another_owner(Port::is_due);
+}
+
+/// The same where each owner knows only what he has left in the shaper himself, as it once was: what the
+/// former one has put there stays for good.
+pub fn an_owner_who_knows_only_of_his_own() {
+    a_port_gets_another_owner(|port| !port.ring.is_empty());
+}
+
+fn a_port_gets_another_owner(is_due: fn(&Port) -> bool) {
+    explore(2, move || {
         let (port, [former, new]) = (Port::new(), sleepers());
         let owner = {
             let (port, new) = (Arc::clone(&port), Arc::clone(&new));
-            thread::spawn(move || owner(&port, &new, 2))
+            thread::spawn(move || owner(&port, &new, 2, is_due))
         };
         let third = {
             let (port, former, new) = (Arc::clone(&port), Arc::clone(&former), Arc::clone(&new));

@@ -1,7 +1,7 @@
 //! Runs the models. See the library.
 #![allow(missing_docs)]
 
-use models::{epochs, gates, misses_its_fences, rooms, shaped, workers};
+use models::{epochs, fails, gates, misses_its_fences, rooms, shaped, workers};
 
 /// A test for a model, and where it says `fences` another for the same without them, which must fail.
 macro_rules! model {
@@ -64,3 +64,8 @@ model!(
     shaped::nothing_stays_behind_when_shaping_ends,
     an_end_needs_its_fences
 );
+
+#[test]
+fn a_new_owner_must_know_what_the_former_one_has_left() {
+    assert!(fails(shaped::an_owner_who_knows_only_of_his_own));
+}
