@@ -4,7 +4,7 @@
 #   make            build the release binaries
 #   make demo       two namespaces and a guest on a switch, with real traffic; cleans up after itself
 #   make test       format, lints, licences, unit and property tests, fuzz targets, end-to-end tests
-#   make explore    property, differential and fuzz tests with new seeds for half an hour (MINUTES=5); make test has fixed ones
+#   make explore    models and Miri, then property, differential and fuzz tests with new seeds, for half an hour (MINUTES=5)
 #   make e2e        the end-to-end tests alone; TESTS="3_vhost 4_pcap" selects, SWITCHD=ovs runs them on Open vSwitch
 #   make conformance  all of os-ken's switch certification tests (about 50 minutes; VERSIONS="1_0" selects); make test runs a sample
 #   make bench-accept  puts the counts of instructions that make test compares on record (bench/instructions.txt)

@@ -350,11 +350,13 @@ impl<F: Frame + 'static> Datapath<F> {
         port.settings = settings;
         let bridge = port.bridge;
         self.police(id)?;
-        if other_shape {
-            self.reshape(id)?;
-        }
+        let reshaped = match other_shape {
+            true => self.reshape(id),
+            false => Ok(()),
+        };
+        // Whatever became of that: the port is what it is now.
         self.redraw(bridge);
-        let applied = self.apply("changing a port");
+        let applied = reshaped.and(self.apply("changing a port"));
         if flush {
             self.bridge(bridge)?.macs.flush(Some(id.slot()), false);
         }

@@ -104,6 +104,9 @@ impl<F: Frame> Egress<F> {
         self.shaping.begin_use();
         self.shaping.own(slot, way.mine);
         if let Some(Some(port)) = self.ports.get_mut(slot as usize) {
+            if let Some(former) = &port.way {
+                way.hand_on(former);
+            }
             port.way = Some(way);
         }
     }
@@ -288,6 +291,11 @@ impl<F: Frame> Patches<F> {
     #[inline(always)]
     pub fn begin(&mut self, frames: usize) {
         self.budget = frames * WALKS_PER_FRAME;
+    }
+
+    /// So many frames join it.
+    pub fn join(&mut self, frames: usize) {
+        self.budget = self.budget.saturating_add(frames * WALKS_PER_FRAME);
     }
 
     fn push(&mut self, peer: u32, depth: u32, frame: F) -> Result<(), DropReason> {

@@ -28,6 +28,7 @@ mod queues;
 mod report;
 mod shape;
 mod snapshot;
+mod sync;
 pub mod vlan;
 mod wake;
 pub mod wish;

@@ -3,12 +3,14 @@
 //! A shaped port belongs to one worker. What its owner sends there during a burst is staged, and goes into the shaper ([`qos::shaper`]) when the burst ends; a run of frames that
 //! need not wait is only paid for and leaves with the burst. Other workers put frames into a bounded ring, which the owner empties before its own. Once a turn the owner sends
 //! what may leave, and before it sleeps it asks the shaper when something will. Control prepares another shape and leaves it beside the ring, and the owner moves what waits into
-//! it. The lock is for the moment at which the owner changes: its owner alone takes it, does not wait for it, and sends before it gives it back, so no frame is overtaken. When the port goes, each worker that lets go of it takes
+//! it. The lock is for the moment at which the owner changes: its owner alone takes it, does not wait for it, and sends before it gives it back, so no frame is overtaken. What a former
+//! owner, who has not been told yet, puts in after that is the owner's to let go: when it falls due is said beside the shaper ([`due`]). When the port goes, each worker that lets go of it takes
 //! the lock once more, and throws away what waits: the last one finds what a former owner, or a later one, has put there meanwhile.
 //!
 //! A patch port may be shaped too: what leaves then comes in at the peer.
 
 mod admit;
+mod due;
 pub(crate) mod inspect;
 mod ring;
 mod serve;
@@ -19,10 +21,12 @@ pub(crate) use way::{NoDevice, Released, Shaping, Way};
 use crate::clock::monotonic_ns;
 use crate::counters::{Cell, DropReason};
 use crossbeam_queue::ArrayQueue;
+use due::Due;
 use packet::Frame;
 use qos::shaper::watch::Watch;
 use qos::shaper::{Counters, PortSpec, Shaper};
 use ring::Ring;
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
@@ -50,6 +54,7 @@ pub(crate) struct Shaped<F: Frame> {
     /// Another shape, prepared by control.
     next: ArrayQueue<Core<F>>,
     core: Mutex<Core<F>>,
+    due: Due,
     counters: Mutex<Counted>,
     late_sent: AtomicU64,
     /// Whether a queue has a bound.
@@ -79,6 +84,7 @@ impl<F: Frame> Shaped<F> {
             next: ArrayQueue::new(1),
             counters: Mutex::new(counters_of(&core.shaper)),
             core: Mutex::new(core),
+            due: Due::new(),
             late_sent: AtomicU64::new(0),
             bounded: AtomicBool::new(has_bounds(spec)),
         })
@@ -132,9 +138,13 @@ impl<F: Frame> Shaped<F> {
     }
 
     /// The shaper, for its owner; none while the former owner is still at it. A shaper in which a worker failed is replaced by an empty one.
-    fn core(&self, cell: &Cell) -> Option<MutexGuard<'_, Core<F>>> {
+    fn core(&self, cell: &Cell) -> Option<InHand<'_, F>> {
+        let in_hand = |core| {
+            let due = &self.due;
+            Some(InHand { core, due })
+        };
         match self.core.try_lock() {
-            Ok(core) => Some(core),
+            Ok(core) => in_hand(core),
             Err(TryLockError::WouldBlock) => None,
             Err(TryLockError::Poisoned(poisoned)) => {
                 let mut core = poisoned.into_inner();
@@ -144,9 +154,42 @@ impl<F: Frame> Shaped<F> {
                     self.show_counters(&core);
                 }
                 self.core.clear_poison();
-                Some(core)
+                in_hand(core)
             }
         }
+    }
+}
+
+/// The shaper in a worker's hands. When it goes it says when the next frame may leave.
+struct InHand<'a, F> {
+    core: MutexGuard<'a, Core<F>>,
+    due: &'a Due,
+}
+
+impl<F> Deref for InHand<'_, F> {
+    type Target = Core<F>;
+
+    #[inline]
+    fn deref(&self) -> &Core<F> {
+        &self.core
+    }
+}
+
+impl<F> DerefMut for InHand<'_, F> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Core<F> {
+        &mut self.core
+    }
+}
+
+impl<F> Drop for InHand<'_, F> {
+    #[inline]
+    fn drop(&mut self) {
+        // Who fails leaves it to be looked after at once.
+        self.due.set(match std::thread::panicking() {
+            true => Some(0),
+            false => self.core.shaper.next_departure_ns(),
+        });
     }
 }
 

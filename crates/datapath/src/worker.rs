@@ -21,6 +21,7 @@
 
 mod mailbox;
 mod nap;
+mod sleeper;
 mod spin;
 mod turn;
 mod watch;
@@ -41,7 +42,7 @@ use spin::Spin;
 use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 pub(crate) use turn::Turn;
 use watch::{Habit, Watch};
@@ -378,14 +379,16 @@ impl<F: Frame> Worker<F> {
         let cell = shared.cells.of(guard.index());
         // After the picture has been read: control puts a port's transmit queue before it publishes the port.
         // Looked at before something is taken: taking from an empty queue costs a full fence, which waits for all that has been written.
+        let mut obeyed = false;
         while !mailbox.commands.is_empty()
             && let Some(command) = mailbox.commands.pop()
         {
+            obeyed = true;
             watch.forget(rx);
             obey(command, rx, egress, cell, &shared.returns, stop);
             rest.all_seen = None;
             if stop.is_some() {
-                return true;
+                break;
             }
         }
         let mut turn = Turn {
@@ -404,6 +407,14 @@ impl<F: Frame> Worker<F> {
         // The end of a turn is the beginning of the next: rest that takes time moves it.
         let mut now = rest.turn_end;
         turn.now_ms = rest.now_ms(now, &shared.clock);
+        if obeyed {
+            if turn.egress.shaping.has_released() {
+                turn.let_go();
+            }
+            if stop.is_some() {
+                return true;
+            }
+        }
         let mut busy = 0;
         // Whether nothing has been done since `now` was read.
         let mut read_late = false;
@@ -570,16 +581,20 @@ impl<F: Frame> Worker<F> {
     }
 
     /// Sleeps until a queue or control has something.
-    fn sleep(&mut self, limit: Duration) {
+    fn sleep(&mut self, mut limit: Duration) {
         self.watch.forget(&mut self.rx);
         let mailbox = &*self.mailbox;
-        mailbox.sleeping.store(true, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        mailbox.sleeper.lie_down();
         let mut found = !mailbox.commands.is_empty()
             || !mailbox.packet_outs.is_empty()
             || !mailbox.answers.is_empty();
-        found |= self.egress.shaped_waits();
-        let mut frames = false;
+        // What others have left at ports of this worker's since it looked last.
+        match self.egress.shaped_in_ns() {
+            Some(0) => found = true,
+            Some(ns) => limit = limit.min(Duration::from_nanos(ns)),
+            None => {}
+        }
+        let (mut frames, mut woken) = (false, false);
         for port in &mut self.rx {
             frames |= port.queue.arm();
         }
@@ -587,8 +602,7 @@ impl<F: Frame> Worker<F> {
             self.reader.offline();
             let now = cycles();
             self.fds.clear();
-            self.fds.push(readable(mailbox.wake.as_raw_fd()));
-            let mut limit = limit;
+            self.fds.push(readable(mailbox.sleeper.wake().as_raw_fd()));
             for port in &self.rx {
                 let muted = port.muted_until.max(port.left_until).saturating_sub(now);
                 if muted > 0 {
@@ -602,15 +616,13 @@ impl<F: Frame> Worker<F> {
                 }));
             }
             wait(&mut self.fds, limit);
-            if self.fds[0].revents != 0 {
-                mailbox.wake.clear();
-            }
+            woken = self.fds[0].revents != 0;
             for (port, fd) in self.rx.iter_mut().zip(&self.fds[1..]) {
                 port.signalled = fd.revents != 0;
                 frames |= port.signalled;
             }
         }
-        mailbox.sleeping.store(false, Ordering::Relaxed);
+        mailbox.sleeper.get_up(woken);
         self.rx
             .iter_mut()
             .for_each(|port| (port.next_look, port.empty_looks) = (0, 0));

@@ -4,7 +4,7 @@ mod support;
 
 use datapath::{PortSettings, Shape};
 use packet::{Frame, HeapFrame};
-use program::ops::Op;
+use program::ops::{Op, OpList};
 use qos::shaper::{PortSpec, QueueSpec};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -433,6 +433,68 @@ fn a_shaped_patch_port_keeps_frames_and_lets_them_go_in_order() {
             to.sent() - 800 + switch.dropped_in_all() == 400
         });
     }
+}
+
+/// What waited is no part of the burst that comes in the same turn, however small that is.
+#[test]
+fn all_that_waited_at_a_patch_port_leaves_beside_a_small_burst() {
+    let mut switch = Switch::new(1);
+    let (near, far) = (switch.bridge("br0"), switch.bridge("br1"));
+    let (from, to, other) = (Wire::new(true), Wire::new(true), Wire::new(true));
+    switch.port(near, 1, &from);
+    switch.port(far, 1, &to);
+    // A frame in every turn, which no rule wants: a burst of one.
+    *other.always.lock().unwrap() = Some(bytes(mac(9), mac(2), None, 0));
+    switch.port(near, 3, &other);
+    let patch = switch.patch(near, 2, "there", "back");
+    switch.patch(far, 2, "back", "there");
+    switch.rule(near, 0, 1, in_port(1), vec![Op::Output(2)]);
+    switch.rule(far, 0, 1, in_port(2), vec![Op::Output(1)]);
+    let settings = shaped(&shape(100_000));
+    switch.datapath.modify_port(patch, settings).unwrap();
+    (0..900).for_each(|number| from.put(frame(mac(9), mac(1), number)));
+    wait_until("nearly all wait", || waiting(&switch, patch) > 800);
+    let plain = PortSettings::default();
+    switch.datapath.modify_port(patch, plain).unwrap();
+    wait_until("each frame has an end", || {
+        to.sent() + switch.dropped("too_many_patches") == 900
+    });
+    assert_eq!(switch.dropped("too_many_patches"), 0);
+    assert_eq!(numbers(&to.take(), 1), (0..900).collect::<Vec<_>>());
+}
+
+/// Packets of a controller that are carried out in one turn may all be walked again behind a shaped
+/// patch port, and not only as often as the last of them may.
+#[test]
+fn packet_outs_of_one_turn_leave_by_a_shaped_patch_port() {
+    const COPIES: usize = 12;
+    const OUTS: u64 = 64;
+    let mut switch = Switch::new(1);
+    let (near, far) = (switch.bridge("br0"), switch.bridge("br1"));
+    let (from, to) = (Wire::new(true), Wire::new(true));
+    switch.port(near, 1, &from);
+    switch.port(far, 1, &to);
+    let patch = switch.patch(near, 2, "there", "back");
+    switch.patch(far, 2, "back", "there");
+    switch.rule(far, 0, 1, in_port(2), vec![Op::Output(1)]);
+    let settings = shaped(&shape(GIGABIT));
+    switch.datapath.modify_port(patch, settings).unwrap();
+    let ops = Arc::new(OpList::new(vec![Op::Output(2); COPIES]));
+    let looks = || from.looks.load(Ordering::SeqCst);
+    let (held, before) = (from.held.lock().unwrap(), looks());
+    from.signal();
+    wait_until("the worker is kept", || looks() > before);
+    for number in 0..OUTS {
+        let data = bytes(mac(9), mac(1), None, number);
+        let ops = Arc::clone(&ops);
+        switch.datapath.packet_out(near, 1, data, ops).unwrap();
+    }
+    drop(held);
+    let sent = OUTS * COPIES as u64;
+    wait_until("each frame has an end", || {
+        to.sent() + switch.dropped("too_many_patches") == sent
+    });
+    assert_eq!(switch.dropped_in_all(), 0);
 }
 
 #[test]

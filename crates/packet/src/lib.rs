@@ -35,3 +35,9 @@ pub use key::{FlowKey, WordSet};
 pub use matching::Match;
 pub use parse::{Layers, Malformed};
 pub use value::Value;
+
+/// How many cases a property test draws: a few under Miri, which takes some hundred times as long.
+#[cfg(test)]
+fn cases(usual: u32) -> u32 {
+    if cfg!(miri) { 4 } else { usual }
+}

@@ -19,8 +19,10 @@ use packet::Frame;
 use packet::io::{BURST, Lengths, RxQueue, TxOutcome, TxQueue};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char};
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// Ports that DPDK can have (`RTE_MAX_ETHPORTS`).
 const MAX_PORTS: usize = 32;
@@ -34,8 +36,34 @@ pub(crate) const MAX_MTU: u16 = 65_535 - OVERHEAD as u16;
 /// Which DPDK port is used by which of ours.
 static USED: Mutex<BTreeMap<u16, String>> = Mutex::new(BTreeMap::new());
 
+/// How long to wait for the burst that a worker is at in a device. A burst takes microseconds, and some
+/// milliseconds where its worker is interrupted.
+const LONGEST_BURST: Duration = Duration::from_secs(1);
+
+/// Devices that are to be closed and that a worker has not left yet.
+static LEFT_BEHIND: Mutex<Vec<LeftBehind>> = Mutex::new(Vec::new());
+
+/// A device whose gates are closed.
+struct LeftBehind {
+    shared: Arc<Shared>,
+    device: Device,
+}
+
+/// Closes those that workers have left since. Done whenever a device comes or goes.
+fn close_those_left() {
+    let mut waiting = LEFT_BEHIND.lock().unwrap_or_else(PoisonError::into_inner);
+    let (gone, kept) = std::mem::take(&mut *waiting)
+        .into_iter()
+        .partition(|left| Gate::all_left(left.shared.gates()));
+    *waiting = kept;
+    drop(waiting); // closing takes its time
+    let gone: Vec<LeftBehind> = gone;
+    gone.into_iter().for_each(|left| drop(left.device));
+}
+
 /// Opens the device that the options name.
 pub(crate) fn open(eal: &Eal, spec: &PortSpec, options: &Dpdk) -> Result<OpenPort, Error> {
+    close_those_left();
     let (port, probed) = find_or_probe(&options.devargs)?;
     let claim = Claim::new(port, &spec.name, &options.devargs)?;
     let device = Device {
@@ -78,7 +106,7 @@ pub(crate) fn open(eal: &Eal, spec: &PortSpec, options: &Dpdk) -> Result<OpenPor
     let control = Box::new(EthControl {
         name: spec.name.clone(),
         shared,
-        device,
+        device: ManuallyDrop::new(device),
         conf,
         pool: pool.as_raw(),
         closed: false,
@@ -350,8 +378,9 @@ impl Shared {
         self.rx_gates.iter().chain(self.tx_gates.iter())
     }
 
-    fn close(&self) {
-        Gate::close_all(self.gates());
+    /// Keeps workers out; false where one has not left in [`LONGEST_BURST`].
+    fn close(&self) -> bool {
+        Gate::close_all_within(self.gates(), LONGEST_BURST)
     }
 
     fn reopen(&self) {
@@ -570,7 +599,8 @@ impl OpenTx<'_> {
 struct EthControl {
     name: String,
     shared: Arc<Shared>,
-    device: Device,
+    /// Taken out when this goes.
+    device: ManuallyDrop<Device>,
     conf: EthConf,
     pool: *mut raw::RawPool,
     /// The device has been stopped and did not start again.
@@ -587,11 +617,21 @@ unsafe impl Send for EthControl {}
 
 impl EthControl {
     /// Stops the device while no worker is in it, acts, and starts it again. Where it does not start, its gates stay closed, and [`Error::Closed`] says so.
+    /// Where a worker is stuck in it, nothing is done.
     fn while_stopped(
         &mut self,
         act: impl FnOnce(&mut EthControl) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        self.shared.close();
+        if !self.shared.close() {
+            if !self.closed {
+                self.shared.reopen();
+            }
+            return Err(Error::Device {
+                name: self.name.clone(),
+                what: "waiting for a worker to leave the device".to_owned(),
+                errno: libc::EBUSY,
+            });
+        }
         // SAFETY: no worker is inside.
         unsafe { raw::rte_eth_dev_stop(self.device.port) };
         let result = act(self);
@@ -841,8 +881,19 @@ impl PortControl for EthControl {
 }
 
 impl Drop for EthControl {
+    /// Closes the device, or leaves that for later where a worker is stuck in it: to go on would free memory
+    /// in use.
     fn drop(&mut self) {
-        self.shared.close();
+        let left = self.shared.close();
+        // SAFETY: nobody asks for it after this.
+        let device = unsafe { ManuallyDrop::take(&mut self.device) };
+        if !left {
+            tracing::error!(target: "dpdk", "{}: a worker has not left the device, which is closed once it has", self.name);
+            let shared = Arc::clone(&self.shared);
+            let mut waiting = LEFT_BEHIND.lock().unwrap_or_else(PoisonError::into_inner);
+            waiting.push(LeftBehind { shared, device });
+        }
+        close_those_left();
     }
 }
 
@@ -850,7 +901,7 @@ impl Drop for EthControl {
 mod tests {
     use super::*;
     use crate::mbuf::kept::{self, Kept};
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     /// A port without a device behind it: DPDK refuses all that is asked of its number.
     fn without_device(port: u16) -> EthControl {
@@ -868,11 +919,11 @@ mod tests {
         EthControl {
             name: "dpdk7".into(),
             shared,
-            device: Device {
+            device: ManuallyDrop::new(Device {
                 port,
                 probed: false,
                 claim: Claim::new(port, "dpdk7", "none").expect("a number of its own"),
-            },
+            }),
             conf: configuration(&info, &Dpdk::new("none"), 1, 1500),
             pool: std::ptr::null_mut(),
             closed: false,
@@ -962,6 +1013,33 @@ mod tests {
             ..TxOutcome::default()
         };
         assert_eq!(outcome, wanted);
+    }
+
+    /// A worker that is stuck in a device keeps nobody else, and the device while it is there.
+    #[test]
+    fn a_device_that_a_worker_does_not_leave_is_closed_later() {
+        const PORT: u16 = MAX_PORTS as u16 - 4;
+        let mut control = without_device(PORT);
+        let mut key = control.shared.rx_gates[0].key();
+        let mut other = control.shared.tx_gates[0].key();
+        let used = || USED.lock().expect("nobody failed").contains_key(&PORT);
+        let inside = key.try_enter();
+        assert!(inside.is_some());
+        let changed = control.while_stopped(|_| unreachable!());
+        assert!(matches!(changed, Err(Error::Device { errno, .. }) if errno == libc::EBUSY));
+        assert!(other.try_enter().is_some(), "it works on");
+        drop(control);
+        assert!(other.try_enter().is_none());
+        close_those_left();
+        assert!(used(), "a worker is in it");
+        drop(inside);
+        close_those_left();
+        // Another test may be at closing it just now.
+        let end = Instant::now() + Duration::from_secs(60);
+        while used() && Instant::now() < end {
+            std::thread::yield_now();
+        }
+        assert!(!used());
     }
 
     #[test]

@@ -40,8 +40,12 @@
 //! barrier, has left `CLOSED` or `SHARED` behind in the same step: they are there still when `LOCKED` goes, so nobody enters alone before they go too, as ever. Whoever comes later does not read it, and makes one.
 //! Who enters alone then has read what was written last with acquire, and all that was written to `state` since [`Gate::reopen`] was so by steps that read and write at once, which carry its release on.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering, compiler_fence};
-use std::sync::{Arc, Mutex, MutexGuard};
+use crate::membarrier;
+use crate::sync::{
+    AtomicBool, AtomicU8, Mutex, MutexGuard, Ordering, compiler_fence, spin_loop, yield_now,
+};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// How often a sender looks again before it gives up on a queue that another worker holds. Each look after the first few
 /// yields the core, so this is some tens of milliseconds even when that worker was preempted.
@@ -122,15 +126,38 @@ impl Gate {
     /// Closes these gates and waits until nobody is inside any of them. There is no limit to this wait because going on would
     /// free memory in use; what is done inside is one burst or one question to the device, which never block. It takes one system call where some are entered without a lock.
     pub(crate) fn close_all<'a>(gates: impl Iterator<Item = &'a Gate> + Clone) {
+        Gate::shut(gates.clone());
+        for gate in gates {
+            gate.0.wait(None);
+        }
+    }
+
+    /// The same, but gives up after `limit`: false where somebody is inside still. The gates are closed all the
+    /// same, and nobody else comes in. What is behind them stays in use until [`Gate::all_left`] says
+    /// otherwise.
+    pub(crate) fn close_all_within<'a>(
+        mut gates: impl Iterator<Item = &'a Gate> + Clone,
+        limit: Duration,
+    ) -> bool {
+        Gate::shut(gates.clone());
+        let until = Instant::now() + limit;
+        gates.all(|gate| gate.0.wait(Some(until)))
+    }
+
+    /// Whether nobody is inside any of these gates, which have been closed and not opened since: then nobody
+    /// will be.
+    pub(crate) fn all_left<'a>(mut gates: impl Iterator<Item = &'a Gate>) -> bool {
+        gates.all(|gate| !gate.0.is_used())
+    }
+
+    /// Lets nobody in any more, in such a way that whoever is inside can be seen.
+    fn shut<'a>(gates: impl Iterator<Item = &'a Gate>) {
         let mut alone = false;
-        for gate in gates.clone() {
+        for gate in gates {
             alone |= gate.0.state.fetch_or(CLOSED, Ordering::SeqCst) & LOCKED == 0;
         }
         if alone {
             membarrier::order_all_threads();
-        }
-        for gate in gates {
-            gate.0.wait();
         }
     }
 
@@ -211,25 +238,33 @@ impl Posts {
                 return Some(inside);
             }
             if look < SPINS {
-                std::hint::spin_loop();
+                spin_loop();
             } else {
-                std::thread::yield_now();
+                yield_now();
             }
         }
         None
     }
 
-    /// Waits until nobody is inside.
-    fn wait(&self) {
+    /// Whether somebody is inside, or looks whether he may be.
+    fn is_used(&self) -> bool {
+        self.alone.load(Ordering::Acquire) || self.locked.load(Ordering::SeqCst)
+    }
+
+    /// Waits until nobody is inside; false where somebody is at the end of that time.
+    fn wait(&self, until: Option<Instant>) -> bool {
         let mut looks = 0u32;
-        while self.alone.load(Ordering::Acquire) || self.locked.load(Ordering::SeqCst) {
+        while self.is_used() {
             looks = looks.saturating_add(1);
             if looks < SPINS {
-                std::hint::spin_loop();
+                spin_loop();
+            } else if until.is_some_and(|until| Instant::now() >= until) {
+                return false;
             } else {
-                std::thread::yield_now();
+                yield_now();
             }
         }
+        true
     }
 
     fn keys(&self) -> MutexGuard<'_, usize> {
@@ -270,50 +305,6 @@ impl Drop for Inside<'_> {
     }
 }
 
-/// The system call that makes other threads of this process pass a memory barrier (since Linux 4.14).
-mod membarrier {
-    use std::sync::OnceLock;
-
-    // linux/membarrier.h
-    const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
-    const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
-    /// After so many refusals in a row it is told, once.
-    const REFUSALS_TOLD: u32 = 10_000;
-
-    #[cfg(test)]
-    thread_local! {
-        /// How often this thread has made others pass a barrier.
-        pub(super) static ORDERED: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
-    }
-
-    fn call(command: libc::c_int) -> bool {
-        // SAFETY: these commands take no pointers; flags and processor are unused.
-        unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
-    }
-
-    /// Whether there is such a thing. Always the same.
-    pub(super) fn is_there() -> bool {
-        static REGISTERED: OnceLock<bool> = OnceLock::new();
-        // What registers may yet be refused what it has registered for, by a filter of system calls.
-        *REGISTERED.get_or_init(|| call(REGISTER_PRIVATE_EXPEDITED) && call(PRIVATE_EXPEDITED))
-    }
-
-    /// When this returns, every other thread of the process has passed a full memory barrier since it was called, and so has this one. Only where there is such a thing.
-    pub(super) fn order_all_threads() {
-        #[cfg(test)]
-        ORDERED.set(ORDERED.get() + 1);
-        // Who is registered is only refused for want of memory, or by a filter of system calls that came later. Going on without would free memory in use.
-        let mut refused = 0u32;
-        while !call(PRIVATE_EXPEDITED) {
-            refused = refused.saturating_add(1);
-            if refused == REFUSALS_TOLD {
-                tracing::error!(target: "dpdk", "membarrier is refused: {}", std::io::Error::last_os_error());
-            }
-            std::thread::yield_now();
-        }
-    }
-}
-
 /// How often this thread has interrupted others for a gate.
 #[cfg(test)]
 pub(crate) fn interruptions() -> u32 {
@@ -325,7 +316,6 @@ mod tests {
     use super::*;
     use std::sync::Barrier;
     use std::sync::atomic::AtomicU64;
-    use std::time::{Duration, Instant};
 
     impl Gate {
         fn close(&self) {
@@ -508,6 +498,24 @@ mod tests {
         assert!(keys.iter_mut().all(|key| key.enter().is_none()));
         gates.iter().for_each(Gate::reopen);
         assert!(keys.iter_mut().all(|key| key.enter().is_some()));
+    }
+
+    #[test]
+    fn to_close_a_gate_may_be_given_up() {
+        for gate in all() {
+            let mut key = gate.key();
+            let inside = key.enter();
+            assert!(inside.is_some());
+            let gates = || [&gate].into_iter();
+            assert!(!Gate::close_all_within(gates(), Duration::from_millis(1)));
+            assert!(!Gate::all_left(gates()));
+            drop(inside);
+            assert!(key.try_enter().is_none(), "it is closed");
+            assert!(Gate::all_left(gates()));
+            assert!(Gate::close_all_within(gates(), Duration::ZERO));
+            gate.reopen();
+            assert!(key.try_enter().is_some());
+        }
     }
 
     /// A number that only one may count up at a time, or counts are lost.

@@ -8,11 +8,11 @@
 //! ([`Domain::passed`]), a barrier for `e` may be answered, and what was unlinked before `e` was published may be freed. A sleeping worker marks
 //! itself offline and counts as having passed everything; it reads the epoch again before its next burst.
 
+use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, fence};
 use crossbeam_utils::CachePadded;
 use std::any::Any;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 /// A point in the sequence of published changes.
 pub type Epoch = u64;

@@ -1,8 +1,8 @@
 //! Arrays that grow while others read: what is full is copied to a larger one, which takes its place.
 
 use crate::epoch::Domain;
+use crate::sync::{AtomicPtr, Ordering};
 use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
-use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// What is all zeros at first, and is changed by one writer in place while others read.
 ///
@@ -14,7 +14,7 @@ pub(crate) unsafe trait Cell: Send + Sync + 'static {
 }
 
 // SAFETY: a null pointer is one of its values.
-unsafe impl<T: 'static> Cell for AtomicPtr<T> {
+unsafe impl<T: 'static> Cell for std::sync::atomic::AtomicPtr<T> {
     fn copy(&self, from: &Self) {
         self.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
     }

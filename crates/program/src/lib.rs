@@ -29,6 +29,7 @@ pub mod rule;
 #[doc(hidden)]
 pub mod secret;
 pub mod spread;
+mod sync;
 pub mod table;
 mod tuple;
 #[cfg(target_arch = "x86_64")]

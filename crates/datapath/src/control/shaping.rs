@@ -54,18 +54,21 @@ impl<F: Frame + 'static> Datapath<F> {
                 // The owner last: what others have sent is in the ring before it empties that.
                 let owner = self.owner(id.slot());
                 let slot = id.slot();
+                let mut outcome = Ok(());
                 for others in [true, false] {
                     for at in 0..self.workers.len() {
                         if (Some(at) != owner) == others {
-                            send(&self.workers[at], Command::Shape { slot, way: None })?;
+                            let told = send(&self.workers[at], Command::Shape { slot, way: None });
+                            outcome = outcome.and(told);
                         }
                     }
-                    self.apply("ending a port's shaping")?;
+                    // Who has not begun a turn in all this time lets go himself, later.
+                    outcome = outcome.and(self.apply("ending a port's shaping"));
                 }
                 if self.workers.is_empty() {
                     self.let_go(shaped.as_deref());
                 }
-                Ok(())
+                outcome
             }
         }
     }

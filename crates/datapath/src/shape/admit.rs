@@ -92,7 +92,6 @@ impl<F: Frame> Egress<F> {
         let dropped = core.shaper.dropped() - before;
         if let Some(way) = self.way(slot) {
             way.count(DropReason::Shaped, dropped, worker, cell);
-            way.due_ns = core.shaper.next_departure_ns();
         }
         self.flush_port(slot, cell);
     }

@@ -1,7 +1,6 @@
 //! Frames that other workers have sent to a shaped port.
 
-use crossbeam_queue::ArrayQueue;
-use std::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::{ArrayQueue, AtomicU32, Ordering};
 
 /// Frames that may wait in a port's ring.
 pub(super) const RING: usize = 4096;

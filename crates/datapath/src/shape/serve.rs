@@ -39,9 +39,13 @@ impl<F: Frame> Egress<F> {
     }
 
     fn serve_port(&mut self, slot: u32, cell: &Cell) {
-        let Some(shaped) = self.way(slot).map(|way| Arc::clone(&way.shaped)) else {
+        let Some(way) = self.way(slot) else {
             return;
         };
+        if way.ending {
+            return self.unshape(slot, cell);
+        }
+        let shaped = Arc::clone(&way.shaped);
         let Some(mut core) = shaped.core(cell) else {
             return;
         };
@@ -58,11 +62,10 @@ impl<F: Frame> Egress<F> {
                 break;
             }
         }
-        let (dropped, due) = (shaper.dropped() - before, shaper.next_departure_ns());
+        let dropped = shaper.dropped() - before;
         let worker = self.worker();
         if let Some(way) = self.way(slot) {
             way.count(DropReason::Shaped, dropped, worker, cell);
-            way.due_ns = due;
         }
     }
 
@@ -104,23 +107,31 @@ impl<F: Frame> Egress<F> {
         count
     }
 
-    /// A port is no longer shaped: what waits leaves at once.
+    /// A port is no longer shaped: what waits leaves at once, or as soon as no former owner is at it.
+    ///
+    /// The owner is told last, so that what others have sent is in the ring before. Who is told later
+    /// all the same, because he was long in a turn, lets go himself what he has put there.
     pub fn unshape(&mut self, slot: u32, cell: &Cell) {
-        let Some(way) = self.take_way(slot) else {
+        let Some(way) = self.way(slot) else {
             return;
         };
-        if way.mine
-            && let Some(mut core) = way.shaped.core(cell)
-        {
+        let shaped = Arc::clone(&way.shaped);
+        if way.mine || shaped.due.has_ended() {
+            let Some(mut core) = shaped.core(cell) else {
+                way.ending = true;
+                return self.shaping.own(slot, true);
+            };
+            shaped.due.end();
             for (frame, flow) in core.shaper.empty() {
                 self.leave(slot, frame, flow & !FLOW_BITS, cell);
             }
-            while let Some(arrival) = way.shaped.ring.pop() {
+            while let Some(arrival) = shaped.ring.pop() {
                 self.leave(slot, arrival.frame, arrival.flow & !FLOW_BITS, cell);
             }
             drop(core);
             self.flush_port(slot, cell);
         }
+        self.take_way(slot);
     }
 
     /// The shaped ports that are this worker's own.
@@ -142,11 +153,5 @@ impl<F: Frame> Egress<F> {
     pub fn shapes_with_bounds(&self) -> bool {
         self.own_ways()
             .any(|way| way.shaped.bounded.load(Ordering::Relaxed))
-    }
-
-    /// Whether another worker has left something.
-    pub fn shaped_waits(&self) -> bool {
-        self.own_ways()
-            .any(|way| way.due_ns() == Some(0) && way.due_ns != Some(0))
     }
 }

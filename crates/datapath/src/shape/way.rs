@@ -29,8 +29,8 @@ pub(crate) struct Way<F: Frame> {
     /// Whether the port is a patch port.
     pub(super) patch: bool,
     pub(super) staged: Staged<F>,
-    /// When the next frame may leave, as the owner knows.
-    pub(super) due_ns: Option<u64>,
+    /// The shaping has ended, but a former owner is at the shaper still.
+    pub(super) ending: bool,
 }
 
 impl<F: Frame> Way<F> {
@@ -51,7 +51,7 @@ impl<F: Frame> Way<F> {
                 frames: Vec::with_capacity(BURST),
                 wants: Vec::with_capacity(BURST),
             },
-            due_ns: Some(0),
+            ending: false,
         }
     }
 
@@ -96,10 +96,19 @@ impl<F: Frame> Way<F> {
 
     /// When the owner has something to do, in nanoseconds of its clock; 0 where it has something already.
     pub fn due_ns(&self) -> Option<u64> {
-        if self.shaped.ring.is_empty() && self.shaped.next.is_empty() {
-            self.due_ns
+        let shaped = &self.shaped;
+        if shaped.ring.is_empty() && shaped.next.is_empty() && !self.ending {
+            shaped.due.get()
         } else {
             Some(0)
+        }
+    }
+
+    /// Whoever the port belongs to now looks after what this worker has left there while it took the
+    /// port for its own, or for another's.
+    pub fn hand_on(&self, from: &Way<F>) {
+        if !Arc::ptr_eq(&self.owner, &from.owner) {
+            self.owner.nudge();
         }
     }
 }
@@ -190,6 +199,11 @@ impl<F: Frame> Shaping<F> {
     #[inline(always)]
     pub fn has_released(&self) -> bool {
         !self.released.is_empty()
+    }
+
+    /// How many frames patch ports have let go.
+    pub fn released(&self) -> usize {
+        self.released.len()
     }
 
     /// Takes what patch ports have let go.
@@ -332,6 +346,56 @@ mod tests {
         drop(at_it);
         former.learn(&shaped, false);
         former.let_go();
+        assert_eq!(counted(&hands), 90);
+    }
+
+    /// Frames that a former owner, who has not been told yet, puts in after the owner has looked.
+    #[test]
+    fn the_owner_lets_go_what_a_former_one_has_put_in() {
+        let shaped = slow();
+        let mut hands = [Hand::new(0), Hand::new(1)];
+        let [former, owner] = &mut hands;
+        former.learn(&shaped, true);
+        owner.learn(&shaped, true);
+        owner.egress.serve(&owner.cell);
+        assert_eq!(owner.egress.shaped_in_ns(), None, "nothing waits");
+        former.send(60);
+        former.learn(&shaped, false);
+        assert!(owner.egress.shaped_in_ns().is_some(), "some wait");
+    }
+
+    /// The shaping ends while a former owner is at it.
+    #[test]
+    fn what_waits_when_shaping_ends_leaves_once_a_former_owner_is_done() {
+        let shaped = slow();
+        let mut hands = [Hand::new(0), Hand::new(1)];
+        let [former, owner] = &mut hands;
+        former.learn(&shaped, true);
+        former.send(60);
+        owner.learn(&shaped, true);
+        let at_it = shaped.core(&former.cell).expect("nobody else");
+        owner.egress.unshape(SLOT, &owner.cell);
+        assert_eq!(owner.egress.shaped_in_ns(), Some(0), "it is not done");
+        drop(at_it);
+        owner.egress.serve(&owner.cell);
+        assert_eq!(owner.egress.shaped_in_ns(), None);
+        // The device loses all that leaves.
+        assert_eq!(counted(&hands), 60);
+    }
+
+    /// A worker that is told late that the shaping has ended.
+    #[test]
+    fn what_comes_after_shaping_has_ended_leaves_too() {
+        let shaped = slow();
+        let mut hands = [Hand::new(0), Hand::new(1)];
+        let [other, owner] = &mut hands;
+        other.learn(&shaped, false);
+        owner.learn(&shaped, true);
+        owner.send(60);
+        other.send(10);
+        owner.egress.unshape(SLOT, &owner.cell);
+        other.send(20); // by the ring
+        other.egress.unshape(SLOT, &other.cell);
         assert_eq!(counted(&hands), 90);
     }
 }

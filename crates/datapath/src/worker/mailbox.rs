@@ -1,6 +1,7 @@
 //! What control and workers say to each other: commands and packet-outs one way, queues back the other.
 
 use super::RxPort;
+use super::sleeper::Sleeper;
 use crate::clock::Clock;
 use crate::control::Allocate;
 use crate::counters::{Cells, PortCounters, WorkerCounters};
@@ -17,7 +18,7 @@ use program::Program;
 use program::learn::Answer;
 use program::ops::{OpList, PortNo};
 use program::walk::Frozen;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
@@ -123,8 +124,7 @@ pub(crate) struct Mailbox<F: Frame> {
     pub name: String,
     pub commands: ArrayQueue<Command<F>>,
     pub packet_outs: ArrayQueue<PacketOut>,
-    pub(super) sleeping: AtomicBool,
-    pub(super) wake: Wake,
+    pub(super) sleeper: Sleeper,
     pub counters: Arc<WorkerCounters>,
     pub packet_ins: Arc<PacketInRing>,
     pub wishes: Arc<WishRing>,
@@ -144,8 +144,7 @@ impl<F: Frame> Mailbox<F> {
             name,
             commands: ArrayQueue::new(COMMANDS),
             packet_outs: ArrayQueue::new(PACKET_OUT_QUEUE),
-            sleeping: AtomicBool::new(false),
-            wake,
+            sleeper: Sleeper::new(wake),
             counters: Arc::default(),
             wishes: Arc::new(WishRing::new(packet_ins.wake())),
             packet_ins,
@@ -156,10 +155,6 @@ impl<F: Frame> Mailbox<F> {
 
     /// Wakes the worker if it sleeps; call it after putting something into a queue.
     pub fn nudge(&self) {
-        // Pairs with the fence in `Worker::sleep`: either the worker sees what was put, or this sees that it sleeps.
-        fence(Ordering::SeqCst);
-        if self.sleeping.load(Ordering::Relaxed) {
-            self.wake.raise();
-        }
+        self.sleeper.nudge();
     }
 }

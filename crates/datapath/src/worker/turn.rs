@@ -61,7 +61,14 @@ impl<'a, F: Frame> Turn<'a, F> {
     #[cold]
     pub(super) fn serve_shaped(&mut self) {
         self.egress.serve(self.cell);
-        self.begin(BURST);
+        self.let_go();
+    }
+
+    /// Frames that waited at shaped patch ports go on: each as one that has just come in, whatever comes
+    /// in beside them in this turn.
+    #[cold]
+    pub(super) fn let_go(&mut self) {
+        self.begin(self.egress.shaping.released());
         self.finish();
     }
 
@@ -236,12 +243,13 @@ impl<'a, F: Frame> Turn<'a, F> {
 
     pub(super) fn packet_outs(&mut self) {
         let mut done = Done(&self.shared.packet_outs_done, 0);
+        self.begin(0);
         for _ in 0..PACKET_OUTS {
             let Some(out) = self.mailbox.packet_outs.pop() else {
                 break;
             };
             done.1 += 1;
-            self.begin(1);
+            self.patches.join(1);
             let held = self.engine.held().0;
             self.packet_out(out);
             self.follow_patches();
@@ -259,12 +267,12 @@ impl<'a, F: Frame> Turn<'a, F> {
         while let Some(answer) = self.mailbox.answers.pop() {
             self.engine.answer(answer);
         }
-        self.begin(1);
+        self.begin(0);
         let cell = self.cell;
         self.engine
             .settle(self.guard, self.now_ms, &mut |event| cell.noted(event));
         while let Some(held) = self.engine.release() {
-            self.begin(1);
+            self.patches.join(1);
             let place = held.place();
             let id = BridgeId(place.bridge);
             let bridge = self.snapshot.bridge(id.slot());

@@ -44,6 +44,10 @@ pub struct Wire {
     /// Whether it says that nothing can come, and how often it has been looked at.
     pub dormant: AtomicBool,
     pub looks: AtomicU64,
+    /// A frame that every look finds, as long as nothing else is there.
+    pub always: Mutex<Option<Vec<u8>>>,
+    /// Who holds this keeps the worker that looks.
+    pub held: Mutex<()>,
     /// How long frames say that they have waited to be received, in nanoseconds.
     pub waited_ns: AtomicU64,
     /// Whether it says, when it becomes a port, that its frames come with nothing left to be done to them.
@@ -74,6 +78,8 @@ impl Wire {
             armed: AtomicU64::new(0),
             dormant: AtomicBool::new(false),
             looks: AtomicU64::new(0),
+            always: Mutex::default(),
+            held: Mutex::default(),
             waited_ns: AtomicU64::new(0),
             never_offloads: AtomicBool::new(false),
             finished: AtomicU64::new(0),
@@ -156,12 +162,18 @@ impl RxQueue<HeapFrame> for Queue {
             "told to fail while receiving"
         );
         self.0.looks.fetch_add(1, Ordering::SeqCst);
+        drop(self.0.held.lock());
         let before = out.len();
         while out.len() - before < BURST {
             let Some(frame) = self.0.arriving.pop() else {
                 break;
             };
             out.push(frame);
+        }
+        if out.len() == before
+            && let Some(bytes) = &*self.0.always.lock().unwrap()
+        {
+            out.push(HeapFrame::new(bytes));
         }
         out.len() - before
     }

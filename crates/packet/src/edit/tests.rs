@@ -143,7 +143,7 @@ fn plain_fields() -> Vec<Field> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(6000))]
+    #![proptest_config(ProptestConfig::with_cases(crate::cases(6000)))]
 
     #[test]
     fn sets_are_seen_by_a_parser_and_can_be_undone(

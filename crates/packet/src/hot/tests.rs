@@ -188,7 +188,7 @@ fn runs_of(frames: &[HeapFrame], found: &[u8]) -> Vec<Run> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(20_000))]
+    #![proptest_config(ProptestConfig::with_cases(crate::cases(20_000)))]
     #[test]
     fn all_variants_read_the_same(frames in frames(), patterns in patterns(), port: u32) {
         let (mut theirs, mut wanted) = ([HotWords::ZERO; 8], [0; 8]);

@@ -139,7 +139,7 @@ fn chosen(key: &FlowKey, words: WordSet) -> Vec<(usize, u64)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(4000))]
+    #![proptest_config(ProptestConfig::with_cases(crate::cases(4000)))]
 
     #[test]
     fn parser_and_twin_agree(

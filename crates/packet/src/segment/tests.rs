@@ -106,7 +106,7 @@ fn segments(frame: HeapFrame) -> Result<Vec<HeapFrame>, SegmentError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(500))]
+    #![proptest_config(ProptestConfig::with_cases(crate::cases(500)))]
 
     #[test]
     fn segments_are_sound_and_hold_the_payload(large in large()) {

@@ -11,7 +11,7 @@ use crate::value::Value;
 use proptest::prelude::*;
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(3000))]
+    #![proptest_config(ProptestConfig::with_cases(crate::cases(3000)))]
 
     #[test]
     fn headers_come_and_go(
