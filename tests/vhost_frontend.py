@@ -184,10 +184,14 @@ class FrontEnd:
 
     def close(self):
         """Lets go of everything; may be called twice."""
-        self.hang_up()
+        self.forget()
         if self.listener is not None:
             self.listener.close()
             self.listener = None
+
+    def forget(self):
+        """Hangs up and gives memory and rings back; the next connection makes new ones."""
+        self.hang_up()
         for ring in self.rings:
             ring.close()
         self.rings = []
