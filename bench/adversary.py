@@ -759,7 +759,7 @@ class Database(Adversary):
 
 class FullDisk(Adversary):
     """full-disk: a log on a full disk, and much to log"""
-    site = {"log_bytes": 65536}
+    site = {"log_bytes": 8192}
 
     def prepare(self, switch):
         self.switch = switch
