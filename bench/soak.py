@@ -208,6 +208,8 @@ class Soak:
             if not lost or time.monotonic() > end:
                 break
             time.sleep(0.1)
+        if lost:
+            stderr(f"of {sent} frames from port {source} to {target} {got} came: {ports.get(source)}, {ports.get(target)}")
         self.lost += lost
 
     def all_ports(self):
