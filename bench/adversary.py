@@ -871,6 +871,7 @@ def one(lab, options, results, label, command, kind, shared_files):
             after, _ = window(switch, options.seconds)
         except Cannot as reason:
             stderr(f"{label}: {name}: {reason}")
+            results.add("cannot", label, name)
             return
         except (harness.Failure, OSError, ConnectionError, struct.error, ValueError, KeyError) as problem:
             if stage == "before":
@@ -921,6 +922,8 @@ def report(results, daemons, wanted):
         for name in wanted:
             found = medians(results, name, label)
             if not found:
+                if name not in results.rows.get("cannot", {}).get(label, []) and not harness.is_open_vswitch(command):
+                    bad.append(f"{label}: {name}: not measured")
                 continue
             cells = []
             for what in FIGURES:
@@ -950,7 +953,11 @@ def work(options, daemons):
         for number in range(options.rounds):
             for name in wanted:
                 for label, command in daemons.items():
-                    one(lab, options, results, label, command, ADVERSARIES[name], files)
+                    try:
+                        one(lab, options, results, label, command, ADVERSARIES[name], files)
+                    except (harness.Failure, OSError, ConnectionError) as problem:
+                        # A machine that is too busy to begin says nothing of the adversary.
+                        stderr(f"{label}: {name}: not measured: {str(problem)[:500]}")
             stderr(f"round {number + 1} of {options.rounds} is done")
         print(f"{options.rounds} rounds of {options.seconds:g} s, Mpps and shares of what is measured alone; {machine()}")
         return report(results, daemons, wanted)

@@ -101,8 +101,8 @@ def longest_turns(stats, coverage):
 class Soak:
     """A daemon, its steady streams, and what comes and goes."""
 
-    def __init__(self, switch, seed):
-        self.switch, self.draw = switch, random.Random(seed)
+    def __init__(self, switch, seed, only=()):
+        self.switch, self.draw, self.only = switch, random.Random(seed), only
         self.number, self.done, self.lost = 0, {}, 0
 
     def next(self):
@@ -116,14 +116,14 @@ class Soak:
         before = switch.settled()
         probes = Aside(Probes(switch, switch.guests[0]), alone)
         streams = self.streams(seconds)
-        actions = [self.port, self.guests, self.rules, self.controllers, self.configured]
+        actions = [getattr(self, name) for name in self.only or ACTIONS if name != "virtio_user"]
         end = time.monotonic() + seconds
         try:
-            while time.monotonic() < end:
+            while time.monotonic() < end and actions:
                 act = self.draw.choice(actions)
                 act()
                 self.done[act.__name__] = self.done.get(act.__name__, 0) + 1
-            if self.draw.random() < 0.2:
+            if "virtio_user" in (self.only or ACTIONS) and self.draw.random() < 0.2:
                 self.virtio_user()
                 self.done["virtio_user"] = self.done.get("virtio_user", 0) + 1
             sender, receiver, guests = streams
@@ -245,6 +245,7 @@ class Soak:
                 if self.draw.random() < 0.5:
                     devices[0].enable(0, False)
                     devices[0].enable(0, True)
+                self.account(ofports, sent, got)
                 for device in devices:
                     device.forget()
                 for name in names:
@@ -351,6 +352,7 @@ class Soak:
 
 
 NONE = {"rx": {}, "tx": {}}
+ACTIONS = ("port", "guests", "rules", "controllers", "configured", "virtio_user")
 HEAD = ("minutes", "memory MB", "mappings", "descriptors", "threads", "longest, us", "rules", "sent", "received", "dropped", "uncounted", "p99 us", "echo ms")
 
 
@@ -375,7 +377,7 @@ def soak(lab, options, label, command):
         switch.victims(files["pcap"])
         # The steady streams alone are to be carried, by a worker that has time for what comes and goes.
         switch.silence()
-        soaked = Soak(switch, options.seed)
+        soaked = Soak(switch, options.seed, options.only)
         begin, told = time.monotonic(), 0
         try:
             while time.monotonic() < begin + seconds:
@@ -419,6 +421,7 @@ def main():
     options = parser(__doc__, daemons=False)
     options.add_argument("--hours", type=float, required=True)
     options.add_argument("--seed", type=int, default=1)
+    options.add_argument("--only", action="append", choices=ACTIONS, default=[], help="nothing else comes and goes; may be given again")
     options.add_argument("--every", type=float, default=0, metavar="SECONDS", help="a line of the table so often (default: 60, and ten times in all at the least)")
     options.add_argument("--daemon", metavar="LABEL=COMMAND", help="\"ovs=ovs\" is Debian's Open vSwitch with DPDK (default: sluice=target/release/sluiced)")
     options = options.parse_args()

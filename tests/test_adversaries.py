@@ -378,3 +378,34 @@ def more_connections_than_are_taken(lab):
     wait_for("another controller is served", lambda: switch.ofctl("dump-flows", "br0", ok=False).returncode == 0, 60)
     for client in clients:
         client.close()
+
+
+@test(timeout=150, dpdk=True, on_request=True)
+def guests_that_come_back(lab):
+    """Front ends that come back many times, with other rings each time, while others send: nothing is taken from their rings that they have not sent."""
+    switch, host, (one, two, three, four) = with_guests(lab, "v1", "v2", "v3", "v4")
+    switch.ofctl("add-flow", "br0", "in_port=13,actions=output:14")
+    for guest in (three, four):
+        guest.accept().start()
+    sent = got = 0
+    for turn in range(60):
+        for guest in (one, two):
+            guest.slots = (64, 256, 1024)[turn * turn % 3]
+            guest.accept(20).start()
+        for name in ("v1", "v2"):
+            wait_for(f"{name} is up", lambda name=name: switch.get("Interface", name, "link_state") == "up")
+        count = 1 + turn * 7 % 64
+        three.send(*[FRAME] * 20)
+        one.send(*[FRAME] * count)
+        sent, got = sent + count, got + len(two.receive(3, until=count))
+        four.receive(0)
+        if turn % 2:
+            one.enable(0, False)
+            one.enable(0, True)
+        ports = switch.counters()
+        equal((ports["v1"]["rx"]["pkts"], ports["v2"]["tx"]["pkts"], got), (sent, sent, sent), f"turn {turn}: taken from v1, given to v2, and what it got")
+        for guest in (one, two):
+            guest.forget()
+        for name in ("v1", "v2"):
+            wait_for(f"{name} is down", lambda name=name: switch.get("Interface", name, "link_state") != "up", 20)
+    serves(switch, host, "guests that came back")

@@ -105,7 +105,8 @@ class Ring:
         for head in heads:
             struct.pack_into("<H", self.memory.map, self.offset + AVAILABLE + 4 + self.available % self.size * 2, head)
             self.available = self.available + 1 & 0xffff
-        struct.pack_into("<H", self.memory.map, self.offset + AVAILABLE + 2, self.available)
+        # In one store, which the machine's own order of bytes is written by ("<H" goes byte by byte): the other side reads meanwhile.
+        struct.pack_into("@H", self.memory.map, self.offset + AVAILABLE + 2, self.available)
 
     def notify(self):
         """Kicks the other side."""
@@ -114,7 +115,7 @@ class Ring:
 
     def used(self):
         """How far the other side has come, modulo 65536."""
-        return struct.unpack_from("<H", self.memory.map, self.offset + USED + 2)[0]
+        return struct.unpack_from("@H", self.memory.map, self.offset + USED + 2)[0]
 
     def left(self):
         """Chains that the other side has not given back."""
