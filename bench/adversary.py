@@ -15,7 +15,7 @@ In each round and for each adversary a fresh daemon is measured alone, beside th
 a processor nonetheless, that time is taken off (/proc/PID/task/TID/schedstat): rates are those of the time in which the worker could run, and waits for control are without those of its thread.
 
 The goal: beside each adversary the victim keeps 90% of its rates, nothing is lost that no counter names (sent = received + dropped by name), echoes are answered within 50 ms, messages of
-hypervisors within a second, and the daemon is there afterwards. The memory's rate need not be kept beside guests that send without end ("shared"): they have a right to their turns.
+hypervisors within a second, a controller that reads promptly is told of all, and the daemon is there afterwards. The memory's rate need not be kept beside guests that send without end ("shared"): they have a right to their turns.
 Ends with 1 where the median of a daemon's rounds misses it (but for Open vSwitch, which is there to be compared with), and says what was missed.
 
 Needs root, gcc, and some huge pages that can be reserved.
@@ -105,6 +105,8 @@ def missed(figures, shared=False, nobody=None):
         waited = figures.get(f"{name} ms")
         if waited is not None and waited > limit:
             found.append(f"{name}: {waited:.0f} ms")
+    if figures.get("did: disconnected"):
+        found.append("a controller that reads promptly was disconnected")
     if figures.get("ended"):
         found.append("the daemon ended, or no longer answers")
     return found
@@ -937,6 +939,10 @@ def report(results, daemons, wanted):
                 bad.append(f"{label}: {name}: {'; '.join(faults)}")
         print(f"\n{label} (in brackets: alone)\n")
         table(["beside", *FIGURES, "holds"], rows)
+        for name in wanted:
+            did = {what.removeprefix("did: "): value for what, value in medians(results, name, label).items() if what.startswith("did: ")}
+            if did and name != "nobody":
+                print(f"{name}: {', '.join(f'{what} {value:,.3g}' if value < 1000 else f'{what} {value:,.0f}' for what, value in did.items())}")
     for line in bad:
         print(line)
     return 1 if bad else 0

@@ -1,10 +1,13 @@
 """What bench/adversary.py computes. `python3 -m unittest discover -s bench`."""
+import contextlib
+import io
 import os
 import socket
 import sys
 import tempfile
 import time
 import unittest
+from unittest import mock
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tests"))
 import adversary  # noqa: E402
@@ -70,7 +73,7 @@ class Goal(unittest.TestCase):
         self.assertEqual(adversary.missed(self.GOOD), [])
 
     def test_each_part_of_it_is_looked_at(self):
-        for change in ({"memory kept": 0.89}, {"kernel kept": 0.0}, {"guest kept": 0.5}, {"kernel uncounted": 1}, {"guest uncounted": -1}, {"echo ms": 51}, {"message ms": 1001}, {"ended": 1}):
+        for change in ({"memory kept": 0.89}, {"kernel kept": 0.0}, {"guest kept": 0.5}, {"kernel uncounted": 1}, {"guest uncounted": -1}, {"echo ms": 51}, {"message ms": 1001}, {"did: disconnected": 1}, {"ended": 1}):
             with self.subTest(change):
                 self.assertEqual(len(adversary.missed(self.GOOD | change)), 1)
 
@@ -97,6 +100,31 @@ class Goal(unittest.TestCase):
         for name, kind in adversary.ADVERSARIES.items():
             self.assertRegex(name, "^[a-z-]+$")
             self.assertTrue(kind.__doc__.startswith(f"{name}: "))
+
+
+class Reports(unittest.TestCase):
+    """What is printed, and how the program ends."""
+
+    def report(self, figures, wanted=("nobody", "churn"), open_vswitch=False):
+        results = adversary.Results(None)
+        for name, row in figures.items():
+            for what, value in row.items():
+                results.add(name, f"s: {what}", value)
+        out = io.StringIO()
+        with mock.patch.object(adversary.harness, "is_open_vswitch", lambda _: open_vswitch), contextlib.redirect_stdout(out):
+            return adversary.report(results, {"s": ["daemon"]}, list(wanted)), out.getvalue()
+
+    def test_what_holds_ends_well(self):
+        code, text = self.report({"nobody": {"memory kept": 0.5}, "churn": {"memory kept": 0.95, "did: seconds": 4.0}})
+        self.assertEqual(code, 0)
+        self.assertIn("churn: seconds 4", text)
+
+    def test_what_does_not_hold_ends_badly_but_for_open_vswitch(self):
+        self.assertEqual(self.report({"nobody": {"memory kept": 1.0}, "churn": {"memory kept": 0.5}})[0], 1)
+        self.assertEqual(self.report({"nobody": {"memory kept": 1.0}, "churn": {"memory kept": 0.5}}, open_vswitch=True)[0], 0)
+
+    def test_what_was_not_measured_does_not_hold(self):
+        self.assertEqual(self.report({"nobody": {"memory kept": 1.0}})[0], 1)
 
 
 class InProcesses(unittest.TestCase):
