@@ -43,7 +43,8 @@ from slicing_peers import NOBODY, alone, compiled, stream
 from vhost_frontend import (CSUM, GET_FEATURES, HOST_TSO4, RING_BYTES, FrontEnd, Refused, die_with_parent, tcp_frame, tcp_header)
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-HUGE_PAGES = 1400
+# What buffers need: large reserves take minutes to be had where others use the machine's memory.
+MEMORY_MB, HUGE_PAGES = 640, 520
 FLOWS = 10_000
 # Packets a second of the steady streams: little enough that two cores have time for all of it.
 KERNEL_RATE, GUEST_RATE, LENGTH, SLOTS = 10_000, 50_000, 64, 1024
@@ -276,7 +277,7 @@ class Site(Contender):
     def __init__(self, lab, label, command, programs=None, by_proxy=False, log_bytes=0):
         self.programs, self.by_proxy, self.log_bytes, self.proxy = programs, by_proxy, log_bytes, None
         self.guests = []
-        super().__init__(lab, label, command)
+        super().__init__(lab, label, command, settings=(f"other_config:dpdk-socket-mem={MEMORY_MB}",))
 
     def arguments(self):
         words = super().arguments()
