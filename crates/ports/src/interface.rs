@@ -196,9 +196,11 @@ impl Interface {
 
     /// The kernel's counters; `reversed` where the kernel's side is the other end.
     pub(crate) fn statistics(&mut self, reversed: bool) -> Vec<(String, u64)> {
-        // Where they cannot be read, they are what they were: counters never go back.
-        if let Ok(found) = self.finder.find() {
-            self.link.counters = found.link.counters;
+        match self.finder.find() {
+            Ok(found) => self.link.counters = found.link.counters,
+            Err(Trouble::Gone) => self.link.counters.clear(),
+            // Where they cannot be read now, they are what they were: counters never go back.
+            Err(Trouble::Unknown(_)) => {}
         }
         self.link.statistics(reversed)
     }

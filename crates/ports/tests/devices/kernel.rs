@@ -371,10 +371,10 @@ fn the_kernel_tells_of_changes_and_says_when_it_could_not() {
     drop(elsewhere);
     assert!(changes.names.contains("vb"), "{changes:?}");
     // More than anybody keeps.
-    veth("va", "vb", 1500);
+    veth("vc", "vd", 1500);
     read(1000);
     let path = std::env::temp_dir().join(format!("changes-{}", std::process::id()));
-    let lines = "link set va mtu 1400\nlink set va mtu 1500\n".repeat(4000);
+    let lines = "link set vc mtu 1400\nlink set vc mtu 1500\n".repeat(4000);
     std::fs::write(&path, lines).unwrap();
     ip(&format!("-batch {}", path.display()));
     std::fs::remove_file(path).unwrap();
