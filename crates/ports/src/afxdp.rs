@@ -6,7 +6,7 @@
 
 use crate::error::Error;
 use crate::interface::Interface;
-use crate::link::Links;
+use crate::link::SharedLinks;
 use crate::mbuf::Mbuf;
 use crate::spec::{Dpdk, Kind, PortSpec, Xdp};
 use crate::{Eal, Mac, OpenPort, PortControl, PortInfo, ethdev};
@@ -22,8 +22,8 @@ pub(crate) fn open(
         name: spec.name.clone(),
         errno,
     };
-    let mut links = Links::new().map_err(failed)?;
-    let link = links.by_name(&spec.name).map_err(failed)?;
+    let links = SharedLinks::new().map_err(failed)?;
+    let link = links.lock().by_name(&spec.name).map_err(failed)?;
     let mut interface = Interface::new(&spec.name, links, &link);
     if let Some(mac) = spec.mac {
         interface.set_mac(mac)?;
@@ -83,6 +83,10 @@ impl PortControl for XdpControl {
 
     fn info(&mut self) -> PortInfo {
         self.interface.info()
+    }
+
+    fn is_announced(&self) -> bool {
+        true
     }
 
     fn status(&mut self) -> Vec<(String, String)> {

@@ -1,45 +1,169 @@
 //! A kernel interface as a port's control side sees it, whichever way its frames take: link, addresses, counters, settings.
+//!
+//! A look at it tells three things apart: how it is, that it has gone, and that this cannot be known now. Only the second one is
+//! the end of a port; after the third the last state counts on.
 
-use crate::error::Error;
-use crate::link::{LinkState, LinkWatch, Links};
+use crate::error::{Error, describe};
+use crate::link::{LinkState, LinkWatch, Links, SharedLinks};
+use crate::namespace::{self, Namespace};
 use crate::{Mac, PortInfo};
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Why nothing was found out about an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// It is no more.
+    Gone,
+    /// It could not be asked, for this reason of the system's.
+    Unknown(i32),
+}
+
+impl Trouble {
+    /// What an answer about an interface by its index means.
+    pub(crate) fn of_index(errno: i32) -> Trouble {
+        match errno {
+            libc::ENODEV => Trouble::Gone,
+            errno => Trouble::Unknown(errno),
+        }
+    }
+}
+
+/// An interface, where it is now.
+pub(crate) struct Found {
+    /// How it is, and what it is called there.
+    pub link: LinkState,
+    /// The network namespace that it is in, where that is another one than its port's.
+    pub elsewhere: Option<OwnedFd>,
+}
+
+/// A way to find an interface again.
+pub(crate) trait Finder: Send {
+    /// Finds it, in whatever namespace it is.
+    fn find(&mut self) -> Result<Found, Trouble>;
+
+    /// Changes its MAC address, where there is a better way than by its name.
+    fn set_mac(&mut self, _mac: Mac) -> Option<Result<(), i32>> {
+        None
+    }
+}
+
+/// Finds an interface of the port's own namespace by its index, until it leaves or is deleted.
+pub(crate) struct ByIndex {
+    pub links: SharedLinks,
+    pub index: u32,
+}
+
+impl Finder for ByIndex {
+    fn find(&mut self) -> Result<Found, Trouble> {
+        match self.links.lock().by_index(self.index) {
+            Ok(link) => Ok(Found {
+                link,
+                elsewhere: None,
+            }),
+            Err(errno) => Err(Trouble::of_index(errno)),
+        }
+    }
+}
 
 /// One interface, asked and changed by rtnetlink and ioctl.
 pub(crate) struct Interface {
+    /// The port's name, for messages; the interface may have been given another one.
     name: String,
-    index: u32,
+    finder: Box<dyn Finder>,
+    links: SharedLinks,
     watch: LinkWatch,
-    links: Links,
+    /// How it was when something was found out last.
+    link: LinkState,
+    info: PortInfo,
+    elsewhere: Option<Namespace>,
+    driver: Vec<(String, String)>,
+    /// What the log says of the trouble there is.
+    told: Option<i32>,
 }
 
 impl Interface {
-    /// The interface that `link` describes now.
-    pub(crate) fn new(name: &str, links: Links, link: &LinkState) -> Interface {
-        Interface {
-            name: name.to_string(),
+    /// The interface of the port's own namespace that `link` describes now.
+    pub(crate) fn new(name: &str, links: SharedLinks, link: &LinkState) -> Interface {
+        let finder = ByIndex {
+            links: links.clone(),
             index: link.ifindex,
-            watch: LinkWatch::new(link),
-            links,
-        }
+        };
+        let found = Found {
+            link: link.clone(),
+            elsewhere: None,
+        };
+        Interface::found(name, links, Box::new(finder), found)
     }
 
-    /// Its name.
+    /// The interface that a finder finds, as it was found just now.
+    pub(crate) fn found(
+        name: &str,
+        links: SharedLinks,
+        finder: Box<dyn Finder>,
+        found: Found,
+    ) -> Interface {
+        let mut interface = Interface {
+            name: name.to_string(),
+            finder,
+            links,
+            watch: LinkWatch::new(&found.link),
+            link: LinkState::default(),
+            info: PortInfo::default(),
+            elsewhere: None,
+            driver: Vec::new(),
+            told: None,
+        };
+        interface.note(found);
+        interface
+    }
+
+    /// The port's name.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
     /// The kernel's number for it.
     pub(crate) fn index(&self) -> u32 {
-        self.index
+        self.link.ifindex
+    }
+
+    /// The network namespace that it was in when something was found out last, where that was another one than its port's.
+    pub(crate) fn elsewhere(&self) -> Option<Namespace> {
+        self.elsewhere
     }
 
     /// What is known of it; nothing once it has gone.
     pub(crate) fn info(&mut self) -> PortInfo {
-        let Ok(link) = self.links.by_index(self.index) else {
-            return PortInfo::default();
+        self.look();
+        self.info.clone()
+    }
+
+    fn look(&mut self) {
+        match self.finder.find() {
+            Ok(found) => {
+                self.told = None;
+                self.note(found);
+            }
+            Err(Trouble::Gone) => self.info = PortInfo::default(),
+            Err(Trouble::Unknown(errno)) => {
+                if self.told.replace(errno) != Some(errno) {
+                    tracing::warn!(target: "netdev_linux", "{}: its state cannot be read ({}); what was known is taken to hold", self.name, describe(errno));
+                }
+            }
+        }
+    }
+
+    fn note(&mut self, found: Found) {
+        let Found { link, elsewhere } = found;
+        self.elsewhere = (elsewhere.as_ref()).and_then(|fd| Namespace::of(fd.as_fd()).ok());
+        let before = (self.info.link_speed, self.info.full_duplex);
+        // In another namespace its name is another interface's here, if any's. It keeps what it had.
+        let (link_speed, full_duplex) = if elsewhere.is_some() {
+            before
+        } else {
+            self.links.lock().speed(&link.name)
         };
-        let (link_speed, full_duplex) = self.links.speed(&self.name);
-        PortInfo {
+        self.info = PortInfo {
             present: true,
             mac: link.mac,
             mtu: link.mtu.min(u32::from(u16::MAX)) as u16,
@@ -49,59 +173,89 @@ impl Interface {
             link_speed,
             full_duplex,
             link_resets: self.watch.look(&link),
-        }
+        };
+        self.link = link;
     }
 
-    /// `Interface.status`: its driver.
-    pub(crate) fn status(&self) -> Vec<(String, String)> {
-        let Some(driver) = self.links.driver(&self.name) else {
-            return Vec::new();
-        };
-        [
-            ("driver_name", driver.name),
-            ("driver_version", driver.version),
-            ("firmware_version", driver.firmware),
-        ]
-        .map(|(key, value)| (key.to_string(), value))
-        .to_vec()
+    /// `Interface.status`: its driver, which does not change.
+    pub(crate) fn status(&mut self) -> Vec<(String, String)> {
+        if self.driver.is_empty()
+            && self.elsewhere.is_none()
+            && let Some(driver) = self.links.lock().driver(&self.link.name)
+        {
+            self.driver = [
+                ("driver_name", driver.name),
+                ("driver_version", driver.version),
+                ("firmware_version", driver.firmware),
+            ]
+            .map(|(key, value)| (key.to_string(), value))
+            .to_vec();
+        }
+        self.driver.clone()
     }
 
     /// The kernel's counters; `reversed` where the kernel's side is the other end.
     pub(crate) fn statistics(&mut self, reversed: bool) -> Vec<(String, u64)> {
-        match self.links.by_index(self.index) {
-            Ok(link) => link.statistics(reversed),
-            Err(_) => Vec::new(),
+        match self.finder.find() {
+            Ok(found) => self.link.counters = found.link.counters,
+            Err(Trouble::Gone) => self.link.counters.clear(),
+            // Where they cannot be read now, they are what they were: counters never go back.
+            Err(Trouble::Unknown(_)) => {}
         }
+        self.link.statistics(reversed)
     }
 
     /// Changes its MTU, if it is another now.
     pub(crate) fn set_mtu(&mut self, mtu: u16) -> Result<(), Error> {
-        let now = self.links.by_name(&self.name);
-        if now.is_ok_and(|link| link.mtu == u32::from(mtu)) {
-            return Ok(());
-        }
-        let result = self.links.set_mtu(&self.name, mtu);
-        self.worded(format!("setting MTU {mtu}"), result)
+        let what = format!("setting MTU {mtu}");
+        self.change(what, |links, link| {
+            if link.mtu == u32::from(mtu) {
+                return Ok(());
+            }
+            links.set_mtu(&link.name, mtu)
+        })
     }
 
     /// Changes its MAC address, if it is another now.
     pub(crate) fn set_mac(&mut self, mac: Mac) -> Result<(), Error> {
-        let now = self.links.by_name(&self.name);
-        if now.is_ok_and(|link| link.mac == mac) {
+        if let Ok(found) = self.finder.find()
+            && found.link.mac == mac
+        {
             return Ok(());
         }
         let text: Vec<String> = mac.iter().map(|byte| format!("{byte:02x}")).collect();
-        let result = self.links.set_mac(&self.name, mac);
-        self.worded(format!("setting MAC address {}", text.join(":")), result)
+        let what = format!("setting MAC address {}", text.join(":"));
+        match self.finder.set_mac(mac) {
+            Some(result) => self.worded(what, result),
+            None => self.change(what, |links, link| links.set_mac(&link.name, mac)),
+        }
     }
 
     /// Sets it up or down.
     pub(crate) fn set_admin(&mut self, up: bool) -> Result<(), Error> {
-        let result = self.links.set_up(&self.name, up);
-        self.worded(
-            format!("setting it {}", if up { "up" } else { "down" }),
-            result,
-        )
+        let what = format!("setting it {}", if up { "up" } else { "down" });
+        self.change(what, |links, link| links.set_up(&link.name, up))
+    }
+
+    /// Does something to it by the name that it has now, in the namespace that it is in now.
+    fn change(
+        &mut self,
+        what: String,
+        act: impl FnOnce(&Links, &LinkState) -> Result<(), i32> + Send,
+    ) -> Result<(), Error> {
+        let result = match self.finder.find() {
+            Err(Trouble::Gone) => Err(libc::ENODEV),
+            Err(Trouble::Unknown(errno)) => Err(errno),
+            Ok(Found {
+                link,
+                elsewhere: None,
+            }) => act(&self.links.lock(), &link),
+            Ok(Found {
+                link,
+                elsewhere: Some(namespace),
+            }) => namespace::within(namespace.as_fd(), || act(&Links::new()?, &link)),
+        };
+        self.worded(what, result)
     }
 
     fn worded(&self, what: String, result: Result<(), i32>) -> Result<(), Error> {
@@ -110,5 +264,110 @@ impl Interface {
             what,
             errno,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::VecDeque;
+
+    /// Answers as it is told to, and in the end that the interface has gone.
+    struct Script(VecDeque<Result<LinkState, Trouble>>);
+
+    impl Finder for Script {
+        fn find(&mut self) -> Result<Found, Trouble> {
+            let link = self.0.pop_front().unwrap_or(Err(Trouble::Gone))?;
+            Ok(Found {
+                link,
+                elsewhere: None,
+            })
+        }
+    }
+
+    fn link(mtu: u32, carrier_changes: u32) -> LinkState {
+        LinkState {
+            name: "nosuchdevice".into(),
+            ifindex: 7,
+            flags: (libc::IFF_UP | libc::IFF_RUNNING) as u32,
+            mtu,
+            mac: [2, 0, 0, 0, 0, 9],
+            carrier: true,
+            carrier_changes,
+            counters: vec![u64::from(mtu); 16],
+            ..LinkState::default()
+        }
+    }
+
+    fn interface(answers: impl IntoIterator<Item = Result<LinkState, Trouble>>) -> Interface {
+        let found = Found {
+            link: link(1500, 2),
+            elsewhere: None,
+        };
+        let script = Script(answers.into_iter().collect());
+        Interface::found("p", SharedLinks::new().unwrap(), Box::new(script), found)
+    }
+
+    #[test]
+    fn an_error_that_is_no_answer_leaves_the_last_state() {
+        let errors = [
+            libc::ENOBUFS,
+            libc::EAGAIN,
+            libc::ETIMEDOUT,
+            libc::EMFILE,
+            libc::ENFILE,
+            libc::ENOMEM,
+            libc::EPERM,
+            libc::EPROTO,
+            libc::EINTR,
+            libc::EBUSY,
+        ];
+        let mut port = interface(errors.map(|errno| Err(Trouble::of_index(errno))));
+        let known = port.info.clone();
+        assert!(known.present && known.link_up && known.admin_up);
+        for errno in errors {
+            assert_eq!(port.info(), known, "after {}", describe(errno));
+        }
+        assert_eq!(port.info(), PortInfo::default(), "and then it goes");
+    }
+
+    #[test]
+    fn no_such_device_is_the_end() {
+        let mut port = interface([Err(Trouble::of_index(libc::ENODEV))]);
+        assert!(port.info.present);
+        assert!(!port.info().present);
+    }
+
+    #[test]
+    fn what_has_changed_meanwhile_shows_when_it_can_be_read_again() {
+        let unknown = || Err(Trouble::Unknown(libc::ENOBUFS));
+        let answers = [unknown(), unknown(), Ok(link(9000, 12)), unknown()];
+        let mut port = interface(answers);
+        for _ in 0..2 {
+            let info = port.info();
+            assert_eq!((info.mtu, info.link_resets), (1500, 0));
+        }
+        let info = port.info();
+        assert_eq!((info.mtu, info.link_resets), (9000, 10));
+        // Counters stay as they were.
+        let packets = |port: &mut Interface| port.statistics(false)[0].clone();
+        assert_eq!(packets(&mut port), ("rx_packets".to_string(), 9000));
+    }
+
+    #[test]
+    fn nothing_is_changed_where_it_is_not_known_which_interface_it_is() {
+        let answers = [
+            Err(Trouble::Unknown(libc::ENOBUFS)),
+            Err(Trouble::Gone),
+            Ok(link(1500, 2)),
+        ];
+        let mut port = interface(answers);
+        let errno = |result: Result<(), Error>| match result {
+            Err(Error::Device { errno, .. }) => errno,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(errno(port.set_mtu(1400)), libc::ENOBUFS);
+        assert_eq!(errno(port.set_mtu(1400)), libc::ENODEV);
+        port.set_mtu(1500).expect("as it is already");
     }
 }

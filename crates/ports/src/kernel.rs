@@ -13,7 +13,7 @@ use crate::descriptor::Descriptor;
 use crate::egress;
 use crate::error::{Error, last_errno};
 use crate::interface::Interface;
-use crate::link::{Links, set_option};
+use crate::link::{SharedLinks, set_option};
 use crate::mbuf::{self, Mbuf};
 use crate::spec::PortSpec;
 use crate::vector::{self, Buffers, KERNEL, Parts, Refused, Slot};
@@ -78,8 +78,8 @@ pub(crate) fn open(eal: &Eal, spec: &PortSpec) -> Result<OpenPort, Error> {
         name: spec.name.clone(),
         errno,
     };
-    let mut links = Links::new().map_err(failed)?;
-    let link = links.by_name(&spec.name).map_err(failed)?;
+    let links = SharedLinks::new().map_err(failed)?;
+    let link = links.lock().by_name(&spec.name).map_err(failed)?;
     // What is sent to a loopback device comes back at once.
     if link.flags & libc::IFF_LOOPBACK as u32 != 0 {
         return Err(Error::Add {
@@ -622,6 +622,10 @@ impl PortControl for KernelControl {
 
     fn info(&mut self) -> PortInfo {
         self.interface.info()
+    }
+
+    fn is_announced(&self) -> bool {
+        true
     }
 
     fn status(&mut self) -> Vec<(String, String)> {

@@ -28,8 +28,10 @@ mod kernel;
 mod link;
 mod mbuf;
 mod membarrier;
+mod namespace;
 mod pool;
 mod raw;
+mod record;
 mod spec;
 mod sync;
 mod tap;
@@ -39,9 +41,12 @@ mod vnet;
 
 pub use eal::{Eal, EalOptions, Memory};
 pub use error::{Error, describe};
+pub use link::{LinkChanges, LinkEvents};
 pub use mbuf::Mbuf;
 pub use pool::Pool;
+pub use record::leftovers;
 pub use spec::{Dpdk, Dummy, Kind, PortSpec, Xdp};
+pub use tap::remove_leftover;
 
 use packet::io::{RxQueue, TxQueue};
 
@@ -79,13 +84,24 @@ pub struct PortInfo {
     pub link_resets: u64,
 }
 
-/// The control thread's side of a port. Dropping it closes the port.
+/// The control thread's side of a port. Dropping it closes the port, as [`PortControl::close`] does.
 pub trait PortControl: Send {
     /// A transmit queue for worker number `worker`. Devices with fewer queues share them behind a lock.
     fn tx_queue(&mut self, worker: usize) -> Result<Box<dyn TxQueue<Mbuf>>, Error>;
 
-    /// What is known now. Cheap (at most one system call or two), so it may be polled for link changes.
+    /// What is known now; where the device cannot be asked, what was known last. Cheap (a few system calls at most), so it may be
+    /// polled for link changes.
     fn info(&mut self) -> PortInfo;
+
+    /// Whether [`LinkEvents`] tells of its changes, by `PortInfo::ifindex`, so that nobody needs to poll.
+    fn is_announced(&self) -> bool {
+        false
+    }
+
+    /// Whether somebody has moved the device to another network namespace, and looks after it there.
+    fn is_elsewhere(&self) -> bool {
+        false
+    }
 
     /// Key-value pairs for `Interface.status`, as Open vSwitch fills it for this type.
     fn status(&mut self) -> Vec<(String, String)>;
@@ -108,8 +124,13 @@ pub trait PortControl: Send {
         Err(Error::Option("not a dummy netdev".into()))
     }
 
-    /// Closes the port now. Queues that workers still hold do nothing from here on.
+    /// Closes the port now. Queues that workers still hold do nothing from here on. A device that was made for it goes.
     fn close(self: Box<Self>);
+
+    /// As [`PortControl::close`], but a device that can outlive the process stays, for the next one to open.
+    fn leave(self: Box<Self>) {
+        self.close();
+    }
 }
 
 /// Opens a port. The error's text is for `Interface.error`.

@@ -1,11 +1,17 @@
 //! Kernel network interfaces: asking about them by rtnetlink, changing them by ioctl.
 //!
-//! Only what a switch needs of one interface at a time. The sockets belong to the network namespace in which they were made.
+//! Only what a switch needs of one interface at a time, and news of changes of any ([`LinkEvents`]). The sockets belong to the
+//! network namespace in which they were made; an interface in another one can be asked about by the number that the kernel gives
+//! that one here.
 
 use crate::Mac;
 use crate::error::last_errno;
+use crate::namespace::Namespace;
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::ffi::{CStr, c_char};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 /// Longest interface name, without the zero at its end.
 const MAX_NAME: usize = libc::IFNAMSIZ - 1;
@@ -13,9 +19,18 @@ const MAX_NAME: usize = libc::IFNAMSIZ - 1;
 /// Replies to other questions that are skipped before giving up.
 const MAX_SKIPPED: usize = 16;
 
+/// Room for one datagram of rtnetlink; the kernel's are shorter.
+const DATAGRAM: usize = 32 * 1024;
+
+// linux/if_link.h, linux/net_namespace.h, linux/rtnetlink.h
+const IFLA_TARGET_NETNSID: u16 = 46;
+const NETNSA_NSID: u16 = 1;
+const NETNSA_FD: u16 = 3;
+
 /// What the kernel says about an interface.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LinkState {
+    pub name: String,
     pub ifindex: u32,
     /// `ARPHRD_*`.
     pub hardware: u16,
@@ -119,6 +134,42 @@ pub(crate) struct Links {
     route: OwnedFd,
     control: OwnedFd,
     sequence: u32,
+    reply: Vec<u8>,
+    /// Where they were made.
+    home: Namespace,
+}
+
+/// [`Links`] that several ports use: 1,000 ports need no 2,000 sockets.
+#[derive(Clone)]
+pub(crate) struct SharedLinks(Arc<Mutex<Links>>);
+
+impl SharedLinks {
+    /// Those of this thread, and so of its network namespace, which are made where there are none.
+    pub(crate) fn new() -> Result<SharedLinks, i32> {
+        thread_local! {
+            static LAST: RefCell<Weak<Mutex<Links>>> = const { RefCell::new(Weak::new()) };
+        }
+        let last = LAST.with_borrow(Weak::upgrade);
+        if let Some(last) = last
+            && Namespace::here().is_ok_and(|here| lock(&last).home == here)
+        {
+            return Ok(SharedLinks(last));
+        }
+        let links = Arc::new(Mutex::new(Links::new()?));
+        LAST.set(Arc::downgrade(&links));
+        Ok(SharedLinks(links))
+    }
+
+    /// Them, for a request or two.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Links> {
+        lock(&self.0)
+    }
+}
+
+fn lock(links: &Mutex<Links>) -> MutexGuard<'_, Links> {
+    links
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 fn socket(domain: i32, kind: i32, protocol: i32) -> Result<OwnedFd, i32> {
@@ -169,20 +220,19 @@ impl Links {
             route,
             control: socket(libc::AF_INET, libc::SOCK_DGRAM, 0)?,
             sequence: 0,
+            reply: vec![0; DATAGRAM],
+            home: Namespace::here()?,
         })
+    }
+
+    /// The network namespace that they belong to.
+    pub(crate) fn home(&self) -> Namespace {
+        self.home
     }
 
     /// Looks an interface up by name. `ENODEV` when there is none.
     pub(crate) fn by_name(&mut self, name: &str) -> Result<LinkState, i32> {
-        if name.is_empty() || name.len() > MAX_NAME || name.contains('\0') {
-            return Err(libc::ENODEV);
-        }
-        let mut attribute = Vec::new();
-        attribute.extend((4 + name.len() as u16 + 1).to_ne_bytes());
-        attribute.extend(libc::IFLA_IFNAME.to_ne_bytes());
-        attribute.extend(name.as_bytes());
-        attribute.resize((attribute.len() + 1).next_multiple_of(4), 0);
-        self.ask(0, &attribute)
+        self.ask(0, &name_attribute(name)?)
     }
 
     /// Looks an interface up by index. `ENODEV` when there is none.
@@ -190,17 +240,74 @@ impl Links {
         self.ask(ifindex, &[])
     }
 
+    /// Looks an interface of another network namespace up by name. `ENODEV` when it has none.
+    pub(crate) fn by_name_in(
+        &mut self,
+        namespace: BorrowedFd<'_>,
+        name: &str,
+    ) -> Result<LinkState, i32> {
+        let mut attributes = name_attribute(name)?;
+        let id = self.namespace_id(namespace)?;
+        push_attribute(&mut attributes, IFLA_TARGET_NETNSID, &id.to_ne_bytes());
+        self.ask(0, &attributes)
+    }
+
+    /// The number that a network namespace has in this one; it is given one where it has none.
+    fn namespace_id(&mut self, namespace: BorrowedFd<'_>) -> Result<i32, i32> {
+        let mut attributes = Vec::new();
+        let fd = namespace.as_raw_fd().to_ne_bytes();
+        push_attribute(&mut attributes, NETNSA_FD, &fd);
+        if let Some(id) = self.known_namespace_id(&attributes)? {
+            return Ok(id);
+        }
+        let mut wanted = attributes.clone();
+        // -1: any number.
+        push_attribute(&mut wanted, NETNSA_NSID, &(-1i32).to_ne_bytes());
+        match self.transact(libc::RTM_NEWNSID, libc::NLM_F_ACK, &[0; 4], &wanted) {
+            // EEXIST: somebody else has been quicker.
+            Ok(_) | Err(libc::EEXIST) => {}
+            Err(errno) => return Err(errno),
+        }
+        self.known_namespace_id(&attributes)?.ok_or(libc::EPROTO)
+    }
+
+    fn known_namespace_id(&mut self, attributes: &[u8]) -> Result<Option<i32>, i32> {
+        let (kind, message) = self.transact(libc::RTM_GETNSID, 0, &[0; 4], attributes)?;
+        if kind != libc::RTM_NEWNSID {
+            return Err(libc::EPROTO);
+        }
+        let id = attributes_of(message.get(4..).unwrap_or_default())
+            .find(|(kind, _)| *kind == NETNSA_NSID)
+            .and_then(|(_, value)| u32_at(value, 0))
+            .ok_or(libc::EPROTO)? as i32;
+        Ok((id >= 0).then_some(id))
+    }
+
     fn ask(&mut self, ifindex: u32, attributes: &[u8]) -> Result<LinkState, i32> {
+        let mut body = [0; 16];
+        body[4..8].copy_from_slice(&ifindex.to_ne_bytes());
+        match self.transact(libc::RTM_GETLINK, 0, &body, attributes)? {
+            (libc::RTM_NEWLINK, message) => read_link(message).ok_or(libc::EPROTO),
+            _ => Err(libc::EPROTO),
+        }
+    }
+
+    /// Sends a request and returns the kind and the content of the answer; kind `NLMSG_ERROR` where it is only that all went well.
+    fn transact(
+        &mut self,
+        kind: u16,
+        flags: i32,
+        body: &[u8],
+        attributes: &[u8],
+    ) -> Result<(u16, &[u8]), i32> {
         self.sequence = self.sequence.wrapping_add(1);
-        let mut request = Vec::with_capacity(64);
-        request.extend((32 + attributes.len() as u32).to_ne_bytes());
-        request.extend(libc::RTM_GETLINK.to_ne_bytes());
-        request.extend((libc::NLM_F_REQUEST as u16).to_ne_bytes());
+        let mut request = Vec::with_capacity(96);
+        request.extend((16 + body.len() as u32 + attributes.len() as u32).to_ne_bytes());
+        request.extend(kind.to_ne_bytes());
+        request.extend(((libc::NLM_F_REQUEST | flags) as u16).to_ne_bytes());
         request.extend(self.sequence.to_ne_bytes());
         request.extend([0; 4]);
-        request.extend([0; 4]);
-        request.extend(ifindex.to_ne_bytes());
-        request.extend([0; 8]);
+        request.extend(body);
         request.extend(attributes);
         let fd = self.route.as_raw_fd();
         // SAFETY: the request is readable for its length.
@@ -208,19 +315,29 @@ impl Links {
         if sent < 0 {
             return Err(last_errno());
         }
-        let mut reply = vec![0u8; 32 * 1024];
         for _ in 0..MAX_SKIPPED {
             // SAFETY: the buffer is writable for its length.
-            let got = unsafe { libc::recv(fd, reply.as_mut_ptr().cast(), reply.len(), 0) };
+            let got =
+                unsafe { libc::recv(fd, self.reply.as_mut_ptr().cast(), self.reply.len(), 0) };
             if got < 0 {
                 match last_errno() {
                     libc::EINTR => continue,
                     errno => return Err(errno),
                 }
             }
-            if let Some(answer) = read_reply(&reply[..got as usize], self.sequence) {
-                return answer;
+            let sequence = self.sequence;
+            let found = messages(&self.reply[..got as usize])
+                .find(|message| message.sequence == sequence)
+                .map(|message| (message.kind, message.at.clone()));
+            let Some((kind, at)) = found else { continue };
+            let content = &self.reply[at];
+            if kind != libc::NLMSG_ERROR as u16 {
+                return Ok((kind, content));
             }
+            return match u32_at(content, 0).ok_or(libc::EPROTO)? as i32 {
+                0 => Ok((kind, content)),
+                code => Err(code.saturating_neg()),
+            };
         }
         Err(libc::ETIMEDOUT)
     }
@@ -250,16 +367,7 @@ impl Links {
     }
 
     pub(crate) fn set_mac(&self, name: &str, mac: Mac) -> Result<(), i32> {
-        let mut request = request(name)?;
-        let mut address = libc::sockaddr {
-            sa_family: libc::ARPHRD_ETHER,
-            sa_data: [0; 14],
-        };
-        for (to, from) in address.sa_data.iter_mut().zip(mac) {
-            *to = from as c_char;
-        }
-        request.ifr_ifru.ifru_hwaddr = address;
-        self.ioctl(libc::SIOCSIFHWADDR, &mut request)
+        set_mac(self.control.as_raw_fd(), request(name)?, mac)
     }
 
     /// Bits per second (0 when unknown) and whether both directions at once (None when unknown).
@@ -308,16 +416,27 @@ impl Links {
     }
 
     fn ioctl(&self, number: libc::c_ulong, request: &mut libc::ifreq) -> Result<(), i32> {
-        // SAFETY: the request is a whole ifreq; where it points to data, the data is as large as its command says.
-        let code = unsafe {
-            libc::ioctl(
-                self.control.as_raw_fd(),
-                number,
-                std::ptr::from_mut(request),
-            )
-        };
-        if code < 0 { Err(last_errno()) } else { Ok(()) }
+        ioctl(self.control.as_raw_fd(), number, request)
     }
+}
+
+fn ioctl(fd: RawFd, number: libc::c_ulong, request: &mut libc::ifreq) -> Result<(), i32> {
+    // SAFETY: the request is a whole ifreq; where it points to data, the data is as large as its command says.
+    let code = unsafe { libc::ioctl(fd, number, std::ptr::from_mut(request)) };
+    if code < 0 { Err(last_errno()) } else { Ok(()) }
+}
+
+/// Changes the MAC address of the interface that `request` names or, where `fd` is a TAP's, of that.
+pub(crate) fn set_mac(fd: RawFd, mut request: libc::ifreq, mac: Mac) -> Result<(), i32> {
+    let mut address = libc::sockaddr {
+        sa_family: libc::ARPHRD_ETHER,
+        sa_data: [0; 14],
+    };
+    for (to, from) in address.sa_data.iter_mut().zip(mac) {
+        *to = from as c_char;
+    }
+    request.ifr_ifru.ifru_hwaddr = address;
+    ioctl(fd, libc::SIOCSIFHWADDR, &mut request)
 }
 
 /// An `ifreq` about `name`. `ENODEV` when that cannot be an interface's name.
@@ -341,27 +460,65 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// The answer to request `sequence` in a datagram, if it is there.
-fn read_reply(mut datagram: &[u8], sequence: u32) -> Option<Result<LinkState, i32>> {
-    while let (Some(length), Some(kind), Some(number)) = (
-        u32_at(datagram, 0),
-        u16_at(datagram, 4),
-        u32_at(datagram, 8),
-    ) {
-        let message = datagram.get(16..length as usize)?;
-        if number == sequence {
-            if kind == libc::NLMSG_ERROR as u16 {
-                let code = u32_at(message, 0)? as i32;
-                return Some(Err(if code == 0 { libc::EPROTO } else { -code }));
-            }
-            if kind == libc::RTM_NEWLINK {
-                return Some(read_link(message).ok_or(libc::EPROTO));
-            }
+/// A message of netlink in a datagram.
+struct Message {
+    kind: u16,
+    sequence: u32,
+    /// Where in the datagram its content is.
+    at: std::ops::Range<usize>,
+}
+
+/// The messages of a datagram, as far as they are whole.
+fn messages(datagram: &[u8]) -> impl Iterator<Item = Message> {
+    let mut from = 0;
+    std::iter::from_fn(move || {
+        let rest = datagram.get(from..)?;
+        let length = u32_at(rest, 0)? as usize;
+        let message = Message {
+            kind: u16_at(rest, 4)?,
+            sequence: u32_at(rest, 8)?,
+            at: from + 16..from + length,
+        };
+        if length < 16 || length > rest.len() {
+            return None;
         }
-        let aligned = (length as usize).next_multiple_of(4);
-        datagram = datagram.get(aligned..)?;
+        from += length.next_multiple_of(4);
+        Some(message)
+    })
+}
+
+/// Kinds and values of a list of attributes, as far as they are whole.
+fn attributes_of(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let length = usize::from(u16_at(rest, 0)?);
+        let kind = u16_at(rest, 2)? & 0x3fff;
+        let value = rest.get(4..length)?;
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, value))
+    })
+}
+
+fn push_attribute(list: &mut Vec<u8>, kind: u16, value: &[u8]) {
+    list.extend((4 + value.len() as u16).to_ne_bytes());
+    list.extend(kind.to_ne_bytes());
+    list.extend(value);
+    list.resize(list.len().next_multiple_of(4), 0);
+}
+
+/// `ENODEV` when that cannot be an interface's name.
+fn name_attribute(name: &str) -> Result<Vec<u8>, i32> {
+    if name.is_empty() || name.len() > MAX_NAME || name.contains('\0') {
+        return Err(libc::ENODEV);
     }
-    None
+    let mut attribute = Vec::with_capacity(32);
+    let mut value = name.as_bytes().to_vec();
+    value.push(0);
+    push_attribute(&mut attribute, libc::IFLA_IFNAME, &value);
+    Ok(attribute)
+}
+
+fn text(value: &[u8]) -> Option<&str> {
+    CStr::from_bytes_until_nul(value).ok()?.to_str().ok()
 }
 
 fn read_link(message: &[u8]) -> Option<LinkState> {
@@ -372,12 +529,9 @@ fn read_link(message: &[u8]) -> Option<LinkState> {
         ..LinkState::default()
     };
     link.carrier = link.flags & libc::IFF_RUNNING as u32 != 0;
-    let mut rest = message.get(16..)?;
-    while let (Some(length), Some(kind)) = (u16_at(rest, 0), u16_at(rest, 2)) {
-        let Some(value) = rest.get(4..usize::from(length)) else {
-            break;
-        };
-        match kind & 0x3fff {
+    for (kind, value) in attributes_of(message.get(16..)?) {
+        match kind {
+            libc::IFLA_IFNAME => link.name = text(value).unwrap_or_default().to_owned(),
             libc::IFLA_ADDRESS if value.len() == 6 => link.mac.copy_from_slice(value),
             libc::IFLA_MTU => link.mtu = u32_at(value, 0)?,
             libc::IFLA_CARRIER => link.carrier = value.first() == Some(&1),
@@ -390,11 +544,126 @@ fn read_link(message: &[u8]) -> Option<LinkState> {
             }
             _ => {}
         }
-        rest = rest
-            .get(usize::from(length).next_multiple_of(4)..)
-            .unwrap_or_default();
     }
     Some(link)
+}
+
+/// What has changed of kernel interfaces since it was read last.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LinkChanges {
+    /// Indexes of interfaces that came, changed or went, whichever namespace each is in.
+    pub indexes: BTreeSet<u32>,
+    /// And the names that these had then.
+    pub names: BTreeSet<String>,
+    /// More has changed than the kernel could tell: any interface may have.
+    pub missed: bool,
+}
+
+impl LinkChanges {
+    /// Whether nothing has changed.
+    pub fn is_empty(&self) -> bool {
+        self.indexes.is_empty() && !self.missed
+    }
+}
+
+/// Memory for news that have not been read, in bytes; some hundred changes.
+const NEWS: i32 = 1 << 20;
+
+/// News of kernel interfaces: those of this network namespace and, where the kernel lets us, of all that have a number in it,
+/// such as those that an interface has been moved to from here.
+pub struct LinkEvents {
+    socket: OwnedFd,
+    buffer: Vec<u8>,
+}
+
+impl LinkEvents {
+    /// Begins to listen. The error is the system's number.
+    pub fn new() -> Result<LinkEvents, i32> {
+        let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK;
+        let socket = socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE)?;
+        let _ = set_option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &NEWS);
+        // Without it, changes in other namespaces show only when somebody looks.
+        let all = libc::NETLINK_LISTEN_ALL_NSID;
+        if let Err(errno) = set_option(&socket, libc::SOL_NETLINK, all, &1) {
+            tracing::debug!(target: "netlink", "no news of other network namespaces: {}", crate::describe(errno));
+        }
+        // SAFETY: all zeroes is a valid address.
+        let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
+        address.nl_family = libc::AF_NETLINK as u16;
+        address.nl_groups = libc::RTMGRP_LINK as u32;
+        // SAFETY: the address is readable for its size.
+        let code = unsafe {
+            libc::bind(
+                socket.as_raw_fd(),
+                std::ptr::from_ref(&address).cast(),
+                std::mem::size_of_val(&address) as libc::socklen_t,
+            )
+        };
+        if code < 0 {
+            return Err(last_errno());
+        }
+        Ok(LinkEvents {
+            socket,
+            buffer: vec![0; DATAGRAM],
+        })
+    }
+
+    /// Adds what has changed to `changes`, from up to `most` datagrams; false while there may be more. Never waits.
+    pub fn read(&mut self, most: usize, changes: &mut LinkChanges) -> bool {
+        for _ in 0..most {
+            // SAFETY: the buffer is writable for its length.
+            let got = unsafe {
+                libc::recv(
+                    self.socket.as_raw_fd(),
+                    self.buffer.as_mut_ptr().cast(),
+                    self.buffer.len(),
+                    libc::MSG_DONTWAIT,
+                )
+            };
+            match usize::try_from(got) {
+                Ok(got) => note(&self.buffer[..got], changes),
+                Err(_) => match last_errno() {
+                    libc::EAGAIN => return true,
+                    libc::EINTR => {}
+                    // ENOBUFS: the kernel has thrown news away. After any other error, too, nobody knows.
+                    _ => changes.missed = true,
+                },
+            }
+        }
+        false
+    }
+}
+
+impl AsFd for LinkEvents {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl AsRawFd for LinkEvents {
+    fn as_raw_fd(&self) -> i32 {
+        self.socket.as_raw_fd()
+    }
+}
+
+/// Notes which interfaces a datagram of news is about.
+fn note(datagram: &[u8], changes: &mut LinkChanges) {
+    for message in messages(datagram) {
+        let content = &datagram[message.at];
+        if !matches!(message.kind, libc::RTM_NEWLINK | libc::RTM_DELLINK) {
+            continue;
+        }
+        let Some(index) = u32_at(content, 4) else {
+            continue;
+        };
+        changes.indexes.insert(index);
+        let name = attributes_of(content.get(16..).unwrap_or_default())
+            .find(|(kind, _)| *kind == libc::IFLA_IFNAME)
+            .and_then(|(_, value)| text(value));
+        if let Some(name) = name {
+            changes.names.insert(name.to_owned());
+        }
+    }
 }
 
 #[cfg(test)]
@@ -457,17 +726,63 @@ mod tests {
     }
 
     #[test]
-    fn lying_replies_are_not_believed() {
-        assert!(read_reply(&[], 1).is_none());
-        let mut message = vec![0u8; 20];
+    fn lying_messages_are_not_believed() {
+        let told = |datagram: &[u8]| {
+            let mut changes = LinkChanges::default();
+            note(datagram, &mut changes);
+            changes.indexes.into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(told(&[]), []);
+        let mut message = vec![0u8; 36];
         message[0] = 200;
-        message[8] = 1;
-        assert!(read_reply(&message, 1).is_none());
-        message[0] = 0;
-        assert!(read_reply(&message, 1).is_none());
-        message[0] = 20;
         message[4] = libc::RTM_NEWLINK as u8;
-        assert_eq!(read_reply(&message, 1).unwrap().unwrap_err(), libc::EPROTO);
+        message[20] = 7;
+        assert_eq!(told(&message), [], "longer than the datagram");
+        for length in [0, 4, 15] {
+            message[0] = length;
+            assert_eq!(told(&message), [], "shorter than its head");
+        }
+        message[0] = 20;
+        assert_eq!(told(&message), [], "without an index");
+        assert!(read_link(&message[16..20]).is_none());
+        message[0] = 36;
+        assert_eq!(told(&message), [7]);
+        // An attribute that says it is longer than the message, and one that is shorter than its own head.
+        for length in [100, 0, 3] {
+            message.truncate(36);
+            message.extend([length, 0, libc::IFLA_IFNAME as u8, 0]);
+            message[0] = 40;
+            assert_eq!(told(&message), [7]);
+            assert_eq!(read_link(&message[16..]).unwrap().name, "");
+        }
+    }
+
+    #[test]
+    fn several_messages_of_a_datagram_are_read() {
+        let mut datagram = Vec::new();
+        for (index, name) in [(3u32, "va"), (9, "a-longer-name")] {
+            let mut content = vec![0u8; 16];
+            content[4..8].copy_from_slice(&index.to_ne_bytes());
+            content.extend(name_attribute(name).unwrap());
+            datagram.extend((16 + content.len() as u32).to_ne_bytes());
+            datagram.extend(libc::RTM_DELLINK.to_ne_bytes());
+            datagram.extend([0; 10]);
+            datagram.extend(content);
+            datagram.resize(datagram.len().next_multiple_of(4), 0);
+        }
+        let mut changes = LinkChanges::default();
+        note(&datagram, &mut changes);
+        assert_eq!(changes.indexes, BTreeSet::from([3, 9]));
+        let names: Vec<&str> = changes.names.iter().map(String::as_str).collect();
+        assert_eq!(names, ["a-longer-name", "va"]);
+        assert!(!changes.missed);
+    }
+
+    #[test]
+    fn ports_of_one_namespace_share_their_sockets() {
+        let (a, b) = (SharedLinks::new().unwrap(), SharedLinks::new().unwrap());
+        assert!(Arc::ptr_eq(&a.0, &b.0));
+        assert_eq!(a.lock().by_name("lo").unwrap().name, "lo");
     }
 
     #[test]

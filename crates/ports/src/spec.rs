@@ -24,6 +24,8 @@ pub struct PortSpec {
     pub mac: Option<Mac>,
     /// How many workers will send; devices get as many queues if they can.
     pub tx_queues: u16,
+    /// Where TAP devices that shall outlive the process are noted, a directory; None lets them go with it.
+    pub records: Option<PathBuf>,
 }
 
 /// Types of ports.
@@ -31,7 +33,7 @@ pub struct PortSpec {
 pub enum Kind {
     /// An existing kernel interface.
     System,
-    /// A TAP device, made for this port and gone with it.
+    /// A TAP device, made for this port and gone with it; see [`PortSpec::records`].
     Tap,
     /// As `Tap`: the host's own end of a bridge.
     Internal,
@@ -119,6 +121,7 @@ impl PortSpec {
             mtu: None,
             mac: None,
             tx_queues: 1,
+            records: None,
         }
     }
 

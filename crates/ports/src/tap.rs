@@ -1,22 +1,35 @@
 //! TAP devices: kernel interfaces made for the switch, such as a bridge's own end in the host.
 //!
 //! Like [`crate::kernel`]'s sockets they carry virtio-net headers, so what the host's stack leaves undone stays undone on the way to another
-//! kernel interface. The device goes when the port is closed.
+//! kernel interface.
+//!
+//! The descriptor stays the same device's wherever that goes: it may be renamed, and moved to another network namespace, where
+//! somebody else gives it addresses and an MTU. So it is the descriptor that is asked which device this is.
+//!
+//! The device goes when the port is closed. Where [`PortSpec::records`] says so it stays when the port is only left, with its
+//! addresses and routes, and the next process that opens the port finds it again.
 
 use crate::descriptor::Descriptor;
 use crate::egress;
-use crate::error::{Error, last_errno};
-use crate::interface::Interface;
-use crate::link::{self, Links};
+use crate::error::{Error, describe, last_errno};
+use crate::interface::{Finder, Found, Interface, Trouble};
+use crate::link::{self, Links, SharedLinks};
 use crate::mbuf::{self, Mbuf};
+use crate::namespace::{self, Namespace};
+use crate::record::{Place, Record};
 use crate::spec::PortSpec;
 use crate::vector::{self, Buffers, KERNEL, Refused, Slot};
 use crate::{Eal, Mac, OpenPort, PortControl, PortInfo};
 use libc::iovec;
 use packet::frame::Frame;
 use packet::io::{BURST, QueueDrops, RxQueue, TxOutcome, TxQueue};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::ffi::CStr;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::path::Path;
 use std::sync::Arc;
+
+// linux/if_tun.h: fails where there is a device of that name.
+const IFF_TUN_EXCL: i32 = 0x8000;
 
 pub(crate) fn open(eal: &Eal, spec: &PortSpec) -> Result<OpenPort, Error> {
     let failed = |errno| Error::Open {
@@ -26,33 +39,148 @@ pub(crate) fn open(eal: &Eal, spec: &PortSpec) -> Result<OpenPort, Error> {
     if !link::is_name(&spec.name) {
         return Err(failed(libc::EINVAL));
     }
-    let mut links = Links::new().map_err(failed)?;
-    let tap = Arc::new(Descriptor::new(create(&spec.name).map_err(failed)?));
-    let link = links.by_name(&spec.name).map_err(failed)?;
-    let rx = TapRx {
+    let links = SharedLinks::new().map_err(failed)?;
+    let buffers = eal.buffers()?;
+    let Device { fd, left, record } = create(&links, spec).map_err(failed)?;
+    let tap = Arc::new(Descriptor::new(fd));
+    let mut finder = ByDescriptor {
         tap: tap.clone(),
-        buffers: eal.buffers()?,
+        links: links.clone(),
+    };
+    let found = match finder.find() {
+        Ok(found) => found,
+        Err(Trouble::Gone) => return Err(failed(libc::ENODEV)),
+        Err(Trouble::Unknown(errno)) => return Err(failed(errno)),
+    };
+    let mut control = Box::new(TapControl {
+        interface: Interface::found(&spec.name, links.clone(), Box::new(finder), found),
+        tap: tap.clone(),
+        home: links.lock().home(),
+        record: None,
+        // What has been there before stays if this fails.
+        leave: left,
+    });
+    if let Some(record) = record {
+        control.keep(record);
+    }
+    let mac = spec.mac.map_or(Ok(()), |mac| control.set_mac(mac));
+    let mtu = spec.mtu.map_or(Ok(()), |mtu| control.set_mtu(mtu));
+    for result in [mac, mtu] {
+        match result {
+            // It carries frames all the same, for whoever looks after it there.
+            Err(error) if control.is_elsewhere() => {
+                tracing::warn!(target: "netdev_linux", "{error}");
+            }
+            result => result?,
+        }
+    }
+    control.leave = false;
+    let rx = TapRx {
+        tap,
+        buffers,
         slot: Box::new(Slot::new()),
         drops: QueueDrops::default(),
     };
-    let mut control = Box::new(TapControl {
-        interface: Interface::new(&spec.name, links, &link),
-        tap,
-    });
-    if let Some(mac) = spec.mac {
-        control.set_mac(mac)?;
-    }
-    if let Some(mtu) = spec.mtu {
-        control.set_mtu(mtu)?;
-    }
     Ok(OpenPort {
         control,
         rx: vec![Box::new(rx)],
     })
 }
 
-/// Makes the device, or takes over a persistent one of that name.
-fn create(name: &str) -> Result<OwnedFd, i32> {
+/// A device for a port.
+struct Device {
+    fd: OwnedFd,
+    /// Whether an earlier process has left it.
+    left: bool,
+    /// Where it is noted, or shall be, that it stays; None where it is somebody else's, or shall go.
+    record: Option<Record>,
+}
+
+/// Makes a device, or finds the one that an earlier process has left.
+fn create(links: &SharedLinks, spec: &PortSpec) -> Result<Device, i32> {
+    let name = &spec.name;
+    let home = links.lock().home();
+    let record = (spec.records.as_ref()).map(|directory| Record::new(directory, name, home));
+    let device = |fd, left, record| Ok(Device { fd, left, record });
+    if let Some(place) = record.as_ref().and_then(Record::read) {
+        match reattach(links, place) {
+            Ok(fd) => return device(fd, true, record),
+            // It has gone, or its namespace has.
+            Err(libc::ENODEV | libc::ENOENT) => {}
+            // Somebody else holds it.
+            Err(libc::EBUSY) => return Err(libc::EBUSY),
+            Err(errno) => {
+                tracing::warn!(target: "netdev_linux", "{name}: the device that was left cannot be taken up again ({})", describe(errno));
+            }
+        }
+    }
+    match attach(name, IFF_TUN_EXCL) {
+        Ok(fd) => device(fd, false, record),
+        // As Open vSwitch does. But it was not made here, so it is not deleted either.
+        Err(libc::EBUSY) => {
+            let fd = attach(name, 0)?;
+            tracing::info!(target: "netdev_linux", "{name}: uses a TAP device that somebody else has made");
+            if let Some(record) = record {
+                record.remove();
+            }
+            device(fd, false, None)
+        }
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Takes up a device that stands without a process.
+fn reattach(links: &SharedLinks, place: Place) -> Result<OwnedFd, i32> {
+    let Place { namespace, index } = place;
+    let mut links = links.lock();
+    if namespace == links.home() {
+        return attach_to(&mut links, index);
+    }
+    drop(links);
+    let namespace = namespace.find()?;
+    namespace::within(namespace.as_fd(), || attach_to(&mut Links::new()?, index))
+}
+
+/// Takes up the device of this index. `ENODEV` where there is none, `EINVAL` where it is no TAP, `EBUSY` where a process has it.
+fn attach_to(links: &mut Links, index: u32) -> Result<OwnedFd, i32> {
+    let name = links.by_index(index)?.name;
+    let fd = attach(&name, 0)?;
+    // Where it went in between, this is a new one, which goes again.
+    if links.by_name(&name)?.ifindex == index {
+        Ok(fd)
+    } else {
+        Err(libc::ENODEV)
+    }
+}
+
+/// Deletes the device that an earlier process has left for a port that is no more, and forgets it; true where there was one. `directory` is
+/// that of [`PortSpec::records`]; the port must not be open. Fails where the device cannot be reached, and then it is not forgotten.
+pub fn remove_leftover(directory: &Path, port: &str) -> Result<bool, Error> {
+    let failed = |errno| Error::Device {
+        name: port.to_string(),
+        what: "deleting the device that was left".into(),
+        errno,
+    };
+    let links = SharedLinks::new().map_err(failed)?;
+    let record = Record::new(directory, port, links.lock().home());
+    let found = match record.read() {
+        None => None,
+        Some(place) => match reattach(&links, place) {
+            Ok(fd) => Some(fd),
+            // It has gone, or its namespace has; somebody else uses it by now; it is something else.
+            Err(libc::ENODEV | libc::ENOENT | libc::EBUSY | libc::EINVAL) => None,
+            Err(errno) => return Err(failed(errno)),
+        },
+    };
+    if let Some(fd) = &found {
+        persist(fd.as_raw_fd(), false).map_err(failed)?;
+    }
+    record.remove();
+    Ok(found.is_some())
+}
+
+/// Makes a device of that name, or takes up a persistent one.
+fn attach(name: &str, flags: i32) -> Result<OwnedFd, i32> {
     // SAFETY: the path is a string that ends in a zero.
     let fd = unsafe {
         libc::open(
@@ -67,7 +195,7 @@ fn create(name: &str) -> Result<OwnedFd, i32> {
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     let mut request = link::request(name)?;
     request.ifr_ifru.ifru_flags =
-        (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as libc::c_short;
+        (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | flags) as libc::c_short;
     // SAFETY: the request is a whole ifreq.
     if unsafe {
         libc::ioctl(
@@ -97,6 +225,89 @@ fn create(name: &str) -> Result<OwnedFd, i32> {
     }
     // The device does without offloads.
     Ok(fd)
+}
+
+/// Whether the device stays when nobody has it open any more.
+fn persist(tap: RawFd, stays: bool) -> Result<(), i32> {
+    // SAFETY: this request takes a plain number.
+    let code = unsafe {
+        libc::ioctl(
+            tap,
+            libc::TUNSETPERSIST as libc::c_ulong,
+            libc::c_ulong::from(stays),
+        )
+    };
+    if code < 0 { Err(last_errno()) } else { Ok(()) }
+}
+
+/// What a device is called now, where it is. `EBADFD` when it has gone.
+fn name_of(tap: RawFd) -> Result<String, i32> {
+    // SAFETY: all zeroes is a valid ifreq.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    // SAFETY: the request is a whole ifreq.
+    let code = unsafe {
+        libc::ioctl(
+            tap,
+            libc::TUNGETIFF as libc::c_ulong,
+            std::ptr::from_mut(&mut request),
+        )
+    };
+    if code < 0 {
+        return Err(last_errno());
+    }
+    let bytes = request.ifr_name.map(|byte| byte as u8);
+    let name = CStr::from_bytes_until_nul(&bytes).map_err(|_| libc::EPROTO)?;
+    let name = name.to_str().map_err(|_| libc::EILSEQ)?;
+    Ok(name.to_owned())
+}
+
+/// Finds the device that a descriptor belongs to, wherever that is and whatever it is called there.
+struct ByDescriptor {
+    tap: Arc<Descriptor>,
+    links: SharedLinks,
+}
+
+impl ByDescriptor {
+    /// The network namespace that the device is in, where that is not the port's own.
+    fn elsewhere(&self) -> Result<Option<OwnedFd>, i32> {
+        // SAFETY: this request takes no argument.
+        let code = unsafe { libc::ioctl(self.tap.number(), libc::TUNGETDEVNETNS as libc::c_ulong) };
+        let namespace = match namespace::owned(code) {
+            Ok(namespace) => namespace,
+            // Kernels before 5.2 do not tell.
+            Err(libc::EINVAL) => return Ok(None),
+            Err(errno) => return Err(errno),
+        };
+        let is_home = Namespace::of(namespace.as_fd())? == self.links.lock().home();
+        Ok((!is_home).then_some(namespace))
+    }
+
+    fn find_now(&self) -> Result<Found, i32> {
+        let name = name_of(self.tap.number())?;
+        let elsewhere = self.elsewhere()?;
+        let mut links = self.links.lock();
+        let link = match &elsewhere {
+            None => links.by_name(&name)?,
+            Some(namespace) => links.by_name_in(namespace.as_fd(), &name)?,
+        };
+        Ok(Found { link, elsewhere })
+    }
+}
+
+impl Finder for ByDescriptor {
+    fn find(&mut self) -> Result<Found, Trouble> {
+        self.find_now().map_err(|errno| match errno {
+            // What the descriptor says. That there is no such name says only that it has just got another one, or moved.
+            libc::EBADFD => Trouble::Gone,
+            errno => Trouble::Unknown(errno),
+        })
+    }
+
+    fn set_mac(&mut self, mac: Mac) -> Option<Result<(), i32>> {
+        // SAFETY: all zeroes is a valid ifreq. The descriptor says which device is meant.
+        let request: libc::ifreq = unsafe { std::mem::zeroed() };
+        Some(link::set_mac(self.tap.number(), request, mac))
+    }
 }
 
 struct TapRx {
@@ -206,6 +417,47 @@ impl TxQueue<Mbuf> for TapTx {
 struct TapControl {
     interface: Interface,
     tap: Arc<Descriptor>,
+    /// The network namespace of the process.
+    home: Namespace,
+    /// Where it is noted that the device stays when this process ends; None where it does not.
+    record: Option<Record>,
+    /// The device stays when this is dropped.
+    leave: bool,
+}
+
+impl TapControl {
+    /// Makes the device stay when this process ends, however it ends. Where that cannot be, it goes with it.
+    fn keep(&mut self, record: Record) {
+        self.record = Some(record);
+        self.follow();
+        if self.record.is_some()
+            && let Err(errno) = persist(self.tap.number(), true)
+        {
+            self.give_up(&describe(errno));
+        }
+    }
+
+    /// Notes where the device is now.
+    fn follow(&mut self) {
+        let place = Place {
+            namespace: self.interface.elsewhere().unwrap_or(self.home),
+            index: self.interface.index(),
+        };
+        if let Some(record) = &mut self.record
+            && let Err(error) = record.write(place)
+        {
+            self.give_up(&error.to_string());
+        }
+    }
+
+    /// A device that nobody would find again must not stay.
+    fn give_up(&mut self, why: &str) {
+        tracing::warn!(target: "netdev_linux", "{}: its device goes when this process ends ({why})", self.interface.name());
+        let _ = persist(self.tap.number(), false);
+        if let Some(record) = self.record.take() {
+            record.remove();
+        }
+    }
 }
 
 impl PortControl for TapControl {
@@ -218,7 +470,19 @@ impl PortControl for TapControl {
     }
 
     fn info(&mut self) -> PortInfo {
-        self.interface.info()
+        let info = self.interface.info();
+        if info.present {
+            self.follow();
+        }
+        info
+    }
+
+    fn is_announced(&self) -> bool {
+        true
+    }
+
+    fn is_elsewhere(&self) -> bool {
+        self.interface.elsewhere().is_some()
     }
 
     fn status(&mut self) -> Vec<(String, String)> {
@@ -242,10 +506,19 @@ impl PortControl for TapControl {
     }
 
     fn close(self: Box<Self>) {}
+
+    fn leave(mut self: Box<Self>) {
+        self.leave = true;
+    }
 }
 
 impl Drop for TapControl {
     fn drop(&mut self) {
+        if let Some(record) = self.record.take_if(|_| !self.leave) {
+            // It fails only where the device has gone.
+            let _ = persist(self.tap.number(), false);
+            record.remove();
+        }
         self.tap.shut();
     }
 }

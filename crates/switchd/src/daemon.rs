@@ -120,15 +120,26 @@ pub async fn run(shell: Rc<Shell>) -> anyhow::Result<()> {
         Rc::clone(&switch),
         Rc::clone(&database),
     )));
+    let mut links = Task(tokio::task::spawn_local(
+        Rc::clone(&database).follow_links(),
+    ));
+    let _leftovers = Task(tokio::task::spawn_local(
+        Rc::clone(&database).remove_leftovers(),
+    ));
+    let mut cleanup = false;
     let result = tokio::select! {
-        _ = shell.exit_requested() => Ok(()),
+        request = shell.exit_requested() => {
+            cleanup = request.cleanup;
+            Ok(())
+        }
+        ended = &mut links.0 => ended.unwrap_or_else(|error| Err(error.into())),
         ended = &mut follow.0 => ended.unwrap_or_else(|error| Err(error.into())),
         ended = &mut keep.0 => ended.unwrap_or_else(|error| Err(error.into())),
         // Without it no packet-in arrives and no rule is learned, and nobody would notice.
         ended = &mut packets.0 => ended.unwrap_or_else(|error| Err(error.into())),
     };
-    drop((follow, keep, packets));
-    switch.shut_down();
+    drop((follow, keep, packets, links));
+    switch.shut_down(cleanup);
     result
 }
 

@@ -3,7 +3,7 @@
 use crate::support::{bytes, eal, open, receive, send, udp};
 use packet::frame::{Frame, Gso};
 use packet::io::TxQueue;
-use ports::{Error, Kind, Mbuf, OpenPort, PortSpec};
+use ports::{Error, Kind, LinkChanges, LinkEvents, Mbuf, OpenPort, PortInfo, PortSpec};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::RawFd;
@@ -31,6 +31,33 @@ fn ip(arguments: &str) {
         "ip {arguments}: {}",
         String::from_utf8_lossy(&output.stderr)
     );
+}
+
+/// A network namespace with a name of this test's, which goes with this.
+struct Elsewhere(String);
+
+impl Elsewhere {
+    fn new(name: &str) -> Elsewhere {
+        let name = format!("{name}-{}", std::process::id());
+        ip(&format!("netns add {name}"));
+        Elsewhere(name)
+    }
+
+    /// Moves an interface there.
+    fn take(&self, interface: &str) {
+        ip(&format!("link set {interface} netns {}", self.0));
+    }
+
+    fn ip(&self, arguments: &str) {
+        ip(&format!("-n {} {arguments}", self.0));
+    }
+}
+
+impl Drop for Elsewhere {
+    fn drop(&mut self) {
+        let arguments = ["netns", "del", &self.0];
+        let _ = Command::new("ip").args(arguments).status();
+    }
 }
 
 pub fn veth(a: &str, b: &str, mtu: u16) {
@@ -317,6 +344,124 @@ fn a_tap_is_the_other_end_of_its_interface() {
     assert!(ports::open(eal(), &PortSpec::new("tap9", Kind::System)).is_err());
     assert_eq!(rx.receive(&mut Vec::new()), 0);
     assert_eq!(send(&mut *tx, &[&udp(1)]).failed, 1);
+}
+
+#[test]
+fn the_kernel_tells_of_changes_and_says_when_it_could_not() {
+    own_namespace();
+    let mut events = LinkEvents::new().unwrap();
+    veth("va", "vb", 1500);
+    let index = system("va").control.info().ifindex;
+    let mut read = |most| {
+        let mut changes = LinkChanges::default();
+        (events.read(most, &mut changes), changes)
+    };
+    let (all, first) = read(1);
+    assert!(!all && first.indexes.len() == 1 && !first.is_empty());
+    let (all, changes) = read(1000);
+    assert!(all && !changes.missed, "{changes:?}");
+    assert!(changes.indexes.contains(&index) && changes.names.contains("va"));
+    assert_eq!(read(1000), (true, LinkChanges::default()), "nothing new");
+    // In another namespace, too, once something has been moved there.
+    let elsewhere = Elsewhere::new("news");
+    elsewhere.take("vb");
+    read(1000);
+    elsewhere.ip("link set vb mtu 1400");
+    let (_, changes) = read(1000);
+    drop(elsewhere);
+    assert!(changes.names.contains("vb"), "{changes:?}");
+    // More than anybody keeps.
+    veth("vc", "vd", 1500);
+    read(1000);
+    let path = std::env::temp_dir().join(format!("changes-{}", std::process::id()));
+    let lines = "link set vc mtu 1400\nlink set vc mtu 1500\n".repeat(4000);
+    std::fs::write(&path, lines).unwrap();
+    ip(&format!("-batch {}", path.display()));
+    std::fs::remove_file(path).unwrap();
+    let (all, changes) = read(100_000);
+    assert!(all && changes.missed);
+}
+
+#[test]
+fn a_tap_is_followed_wherever_it_goes_until_it_is_deleted() {
+    own_namespace();
+    let mut port = open(&PortSpec::new("tap7", Kind::Internal));
+    let before = port.control.info();
+    assert!(before.present && !port.control.is_elsewhere());
+    let elsewhere = Elsewhere::new("moved");
+    elsewhere.take("tap7");
+    assert_eq!(port.control.info(), before, "only that it is elsewhere");
+    assert!(port.control.is_elsewhere());
+    elsewhere.ip("link set tap7 name other");
+    elsewhere.ip("link set other mtu 1400 up");
+    // Somebody takes its name.
+    veth("tap7", "vb", 1300);
+    let up = PortInfo {
+        mtu: 1400,
+        admin_up: true,
+        link_up: true,
+        link_resets: 1,
+        ..before
+    };
+    assert_eq!(port.control.info(), up);
+    port.control.set_mac([2, 0, 0, 0, 0, 5]).unwrap();
+    port.control.set_mtu(1350).unwrap();
+    port.control.set_admin(false).unwrap();
+    let info = port.control.info();
+    assert_eq!(
+        (info.mac, info.mtu, info.admin_up),
+        ([2, 0, 0, 0, 0, 5], 1350, false)
+    );
+    assert_eq!(
+        system("tap7").control.info().mtu,
+        1300,
+        "not the one of its name"
+    );
+    elsewhere.ip("link del other");
+    assert_eq!(port.control.info(), PortInfo::default());
+    assert!(port.control.set_mtu(1400).is_err());
+}
+
+#[test]
+fn a_device_that_is_left_is_found_again() {
+    own_namespace();
+    let elsewhere = Elsewhere::new("left");
+    let records = std::env::temp_dir().join(&elsewhere.0);
+    let spec = |port: &str| PortSpec {
+        records: Some(records.clone()),
+        ..PortSpec::new(port, Kind::Internal)
+    };
+    let info = |port: &mut OpenPort| port.control.info();
+    let mut port = open(&spec("tap6"));
+    let before = info(&mut port);
+    assert_eq!(ports::leftovers(&records), ["tap6"]);
+    port.control.leave();
+    ip("addr add 10.4.4.4/24 dev tap6");
+    let mut port = open(&spec("tap6"));
+    assert_eq!(info(&mut port).ifindex, before.ifindex);
+    assert_eq!(info(&mut port).mac, before.mac);
+    // Elsewhere, under another name.
+    elsewhere.take("tap6");
+    elsewhere.ip("link set tap6 name other");
+    info(&mut port);
+    port.control.leave();
+    let mut port = open(&spec("tap6"));
+    assert!(port.control.is_elsewhere());
+    assert_eq!(info(&mut port).mac, before.mac);
+    port.control.leave();
+    assert_eq!(ports::remove_leftover(&records, "tap6"), Ok(true));
+    assert_eq!(ports::remove_leftover(&records, "tap6"), Ok(false));
+    assert!(ports::leftovers(&records).is_empty());
+    let left = Command::new("ip")
+        .args(["-n", &elsewhere.0, "link", "show", "other"])
+        .output()
+        .unwrap();
+    assert!(!left.status.success(), "it is still there");
+    // A port that is closed takes its device and its record with it.
+    open(&spec("tap6")).control.close();
+    assert!(ports::leftovers(&records).is_empty());
+    assert!(ports::open(eal(), &PortSpec::new("tap6", Kind::System)).is_err());
+    std::fs::remove_dir_all(&records).unwrap();
 }
 
 #[test]

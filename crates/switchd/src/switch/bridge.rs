@@ -50,6 +50,11 @@ impl Port {
         number::from_u16(self.number)
     }
 
+    /// Whether the kernel tells of changes of its device.
+    pub fn is_announced(&self) -> bool {
+        (self.control.as_ref()).is_some_and(|control| control.is_announced())
+    }
+
     /// What the datapath is told.
     pub fn settings(&self, restoring: bool) -> PortSettings {
         let mut settings = settings_of(&self.config, self.flags, restoring);
@@ -268,6 +273,7 @@ impl Bridge {
     }
 
     /// Gives internal ports and TAPs, which are the same to Open vSwitch, the lowest MTU of the other ports, unless they have one of their own, which counts too.
+    /// One that has been moved to another network namespace has the MTU that it is given there.
     pub fn choose_mtu(&self) {
         let mut ports = self.ports.borrow_mut();
         let is_internal = |port: &Port| matches!(port.config.device.as_str(), "internal" | "tap");
@@ -285,6 +291,7 @@ impl Bridge {
             let wanted = port.config.mtu_request.unwrap_or(mtu);
             if port.info.mtu != wanted
                 && let Some(control) = &mut port.control
+                && !control.is_elsewhere()
                 && control.set_mtu(wanted).is_ok()
             {
                 port.info = control.info();
@@ -370,16 +377,18 @@ impl Bridge {
         }
     }
 
-    /// Ends connections and closes devices.
-    pub fn close(&self) {
+    /// Ends connections and closes devices. Those that can outlive the daemon stay if `leave` says so.
+    pub fn close(&self, leave: bool) {
         if let Some(openflow) = self.openflow.take() {
             openflow.close();
         }
         let switch = self.switch();
         for (_, port) in std::mem::take(&mut *self.ports.borrow_mut()) {
             let _ = switch.with_datapath(|datapath| datapath.remove_port(port.id));
-            if let Some(control) = port.control {
-                control.close();
+            match port.control {
+                Some(control) if leave => control.leave(),
+                Some(control) => control.close(),
+                None => {}
             }
         }
         let _ = switch.with_datapath(|datapath| datapath.remove_bridge(self.id));

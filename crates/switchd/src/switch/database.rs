@@ -1,7 +1,9 @@
 //! The loop around the configuration: database in, devices changed, database told.
 //!
 //! Two tasks. One follows the database and applies what it says; the other writes back, one transaction at a time, whatever has changed since the last,
-//! so that a slow database delays only what it is told. Both end when the daemon does.
+//! so that a slow database delays only what it is told. A third looks after devices ([`devices`]). All end when the daemon does.
+
+mod devices;
 
 use super::execute::Failures;
 use super::{Switch, processors};
@@ -11,8 +13,6 @@ use ovsdb::client::{Client, ClientError, Config, Event, Events, LockState};
 use ovsdb::stream::Remote;
 use ovsdb::vswitch::{self, Snapshot};
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
-use std::ffi::CString;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
@@ -39,8 +39,10 @@ pub struct Database {
     contended: Cell<bool>,
     /// The database may hold anything.
     anew: Notify,
-    /// Kernel interfaces that could not be opened, with the index that each had when last looked at; 0 where there was none.
-    failed_devices: RefCell<BTreeMap<String, u32>>,
+    /// Told when a configuration has been applied.
+    configured: Notify,
+    /// Kernel interfaces that changed, came, went and could not be opened.
+    devices: devices::Known,
 }
 
 impl Database {
@@ -62,7 +64,8 @@ impl Database {
             statistics: Cell::new(false),
             contended: Cell::new(false),
             anew: Notify::new(),
-            failed_devices: RefCell::default(),
+            configured: Notify::new(),
+            devices: devices::Known::default(),
         });
         Ok((database, events))
     }
@@ -167,56 +170,9 @@ impl Database {
     fn apply(&self, desired: Desired) -> anyhow::Result<()> {
         let failures = self.switch.apply(&desired)?;
         self.current.replace(Some((desired, failures)));
+        self.configured.notify_one();
         self.dirty.notify_one();
         Ok(())
-    }
-
-    /// Looks after devices: those that went are taken out, those that came are put in. Called about once a second.
-    pub fn watch_devices(&self) -> anyhow::Result<()> {
-        let bridges: Vec<_> = self.switch.bridges.borrow().values().cloned().collect();
-        let mut changed = false;
-        for bridge in bridges {
-            bridge.start_closed();
-            changed |= bridge.poll_ports();
-            bridge.follow_admin_states();
-        }
-        if changed {
-            self.dirty.notify_one();
-        }
-        let again = {
-            let current = self.current.borrow();
-            let Some((desired, failures)) = &*current else {
-                return Ok(());
-            };
-            let appeared = self.look_for_failed(desired, failures);
-            (appeared || self.switch.drop_vanished()).then(|| desired.clone())
-        };
-        match again {
-            Some(desired) => self.apply(desired),
-            None => Ok(()),
-        }
-    }
-
-    /// Whether a kernel interface that could not be opened is there now, or is another one. One that stays is not tried again until the configuration
-    /// changes: it would fail again, once a second.
-    fn look_for_failed(&self, desired: &Desired, failures: &Failures) -> bool {
-        let failed = desired.ports().map(|(_, port)| port).filter(|port| {
-            port.device == "system"
-                && port
-                    .interface
-                    .is_some_and(|uuid| failures.contains_key(&uuid))
-        });
-        let now: BTreeMap<String, u32> = failed
-            .map(|port| {
-                (
-                    port.interface_name.clone(),
-                    interface_index(&port.interface_name),
-                )
-            })
-            .collect();
-        let before = self.failed_devices.replace(now.clone());
-        now.iter()
-            .any(|(name, index)| *index != 0 && before.get(name) != Some(index))
     }
 
     /// Asks for statistics to be written with the next transaction.
@@ -357,13 +313,4 @@ fn rows_of(replica: &ovsdb::Replica) -> std::collections::BTreeSet<ovsdb::Uuid> 
             .collect::<Vec<_>>()
     })
     .collect()
-}
-
-/// The kernel's index of an interface; 0 when it has none of that name.
-fn interface_index(name: &str) -> u32 {
-    let Ok(name) = CString::new(name) else {
-        return 0;
-    };
-    // SAFETY: `name` is a string that ends with a zero byte.
-    unsafe { libc::if_nametoindex(name.as_ptr()) }
 }

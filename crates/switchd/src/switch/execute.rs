@@ -40,6 +40,13 @@ impl Shared {
             .unwrap_or_else(|poisoned| poisoned.into_inner());
         control.as_mut().map(|control| act(&mut **control))
     }
+
+    fn take(&self) -> Option<Box<dyn PortControl>> {
+        self.0
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+            .take()
+    }
 }
 
 fn gone() -> ports::Error {
@@ -53,6 +60,12 @@ impl PortControl for Shared {
     }
     fn info(&mut self) -> PortInfo {
         self.with(|control| control.info()).unwrap_or_default()
+    }
+    fn is_announced(&self) -> bool {
+        self.with(|control| control.is_announced()).unwrap_or(false)
+    }
+    fn is_elsewhere(&self) -> bool {
+        self.with(|control| control.is_elsewhere()).unwrap_or(false)
     }
     fn status(&mut self) -> Vec<(String, String)> {
         self.with(|control| control.status()).unwrap_or_default()
@@ -78,13 +91,13 @@ impl PortControl for Shared {
             .unwrap_or_else(|| Err(gone()))
     }
     fn close(self: Box<Self>) {
-        let control = self
-            .0
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
-            .take();
-        if let Some(control) = control {
+        if let Some(control) = self.take() {
             control.close();
+        }
+    }
+    fn leave(self: Box<Self>) {
+        if let Some(control) = self.take() {
+            control.leave();
         }
     }
 }
@@ -338,7 +351,7 @@ impl Switch {
 
     fn remove_bridge(&self, name: &str) {
         if let Some(bridge) = self.bridges.borrow_mut().remove(name) {
-            bridge.close();
+            bridge.close(false);
         }
     }
 
@@ -434,6 +447,7 @@ impl Switch {
         spec.mtu = config.mtu_request;
         spec.mac = config.mac.map(|mac: Mac| mac.0);
         spec.tx_queues = self.worker_count();
+        spec.records = Some(self.device_records());
         let open = ports::open(&eal, &spec).map_err(|error| error.to_string())?;
         let shared = Shared(Arc::new(Mutex::new(Some(open.control))));
         let mut for_workers = shared.clone();
@@ -443,6 +457,11 @@ impl Switch {
                 .map_err(|error| error.to_string())
         });
         Ok((PortKind::Device { rx: open.rx, tx }, Box::new(shared)))
+    }
+
+    /// Where it is noted which devices outlive the daemon.
+    pub(super) fn device_records(&self) -> std::path::PathBuf {
+        self.shell.options.directories.run.join("internal-ports")
     }
 
     fn worker_count(&self) -> u16 {

@@ -283,11 +283,11 @@ impl Switch {
         !gone.is_empty()
     }
 
-    /// Takes everything down: ports first, then workers, then DPDK.
-    pub fn shut_down(&self) {
+    /// Takes everything down: ports first, then workers, then DPDK. Devices that can outlive the daemon stay, unless `cleanup`.
+    pub fn shut_down(&self, cleanup: bool) {
         let bridges = std::mem::take(&mut *self.bridges.borrow_mut());
         for bridge in bridges.values() {
-            bridge.close();
+            bridge.close(!cleanup);
         }
         drop(bridges);
         if let Some(running) = self.running.borrow_mut().take() {

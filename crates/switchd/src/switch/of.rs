@@ -74,9 +74,17 @@ impl Bridge {
 
     /// Looks at every device again and tells controllers what has changed; true when something has.
     pub fn poll_ports(&self) -> bool {
+        self.look_at_ports(|_| true)
+    }
+
+    /// As [`Bridge::poll_ports`], at the devices of chosen ports only.
+    pub fn look_at_ports(&self, mut chosen: impl FnMut(&Port) -> bool) -> bool {
         let mut changed = Vec::new();
         let switch = self.switch();
         for port in self.ports.borrow_mut().values_mut() {
+            if !chosen(port) {
+                continue;
+            }
             let Some(control) = &mut port.control else {
                 continue;
             };

@@ -1,0 +1,138 @@
+//! Network namespaces: which one something is in, and work that has to be done in another one.
+
+use crate::error::last_errno;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Where namespaces have names: those of `ip netns`, and those of containers.
+const NAMED: [&str; 2] = ["/var/run/netns", "/var/run/docker/netns"];
+
+/// Files that are looked at for a namespace before giving up.
+const MOST: usize = 65_536;
+
+/// Which network namespace: the same for the same one, as long as it exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Namespace {
+    /// The file system's number.
+    pub device: u64,
+    /// The file's number in it.
+    pub inode: u64,
+}
+
+impl Namespace {
+    /// The calling thread's.
+    pub(crate) fn here() -> Result<Namespace, i32> {
+        Namespace::at(Path::new("/proc/thread-self/ns/net"))
+    }
+
+    /// The one that a descriptor refers to.
+    pub(crate) fn of(fd: BorrowedFd<'_>) -> Result<Namespace, i32> {
+        // SAFETY: all zeroes is a valid result to be filled in.
+        let mut status: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: the result is writable.
+        if unsafe { libc::fstat(fd.as_raw_fd(), &mut status) } < 0 {
+            return Err(last_errno());
+        }
+        Ok(Namespace {
+            device: status.st_dev,
+            inode: status.st_ino,
+        })
+    }
+
+    /// The one that a path leads to.
+    fn at(path: &Path) -> Result<Namespace, i32> {
+        use std::os::unix::fs::MetadataExt;
+        let status =
+            std::fs::metadata(path).map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
+        Ok(Namespace {
+            device: status.dev(),
+            inode: status.ino(),
+        })
+    }
+
+    /// A descriptor of it, where it has a name or a process lives in it; `ENOENT` where neither is found.
+    pub(crate) fn find(self) -> Result<OwnedFd, i32> {
+        let named = NAMED.into_iter().flat_map(|directory| files(directory, ""));
+        let lived_in = files("/proc", "ns/net");
+        let path = named
+            .chain(lived_in)
+            .take(MOST)
+            .find(|path| Namespace::at(path) == Ok(self))
+            .ok_or(libc::ENOENT)?;
+        let file =
+            std::fs::File::open(path).map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
+        Ok(file.into())
+    }
+}
+
+/// The files of a directory, or where `below` leads from each; of `/proc` only processes.
+fn files(directory: &'static str, below: &'static str) -> impl Iterator<Item = PathBuf> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    entries
+        .filter(move |entry| below.is_empty() || entry.file_name().as_bytes()[0].is_ascii_digit())
+        .map(move |entry| match below {
+            "" => entry.path(),
+            below => entry.path().join(below),
+        })
+}
+
+/// Does something in another network namespace, on a thread that ends with it. Fails with the system's number where that may not
+/// be entered, or no thread can be made.
+pub(crate) fn within<R: Send>(
+    namespace: BorrowedFd<'_>,
+    act: impl FnOnce() -> Result<R, i32> + Send,
+) -> Result<R, i32> {
+    let fd = namespace.as_raw_fd();
+    std::thread::scope(|scope| {
+        let visit = move || {
+            // SAFETY: plain values; only the calling thread moves, and it ends soon.
+            if unsafe { libc::setns(fd, libc::CLONE_NEWNET) } < 0 {
+                return Err(last_errno());
+            }
+            act()
+        };
+        let thread = std::thread::Builder::new()
+            .name("netns".to_owned())
+            .spawn_scoped(scope, visit)
+            .map_err(|error| error.raw_os_error().unwrap_or(libc::EAGAIN))?;
+        thread.join().unwrap_or(Err(libc::EIO))
+    })
+}
+
+/// Owns what an ioctl has returned.
+pub(crate) fn owned(code: libc::c_int) -> Result<OwnedFd, i32> {
+    if code < 0 {
+        return Err(last_errno());
+    }
+    // SAFETY: the caller's request has just made this descriptor, which nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(code) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn the_own_namespace_is_found_by_its_number() {
+        let here = Namespace::here().unwrap();
+        let found = here.find().unwrap();
+        assert_eq!(Namespace::of(found.as_fd()).unwrap(), here);
+        let nowhere = Namespace {
+            device: here.device,
+            inode: 1,
+        };
+        assert_eq!(nowhere.find().unwrap_err(), libc::ENOENT);
+    }
+
+    #[test]
+    fn what_is_no_namespace_cannot_be_entered() {
+        let file = std::fs::File::open("/proc/self/maps").unwrap();
+        let result = within(file.as_fd(), || Ok(()));
+        assert!(
+            matches!(result, Err(libc::EINVAL | libc::EPERM)),
+            "{result:?}"
+        );
+    }
+}
