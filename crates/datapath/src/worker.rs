@@ -177,6 +177,17 @@ fn to_time(cycles: u64) -> Duration {
     )
 }
 
+thread_local! {
+    /// Whether this thread is a worker's that survives a panic now.
+    static CATCHING: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// Whether a panic on the calling thread would be a worker's, which catches it, counts it and goes on. For a panic hook that
+/// ends the process in every other case.
+pub fn catches_panics() -> bool {
+    CATCHING.get()
+}
+
 /// A worker, on its own thread.
 pub(crate) struct Worker<F: Frame> {
     shared: Arc<Shared<F>>,
@@ -286,7 +297,11 @@ impl<F: Frame> Worker<F> {
 
     /// Works until told to stop, and gives everything back. A failure (a panic) is counted and logged, costs the frames in hand, and the worker goes on.
     pub fn run(mut self) {
-        while let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.work())) {
+        loop {
+            CATCHING.set(true);
+            let ended = catch_unwind(AssertUnwindSafe(|| self.work()));
+            CATCHING.set(false);
+            let Err(panic) = ended else { break };
             self.recover(&*panic);
         }
         let guard = self.reader.begin();
@@ -715,6 +730,7 @@ fn obey<F: Frame>(
                 tx: Vec::new(),
             });
         }
+        Command::Run(act) => act(),
         Command::Stop { ticket } => *stop = Some(ticket),
     }
 }

@@ -96,20 +96,20 @@ pub async fn run(shell: Rc<Shell>) -> anyhow::Result<()> {
     ));
     let ready = Rc::clone(&shell);
     let writer = Rc::clone(&database);
-    let _write = Task(tokio::task::spawn_local(async move {
+    let mut write = Task(tokio::task::spawn_local(async move {
         writer.write(move || ready.ready()).await;
-        Ok(())
+        anyhow::bail!("nothing is written to the database any more")
     }));
     let mut packets = Task(tokio::task::spawn_local(deliver_packet_ins(Rc::clone(
         &switch,
     ))));
-    let _metrics = Task(tokio::task::spawn_local(crate::metrics::serve(Rc::clone(
+    let mut metrics = Task(tokio::task::spawn_local(crate::metrics::serve(Rc::clone(
         &switch,
     ))));
-    let _predictions = Task(tokio::task::spawn_local(crate::switch::predict::keep(
+    let mut predictions = Task(tokio::task::spawn_local(crate::switch::predict::keep(
         Rc::clone(&switch),
     )));
-    let _shape = Task(tokio::task::spawn_local(shape_tables(Rc::clone(&switch))));
+    let mut shape = Task(tokio::task::spawn_local(shape_tables(Rc::clone(&switch))));
     let _fill = Task(tokio::task::spawn_local(async move {
         if !locked {
             fill_free_memory(heap_end).await;
@@ -120,12 +120,16 @@ pub async fn run(shell: Rc<Shell>) -> anyhow::Result<()> {
         Rc::clone(&switch),
         Rc::clone(&database),
     )));
+    // Without any of them something is done no more, and nobody would notice.
     let result = tokio::select! {
         _ = shell.exit_requested() => Ok(()),
         ended = &mut follow.0 => ended.unwrap_or_else(|error| Err(error.into())),
         ended = &mut keep.0 => ended.unwrap_or_else(|error| Err(error.into())),
-        // Without it no packet-in arrives and no rule is learned, and nobody would notice.
         ended = &mut packets.0 => ended.unwrap_or_else(|error| Err(error.into())),
+        ended = &mut write.0 => ended.unwrap_or_else(|error| Err(error.into())),
+        ended = &mut metrics.0 => ended.unwrap_or_else(|error| Err(error.into())),
+        ended = &mut predictions.0 => ended.unwrap_or_else(|error| Err(error.into())),
+        ended = &mut shape.0 => ended.unwrap_or_else(|error| Err(error.into())),
     };
     drop((follow, keep, packets));
     switch.shut_down();

@@ -16,6 +16,7 @@ pub mod memory;
 pub mod metrics;
 pub mod openflow;
 pub mod options;
+pub mod panics;
 pub mod shell;
 pub mod streams;
 pub mod switch;

@@ -3,7 +3,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::io::Write;
-use std::panic::{self, AssertUnwindSafe};
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Duration;
@@ -18,7 +17,7 @@ use crate::memory::Memory;
 use crate::options::{self, Options, Request};
 use crate::streams::Tls;
 use crate::unixctl::{Registry, Reply, Server};
-use crate::{clock, coverage, daemon, plain_error, vlog};
+use crate::{clock, coverage, daemon, panics, plain_error, vlog};
 
 /// How long the last lines get to reach the log.
 const LAST_LINES: Duration = Duration::from_secs(1);
@@ -55,6 +54,7 @@ impl Shell {
 
     /// Asks the daemon to end. Of several requests the first counts, but any may ask for cleanup.
     pub fn request_exit(&self, request: ExitRequest) {
+        daemonize::note_asked();
         let cleanup = request.cleanup || self.exit.get().is_some_and(|earlier| earlier.cleanup);
         self.exit.set(Some(ExitRequest { cleanup }));
         self.exit_asked.notify_waiters();
@@ -119,7 +119,7 @@ fn start(options: Options) -> Result<(), Stop> {
         syslog_target: options.syslog_target.clone(),
     })
     .map_err(Stop::Failure)?;
-    log_panics();
+    panics::install();
     let daemon = daemonize::start(&options)?;
     if options.mlockall {
         lock_memory();
@@ -141,26 +141,11 @@ fn start(options: Options) -> Result<(), Stop> {
         .enable_all()
         .build()
         .map_err(|error| Stop::Failure(format!("cannot start the event loop: {error}")))?;
-    let result = panic::catch_unwind(AssertUnwindSafe(|| {
-        LocalSet::new().block_on(&runtime, control_thread(options, daemon, server))
-    }));
+    let result = LocalSet::new().block_on(&runtime, control_thread(options, daemon, server));
     // A thread that hangs in a name lookup must not keep the daemon from ending.
     runtime.shutdown_background();
     vlog::flush(LAST_LINES);
-    match result {
-        Ok(Ok(())) => Ok(()),
-        Ok(Err(error)) => Err(Stop::Failure(format!("{error:#}"))),
-        // The hook has logged it; the monitor must see a crash and not an orderly end.
-        Err(_) => std::process::abort(),
-    }
-}
-
-/// Panics go to the log, where a daemon's operator looks.
-fn log_panics() {
-    panic::set_hook(Box::new(|information| {
-        vlog::emergency("util", &format!("assertion failed: {information}"));
-        vlog::flush(LAST_LINES);
-    }));
+    result.map_err(|error| Stop::Failure(format!("{error:#}")))
 }
 
 fn lock_memory() {
@@ -219,6 +204,8 @@ fn watch_signals(shell: Rc<Shell>) -> std::io::Result<impl Future<Output = ()>> 
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hang_up = signal(SignalKind::hangup())?;
+    // What handled them before is called too.
+    daemonize::signals_are_heeded();
     Ok(async move {
         loop {
             let name = tokio::select! {

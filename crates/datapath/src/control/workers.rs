@@ -179,6 +179,15 @@ impl<F: Frame + 'static> Datapath<F> {
         self.equip(self.workers.len() - 1)
     }
 
+    /// Has the worker with this place in [`Datapath::workers`] do something between two turns; false when there is none, or it has too
+    /// much to do already. For tests of what a worker that fails or stalls does to others.
+    pub fn run_on_worker(&self, index: usize, act: Box<dyn FnOnce() + Send>) -> bool {
+        let Some(worker) = self.workers.get(index) else {
+            return false;
+        };
+        send(worker, Command::Run(act)).is_ok()
+    }
+
     /// Gives a new worker a transmit queue of every device.
     fn equip(&mut self, worker: usize) -> Result<(), Error> {
         let handle = &self.workers[worker];
