@@ -1,5 +1,7 @@
-"""The process and its service: panics and the monitor."""
+"""The process and its service: panics, the monitor, long turns."""
+import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -14,6 +16,10 @@ def ours(lab, **options):
     switch = lab.switch(**options)
     switch.expected += ["assertion failed", "as sluice/panic", "commands/faults.rs"]
     return switch
+
+
+def stats(switch):
+    return json.loads(switch.appctl("sluice/stats"))
 
 
 def pid_of(switch):
@@ -83,3 +89,33 @@ def the_monitor_starts_what_was_killed(lab):
     stalled.wait()
     check(not os.path.exists(f"/proc/{third}"), "the daemon is still there")
     switch.process = None
+
+
+@test(timeout=60)
+def long_turns_are_told(lab):
+    """The longest turn of control and of each worker, with what it was, in sluice/stats, coverage/show, metrics and the log, until they are cleared."""
+    switch = ours(lab, options=["--enable-dummy", "-vdpif_netdev:file:dbg"])
+    switch.bridge()
+    switch.appctl("sluice/stall", "task", "1500")
+    switch.appctl("sluice/stall", "worker", "1500")
+    switch.logged(r"timeval\|WARN\|control: \d+ turns of 50 ms or more; the longest took \d{4,}\.\d ms \(\d+\.\d of them without a processor\)")
+    switch.logged(r"dpif_netdev\|DBG\|pmd-any/id:\d+: \d+ turns of 10 ms or more; the longest took \d{4,}\.\d ms .*, mostly a command of control")
+    now = stats(switch)
+    control, worker = now["control"], now["workers"][0]
+    check(control["longest_turn_us"] >= 1_500_000 and control["longest_turn_away_us"] >= 1_000_000 and control["long_turns"] >= 1, "control:", control)
+    check(worker["longest_turn_us"] >= 1_500_000 and worker["longest_turn_away_us"] >= 1_000_000 and worker["long_turns"] >= 1, "worker:", worker)
+    equal(worker["longest_turn_doing"], "a command of control", "what the worker was doing")
+    coverage = switch.appctl("coverage/show")
+    for name in ("control", worker["name"]):
+        found = re.search(rf"^longest_turn_us_{re.escape(name)} .*total: (\d+)$", coverage, re.M)
+        check(found and int(found[1]) >= 1_500_000, f"longest_turn_us_{name} in coverage/show:", coverage)
+    metrics = switch.appctl("sluice/metrics")
+    for name in ("sluice_control_longest_turn_seconds", "sluice_worker_longest_turn_seconds"):
+        found = re.search(rf"^{name}{{.*}} ([\d.]+)$", metrics, re.M)
+        check(found and float(found[1]) >= 1.5, f"{name} in metrics:", metrics)
+    # A command's own name.
+    switch.appctl("sluice/stall", "command", "2500")
+    equal(stats(switch)["control"]["longest_turn_doing"], "control socket: sluice/stall", "what control was doing")
+    switch.appctl("sluice/turns-clear")
+    now = stats(switch)
+    check(now["control"]["longest_turn_us"] < 1_500_000 and now["workers"][0]["longest_turn_us"] < 1_500_000, "after sluice/turns-clear:", now["control"], now["workers"])

@@ -28,6 +28,7 @@ mod queues;
 mod report;
 mod shape;
 mod snapshot;
+pub mod turns;
 pub mod vlan;
 mod wake;
 pub mod wish;

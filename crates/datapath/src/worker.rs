@@ -31,6 +31,7 @@ use crate::clock::{Clock, cycles, cycles_per_second};
 use crate::counters::{Cell, DropReason, QueueCounters, WorkerCounters};
 use crate::forward::{Egress, Patches};
 use crate::port::PortId;
+use crate::turns::{Doing, Eye, Parts};
 use crate::wake::{readable, wait};
 use nap::Nap;
 use packet::Frame;
@@ -239,6 +240,9 @@ struct Rest {
     crowded: bool,
     /// Whether the last frames came by a queue that is costly to look at.
     costly: bool,
+    eye: Eye,
+    /// For how many cycles it has let others run.
+    gave_way: u64,
 }
 
 impl Rest {
@@ -263,6 +267,8 @@ impl Rest {
             busy: false,
             crowded: false,
             costly: true,
+            eye: Eye::new(now),
+            gave_way: 0,
         }
     }
 }
@@ -388,6 +394,7 @@ impl<F: Frame> Worker<F> {
             watch,
             ..
         } = self;
+        let mut parts = Parts::begin(rest.turn_end);
         let guard = reader.begin();
         let snapshot = shared.published.load(&guard);
         let cell = shared.cells.of(guard.index());
@@ -399,6 +406,7 @@ impl<F: Frame> Worker<F> {
             watch.forget(rx);
             obey(command, rx, egress, cell, &shared.returns, stop);
             rest.all_seen = None;
+            parts.end(cycles(), Doing::Commands, 0);
             if stop.is_some() {
                 return true;
             }
@@ -425,11 +433,13 @@ impl<F: Frame> Worker<F> {
         let mut crowded = false;
         if turn.engine.is_waiting() {
             turn.go_on();
+            parts.end(cycles(), Doing::Held, 0);
         }
         if !mailbox.packet_outs.is_empty() {
             turn.packet_outs();
             let then = std::mem::replace(&mut now, cycles());
             busy += now.wrapping_sub(then);
+            parts.end(now, Doing::PacketOuts, 0);
         }
         let all = rest.all_are_due(now);
         if all {
@@ -482,6 +492,7 @@ impl<F: Frame> Worker<F> {
             let then = std::mem::replace(&mut now, cycles());
             port.counters.cycles.add(now.wrapping_sub(then));
             busy += now.wrapping_sub(then);
+            parts.end(now, Doing::Frames, port.id.slot());
             read_late = true;
         }
         *in_hand = None;
@@ -489,19 +500,25 @@ impl<F: Frame> Worker<F> {
         if all {
             awake.retain(|index| !rx[*index].queue.is_dormant());
         }
+        let mut last = Doing::Looking;
         if turn.egress.shaping.has_work() {
             turn.serve_shaped();
             read_late = false;
+            last = Doing::Shaped;
         }
         // What rules have met is told before rest.
         let owes = busy == 0 && turn.engine.owes();
         if owes {
             turn.engine.pay(&shared.program, &guard);
+            last = Doing::Counters;
         }
         let end = if read_late { now } else { cycles() };
-        rest.account(&mailbox.counters, busy, end);
+        parts.end(end, last, 0);
+        rest.account(&mailbox.counters, busy, end, &parts);
         if rest.turn_end.wrapping_sub(rest.drops_read) > rest.drops_interval {
             rest.drops_read = rest.turn_end;
+            let rested = rest.rested(&mailbox.counters);
+            rest.eye.mark(rested);
             rx.iter()
                 .for_each(|port| port.counters.set_drops(port.queue.drops()));
         }
@@ -661,8 +678,10 @@ impl Rest {
 
     /// Ends a turn of which `busy` cycles went to frames, at `now`.
     #[inline(always)]
-    fn account(&mut self, counters: &WorkerCounters, busy: u64, now: u64) {
+    fn account(&mut self, counters: &WorkerCounters, busy: u64, now: u64, parts: &Parts) {
         let whole = now.wrapping_sub(self.turn_end);
+        let rested = self.rested(counters);
+        self.eye.ended(&counters.turns, whole, parts, rested);
         self.turn_end = now;
         self.busy = busy > 0;
         if busy > 0 {
@@ -674,10 +693,17 @@ impl Rest {
         counters.idle_cycles.add(whole.saturating_sub(busy));
     }
 
+    /// For how many cycles it has not been in a turn.
+    #[inline(always)]
+    fn rested(&self, counters: &WorkerCounters) -> u64 {
+        counters.sleep_cycles.get().wrapping_add(self.gave_way)
+    }
+
     /// Lets others run.
     fn give_way(&mut self, counters: &WorkerCounters) {
         std::thread::yield_now();
         let now = cycles();
+        self.gave_way += now.wrapping_sub(self.turn_end);
         counters.idle_cycles.add(now.wrapping_sub(self.turn_end));
         self.turn_end = now;
     }

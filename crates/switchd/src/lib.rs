@@ -20,6 +20,7 @@ pub mod panics;
 pub mod shell;
 pub mod streams;
 pub mod switch;
+pub mod turns;
 pub mod unixctl;
 pub mod vlog;
 

@@ -17,7 +17,7 @@ use crate::memory::Memory;
 use crate::options::{self, Options, Request};
 use crate::streams::Tls;
 use crate::unixctl::{Registry, Reply, Server};
-use crate::{clock, coverage, daemon, panics, plain_error, vlog};
+use crate::{clock, coverage, daemon, panics, plain_error, turns, vlog};
 
 /// How long the last lines get to reach the log.
 const LAST_LINES: Duration = Duration::from_secs(1);
@@ -141,7 +141,9 @@ fn start(options: Options) -> Result<(), Stop> {
         .enable_all()
         .build()
         .map_err(|error| Stop::Failure(format!("cannot start the event loop: {error}")))?;
-    let result = LocalSet::new().block_on(&runtime, control_thread(options, daemon, server));
+    let tasks = LocalSet::new();
+    let control = tasks.run_until(control_thread(options, daemon, server));
+    let result = runtime.block_on(turns::control(control));
     // A thread that hangs in a name lookup must not keep the daemon from ending.
     runtime.shutdown_background();
     vlog::flush(LAST_LINES);
@@ -176,8 +178,8 @@ async fn control_thread(
     if let Some(server) = &mut server {
         server.serve(shell.commands.clone())?;
     }
-    tokio::task::spawn_local(watch_signals(shell.clone())?);
-    tokio::task::spawn_local(async {
+    turns::spawn("signals", watch_signals(shell.clone())?);
+    turns::spawn("coverage", async {
         let mut interval = tokio::time::interval(coverage::INTERVAL);
         interval.tick().await;
         loop {
@@ -277,7 +279,7 @@ fn register_time(commands: &Registry) {
                 return reply.error("invalid MSECS");
             };
             let (total, step) = (numbers[0], *numbers.get(1).unwrap_or(&numbers[0]));
-            tokio::task::spawn_local(async move {
+            turns::spawn("time/warp", async move {
                 let mut left = total;
                 while left > 0 && !reply.is_abandoned() {
                     clock::warp(step.min(left));
