@@ -1,12 +1,16 @@
-"""The process and its service: panics, the monitor, long turns."""
+"""The process and its service: panics, long turns, the monitor, the service manager, confinement, another user."""
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import time
 
-from harness import Skip, check, equal, test, wait_for
+import confined
+from harness import Skip, check, equal, run, test, wait_for
+
+HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def ours(lab, **options):
@@ -119,3 +123,178 @@ def long_turns_are_told(lab):
     switch.appctl("sluice/turns-clear")
     now = stats(switch)
     check(now["control"]["longest_turn_us"] < 1_500_000 and now["workers"][0]["longest_turn_us"] < 1_500_000, "after sluice/turns-clear:", now["control"], now["workers"])
+
+
+class Manager:
+    """The socket of a service manager."""
+
+    def __init__(self, directory):
+        self.path = os.path.join(directory, "notify")
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(self.path)
+        self.told = []
+
+    def listen(self):
+        """All that has come."""
+        while True:
+            try:
+                self.told += self.socket.recv(4096, socket.MSG_DONTWAIT).decode().split("\n")
+            except BlockingIOError:
+                return self.told
+
+    def hears(self, word, seconds=20):
+        wait_for(f"the manager hears {word}", lambda: any(line.startswith(word) for line in self.listen()), seconds)
+
+
+@test(timeout=120)
+def the_service_manager_is_told(lab):
+    """READY when the first configuration is in force, WATCHDOG while control and every worker go on, STATUS, STOPPING."""
+    switch = ours(lab, start=False, options=["--enable-dummy"])
+    switch.vsctl("--no-wait", "add-br", "br0", "--", "set", "Bridge", "br0", "datapath_type=netdev")
+    manager = Manager(lab.directory)
+    switch.env.update(NOTIFY_SOCKET=manager.path, WATCHDOG_USEC="4000000")
+    switch.start(wait=False)
+    manager.hears("READY=1")
+    equal(switch.get("Interface", "br0", "ofport"), 65534, "ofport of the bridge when READY was told")
+    manager.hears("WATCHDOG=1")
+    manager.hears("STATUS=1 bridges, 1 ports")
+    switch.appctl("sluice/stall", "worker", "15000")
+    switch.logged("has been in one turn for .*hears no more of us", 20)
+    manager.listen()
+    manager.told.clear()
+    manager.hears("STATUS=1 bridges, 1 ports; stuck: pmd-any")
+    time.sleep(3)
+    if "goes on" not in switch.log():
+        check("WATCHDOG=1" not in manager.listen(), "the watchdog is fed although a worker is stuck")
+    manager.told.clear()
+    switch.logged("goes on", 30)
+    manager.hears("WATCHDOG=1")
+    # Control itself.
+    switch.stop()
+    manager.hears("STOPPING=1")
+
+
+def every_port(lab, switch, dummy=True):
+    """A port of every kind, and traffic through those that a host can be behind."""
+    switch.bridge()
+    switch.bridge("br1")
+    left = lab.host("left", switch, ip="10.1.0.1/24")
+    right = lab.host("right", switch, ip="10.1.0.2/24")
+    fast = lab.namespace("fast")
+    switch.pair(fast, "x0", ip="10.1.0.3/24")
+    switch.port("x0", "type=afxdp")
+    switch.port("in0", "type=internal")
+    switch.namespace.run("ip addr add 10.1.0.4/24 dev in0")
+    switch.namespace.run("ip link set in0 up")
+    switch.port("tap0", "type=tap")
+    switch.port("null0", "type=dpdk", "options:dpdk-devargs=net_null0,no-rx=1")
+    switch.port("pcap0", "type=dpdk", f"options:dpdk-devargs=net_pcap0,tx_pcap={switch.directory}/out.pcap")
+    switch.port("vs0", "type=dpdkvhostuser")
+    check(os.path.exists(f"{switch.directory}/vs0"), "the port made no socket")
+    # A hypervisor's socket, in a directory of its user's.
+    place = os.path.join(switch.directory, "guests")
+    os.mkdir(place)
+    guest = socket.socket(socket.AF_UNIX)
+    guest.bind(f"{place}/g.sock")
+    guest.listen()
+    guest.settimeout(20)
+    for path in (f"{place}/g.sock", place):
+        os.chmod(path, 0o755)
+        os.chown(path, 65533, 65533)
+    switch.port("vc0", "type=dpdkvhostuserclient", f"options:vhost-server-path={place}/g.sock")
+    guest.accept()[0].close()
+    guest.close()
+    switch.port("pa", "type=patch", "options:peer=pb")
+    switch.port("pb", "type=patch", "options:peer=pa", bridge="br1")
+    if dummy:
+        switch.port("d0", "type=dummy")
+    for target in ("10.1.0.2", "10.1.0.3", "10.1.0.4"):
+        left.reaches(target)
+        left.ping(target)
+    right.ping("10.1.0.3")
+    # A port that only the privileged may listen on.
+    switch.vsctl("set-controller", "br1", "ptcp:853:127.0.0.1")
+    wait_for("a controller can connect", lambda: switch.namespace.run(["ovs-ofctl", "show", "tcp:127.0.0.1:853"], ok=False).returncode == 0)
+
+
+def command_of(lab, *options):
+    return ["/usr/bin/python3", os.path.join(HERE, "confined.py"), "--write", lab.directory, *options, "--", *lab.switchd]
+
+
+@test(timeout=180)
+def confined_as_the_unit_says(lab):
+    """With the unit's capabilities, read-only file systems and filters of system calls every kind of port works, and nothing else is possible."""
+    if lab.is_ovs:
+        raise Skip("Sluice's unit")
+    switch = lab.switch(command=command_of(lab), options=["--enable-dummy"], start=False)
+    switch.start()
+    with open(f"/proc/{switch.process.pid}/status", encoding="ascii") as file:
+        status = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
+    numbers = [confined.CAPABILITIES.index(name) for name in confined.settings()["CapabilityBoundingSet"][0].split()]
+    wanted = sum(1 << number for number in numbers)
+    for name in ("CapPrm", "CapEff", "CapBnd"):
+        equal(int(status[name], 16), wanted, f"{name} of the daemon")
+    equal((status["NoNewPrivs"], status["Seccomp"]), ("1", "2"), "NoNewPrivs and Seccomp of the daemon")
+    outside = run(["nsenter", "-t", str(switch.process.pid), "-m", "--", "touch", "/etc/sluice-was-here"], ok=False)
+    check(outside.returncode != 0 and "Read-only" in outside.stderr, "/etc can be written to:", outside.stderr)
+    every_port(lab, switch)
+    check(not re.search(r"Operation not permitted|Permission denied|Read-only file system", switch.log()), "something was refused:\n" + switch.tail(60))
+    switch.stop()
+
+
+@test(timeout=120)
+def another_user(lab):
+    """--user: the daemon and its monitor are that user, with a switch's capabilities; ports work."""
+    if lab.is_ovs:
+        raise Skip("Debian's Open vSwitch keeps fewer")
+    switch = lab.switch(start=False, options=["--user=nobody:nogroup", "--enable-dummy"])
+    for path in (os.path.dirname(lab.directory), lab.directory, switch.directory):
+        os.chmod(path, 0o755)
+    os.chown(switch.directory, 65534, 65534)
+    os.chown(f"{switch.directory}/db.sock", 65534, 65534)
+    switch.start()
+    with open(f"/proc/{switch.process.pid}/status", encoding="ascii") as file:
+        status = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
+    equal((status["Uid"].split(), status["Gid"].split()), (["65534"] * 4, ["65534"] * 4), "who the daemon is")
+    effective = int(status["CapEff"], 16)
+    kept = {confined.CAPABILITIES[number] for number in range(41) if effective >> number & 1}
+    check({"CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_IPC_LOCK"} <= kept, "capabilities kept:", kept)
+    check(not kept & {"CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE", "CAP_SETUID", "CAP_SYS_MODULE", "CAP_SYS_PTRACE"}, "capabilities kept:", kept)
+    equal(os.stat(switch.log_file).st_uid, 65534, "whose the log is")
+    switch.bridge()
+    one = lab.host("one", switch, ip="10.1.0.1/24")
+    lab.host("two", switch, ip="10.1.0.2/24")
+    switch.port("in0", "type=internal")
+    switch.namespace.run("ip addr add 10.1.0.4/24 dev in0")
+    switch.namespace.run("ip link set in0 up")
+    for target in ("10.1.0.2", "10.1.0.4"):
+        one.reaches(target)
+        one.ping(target)
+    switch.stop()
+    for user, wanted in (("no-such-user", "user no-such-user not found"), ("nobody:no-such", "group no-such not found")):
+        done = run([*lab.switchd, f"--user={user}"], ok=False)
+        check(done.returncode == 1 and wanted in done.stderr, f"--user={user}:", done.returncode, done.stderr)
+    done = run(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *lab.switchd, "--user=nobody"], ok=False)
+    check(done.returncode == 1 and "only root can use --user" in done.stderr, "--user of somebody else:", done.stderr)
+
+
+@test(timeout=30)
+def the_unit_is_valid(lab):
+    """systemd reads the unit without a complaint, and it restarts the daemon without a limit."""
+    if lab.is_ovs:
+        raise Skip("Sluice's unit")
+    path = f"{lab.directory}/sluiced.service"
+    with open(confined.UNIT, encoding="utf-8") as file:
+        text = file.read()
+    prefix = f"{lab.directory}/prefix"
+    for name in ("sbin/sluiced", "lib/sluice/rules"):
+        os.makedirs(os.path.dirname(f"{prefix}/{name}"), exist_ok=True)
+        os.symlink("/bin/true", f"{prefix}/{name}")
+    os.makedirs(f"{prefix}/share/doc/sluice")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text.replace("@PREFIX@", prefix))
+    done = run(["systemd-analyze", "verify", "--man=no", path], ok=False)
+    said = [line for line in (done.stdout + done.stderr).splitlines() if "sluiced.service" in line]
+    equal(said, [], "what systemd says of the unit")
+    for line in ("Type=notify", "StartLimitIntervalSec=0", "Restart=on-failure"):
+        check(line in text.splitlines(), f"the unit has no {line}")

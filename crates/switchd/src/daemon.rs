@@ -121,6 +121,10 @@ pub async fn run(shell: Rc<Shell>) -> anyhow::Result<()> {
         }
         Ok(())
     }));
+    let mut watch = Task(turns::spawn(
+        "watchdog",
+        crate::service::watch(Rc::clone(&switch)),
+    ));
     let mut keep = Task(turns::spawn(
         "housekeeping",
         keep_house(Rc::clone(&switch), Rc::clone(&database)),
@@ -131,6 +135,7 @@ pub async fn run(shell: Rc<Shell>) -> anyhow::Result<()> {
         ended = &mut follow.0 => ended.unwrap_or_else(|error| Err(error.into())),
         ended = &mut keep.0 => ended.unwrap_or_else(|error| Err(error.into())),
         ended = &mut packets.0 => ended.unwrap_or_else(|error| Err(error.into())),
+        ended = &mut watch.0 => ended.unwrap_or_else(|error| Err(error.into())),
         ended = &mut write.0 => ended.unwrap_or_else(|error| Err(error.into())),
         ended = &mut metrics.0 => ended.unwrap_or_else(|error| Err(error.into())),
         ended = &mut predictions.0 => ended.unwrap_or_else(|error| Err(error.into())),

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::options::Options;
-use crate::{plain_error, vlog};
+use crate::{plain_error, user, vlog};
 
 /// The least time between two starts of the daemon by the monitor, from the second crash on.
 const RESTART_INTERVAL: Duration = Duration::from_secs(10);
@@ -65,6 +65,12 @@ pub fn start(options: &Options) -> Result<Daemon, Stop> {
         .filter(|_| !options.overwrite_pidfile)
     {
         refuse_if_running(path).map_err(Stop::Failure)?;
+    }
+    if let Some(user) = &options.user {
+        let files: Vec<&Path> = options.log_file.as_deref().into_iter().collect();
+        user::parse(user)
+            .and_then(|identity| user::become_user(identity, &files))
+            .map_err(Stop::Failure)?;
     }
     // The standard library's handlers for these swallow one that another process sends.
     for signal in [libc::SIGSEGV, libc::SIGBUS] {

@@ -15,6 +15,7 @@ use crate::daemonize::{self, Daemon, Stop};
 use crate::dirs::Directories;
 use crate::memory::Memory;
 use crate::options::{self, Options, Request};
+use crate::service::Service;
 use crate::streams::Tls;
 use crate::unixctl::{Registry, Reply, Server};
 use crate::{clock, coverage, daemon, panics, plain_error, turns, vlog};
@@ -40,7 +41,10 @@ pub struct Shell {
     pub memory: Memory,
     /// Keys and certificates for every stream; the database's SSL row may replace the command line's.
     pub tls: Rc<Tls>,
+    /// The service manager.
+    pub service: Service,
     daemon: RefCell<Daemon>,
+    told_ready: Cell<bool>,
     exit: Cell<Option<ExitRequest>>,
     exit_asked: Notify,
     exit_replies: RefCell<Vec<Reply>>,
@@ -49,12 +53,16 @@ pub struct Shell {
 impl Shell {
     /// The first configuration is in force: whoever waits for `--detach` may go on. Later calls do nothing.
     pub fn ready(&self) {
+        if !self.told_ready.replace(true) {
+            self.service.ready();
+        }
         self.daemon.borrow_mut().ready();
     }
 
     /// Asks the daemon to end. Of several requests the first counts, but any may ask for cleanup.
     pub fn request_exit(&self, request: ExitRequest) {
         daemonize::note_asked();
+        self.service.stopping();
         let cleanup = request.cleanup || self.exit.get().is_some_and(|earlier| earlier.cleanup);
         self.exit.set(Some(ExitRequest { cleanup }));
         self.exit_asked.notify_waiters();
@@ -144,6 +152,7 @@ fn start(options: Options) -> Result<(), Stop> {
     let tasks = LocalSet::new();
     let control = tasks.run_until(control_thread(options, daemon, server));
     let result = runtime.block_on(turns::control(control));
+    drop(tasks);
     // A thread that hangs in a name lookup must not keep the daemon from ending.
     runtime.shutdown_background();
     vlog::flush(LAST_LINES);
@@ -167,9 +176,11 @@ async fn control_thread(
     let shell = Rc::new(Shell {
         tls: Rc::new(Tls::new(options.tls.clone())),
         options,
+        service: Service::from_environment(),
         commands: Registry::default(),
         memory: Memory::default(),
         daemon: RefCell::new(daemon),
+        told_ready: Cell::new(false),
         exit: Cell::new(None),
         exit_asked: Notify::new(),
         exit_replies: RefCell::default(),
