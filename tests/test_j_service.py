@@ -1,4 +1,4 @@
-"""The process and its service: panics, long turns, the monitor, the service manager, confinement, another user."""
+"""The process and its service: panics, long turns, the monitor, the service manager, confinement, another user, rules that outlive a restart."""
 import json
 import os
 import re
@@ -11,6 +11,7 @@ import confined
 from harness import Skip, check, equal, run, test, wait_for
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+RULES = os.path.join(os.path.dirname(HERE), "packaging", "rules")
 
 
 def ours(lab, **options):
@@ -276,6 +277,107 @@ def another_user(lab):
         check(done.returncode == 1 and wanted in done.stderr, f"--user={user}:", done.returncode, done.stderr)
     done = run(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *lab.switchd, "--user=nobody"], ok=False)
     check(done.returncode == 1 and "only root can use --user" in done.stderr, "--user of somebody else:", done.stderr)
+
+
+def everything(switch, bridge="br0"):
+    """What a controller has put into a bridge: rules without their counters, groups, meters."""
+    version = ("-O", "OpenFlow14")
+    rules = sorted(re.sub(r"\b(idle|hard)_age=\d+,? ?", "", line) for line in switch.ofctl(*version, "--no-stats", "dump-flows", bridge).splitlines() if "actions=" in line)
+    groups = sorted(switch.ofctl(*version, "dump-groups", bridge).splitlines()[1:])
+    meters = switch.ofctl(*version, "dump-meters", bridge).splitlines()[1:]
+    return rules, groups, meters
+
+
+@test(timeout=150)
+def rules_outlive_a_restart(lab):
+    """What the unit does around a restart, with Open vSwitch's tools unmodified: rules, groups and meters are there again before packets come."""
+    switch = lab.switch()
+    if not os.path.exists("/usr/share/openvswitch/scripts/ovs-save"):
+        raise Skip("ovs-save is not installed")
+    switch.bridge()
+    switch.bridge("br1")  # standalone, with the rule that switches everything
+    switch.bridge("br2")  # without any rule
+    one = lab.host("one", switch, ip="10.1.0.1/24", port_settings=[])
+    lab.host("two", switch, ip="10.1.0.2/24")
+    version = ("-O", "OpenFlow14")
+    switch.ofctl("del-flows", "br2")
+    switch.ofctl("del-flows", "br0")
+    switch.ofctl(*version, "add-group", "br0", "group_id=7,type=select,bucket=weight:3,actions=output:2,bucket=weight:1,actions=output:2")
+    switch.ofctl(*version, "add-group", "br0", "group_id=8,type=indirect,bucket=actions=output:1")
+    switch.ofctl(*version, "add-meter", "br0", "meter=3 pktps burst stats bands=type=drop rate=100000 burst_size=1000")
+    switch.ofctl(*version, "add-meter", "br0", "meter=4 kbps bands=type=drop rate=100000 type=drop rate=200000")
+    switch.ofctl(*version, "add-flows", "br0", "-", stdin="\n".join([
+        "cookie=0x1234,priority=10,in_port=1 actions=meter:3,group:7",
+        "cookie=0x5678,priority=10,in_port=2,idle_timeout=600,hard_timeout=3600,send_flow_rem actions=group:8",
+        "table=5,priority=7,tcp,nw_src=192.0.2.0/24,tp_dst=80 actions=set_field:10.0.0.9->ip_dst,goto_table:6",
+        "table=6,priority=1,ip,nw_proto=2,importance=5 actions=drop",
+        "table=7,priority=1 actions=learn(table=8,hard_timeout=60,NXM_OF_VLAN_TCI[0..11],NXM_OF_ETH_DST[]=NXM_OF_ETH_SRC[],output:NXM_OF_IN_PORT[]),output:1"]) + "\n")
+    one.ping("10.1.0.2")
+    before = {bridge: everything(switch, bridge) for bridge in ("br0", "br1", "br2")}
+    equal([len(part) for part in before["br0"]], [5, 2, len(before["br0"][2])], "rules and groups before")
+    env = dict(switch.env, SLUICE_RULES=f"{lab.directory}/rules")
+
+    def rules(word):
+        return run([RULES, word], env=env, seconds=60)
+    equal(rules("save").stderr, "", "what saving says")
+    switch.stop()
+    equal(rules("before-start").stderr, "", "what is said before the start")
+    equal(switch.get("Open_vSwitch", ".", "other_config").get("flow-restore-wait"), "true", "flow-restore-wait before the start")
+    switch.start()
+    # Up, and nothing is received yet.
+    wait_for("the ports are there", lambda: isinstance(switch.get("Interface", "two-p", "ofport"), int))
+    equal(one.ping("10.1.0.2", count=2, ok=False), 0, "answers while rules are restored")
+    rules("restore")
+    wait_for("packets are waited for no more", lambda: "flow-restore-wait" not in switch.get("Open_vSwitch", ".", "other_config"))
+    for bridge, wanted in before.items():
+        for got, want, what in zip(everything(switch, bridge), wanted, ("rules", "groups", "meters")):
+            equal(got, want, f"{what} of {bridge} after the restart")
+    one.reaches("10.1.0.2")
+    one.ping("10.1.0.2")
+    for bridge, wanted in before.items():
+        equal(everything(switch, bridge)[0], wanted[0], f"rules of {bridge} after packets came")
+    # Nothing was saved this time: nobody waits.
+    switch.stop()
+    rules("before-start")
+    switch.start()
+    rules("restore")
+    rules("after-stop")
+    check("flow-restore-wait" not in switch.get("Open_vSwitch", ".", "other_config"), "flow-restore-wait was left behind")
+    equal(len(everything(switch)[0]), 1, "rules that nobody restored")
+
+
+@test(timeout=60)
+def a_failed_restore_leaves_nobody_waiting(lab):
+    """Where saved rules cannot be restored, or the switch does not start, packets do not wait for them for good."""
+    switch = lab.switch(start=False)
+    env = dict(switch.env, SLUICE_RULES=f"{lab.directory}/rules")
+    os.mkdir(env["SLUICE_RULES"])
+    script = f"{env['SLUICE_RULES']}/restore.sh"
+
+    def config():
+        return switch.get("Open_vSwitch", ".", "other_config")
+
+    def saved(text):
+        with open(script, "w", encoding="ascii") as file:
+            file.write(text)
+    saved("ovs-ofctl add-flow no-such-bridge actions=drop\nexit 1\n")
+    run([RULES, "before-start"], env=env)
+    equal(config().get("flow-restore-wait"), "true", "flow-restore-wait")
+    done = run([RULES, "after-stop"], env=env)
+    check("flow-restore-wait" not in config(), "the next start would wait:", done.stderr)
+    run([RULES, "before-start"], env=env)
+    switch.start()
+    done = run([RULES, "restore"], env=env)
+    check("not all rules are restored" in done.stderr and "flow-restore-wait" not in config(), "a restore that fails:", done.stderr)
+    # What is old is not restored.
+    saved("exit 0\n")
+    os.utime(script, (time.time() - 3600, time.time() - 3600))
+    run([RULES, "before-start"], env=env)
+    check("flow-restore-wait" not in config() and not os.path.exists(script), "rules of an hour ago are restored")
+    # Without a switch to ask nothing is kept.
+    switch.stop()
+    done = run([RULES, "save"], env=env)
+    check(done.returncode == 0 and not os.path.exists(script), "saving without a switch:", done.stderr)
 
 
 @test(timeout=30)
