@@ -58,16 +58,17 @@ bench-accept:
 	@bench/instructions.py accept
 
 install: build
-	install -d $(DESTDIR)$(PREFIX)/sbin $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(UNITDIR) $(DESTDIR)$(PREFIX)/share/doc/sluice
+	install -d $(DESTDIR)$(PREFIX)/sbin $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/sluice $(DESTDIR)$(UNITDIR) $(DESTDIR)$(PREFIX)/share/doc/sluice
 	install -m 755 $(TARGET)/release/sluiced $(DESTDIR)$(PREFIX)/sbin/sluiced
 	install -m 755 $(TARGET)/release/sluice $(DESTDIR)$(PREFIX)/bin/sluice
+	install -m 755 packaging/rules $(DESTDIR)$(PREFIX)/lib/sluice/rules
 	sed 's|@PREFIX@|$(PREFIX)|g' packaging/sluiced.service >$(DESTDIR)$(UNITDIR)/sluiced.service
 	chmod 644 $(DESTDIR)$(UNITDIR)/sluiced.service
 	install -m 644 README.md CHANGELOG.md LICENSE NOTICE docs/*.md $(DESTDIR)$(PREFIX)/share/doc/sluice/
 
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/sbin/sluiced $(DESTDIR)$(PREFIX)/bin/sluice $(DESTDIR)$(UNITDIR)/sluiced.service
-	rm -rf $(DESTDIR)$(PREFIX)/share/doc/sluice
+	rm -rf $(DESTDIR)$(PREFIX)/share/doc/sluice $(DESTDIR)$(PREFIX)/lib/sluice
 
 clean:
 	cargo clean

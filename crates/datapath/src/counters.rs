@@ -454,6 +454,8 @@ pub(crate) struct WorkerCounters {
     pub naps: Count,
     pub naps_cut: Count,
     pub failures: Count,
+    /// How long its turns have been.
+    pub turns: crate::turns::Told,
 }
 
 impl WorkerCounters {

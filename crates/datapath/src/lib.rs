@@ -29,6 +29,7 @@ mod report;
 mod shape;
 mod snapshot;
 mod sync;
+pub mod turns;
 pub mod vlan;
 mod wake;
 pub mod wish;
@@ -46,4 +47,4 @@ pub use port::{
 pub use queues::QueueTotals;
 pub use report::{PortInfo, QueueInfo, WorkerInfo};
 pub use shape::BATCH_NS;
-pub use worker::{IDLE_LOOKS, pin};
+pub use worker::{IDLE_LOOKS, catches_panics, pin};

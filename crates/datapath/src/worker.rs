@@ -32,6 +32,7 @@ use crate::clock::{Clock, cycles, cycles_per_second};
 use crate::counters::{Cell, DropReason, QueueCounters, WorkerCounters};
 use crate::forward::{Egress, Patches};
 use crate::port::PortId;
+use crate::turns::{Doing, Eye, Parts};
 use crate::wake::{readable, wait};
 use nap::Nap;
 use packet::Frame;
@@ -178,6 +179,17 @@ fn to_time(cycles: u64) -> Duration {
     )
 }
 
+thread_local! {
+    /// Whether this thread is a worker's that survives a panic now.
+    static CATCHING: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// Whether a panic on the calling thread would be a worker's, which catches it, counts it and goes on. For a panic hook that
+/// ends the process in every other case.
+pub fn catches_panics() -> bool {
+    CATCHING.get()
+}
+
 /// A worker, on its own thread.
 pub(crate) struct Worker<F: Frame> {
     shared: Arc<Shared<F>>,
@@ -229,6 +241,9 @@ struct Rest {
     crowded: bool,
     /// Whether the last frames came by a queue that is costly to look at.
     costly: bool,
+    eye: Eye,
+    /// For how many cycles it has let others run.
+    gave_way: u64,
 }
 
 impl Rest {
@@ -253,6 +268,8 @@ impl Rest {
             busy: false,
             crowded: false,
             costly: true,
+            eye: Eye::new(now),
+            gave_way: 0,
         }
     }
 }
@@ -287,7 +304,11 @@ impl<F: Frame> Worker<F> {
 
     /// Works until told to stop, and gives everything back. A failure (a panic) is counted and logged, costs the frames in hand, and the worker goes on.
     pub fn run(mut self) {
-        while let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.work())) {
+        loop {
+            CATCHING.set(true);
+            let ended = catch_unwind(AssertUnwindSafe(|| self.work()));
+            CATCHING.set(false);
+            let Err(panic) = ended else { break };
             self.recover(&*panic);
         }
         let guard = self.reader.begin();
@@ -374,6 +395,7 @@ impl<F: Frame> Worker<F> {
             watch,
             ..
         } = self;
+        let mut parts = Parts::begin(rest.turn_end);
         let guard = reader.begin();
         let snapshot = shared.published.load(&guard);
         let cell = shared.cells.of(guard.index());
@@ -387,6 +409,7 @@ impl<F: Frame> Worker<F> {
             watch.forget(rx);
             obey(command, rx, egress, cell, &shared.returns, stop);
             rest.all_seen = None;
+            parts.end(cycles(), Doing::Commands, 0);
             if stop.is_some() {
                 break;
             }
@@ -421,11 +444,13 @@ impl<F: Frame> Worker<F> {
         let mut crowded = false;
         if turn.engine.is_waiting() {
             turn.go_on();
+            parts.end(cycles(), Doing::Held, 0);
         }
         if !mailbox.packet_outs.is_empty() {
             turn.packet_outs();
             let then = std::mem::replace(&mut now, cycles());
             busy += now.wrapping_sub(then);
+            parts.end(now, Doing::PacketOuts, 0);
         }
         let all = rest.all_are_due(now);
         if all {
@@ -478,6 +503,7 @@ impl<F: Frame> Worker<F> {
             let then = std::mem::replace(&mut now, cycles());
             port.counters.cycles.add(now.wrapping_sub(then));
             busy += now.wrapping_sub(then);
+            parts.end(now, Doing::Frames, port.id.slot());
             read_late = true;
         }
         *in_hand = None;
@@ -485,19 +511,25 @@ impl<F: Frame> Worker<F> {
         if all {
             awake.retain(|index| !rx[*index].queue.is_dormant());
         }
+        let mut last = Doing::Looking;
         if turn.egress.shaping.has_work() {
             turn.serve_shaped();
             read_late = false;
+            last = Doing::Shaped;
         }
         // What rules have met is told before rest.
         let owes = busy == 0 && turn.engine.owes();
         if owes {
             turn.engine.pay(&shared.program, &guard);
+            last = Doing::Counters;
         }
         let end = if read_late { now } else { cycles() };
-        rest.account(&mailbox.counters, busy, end);
+        parts.end(end, last, 0);
+        rest.account(&mailbox.counters, busy, end, &parts);
         if rest.turn_end.wrapping_sub(rest.drops_read) > rest.drops_interval {
             rest.drops_read = rest.turn_end;
+            let rested = rest.rested(&mailbox.counters);
+            rest.eye.mark(rested);
             rx.iter()
                 .for_each(|port| port.counters.set_drops(port.queue.drops()));
         }
@@ -658,8 +690,10 @@ impl Rest {
 
     /// Ends a turn of which `busy` cycles went to frames, at `now`.
     #[inline(always)]
-    fn account(&mut self, counters: &WorkerCounters, busy: u64, now: u64) {
+    fn account(&mut self, counters: &WorkerCounters, busy: u64, now: u64, parts: &Parts) {
         let whole = now.wrapping_sub(self.turn_end);
+        let rested = self.rested(counters);
+        self.eye.ended(&counters.turns, whole, parts, rested);
         self.turn_end = now;
         self.busy = busy > 0;
         if busy > 0 {
@@ -671,10 +705,17 @@ impl Rest {
         counters.idle_cycles.add(whole.saturating_sub(busy));
     }
 
+    /// For how many cycles it has not been in a turn.
+    #[inline(always)]
+    fn rested(&self, counters: &WorkerCounters) -> u64 {
+        counters.sleep_cycles.get().wrapping_add(self.gave_way)
+    }
+
     /// Lets others run.
     fn give_way(&mut self, counters: &WorkerCounters) {
         std::thread::yield_now();
         let now = cycles();
+        self.gave_way += now.wrapping_sub(self.turn_end);
         counters.idle_cycles.add(now.wrapping_sub(self.turn_end));
         self.turn_end = now;
     }
@@ -727,6 +768,7 @@ fn obey<F: Frame>(
                 tx: Vec::new(),
             });
         }
+        Command::Run(act) => act(),
         Command::Stop { ticket } => *stop = Some(ticket),
     }
 }

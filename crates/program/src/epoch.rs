@@ -85,6 +85,12 @@ impl Domain {
             .all(|seen| seen.load(Ordering::Acquire) >= epoch)
     }
 
+    /// Whether the reader in this slot is in the middle of something: it has begun a burst and has not gone offline since.
+    pub fn is_online(&self, index: usize) -> bool {
+        let seen = self.seen.get(index);
+        seen.is_some_and(|seen| !matches!(seen.load(Ordering::Relaxed), FREE | OFFLINE))
+    }
+
     /// Whether nobody works in an epoch before `epoch`, or holds something of one ([`Guard::hold`]): rules that ended with it may be unlinked.
     pub fn quiet(&self, epoch: Epoch) -> bool {
         self.passed(epoch)
@@ -307,11 +313,12 @@ mod tests {
         let epoch = domain.publish();
         assert!(!domain.passed(epoch));
         reader.begin();
-        assert!(domain.passed(epoch));
+        assert!(domain.passed(epoch) && domain.is_online(reader.index()));
         let later = domain.publish();
         assert!(!domain.passed(later));
         reader.offline();
-        assert!(domain.passed(later));
+        assert!(domain.passed(later) && !domain.is_online(reader.index()));
+        assert!(!domain.is_online(MAX_READERS));
     }
 
     #[test]

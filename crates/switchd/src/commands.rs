@@ -12,6 +12,7 @@ pub(crate) mod counters;
 mod datapaths;
 mod dummies;
 mod empty;
+mod faults;
 mod figures;
 mod odp;
 mod predict;
@@ -38,6 +39,7 @@ pub fn register(switch: &Rc<Switch>) {
     datapaths::register(&commands);
     dummies::register(&commands);
     empty::register(&commands);
+    faults::register(&commands);
     caches::register(&commands);
     vector::register(&commands);
     figures::register(&commands);

@@ -4,6 +4,7 @@ use crate::Shell;
 use crate::clock;
 use crate::switch::Switch;
 use crate::switch::database::Database;
+use crate::turns;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::Duration;
@@ -91,42 +92,53 @@ pub async fn run(shell: Rc<Shell>) -> anyhow::Result<()> {
     crate::commands::register(&switch);
     crate::commands::vector::tell();
     let (database, events) = Database::connect(&switch, &shell.options.database)?;
-    let mut follow = Task(tokio::task::spawn_local(
+    let mut follow = Task(turns::spawn(
+        "the database",
         Rc::clone(&database).follow(events),
     ));
     let ready = Rc::clone(&shell);
     let writer = Rc::clone(&database);
-    let _write = Task(tokio::task::spawn_local(async move {
+    let mut write = Task(turns::spawn("writing to the database", async move {
         writer.write(move || ready.ready()).await;
-        Ok(())
+        anyhow::bail!("nothing is written to the database any more")
     }));
-    let mut packets = Task(tokio::task::spawn_local(deliver_packet_ins(Rc::clone(
-        &switch,
-    ))));
-    let _metrics = Task(tokio::task::spawn_local(crate::metrics::serve(Rc::clone(
-        &switch,
-    ))));
-    let _predictions = Task(tokio::task::spawn_local(crate::switch::predict::keep(
-        Rc::clone(&switch),
-    )));
-    let _shape = Task(tokio::task::spawn_local(shape_tables(Rc::clone(&switch))));
-    let _fill = Task(tokio::task::spawn_local(async move {
+    let mut packets = Task(turns::spawn(
+        "packet-ins",
+        deliver_packet_ins(Rc::clone(&switch)),
+    ));
+    let mut metrics = Task(turns::spawn(
+        "metrics",
+        crate::metrics::serve(Rc::clone(&switch)),
+    ));
+    let mut predictions = Task(turns::spawn(
+        "predictions",
+        crate::switch::predict::keep(Rc::clone(&switch)),
+    ));
+    let mut shape = Task(turns::spawn("tables", shape_tables(Rc::clone(&switch))));
+    let _fill = Task(turns::spawn("free memory", async move {
         if !locked {
             fill_free_memory(heap_end).await;
         }
         Ok(())
     }));
-    let mut keep = Task(tokio::task::spawn_local(keep_house(
-        Rc::clone(&switch),
-        Rc::clone(&database),
-    )));
-    let mut links = Task(tokio::task::spawn_local(
+    let mut links = Task(turns::spawn(
+        "links",
         Rc::clone(&database).follow_links(),
     ));
-    let _leftovers = Task(tokio::task::spawn_local(
+    let _leftovers = Task(turns::spawn(
+        "leftovers",
         Rc::clone(&database).remove_leftovers(),
     ));
     let mut cleanup = false;
+    let mut watch = Task(turns::spawn(
+        "watchdog",
+        crate::service::watch(Rc::clone(&switch)),
+    ));
+    let mut keep = Task(turns::spawn(
+        "housekeeping",
+        keep_house(Rc::clone(&switch), Rc::clone(&database)),
+    ));
+    // Without any of them something is done no more, and nobody would notice.
     let result = tokio::select! {
         request = shell.exit_requested() => {
             cleanup = request.cleanup;
@@ -135,8 +147,12 @@ pub async fn run(shell: Rc<Shell>) -> anyhow::Result<()> {
         ended = &mut links.0 => ended.unwrap_or_else(|error| Err(error.into())),
         ended = &mut follow.0 => ended.unwrap_or_else(|error| Err(error.into())),
         ended = &mut keep.0 => ended.unwrap_or_else(|error| Err(error.into())),
-        // Without it no packet-in arrives and no rule is learned, and nobody would notice.
         ended = &mut packets.0 => ended.unwrap_or_else(|error| Err(error.into())),
+        ended = &mut watch.0 => ended.unwrap_or_else(|error| Err(error.into())),
+        ended = &mut write.0 => ended.unwrap_or_else(|error| Err(error.into())),
+        ended = &mut metrics.0 => ended.unwrap_or_else(|error| Err(error.into())),
+        ended = &mut predictions.0 => ended.unwrap_or_else(|error| Err(error.into())),
+        ended = &mut shape.0 => ended.unwrap_or_else(|error| Err(error.into())),
     };
     drop((follow, keep, packets, links));
     switch.shut_down(cleanup);
@@ -161,13 +177,42 @@ async fn shape_tables(switch: Rc<Switch>) -> anyhow::Result<()> {
     }
 }
 
+/// Logs turns that took long: of each thread the longest since this was looked at last, so a line a second at most.
+fn tell_long_turns(switch: &Switch) {
+    let (workers, ms) = (datapath::turns::LONG, |time: Duration| {
+        time.as_secs_f64() * 1e3
+    });
+    let told = switch.with_datapath(|datapath| datapath.take_turns(true));
+    for (name, alone, turns) in told.unwrap_or_default() {
+        let text = format!(
+            "{name}: {} turns of {} ms or more; the longest took {:.1} ms ({:.1} of them without a processor), mostly {}",
+            turns.long,
+            workers.as_millis(),
+            ms(turns.longest),
+            ms(turns.away),
+            turns.doing
+        );
+        // Others may take the processor of a worker that floats.
+        if alone || turns.long_work > 0 {
+            tracing::warn!(target: "dpif_netdev", "{text}");
+        } else {
+            tracing::debug!(target: "dpif_netdev", "{text}");
+        }
+    }
+    if let Some(turns) = turns::take_long() {
+        tracing::warn!(target: "timeval", "control: {} turns of {} ms or more; the longest took {:.1} ms ({:.1} of them without a processor), mostly {}",
+            turns.long, turns::LONG.as_millis(), ms(turns.longest), ms(turns.away), turns.doing);
+    }
+}
+
 /// Everything that is done about once a second, and statistics when they are due.
 async fn keep_house(switch: Rc<Switch>, database: Rc<Database>) -> anyhow::Result<()> {
     let mut since_statistics = Duration::ZERO;
     loop {
         clock::sleep(HOUSEKEEPING).await;
-        switch.housekeep();
-        database.watch_devices()?;
+        turns::step(|| "rules and addresses".into(), || switch.housekeep());
+        turns::step(|| "devices".into(), || database.watch_devices())?;
+        tell_long_turns(&switch);
         since_statistics += HOUSEKEEPING;
         if since_statistics >= database.statistics_interval() {
             since_statistics = Duration::ZERO;

@@ -3,7 +3,8 @@
 //! * `--detach` promises that when the command returns the first configuration is in force. So the first process forks and
 //!   waits on a pipe until the daemon says so, or ends as the daemon did.
 //! * `--monitor` puts a process in between that starts the daemon again when a programming error kills it, at most once
-//!   in ten seconds.
+//!   in ten seconds. So it does, unlike Open vSwitch's, when somebody kills it by `SIGKILL` (the kernel for want of memory, say), unless
+//!   the daemon was asked to end before: start scripts send `SIGKILL` to one that does not obey `SIGTERM`.
 //! * The pidfile is locked, not only written: `ovs-appctl` and start scripts ask who holds the lock. `fcntl` locks belong to a
 //!   process, so the daemon takes it after the last fork.
 
@@ -13,11 +14,11 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::options::Options;
-use crate::{plain_error, vlog};
+use crate::{plain_error, user, vlog};
 
 /// The least time between two starts of the daemon by the monitor, from the second crash on.
 const RESTART_INTERVAL: Duration = Duration::from_secs(10);
@@ -64,6 +65,12 @@ pub fn start(options: &Options) -> Result<Daemon, Stop> {
         .filter(|_| !options.overwrite_pidfile)
     {
         refuse_if_running(path).map_err(Stop::Failure)?;
+    }
+    if let Some(user) = &options.user {
+        let files: Vec<&Path> = options.log_file.as_deref().into_iter().collect();
+        user::parse(user)
+            .and_then(|identity| user::become_user(identity, &files))
+            .map_err(Stop::Failure)?;
     }
     // The standard library's handlers for these swallow one that another process sends.
     for signal in [libc::SIGSEGV, libc::SIGBUS] {
@@ -232,8 +239,76 @@ fn signal_name(signal: i32) -> String {
     }
 }
 
-fn is_crash(status: i32) -> bool {
-    libc::WIFSIGNALED(status) && CRASHES.contains(&libc::WTERMSIG(status))
+/// Whether a daemon that ended so is to be started again; `asked`: it had been asked to end.
+fn is_crash(status: i32, asked: bool) -> bool {
+    libc::WIFSIGNALED(status)
+        && match libc::WTERMSIG(status) {
+            libc::SIGKILL => !asked,
+            signal => CRASHES.contains(&signal),
+        }
+}
+
+/// Memory that the monitor and its daemon share: whether the daemon has been asked to end. Null without a monitor.
+static ASKED: AtomicPtr<AtomicBool> = AtomicPtr::new(std::ptr::null_mut());
+/// Whether signals that ask for the end are seen to (in the daemon).
+static HEEDED: AtomicBool = AtomicBool::new(false);
+
+/// Makes the shared memory, before the monitor forks. Without it nobody remembers that the daemon was asked.
+fn share_asked() {
+    // SAFETY: an anonymous mapping at an address that the kernel chooses touches nothing that there is.
+    let page = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            size_of::<AtomicBool>(),
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
+    if page != libc::MAP_FAILED {
+        ASKED.store(page.cast(), Ordering::SeqCst);
+    }
+}
+
+/// The shared memory, where there is some.
+fn asked() -> Option<&'static AtomicBool> {
+    // SAFETY: null, or the mapping of `share_asked`, which is never undone, is large enough for this and aligned to a page, and began as zeros, which
+    // is `false`.
+    unsafe { ASKED.load(Ordering::SeqCst).as_ref() }
+}
+
+/// Notes that the daemon has been asked to end, so that its monitor lets it.
+pub fn note_asked() {
+    if let Some(asked) = asked() {
+        asked.store(true, Ordering::SeqCst);
+    }
+}
+
+/// In a daemon with a monitor: notes that a signal asks for the end. Only atomics, `signal` and `raise`, as a signal handler must.
+extern "C" fn note_signal(signal: i32) {
+    note_asked();
+    if !HEEDED.load(Ordering::SeqCst) {
+        // SAFETY: both are async-signal-safe and SIG_DFL is always a valid disposition.
+        unsafe {
+            libc::signal(signal, libc::SIG_DFL);
+            libc::raise(signal);
+        }
+    }
+}
+
+/// In the daemon: whoever handles SIGTERM and SIGINT is there. He must hand them on to the handler that he found.
+pub fn signals_are_heeded() {
+    HEEDED.store(true, Ordering::SeqCst);
+}
+
+/// What a daemon does with the signals that its monitor hands on, until it heeds them.
+fn begin_daemon() {
+    handle_signals(libc::SIG_DFL);
+    for signal in [libc::SIGTERM, libc::SIGINT] {
+        // SAFETY: `note_signal` is async-signal-safe.
+        unsafe { libc::signal(signal, note_signal as *const () as libc::sighandler_t) };
+    }
 }
 
 /// The daemon that the monitor watches; 0 while there is none.
@@ -265,8 +340,12 @@ fn handle_signals(handler: libc::sighandler_t) {
 fn monitor(options: &Options, mut parent: Option<File>) -> Result<File, Stop> {
     let mut title = Title::find();
     let mut started = Instant::now();
+    share_asked();
     let mut child = match fork_and_wait()? {
-        Forked::Child(pipe) => return Ok(pipe),
+        Forked::Child(pipe) => {
+            begin_daemon();
+            return Ok(pipe);
+        }
         Forked::Parent { child } => child,
     };
     vlog::set_subprogram("monitor");
@@ -292,7 +371,8 @@ fn monitor(options: &Options, mut parent: Option<File>) -> Result<File, Stop> {
         vlog::resume_file();
         WATCHED.store(0, Ordering::SeqCst);
         let how = format!("pid {child} died, {}", describe(status));
-        if !is_crash(status) {
+        let asked_to_end = asked().is_some_and(|asked| asked.load(Ordering::SeqCst));
+        if !is_crash(status, asked_to_end) {
             tracing::info!(target: "daemon_unix", "{how}, exiting");
             return Err(Stop::Exit(if libc::WIFEXITED(status) {
                 libc::WEXITSTATUS(status)
@@ -316,7 +396,7 @@ fn monitor(options: &Options, mut parent: Option<File>) -> Result<File, Stop> {
             match fork_and_wait() {
                 Ok(Forked::Parent { child }) => break child,
                 Ok(Forked::Child(pipe)) => {
-                    handle_signals(libc::SIG_DFL);
+                    begin_daemon();
                     vlog::set_subprogram("");
                     crate::name_process(&options.program);
                     return Ok(pipe);
@@ -561,8 +641,10 @@ mod tests {
             describe(libc::SIGABRT | 0x80),
             "killed (Aborted), core dumped"
         );
-        assert!(is_crash(libc::SIGSEGV));
-        assert!(!is_crash(libc::SIGTERM) && !is_crash(libc::SIGKILL) && !is_crash(1 << 8));
+        assert!(is_crash(libc::SIGSEGV, false) && is_crash(libc::SIGABRT, true));
+        assert!(is_crash(libc::SIGKILL, false), "nobody asked it to end");
+        assert!(!is_crash(libc::SIGKILL, true), "it did not end when asked");
+        assert!(!is_crash(libc::SIGTERM, false) && !is_crash(1 << 8, false));
     }
 
     #[test]

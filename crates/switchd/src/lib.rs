@@ -16,10 +16,14 @@ pub mod memory;
 pub mod metrics;
 pub mod openflow;
 pub mod options;
+pub mod panics;
+pub mod service;
 pub mod shell;
 pub mod streams;
 pub mod switch;
+pub mod turns;
 pub mod unixctl;
+pub mod user;
 pub mod vlog;
 
 pub use shell::{ExitRequest, Shell};

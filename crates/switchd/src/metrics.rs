@@ -37,6 +37,7 @@ pub async fn text(switch: &Rc<Switch>) -> Result<String, String> {
     let queues = refresh(switch, queues, FORECASTS).await;
     let (ports, workers) = switch
         .with_datapath(|datapath| {
+            datapath.take_turns(false);
             let ports = datapath.ports().into_iter();
             let ports =
                 ports.filter_map(|port| Some((port.name, datapath.port_stats(port.id).ok()?)));
@@ -46,6 +47,7 @@ pub async fn text(switch: &Rc<Switch>) -> Result<String, String> {
     let mut page = Page(switch.waits.metrics(&queues, left_out));
     page.ports(&ports);
     page.workers(&workers, cycles_per_second() as f64);
+    page.control(&crate::turns::turns());
     let all = drops(switch);
     page.family(
         "sluice_dropped_packets_total",
@@ -131,6 +133,23 @@ impl Page {
         );
     }
 
+    /// Since the daemon started, or `sluice/turns-clear`.
+    fn control(&mut self, turns: &crate::turns::Turns) {
+        let one = |value: f64| std::iter::once((String::new(), value));
+        self.family(
+            "sluice_control_longest_turn_seconds",
+            "gauge",
+            "The longest time that the control thread took between two looks at its sockets.",
+            one(turns.longest.as_secs_f64()),
+        );
+        self.family(
+            "sluice_control_long_turns_total",
+            "counter",
+            "Times that it took 50 ms or more.",
+            one(turns.long as f64),
+        );
+    }
+
     /// Counts go back to 0 when `dpif-netdev/pmd-stats-clear` says so.
     fn workers(&mut self, workers: &[WorkerInfo], cycles_per_second: f64) {
         let label = |worker: &WorkerInfo| {
@@ -139,7 +158,7 @@ impl Page {
         };
         type Of = fn(&WorkerInfo) -> f64;
         let share = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };
-        let counts: [(&str, &str, Of); 3] = [
+        let counts: [(&str, &str, Of); 5] = [
             (
                 "sluice_worker_received_packets_total",
                 "Packets received by a worker.",
@@ -154,6 +173,16 @@ impl Page {
                 "sluice_worker_failures_total",
                 "Times that it failed and was started again.",
                 |worker| worker.stats.failures as f64,
+            ),
+            (
+                "sluice_worker_long_turns_total",
+                "Turns of 10 ms or more.",
+                |worker| worker.turns.long as f64,
+            ),
+            (
+                "sluice_worker_long_turns_of_work_total",
+                "Turns with 10 ms or more of processor time in them.",
+                |worker| worker.turns.long_work as f64,
             ),
         ];
         for (name, help, of) in counts {
@@ -177,7 +206,17 @@ impl Page {
             "A worker's time: spent on packets, looking for some in vain, asleep.",
             samples,
         );
-        let gauges: [(&str, &str, Of); 2] = [
+        let gauges: [(&str, &str, Of); 4] = [
+            (
+                "sluice_worker_longest_turn_seconds",
+                "The longest turn: for so long one port's frames have waited for others.",
+                |worker| worker.turns.longest.as_secs_f64(),
+            ),
+            (
+                "sluice_worker_most_work_seconds",
+                "The most processor time that a turn took.",
+                |worker| worker.turns.most_work.as_secs_f64(),
+            ),
             (
                 "sluice_worker_busy_share",
                 "The share of its time that a worker has spent on packets.",
@@ -277,7 +316,7 @@ async fn serve_at(
         }
         let silent = Rc::new(Cell::new(true));
         let (switch, waits) = (Rc::clone(switch), Rc::clone(&silent));
-        let task = tokio::task::spawn_local(async move {
+        let task = crate::turns::spawn("metrics", async move {
             // Whoever goes away early, or takes too long, gets nothing more.
             let _ = tokio::time::timeout(PATIENCE, answer(&switch, stream, &waits)).await;
         });
@@ -381,12 +420,22 @@ mod tests {
                 idle_cycles: 6_000,
                 ..Default::default()
             },
+            turns: datapath::turns::TurnStats {
+                longest: Duration::from_millis(1500),
+                long: 2,
+                ..Default::default()
+            },
             recent_cycles: 0,
             queues: Vec::new(),
         };
         let mut page = Page(String::new());
         page.ports(&[("a\"b".to_owned(), stats)]);
         page.workers(&[worker], 1000.0);
+        page.control(&crate::turns::Turns {
+            longest: Duration::from_millis(250),
+            long: 3,
+            ..Default::default()
+        });
         for line in [
             "# TYPE sluice_port_received_packets_total counter",
             "sluice_port_received_packets_total{port=\"a\\\"b\"} 5",
@@ -394,6 +443,10 @@ mod tests {
             "sluice_worker_seconds_total{worker=\"pmd-c01/id:3\",cpu=\"1\",state=\"idle\"} 6",
             "sluice_worker_busy_share{worker=\"pmd-c01/id:3\",cpu=\"1\"} 0.25",
             "sluice_worker_cycles_per_packet{worker=\"pmd-c01/id:3\",cpu=\"1\"} 200",
+            "sluice_worker_longest_turn_seconds{worker=\"pmd-c01/id:3\",cpu=\"1\"} 1.5",
+            "sluice_worker_long_turns_total{worker=\"pmd-c01/id:3\",cpu=\"1\"} 2",
+            "sluice_control_longest_turn_seconds{} 0.25",
+            "sluice_control_long_turns_total{} 3",
         ] {
             assert!(
                 page.0.lines().any(|one| one == line),

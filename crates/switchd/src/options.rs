@@ -58,6 +58,8 @@ pub struct Options {
     pub overwrite_pidfile: bool,
     /// Restart the daemon when it crashes (`--monitor`).
     pub monitor: bool,
+    /// Whom to become, `USER`, `USER:GROUP` or `:GROUP` (`--user`).
+    pub user: Option<String>,
     /// Lock all memory (`--mlockall`).
     pub mlockall: bool,
     /// The logging specifications (`-v`), in order; an empty one means everything at `dbg`.
@@ -356,6 +358,7 @@ impl<'a> Reader<'a> {
             pidfile: None,
             overwrite_pidfile: false,
             monitor: false,
+            user: None,
             mlockall: false,
             verbose: Vec::new(),
             log_file: None,
@@ -395,14 +398,7 @@ impl<'a> Reader<'a> {
             }
             Name::OverwritePidfile => options.overwrite_pidfile = true,
             Name::Monitor => options.monitor = true,
-            Name::User => {
-                let program = &options.program;
-                let text = format!(
-                    "{program}: --user={} is not supported: the switch needs its privileges while it runs (devices, huge pages)",
-                    value.unwrap_or_default()
-                );
-                return Err(UsageError(text));
-            }
+            Name::User => options.user = value,
             Name::NoSelfConfinement => {}
             Name::Verbose => options.verbose.push(value.unwrap_or_default()),
             Name::LogFile => {
@@ -498,6 +494,7 @@ Daemon options:
   --detach                run in background as daemon
   --monitor               creates a process to monitor this daemon
   --no-chdir              do not chdir to '/'
+  --user=USER[:GROUP]     become that user and keep the privileges of a switch
   --pidfile[=FILE]        create pidfile (default: {pidfile})
   --overwrite-pidfile     with --pidfile, start even if already running
   --mlockall              lock all memory, so that nothing is paged out
@@ -595,6 +592,7 @@ mod tests {
         assert_eq!(options(&[]).database, "unix:/r/db.sock");
         assert_eq!(options(&["--", "--detach"]).database, "--detach");
         assert_eq!(options(&["--unixctl=none"]).unixctl, ControlSocket::None);
+        assert_eq!(options(&["--user", "a:b"]).user.as_deref(), Some("a:b"));
         assert_eq!(
             options(&["--enable-dummy=override"]).dummy,
             Some(DummyLevel::Override)
@@ -641,7 +639,6 @@ mod tests {
             error(&["--syslog-method=foo"]),
             "ovs-vswitchd: unsupported syslog method 'foo'"
         );
-        assert!(error(&["--user=nobody"]).contains("--user=nobody is not supported"));
     }
 
     #[test]

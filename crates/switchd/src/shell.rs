@@ -3,7 +3,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::io::Write;
-use std::panic::{self, AssertUnwindSafe};
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Duration;
@@ -16,9 +15,10 @@ use crate::daemonize::{self, Daemon, Stop};
 use crate::dirs::Directories;
 use crate::memory::Memory;
 use crate::options::{self, Options, Request};
+use crate::service::Service;
 use crate::streams::Tls;
 use crate::unixctl::{Registry, Reply, Server};
-use crate::{clock, coverage, daemon, plain_error, vlog};
+use crate::{clock, coverage, daemon, panics, plain_error, turns, vlog};
 
 /// How long the last lines get to reach the log.
 const LAST_LINES: Duration = Duration::from_secs(1);
@@ -41,7 +41,10 @@ pub struct Shell {
     pub memory: Memory,
     /// Keys and certificates for every stream; the database's SSL row may replace the command line's.
     pub tls: Rc<Tls>,
+    /// The service manager.
+    pub service: Service,
     daemon: RefCell<Daemon>,
+    told_ready: Cell<bool>,
     exit: Cell<Option<ExitRequest>>,
     exit_asked: Notify,
     exit_replies: RefCell<Vec<Reply>>,
@@ -50,11 +53,16 @@ pub struct Shell {
 impl Shell {
     /// The first configuration is in force: whoever waits for `--detach` may go on. Later calls do nothing.
     pub fn ready(&self) {
+        if !self.told_ready.replace(true) {
+            self.service.ready();
+        }
         self.daemon.borrow_mut().ready();
     }
 
     /// Asks the daemon to end. Of several requests the first counts, but any may ask for cleanup.
     pub fn request_exit(&self, request: ExitRequest) {
+        daemonize::note_asked();
+        self.service.stopping();
         let cleanup = request.cleanup || self.exit.get().is_some_and(|earlier| earlier.cleanup);
         self.exit.set(Some(ExitRequest { cleanup }));
         self.exit_asked.notify_waiters();
@@ -119,7 +127,7 @@ fn start(options: Options) -> Result<(), Stop> {
         syslog_target: options.syslog_target.clone(),
     })
     .map_err(Stop::Failure)?;
-    log_panics();
+    panics::install();
     let daemon = daemonize::start(&options)?;
     if options.mlockall {
         lock_memory();
@@ -141,26 +149,14 @@ fn start(options: Options) -> Result<(), Stop> {
         .enable_all()
         .build()
         .map_err(|error| Stop::Failure(format!("cannot start the event loop: {error}")))?;
-    let result = panic::catch_unwind(AssertUnwindSafe(|| {
-        LocalSet::new().block_on(&runtime, control_thread(options, daemon, server))
-    }));
+    let tasks = LocalSet::new();
+    let control = tasks.run_until(control_thread(options, daemon, server));
+    let result = runtime.block_on(turns::control(control));
+    drop(tasks);
     // A thread that hangs in a name lookup must not keep the daemon from ending.
     runtime.shutdown_background();
     vlog::flush(LAST_LINES);
-    match result {
-        Ok(Ok(())) => Ok(()),
-        Ok(Err(error)) => Err(Stop::Failure(format!("{error:#}"))),
-        // The hook has logged it; the monitor must see a crash and not an orderly end.
-        Err(_) => std::process::abort(),
-    }
-}
-
-/// Panics go to the log, where a daemon's operator looks.
-fn log_panics() {
-    panic::set_hook(Box::new(|information| {
-        vlog::emergency("util", &format!("assertion failed: {information}"));
-        vlog::flush(LAST_LINES);
-    }));
+    result.map_err(|error| Stop::Failure(format!("{error:#}")))
 }
 
 fn lock_memory() {
@@ -180,9 +176,11 @@ async fn control_thread(
     let shell = Rc::new(Shell {
         tls: Rc::new(Tls::new(options.tls.clone())),
         options,
+        service: Service::from_environment(),
         commands: Registry::default(),
         memory: Memory::default(),
         daemon: RefCell::new(daemon),
+        told_ready: Cell::new(false),
         exit: Cell::new(None),
         exit_asked: Notify::new(),
         exit_replies: RefCell::default(),
@@ -191,8 +189,8 @@ async fn control_thread(
     if let Some(server) = &mut server {
         server.serve(shell.commands.clone())?;
     }
-    tokio::task::spawn_local(watch_signals(shell.clone())?);
-    tokio::task::spawn_local(async {
+    turns::spawn("signals", watch_signals(shell.clone())?);
+    turns::spawn("coverage", async {
         let mut interval = tokio::time::interval(coverage::INTERVAL);
         interval.tick().await;
         loop {
@@ -219,6 +217,8 @@ fn watch_signals(shell: Rc<Shell>) -> std::io::Result<impl Future<Output = ()>> 
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hang_up = signal(SignalKind::hangup())?;
+    // What handled them before is called too.
+    daemonize::signals_are_heeded();
     Ok(async move {
         loop {
             let name = tokio::select! {
@@ -290,7 +290,7 @@ fn register_time(commands: &Registry) {
                 return reply.error("invalid MSECS");
             };
             let (total, step) = (numbers[0], *numbers.get(1).unwrap_or(&numbers[0]));
-            tokio::task::spawn_local(async move {
+            turns::spawn("time/warp", async move {
                 let mut left = total;
                 while left > 0 && !reply.is_abandoned() {
                     clock::warp(step.min(left));

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::rc::Rc;
 
+use crate::turns;
 use tokio::sync::oneshot;
 
 pub use framing::{Framer, FramingError};
@@ -130,7 +131,7 @@ impl Registry {
         let (reply, receiver) = Reply::new();
         // The borrow ends before the handler runs, which may register commands itself.
         match self.find(name, arguments.len()) {
-            Ok(handler) => handler(arguments, reply),
+            Ok(handler) => turns::step(|| name.to_owned(), || handler(arguments, reply)),
             Err(error) => reply.error(error),
         }
         receiver

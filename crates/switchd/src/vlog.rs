@@ -36,6 +36,9 @@ use sinks::{Line, Output};
 
 use crate::coverage::Counter;
 
+/// The name of the thread that writes the log, once there is one.
+pub const WRITER: &str = "log";
+
 /// The longest message, in bytes; a longer one is cut and says so. A peer's bytes may be part of a message.
 const MAXIMUM_MESSAGE: usize = 4096;
 

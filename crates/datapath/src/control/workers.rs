@@ -8,6 +8,7 @@ use crate::history::History;
 use crate::packet_in::PacketInRing;
 use crate::port::{MakeTx, PortId};
 use crate::report::{QueueInfo, WorkerInfo};
+use crate::turns::{Seen, TurnStats};
 use crate::wake::Wake;
 use crate::worker::{Command, Mailbox, Returned, RxPort, Worker, pin, sleep_precisely};
 use packet::Frame;
@@ -30,6 +31,10 @@ pub(super) struct Handle<F: Frame> {
     /// What its counters showed when they were last cleared.
     pub cleared: WorkerStats,
     pub history: History,
+    /// How its turns have been since they were last cleared, and how many long ones there were before that.
+    pub turns: (Seen, (u64, u64)),
+    /// The same since they were last told of.
+    untold: (Seen, (u64, u64)),
 }
 
 impl<F: Frame> Handle<F> {
@@ -175,8 +180,19 @@ impl<F: Frame + 'static> Datapath<F> {
             queues: Vec::new(),
             cleared: WorkerStats::default(),
             history: History::default(),
+            turns: Default::default(),
+            untold: Default::default(),
         });
         self.equip(self.workers.len() - 1)
+    }
+
+    /// Has the worker with this place in [`Datapath::workers`] do something between two turns; false when there is none, or it has too
+    /// much to do already. For tests of what a worker that fails or stalls does to others.
+    pub fn run_on_worker(&self, index: usize, act: Box<dyn FnOnce() + Send>) -> bool {
+        let Some(worker) = self.workers.get(index) else {
+            return false;
+        };
+        send(worker, Command::Run(act)).is_ok()
     }
 
     /// Gives a new worker a transmit queue of every device.
@@ -434,6 +450,65 @@ impl<F: Frame + 'static> Datapath<F> {
         }
     }
 
+    fn describe_turns(
+        &self,
+        worker: &Handle<F>,
+        (seen, (long, long_work)): &(Seen, (u64, u64)),
+    ) -> TurnStats {
+        let now = worker.mailbox.counters.turns.long();
+        let name = |slot: u32| {
+            let port = self.ports.get(slot as usize).and_then(Option::as_ref);
+            port.map_or("a port that has gone", |port| port.name.as_str())
+                .to_owned()
+        };
+        TurnStats::new(seen, (now.0 - long, now.1 - long_work), name)
+    }
+
+    /// Takes what workers say of their turns: for [`Datapath::workers`], which tells it, and for the answer: the workers that have had long turns
+    /// since the last call (the name, whether it has a processor of its own, and how these turns were). Call it about once a second, and before
+    /// [`Datapath::workers`].
+    pub fn take_turns(&mut self, tell: bool) -> Vec<(String, bool, TurnStats)> {
+        for worker in &mut self.workers {
+            let seen = worker.mailbox.counters.turns.take();
+            worker.turns.0.merge(&seen);
+            worker.untold.0.merge(&seen);
+        }
+        if !tell {
+            return Vec::new();
+        }
+        let told = self.workers.iter().map(|worker| {
+            let turns = self.describe_turns(worker, &worker.untold);
+            (worker.mailbox.name.clone(), worker.cpu.is_some(), turns)
+        });
+        let told = told.filter(|(_, _, turns)| turns.long > 0).collect();
+        for worker in &mut self.workers {
+            worker.untold = (Seen::default(), worker.mailbox.counters.turns.long());
+        }
+        told
+    }
+
+    /// Forgets how long turns have been.
+    pub fn clear_turns(&mut self) {
+        self.take_turns(false);
+        for worker in &mut self.workers {
+            worker.turns = (Seen::default(), worker.mailbox.counters.turns.long());
+        }
+    }
+
+    /// How far workers have come: names with numbers that grow while a worker turns, and are not there while it is away (asleep, or ended).
+    pub fn progress(&self) -> Vec<(String, Option<u64>)> {
+        let domain = &self.shared.program.domain;
+        let each = self.workers.iter().map(|worker| {
+            let counters = &worker.mailbox.counters;
+            let online = domain.is_online(worker.number);
+            let turns = counters.busy_turns.get() + counters.idle_turns.get();
+            let rests = counters.naps.get() + counters.sleeps.get();
+            let far = online.then_some(turns.wrapping_add(rests));
+            (worker.mailbox.name.clone(), far)
+        });
+        each.collect()
+    }
+
     pub(super) fn describe_worker(&self, worker: &Handle<F>) -> WorkerInfo {
         let describe = |(id, index): &(PortId, usize)| {
             let port = self.port(*id).ok()?;
@@ -456,6 +531,7 @@ impl<F: Frame + 'static> Datapath<F> {
             id: worker.id,
             cpu: worker.cpu,
             stats: worker.mailbox.counters.read().since(&worker.cleared),
+            turns: self.describe_turns(worker, &worker.turns),
             recent_cycles: worker.history.recent(worker.all_cycles()),
             queues: worker.queues.iter().filter_map(describe).collect(),
         }

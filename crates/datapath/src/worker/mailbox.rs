@@ -42,6 +42,8 @@ pub(crate) enum Command<F: Frame> {
         index: usize,
         ticket: u64,
     },
+    /// Do this, between two turns; for tests of what a worker that fails or stalls does to others.
+    Run(Box<dyn FnOnce() + Send>),
     /// Give everything back and end.
     Stop { ticket: u64 },
 }

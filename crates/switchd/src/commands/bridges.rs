@@ -25,7 +25,10 @@ pub(super) fn register(commands: &Commands) {
     commands.answer("ofproto/list-tunnels", "", (0, 0), |_, _| Ok(String::new()));
     // There is nothing to revalidate; what scripts wait for is that packets meet the rules they have set.
     commands.later("revalidator/wait", "", (0, 0), |switch, _, reply| {
-        tokio::task::spawn_local(wait_for_workers(bridges(&switch), reply, String::new()));
+        crate::turns::spawn(
+            "barrier",
+            wait_for_workers(bridges(&switch), reply, String::new()),
+        );
     });
     commands.answer("revalidator/purge", "", (0, 0), |_, _| Ok(String::new()));
 }

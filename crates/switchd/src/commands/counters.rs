@@ -26,6 +26,20 @@ pub(super) fn register(commands: &Commands) {
             take(&name, total);
         }
     });
+    let shared = commands.clone();
+    coverage::add_source(move |take| {
+        let switch = shared.switch().ok();
+        for (name, longest, long) in switch.map(|switch| turns(&switch)).unwrap_or_default() {
+            take(&format!("longest_turn_us_{name}"), longest);
+            take(&format!("long_turns_{name}"), long);
+        }
+    });
+    commands.answer("sluice/turns-clear", "", (0, 0), |switch, _| {
+        crate::turns::clear();
+        // Before there are workers there is nothing to forget.
+        let _ = switch.with_datapath(|datapath| datapath.clear_turns());
+        Ok(String::new())
+    });
     commands.answer("sluice/drops", "", (0, 0), |switch, _| {
         let mut text = String::new();
         for (reason, packets) in drops(switch) {
@@ -33,6 +47,24 @@ pub(super) fn register(commands: &Commands) {
         }
         Ok(text)
     });
+}
+
+/// Control's and each worker's longest turn, in microseconds, and how many were long.
+fn turns(switch: &Switch) -> Vec<(String, u64, u64)> {
+    let control = crate::turns::turns();
+    let longest = control.longest.as_micros() as u64;
+    let workers = switch.with_datapath(|datapath| {
+        datapath.take_turns(false);
+        datapath.workers()
+    });
+    let worker = |worker: datapath::WorkerInfo| {
+        let longest = worker.turns.longest.as_micros() as u64;
+        (worker.name, longest, worker.turns.long)
+    };
+    let workers = workers.unwrap_or_default().into_iter().map(worker);
+    std::iter::once(("control".to_owned(), longest, control.long))
+        .chain(workers)
+        .collect()
 }
 
 fn report_memory(switch: &Switch, usage: &mut memory::Usage) {

@@ -146,7 +146,7 @@ fn receive(switch: Rc<Switch>, arguments: &[String], reply: Reply) {
                 },
         )
     };
-    tokio::task::spawn_local(async move {
+    crate::turns::spawn("netdev-dummy/receive", async move {
         let began = Instant::now();
         while received(&switch, port) < before && began.elapsed() < PATIENCE {
             tokio::time::sleep(Duration::from_micros(200)).await;

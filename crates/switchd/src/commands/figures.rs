@@ -26,6 +26,7 @@ fn stats(switch: &Switch) -> Value {
         "time_us": START.elapsed().as_micros() as u64,
         "tsc_hz": datapath::clock::cycles_per_second(),
         "ports": bridges.iter().flat_map(|bridge| ports(bridge)).collect::<Vec<_>>(),
+        "control": control(),
         "workers": workers(switch),
         "tables": bridges.iter().flat_map(|bridge| table_counters(bridge)).collect::<Vec<_>>(),
         "drops": super::counters::drops(switch),
@@ -53,9 +54,23 @@ fn ports(bridge: &Bridge) -> Vec<Value> {
     ports.values_mut().map(describe).collect()
 }
 
+/// How long the control thread has kept others waiting.
+fn control() -> Value {
+    let turns = crate::turns::turns();
+    json!({
+        "longest_turn_us": turns.longest.as_micros() as u64,
+        "longest_turn_away_us": turns.away.as_micros() as u64,
+        "longest_turn_doing": turns.doing,
+        "long_turns": turns.long,
+    })
+}
+
 fn workers(switch: &Switch) -> Vec<Value> {
     let workers = switch
-        .with_datapath(|datapath| datapath.workers())
+        .with_datapath(|datapath| {
+            datapath.take_turns(false);
+            datapath.workers()
+        })
         .unwrap_or_default();
     let describe = |worker: &datapath::WorkerInfo| {
         json!({
@@ -68,6 +83,13 @@ fn workers(switch: &Switch) -> Vec<Value> {
             "sleeps": worker.stats.sleeps,
             "naps": worker.stats.naps,
             "naps_cut": worker.stats.naps_cut,
+            "longest_turn_us": worker.turns.longest.as_micros() as u64,
+            "longest_turn_away_us": worker.turns.away.as_micros() as u64,
+            "longest_turn_doing": worker.turns.doing,
+            "most_work_us": worker.turns.most_work.as_micros() as u64,
+            "most_work_doing": worker.turns.most_work_doing,
+            "long_turns": worker.turns.long,
+            "long_turns_of_work": worker.turns.long_work,
         })
     };
     workers.iter().map(describe).collect()

@@ -14,7 +14,7 @@ pub(super) fn register(commands: &Commands) {
                 None => Ok(bridges(&switch)),
             };
             let traffic = arguments.get(1).map(|text| text.to_string());
-            tokio::task::spawn_local(async move {
+            crate::turns::spawn("sluice/predict", async move {
                 let mut text = String::new();
                 match chosen {
                     Err(error) => return reply.error(error),

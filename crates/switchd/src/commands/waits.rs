@@ -36,7 +36,7 @@ pub(super) fn register(commands: &Commands) {
                 Ok((found, _)) => found,
                 Err(error) => return reply.error(error),
             };
-            tokio::task::spawn_local(async move {
+            crate::turns::spawn("queues", async move {
                 let queues = refresh(&switch, found, FORECASTS).await;
                 let book = &switch.waits;
                 let (mut texts, mut told) = (String::new(), Vec::new());
@@ -64,7 +64,7 @@ pub(super) fn register(commands: &Commands) {
         },
     );
     commands.later("sluice/metrics", "", (0, 0), |switch, _, reply| {
-        tokio::task::spawn_local(async move {
+        crate::turns::spawn("queues", async move {
             match metrics::text(&switch).await {
                 Ok(text) => reply.ok(text),
                 Err(error) => reply.error(error),

@@ -3,6 +3,7 @@
 use super::hub::Hub;
 use super::session::{Kind, Live, Next, Session};
 use crate::clock;
+use crate::turns;
 use openflow::decode::{DecodeOptions, negotiate};
 use openflow::message::{ErrorKind, ErrorMessage, Hello, Message};
 use openflow::{Error, Repeats, Version, decode, decode_added, encode, frame_length};
@@ -209,7 +210,10 @@ async fn read(
             let start = inbox.start;
             let bytes = &inbox.bytes[start..end];
             hub.snoop(session, bytes);
-            let next = take(hub, session, bytes, &mut repeats);
+            let next = turns::step(
+                || described(bytes),
+                || take(hub, session, bytes, &mut repeats),
+            );
             inbox.start = end;
             gathered = matches!(next, Next::Gathered);
             if gathered {
@@ -219,7 +223,7 @@ async fn read(
                 Next::Continue | Next::Gathered => {}
                 Next::Changed => changed = true,
                 Next::Barrier(xid) => {
-                    hub.switch().publish();
+                    turns::step(|| "publishing".into(), || hub.switch().publish());
                     changed = false;
                     hub.switch().barrier().await;
                     let reply = encode(session.version, xid, &Message::BarrierReply);
@@ -259,6 +263,12 @@ async fn read(
             Err(error) => return format!("connection dropped ({})", crate::plain_error(&error)),
         }
     }
+}
+
+/// A message in a few words: its type and length, which are in every version's first bytes.
+fn described(bytes: &[u8]) -> String {
+    let kind = bytes.get(1).copied().unwrap_or_default();
+    format!("a message of type {kind} and {} bytes", bytes.len())
 }
 
 /// Decodes one message and carries it out.

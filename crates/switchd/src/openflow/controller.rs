@@ -5,6 +5,7 @@ use super::hub::Hub;
 use super::session::{Kind, Live, Session};
 use crate::clock;
 use crate::streams::{Active, Listener, Passive, Stream, Tls, connect};
+use crate::turns;
 use openflow::message::Role;
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
@@ -266,22 +267,18 @@ impl Controller {
                     crate::plain_error(&error)
                 )
             })?;
-            tokio::task::spawn_local(listen(
-                hub.clone(),
-                tls.clone(),
-                listener,
-                Purpose::Control(terms, record.clone()),
-            ))
+            let purpose = Purpose::Control(terms, record.clone());
+            turns::spawn(
+                "OpenFlow",
+                listen(hub.clone(), tls.clone(), listener, purpose),
+            )
         } else {
             let active =
                 Active::parse(&settings.target, default_port).map_err(|error| error.to_string())?;
-            tokio::task::spawn_local(keep_connected(
-                hub.clone(),
-                tls.clone(),
-                active,
-                terms,
-                record.clone(),
-            ))
+            turns::spawn(
+                "OpenFlow",
+                keep_connected(hub.clone(), tls.clone(), active, terms, record.clone()),
+            )
         };
         Ok(Controller {
             settings,
@@ -331,14 +328,14 @@ pub(super) async fn listen(hub: Rc<Hub>, tls: Rc<Tls>, listener: Listener, purpo
                         continue;
                     }
                     let (hub, tls, purpose) = (hub.clone(), tls.clone(), purpose.clone());
-                    connections.spawn_local(async move {
+                    connections.spawn_local(turns::task("OpenFlow", async move {
                         match incoming.establish(&tls).await {
                             Ok(stream) => serve(&hub, stream, &purpose).await,
                             Err(error) => {
                                 tracing::warn!(target: "connmgr", "{}: {error}", hub.bridge);
                             }
                         }
-                    });
+                    }));
                 }
                 Err(error) => {
                     tracing::warn!(target: "connmgr", "{}: accept failed ({})", listener.name(), crate::plain_error(&error));

@@ -87,7 +87,7 @@ impl OpenFlow {
                 Ok(listener) => {
                     let task =
                         controller::listen(self.hub.clone(), self.tls.clone(), listener, purpose);
-                    let socket = Socket(tokio::task::spawn_local(task));
+                    let socket = Socket(crate::turns::spawn("OpenFlow", task));
                     self.sockets.borrow_mut().push(socket);
                 }
                 Err(error) => errors.push(format!(

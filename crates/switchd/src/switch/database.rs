@@ -9,6 +9,7 @@ use super::execute::Failures;
 use super::{Switch, processors};
 use crate::config::writeback::{Blame, Refusal, Values, Writeback};
 use crate::config::{Abilities, Desired, Problems};
+use crate::turns;
 use ovsdb::client::{Client, ClientError, Config, Event, Events, LockState};
 use ovsdb::stream::Remote;
 use ovsdb::vswitch::{self, Snapshot};
@@ -85,16 +86,18 @@ impl Database {
             match event {
                 Event::Connected => {
                     self.begin_anew();
-                    self.reconfigure()?;
+                    turns::step(|| "configuration".into(), || self.reconfigure())?;
                 }
-                Event::Updated => self.reconfigure()?,
+                Event::Updated => {
+                    turns::step(|| "configuration".into(), || self.reconfigure())?;
+                }
                 Event::LockAcquired => {
                     if self.contended.replace(false) {
                         tracing::info!(target: "bridge", "the other ovs-vswitchd is gone, taking over");
                     }
                     // It may have written other values.
                     self.begin_anew();
-                    self.reconfigure()?;
+                    turns::step(|| "configuration".into(), || self.reconfigure())?;
                 }
                 // Losing the connection loses the lock too, but then forwarding goes on.
                 Event::LockLost if self.client.lock() == LockState::Contended => {
@@ -195,7 +198,8 @@ impl Database {
                 self.writeback.borrow_mut().release();
                 continue;
             }
-            let Some(values) = self.collect() else {
+            let collected = turns::step(|| "values".into(), || self.collect());
+            let Some(values) = collected else {
                 self.writeback.borrow_mut().release();
                 first();
                 continue;

@@ -643,7 +643,17 @@ impl Bridge {
 
     /// Connects to the configured controllers, unless rules are being restored.
     fn apply_controllers(&self) {
-        if self.switch().restoring.get() || !self.fail.changed.replace(false) {
+        if self.switch().restoring.get() {
+            // The rule that a bridge without controllers begins with is there before those that are restored, which may not have it.
+            let controllers = self.fail.controllers.borrow();
+            let alone = controllers.iter().all(|controller| controller.service);
+            drop(controllers);
+            if alone && !self.fail.is_configured() {
+                self.configure_fail(0, 0);
+            }
+            return;
+        }
+        if !self.fail.changed.replace(false) {
             return;
         }
         let controllers = self.fail.controllers.borrow();

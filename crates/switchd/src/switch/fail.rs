@@ -31,6 +31,15 @@ pub(super) struct Fail {
     pub(super) controllers: RefCell<Vec<Controller>>,
     /// Whether they are yet to be applied.
     pub(super) changed: Cell<bool>,
+    /// Whether rules have been restored since the bridge was made, and not yet been left to controllers or their absence.
+    restored: Cell<bool>,
+}
+
+impl Fail {
+    /// Whether the bridge has begun.
+    pub(super) fn is_configured(&self) -> bool {
+        self.configured.get().is_some()
+    }
 }
 
 fn normal() -> Vec<Instruction> {
@@ -51,16 +60,18 @@ impl Bridge {
         let fail = &self.fail;
         fail.patience_ms.set(probe_ms.max(5000) * 3);
         let before = fail.configured.replace(Some(controllers));
+        // What has been restored stays, whoever comes now.
+        let restored = fail.restored.replace(self.switch().restoring.get());
         let now_ms = self.switch().clock.now_ms();
         if before.map(|count| count > 0) != Some(controllers > 0) {
-            if before.is_some() {
+            if before.is_some() && !restored {
                 let outcome = self.pipeline.borrow_mut().flush(self.switch().now());
                 self.tell_removed(outcome.removed);
             }
             fail.lost_ms.set((controllers > 0).then_some(now_ms));
         }
         let standalone = self.settings.borrow().fail_mode == FailMode::Standalone;
-        if controllers == 0 && standalone {
+        if controllers == 0 && standalone && !restored {
             let outcome = self.pipeline.borrow_mut().flow_mod(
                 &switch_everything(),
                 Version::V1_0,

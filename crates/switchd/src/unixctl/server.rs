@@ -16,6 +16,7 @@ use super::{Framer, Registry, Request, parse_request};
 use crate::coverage::Counter;
 use crate::plain_error;
 use crate::streams::unix;
+use crate::turns;
 
 /// Clients served at once. `ovs-appctl` stays for one command, so more are an accident.
 const MAXIMUM_CLIENTS: usize = 64;
@@ -63,11 +64,10 @@ impl Server {
         };
         listener.set_nonblocking(true)?;
         let listener = UnixListener::from_std(listener)?;
-        self.accepting = Some(tokio::task::spawn_local(accept(
-            listener,
-            registry,
-            self.clients.clone(),
-        )));
+        self.accepting = Some(turns::spawn(
+            "control socket",
+            accept(listener, registry, self.clients.clone()),
+        ));
         Ok(())
     }
 
@@ -106,7 +106,7 @@ async fn accept(listener: UnixListener, registry: Registry, clients: Rc<Cell<usi
         }
         let presence = Presence::new(clients.clone());
         let registry = registry.clone();
-        tokio::task::spawn_local(async move {
+        turns::spawn("control socket", async move {
             let _presence = presence;
             if let Err(error) = serve(stream, &registry, number).await {
                 tracing::debug!(target: "unixctl", "unix#{number}: {error}");

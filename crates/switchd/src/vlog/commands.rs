@@ -43,7 +43,7 @@ pub fn register(registry: &Registry) {
         reopen(move |result| {
             let _ = sender.send(result);
         });
-        tokio::task::spawn_local(async move {
+        crate::turns::spawn("vlog/reopen", async move {
             let limit = std::time::Duration::from_secs(5);
             reply.send(match tokio::time::timeout(limit, receiver).await {
                 Ok(Ok(Ok(()))) => Ok(String::new()),

@@ -301,7 +301,7 @@ impl Output {
         };
         let (sender, receiver) = mpsc::sync_channel(QUEUE_LENGTH);
         std::thread::Builder::new()
-            .name("log".into())
+            .name(super::WRITER.into())
             .spawn(move || work(sinks, &receiver))?;
         let _ = self.queue.set(sender);
         Ok(())

@@ -1,0 +1,60 @@
+//! `sluice/panic` and `sluice/stall`: faults on demand, to see what becomes of the rest. For tests (`--enable-dummy`).
+
+use super::{Answer, Commands};
+use crate::switch::Switch;
+use crate::vlog;
+use std::time::Duration;
+
+/// Where a fault can be: in the command itself; in a task of the control thread; in one that may be on any thread, as
+/// the connection to the database is; on the thread pool; on a thread of its own; on the log's writer; in a worker.
+const PLACES: &str = "command|task|shared-task|blocking|thread|log|worker";
+/// The longest stall, ms.
+const LONGEST: u64 = 60_000;
+
+pub(super) fn register(commands: &Commands) {
+    let Ok(switch) = commands.switch() else {
+        return;
+    };
+    if switch.shell.options.dummy.is_none() {
+        return;
+    }
+    commands.answer("sluice/panic", PLACES, (1, 1), |switch, words| {
+        at(switch, &words[0], || panic!("as sluice/panic has asked"))
+    });
+    commands.answer(
+        "sluice/stall",
+        &format!("{PLACES} msecs"),
+        (2, 2),
+        |switch, words| {
+            let time = words[1].parse().ok().filter(|time| *time <= LONGEST);
+            let time = time.ok_or_else(|| format!("0 to {LONGEST} milliseconds are meant"))?;
+            at(switch, &words[0], move || {
+                std::thread::sleep(Duration::from_millis(time));
+            })
+        },
+    );
+}
+
+/// Does something in the place of that name.
+fn at(switch: &Switch, place: &str, act: impl FnOnce() + Send + 'static) -> Answer {
+    match place {
+        "command" => act(),
+        "task" => drop(tokio::task::spawn_local(async move { act() })),
+        "shared-task" => drop(tokio::spawn(async move { act() })),
+        "blocking" => drop(tokio::task::spawn_blocking(act)),
+        "thread" => drop(
+            std::thread::Builder::new()
+                .spawn(act)
+                .map_err(|error| format!("no thread: {error}"))?,
+        ),
+        "log" => vlog::reopen(move |_| act()),
+        "worker" => {
+            let sent = switch.with_datapath(|datapath| datapath.run_on_worker(0, Box::new(act)));
+            if !sent.map_err(|error| error.to_string())? {
+                return Err("there is no worker, or it has too much to do".into());
+            }
+        }
+        _ => return Err(format!("one of {PLACES} is meant")),
+    }
+    Ok(String::new())
+}

@@ -1,0 +1,241 @@
+//! How long the control thread takes over things. It does one thing after the other: while a task runs, no controller gets an echo, no
+//! command an answer and no rule its timeout. So each of its turns is measured (all that it does between two looks at its sockets), and which task
+//! took the longest of it, and which step of that task, where one is named.
+//!
+//! Tasks begin by [`spawn`], which gives them their names; what takes long in them is a [`step`].
+
+use std::cell::RefCell;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinHandle;
+
+/// Turns of this length and more are counted and told of.
+pub const LONG: Duration = Duration::from_millis(50);
+/// What takes less is not worth a name.
+const WORTH_A_NAME: Duration = Duration::from_millis(1);
+/// A step that takes less than this part of its task's time does not stand for it: one in so many.
+const MUCH: u32 = 3;
+
+/// How turns have been.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Turns {
+    /// The longest.
+    pub longest: Duration,
+    /// For how much of it the thread had no processor: others had it, or it waited in the kernel.
+    pub away: Duration,
+    /// The task that took longest in it and, after a colon, the longest step of that.
+    pub doing: String,
+    /// Turns of [`LONG`] and more.
+    pub long: u64,
+}
+
+/// Something that took a while.
+#[derive(Debug, Default)]
+struct Part {
+    took: Duration,
+    what: String,
+}
+
+impl Part {
+    fn offer(&mut self, took: Duration, what: impl FnOnce() -> String) {
+        if took > self.took {
+            *self = Part { took, what: what() };
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Book {
+    /// The longest step since the task began to run, and the longest task since the turn began.
+    step: Part,
+    task: Part,
+    /// Since they were cleared, and since they were told of.
+    turns: Turns,
+    untold: Turns,
+}
+
+impl Book {
+    fn task_ended(&mut self, took: Duration, name: &str) {
+        let step = std::mem::take(&mut self.step);
+        self.task.offer(took, || {
+            if step.took * MUCH >= took {
+                format!("{name}: {}", step.what)
+            } else {
+                name.to_owned()
+            }
+        });
+    }
+
+    fn turn_ended(&mut self, took: Duration, away: Duration) {
+        let task = std::mem::take(&mut self.task);
+        self.step = Part::default();
+        for turns in [&mut self.turns, &mut self.untold] {
+            turns.long += u64::from(took >= LONG);
+            if took > turns.longest {
+                (turns.longest, turns.away) = (took, away);
+                turns.doing = match task.what.as_str() {
+                    "" => "many small tasks".into(),
+                    what => what.to_owned(),
+                };
+            }
+        }
+    }
+}
+
+thread_local! {
+    static BOOK: RefCell<Book> = RefCell::default();
+}
+
+/// Starts a task of the control thread. `name` says in a word or two what it does. Call it inside a `LocalSet`.
+pub fn spawn<F>(name: &'static str, future: F) -> JoinHandle<F::Output>
+where
+    F: Future + 'static,
+    F::Output: 'static,
+{
+    tokio::task::spawn_local(task(name, future))
+}
+
+/// A task with a name, for who starts it in another way.
+pub fn task<F: Future>(name: &'static str, future: F) -> impl Future<Output = F::Output> {
+    Timed {
+        future: Box::pin(future),
+        asks: false,
+        ended: move |took: Duration, _: Duration| {
+            BOOK.with_borrow_mut(|book| book.task_ended(took, name));
+        },
+    }
+}
+
+/// All that the control thread does; each time that it is polled is a turn.
+pub fn control<F: Future>(future: F) -> impl Future<Output = F::Output> {
+    Timed {
+        future: Box::pin(future),
+        asks: true,
+        ended: |took: Duration, away: Duration| {
+            BOOK.with_borrow_mut(|book| book.turn_ended(took, away))
+        },
+    }
+}
+
+/// Does something, and remembers it if the task that does it takes long and this the most of it.
+pub fn step<T>(what: impl FnOnce() -> String, act: impl FnOnce() -> T) -> T {
+    let begin = Instant::now();
+    let result = act();
+    let took = begin.elapsed();
+    if took >= WORTH_A_NAME {
+        BOOK.with_borrow_mut(|book| book.step.offer(took, what));
+    }
+    result
+}
+
+/// How turns have been since they were cleared.
+pub fn turns() -> Turns {
+    BOOK.with_borrow(|book| book.turns.clone())
+}
+
+/// How turns have been since the last call, if any was long.
+pub fn take_long() -> Option<Turns> {
+    BOOK.with_borrow_mut(|book| {
+        let turns = std::mem::take(&mut book.untold);
+        (turns.long > 0).then_some(turns)
+    })
+}
+
+/// Forgets how turns have been.
+pub fn clear() {
+    BOOK.with_borrow_mut(|book| book.turns = Turns::default());
+}
+
+/// A future, and whom to tell how long each of its polls took that took a while: all of it, and what the thread had no processor for.
+struct Timed<F, E> {
+    future: Pin<Box<F>>,
+    /// Whether the second is asked for: it costs a system call a poll.
+    asks: bool,
+    ended: E,
+}
+
+impl<F: Future, E: Fn(Duration, Duration) + Unpin> Future for Timed<F, E> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let begin = Instant::now();
+        let had = self.asks.then(worked);
+        let result = self.future.as_mut().poll(context);
+        let took = begin.elapsed();
+        if took >= WORTH_A_NAME {
+            let worked = had.map(|had| worked().saturating_sub(had));
+            let away = worked.map(|worked| took.saturating_sub(worked));
+            (self.ended)(took, away.unwrap_or_default());
+        }
+        result
+    }
+}
+
+/// The processor time that the kernel has charged the calling thread with.
+fn worked() -> Duration {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the pointer is to a live variable. On failure, which the manual does not know for this clock, the time stays 0.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn last() -> Turns {
+        let turns = turns();
+        clear();
+        turns
+    }
+
+    fn sleep(time: Duration) {
+        std::thread::sleep(time);
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_turn_is_named_after_its_longest_task_and_step() {
+        control(async {
+            task("short", async { sleep(WORTH_A_NAME) }).await;
+            task("long", async {
+                step(|| "little".into(), || sleep(WORTH_A_NAME));
+                sleep(LONG * 20);
+            })
+            .await;
+        })
+        .await;
+        let turns = last();
+        assert_eq!((turns.doing.as_str(), turns.long), ("long", 1));
+        assert!(turns.longest >= LONG * 20, "{turns:?}");
+        assert!(turns.away > turns.longest / 2, "{turns:?}");
+        control(task("task", async {
+            step(|| "first".into(), || sleep(WORTH_A_NAME));
+            step(|| "second".into(), || sleep(LONG * 20));
+        }))
+        .await;
+        let turns = last();
+        assert_eq!((turns.doing.as_str(), turns.long), ("task: second", 1));
+        // What was told of is not told of again.
+        assert_eq!(take_long().map(|turns| turns.long), Some(2));
+        assert_eq!(take_long(), None);
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn what_is_spawned_is_measured_where_it_runs() {
+        let local = tokio::task::LocalSet::new();
+        control(local.run_until(async {
+            let slow = spawn("slow", async {
+                sleep(LONG * 20);
+                5
+            });
+            assert_eq!(slow.await.unwrap(), 5);
+        }))
+        .await;
+        assert_eq!(last().doing, "slow");
+    }
+}

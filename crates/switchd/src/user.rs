@@ -1,0 +1,198 @@
+//! `--user`: becoming somebody else and keeping the few privileges that a switch needs, as Open vSwitch does with libcap-ng. It happens in the first process,
+//! before any fork, so monitor and daemon are both that user.
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::path::Path;
+
+use crate::plain_error;
+
+/// What is kept. Numbers of `linux/capability.h`.
+pub const KEPT: &[(&str, u32)] = &[
+    // Listening for controllers below port 1024.
+    ("CAP_NET_BIND_SERVICE", 10),
+    ("CAP_NET_BROADCAST", 11),
+    // TAP devices, interfaces' settings.
+    ("CAP_NET_ADMIN", 12),
+    // Packet sockets, AF_XDP.
+    ("CAP_NET_RAW", 13),
+    // --mlockall, huge pages.
+    ("CAP_IPC_LOCK", 14),
+    // PCI devices that uio serves.
+    ("CAP_SYS_RAWIO", 17),
+    // Threads' processors and priorities.
+    ("CAP_SYS_NICE", 23),
+];
+
+/// An argument of `prctl` that is not used, and must be 0.
+const NONE: libc::c_ulong = 0;
+/// Of `linux/capability.h`: sets of 64 bits.
+const VERSION_3: u32 = 0x2008_0522;
+
+/// A user and a group by number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity {
+    /// User.
+    pub uid: libc::uid_t,
+    /// Group.
+    pub gid: libc::gid_t,
+}
+
+/// Reads `USER`, `USER:`, `USER:GROUP` or `:GROUP`: a user without a group has its own of the password file, a group without a user belongs to
+/// the current one. The error is Open vSwitch's.
+pub fn parse(text: &str) -> Result<Identity, String> {
+    // SAFETY: these take nothing and cannot fail.
+    let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
+    if uid != 0 || gid != 0 {
+        return Err("only root can use --user option".into());
+    }
+    let text = text.trim_ascii_start();
+    let (user, group) = match text.split_once(':') {
+        Some((user, group)) => (user, Some(group).filter(|group| !group.is_empty())),
+        None => (text, None),
+    };
+    let mut identity = Identity { uid, gid };
+    if !user.is_empty() {
+        identity = find(user).ok_or_else(|| format!("user {user} not found, aborting."))?;
+    }
+    if let Some(group) = group {
+        identity.gid =
+            find_group(group).ok_or_else(|| format!("group {group} not found, aborting."))?;
+    }
+    Ok(identity)
+}
+
+fn find(user: &str) -> Option<Identity> {
+    let user = CString::new(user).ok()?;
+    // SAFETY: the name is a string; the entry, in static memory, is read before anything else asks. There is one thread.
+    unsafe {
+        let entry = libc::getpwnam(user.as_ptr()).as_ref()?;
+        Some(Identity {
+            uid: entry.pw_uid,
+            gid: entry.pw_gid,
+        })
+    }
+}
+
+fn find_group(group: &str) -> Option<libc::gid_t> {
+    let group = CString::new(group).ok()?;
+    // SAFETY: as above.
+    unsafe { Some(libc::getgrnam(group.as_ptr()).as_ref()?.gr_gid) }
+}
+
+#[repr(C)]
+struct Header {
+    version: u32,
+    pid: i32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Set {
+    effective: u32,
+    permitted: u32,
+    inheritable: u32,
+}
+
+fn checked(what: &CStr, result: libc::c_int) -> Result<(), String> {
+    if result == 0 {
+        return Ok(());
+    }
+    let what = what.to_string_lossy();
+    let error = plain_error(&io::Error::last_os_error());
+    Err(format!("{what} failed ({error}), aborting."))
+}
+
+/// Becomes that user with those of [`KEPT`] that the process has, in every set, so that programs which it starts have them too; gives `files` to it first.
+/// Other groups are given up. Call it while there is one thread.
+pub fn become_user(identity: Identity, files: &[&Path]) -> Result<(), String> {
+    for file in files {
+        std::os::unix::fs::chown(file, Some(identity.uid), Some(identity.gid)).map_err(
+            |error| {
+                let (file, error) = (file.display(), plain_error(&error));
+                format!("{file}: chown failed ({error}), aborting.")
+            },
+        )?;
+    }
+    // SAFETY: no pointers but to live variables of the types that the kernel wants; header and sets as in linux/capability.h.
+    unsafe {
+        let mut header = Header {
+            version: VERSION_3,
+            pid: 0,
+        };
+        let mut sets = [Set::default(); 2];
+        let got = libc::syscall(libc::SYS_capget, &mut header, sets.as_mut_ptr());
+        checked(c"capget", got as libc::c_int)?;
+        let mut kept = [Set::default(); 2];
+        for (_, number) in KEPT {
+            let (word, bit) = ((number / 32) as usize, 1 << (number % 32));
+            if sets[word].permitted & bit != 0 {
+                kept[word].permitted |= bit;
+            }
+        }
+        for set in &mut kept {
+            (set.effective, set.inheritable) = (set.permitted, set.permitted);
+        }
+        let is_kept = |number: u32| {
+            let set = kept.get((number / 32) as usize);
+            set.is_some_and(|set| set.permitted & (1 << (number % 32)) != 0)
+        };
+        // While the privilege to do so lasts. The kernel knows fewer than 64; the first that it does not know ends this.
+        for number in 0..64u32 {
+            let one = libc::c_ulong::from(number);
+            if !is_kept(number) && libc::prctl(libc::PR_CAPBSET_DROP, one, NONE, NONE, NONE) != 0 {
+                let error = io::Error::last_os_error();
+                if error.raw_os_error() == Some(libc::EINVAL) {
+                    break;
+                }
+                checked(c"dropping capabilities", -1)?;
+            }
+        }
+        let yes: libc::c_ulong = 1;
+        let kept_on = libc::prctl(libc::PR_SET_KEEPCAPS, yes, NONE, NONE, NONE);
+        checked(c"prctl", kept_on)?;
+        checked(c"setgroups", libc::setgroups(0, std::ptr::null()))?;
+        let (uid, gid) = (identity.uid, identity.gid);
+        checked(c"setresgid", libc::setresgid(gid, gid, gid))?;
+        checked(c"setresuid", libc::setresuid(uid, uid, uid))?;
+        let set = libc::syscall(libc::SYS_capset, &mut header, kept.as_ptr());
+        checked(c"capset", set as libc::c_int)?;
+        for number in (0..64u32).filter(|number| is_kept(*number)) {
+            let raise = libc::PR_CAP_AMBIENT_RAISE as libc::c_ulong;
+            let one = libc::c_ulong::from(number);
+            let raised = libc::prctl(libc::PR_CAP_AMBIENT, raise, one, NONE, NONE);
+            checked(c"raising capabilities", raised)?;
+        }
+        // A crash leaves a core file, and /proc/self stays the process's own.
+        checked(
+            c"prctl",
+            libc::prctl(libc::PR_SET_DUMPABLE, yes, NONE, NONE, NONE),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_and_groups_are_found() {
+        let nobody = find("nobody").expect("every system has it");
+        assert_ne!(nobody.uid, 0);
+        assert_eq!(find("no such user"), None);
+        assert_eq!(find_group("root"), Some(0));
+        let parsed = parse("nobody:root");
+        // SAFETY: takes nothing and cannot fail.
+        if unsafe { libc::getuid() } != 0 {
+            assert_eq!(parsed, Err("only root can use --user option".into()));
+            return;
+        }
+        assert_eq!(parsed, Ok(Identity { gid: 0, ..nobody }));
+        assert_eq!(parse(" nobody"), Ok(nobody));
+        assert_eq!(parse("nobody:"), Ok(nobody));
+        assert_eq!(parse(":root"), Ok(Identity { uid: 0, gid: 0 }));
+        assert_eq!(parse("x-1"), Err("user x-1 not found, aborting.".into()));
+        assert_eq!(parse(":y-1"), Err("group y-1 not found, aborting.".into()));
+        assert!(parse("a\0b").is_err());
+    }
+}
