@@ -141,6 +141,10 @@ impl RxQueue<Mbuf> for TapRx {
         Some(self.tap.number())
     }
 
+    fn is_steady(&self) -> bool {
+        true
+    }
+
     fn drops(&self) -> QueueDrops {
         self.drops
     }
