@@ -43,6 +43,8 @@ pub struct Wire {
     pub armed: AtomicU64,
     /// Whether it says that nothing can come, and how often it has been looked at.
     pub dormant: AtomicBool,
+    /// Whether its descriptor tells of frames by itself.
+    pub steady: AtomicBool,
     pub looks: AtomicU64,
     /// How long frames say that they have waited to be received, in nanoseconds.
     pub waited_ns: AtomicU64,
@@ -73,6 +75,7 @@ impl Wire {
             queues_alive: AtomicU64::new(0),
             armed: AtomicU64::new(0),
             dormant: AtomicBool::new(false),
+            steady: AtomicBool::new(false),
             looks: AtomicU64::new(0),
             waited_ns: AtomicU64::new(0),
             never_offloads: AtomicBool::new(false),
@@ -167,6 +170,9 @@ impl RxQueue<HeapFrame> for Queue {
     }
     fn wait_fd(&self) -> Option<RawFd> {
         self.0.event.as_ref().map(|event| event.as_raw_fd())
+    }
+    fn is_steady(&self) -> bool {
+        self.0.steady.load(Ordering::SeqCst)
     }
     fn is_dormant(&self) -> bool {
         self.0.dormant.load(Ordering::SeqCst)
