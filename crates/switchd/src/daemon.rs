@@ -151,7 +151,7 @@ async fn keep_house(switch: Rc<Switch>, database: Rc<Database>) -> anyhow::Resul
     loop {
         clock::sleep(HOUSEKEEPING).await;
         switch.housekeep();
-        database.watch_devices()?;
+        database.watch_devices().await?;
         since_statistics += HOUSEKEEPING;
         if since_statistics >= database.statistics_interval() {
             since_statistics = Duration::ZERO;

@@ -376,11 +376,13 @@ impl Bridge {
             openflow.close();
         }
         let switch = self.switch();
-        for (_, port) in std::mem::take(&mut *self.ports.borrow_mut()) {
-            let _ = switch.with_datapath(|datapath| datapath.remove_port(port.id));
-            if let Some(control) = port.control {
-                control.close();
-            }
+        let ports = std::mem::take(&mut *self.ports.borrow_mut());
+        let ids: Vec<datapath::PortId> = ports.values().map(|port| port.id).collect();
+        if let Ok(Err(error)) = switch.with_datapath(|datapath| datapath.remove_ports(&ids)) {
+            tracing::warn!(target: "bridge", "bridge {}: {error}", self.name);
+        }
+        for control in ports.into_values().filter_map(|port| port.control) {
+            control.close();
         }
         let _ = switch.with_datapath(|datapath| datapath.remove_bridge(self.id));
     }
