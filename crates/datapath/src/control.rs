@@ -270,7 +270,7 @@ impl<F: Frame + 'static> Datapath<F> {
             PortKind::Patch { peer } => (Kind::Patch { peer }, Vec::new()),
             PortKind::Device { rx, mut tx } => {
                 if let Err(error) = self.hand_out_tx(slot, &spec.name, &mut tx, &counters) {
-                    let taken = self.take_back(slot, &format!("adding port {}", spec.name));
+                    let taken = self.take_back(&[slot], &format!("adding port {}", spec.name));
                     self.free_when(slot, taken.is_ok());
                     return Err(error);
                 }
@@ -312,29 +312,57 @@ impl<F: Frame + 'static> Datapath<F> {
     /// Removes a port. When it returns, no worker holds its queues any more, and addresses learned on it are forgotten. Other ports lose nothing. After
     /// [`Error::Timeout`] the port is gone for traffic; its queues are dropped when the worker gives them back (see [`Datapath::run`]).
     pub fn remove_port(&mut self, id: PortId) -> Result<(), Error> {
-        let port = self.port(id)?;
-        let (name, bridge, slot) = (port.name.clone(), port.bridge, id.slot());
-        let what = format!("removing port {name}");
-        let peers = self.peers_of(&name);
-        self.names.remove(&name);
-        // The record goes at the end: it holds what makes transmit queues, and so perhaps the device.
-        let record = self.ports[slot as usize].take();
-        self.picture.ports[slot as usize] = None;
-        self.redraw(bridge);
-        for peer in peers {
-            self.redraw(peer);
+        self.remove_ports(&[id])
+    }
+
+    /// Removes ports, as [`Datapath::remove_port`] does one, with one wait for all. An identifier that is no port's is passed over, and is an error in the end.
+    pub fn remove_ports(&mut self, ids: &[PortId]) -> Result<(), Error> {
+        let mut outcome = Ok(());
+        let (mut bridges, mut slots, mut records) = (Vec::new(), Vec::new(), Vec::new());
+        let mut what = "removing ports".to_owned();
+        for id in ids {
+            let port = match self.port(*id) {
+                Ok(port) => port,
+                Err(error) => {
+                    outcome = Err(error);
+                    continue;
+                }
+            };
+            let (name, slot) = (port.name.clone(), id.slot());
+            bridges.push(port.bridge);
+            bridges.extend(self.peers_of(&name));
+            self.names.remove(&name);
+            // The record goes at the end: it holds what makes transmit queues, and so perhaps the device.
+            records.extend(self.ports[slot as usize].take());
+            self.picture.ports[slot as usize] = None;
+            slots.push(slot);
+            what = format!("removing port {name}");
+        }
+        if slots.is_empty() {
+            return outcome;
+        }
+        bridges.sort();
+        bridges.dedup();
+        for bridge in &bridges {
+            self.redraw(*bridge);
         }
         let epoch = self.publish();
-        self.parked.retain(|port| port.id != id);
-        let taken = self.take_back(slot, &what);
-        self.let_go(record.as_ref().and_then(|port| port.shaped.as_deref()));
-        let passed = self.wait_passed(epoch, &what);
-        if let Ok(bridge) = self.bridge(bridge) {
-            bridge.macs.flush(Some(slot), true);
+        self.parked.retain(|port| !ids.contains(&port.id));
+        let taken = self.take_back(&slots, &what);
+        for record in &records {
+            self.let_go(record.shaped.as_deref());
         }
-        drop(record);
-        self.free_when(slot, taken.is_ok() && passed.is_ok());
-        taken.and(passed)
+        let passed = self.wait_passed(epoch, &what);
+        for record in &records {
+            if let Ok(bridge) = self.bridge(record.bridge) {
+                bridge.macs.flush(Some(record.id.slot()), true);
+            }
+        }
+        drop(records);
+        for slot in slots {
+            self.free_when(slot, taken.is_ok() && passed.is_ok());
+        }
+        outcome.and(taken).and(passed)
     }
 
     /// Changes a port's VLANs and flags.
@@ -355,7 +383,7 @@ impl<F: Frame + 'static> Datapath<F> {
             false => Ok(()),
         };
         // Whatever became of that: the port is what it is now.
-        self.redraw(bridge);
+        self.redraw_port(id);
         let applied = reshaped.and(self.apply("changing a port"));
         if flush {
             self.bridge(bridge)?.macs.flush(Some(id.slot()), false);
@@ -447,6 +475,40 @@ impl<F: Frame + 'static> Datapath<F> {
     /// Draws a bridge and its ports anew.
     fn redraw(&mut self, id: BridgeId) {
         let Ok(bridge) = self.bridge(id) else { return };
+        let draw = |port: &PortRecord<F>| Arc::new(self.draw_port(port, &bridge.mirrors));
+        let ports: Vec<Arc<PortState>> = self
+            .ports
+            .iter()
+            .flatten()
+            .filter(|port| port.bridge == id)
+            .map(draw)
+            .collect();
+        for port in &ports {
+            self.picture.ports[port.id.slot() as usize] = Some(Arc::clone(port));
+        }
+        self.redraw_with(id, ports);
+    }
+
+    /// Draws one port of a bridge anew, where nothing else has changed, or it has come.
+    fn redraw_port(&mut self, id: PortId) {
+        let Ok(port) = self.port(id) else { return };
+        let Ok(bridge) = self.bridge(port.bridge) else {
+            return;
+        };
+        let (slot, bridge_id) = (id.slot(), bridge.id);
+        let drawn = Arc::new(self.draw_port(port, &bridge.mirrors));
+        let before = self.picture.bridge(bridge_id.slot());
+        let others = before.map_or(&[][..], |bridge| &bridge.ports);
+        let mut ports: Vec<Arc<PortState>> = Vec::with_capacity(others.len() + 1);
+        ports.extend(others.iter().filter(|other| other.id != id).cloned());
+        ports.push(Arc::clone(&drawn));
+        self.picture.ports[slot as usize] = Some(drawn);
+        self.redraw_with(bridge_id, ports);
+    }
+
+    /// Draws a bridge with these ports.
+    fn redraw_with(&mut self, id: BridgeId, ports: Vec<Arc<PortState>>) {
+        let Ok(bridge) = self.bridge(id) else { return };
         let counters = |name: &str| {
             bridge
                 .mirror_counters
@@ -469,17 +531,6 @@ impl<F: Frame + 'static> Datapath<F> {
             }),
             mirrors: mirror::build(&bridge.mirrors, counters),
         };
-        let draw = |port: &PortRecord<F>| Arc::new(self.draw_port(port, &bridge.mirrors));
-        let ports: Vec<Arc<PortState>> = self
-            .ports
-            .iter()
-            .flatten()
-            .filter(|port| port.bridge == id)
-            .map(draw)
-            .collect();
-        for port in &ports {
-            self.picture.ports[port.id.slot() as usize] = Some(Arc::clone(port));
-        }
         let slot = id.slot() as usize;
         if self.picture.bridges.len() <= slot {
             self.picture.bridges.resize(slot + 1, None);
@@ -526,13 +577,16 @@ impl<F: Frame + 'static> Datapath<F> {
         }
     }
 
-    /// Draws the bridge of a port, and those of its patch peers.
+    /// Draws a port anew, and the bridges of its patch peers.
     fn redraw_with_peers(&mut self, id: PortId) {
         let Ok(port) = self.port(id) else { return };
+        let own = port.bridge;
         let mut bridges = self.peers_of(&port.name);
-        bridges.push(port.bridge);
         bridges.sort();
         bridges.dedup();
+        if !bridges.contains(&own) {
+            self.redraw_port(id);
+        }
         bridges.into_iter().for_each(|bridge| self.redraw(bridge));
     }
 

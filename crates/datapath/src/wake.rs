@@ -41,7 +41,7 @@ impl AsRawFd for Wake {
 }
 
 /// Descriptors found readable at a time.
-const FOUND: usize = 8;
+const FOUND: usize = 32;
 
 /// A set of descriptors that is readable while one of them is (epoll(7)): to wait for many costs no more than for one.
 pub(crate) struct Watched(OwnedFd);
@@ -62,14 +62,25 @@ impl Watched {
         self.control(libc::EPOLL_CTL_ADD, fd, name)
     }
 
+    /// Has a descriptor told of once, under a name, when it is readable or when it next is: adds it, or where it is in already begins anew. False where the kernel does not watch it.
+    pub fn watch_once(&self, fd: RawFd, name: usize) -> bool {
+        let events = libc::EPOLLIN | libc::EPOLLONESHOT;
+        self.control_for(libc::EPOLL_CTL_MOD, fd, name, events)
+            || self.control_for(libc::EPOLL_CTL_ADD, fd, name, events)
+    }
+
     /// Takes a descriptor out. One that has been closed has gone by itself.
     pub fn remove(&self, fd: RawFd) {
         self.control(libc::EPOLL_CTL_DEL, fd, 0);
     }
 
     fn control(&self, what: libc::c_int, fd: RawFd, name: usize) -> bool {
+        self.control_for(what, fd, name, libc::EPOLLIN)
+    }
+
+    fn control_for(&self, what: libc::c_int, fd: RawFd, name: usize, events: libc::c_int) -> bool {
         let mut event = libc::epoll_event {
-            events: libc::EPOLLIN as u32,
+            events: events as u32,
             u64: name as u64,
         };
         // SAFETY: the event is valid; the kernel refuses a descriptor that is none.

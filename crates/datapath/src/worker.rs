@@ -16,11 +16,14 @@
 //! Where it holds frames back for shaped ports, which then leave every few microseconds, it naps instead of polling for as long as these frames do not feel ([`nap`]); queues that
 //! have been quiet cut naps short ([`watch`]).
 //!
+//! A worker with many queues waits for the quiet ones together and does not look at them until they have something ([`parked`]).
+//!
 //! A queue whose descriptor is readable and yields nothing, time after time, is not waited on for a while (up to [`MUTE_LIMIT`]), so a peer that keeps signalling for nothing
 //! costs itself latency and nobody else anything. A queue that makes the worker fail is left alone likewise.
 
 mod mailbox;
 mod nap;
+mod parked;
 mod sleeper;
 mod spin;
 mod turn;
@@ -37,6 +40,7 @@ use crate::wake::{readable, wait};
 use nap::Nap;
 use packet::Frame;
 use packet::io::{BURST, RxQueue};
+use parked::{MANY, Parked, Parking};
 use program::epoch::Reader;
 use program::walk::{Engine, Wait};
 use spin::Spin;
@@ -96,12 +100,13 @@ pub(crate) struct RxPort<F: Frame> {
     next_look: u64,
     /// How often it was empty in a row, up to [`LOOK_DOUBLINGS`] where it is costly and then only while the worker was busy, up to [`QUIET`] where not.
     empty_looks: u32,
-    /// Whether a look at it is costly, as it said when it came.
+    /// Whether a look at it is costly, as it said lately ([`DORMANT_INTERVAL`]).
     costly: bool,
     /// Whether its frames come with nothing left to be done to them, as it said when it came.
     finished: bool,
     /// What its frames do where they meet shaped ports.
     habit: Habit,
+    parking: Parking,
 }
 
 impl<F: Frame> RxPort<F> {
@@ -126,7 +131,13 @@ impl<F: Frame> RxPort<F> {
             next_look: 0,
             empty_looks: 0,
             habit: Habit::default(),
+            parking: Parking::default(),
         }
+    }
+
+    /// Whether it is not to be waited on now.
+    fn is_muted(&self, now: u64) -> bool {
+        self.muted_until.max(self.left_until) > now
     }
 
     /// Whether it is not to be looked at in this turn of a worker that is `crowded` or not.
@@ -198,6 +209,9 @@ pub(crate) struct Worker<F: Frame> {
     rx: Vec<RxPort<F>>,
     /// Places in `rx` of the queues to look at in every turn.
     awake: Vec<usize>,
+    /// Those of the queues that are not parked: the ones that are awake, and dormant ones.
+    open: Vec<usize>,
+    parked: Parked,
     egress: Egress<F>,
     patches: Patches<F>,
     engine: Engine<F>,
@@ -289,6 +303,8 @@ impl<F: Frame> Worker<F> {
             reader,
             rx: Vec::new(),
             awake: Vec::new(),
+            open: Vec::new(),
+            parked: Parked::new(),
             egress,
             patches: Patches::new(),
             engine: Engine::new(),
@@ -319,6 +335,9 @@ impl<F: Frame> Worker<F> {
         let held = self.forget_held() as u64;
         let cell = self.shared.cells.of(self.reader.index());
         cell.drop(DropReason::WorkerFailed, held);
+        self.rx
+            .iter_mut()
+            .for_each(|port| self.parked.release(port));
         let tx = self.egress.take_all();
         if let Some(ticket) = self.stop {
             self.shared.returns.push(Returned {
@@ -357,6 +376,7 @@ impl<F: Frame> Worker<F> {
         lost += self.egress.discard() + self.patches.clear();
         self.frames.clear();
         self.rest.all_seen = None;
+        self.parked.place(&self.rx, &mut self.open);
         lost += self.forget_held();
         self.engine = Engine::new();
         let cell = self.shared.cells.of(self.reader.index());
@@ -384,6 +404,8 @@ impl<F: Frame> Worker<F> {
             reader,
             rx,
             awake,
+            open,
+            parked,
             egress,
             patches,
             engine,
@@ -401,18 +423,22 @@ impl<F: Frame> Worker<F> {
         let cell = shared.cells.of(guard.index());
         // After the picture has been read: control puts a port's transmit queue before it publishes the port.
         // Looked at before something is taken: taking from an empty queue costs a full fence, which waits for all that has been written.
-        let mut obeyed = false;
+        let (mut obeyed, mut reopened) = (false, false);
         while !mailbox.commands.is_empty()
             && let Some(command) = mailbox.commands.pop()
         {
             obeyed = true;
             watch.forget(rx);
-            obey(command, rx, egress, cell, &shared.returns, stop);
+            obey(command, rx, parked, egress, cell, &shared.returns, stop);
             rest.all_seen = None;
             parts.end(cycles(), Doing::Commands, 0);
             if stop.is_some() {
                 break;
             }
+            reopened = true;
+        }
+        if reopened {
+            parked.place(rx, open);
         }
         let mut turn = Turn {
             snapshot,
@@ -454,8 +480,17 @@ impl<F: Frame> Worker<F> {
         }
         let all = rest.all_are_due(now);
         if all {
+            for &index in open.iter() {
+                rx[index].costly = rx[index].queue.is_costly();
+            }
+            if rx.len() > MANY {
+                parked.park_quiet(rx, open, now);
+            }
             awake.clear();
-            awake.extend(0..rx.len());
+            awake.extend_from_slice(open);
+        }
+        if parked.is_due(rest.busy, now) {
+            parked.ask(rx, open, awake, now);
         }
         for &index in awake.iter() {
             let Some(port) = rx.get_mut(index) else {
@@ -485,6 +520,7 @@ impl<F: Frame> Worker<F> {
             }
             *in_hand = Some((index, count));
             (port.signalled, port.in_vain, port.empty_looks) = (false, 0, 0);
+            port.parking.came = now;
             rest.costly = port.costly;
             crowded |= count >= BURST;
             if turn.egress.shaping.is_used() {
@@ -530,8 +566,10 @@ impl<F: Frame> Worker<F> {
             rest.drops_read = rest.turn_end;
             let rested = rest.rested(&mailbox.counters);
             rest.eye.mark(rested);
-            rx.iter()
-                .for_each(|port| port.counters.set_drops(port.queue.drops()));
+            // One that is parked has been asked then, and has lost nothing since.
+            for port in open.iter().filter_map(|index| rx.get(*index)) {
+                port.counters.set_drops(port.queue.drops());
+            }
         }
         busy > 0 || owes
     }
@@ -542,7 +580,8 @@ impl<F: Frame> Worker<F> {
         if idle < self.rest.spin.now() {
             if let Some(nap) = self.nap() {
                 self.reader.offline();
-                let cut = self.watch.nap(&mut self.rx, nap, self.rest.turn_end);
+                let parked = self.parked.fd();
+                let cut = (self.watch).nap(&mut self.rx, parked, nap, self.rest.turn_end);
                 self.mailbox.counters.naps.add(1);
                 self.mailbox.counters.naps_cut.add(u64::from(cut));
                 if cut {
@@ -571,7 +610,9 @@ impl<F: Frame> Worker<F> {
             Some(ns) => limit = limit.min(Duration::from_nanos(ns)),
             None => {}
         }
-        if self.rx.iter().all(|port| port.queue.wait_fd().is_some()) {
+        let waits =
+            |index: &usize| (self.rx.get(*index)).is_none_or(|port| port.queue.wait_fd().is_some());
+        if self.open.iter().all(waits) {
             self.sleep(limit);
         } else if idle < self.rest.yields {
             self.rest.give_way(&self.mailbox.counters);
@@ -627,20 +668,26 @@ impl<F: Frame> Worker<F> {
             None => {}
         }
         let (mut frames, mut woken) = (false, false);
-        for port in &mut self.rx {
-            frames |= port.queue.arm();
+        let rx = &mut self.rx;
+        if rx.len() > MANY {
+            self.parked.park_all(rx, &mut self.open, cycles());
+        }
+        for &index in &self.open {
+            frames |= rx[index].queue.arm();
         }
         if !found && !frames {
             self.reader.offline();
             let now = cycles();
             self.fds.clear();
             self.fds.push(readable(mailbox.sleeper.wake().as_raw_fd()));
-            for port in &self.rx {
+            // A negative descriptor is passed over.
+            self.fds.push(readable(self.parked.fd().unwrap_or(-1)));
+            for &index in &self.open {
+                let port = &rx[index];
                 let muted = port.muted_until.max(port.left_until).saturating_sub(now);
                 if muted > 0 {
                     limit = limit.min(to_time(muted));
                 }
-                // A negative descriptor is passed over.
                 self.fds.push(readable(if muted > 0 {
                     -1
                 } else {
@@ -649,16 +696,20 @@ impl<F: Frame> Worker<F> {
             }
             wait(&mut self.fds, limit);
             woken = self.fds[0].revents != 0;
-            for (port, fd) in self.rx.iter_mut().zip(&self.fds[1..]) {
-                port.signalled = fd.revents != 0;
-                frames |= port.signalled;
+            // The next turn asks which of the parked ones it is.
+            frames |= self.fds[1].revents != 0;
+            for (index, fd) in self.open.iter().zip(&self.fds[2..]) {
+                rx[*index].signalled = fd.revents != 0;
+                frames |= rx[*index].signalled;
             }
         }
         mailbox.sleeper.get_up(woken);
-        self.rx
-            .iter_mut()
-            .for_each(|port| (port.next_look, port.empty_looks) = (0, 0));
-        self.rx.iter_mut().for_each(|port| port.queue.disarm());
+        for &index in &self.open {
+            let port = &mut rx[index];
+            (port.next_look, port.empty_looks) = (0, 0);
+            port.queue.disarm();
+        }
+        self.rest.busy = false;
         self.rest.slept(&self.mailbox.counters);
         self.rest.all_seen = None;
         let rest = self.rest.turn_end.wrapping_sub(self.rest.since);
@@ -732,6 +783,7 @@ impl Rest {
 fn obey<F: Frame>(
     command: Command<F>,
     rx: &mut Vec<RxPort<F>>,
+    parked: &mut Parked,
     egress: &mut Egress<F>,
     cell: &Cell,
     returns: &Returns<F>,
@@ -742,9 +794,11 @@ fn obey<F: Frame>(
             .into_iter()
             .partition(|port| wanted(port));
         *rx = kept;
-        let gone: Vec<RxPort<F>> = gone;
-        gone.iter()
-            .for_each(|port| port.counters.set_drops(port.queue.drops()));
+        let mut gone: Vec<RxPort<F>> = gone;
+        for port in &mut gone {
+            parked.release(port);
+            port.counters.set_drops(port.queue.drops());
+        }
         gone
     };
     match command {

@@ -264,6 +264,84 @@ fn a_dormant_queue_is_looked_at_rarely_and_not_forgotten() {
     wait_until("found when awake", || out.sent() == sent + 2);
 }
 
+/// With many queues only those are looked at that have something, every frame arrives everywhere once, and queues may come and go meanwhile.
+#[test]
+fn a_worker_with_many_quiet_queues_looks_at_those_that_have_something() {
+    const PORTS: u32 = 120;
+    let mut switch = Switch::new(1);
+    let bridge = switch.learning_bridge("br0");
+    let wires: Vec<Arc<Wire>> = (0..PORTS)
+        .map(|number| {
+            let wire = Wire::new(true);
+            wire.steady.store(number != 7, Ordering::SeqCst);
+            wire
+        })
+        .collect();
+    let mut ids: Vec<_> = (1..)
+        .zip(&wires)
+        .map(|(number, wire)| switch.port(bridge, number, wire))
+        .collect();
+    let looks = |wires: &[Arc<Wire>]| -> Vec<u64> {
+        let of = |wire: &Arc<Wire>| wire.looks.load(Ordering::SeqCst);
+        wires.iter().map(of).collect()
+    };
+    let at_rest = |wires: &[Arc<Wire>]| {
+        let mut before = looks(wires);
+        wait_until("the worker sleeps", || {
+            std::thread::sleep(Duration::from_millis(50));
+            let now = looks(wires);
+            std::mem::replace(&mut before, now) == before
+        });
+    };
+    at_rest(&wires);
+    let before = looks(&wires);
+    let senders = [3_usize, 99, 40, 3, 119, 0, 99];
+    for (round, sender) in senders.into_iter().enumerate() {
+        wires[sender].put(frame(BROADCAST, mac(sender as u8), round as u64));
+        for (number, wire) in wires.iter().enumerate() {
+            let sent_itself = senders[..=round].iter().filter(|s| **s == number).count();
+            let wanted = (round + 1 - sent_itself) as u64;
+            wait_until("a flood", || wire.sent() >= wanted);
+            assert_eq!(wire.sent(), wanted, "port {number}");
+        }
+    }
+    at_rest(&wires);
+    let after = looks(&wires);
+    for number in 0..PORTS as usize {
+        let looked = after[number] - before[number];
+        if number == 7 {
+            // Its descriptor does not tell enough.
+        } else if senders.contains(&number) {
+            assert!(looked > 0, "port {number} had frames");
+        } else {
+            assert_eq!(looked, 0, "port {number} had nothing");
+        }
+    }
+    // Some go, while they are parked, and the others have other places.
+    for number in [98_usize, 50, 10] {
+        switch.datapath.remove_port(ids.remove(number)).unwrap();
+        assert_eq!(Arc::strong_count(&wires[number]), 1, "nobody holds it");
+    }
+    wires[118].put(frame(BROADCAST, mac(118), 77));
+    let counts = |wires: &[Arc<Wire>]| wires.iter().map(|wire| wire.sent()).sum::<u64>();
+    let floods = senders.len() as u64 * u64::from(PORTS - 1);
+    let wanted = floods + u64::from(PORTS) - 4;
+    wait_until("a flood to those that stay", || counts(&wires) >= wanted);
+    at_rest(&wires);
+    assert_eq!(counts(&wires), wanted);
+    // All at once.
+    switch.datapath.remove_ports(&ids).unwrap();
+    assert!(
+        wires
+            .iter()
+            .all(|wire| wire.queues_alive.load(Ordering::SeqCst) == 0)
+    );
+    assert!(
+        switch.datapath.remove_ports(&ids[..1]).is_err(),
+        "it has gone"
+    );
+}
+
 #[test]
 fn a_descriptor_that_signals_for_nothing_costs_only_its_own_port() {
     let mut switch = Switch::new(1);

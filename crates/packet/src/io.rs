@@ -20,9 +20,14 @@ pub trait RxQueue<F: Frame>: Send {
         None
     }
 
-    /// Whether looking for frames in vain costs a system call, so that a worker that is busy with other queues looks less often. Always the same.
+    /// Whether looking for frames in vain costs a system call, so that a worker that is busy with other queues looks less often. May change with a `receive`; workers ask now and then.
     fn is_costly(&self) -> bool {
         self.wait_fd().is_some()
+    }
+
+    /// Whether `wait_fd` stays the same from one `receive` to the next, and tells of frames by itself: then nobody need look at the queue until it does, however long that takes.
+    fn is_steady(&self) -> bool {
+        false
     }
 
     /// Whether no frame can come before whoever is at the other end has done something that may take a millisecond, such as a guest that does not use this queue of its device: it is looked at

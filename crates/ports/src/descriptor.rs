@@ -1,6 +1,6 @@
 //! A descriptor that the control thread can take away from workers that are still using it.
 
-use crate::closing;
+use crate::background;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -22,6 +22,16 @@ impl Descriptor {
         self.fd.as_raw_fd()
     }
 
+    /// What it refers to.
+    pub(crate) fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+
+    /// The descriptor, of whoever held this alone.
+    pub(crate) fn into_fd(self) -> OwnedFd {
+        self.fd
+    }
+
     /// Whether it has been shut: nothing more comes or goes.
     #[inline]
     pub(crate) fn is_shut(&self) -> bool {
@@ -40,7 +50,7 @@ impl Descriptor {
         let kept = self.fd.try_clone();
         self.put_dead_in_place();
         if let Ok(kept) = kept {
-            closing::later(kept);
+            background::later(kept);
         }
     }
 

@@ -3,45 +3,54 @@
 //! A local veth sends frames whose checksum is still to be filled in, TCP frames of 64 KiB, and VLAN tags beside the
 //! bytes. With `PACKET_VNET_HDR` the first two arrive with a header that says so, and leave again with one, so a frame from one
 //! kernel interface to another is never segmented; with `PACKET_AUXDATA` the tag arrives too and is put back into the
-//! bytes. Frames of the common size arrive in memory shared with the kernel ([`ring`]), longer ones by `recvmmsg`. What this switch sends is not received again (`PACKET_IGNORE_OUTGOING`). The host's own stack goes on seeing what arrives, as with Open
+//! bytes. Where many frames come those of the common size arrive in memory shared with the kernel ([`ring`]), longer ones and those of a quiet port by `recvmmsg`; how a port changes from one to the
+//! other stands in [`line`]. What this switch sends is not received again (`PACKET_IGNORE_OUTGOING`). The host's own stack goes on seeing what arrives, as with Open
 //! vSwitch.
 
+mod line;
 mod ring;
 
-use crate::closing::{self, Lingering};
-use crate::descriptor::Descriptor;
+use crate::background::{self, Lingering};
 use crate::egress;
 use crate::error::{Error, last_errno};
 use crate::interface::Interface;
 use crate::link::{SharedLinks, set_option};
 use crate::mbuf::{self, Mbuf};
+use crate::pool::DATA_ROOM;
 use crate::spec::PortSpec;
 use crate::vector::{self, Buffers, KERNEL, Parts, Refused, Slot};
 use crate::vnet;
 use crate::{Eal, Mac, OpenPort, PortControl, PortInfo};
 use libc::{c_int, c_void, iovec, mmsghdr};
+use line::{FEW_RINGS, Line, Sockets, bind, packet_socket};
 use packet::frame::Frame;
 use packet::io::{BURST, QueueDrops, RxQueue, TxOutcome, TxQueue};
-use ring::{Next, PacketRing};
+use ring::{MOST_RINGS, Next, PacketRing};
 use std::cell::Cell;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 // linux/if_packet.h
-const PACKET_ADD_MEMBERSHIP: c_int = 1;
 const PACKET_STATISTICS: c_int = 6;
 const PACKET_AUXDATA: c_int = 8;
-const PACKET_VNET_HDR: c_int = 15;
-const PACKET_IGNORE_OUTGOING: c_int = 23;
-const PACKET_MR_PROMISC: u16 = 1;
 const TP_STATUS_VLAN_VALID: u32 = 1 << 4;
 const TP_STATUS_VLAN_TPID_VALID: u32 = 1 << 6;
 const TPID_DEFAULT: u16 = 0x8100;
 
-/// What the kernel may hold for us: a few hundred frames of 64 KiB.
-const RECEIVE_BUFFER: c_int = 8 << 20;
 const SEND_BUFFER: c_int = 4 << 20;
+
+/// So many frames at once, or [`OFTEN`] within [`OFTEN_WITHIN`], are worth a ring.
+const MANY: usize = BURST / 2;
+const OFTEN: usize = 256;
+const OFTEN_WITHIN: Duration = Duration::from_millis(250);
+/// Frames after which a port that was refused a ring asks again.
+const ASK_AGAIN: u64 = 1 << 14;
+/// Frames that a quiet port's socket is asked for at first.
+const EXPECTED: usize = 4;
+
+/// For so many fetches after one that had a long frame, long buffers are got ready for others.
+const LONG_FETCHES: u32 = 64;
 
 /// No frame is taken for older than this.
 const LONGEST_WAIT_NS: u64 = 1_000_000_000;
@@ -57,15 +66,6 @@ struct AuxData {
     net: u16,
     vlan_tci: u16,
     vlan_tpid: u16,
-}
-
-/// `struct packet_mreq`.
-#[repr(C)]
-struct Membership {
-    ifindex: c_int,
-    kind: u16,
-    address_length: u16,
-    address: [u8; 8],
 }
 
 /// Room for one control message with an `AuxData`, aligned as the kernel wants it.
@@ -93,13 +93,14 @@ pub(crate) fn open(eal: &Eal, spec: &PortSpec) -> Result<OpenPort, Error> {
             what: "an interface that is not Ethernet".into(),
         });
     }
-    closing::start();
-    let (socket, ring) = receiver(link.ifindex).map_err(failed)?;
-    let socket = Arc::new(Descriptor::new(socket));
-    let rx = KernelRx::new(socket.clone(), ring, eal.buffers()?);
+    background::start(line::TEND, line::tend);
+    let (sockets, line) = Sockets::open(&spec.name, link.ifindex).map_err(failed)?;
+    // Made by and by: the port need not wait for it.
+    sockets.ask_for_ring(FEW_RINGS);
+    let rx = KernelRx::new(Arc::clone(&sockets), line, eal.buffers()?);
     let mut control = Box::new(KernelControl {
         interface: Interface::new(&spec.name, links, &link),
-        socket,
+        sockets,
     });
     if let Some(mac) = spec.mac {
         control.set_mac(mac)?;
@@ -111,63 +112,6 @@ pub(crate) fn open(eal: &Eal, spec: &PortSpec) -> Result<OpenPort, Error> {
         control,
         rx: vec![Box::new(rx)],
     })
-}
-
-fn packet_socket() -> Result<OwnedFd, c_int> {
-    // Protocol 0 receives nothing until the socket is bound to one.
-    // SAFETY: plain values.
-    let fd = unsafe {
-        libc::socket(
-            libc::AF_PACKET,
-            libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK,
-            0,
-        )
-    };
-    if fd < 0 {
-        return Err(last_errno());
-    }
-    // SAFETY: just made, owned by nobody else.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    set_option(&fd, libc::SOL_PACKET, PACKET_VNET_HDR, &1)?;
-    Ok(fd)
-}
-
-fn bind(fd: &OwnedFd, ifindex: u32, protocol: u16) -> Result<(), c_int> {
-    // SAFETY: all zeroes is a valid address.
-    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-    address.sll_family = libc::AF_PACKET as u16;
-    address.sll_protocol = protocol.to_be();
-    address.sll_ifindex = ifindex as c_int;
-    // SAFETY: the address is readable for its size.
-    let code = unsafe {
-        libc::bind(
-            fd.as_raw_fd(),
-            std::ptr::from_ref(&address).cast(),
-            std::mem::size_of_val(&address) as libc::socklen_t,
-        )
-    };
-    if code == 0 { Ok(()) } else { Err(last_errno()) }
-}
-
-/// A socket that receives what comes in by an interface, with a ring where the kernel has memory for one.
-fn receiver(ifindex: u32) -> Result<(OwnedFd, Option<PacketRing>), c_int> {
-    let fd = packet_socket()?;
-    let ring = PacketRing::new(&fd);
-    if let Err(errno) = &ring {
-        tracing::warn!(target: "netdev_linux", "no shared memory for received packets ({}): each is fetched by a system call", crate::describe(*errno));
-    }
-    set_option(&fd, libc::SOL_PACKET, PACKET_AUXDATA, &1)?;
-    set_option(&fd, libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1)?;
-    set_option(&fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &RECEIVE_BUFFER)?;
-    let promiscuous = Membership {
-        ifindex: ifindex as c_int,
-        kind: PACKET_MR_PROMISC,
-        address_length: 0,
-        address: [0; 8],
-    };
-    set_option(&fd, libc::SOL_PACKET, PACKET_ADD_MEMBERSHIP, &promiscuous)?;
-    bind(&fd, ifindex, libc::ETH_P_ALL as u16)?;
-    Ok((fd, ring.ok()))
 }
 
 fn sender(ifindex: u32) -> Result<OwnedFd, c_int> {
@@ -183,59 +127,34 @@ fn day_ns() -> u64 {
     since.map_or(0, |since| since.as_nanos() as u64)
 }
 
-struct KernelRx {
-    socket: Arc<Descriptor>,
-    ring: Option<PacketRing>,
-    buffers: Buffers,
-    slots: Box<[Slot; BURST]>,
-    parts: Box<[Parts; BURST]>,
-    ancillary: Box<[Ancillary; BURST]>,
-    messages: Box<[mmsghdr; BURST]>,
-    malformed: u64,
-    no_buffer: u64,
-    missed: Cell<u64>,
-    /// When the first frame of the last burst came, in nanoseconds of the clock of the day; 0 where nobody knows.
-    first_ns: u64,
+/// What `recvmmsg` writes to. Each worker has one, for all its ports.
+struct Scratch {
+    slots: [Slot; BURST],
+    parts: [Parts; BURST],
+    ancillary: [Ancillary; BURST],
+    messages: [mmsghdr; BURST],
 }
 
-// SAFETY: the raw pointers in `parts` and `messages` point into the boxes beside them and are only used during a receive.
-unsafe impl Send for KernelRx {}
-
-impl Drop for KernelRx {
-    fn drop(&mut self) {
-        // The memory holds the socket as well: whoever lets go of it last closes it.
-        if let Some(ring) = self.ring.take() {
-            closing::later(ring);
-        }
-    }
+thread_local! {
+    /// None while it is in use, and before.
+    static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
 }
 
-impl KernelRx {
-    fn new(socket: Arc<Descriptor>, ring: Option<PacketRing>, mut buffers: Buffers) -> KernelRx {
-        if ring.is_none() {
-            // Frames of every length come by the queue then, and most are short.
-            buffers.tails = None;
-        }
-        KernelRx {
-            socket,
-            ring,
-            buffers,
-            slots: Box::new(std::array::from_fn(|_| Slot::new())),
-            parts: Box::new([const { Parts::NONE }; BURST]),
-            ancillary: Box::new([Ancillary([0; 64]); BURST]),
+impl Scratch {
+    fn new() -> Box<Scratch> {
+        Box::new(Scratch {
+            slots: std::array::from_fn(|_| Slot::new()),
+            parts: [const { Parts::NONE }; BURST],
+            ancillary: [Ancillary([0; 64]); BURST],
             // SAFETY: all zeroes is a valid message header.
-            messages: Box::new([unsafe { std::mem::zeroed() }; BURST]),
-            malformed: 0,
-            no_buffer: 0,
-            missed: Cell::new(0),
-            first_ns: 0,
-        }
+            messages: [unsafe { std::mem::zeroed() }; BURST],
+        })
     }
 
     /// Points the first `count` message headers at free buffers; returns for how many there were some.
-    fn get_ready(&mut self, count: usize) -> usize {
+    fn get_ready(&mut self, count: usize, buffers: &Buffers) -> usize {
         for index in 0..count {
-            let Some(parts) = self.slots[index].parts(&self.buffers) else {
+            let Some(parts) = self.slots[index].parts(buffers) else {
                 return index;
             };
             self.parts[index] = parts;
@@ -263,6 +182,61 @@ impl KernelRx {
             return Err(Refused::Malformed);
         }
         Ok(frame)
+    }
+}
+
+struct KernelRx {
+    sockets: Arc<Sockets>,
+    /// None only while one takes the place of another.
+    line: Option<Line>,
+    buffers: Buffers,
+    /// Frames that the plain socket is asked for at a time.
+    expected: usize,
+    /// For how many fetches from it to be ready for long frames.
+    long_lately: u32,
+    malformed: u64,
+    no_buffer: u64,
+    missed: Cell<u64>,
+    /// When the first frame of the last burst came, in nanoseconds of the clock of the day; 0 where nobody knows.
+    first_ns: u64,
+    /// Frames received so far.
+    total: u64,
+    /// Those without a ring since `window_began`, and until how many no ring is asked for.
+    window: usize,
+    window_began: Option<Instant>,
+    asks_from: u64,
+}
+
+impl Drop for KernelRx {
+    fn drop(&mut self) {
+        // The socket is closed with the port. The memory holds it as well: whoever lets go last closes it.
+        if let Some(ring) = self.line.take().and_then(|line| line.ring) {
+            background::later(ring);
+        }
+    }
+}
+
+impl KernelRx {
+    fn new(sockets: Arc<Sockets>, line: Line, buffers: Buffers) -> KernelRx {
+        KernelRx {
+            sockets,
+            line: Some(line),
+            buffers,
+            expected: EXPECTED,
+            long_lately: 0,
+            malformed: 0,
+            no_buffer: 0,
+            missed: Cell::new(0),
+            first_ns: 0,
+            total: 0,
+            window: 0,
+            window_began: None,
+            asks_from: 0,
+        }
+    }
+
+    fn ring(&self) -> Option<&PacketRing> {
+        self.line.as_ref()?.ring.as_ref()
     }
 
     fn count(&mut self, refused: Refused) {
@@ -315,22 +289,32 @@ enum Fetched {
 impl KernelRx {
     /// Fetches up to `most` frames from the socket's queue.
     fn fetch(&mut self, most: usize, out: &mut Vec<Mbuf>) -> Fetched {
-        let ready = self.get_ready(most.min(BURST));
-        if ready == 0 {
-            return Fetched::Nothing(libc::ENOBUFS);
+        let mut buffers = self.buffers;
+        if self.ring().is_none() && self.long_lately == 0 {
+            // Frames of every length come by the queue then, and most are short.
+            buffers.tails = None;
         }
-        let fetched = self.fetch_into(ready, out);
-        self.slots[..ready].iter_mut().for_each(Slot::rest);
+        let mut scratch = SCRATCH.take().unwrap_or_else(Scratch::new);
+        let ready = scratch.get_ready(most.min(BURST), &buffers);
+        let fetched = match ready {
+            0 => Fetched::Nothing(libc::ENOBUFS),
+            ready => self.fetch_into(&mut scratch, ready, out),
+        };
+        scratch.slots[..ready].iter_mut().for_each(Slot::rest);
+        SCRATCH.set(Some(scratch));
         fetched
     }
 
     /// Fetches frames into the first `ready` slots, which are.
-    fn fetch_into(&mut self, ready: usize, out: &mut Vec<Mbuf>) -> Fetched {
-        // SAFETY: `ready` headers point at writable parts that live in self.
+    fn fetch_into(&mut self, scratch: &mut Scratch, ready: usize, out: &mut Vec<Mbuf>) -> Fetched {
+        let Some(line) = &self.line else {
+            return Fetched::Nothing(libc::EAGAIN);
+        };
+        // SAFETY: `ready` headers point at writable parts that live in the scratch.
         let got = unsafe {
             libc::recvmmsg(
-                self.socket.number(),
-                self.messages.as_mut_ptr(),
+                line.socket.number(),
+                scratch.messages.as_mut_ptr(),
                 ready as u32,
                 libc::MSG_DONTWAIT,
                 std::ptr::null_mut(),
@@ -346,8 +330,12 @@ impl KernelRx {
                 errno => Fetched::Nothing(errno),
             };
         }
+        self.long_lately = self.long_lately.saturating_sub(1);
         for index in 0..got as usize {
-            match self.take(index) {
+            if scratch.messages[index].msg_len > u32::from(DATA_ROOM) {
+                self.long_lately = LONG_FETCHES;
+            }
+            match scratch.take(index) {
                 Ok(frame) => out.push(frame),
                 Err(refused) => self.count(refused),
             }
@@ -355,14 +343,37 @@ impl KernelRx {
         Fetched::Messages(got as usize)
     }
 
-    /// Takes up to a burst of frames from the ring and, where it says that they are there, from the queue.
-    fn receive_by_ring(&mut self, out: &mut Vec<Mbuf>) {
+    /// Takes up to a burst of frames from the queue of a socket without a ring; whether it is empty then.
+    fn receive_by_queue(&mut self, out: &mut Vec<Mbuf>) -> bool {
         let mut left = BURST;
-        while let Some(ring) = &self.ring
+        while left > 0 {
+            let asked = self.expected.min(left);
+            match self.fetch(asked, out) {
+                Fetched::Messages(count) => {
+                    left -= count;
+                    if count == asked {
+                        self.expected = (2 * self.expected).min(BURST);
+                    } else {
+                        self.expected = (self.expected / 2).max(EXPECTED);
+                        // Empty, or there is an error to be fetched: the next look tells.
+                        return false;
+                    }
+                }
+                Fetched::Lost => left -= 1,
+                Fetched::Nothing(errno) => return errno == libc::EAGAIN,
+            }
+        }
+        false
+    }
+
+    /// Takes up to a burst of frames from the ring and, where it says that they are there, from the queue; whether it is empty then.
+    fn receive_by_ring(&mut self, out: &mut Vec<Mbuf>) -> bool {
+        let mut left = BURST;
+        while let Some(ring) = self.ring()
             && left > 0
         {
             let used = match ring.next() {
-                Next::Nothing => return,
+                Next::Nothing => return true,
                 Next::Frame { header, bytes, tag } => {
                     match self.unpack(&header, bytes, tag) {
                         Ok(frame) => out.push(frame),
@@ -377,7 +388,7 @@ impl KernelRx {
                         // Where the queue is empty the frame has got lost.
                         Fetched::Lost | Fetched::Nothing(libc::EAGAIN) => 1,
                         // The frame is still there: another time.
-                        Fetched::Nothing(_) => return,
+                        Fetched::Nothing(_) => return false,
                     }
                 }
                 Next::Cut => {
@@ -385,10 +396,77 @@ impl KernelRx {
                     1
                 }
             };
-            if let Some(ring) = &mut self.ring {
+            if let Some(ring) = self.line.as_mut().and_then(|line| line.ring.as_mut()) {
                 ring.give_back(used);
             }
             left -= used.min(left);
+        }
+        false
+    }
+
+    /// Takes up to a burst of frames from the socket in use; whether it is empty then.
+    #[inline]
+    fn receive_by_line(&mut self, out: &mut Vec<Mbuf>) -> bool {
+        match self.ring().map(PacketRing::came_ns) {
+            Some(came_ns) => {
+                self.first_ns = came_ns;
+                self.receive_by_ring(out)
+            }
+            None => {
+                self.first_ns = 0;
+                self.receive_by_queue(out)
+            }
+        }
+    }
+
+    /// Goes on with the socket that has taken over: the one in use is empty and stays so.
+    #[cold]
+    fn change_over(&mut self, out: &mut Vec<Mbuf>) {
+        let Some(next) = self.sockets.take() else {
+            return;
+        };
+        self.read_missed();
+        if let Some(old) = self.line.replace(next) {
+            self.sockets.leave(old);
+        }
+        (self.window, self.window_began) = (0, None);
+        self.receive_by_line(out);
+    }
+
+    /// Asks for a ring where frames keep coming.
+    fn judge(&mut self, count: usize) {
+        self.window += count;
+        let many = count >= MANY;
+        if !many && self.window < OFTEN || self.total < self.asks_from {
+            return;
+        }
+        let now = Instant::now();
+        let began = self.window_began.replace(now);
+        let often = began.is_some_and(|began| now.duration_since(began) < OFTEN_WITHIN);
+        self.window = 0;
+        if (many || often) && !self.sockets.ask_for_ring(MOST_RINGS) {
+            self.asks_from = self.total + ASK_AGAIN;
+        }
+    }
+
+    /// Fetches what the kernel has counted of frames that nobody fetched in time.
+    fn read_missed(&self) {
+        let Some(line) = &self.line else { return };
+        let mut counts = [0u32; 3];
+        let mut length = std::mem::size_of_val(&counts) as libc::socklen_t;
+        // SAFETY: the array is writable for the length given.
+        let code = unsafe {
+            libc::getsockopt(
+                line.socket.number(),
+                libc::SOL_PACKET,
+                PACKET_STATISTICS,
+                counts.as_mut_ptr().cast::<c_void>(),
+                &mut length,
+            )
+        };
+        if code == 0 {
+            // The kernel starts over with every question.
+            self.missed.set(self.missed.get() + u64::from(counts[1]));
         }
     }
 
@@ -413,21 +491,32 @@ impl KernelRx {
 
 impl RxQueue<Mbuf> for KernelRx {
     fn receive(&mut self, out: &mut Vec<Mbuf>) -> usize {
-        if self.socket.is_shut() {
+        if self.sockets.is_shut() {
             return 0;
         }
         let before = out.len();
-        self.first_ns = self.ring.as_ref().map_or(0, PacketRing::came_ns);
-        if self.ring.is_some() {
-            self.receive_by_ring(out);
-        } else {
-            self.fetch(BURST, out);
+        let over = self.sockets.is_over();
+        let empty = self.receive_by_line(out);
+        if over && empty && out.len() == before {
+            self.change_over(out);
         }
-        out.len() - before
+        let count = out.len() - before;
+        if count > 0 {
+            self.total += count as u64;
+            self.sockets.came(self.total);
+            if self.ring().is_none() {
+                self.judge(count);
+            }
+        }
+        count
     }
 
     fn is_costly(&self) -> bool {
-        self.ring.is_none()
+        self.ring().is_none()
+    }
+
+    fn is_steady(&self) -> bool {
+        true
     }
 
     fn waited_ns(&self) -> u64 {
@@ -441,12 +530,13 @@ impl RxQueue<Mbuf> for KernelRx {
 
     fn disarm(&mut self) {
         // An error of the interface (it went down) makes the socket readable until somebody asks for it, which to look at the ring does not.
+        let Some(line) = &self.line else { return };
         let mut error: c_int = 0;
         let mut length = std::mem::size_of_val(&error) as libc::socklen_t;
         // SAFETY: the number is writable for the length given.
         unsafe {
             libc::getsockopt(
-                self.socket.number(),
+                line.socket.number(),
                 libc::SOL_SOCKET,
                 libc::SO_ERROR,
                 std::ptr::from_mut(&mut error).cast::<c_void>(),
@@ -456,26 +546,12 @@ impl RxQueue<Mbuf> for KernelRx {
     }
 
     fn wait_fd(&self) -> Option<RawFd> {
-        Some(self.socket.number())
+        let line = self.line.as_ref()?;
+        Some(self.sockets.wait_fd(line))
     }
 
     fn drops(&self) -> QueueDrops {
-        let mut counts = [0u32; 3];
-        let mut length = std::mem::size_of_val(&counts) as libc::socklen_t;
-        // SAFETY: the array is writable for the length given.
-        let code = unsafe {
-            libc::getsockopt(
-                self.socket.number(),
-                libc::SOL_PACKET,
-                PACKET_STATISTICS,
-                counts.as_mut_ptr().cast::<c_void>(),
-                &mut length,
-            )
-        };
-        if code == 0 {
-            // The kernel starts over with every question.
-            self.missed.set(self.missed.get() + u64::from(counts[1]));
-        }
+        self.read_missed();
         QueueDrops {
             missed: self.missed.get(),
             malformed: self.malformed,
@@ -486,8 +562,8 @@ impl RxQueue<Mbuf> for KernelRx {
 
 struct KernelTx {
     fd: Lingering,
-    /// The port's receiving socket, which tells whether the port is closed.
-    socket: Arc<Descriptor>,
+    /// The port's receiving sockets, which tell whether the port is closed.
+    sockets: Arc<Sockets>,
     scratch: Vec<Mbuf>,
     headers: Vec<[u8; vnet::LENGTH]>,
     parts: Vec<iovec>,
@@ -582,7 +658,7 @@ impl KernelTx {
 impl TxQueue<Mbuf> for KernelTx {
     fn send(&mut self, frames: &mut Vec<Mbuf>) -> TxOutcome {
         let mut outcome = TxOutcome::default();
-        if self.socket.is_shut() {
+        if self.sockets.is_shut() {
             outcome.failed += frames.len() as u64;
         } else {
             if egress::scan(frames, KERNEL.longest).special {
@@ -601,7 +677,7 @@ impl TxQueue<Mbuf> for KernelTx {
 /// The control thread's side.
 struct KernelControl {
     interface: Interface,
-    socket: Arc<Descriptor>,
+    sockets: Arc<Sockets>,
 }
 
 impl PortControl for KernelControl {
@@ -612,7 +688,7 @@ impl PortControl for KernelControl {
         })?;
         Ok(Box::new(KernelTx {
             fd: Lingering::new(fd),
-            socket: self.socket.clone(),
+            sockets: Arc::clone(&self.sockets),
             scratch: Vec::new(),
             headers: Vec::new(),
             parts: Vec::new(),
@@ -653,6 +729,6 @@ impl PortControl for KernelControl {
 
 impl Drop for KernelControl {
     fn drop(&mut self) {
-        self.socket.shut_slowly();
+        self.sockets.shut();
     }
 }

@@ -14,7 +14,7 @@
 //! | `dummy` | memory | `dummy` |
 
 mod afxdp;
-mod closing;
+mod background;
 mod descriptor;
 mod dummy;
 pub mod eal;
@@ -39,6 +39,7 @@ mod vector;
 mod vhost;
 mod vnet;
 
+pub use background::finish;
 pub use eal::{Eal, EalOptions, Memory};
 pub use error::{Error, describe};
 pub use link::{LinkChanges, LinkEvents};

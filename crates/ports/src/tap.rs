@@ -352,6 +352,10 @@ impl RxQueue<Mbuf> for TapRx {
         Some(self.tap.number())
     }
 
+    fn is_steady(&self) -> bool {
+        true
+    }
+
     fn drops(&self) -> QueueDrops {
         self.drops
     }

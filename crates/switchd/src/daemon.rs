@@ -211,7 +211,7 @@ async fn keep_house(switch: Rc<Switch>, database: Rc<Database>) -> anyhow::Resul
     loop {
         clock::sleep(HOUSEKEEPING).await;
         turns::step(|| "rules and addresses".into(), || switch.housekeep());
-        turns::step(|| "devices".into(), || database.watch_devices())?;
+        database.watch_devices().await?;
         tell_long_turns(&switch);
         since_statistics += HOUSEKEEPING;
         if since_statistics >= database.statistics_interval() {

@@ -128,6 +128,7 @@ fn start(options: Options) -> Result<(), Stop> {
     })
     .map_err(Stop::Failure)?;
     panics::install();
+    allow_descriptors();
     let daemon = daemonize::start(&options)?;
     if options.mlockall {
         lock_memory();
@@ -157,6 +158,26 @@ fn start(options: Options) -> Result<(), Stop> {
     runtime.shutdown_background();
     vlog::flush(LAST_LINES);
     result.map_err(|error| Stop::Failure(format!("{error:#}")))
+}
+
+/// Raises the limit on open descriptors as far as this process may: a port takes some, a thousand ports more than the 1,024 that programs begin with. Where they run out all the same, the port that cannot be
+/// opened says so.
+fn allow_descriptors() {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: both calls get pointers to a live variable of the right type.
+    let done = unsafe {
+        libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 && {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &limit) == 0
+        }
+    };
+    if !done {
+        let error = plain_error(&std::io::Error::last_os_error());
+        tracing::warn!(target: "vswitchd", "cannot raise the limit on open descriptors: {error}");
+    }
 }
 
 fn lock_memory() {

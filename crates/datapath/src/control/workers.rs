@@ -12,7 +12,7 @@ use crate::turns::{Seen, TurnStats};
 use crate::wake::Wake;
 use crate::worker::{Command, Mailbox, Returned, RxPort, Worker, pin, sleep_precisely};
 use packet::Frame;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -371,31 +371,36 @@ impl<F: Frame + 'static> Datapath<F> {
         Ok(())
     }
 
-    /// Takes all queues of a port back from every worker.
-    pub(super) fn take_back(&mut self, slot: u32, what: &str) -> Result<(), Error> {
-        let mut tickets = HashSet::new();
+    /// Takes all queues of some ports back from every worker.
+    pub(super) fn take_back(&mut self, slots: &[u32], what: &str) -> Result<(), Error> {
+        let gone: HashSet<u32> = slots.iter().copied().collect();
+        let mut tickets = HashMap::new();
         let mut outcome = Ok(());
         for worker in &mut self.workers {
-            self.tickets += 1;
-            worker.queues.retain(|(port, _)| port.slot() != slot);
-            match send(
-                worker,
-                Command::Remove {
-                    slot,
-                    ticket: self.tickets,
-                },
-            ) {
-                Ok(()) => drop(tickets.insert(self.tickets)),
-                Err(error) => outcome = Err(error),
+            worker
+                .queues
+                .retain(|(port, _)| !gone.contains(&port.slot()));
+            for &slot in slots {
+                self.tickets += 1;
+                let ticket = self.tickets;
+                match send(worker, Command::Remove { slot, ticket }) {
+                    Ok(()) => drop(tickets.insert(ticket, slot)),
+                    Err(error) => outcome = Err(error),
+                }
             }
         }
-        let (returned, late) = self.collect(tickets);
+        let (returned, late) = self.collect(tickets.keys().copied().collect());
         drop(returned);
         if !late.is_empty() {
-            self.leaving.push(Leaving {
-                slot,
-                tickets: late,
-            });
+            let mut by_slot: HashMap<u32, HashSet<u64>> = HashMap::new();
+            for ticket in late {
+                let slot = tickets[&ticket];
+                by_slot.entry(slot).or_default().insert(ticket);
+            }
+            let leaving = by_slot
+                .into_iter()
+                .map(|(slot, tickets)| Leaving { slot, tickets });
+            self.leaving.extend(leaving);
             outcome = Err(timeout(what, "a worker"));
         }
         outcome

@@ -8,6 +8,7 @@
 //! just after a nap in which it had nothing.
 
 use super::nap::{MOST, MOST_PATIENT};
+use super::parked::Parked;
 use super::{IDLE_LOOKS, RxPort, to_cycles};
 use crate::clock::cycles;
 use crate::wake::{Watched, readable, wait};
@@ -33,6 +34,13 @@ pub(super) struct Habit {
     passed: u64,
     /// The queue is armed, and this descriptor of its is in the set.
     watched: Option<RawFd>,
+}
+
+impl Habit {
+    /// Whether the queue cuts naps short.
+    pub fn is_watched(&self) -> bool {
+        self.watched.is_some()
+    }
 }
 
 /// The queues that cut a worker's naps short; times in cycles.
@@ -113,6 +121,10 @@ impl Watch {
             false => MOST_PATIENT,
         };
         for (index, port) in rx.iter_mut().enumerate() {
+            // These cut naps short together.
+            if Parked::holds(port) {
+                continue;
+            }
             // Looked at every millisecond, and woken by what may take as long.
             if port.queue.is_dormant() {
                 self.unwatch(port);
@@ -175,27 +187,39 @@ impl Watch {
         port.queue.disarm();
     }
 
-    /// Sleeps until one of the watched queues has something, for so long at most; whether one has.
-    pub fn nap<F: Frame>(&mut self, rx: &mut [RxPort<F>], time: Duration, now: u64) -> bool {
+    /// Sleeps until one of the watched queues has something, or what is behind `parked` (a descriptor), for so long at most; whether one has.
+    pub fn nap<F: Frame>(
+        &mut self,
+        rx: &mut [RxPort<F>],
+        parked: Option<RawFd>,
+        time: Duration,
+        now: u64,
+    ) -> bool {
         if now.wrapping_sub(self.cuts_from) > self.window {
             (self.cuts, self.cuts_from) = (0, now);
         }
         self.known_empty = 0;
-        let Some(set) = self.set.as_ref().filter(|_| self.count > 0) else {
+        let set = self.set.as_ref().filter(|_| self.count > 0);
+        let set_fd = set.map(AsRawFd::as_raw_fd);
+        if set_fd.is_none() && parked.is_none() {
             wait(&mut [], time);
             return false;
-        };
+        }
         if self.cuts >= CUTS {
             wait(&mut [], time.min(MOST));
             return false;
         }
-        let mut fds = [readable(set.as_raw_fd())];
+        // A negative descriptor is passed over.
+        let mut fds = [set_fd, parked].map(|fd| readable(fd.unwrap_or(-1)));
         wait(&mut fds, time);
         if fds[0].revents == 0 {
             self.known_empty = cycles() + self.looks;
+        }
+        if fds.iter().all(|fd| fd.revents == 0) {
             return false;
         }
-        for index in set.found() {
+        let found = set.filter(|_| fds[0].revents != 0).map(Watched::found);
+        for index in found.into_iter().flatten() {
             if let Some(port) = rx.get_mut(index) {
                 (port.signalled, port.next_look) = (true, 0);
                 self.unwatch(port);
@@ -379,7 +403,7 @@ mod tests {
     fn a_watched_queue_cuts_a_nap_short_and_is_not_watched_until_it_is_quiet_again() {
         let mut bench = Bench::new(2, false);
         bench.prepare(0).unwrap();
-        let nap = |bench: &mut Bench, time| bench.watch.nap(&mut bench.rx, time, bench.now);
+        let nap = |bench: &mut Bench, time| bench.watch.nap(&mut bench.rx, None, time, bench.now);
         assert!(!nap(&mut bench, Duration::from_micros(1)));
         let now = cycles();
         assert!(bench.watch.is_empty(&bench.rx[0].habit, now));
@@ -407,11 +431,19 @@ mod tests {
         for _ in 0..2 * CUTS {
             bench.prepare(0).unwrap();
             bench.peers[0].event.as_ref().unwrap().raise();
-            cuts += u32::from(bench.watch.nap(&mut bench.rx, MOST_PATIENT, bench.now));
+            cuts += u32::from(
+                bench
+                    .watch
+                    .nap(&mut bench.rx, None, MOST_PATIENT, bench.now),
+            );
         }
         assert_eq!(cuts, CUTS);
         bench.pass(A_BIT);
-        assert!(bench.watch.nap(&mut bench.rx, MOST_PATIENT, bench.now));
+        assert!(
+            bench
+                .watch
+                .nap(&mut bench.rx, None, MOST_PATIENT, bench.now)
+        );
     }
 
     #[test]

@@ -43,6 +43,8 @@ pub struct Wire {
     pub armed: AtomicU64,
     /// Whether it says that nothing can come, and how often it has been looked at.
     pub dormant: AtomicBool,
+    /// Whether its descriptor tells of frames by itself.
+    pub steady: AtomicBool,
     pub looks: AtomicU64,
     /// A frame that every look finds, as long as nothing else is there.
     pub always: Mutex<Option<Vec<u8>>>,
@@ -77,6 +79,7 @@ impl Wire {
             queues_alive: AtomicU64::new(0),
             armed: AtomicU64::new(0),
             dormant: AtomicBool::new(false),
+            steady: AtomicBool::new(false),
             looks: AtomicU64::new(0),
             always: Mutex::default(),
             held: Mutex::default(),
@@ -179,6 +182,9 @@ impl RxQueue<HeapFrame> for Queue {
     }
     fn wait_fd(&self) -> Option<RawFd> {
         self.0.event.as_ref().map(|event| event.as_raw_fd())
+    }
+    fn is_steady(&self) -> bool {
+        self.0.steady.load(Ordering::SeqCst)
     }
     fn is_dormant(&self) -> bool {
         self.0.dormant.load(Ordering::SeqCst)

@@ -9,7 +9,7 @@ use crate::link::set_option;
 use crate::vnet;
 use libc::{c_int, c_uint};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 // linux/if_packet.h
 const PACKET_RX_RING: c_int = 5;
@@ -21,7 +21,7 @@ const STATUS_COPY: u32 = 1 << 1;
 
 /// Bytes of a slot: a frame of the common MTU with its tags and what the kernel puts in front. Whole slots fit a block.
 const SLOT: usize = 2048;
-/// Slots of a ring; with [`SLOT`], 2 MiB for each port. As many frames wait at most.
+/// Slots of a ring; with [`SLOT`], 2 MiB for each port that has one. As many frames wait at most.
 const SLOTS: usize = 1024;
 /// Bytes that the kernel gets in one piece.
 const BLOCK: usize = 64 << 10;
@@ -67,9 +67,42 @@ pub(super) enum Next<'a> {
     Cut,
 }
 
+/// Rings at most, of all ports together: 512 MiB of the kernel's memory. Ports beyond fetch each burst by a system call.
+pub(super) const MOST_RINGS: usize = 256;
+
+/// Rings that there are, or are about to be.
+static RINGS: AtomicUsize = AtomicUsize::new(0);
+
+/// How many rings there are in the process, and those about to be.
+pub(super) fn rings() -> usize {
+    RINGS.load(Ordering::Relaxed)
+}
+
+/// The right to have a ring.
+pub(super) struct Permit(());
+
+impl Permit {
+    /// One more, where there are fewer than `most` ([`MOST_RINGS`] at most).
+    pub(super) fn ask(most: usize) -> Option<Permit> {
+        let most = most.min(MOST_RINGS);
+        let more = |rings| (rings < most).then_some(rings + 1);
+        let given = RINGS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        // Lazily: one that is made for nothing would be given back.
+        given.is_ok().then(|| Permit(()))
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        RINGS.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// The ring of a socket.
 pub(super) struct PacketRing {
     memory: *mut u8,
+    /// Goes with the memory, which lasts as long as the socket.
+    _permit: Permit,
     /// The slot that is looked at next.
     next: usize,
 }
@@ -79,7 +112,7 @@ unsafe impl Send for PacketRing {}
 
 impl PacketRing {
     /// A ring for a socket that receives nothing yet and has its virtio-net headers on. The error is an errno; the socket can then be used without one.
-    pub(super) fn new(fd: &OwnedFd) -> Result<PacketRing, c_int> {
+    pub(super) fn new(fd: &OwnedFd, permit: Permit) -> Result<PacketRing, c_int> {
         set_option(fd, libc::SOL_PACKET, PACKET_VERSION, &TPACKET_V2)?;
         set_option(fd, libc::SOL_PACKET, PACKET_COPY_THRESH, &1)?;
         let request = Request {
@@ -105,6 +138,7 @@ impl PacketRing {
         }
         Ok(PacketRing {
             memory: memory.cast(),
+            _permit: permit,
             next: 0,
         })
     }

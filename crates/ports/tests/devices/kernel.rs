@@ -654,3 +654,69 @@ fn large_tcp_frames_are_cut_for_devices_that_cannot() {
         }
     });
 }
+
+/// A quiet port has a plain socket; one that frames keep coming to gets a ring meanwhile, and none of its frames is lost, doubled or overtaken.
+#[test]
+fn a_port_gets_a_ring_without_losing_a_frame() {
+    own_namespace();
+    veth("va", "vb", 1500);
+    let (mut a, mut b) = (system("va"), system("vb"));
+    assert!(b.rx[0].is_costly(), "no ring at first");
+    let mut tx = sender(&mut a);
+    let end = Instant::now() + Duration::from_secs(60);
+    let (mut sent, mut came, mut after) = (0_u32, 0_u32, 0);
+    while after < 100 {
+        assert!(Instant::now() < end, "no ring after {sent} frames");
+        after += u32::from(!b.rx[0].is_costly());
+        let burst: Vec<Vec<u8>> = (0..40).map(|index| numbered(sent + index)).collect();
+        let slices: Vec<&[u8]> = burst.iter().map(Vec::as_slice).collect();
+        assert_eq!(send(&mut *tx, &slices).packets, 40);
+        sent += 40;
+        let waits = b.rx[0].wait_fd().unwrap();
+        while came < sent {
+            let mut got = Vec::new();
+            if b.rx[0].receive(&mut got) == 0 {
+                assert!(readable(b.rx[0].wait_fd().unwrap()), "at {came}, {waits}");
+            }
+            for frame in bytes(&got) {
+                assert_eq!(frame, numbered(came), "frame {came}");
+                came += 1;
+            }
+        }
+    }
+    assert_eq!(b.rx[0].receive(&mut Vec::new()), 0, "nothing twice");
+    assert_eq!(b.rx[0].drops(), Default::default());
+    // The port goes while a socket may still be on its way.
+    b.control.close();
+    assert_eq!(b.rx[0].receive(&mut Vec::new()), 0);
+}
+
+fn numbered(number: u32) -> Vec<u8> {
+    let mut frame = udp(100);
+    let end = frame.len();
+    frame[end - 4..].copy_from_slice(&number.to_be_bytes());
+    frame
+}
+
+/// However many quiet ports there are, few of them hold memory for frames.
+#[test]
+fn quiet_ports_hold_no_rings() {
+    own_namespace();
+    let ports: Vec<OpenPort> = (0..60)
+        .flat_map(|number| {
+            let (a, b) = (format!("qa{number}"), format!("qb{number}"));
+            veth(&a, &b, 1500);
+            [system(&a), system(&b)]
+        })
+        .collect();
+    assert_eq!(ports.len(), 120);
+    assert!(ports::finish(Duration::from_secs(60)), "rings are made");
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let rings = maps
+        .lines()
+        .filter(|line| line.contains("socket:["))
+        .count();
+    // Those of other tests of this process included.
+    assert!((1..40).contains(&rings), "{rings} rings");
+    drop(ports);
+}

@@ -383,12 +383,15 @@ impl Bridge {
             openflow.close();
         }
         let switch = self.switch();
-        for (_, port) in std::mem::take(&mut *self.ports.borrow_mut()) {
-            let _ = switch.with_datapath(|datapath| datapath.remove_port(port.id));
-            match port.control {
-                Some(control) if leave => control.leave(),
-                Some(control) => control.close(),
-                None => {}
+        let ports = std::mem::take(&mut *self.ports.borrow_mut());
+        let ids: Vec<datapath::PortId> = ports.values().map(|port| port.id).collect();
+        if let Ok(Err(error)) = switch.with_datapath(|datapath| datapath.remove_ports(&ids)) {
+            tracing::warn!(target: "bridge", "bridge {}: {error}", self.name);
+        }
+        for control in ports.into_values().filter_map(|port| port.control) {
+            match leave {
+                true => control.leave(),
+                false => control.close(),
             }
         }
         let _ = switch.with_datapath(|datapath| datapath.remove_bridge(self.id));

@@ -38,6 +38,8 @@ pub struct Database {
     /// Statistics are due.
     statistics: Cell<bool>,
     contended: Cell<bool>,
+    /// Held while a configuration is being applied, in slices.
+    changing: tokio::sync::Mutex<()>,
     /// The database may hold anything.
     anew: Notify,
     /// Told when a configuration has been applied.
@@ -64,6 +66,7 @@ impl Database {
             dirty: Notify::new(),
             statistics: Cell::new(false),
             contended: Cell::new(false),
+            changing: tokio::sync::Mutex::new(()),
             anew: Notify::new(),
             configured: Notify::new(),
             devices: devices::Known::default(),
@@ -86,22 +89,20 @@ impl Database {
             match event {
                 Event::Connected => {
                     self.begin_anew();
-                    turns::step(|| "configuration".into(), || self.reconfigure())?;
+                    self.reconfigure().await?;
                 }
-                Event::Updated => {
-                    turns::step(|| "configuration".into(), || self.reconfigure())?;
-                }
+                Event::Updated => self.reconfigure().await?,
                 Event::LockAcquired => {
                     if self.contended.replace(false) {
                         tracing::info!(target: "bridge", "the other ovs-vswitchd is gone, taking over");
                     }
                     // It may have written other values.
                     self.begin_anew();
-                    turns::step(|| "configuration".into(), || self.reconfigure())?;
+                    self.reconfigure().await?;
                 }
                 // Losing the connection loses the lock too, but then forwarding goes on.
                 Event::LockLost if self.client.lock() == LockState::Contended => {
-                    self.stand_back()?
+                    self.stand_back().await?
                 }
                 Event::LockLost => {}
                 Event::Disconnected => {
@@ -120,23 +121,25 @@ impl Database {
     }
 
     /// Another daemon has the database: nothing is forwarded until it goes.
-    fn stand_back(&self) -> anyhow::Result<()> {
+    async fn stand_back(&self) -> anyhow::Result<()> {
         if !self.contended.replace(true) {
             tracing::error!(target: "bridge",
                 "another ovs-vswitchd process is running, disabling this process (pid {}) until it goes away", std::process::id());
         }
-        self.take_down()
+        let _changing = self.changing.lock().await;
+        self.take_down().await
     }
 
     /// Removes all bridges. A daemon that has had no configuration yet has none, and must not start DPDK without the database's options for it.
-    fn take_down(&self) -> anyhow::Result<()> {
+    async fn take_down(&self) -> anyhow::Result<()> {
         self.current.replace(None);
         let global = self.switch.applied.borrow().global.clone();
         if let Some(global) = global {
-            self.switch.apply(&Desired {
+            let nothing = Desired {
                 global,
                 ..Desired::default()
-            })?;
+            };
+            self.switch.apply(&nothing).await?;
         }
         Ok(())
     }
@@ -151,7 +154,8 @@ impl Database {
     }
 
     /// Reads the configuration and applies it, if this daemon has the lock.
-    fn reconfigure(&self) -> anyhow::Result<()> {
+    async fn reconfigure(&self) -> anyhow::Result<()> {
+        let _changing = self.changing.lock().await;
         if !self.client.has_lock() {
             return Ok(());
         }
@@ -163,15 +167,15 @@ impl Database {
         }
         self.problems.replace(problems);
         if desired.root.is_some() {
-            return self.apply(desired);
+            return self.apply(desired).await;
         }
         // A database without its one row asks for no bridges, and has been heard.
         self.dirty.notify_one();
-        self.take_down()
+        self.take_down().await
     }
 
-    fn apply(&self, desired: Desired) -> anyhow::Result<()> {
-        let failures = self.switch.apply(&desired)?;
+    async fn apply(&self, desired: Desired) -> anyhow::Result<()> {
+        let failures = self.switch.apply(&desired).await?;
         self.current.replace(Some((desired, failures)));
         self.configured.notify_one();
         self.dirty.notify_one();
@@ -198,7 +202,11 @@ impl Database {
                 self.writeback.borrow_mut().release();
                 continue;
             }
-            let collected = turns::step(|| "values".into(), || self.collect());
+            // What is half done is nobody's business: a port that goes and comes again would be told as gone.
+            let collected = {
+                let _changing = self.changing.lock().await;
+                turns::step(|| "values".into(), || self.collect())
+            };
             let Some(values) = collected else {
                 self.writeback.borrow_mut().release();
                 first();

@@ -21,9 +21,13 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 /// Plans are made anew after each round, since a port that came may free what another one waits for; more rounds than this never help.
 const ROUNDS: usize = 4;
+
+/// How long the control thread changes ports before it sees to others.
+const SLICE: Duration = Duration::from_millis(5);
 
 /// What went wrong, by interface.
 pub type Failures = BTreeMap<Uuid, String>;
@@ -103,8 +107,10 @@ impl PortControl for Shared {
 }
 
 impl Switch {
-    /// Brings the switch to what is desired, as far as it can be; the failures are by interface.
-    pub fn apply(self: &Rc<Self>, desired: &Desired) -> anyhow::Result<Failures> {
+    /// Brings the switch to what is desired, as far as it can be; the failures are by interface. It does so in slices of [`SLICE`], between which messages are answered and packets delivered; not for two
+    /// callers at a time.
+    pub async fn apply(self: &Rc<Self>, desired: &Desired) -> anyhow::Result<Failures> {
+        let mut slice = Instant::now();
         self.restoring.set(desired.global.flow_restore_wait);
         let mut failures = Failures::new();
         let mut failed: BTreeSet<String> = BTreeSet::new();
@@ -121,6 +127,10 @@ impl Switch {
                     progress = true;
                 } else {
                     failed.insert(name);
+                }
+                if slice.elapsed() >= SLICE {
+                    tokio::task::yield_now().await;
+                    slice = Instant::now();
                 }
             }
             if !progress {
@@ -386,11 +396,18 @@ impl Switch {
             }
             return Err("no free OpenFlow port number".into());
         };
+        let info = control
+            .as_mut()
+            .map_or_else(|| patch_info(config), |control| control.info());
+        let restoring = self.restoring.get();
         let spec = PortSpec {
             name: config.interface_name.clone(),
             bridge: bridge.id,
             number: openflow::port::from_u16(number),
-            settings: settings_of(config, PortConfig::default(), self.restoring.get()),
+            settings: PortSettings {
+                no_carrier: !(info.link_up && info.admin_up),
+                ..settings_of(config, PortConfig::default(), restoring)
+            },
             kind,
         };
         let added = self
@@ -406,9 +423,6 @@ impl Switch {
                 return Err(text);
             }
         };
-        let info = control
-            .as_mut()
-            .map_or_else(|| patch_info(config), |control| control.info());
         let port = Port {
             config: config.clone(),
             number,
@@ -420,9 +434,6 @@ impl Switch {
             since_ms: now,
             latencies: Default::default(),
         };
-        // Only now is it known whether the device has carrier.
-        let settings = port.settings(self.restoring.get());
-        let _ = self.with_datapath(|datapath| datapath.modify_port(id, settings));
         bridge.ports.borrow_mut().insert(number, port);
         tracing::info!(target: "bridge", "bridge {}: added interface {} on port {number}", bridge.name, config.interface_name);
         bridge.tell_port(number, PortReason::Add);

@@ -36,9 +36,13 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Rules unlinked, and things freed, in one slice, so that a slice stays short.
 const RECLAIMED: usize = 4096;
+
+/// How long the end of the daemon may wait for ports' sockets to be closed. The kernel closes what is left, one after the other.
+const LETTING_GO: Duration = Duration::from_secs(5);
 
 /// What all bridges share.
 pub struct Switch {
@@ -292,6 +296,9 @@ impl Switch {
         drop(bridges);
         if let Some(running) = self.running.borrow_mut().take() {
             drop(running.datapath);
+            if !ports::finish(LETTING_GO) {
+                tracing::warn!(target: "bridge", "the kernel takes long to close the ports' sockets");
+            }
             running.eal.cleanup();
         }
     }

@@ -7,7 +7,8 @@ use crate::config::port::Port;
 use crate::config::writeback::{Batch, Capabilities, ControllerState, InterfaceState, Role};
 use crate::config::{Desired, Mac};
 use crate::options::DummyLevel;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::rc::Rc;
 
 /// What Open vSwitch writes where a datapath is part of the daemon.
 const DATAPATH_VERSION: &str = "<built-in>";
@@ -83,11 +84,20 @@ impl Switch {
 
     /// Interfaces: numbers, errors, and what their devices say.
     pub fn report_interfaces(&self, desired: &Desired, failures: &Failures, batch: &mut Batch<'_>) {
+        // Found by name, once for each bridge: there may be a thousand.
+        let bridges: BTreeMap<String, (Rc<Bridge>, HashMap<String, u16>)> = self
+            .bridges
+            .borrow()
+            .iter()
+            .map(|(name, bridge)| (name.clone(), (Rc::clone(bridge), bridge.numbers_by_name())))
+            .collect();
         for (name, port) in desired.ports() {
             let Some(uuid) = port.interface else { continue };
-            let mut state = self
-                .bridge(name)
-                .and_then(|bridge| bridge.interface_state(&port.interface_name))
+            let mut state = bridges
+                .get(name)
+                .and_then(|(bridge, numbers)| {
+                    bridge.interface_state(*numbers.get(&port.interface_name)?)
+                })
                 .unwrap_or_else(|| {
                     InterfaceState::failed(failures.get(&uuid).cloned().unwrap_or_default())
                 });
@@ -208,11 +218,18 @@ impl Switch {
 }
 
 impl Bridge {
-    fn interface_state(&self, interface: &str) -> Option<InterfaceState> {
+    /// The ports' numbers by their interfaces' names.
+    fn numbers_by_name(&self) -> HashMap<String, u16> {
+        let ports = self.ports.borrow();
+        let numbers = ports.values();
+        numbers
+            .map(|port| (port.config.interface_name.clone(), port.number))
+            .collect()
+    }
+
+    fn interface_state(&self, number: u16) -> Option<InterfaceState> {
         let mut ports = self.ports.borrow_mut();
-        let port = ports
-            .values_mut()
-            .find(|port| port.config.interface_name == interface)?;
+        let port = ports.get_mut(&number)?;
         let Some(control) = &mut port.control else {
             return Some(InterfaceState {
                 ofport: Some(port.number),

@@ -62,8 +62,12 @@ fn sweep_of(count: usize, from: usize) -> (usize, usize) {
 }
 
 impl Database {
-    /// Looks at what nobody tells of. Called about once a second.
-    pub fn watch_devices(&self) -> anyhow::Result<()> {
+    /// Looks at what nobody tells of. Called about once a second; while a configuration is being
+    /// applied it leaves that to the next time.
+    pub async fn watch_devices(&self) -> anyhow::Result<()> {
+        let Ok(_changing) = self.changing.try_lock() else {
+            return Ok(());
+        };
         let bridges: Vec<_> = self.switch.bridges.borrow().values().cloned().collect();
         let announced = |port: &&crate::switch::Port| port.is_announced();
         let count: usize = (bridges.iter())
@@ -89,7 +93,7 @@ impl Database {
         let turn = self.devices.turns.get();
         self.devices.turns.set((turn + 1) % SWEEP);
         let none = BTreeSet::new();
-        self.conclude(changed, (turn != 0).then_some(&none))
+        self.conclude(changed, (turn != 0).then_some(&none)).await
     }
 
     /// Follows what the kernel tells of its interfaces until the daemon ends.
@@ -151,12 +155,14 @@ impl Database {
             }
             tokio::task::yield_now().await;
         }
+        let _changing = self.changing.lock().await;
         self.conclude(changed, (!changes.missed).then_some(&changes.names))
+            .await
     }
 
     /// Tells the database if something has changed; takes out what has gone, and tries again what could not be opened and may be now:
-    /// all of it, or interfaces of these names.
-    fn conclude(&self, changed: bool, names: Option<&BTreeSet<String>>) -> anyhow::Result<()> {
+    /// all of it, or interfaces of these names. For who holds `changing`.
+    async fn conclude(&self, changed: bool, names: Option<&BTreeSet<String>>) -> anyhow::Result<()> {
         if changed {
             self.dirty.notify_one();
         }
@@ -170,7 +176,7 @@ impl Database {
             (may_open || gone).then(|| desired.clone())
         };
         match again {
-            Some(desired) => self.apply(desired),
+            Some(desired) => self.apply(desired).await,
             None => Ok(()),
         }
     }
