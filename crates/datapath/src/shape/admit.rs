@@ -176,6 +176,7 @@ impl<F: Frame> Egress<F> {
                         at_ns: now_ns,
                         queue: None,
                         flow: flow & FLOW_BITS | depth,
+                        long: 0,
                     };
                     take_in(shaper, place, arrival, cell);
                 }
