@@ -16,6 +16,7 @@ use crate::interface::Interface;
 use crate::link::{Links, set_option};
 use crate::mbuf::{self, Mbuf};
 use crate::spec::PortSpec;
+use crate::turn::Turn;
 use crate::vector::{self, Buffers, KERNEL, Parts, Refused, Slot};
 use crate::vnet;
 use crate::{Eal, Mac, OpenPort, PortControl, PortInfo};
@@ -42,6 +43,9 @@ const TPID_DEFAULT: u16 = 0x8100;
 /// What the kernel may hold for us: a few hundred frames of 64 KiB.
 const RECEIVE_BUFFER: c_int = 8 << 20;
 const SEND_BUFFER: c_int = 4 << 20;
+
+/// Frames that are fetched from the socket's queue at once; each may have 64 KiB.
+const AT_ONCE: usize = 8;
 
 /// No frame is taken for older than this.
 const LONGEST_WAIT_NS: u64 = 1_000_000_000;
@@ -355,12 +359,31 @@ impl KernelRx {
         Fetched::Messages(got as usize)
     }
 
+    /// Takes up to a burst of frames from the socket's queue.
+    fn receive_by_queue(&mut self, out: &mut Vec<Mbuf>) {
+        let mut turn = Turn::default();
+        for _ in 0..BURST / AT_ONCE {
+            let before = out.len();
+            let fetched = self.fetch(AT_ONCE, out);
+            out[before..].iter().for_each(|frame| turn.spend(frame));
+            if turn.is_over() || !matches!(fetched, Fetched::Messages(AT_ONCE)) {
+                return;
+            }
+        }
+    }
+
     /// Takes up to a burst of frames from the ring and, where it says that they are there, from the queue.
     fn receive_by_ring(&mut self, out: &mut Vec<Mbuf>) {
         let mut left = BURST;
+        let (mut turn, mut spent) = (Turn::default(), out.len());
         while let Some(ring) = &self.ring
             && left > 0
         {
+            out[spent..].iter().for_each(|frame| turn.spend(frame));
+            spent = out.len();
+            if turn.is_over() {
+                return;
+            }
             let used = match ring.next() {
                 Next::Nothing => return,
                 Next::Frame { header, bytes, tag } => {
@@ -371,7 +394,7 @@ impl KernelRx {
                     1
                 }
                 Next::Queued => {
-                    let most = ring.queued(left);
+                    let most = ring.queued(left.min(AT_ONCE));
                     match self.fetch(most, out) {
                         Fetched::Messages(count) => count,
                         // Where the queue is empty the frame has got lost.
@@ -421,7 +444,7 @@ impl RxQueue<Mbuf> for KernelRx {
         if self.ring.is_some() {
             self.receive_by_ring(out);
         } else {
-            self.fetch(BURST, out);
+            self.receive_by_queue(out);
         }
         out.len() - before
     }
@@ -579,21 +602,34 @@ impl KernelTx {
     }
 }
 
+impl KernelTx {
+    /// Sends frames that the kernel can, and leaves the vector empty.
+    fn send_ready(&mut self, frames: &mut Vec<Mbuf>) -> TxOutcome {
+        let mut outcome = TxOutcome::default();
+        self.list(frames, &mut outcome);
+        self.transmit(frames, &mut outcome);
+        mbuf::free_all(frames);
+        outcome
+    }
+}
+
 impl TxQueue<Mbuf> for KernelTx {
     fn send(&mut self, frames: &mut Vec<Mbuf>) -> TxOutcome {
-        let mut outcome = TxOutcome::default();
         if self.socket.is_shut() {
-            outcome.failed += frames.len() as u64;
-        } else {
-            if egress::scan(frames, KERNEL.longest).special {
-                egress::prepare(frames, &mut self.scratch, &KERNEL, &mut outcome);
-            }
-            let mut unlisted = TxOutcome::default();
-            self.list(frames, &mut unlisted);
-            outcome.failed += unlisted.failed;
-            self.transmit(frames, &mut outcome);
+            let outcome = TxOutcome {
+                failed: frames.len() as u64,
+                ..TxOutcome::default()
+            };
+            mbuf::free_all(frames);
+            return outcome;
         }
-        mbuf::free_all(frames);
+        if !egress::scan(frames, KERNEL.longest).special {
+            return self.send_ready(frames);
+        }
+        let mut slice = std::mem::take(&mut self.scratch);
+        let send = |slice: &mut Vec<Mbuf>| self.send_ready(slice);
+        let outcome = egress::send_in_slices(frames, &mut slice, &KERNEL, send);
+        self.scratch = slice;
         outcome
     }
 }

@@ -31,6 +31,7 @@ mod pool;
 mod raw;
 mod spec;
 mod tap;
+mod turn;
 mod vector;
 mod vhost;
 mod vnet;
