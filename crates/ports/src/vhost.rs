@@ -16,6 +16,7 @@
 //! never read: whatever a peer passes for one, it cannot block the worker.
 
 mod ring;
+mod waits;
 
 use crate::egress::{self, Abilities};
 use crate::error::{Error, last_errno};
@@ -338,6 +339,9 @@ extern "C" fn new_connection(vid: c_int) -> c_int {
         if let Some(port) = port_of(vid) {
             // Numbers are used again.
             port.disconnect(vid);
+        }
+        if let Some(path) = path_of(vid) {
+            waits::bound(&path);
         }
     });
     // SAFETY: the device is just being made, and the callbacks live for ever. Failure would mean that there is no such device.
