@@ -103,6 +103,8 @@ pub enum DropReason {
     TransmitFull,
     /// Longer than the device takes.
     TransmitTooLong,
+    /// Asked to be cut into segments that are too small.
+    TransmitTinySegments,
     /// Lost to an error while sending.
     TransmitFailed,
     /// The packet-in queue to the control thread was full.
@@ -162,6 +164,7 @@ impl DropReason {
         "no_patch_peer",
         "transmit_full",
         "transmit_too_long",
+        "transmit_tiny_segments",
         "transmit_failed",
         "packet_in_queue_full",
         "no_packet_in",
@@ -334,10 +337,11 @@ impl PortCell {
     pub fn sent(&self, outcome: &TxOutcome) {
         self.tx_packets.add(outcome.packets);
         self.tx_bytes.add(outcome.bytes);
-        if outcome.full | outcome.too_long | outcome.failed != 0 {
+        let failed = outcome.failed + outcome.tiny_segments;
+        if outcome.full | outcome.too_long | failed != 0 {
             self.tx_full.add(outcome.full);
             self.tx_too_long.add(outcome.too_long);
-            self.tx_failed.add(outcome.failed);
+            self.tx_failed.add(failed);
         }
     }
 }
@@ -380,7 +384,7 @@ pub struct PortStats {
     pub tx_full: u64,
     /// Frames longer than the device takes.
     pub tx_too_long: u64,
-    /// Frames lost to errors.
+    /// Frames lost to errors, or whose segments would be too small.
     pub tx_failed: u64,
 }
 

@@ -241,9 +241,10 @@ impl<F: Frame> Egress<F> {
         };
         port.batch.clear();
         port.counters.of(self.worker).sent(&outcome);
-        if outcome.full | outcome.too_long | outcome.failed != 0 {
+        if outcome.full | outcome.too_long | outcome.tiny_segments | outcome.failed != 0 {
             cell.drop(DropReason::TransmitFull, outcome.full);
             cell.drop(DropReason::TransmitTooLong, outcome.too_long);
+            cell.drop(DropReason::TransmitTinySegments, outcome.tiny_segments);
             cell.drop(DropReason::TransmitFailed, outcome.failed);
         }
         self.counters.tx_batches.add(1);

@@ -112,8 +112,22 @@ pub struct TxOutcome {
     pub full: u64,
     /// Frames longer than the device takes.
     pub too_long: u64,
+    /// Frames that asked to be cut into segments that are too small, or too many
+    /// ([`crate::segment::SegmentError::Size`]).
+    pub tiny_segments: u64,
     /// Frames lost to an error or to exhausted memory.
     pub failed: u64,
+}
+
+impl std::ops::AddAssign for TxOutcome {
+    fn add_assign(&mut self, other: TxOutcome) {
+        self.packets += other.packets;
+        self.bytes += other.bytes;
+        self.full += other.full;
+        self.too_long += other.too_long;
+        self.tiny_segments += other.tiny_segments;
+        self.failed += other.failed;
+    }
 }
 
 /// Frames lost while receiving.

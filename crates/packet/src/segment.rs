@@ -9,8 +9,35 @@ use crate::key::{FlowKey, at};
 use crate::parse::{self, Layers};
 use smallvec::SmallVec;
 
-/// Segments that one frame may become. 64 KiB in the smallest segments that TCP stacks send (48 bytes) are 1366.
-pub const MAX_SEGMENTS: usize = 2048;
+/// The smallest segments of TCP that a frame is cut into, in bytes of payload: what Linux lets a peer
+/// ask for (`tcp_min_snd_mss`). 64 KiB in smaller ones are only good for keeping others busy.
+pub const MIN_TCP_SIZE: u16 = 48;
+
+/// Segments that one frame of UDP may become, as in Linux (`UDP_MAX_SEGMENTS`). They may be short.
+pub const MAX_UDP_SEGMENTS: usize = 128;
+
+/// Segments that one frame may become: 64 KiB of payload in the smallest ones.
+pub const MAX_SEGMENTS: usize = 1366;
+
+/// Whether so many bytes of payload are not to be cut into segments of `size` bytes.
+fn is_refused(gso: Gso, size: u16, payload: usize) -> bool {
+    let count = payload.div_ceil(usize::from(size).max(1));
+    size == 0
+        || match gso {
+            Gso::None => false,
+            Gso::Tcp4 | Gso::Tcp6 => size < MIN_TCP_SIZE || count > MAX_SEGMENTS,
+            Gso::UdpL4 => count > MAX_UDP_SEGMENTS,
+        }
+}
+
+/// Whether a frame asks for segments that are too small ([`SegmentError::Size`]), by what can be told
+/// without a look at its headers: for devices that cut frames themselves.
+pub fn asks_too_much<F: Frame>(frame: &F) -> bool {
+    let offload = frame.offload();
+    let headers = usize::from(offload.csum_start) + 8;
+    let payload = frame.len().saturating_sub(headers);
+    offload.gso != Gso::None && is_refused(offload.gso, offload.gso_size, payload)
+}
 
 /// Why a frame could not be segmented.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -18,7 +45,8 @@ pub enum SegmentError {
     /// The headers are not what the offload flags say, or they lie outside the frame.
     #[error("headers do not fit the offload flags")]
     Headers,
-    /// The segment size is zero, or so small that there would be more than [`MAX_SEGMENTS`].
+    /// The segment size is below [`MIN_TCP_SIZE`], or there would be more than [`MAX_SEGMENTS`], or of
+    /// UDP more than [`MAX_UDP_SEGMENTS`].
     #[error("segment size is too small")]
     Size,
     /// No memory for a segment; `emitted` were handed out before.
@@ -39,28 +67,78 @@ pub fn segment<F: Frame>(mut frame: F, emit: &mut impl FnMut(F)) -> Result<usize
         emit(frame);
         return Ok(1);
     }
-    let plan = Plan::new(&mut frame)?;
-    let mut bytes: SmallVec<[u8; 2048]> = SmallVec::new();
-    for index in 0..plan.count {
+    let mut cut = Cut::new(frame)?;
+    while let Some(segment) = cut.next() {
+        emit(segment?);
+    }
+    Ok(cut.next)
+}
+
+/// A frame that is being cut: its segments come one by one, so that whoever sends them need not hold
+/// all of them at once.
+pub struct Cut<F> {
+    frame: F,
+    plan: Plan,
+    /// The segment that comes next.
+    next: usize,
+    /// The last one's bytes.
+    bytes: SmallVec<[u8; 2048]>,
+}
+
+impl<F: Frame> Cut<F> {
+    /// Begins to cut a frame that is to be segmented; one that is not is no frame for this
+    /// ([`SegmentError::Headers`]).
+    pub fn new(mut frame: F) -> Result<Cut<F>, SegmentError> {
+        let plan = Plan::new(&mut frame)?;
+        Ok(Cut {
+            frame,
+            plan,
+            next: 0,
+            bytes: SmallVec::new(),
+        })
+    }
+
+    /// Segments that are still to come.
+    pub fn left(&self) -> usize {
+        self.plan.count - self.next
+    }
+
+    /// Gives up the rest, after an error.
+    fn fail(&mut self, error: SegmentError) -> Option<Result<F, SegmentError>> {
+        self.plan.count = self.next;
+        Some(Err(error))
+    }
+}
+
+/// Segments, to which nothing remains to be done. The first error is the last that comes.
+impl<F: Frame> Iterator for Cut<F> {
+    type Item = Result<F, SegmentError>;
+
+    fn next(&mut self) -> Option<Result<F, SegmentError>> {
+        let (plan, index) = (&self.plan, self.next);
+        if index >= plan.count {
+            return None;
+        }
         let from = plan.header_len + index * plan.size;
         let to = plan.end.min(from + plan.size);
+        let bytes = &mut self.bytes;
         bytes.resize(plan.header_len + to - from, 0);
         let (header, payload) = bytes.split_at_mut(plan.header_len);
-        header.copy_from_slice(&frame.head()[..plan.header_len]);
-        if !frame.read_at(from, payload) {
-            return Err(SegmentError::Headers);
+        header.copy_from_slice(&self.frame.head()[..plan.header_len]);
+        if !self.frame.read_at(from, payload) {
+            return self.fail(SegmentError::Headers);
         }
-        plan.finish(&mut bytes, index);
-        let Some(mut segment) = frame.sibling(&bytes) else {
-            return Err(SegmentError::NoMemory { emitted: index });
+        plan.finish(bytes, index);
+        let Some(mut segment) = self.frame.sibling(bytes) else {
+            return self.fail(SegmentError::NoMemory { emitted: index });
         };
         segment.set_offload(Offload {
             checksum_valid: true,
             ..Offload::default()
         });
-        emit(segment);
+        self.next += 1;
+        Some(Ok(segment))
     }
-    Ok(plan.count)
 }
 
 const TCP: u8 = 6;
@@ -103,14 +181,11 @@ impl Plan {
         let header_len = header_len(frame, &layers, protocol)?;
         let end = layers.end as usize;
         let size = usize::from(offload.gso_size);
-        if size == 0 {
+        if is_refused(offload.gso, offload.gso_size, end - header_len) {
             return Err(SegmentError::Size);
         }
         // A frame without payload is one segment.
         let count = (end - header_len).div_ceil(size).max(1);
-        if count > MAX_SEGMENTS {
-            return Err(SegmentError::Size);
-        }
         Ok(Plan {
             l3: layers.l3.into(),
             l4: layers.l4.into(),

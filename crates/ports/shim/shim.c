@@ -315,6 +315,17 @@ int sluice_vhost_kickfd(int vid, uint16_t queue)
     return vring.kickfd;
 }
 
+/* The descriptor by which the guest is told, or -1 when there is none. */
+int sluice_vhost_callfd(int vid, uint16_t queue)
+{
+    struct rte_vhost_vring vring;
+
+    memset(&vring, 0, sizeof vring);
+    if (rte_vhost_get_vhost_vring(vid, queue, &vring) != 0)
+        return -1;
+    return vring.callfd;
+}
+
 struct sluice_vhost_ring {
     void *descriptors, *available, *used;
     uint16_t size;
@@ -395,7 +406,6 @@ _Static_assert(RTE_MBUF_F_RX_RSS_HASH == 1ULL << 1, "flag moved");
 _Static_assert(RTE_MBUF_F_RX_L4_CKSUM_BAD == 1ULL << 3, "flag moved");
 _Static_assert(RTE_MBUF_F_RX_L4_CKSUM_GOOD == 1ULL << 8, "flag moved");
 _Static_assert(RTE_MBUF_F_RX_L4_CKSUM_NONE == (1ULL << 3 | 1ULL << 8), "flag moved");
-_Static_assert(RTE_MBUF_F_RX_LRO == 1ULL << 16, "flag moved");
 _Static_assert(RTE_MBUF_F_TX_UDP_SEG == 1ULL << 42, "flag moved");
 _Static_assert(RTE_MBUF_F_TX_TCP_SEG == 1ULL << 50, "flag moved");
 _Static_assert(RTE_MBUF_F_TX_TCP_CKSUM == 1ULL << 52, "flag moved");

@@ -7,7 +7,8 @@
 use crate::mbuf::{self, Mbuf};
 use crate::raw::flag;
 use packet::frame::{Frame, Gso, Offload};
-use packet::io::TxOutcome;
+use packet::io::{BURST, TxOutcome};
+use packet::segment::{Cut, SegmentError};
 
 /// What a device can do.
 pub(crate) struct Abilities {
@@ -57,22 +58,85 @@ pub(crate) fn scan(frames: &[Mbuf], longest: u32) -> Scan {
     }
 }
 
-/// Replaces the frames that the device cannot send by ones that it can, in the same order. What cannot be sent at all is
-/// counted in `outcome`. `scratch` is empty before and after.
+/// Frames that are made ready before the first of them is sent, and held at a time: a frame of 64 KiB may
+/// become more than a thousand, and a burst of them would take every buffer that others need.
+pub(crate) const SLICE: usize = BURST;
+
+/// Replaces the frames that the device cannot send by ones that it can, in the same order, and sends
+/// them by `send`, a slice of [`SLICE`] at a time. What cannot be sent at all is counted. Once a device
+/// has no room for any frame of a slice, those behind it are not even cut, and count as `full`.
+/// `frames` and `slice` are empty afterwards; `send` leaves the latter so.
 #[cold]
-pub(crate) fn prepare(
+pub(crate) fn send_in_slices(
     frames: &mut Vec<Mbuf>,
-    scratch: &mut Vec<Mbuf>,
+    slice: &mut Vec<Mbuf>,
     abilities: &Abilities,
-    outcome: &mut TxOutcome,
-) {
-    for frame in frames.drain(..) {
-        prepare_one(frame, scratch, abilities, outcome);
+    mut send: impl FnMut(&mut Vec<Mbuf>) -> TxOutcome,
+) -> TxOutcome {
+    let mut outcome = TxOutcome::default();
+    let mut work = Preparation {
+        frames: frames.drain(..),
+        cut: None,
+        abilities,
+    };
+    while work.fill(slice, &mut outcome) {
+        let sent = send(slice);
+        outcome += sent;
+        if sent.packets == 0 && sent.full > 0 {
+            outcome.full += work.left();
+            break;
+        }
     }
-    std::mem::swap(frames, scratch);
+    outcome
 }
 
-fn prepare_one(frame: Mbuf, out: &mut Vec<Mbuf>, abilities: &Abilities, outcome: &mut TxOutcome) {
+/// Frames on their way to a device that cannot send all of them as they are.
+struct Preparation<'a> {
+    frames: std::vec::Drain<'a, Mbuf>,
+    /// The frame that is being cut.
+    cut: Option<Cut<Mbuf>>,
+    abilities: &'a Abilities,
+}
+
+impl Preparation<'_> {
+    /// Puts the next frames into `slice`, which is empty; false when there are none left.
+    fn fill(&mut self, slice: &mut Vec<Mbuf>, outcome: &mut TxOutcome) -> bool {
+        while slice.len() < SLICE {
+            if let Some(cut) = &mut self.cut {
+                match cut.next() {
+                    Some(Ok(segment)) if segment.len() > self.abilities.longest as usize => {
+                        outcome.too_long += 1;
+                    }
+                    Some(Ok(segment)) => {
+                        finish(segment, &Offload::default(), slice, self.abilities, outcome);
+                    }
+                    Some(Err(_)) => outcome.failed += 1,
+                    None => self.cut = None,
+                }
+                continue;
+            }
+            let Some(frame) = self.frames.next() else {
+                break;
+            };
+            self.cut = prepare_one(frame, slice, self.abilities, outcome);
+        }
+        !slice.is_empty()
+    }
+
+    /// Frames that have not been put into a slice.
+    fn left(&self) -> u64 {
+        let segments = self.cut.as_ref().map_or(0, Cut::left);
+        (segments + self.frames.len()) as u64
+    }
+}
+
+/// Makes one frame ready and puts it into `out`, or counts it. Returns one that is to be cut in software.
+fn prepare_one(
+    frame: Mbuf,
+    out: &mut Vec<Mbuf>,
+    abilities: &Abilities,
+    outcome: &mut TxOutcome,
+) -> Option<Cut<Mbuf>> {
     let offload = frame.offload();
     if offload.gso == Gso::None {
         if frame.len() > abilities.longest as usize {
@@ -80,7 +144,12 @@ fn prepare_one(frame: Mbuf, out: &mut Vec<Mbuf>, abilities: &Abilities, outcome:
         } else {
             finish(frame, &offload, out, abilities, outcome);
         }
-        return;
+        return None;
+    }
+    if packet::segment::asks_too_much(&frame) {
+        // Devices, and the kernel, would be kept busy as well.
+        outcome.tiny_segments += 1;
+        return None;
     }
     let able = match offload.gso {
         Gso::UdpL4 => abilities.udp_segmentation,
@@ -94,22 +163,19 @@ fn prepare_one(frame: Mbuf, out: &mut Vec<Mbuf>, abilities: &Abilities, outcome:
             } else {
                 out.push(frame);
             }
+            None
         }
-        _ => cut(frame, out, abilities, outcome),
-    }
-}
-
-/// Segments a frame in software.
-fn cut(frame: Mbuf, out: &mut Vec<Mbuf>, abilities: &Abilities, outcome: &mut TxOutcome) {
-    let mut emit = |segment: Mbuf| {
-        if segment.len() > abilities.longest as usize {
-            outcome.too_long += 1;
-        } else {
-            finish(segment, &Offload::default(), out, abilities, outcome);
-        }
-    };
-    if packet::segment::segment(frame, &mut emit).is_err() {
-        outcome.failed += 1;
+        _ => match Cut::new(frame) {
+            Ok(cut) => Some(cut),
+            Err(SegmentError::Size) => {
+                outcome.tiny_segments += 1;
+                None
+            }
+            Err(_) => {
+                outcome.failed += 1;
+                None
+            }
+        },
     }
 }
 

@@ -16,6 +16,7 @@ use crate::raw::{
 use crate::spec::{Dpdk, PortSpec};
 use crate::{Mac, OpenPort, PortControl, PortInfo};
 use packet::Frame;
+use packet::frame::Gso;
 use packet::io::{BURST, Lengths, RxQueue, TxOutcome, TxQueue};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char};
@@ -444,52 +445,74 @@ impl TxQueue<Mbuf> for EthTx {
     }
 
     fn send(&mut self, frames: &mut Vec<Mbuf>) -> TxOutcome {
-        let mut ready = Ready::default();
-        // What takes long is done before the gate is entered, at which others may wait.
         let seen = self.shared.longest.load(Ordering::Relaxed);
-        (self.shared).make_ready(seen, frames, &mut self.scratch, &mut ready);
+        let scan = egress::scan(frames, seen);
+        if scan.special || (scan.chained && !self.shared.chains) {
+            return self.send_special(frames, seen);
+        }
         let Some((inside, open)) = self.enter() else {
-            return refused(frames, ready.outcome);
+            return refused(frames, TxOutcome::default());
         };
-        open.send(&inside, frames, seen, ready)
+        if open.longest != seen {
+            // The device has been given another MTU meanwhile.
+            let longest = open.longest;
+            drop(inside);
+            return self.send_special(frames, longest);
+        }
+        open.transmit(&inside, frames, scan.bytes, false, TxOutcome::default())
     }
 }
 
-/// What is known of frames that a device can send.
-#[derive(Default)]
-struct Ready {
-    /// Their bytes.
-    bytes: u64,
-    /// Some of them were not as they are.
-    special: bool,
-    /// What has become of others.
-    outcome: TxOutcome,
+impl Shared {
+    /// What the device does while `longest` is the longest frame that it takes.
+    fn abilities(&self, longest: u32) -> Abilities {
+        Abilities {
+            longest,
+            checksum: self.checksum,
+            tcp_segmentation: self.segmentation,
+            udp_segmentation: false,
+            chains: self.chains,
+        }
+    }
 }
 
-impl Shared {
-    /// Makes frames ones that the device can send while `longest` is the longest that it takes, but for what is left to the device.
-    #[inline]
-    fn make_ready(
-        &self,
-        longest: u32,
-        frames: &mut Vec<Mbuf>,
-        scratch: &mut Vec<Mbuf>,
-        ready: &mut Ready,
-    ) {
-        let scan = egress::scan(frames, longest);
-        ready.bytes = scan.bytes;
-        if scan.special || (scan.chained && !self.chains) {
-            ready.special = true;
-            let abilities = Abilities {
-                longest,
-                checksum: self.checksum,
-                tcp_segmentation: self.segmentation,
-                udp_segmentation: false,
-                chains: self.chains,
-            };
-            egress::prepare(frames, scratch, &abilities, &mut ready.outcome);
-            ready.bytes = frames.iter().map(|frame| frame.len() as u64).sum();
+impl EthTx {
+    /// Sends frames of which some are not as the device takes them, `longest` being the longest that it
+    /// does. What takes long is done before the gate is entered, at which others may wait.
+    #[cold]
+    fn send_special(&mut self, frames: &mut Vec<Mbuf>, longest: u32) -> TxOutcome {
+        let abilities = self.shared.abilities(longest);
+        let mut slice = std::mem::take(&mut self.scratch);
+        let send = |slice: &mut Vec<Mbuf>| self.send_slice(slice, longest);
+        let outcome = egress::send_in_slices(frames, &mut slice, &abilities, send);
+        self.scratch = slice;
+        outcome
+    }
+
+    /// Sends frames that were made ready when `seen` was the longest.
+    fn send_slice(&mut self, slice: &mut Vec<Mbuf>, seen: u32) -> TxOutcome {
+        let Some((inside, open)) = self.enter() else {
+            return refused(slice, TxOutcome::default());
+        };
+        let mut outcome = TxOutcome::default();
+        if open.longest < seen {
+            // The device has been given another MTU meanwhile.
+            let longest = open.longest as usize;
+            slice.retain(|frame| {
+                let offload = frame.offload();
+                let len = match offload.gso {
+                    Gso::None => frame.len(),
+                    // Headers of segments are no longer than this.
+                    _ => usize::from(offload.csum_start) + 60 + usize::from(offload.gso_size),
+                };
+                outcome.too_long += u64::from(len > longest);
+                len <= longest
+            });
         }
+        let bytes = slice.iter().map(|frame| frame.len() as u64).sum();
+        let mark = |work, frame| egress::mark_for_driver(frame) | work;
+        let work = slice.iter_mut().fold(false, mark);
+        open.transmit(&inside, slice, bytes, work, outcome)
     }
 }
 
@@ -502,7 +525,6 @@ impl EthTx {
         let open = OpenTx {
             shared: &self.shared,
             queue: self.queue,
-            scratch: &mut self.scratch,
             longest,
         };
         Some((inside, open))
@@ -521,30 +543,11 @@ fn refused(frames: &mut Vec<Mbuf>, mut outcome: TxOutcome) -> TxOutcome {
 struct OpenTx<'a> {
     shared: &'a Shared,
     queue: u16,
-    scratch: &'a mut Vec<Mbuf>,
     /// Longest frame that may be sent, as long as he is.
     longest: u32,
 }
 
 impl OpenTx<'_> {
-    /// Sends frames that were made ready when `seen` was the longest.
-    #[inline(always)]
-    fn send(
-        self,
-        inside: &Inside<'_>,
-        frames: &mut Vec<Mbuf>,
-        seen: u32,
-        mut ready: Ready,
-    ) -> TxOutcome {
-        if self.longest != seen {
-            // The device has been given another MTU meanwhile.
-            (self.shared).make_ready(self.longest, frames, self.scratch, &mut ready);
-        }
-        let mark = |work, frame| egress::mark_for_driver(frame) | work;
-        let work = ready.special && frames.iter_mut().fold(false, mark);
-        self.transmit(inside, frames, ready.bytes, work, ready.outcome)
-    }
-
     /// Hands frames, of so many bytes, to the driver; `work` says whether it is to look at what is asked for in them first.
     #[inline(always)]
     fn transmit(

@@ -18,6 +18,7 @@ use crate::link::{SharedLinks, set_option};
 use crate::mbuf::{self, Mbuf};
 use crate::pool::DATA_ROOM;
 use crate::spec::PortSpec;
+use crate::turn::Turn;
 use crate::vector::{self, Buffers, KERNEL, Parts, Refused, Slot};
 use crate::vnet;
 use crate::{Eal, Mac, OpenPort, PortControl, PortInfo};
@@ -48,6 +49,9 @@ const OFTEN_WITHIN: Duration = Duration::from_millis(250);
 const ASK_AGAIN: u64 = 1 << 14;
 /// Frames that a quiet port's socket is asked for at first.
 const EXPECTED: usize = 4;
+
+/// Frames that are fetched from the socket's queue at once; each may have 64 KiB.
+const AT_ONCE: usize = 8;
 
 /// For so many fetches after one that had a long frame, long buffers are got ready for others.
 const LONG_FETCHES: u32 = 64;
@@ -346,13 +350,17 @@ impl KernelRx {
     /// Takes up to a burst of frames from the queue of a socket without a ring; whether it is empty then.
     fn receive_by_queue(&mut self, out: &mut Vec<Mbuf>) -> bool {
         let mut left = BURST;
-        while left > 0 {
+        let mut turn = Turn::default();
+        while left > 0 && !turn.is_over() {
             let asked = self.expected.min(left);
-            match self.fetch(asked, out) {
+            let before = out.len();
+            let fetched = self.fetch(asked, out);
+            out[before..].iter().for_each(|frame| turn.spend(frame));
+            match fetched {
                 Fetched::Messages(count) => {
                     left -= count;
                     if count == asked {
-                        self.expected = (2 * self.expected).min(BURST);
+                        self.expected = (2 * self.expected).min(AT_ONCE);
                     } else {
                         self.expected = (self.expected / 2).max(EXPECTED);
                         // Empty, or there is an error to be fetched: the next look tells.
@@ -369,9 +377,15 @@ impl KernelRx {
     /// Takes up to a burst of frames from the ring and, where it says that they are there, from the queue; whether it is empty then.
     fn receive_by_ring(&mut self, out: &mut Vec<Mbuf>) -> bool {
         let mut left = BURST;
+        let (mut turn, mut spent) = (Turn::default(), out.len());
         while let Some(ring) = self.ring()
             && left > 0
         {
+            out[spent..].iter().for_each(|frame| turn.spend(frame));
+            spent = out.len();
+            if turn.is_over() {
+                return false;
+            }
             let used = match ring.next() {
                 Next::Nothing => return true,
                 Next::Frame { header, bytes, tag } => {
@@ -382,7 +396,7 @@ impl KernelRx {
                     1
                 }
                 Next::Queued => {
-                    let most = ring.queued(left);
+                    let most = ring.queued(left.min(AT_ONCE));
                     match self.fetch(most, out) {
                         Fetched::Messages(count) => count,
                         // Where the queue is empty the frame has got lost.
@@ -655,21 +669,36 @@ impl KernelTx {
     }
 }
 
+impl KernelTx {
+    /// Sends frames that the kernel can, and leaves the vector empty.
+    fn send_ready(&mut self, frames: &mut Vec<Mbuf>) -> TxOutcome {
+        let mut outcome = TxOutcome::default();
+        let mut unlisted = TxOutcome::default();
+        self.list(frames, &mut unlisted);
+        outcome.failed += unlisted.failed;
+        self.transmit(frames, &mut outcome);
+        mbuf::free_all(frames);
+        outcome
+    }
+}
+
 impl TxQueue<Mbuf> for KernelTx {
     fn send(&mut self, frames: &mut Vec<Mbuf>) -> TxOutcome {
-        let mut outcome = TxOutcome::default();
         if self.sockets.is_shut() {
-            outcome.failed += frames.len() as u64;
-        } else {
-            if egress::scan(frames, KERNEL.longest).special {
-                egress::prepare(frames, &mut self.scratch, &KERNEL, &mut outcome);
-            }
-            let mut unlisted = TxOutcome::default();
-            self.list(frames, &mut unlisted);
-            outcome.failed += unlisted.failed;
-            self.transmit(frames, &mut outcome);
+            let outcome = TxOutcome {
+                failed: frames.len() as u64,
+                ..TxOutcome::default()
+            };
+            mbuf::free_all(frames);
+            return outcome;
         }
-        mbuf::free_all(frames);
+        if !egress::scan(frames, KERNEL.longest).special {
+            return self.send_ready(frames);
+        }
+        let mut slice = std::mem::take(&mut self.scratch);
+        let send = |slice: &mut Vec<Mbuf>| self.send_ready(slice);
+        let outcome = egress::send_in_slices(frames, &mut slice, &KERNEL, send);
+        self.scratch = slice;
         outcome
     }
 }

@@ -35,6 +35,7 @@ mod record;
 mod spec;
 mod sync;
 mod tap;
+mod turn;
 mod vector;
 mod vhost;
 mod vnet;

@@ -342,6 +342,23 @@ impl Frame for Mbuf {
         Some(bytes_of_mut(unsafe { &mut *current }))
     }
 
+    fn read_at(&self, mut offset: usize, mut out: &mut [u8]) -> bool {
+        for segment in self.segments() {
+            if out.is_empty() {
+                break;
+            }
+            if offset >= segment.len() {
+                offset -= segment.len();
+                continue;
+            }
+            let n = out.len().min(segment.len() - offset);
+            out[..n].copy_from_slice(&segment[offset..offset + n]);
+            out = &mut out[n..];
+            offset = 0;
+        }
+        out.is_empty()
+    }
+
     fn duplicate(&self) -> Option<Self> {
         let mut copy = Mbuf::allocate(self.raw().pool, self.headroom())?;
         for segment in self.chain() {

@@ -50,7 +50,6 @@ pub mod flag {
     pub const RX_L4_CKSUM_GOOD: u64 = 1 << 8;
     /// Both bits: neither good nor bad, the sum is still to be filled in.
     pub const RX_L4_CKSUM_NONE: u64 = 1 << 3 | 1 << 8;
-    pub const RX_LRO: u64 = 1 << 16;
     pub const TX_TCP_SEG: u64 = 1 << 50;
     pub const TX_TCP_CKSUM: u64 = 1 << 52;
     pub const TX_UDP_CKSUM: u64 = 3 << 52;
@@ -173,6 +172,9 @@ pub struct VhostMessageOps {
     pub after: Option<extern "C" fn(c_int, *mut c_void) -> c_int>,
 }
 
+/// A handler's answer that the message has been dealt with (`RTE_VHOST_MSG_RESULT_OK`).
+pub const VHOST_HANDLED: c_int = 0;
+
 /// A handler's answer that leaves the message to the library (`RTE_VHOST_MSG_RESULT_NOT_HANDLED`).
 pub const VHOST_NOT_HANDLED: c_int = 2;
 
@@ -223,6 +225,7 @@ unsafe extern "C" {
     pub fn sluice_eth_stats(port: u16, out: *mut EthStats) -> c_int;
     pub fn sluice_eth_device(port: u16) -> *mut RawDevice;
     pub fn sluice_vhost_kickfd(vid: c_int, queue: u16) -> c_int;
+    pub fn sluice_vhost_callfd(vid: c_int, queue: u16) -> c_int;
     pub fn sluice_vhost_ring(vid: c_int, queue: u16, out: *mut VhostRing) -> c_int;
     pub fn sluice_vhost_regions(vid: c_int, out: *mut VhostRegion, room: c_int) -> c_int;
     pub fn sluice_vhost_ring_size(vid: c_int, queue: u16) -> c_int;
@@ -264,25 +267,11 @@ unsafe extern "C" {
         used: *mut u16,
     ) -> c_int;
     pub fn rte_vhost_set_vring_base(vid: c_int, queue: u16, available: u16, used: u16) -> c_int;
-    pub fn rte_vhost_vring_call(vid: c_int, queue: u16) -> c_int;
-    pub fn rte_vhost_vring_call_nonblock(vid: c_int, queue: u16) -> c_int;
+    pub fn rte_vhost_log_write(vid: c_int, address: u64, length: u64);
+    pub fn rte_vhost_log_used_vring(vid: c_int, queue: u16, offset: u64, length: u64);
     pub fn rte_vhost_extern_callback_register(
         vid: c_int,
         ops: *const VhostMessageOps,
         context: *mut c_void,
     ) -> c_int;
-    pub fn rte_vhost_enable_guest_notification(vid: c_int, queue: u16, enable: c_int) -> c_int;
-    pub fn rte_vhost_enqueue_burst(
-        vid: c_int,
-        queue: u16,
-        frames: *mut *mut RawMbuf,
-        count: u16,
-    ) -> u16;
-    pub fn rte_vhost_dequeue_burst(
-        vid: c_int,
-        queue: u16,
-        pool: *mut RawPool,
-        out: *mut *mut RawMbuf,
-        count: u16,
-    ) -> u16;
 }

@@ -18,6 +18,7 @@ use crate::mbuf::{self, Mbuf};
 use crate::namespace::{self, Namespace};
 use crate::record::{Place, Record};
 use crate::spec::PortSpec;
+use crate::turn::Turn;
 use crate::vector::{self, Buffers, KERNEL, Refused, Slot};
 use crate::{Eal, Mac, OpenPort, PortControl, PortInfo};
 use libc::iovec;
@@ -336,10 +337,17 @@ impl RxQueue<Mbuf> for TapRx {
             return 0;
         }
         let before = out.len();
+        let mut turn = Turn::default();
         for _ in 0..BURST {
+            if turn.is_over() {
+                break;
+            }
             match self.receive_one() {
                 None => break,
-                Some(Ok(frame)) => out.push(frame),
+                Some(Ok(frame)) => {
+                    turn.spend(&frame);
+                    out.push(frame);
+                }
                 Some(Err(Refused::Malformed)) => self.drops.malformed += 1,
                 Some(Err(Refused::NoBuffer)) => self.drops.no_buffer += 1,
             }
@@ -399,20 +407,35 @@ impl TapTx {
     }
 }
 
-impl TxQueue<Mbuf> for TapTx {
-    fn send(&mut self, frames: &mut Vec<Mbuf>) -> TxOutcome {
+impl TapTx {
+    /// Sends frames that the kernel can, and leaves the vector empty.
+    fn send_ready(&mut self, frames: &mut Vec<Mbuf>) -> TxOutcome {
         let mut outcome = TxOutcome::default();
-        if self.tap.is_shut() {
-            outcome.failed += frames.len() as u64;
-        } else {
-            if egress::scan(frames, KERNEL.longest).special {
-                egress::prepare(frames, &mut self.scratch, &KERNEL, &mut outcome);
-            }
-            for frame in frames.iter_mut() {
-                self.send_one(frame, &mut outcome);
-            }
+        for frame in frames.iter_mut() {
+            self.send_one(frame, &mut outcome);
         }
         mbuf::free_all(frames);
+        outcome
+    }
+}
+
+impl TxQueue<Mbuf> for TapTx {
+    fn send(&mut self, frames: &mut Vec<Mbuf>) -> TxOutcome {
+        if self.tap.is_shut() {
+            let outcome = TxOutcome {
+                failed: frames.len() as u64,
+                ..TxOutcome::default()
+            };
+            mbuf::free_all(frames);
+            return outcome;
+        }
+        if !egress::scan(frames, KERNEL.longest).special {
+            return self.send_ready(frames);
+        }
+        let mut slice = std::mem::take(&mut self.scratch);
+        let send = |slice: &mut Vec<Mbuf>| self.send_ready(slice);
+        let outcome = egress::send_in_slices(frames, &mut slice, &KERNEL, send);
+        self.scratch = slice;
         outcome
     }
 }

@@ -175,6 +175,7 @@ impl<F: Frame> Egress<F> {
                         at_ns: now_ns,
                         queue: None,
                         flow: flow & FLOW_BITS | depth,
+                        long: 0,
                     };
                     take_in(shaper, place, arrival, cell);
                 }
@@ -205,6 +206,7 @@ fn take_in<F: Frame>(shaper: &mut Shaper<F>, place: usize, arrival: Arrival<F>, 
     match segment(frame, &mut emit) {
         Ok(_) => {}
         Err(SegmentError::NoMemory { .. }) => cell.drop(DropReason::NoBuffer, 1),
+        Err(SegmentError::Size) => cell.drop(DropReason::TransmitTinySegments, 1),
         // What is too strange to be cut is nothing that a device could send.
         Err(_) => cell.drop(DropReason::TransmitFailed, 1),
     }

@@ -1,9 +1,13 @@
 //! Frames that other workers have sent to a shaped port.
 
-use crate::sync::{ArrayQueue, AtomicU32, Ordering};
+use crate::sync::{ArrayQueue, AtomicU32, AtomicU64, Ordering};
 
 /// Frames that may wait in a port's ring.
 pub(super) const RING: usize = 4096;
+/// Bytes of frames that take several buffers which may wait in it: so it holds no more buffers than [`RING`] and 4,096.
+const LONG_BYTES: u64 = 8 << 20;
+/// The longest frame that takes one buffer.
+const SHORT: usize = 2048;
 /// Queues that have a count of their own in the ring; others share one with them.
 const SHARES: usize = 256;
 
@@ -14,6 +18,14 @@ pub(super) struct Arrival<F> {
     pub at_ns: u64,
     pub queue: Option<u32>,
     pub flow: u32,
+    /// Its bytes, if it takes several buffers; else 0. See [`long_bytes`].
+    pub long: u32,
+}
+
+/// What a frame of so many bytes takes of the ring's room for long ones.
+#[inline]
+pub(super) fn long_bytes(len: usize) -> u32 {
+    if len > SHORT { len as u32 } else { 0 }
 }
 
 /// Frames that other workers have sent.
@@ -21,6 +33,8 @@ pub(super) struct Arrival<F> {
 /// A queue may use no more of the ring than it leaves free, so that a flood to one queue does not keep others' frames out, as in the shaper itself.
 pub(super) struct Ring<F> {
     frames: ArrayQueue<Arrival<F>>,
+    /// Bytes of those that take several buffers.
+    long: AtomicU64,
     /// Frames in it, by queue.
     shares: [AtomicU32; SHARES],
 }
@@ -29,6 +43,7 @@ impl<F> Ring<F> {
     pub fn new() -> Ring<F> {
         Ring {
             frames: ArrayQueue::new(RING),
+            long: AtomicU64::new(0),
             shares: std::array::from_fn(|_| AtomicU32::new(0)),
         }
     }
@@ -49,9 +64,14 @@ impl<F> Ring<F> {
     /// False where the frame's queue has no room, and the frame is gone.
     pub fn push(&self, arrival: Arrival<F>) -> bool {
         let share = self.share(arrival.queue);
+        let long = u64::from(arrival.long);
+        if long > 0 && self.long.fetch_add(long, Ordering::Relaxed) + long > LONG_BYTES {
+            self.long.fetch_sub(long, Ordering::Relaxed);
+            return false;
+        }
         let free = RING - self.len();
         if share.fetch_add(1, Ordering::Relaxed) as usize >= free {
-            share.fetch_sub(1, Ordering::Relaxed);
+            self.count_out(&arrival);
             return false;
         }
         let pushed = self.frames.push(arrival);
@@ -61,6 +81,9 @@ impl<F> Ring<F> {
     fn count_out(&self, arrival: &Arrival<F>) {
         let share = self.share(arrival.queue);
         share.fetch_sub(1, Ordering::Relaxed);
+        if arrival.long > 0 {
+            self.long.fetch_sub(arrival.long.into(), Ordering::Relaxed);
+        }
     }
 
     pub fn pop(&self) -> Option<Arrival<F>> {
@@ -82,6 +105,7 @@ mod tests {
             at_ns: 0,
             queue: Some(queue),
             flow: 0,
+            long: 0,
         };
         for flooded in 1..=5 {
             let taken = (0..RING).filter(|_| ring.push(arrival(flooded))).count();
@@ -97,5 +121,24 @@ mod tests {
                 .into_iter()
                 .all(|share| share.load(Ordering::Relaxed) == 0)
         );
+    }
+
+    #[test]
+    fn long_frames_hold_only_so_many_buffers() {
+        let ring = Ring::new();
+        let arrival = |len| Arrival {
+            frame: (),
+            at_ns: 0,
+            queue: None,
+            flow: 0,
+            long: long_bytes(len),
+        };
+        for _ in 0..3 {
+            let taken = (0..RING).filter(|_| ring.push(arrival(65_536))).count();
+            assert_eq!(taken, 128);
+            assert!(ring.push(arrival(2048)), "short ones are counted only");
+            while ring.pop().is_some() {}
+            assert_eq!(ring.long.load(Ordering::Relaxed), 0);
+        }
     }
 }

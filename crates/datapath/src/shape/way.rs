@@ -1,7 +1,7 @@
 //! A worker's way to shaped ports: what it has staged for them, and what it knows of those that are its own.
 
 use super::inspect::flow_of;
-use super::ring::Arrival;
+use super::ring::{Arrival, long_bytes};
 use super::{FLOW_BITS, Shaped};
 use crate::clock::monotonic_ns;
 use crate::counters::{Cell, DropReason, PortCounters};
@@ -63,6 +63,7 @@ impl<F: Frame> Way<F> {
         for (frame, (queue, depth)) in self.staged.frames.drain(..).zip(wants) {
             let flow = flow_of(frame.head()) & FLOW_BITS | depth;
             let arrival = Arrival {
+                long: long_bytes(frame.len()),
                 frame,
                 at_ns,
                 queue,

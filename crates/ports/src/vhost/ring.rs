@@ -1,10 +1,14 @@
-//! The common case of a guest's rings, without the library: split rings, frames that lie in one descriptor and ask for nothing.
+//! A guest's rings (virtio 1.1 section 2.6, split rings), without the library.
 //!
 //! DPDK's vhost library goes to a ring frame by frame: each waits for the descriptor's cache line, then for the frame's, which the guest's processor wrote last.
-//! Here a burst's descriptors are asked for first, then its frames, then all is copied. What is uncommon (packed rings, chained or indirect descriptors, large frames, checksums to
-//! be filled in, an IOMMU, a log of written pages) is left where it is, and the library takes it.
+//! Here a burst's descriptors are asked for first, then its frames, then all is copied: frames that lie in one descriptor and ask for nothing ([`View::take`], [`View::put`]).
+//! What is uncommon (chains, indirect descriptors, long frames, checksums to be filled in, several buffers for one frame, a log of written pages) is taken and put one by one
+//! ([`View::take_one`], [`View::put_one`]).
 //!
-//! Where a ring stands ([`Place`]) is read from the library before every burst and written back, so either can go on where the other has stopped. The library guards the rings
+//! A chain's descriptors are copied, and their lengths summed, before a byte of the frame is: one that is longer than any frame, or has more parts than [`MAX_PARTS`], costs
+//! neither a buffer nor more than a look at so many descriptors. What was copied is what is used, so a guest that changes it meanwhile changes nothing.
+//!
+//! Where a ring stands ([`Place`]) is read from the library before every burst and written back, which tells it to a hypervisor that asks. The library guards the rings
 //! against its own thread by a lock that only it can take. It tells before and after each message of the hypervisor instead ([`super::MESSAGES`]), which is when
 //! memory and rings may change: meanwhile the gate in front of this is closed, and afterwards everything is read anew.
 //!
@@ -17,29 +21,52 @@
 use crate::mbuf::{HEADROOM, Mbuf};
 use crate::pool::DATA_ROOM;
 use crate::raw::{self, RawMbuf, VhostRegion, VhostRing};
+use crate::{egress, vnet};
 use libc::c_int;
+use packet::frame::{Frame, Offload};
 use packet::io::BURST;
 use std::mem::MaybeUninit;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 /// Bits of virtio and virtio-net (virtio 1.1 sections 5.1.3 and 6; vhost-user's log), by what follows from them.
 mod feature {
-    const LOG_ALL: u64 = 1 << 26;
+    pub const LOG_ALL: u64 = 1 << 26;
     const IOMMU: u64 = 1 << 33;
     const PACKED: u64 = 1 << 34;
-    /// Left to the library.
-    pub const UNCOMMON: u64 = LOG_ALL | IOMMU | PACKED;
+    /// Neither offered nor understood.
+    pub const UNKNOWN: u64 = IOMMU | PACKED;
     /// A header says what is to be done to the frame: checksums, segments (TCP over IPv4 and IPv6, with congestion marks, UDP).
     pub const GUEST_OFFLOADS: u64 = 1 | 1 << 11 | 1 << 12 | 1 << 13 | 1 << 14;
+    pub const MERGEABLE: u64 = 1 << 15;
     /// Headers have 12 bytes: mergeable buffers, or virtio 1.
-    pub const LONG_HEADER: u64 = 1 << 15 | 1 << 32;
+    pub const LONG_HEADER: u64 = MERGEABLE | 1 << 32;
+    pub const INDIRECT: u64 = 1 << 28;
     pub const EVENT_INDEX: u64 = 1 << 29;
 }
 
+/// Flag of a descriptor that another one of the chain follows.
+const NEXT: u16 = 1;
 /// Flag of a descriptor that the guest lets us write to; no other is common.
 const WRITE: u16 = 2;
+/// Flag of a descriptor that stands for a table of descriptors.
+const INDIRECT: u16 = 4;
+
+/// The longest frame taken from a guest, in bytes: 64 KiB of IP, Ethernet and tags. A ring may describe one of many megabytes, which would hold every
+/// buffer that other ports need.
+pub(super) const LONGEST: u32 = 65_536 + 256;
+
+/// Pieces of memory that a frame may lie in, or go to. Linux has 19 descriptors for one.
+const MAX_PARTS: usize = 256;
+
+/// Buffers that the longest frame takes: the first has headroom, the others have none.
+const MAX_BUFFERS: usize =
+    1 + (LONGEST as usize - DATA_ROOM as usize).div_ceil((DATA_ROOM + HEADROOM) as usize);
+
 /// Flag of an available ring whose guest wants no interrupts.
 const NO_INTERRUPT: u16 = 1;
+/// Flag of a used ring whose owner wants no kicks.
+const NO_KICKS: u16 = 1;
 /// Regions of memory that a guest has at most (the library's own bound is 8).
 const MAX_REGIONS: usize = 16;
 
@@ -51,6 +78,18 @@ struct Descriptor {
     length: u32,
     flags: u16,
     next: u16,
+}
+
+impl From<[u8; 16]> for Descriptor {
+    fn from(bytes: [u8; 16]) -> Descriptor {
+        let all = u128::from_le_bytes(bytes);
+        Descriptor {
+            address: all as u64,
+            length: (all >> 64) as u32,
+            flags: (all >> 96) as u16,
+            next: (all >> 112) as u16,
+        }
+    }
 }
 
 /// A ring and the memory that its descriptors point into, as they are until the next message.
@@ -66,8 +105,32 @@ pub(super) struct View {
     header: u32,
     /// Headers are to be looked at.
     offloads: bool,
+    /// A frame may go to several buffers.
+    mergeable: bool,
+    indirect: bool,
     event_index: bool,
     regions: Vec<VhostRegion>,
+    log: Option<Log>,
+}
+
+/// Where pages that are written to are noted, for a guest that is being moved to another host.
+pub(super) struct Log {
+    vid: c_int,
+    ring: u16,
+}
+
+impl Log {
+    /// So much of the guest's memory has been written.
+    fn written(&self, address: u64, length: u64) {
+        // SAFETY: plain values; the caller keeps the device, as for everything done to its rings.
+        unsafe { raw::rte_vhost_log_write(self.vid, address, length) };
+    }
+
+    /// So much of the used ring has been written.
+    fn used(&self, offset: u64, length: u64) {
+        // SAFETY: as above.
+        unsafe { raw::rte_vhost_log_used_vring(self.vid, self.ring, offset, length) };
+    }
 }
 
 // SAFETY: what the pointers lead to is shared memory, which any thread may touch; one thread at a time uses a ring.
@@ -80,30 +143,161 @@ pub(super) struct Place {
     pub next: u16,
     /// The next element of the used ring.
     pub used: u16,
+    /// The next element of the used ring when the guest was asked last whether it wants to be told.
+    pub told: Option<u16>,
     /// Entries from `next` on that are known to be there: as many need no look at the ring's index, whose cache line the guest keeps writing.
     pub known: u16,
 }
 
-/// What became of an attempt.
+/// What became of an attempt at common frames.
+#[derive(Debug, PartialEq, Eq)]
 pub(super) struct Done {
     /// Frames taken or put.
     pub frames: usize,
-    /// The ring had nothing, or no room, left. Otherwise what comes next is for the library, or the next burst.
+    /// The ring had nothing, or no room, left. Otherwise what comes next is not common, or for the next burst.
     pub exhausted: bool,
-    /// The guest may want to be told.
-    pub tell: bool,
 }
 
 impl Done {
     pub const NOTHING: Done = Done {
         frames: 0,
         exhausted: false,
-        tell: false,
     };
 }
 
+/// What became of the next frame of a guest's, whatever it looks like.
+#[derive(Debug)]
+pub(super) enum Taken {
+    Frame(Mbuf),
+    /// It made no sense, or was longer than [`LONGEST`], and was given back uncopied.
+    Refused,
+    /// There is none.
+    Nothing,
+    /// It waits until there are buffers.
+    NoBuffer,
+}
+
+/// What became of a frame to a guest.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Put {
+    Done,
+    /// The guest has too few buffers at the moment.
+    Full,
+    /// Its next buffer is too small, and it takes only one for a frame.
+    TooSmall,
+    /// Buffers that made no sense were given back; there may be others.
+    Refused,
+}
+
+/// A piece of a guest's memory.
+#[derive(Clone, Copy)]
+struct Part {
+    guest: u64,
+    host: *mut u8,
+    length: u32,
+}
+
+/// The memory of a chain of descriptors, in order.
+struct Parts {
+    list: [MaybeUninit<Part>; MAX_PARTS],
+    count: usize,
+    /// Bytes of all of them.
+    bytes: u64,
+}
+
+/// What is wrong with a chain.
+struct Senseless;
+
+impl Parts {
+    fn new() -> Parts {
+        Parts {
+            list: [const { MaybeUninit::uninit() }; MAX_PARTS],
+            count: 0,
+            bytes: 0,
+        }
+    }
+
+    fn push(&mut self, part: Part) -> Result<(), Senseless> {
+        let slot = self.list.get_mut(self.count).ok_or(Senseless)?;
+        slot.write(part);
+        self.count += 1;
+        self.bytes += u64::from(part.length);
+        Ok(())
+    }
+
+    fn iter(&self) -> impl Iterator<Item = Part> {
+        // SAFETY: the first `count` have been written.
+        let known = |slot: &MaybeUninit<Part>| unsafe { slot.assume_init() };
+        self.list[..self.count].iter().map(known)
+    }
+}
+
+/// Goes through a chain's memory.
+struct Cursor<'a, I: Iterator<Item = Part>> {
+    parts: I,
+    now: Part,
+    log: Option<&'a Log>,
+}
+
+impl<'a, I: Iterator<Item = Part>> Cursor<'a, I> {
+    fn new(parts: I, log: Option<&'a Log>) -> Self {
+        let now = Part {
+            guest: 0,
+            host: std::ptr::null_mut(),
+            length: 0,
+        };
+        Cursor { parts, now, log }
+    }
+
+    /// The next piece, of `most` bytes at most; None at the end.
+    fn next(&mut self, most: usize) -> Option<(*mut u8, usize)> {
+        while self.now.length == 0 {
+            self.now = self.parts.next()?;
+        }
+        let (place, length) = (self.now.host, most.min(self.now.length as usize));
+        if let Some(log) = self.log {
+            log.written(self.now.guest, length as u64);
+        }
+        self.now.guest += length as u64;
+        self.now.host = place.wrapping_add(length);
+        self.now.length -= length as u32;
+        Some((place, length))
+    }
+
+    /// Copies the next `length` bytes to `to`.
+    ///
+    /// # Safety
+    /// The parts lie in mapped memory; `to` is writable for as many bytes and no part of it.
+    unsafe fn read(&mut self, mut to: *mut u8, mut length: usize) {
+        while length > 0
+            && let Some((from, count)) = self.next(length)
+        {
+            // SAFETY: as the caller promises; a piece is no longer than asked for.
+            unsafe {
+                std::ptr::copy_nonoverlapping(from.cast_const(), to, count);
+                to = to.add(count);
+            }
+            length -= count;
+        }
+    }
+
+    /// Copies bytes to where they belong next.
+    ///
+    /// # Safety
+    /// The parts lie in mapped memory, and the bytes do not.
+    unsafe fn write(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty()
+            && let Some((to, count)) = self.next(bytes.len())
+        {
+            // SAFETY: as above.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, count) };
+            bytes = &bytes[count..];
+        }
+    }
+}
+
 impl View {
-    /// Reads a ring. None when it is not of the common kind.
+    /// Reads a ring. None when it is not whole, or of another kind.
     ///
     /// # Safety
     /// The device exists until this returns.
@@ -131,17 +325,24 @@ impl View {
             }
             raw::sluice_vhost_regions(vid, regions.as_mut_ptr(), MAX_REGIONS as c_int)
         };
-        if features & feature::UNCOMMON != 0 || known <= 0 {
+        if known <= 0 {
             return None;
         }
         regions.truncate(known as usize);
-        View::of(&ring, regions, features)
+        let log = (features & feature::LOG_ALL != 0).then_some(Log { vid, ring: index });
+        View::of(&ring, regions, features, log)
     }
 
     /// The ring that lies there, if it is whole in memory that the guest has given: the library goes on with addresses of rings that it knows to be cut short.
-    fn of(ring: &VhostRing, regions: Vec<VhostRegion>, features: u64) -> Option<View> {
+    pub fn of(
+        ring: &VhostRing,
+        regions: Vec<VhostRegion>,
+        features: u64,
+        log: Option<Log>,
+    ) -> Option<View> {
         let size = usize::from(ring.size);
-        let fits = ring.size.is_power_of_two()
+        let fits = features & feature::UNKNOWN == 0
+            && ring.size.is_power_of_two()
             && is_place(&regions, ring.descriptors, 16, size * 16)
             && is_place(&regions, ring.available, 2, 6 + size * 2)
             && is_place(&regions, ring.used, 4, 6 + size * 8);
@@ -156,13 +357,16 @@ impl View {
                 10
             },
             offloads: features & feature::GUEST_OFFLOADS != 0,
+            mergeable: features & feature::MERGEABLE != 0,
+            indirect: features & feature::INDIRECT != 0,
             event_index: features & feature::EVENT_INDEX != 0,
             regions,
+            log,
         })
     }
 
     /// Takes frames that the guest has sent, in buffers that `allocate` writes to the array (as many as it is told, or false); writes them to `room`, which has place
-    /// for [`BURST`]. Whether the guest wants to be told is for the caller to ask, by [`View::wants_call`].
+    /// for [`BURST`]. Whether the guest wants to be told is for the caller to ask, by [`View::wants_call`]. Common frames only; there may be others behind them.
     ///
     /// # Safety
     /// The view is that of the device's present state, which does not change meanwhile, and nobody else uses the ring. Buffers are the caller's, as a pool has
@@ -171,13 +375,17 @@ impl View {
     pub unsafe fn take(
         &self,
         at: &mut Place,
+        most: usize,
         room: *mut *mut RawMbuf,
         allocate: impl FnOnce(*mut *mut RawMbuf, u32) -> bool,
     ) -> Done {
         // SAFETY: as the caller promises, the ring is mapped and ours.
         unsafe {
             let mut heads = [MaybeUninit::uninit(); BURST];
-            let Some(heads) = self.begin(at, &mut heads, BURST) else {
+            if self.log.is_some() {
+                return Done::NOTHING;
+            }
+            let Some(heads) = self.begin(at, &mut heads, most.min(BURST)) else {
                 return Done::NOTHING;
             };
             let mut parts = [MaybeUninit::uninit(); BURST];
@@ -193,8 +401,8 @@ impl View {
             let count = heads.len();
             if found == 0 || !allocate(room, found as u32) {
                 return Done {
+                    frames: 0,
                     exhausted: count == 0,
-                    ..Done::NOTHING
                 };
             }
             for (step, part) in parts[..found].iter().enumerate() {
@@ -208,8 +416,7 @@ impl View {
             self.end(at, found);
             Done {
                 frames: found,
-                exhausted: found == count,
-                tell: false,
+                exhausted: found == count && count < most.min(BURST),
             }
         }
     }
@@ -224,6 +431,9 @@ impl View {
         unsafe {
             let mut heads = [MaybeUninit::uninit(); BURST];
             let wanted = frames.len().min(BURST);
+            if self.log.is_some() {
+                return Done::NOTHING;
+            }
             let Some(heads) = self.begin(at, &mut heads, wanted) else {
                 return Done::NOTHING;
             };
@@ -258,9 +468,24 @@ impl View {
             Done {
                 frames: found,
                 exhausted: found == count && found < wanted,
-                tell: found > 0 && self.wants_call(),
             }
         }
+    }
+
+    /// Looks how many entries wait, where fewer than `most` are known. None where the guest says that there are more than the ring has.
+    #[inline(always)]
+    unsafe fn look(&self, at: &mut Place, most: usize) -> Option<()> {
+        if usize::from(at.known) < most {
+            // SAFETY: as in `begin`.
+            let index = unsafe { &*self.available.add(1).cast::<AtomicU16>() };
+            let waiting = index.load(Ordering::Acquire).wrapping_sub(at.next);
+            at.known = 0;
+            if waiting > self.mask.saturating_add(1) {
+                return None;
+            }
+            at.known = waiting;
+        }
+        Some(())
     }
 
     /// The heads of up to `most` descriptors that the guest has made available, which are on their way to the cache. None where the guest says that there are more
@@ -274,15 +499,7 @@ impl View {
     ) -> Option<&'a [u16]> {
         // SAFETY: the caller of `take` or `put` keeps the ring mapped; every index is masked to the ring's size.
         unsafe {
-            if usize::from(at.known) < most {
-                let index = self.available.add(1).cast::<AtomicU16>();
-                let waiting = (*index).load(Ordering::Acquire).wrapping_sub(at.next);
-                at.known = 0;
-                if waiting > self.mask.saturating_add(1) {
-                    return None;
-                }
-                at.known = waiting;
-            }
+            self.look(at, most)?;
             let count = usize::from(at.known).min(most);
             if count > 0 {
                 // A guess: drivers that use one descriptor for a frame go through them in this order. The guest's processor has just written both.
@@ -341,6 +558,266 @@ impl View {
         unsafe {
             let index = self.used.add(1).cast::<AtomicU16>();
             (*index).store(at.used, Ordering::Release);
+        }
+    }
+
+    /// Takes the next frame, whatever it looks like, in buffers that `allocate` writes to the array as for [`View::take`].
+    ///
+    /// # Safety
+    /// As for [`View::take`].
+    #[cold]
+    pub unsafe fn take_one(
+        &self,
+        at: &mut Place,
+        allocate: impl FnOnce(*mut *mut RawMbuf, u32) -> bool,
+    ) -> Taken {
+        // SAFETY: as the caller promises, the ring is mapped and ours.
+        unsafe {
+            if self.look(at, 1).is_none() || at.known == 0 {
+                return Taken::Nothing;
+            }
+            let head = self.head(at, 0);
+            let mut parts = Parts::new();
+            let most = u64::from(self.header) + u64::from(LONGEST);
+            let sound = self.gather(head, 0, most, &mut parts).is_ok();
+            let header = u64::from(self.header);
+            if !sound || parts.bytes <= header || parts.bytes > most {
+                self.finish(at, &[(head, 0)]);
+                return Taken::Refused;
+            }
+            let length = (parts.bytes - header) as usize;
+            let mut from = Cursor::new(parts.iter(), None);
+            let mut bytes = [0; 12];
+            from.read(bytes.as_mut_ptr(), self.header as usize);
+            let offload = match bytes.first_chunk() {
+                Some(bytes) if self.offloads => vnet::decode(bytes, length),
+                _ => Some(Offload::default()),
+            };
+            let Some(offload) = offload else {
+                self.finish(at, &[(head, 0)]);
+                return Taken::Refused;
+            };
+            let mut buffers = [std::ptr::null_mut(); MAX_BUFFERS];
+            let rest = length.saturating_sub(usize::from(DATA_ROOM));
+            let count = 1 + rest.div_ceil(usize::from(DATA_ROOM + HEADROOM));
+            if !allocate(buffers.as_mut_ptr(), count as u32) {
+                return Taken::NoBuffer;
+            }
+            let mut left = length;
+            for step in 0..count {
+                let buffer = buffers[step];
+                let room = if step == 0 {
+                    DATA_ROOM
+                } else {
+                    DATA_ROOM + HEADROOM
+                };
+                let here = left.min(usize::from(room));
+                start(buffer, here as u16);
+                if step > 0 {
+                    (*buffer).data_off = 0;
+                    (*buffers[step - 1]).next = buffer;
+                }
+                let raw = &*buffer;
+                from.read(raw.buffer.add(usize::from(raw.data_off)), here);
+                left -= here;
+            }
+            (*buffers[0]).segments = count as u16;
+            (*buffers[0]).packet_len = length as u32;
+            self.finish(at, &[(head, 0)]);
+            let Some(first) = NonNull::new(buffers[0]) else {
+                return Taken::Refused;
+            };
+            let mut frame = Mbuf::from_raw(first);
+            frame.set_offload(offload);
+            Taken::Frame(frame)
+        }
+    }
+
+    /// Copies a frame to the guest, whatever it looks like and the guest's buffers do.
+    ///
+    /// # Safety
+    /// As for [`View::take`].
+    #[cold]
+    pub unsafe fn put_one(&self, at: &mut Place, frame: &Mbuf) -> Put {
+        // SAFETY: as the caller promises, the ring is mapped and ours.
+        unsafe {
+            let wanted = u64::from(self.header) + frame.len() as u64;
+            let mut parts = Parts::new();
+            let mut heads = [(0, 0); MAX_PARTS];
+            let mut count = 0;
+            while parts.bytes < wanted {
+                if self.look(at, count + 1).is_none() || usize::from(at.known) <= count {
+                    return Put::Full;
+                }
+                if count == heads.len() || (count > 0 && !self.mergeable) {
+                    return Put::TooSmall;
+                }
+                let (head, before) = (self.head(at, count), parts.bytes);
+                heads[count] = (head, 0);
+                count += 1;
+                if self.gather(head, WRITE, wanted - 1, &mut parts).is_err() {
+                    // What was in front of it cannot be kept apart from it.
+                    heads[..count].iter_mut().for_each(|head| head.1 = 0);
+                    self.finish(at, &heads[..count]);
+                    return Put::Refused;
+                }
+                heads[count - 1].1 = (parts.bytes.min(wanted) - before) as u32;
+            }
+            let mut header = [0; 12];
+            if frame.has_work() {
+                let offload = frame.offload();
+                let encoded = vnet::encode(&offload, egress::transport(frame, &offload));
+                header[..vnet::LENGTH].copy_from_slice(&encoded);
+            }
+            header[10..].copy_from_slice(&(count as u16).to_le_bytes());
+            let mut to = Cursor::new(parts.iter(), self.log.as_ref());
+            to.write(&header[..self.header as usize]);
+            for segment in frame.segments() {
+                to.write(segment);
+            }
+            self.finish(at, &heads[..count]);
+            Put::Done
+        }
+    }
+
+    /// Entry number `step` of those that wait.
+    #[inline(always)]
+    unsafe fn head(&self, at: &Place, step: usize) -> u16 {
+        let place = usize::from(at.next.wrapping_add(step as u16) & self.mask);
+        // SAFETY: as in `begin`.
+        unsafe { self.available.add(2 + place).read_volatile() }
+    }
+
+    /// Lists the next entries, as many as these are, as used, with what was written to each. A head that is none of the ring's is passed over.
+    unsafe fn finish(&self, at: &mut Place, heads: &[(u16, u32)]) {
+        let first = at.used;
+        // SAFETY: as in `begin`.
+        unsafe {
+            for (head, length) in heads {
+                at.next = at.next.wrapping_add(1);
+                at.known = at.known.saturating_sub(1);
+                if *head > self.mask {
+                    continue;
+                }
+                self.give_back(at.used, *head, *length);
+                if let Some(log) = &self.log {
+                    log.used(4 + u64::from(at.used & self.mask) * 8, 8);
+                }
+                at.used = at.used.wrapping_add(1);
+            }
+            if at.used != first {
+                let index = self.used.add(1).cast::<AtomicU16>();
+                (*index).store(at.used, Ordering::Release);
+                if let Some(log) = &self.log {
+                    log.used(2, 2);
+                }
+            }
+        }
+    }
+
+    /// Adds the memory of the chain that begins with descriptor `head`, all of it to be read or, with [`WRITE`], to be written. Stops where there are more than `most` bytes.
+    unsafe fn gather(
+        &self,
+        head: u16,
+        kind: u16,
+        most: u64,
+        parts: &mut Parts,
+    ) -> Result<(), Senseless> {
+        // SAFETY: as in `begin`; tables lie in memory that the guest has given, and numbers are below their length.
+        unsafe {
+            let first = self.descriptor(head).ok_or(Senseless)?;
+            let (mut table, mut length) = (self.descriptors.cast::<[u8; 16]>(), self.mask + 1);
+            let mut number = head;
+            if first.flags & INDIRECT != 0 {
+                let entries = first.length / 16;
+                let whole = first.length.is_multiple_of(16) && first.flags & NEXT == 0;
+                let most = (u32::from(self.mask) + 1).max(MAX_PARTS as u32);
+                if !self.indirect || !whole || entries > most {
+                    return Err(Senseless);
+                }
+                let place = self.host(first.address, first.length).ok_or(Senseless)?;
+                (table, length, number) =
+                    (place.cast::<[u8; 16]>().cast_const(), entries as u16, 0);
+            }
+            // One that is longer goes in circles, or has too many parts.
+            for _ in 0..=MAX_PARTS {
+                if number >= length {
+                    return Err(Senseless);
+                }
+                // Copied before it is looked at; a table of the guest's need not be aligned.
+                let copied = table.add(usize::from(number)).read_volatile();
+                let one = Descriptor::from(copied);
+                if one.flags & (WRITE | INDIRECT) != kind {
+                    return Err(Senseless);
+                }
+                self.resolve(one.address, one.length, parts)?;
+                if one.flags & NEXT == 0 || parts.bytes > most {
+                    return Ok(());
+                }
+                number = one.next;
+            }
+            Err(Senseless)
+        }
+    }
+
+    /// Adds a piece of the guest's memory, which may lie in several regions that follow one another.
+    fn resolve(
+        &self,
+        mut address: u64,
+        mut length: u32,
+        parts: &mut Parts,
+    ) -> Result<(), Senseless> {
+        if length == 0 {
+            return Err(Senseless);
+        }
+        while length > 0 {
+            let found = self.regions.iter().find_map(|region| {
+                let offset = address.wrapping_sub(region.guest);
+                (offset < region.size).then(|| (region, offset, region.size - offset))
+            });
+            let (region, offset, room) = found.ok_or(Senseless)?;
+            let here = u64::from(length).min(room) as u32;
+            parts.push(Part {
+                guest: address,
+                host: region.host.wrapping_add(offset as usize),
+                length: here,
+            })?;
+            address = address.wrapping_add(u64::from(here));
+            length -= here;
+        }
+        Ok(())
+    }
+
+    /// Whether there is something that has not been taken.
+    ///
+    /// # Safety
+    /// As for [`View::take`].
+    pub unsafe fn is_waiting(&self, at: &mut Place) -> bool {
+        // SAFETY: as in `begin`.
+        unsafe { self.look(at, 1) }.is_some() && at.known > 0
+    }
+
+    /// Says to the guest whether to kick when it has put something into the ring.
+    ///
+    /// # Safety
+    /// As for [`View::take`].
+    pub unsafe fn ask_for_kicks(&self, at: &Place, wanted: bool) {
+        let size = usize::from(self.mask) + 1;
+        // SAFETY: as in `begin`; behind the elements of the used ring there is one more number.
+        unsafe {
+            let (place, value, offset) = match (self.event_index, wanted) {
+                (true, true) => (self.used.add(2 + size * 4), at.next, 4 + size as u64 * 8),
+                // The guest kicks when it passes the number that stands there, which it has.
+                (true, false) => return,
+                (false, true) => (self.used, 0, 0),
+                (false, false) => (self.used, NO_KICKS, 0),
+            };
+            if place.read_volatile() != value {
+                place.write_volatile(value);
+                if let Some(log) = &self.log {
+                    log.used(offset, 2);
+                }
+            }
         }
     }
 
@@ -439,16 +916,27 @@ impl View {
         }
     }
 
-    /// Whether the guest may want an interrupt for what was listed as used.
+    /// Whether the guest wants an interrupt for what was listed as used since it was asked last.
     ///
     /// # Safety
     /// As for [`View::take`].
     #[inline(always)]
-    pub unsafe fn wants_call(&self) -> bool {
+    pub unsafe fn wants_call(&self, at: &mut Place) -> bool {
         // The guest must see the index before we look at its wish.
         full_fence();
-        // SAFETY: as in `begin`.
-        self.event_index || unsafe { self.available.read_volatile() } & NO_INTERRUPT == 0
+        let before = at.told.replace(at.used);
+        // SAFETY: as in `begin`; behind the heads of the available ring there is one more number.
+        unsafe {
+            if !self.event_index {
+                return self.available.read_volatile() & NO_INTERRUPT == 0;
+            }
+            let wish = self.available.add(2 + usize::from(self.mask) + 1);
+            let wish = wish.read_volatile();
+            // virtio 1.1 section 2.6.7.2
+            before.is_none_or(|before| {
+                at.used.wrapping_sub(wish).wrapping_sub(1) < at.used.wrapping_sub(before)
+            })
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! DPDK devices: `net_null`, `net_pcap`, `net_ring`.
 
 use crate::support::{bytes, eal, frames_in, open, pcap, receive, send, udp};
-use packet::frame::Frame;
+use packet::frame::{Frame, Gso, Offload};
 use packet::io::{BURST, Lengths, TxOutcome};
 use ports::{Error, Kind, PortSpec};
 
@@ -164,4 +164,55 @@ fn tempdir() -> std::path::PathBuf {
     let dir = std::env::temp_dir().join(format!("sluice-ports-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     dir
+}
+
+/// A frame of TCP of 64 KiB that asks to be cut into segments of so many bytes.
+fn large(size: u16) -> ports::Mbuf {
+    let payload = vec![7; 65_535 - 40];
+    let bytes = packet::build::Builder::ethernet([2; 6], [4; 6])
+        .ipv4(0x0a00_0001, 0x0a00_0002)
+        .tcp(1, 2, 0x10)
+        .payload(&payload)
+        .partial_checksum()
+        .bytes();
+    let mut frame = eal().pool().unwrap().frame(&bytes).expect("buffers");
+    frame.set_offload(Offload {
+        partial_checksum: true,
+        csum_start: 34,
+        csum_offset: 16,
+        gso: Gso::Tcp4,
+        gso_size: size,
+        ..Offload::default()
+    });
+    frame
+}
+
+/// A burst becomes more segments than there are buffers: they are sent as they are made.
+#[test]
+fn a_burst_of_large_frames_is_cut_in_slices() {
+    let mut port = open(&dpdk("slices", "net_null_slices,no-rx=1"));
+    let mut tx = port.control.tx_queue(0).unwrap();
+    let pool = eal().pool().unwrap();
+    let mut frames: Vec<_> = (0..32).map(|_| large(48)).collect();
+    let segments = 32 * (65_535_u64 - 40).div_ceil(48);
+    assert!(segments > u64::from(pool.count()), "more than the pool has");
+    let outcome = tx.send(&mut frames);
+    let wanted = TxOutcome {
+        packets: segments,
+        bytes: segments * 54 + 32 * (65_535 - 40),
+        ..TxOutcome::default()
+    };
+    assert_eq!(outcome, wanted);
+    assert!(frames.is_empty());
+}
+
+#[test]
+fn segments_that_are_too_small_are_refused_and_counted() {
+    let mut port = open(&dpdk("tiny", "net_null_tiny,no-rx=1"));
+    let mut tx = port.control.tx_queue(0).unwrap();
+    let mut frames: Vec<_> = (0..32).map(|_| large(32)).collect();
+    frames.push(eal().pool().unwrap().frame(&udp(10)).unwrap());
+    let outcome = tx.send(&mut frames);
+    let counts = (outcome.packets, outcome.tiny_segments, outcome.failed);
+    assert_eq!(counts, (1, 32, 0));
 }

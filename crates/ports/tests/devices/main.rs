@@ -6,6 +6,7 @@ mod afxdp;
 mod dummy;
 mod eal;
 mod ethdev;
+mod frontend;
 mod kernel;
 mod support;
 mod vhost;

@@ -1,0 +1,232 @@
+//! What a guest may write into its rings: descriptors, chains, tables of descriptors and headers of any kind, in memory with nothing readable around it. Whatever it is, frames are taken or refused,
+//! put or not, and only what the guest has given is touched.
+//!
+//! The modules are taken by their path, and what they call of DPDK is here, so that it need not be linked.
+//!
+//! Input: features, then the ring's memory, then how the ring is used.
+#![no_main]
+#![allow(dead_code)]
+
+use input::Input;
+use libfuzzer_sys::fuzz_target;
+use packet::frame::{Frame, Gso, Offload};
+use packet::io::BURST;
+use raw::{RawMbuf, RawPool, VhostRegion, VhostRing};
+use ring::{LONGEST, Place, Taken, View};
+use std::ffi::{c_int, c_void};
+use std::ptr::NonNull;
+use std::sync::OnceLock;
+
+mod input;
+#[path = "../../crates/ports/src/egress.rs"]
+mod egress;
+#[path = "../../crates/ports/src/mbuf.rs"]
+mod mbuf;
+#[path = "../../crates/ports/src/raw.rs"]
+mod raw;
+#[path = "../../crates/ports/src/vhost/ring.rs"]
+mod ring;
+#[path = "../../crates/ports/src/vnet.rs"]
+mod vnet;
+
+mod pool {
+    pub const DATA_ROOM: u16 = 2048;
+}
+
+const SIZE: u16 = 16;
+/// Bytes that the guest has: a page of rings, and a page of tables and buffers.
+const PAGE: usize = 4096;
+const GUEST: u64 = 0x1000;
+const ROOM: usize = 2176;
+
+/// Two pages of the guest's, each between pages that nobody may touch.
+fn memory() -> [*mut u8; 2] {
+    static MEMORY: OnceLock<usize> = OnceLock::new();
+    let start = *MEMORY.get_or_init(|| {
+        // SAFETY: a new mapping, of which two pages are opened.
+        unsafe {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let place = libc::mmap(std::ptr::null_mut(), PAGE * 5, libc::PROT_NONE, flags, -1, 0);
+            assert!(place != libc::MAP_FAILED);
+            for page in [1, 3] {
+                let open = libc::PROT_READ | libc::PROT_WRITE;
+                assert_eq!(libc::mprotect(place.cast::<u8>().add(page * PAGE).cast(), PAGE, open), 0);
+            }
+            place as usize
+        }
+    });
+    [start + PAGE, start + 3 * PAGE].map(|place| place as *mut u8)
+}
+
+fn buffer() -> *mut RawMbuf {
+    // SAFETY: all zeroes is a valid mbuf; its buffer is freed with it, below.
+    let mut raw: Box<RawMbuf> = Box::new(unsafe { std::mem::zeroed() });
+    raw.buffer = Box::leak(Box::new([0u8; ROOM])).as_mut_ptr();
+    (raw.buffer_len, raw.reference_count, raw.segments) = (ROOM as u16, 1, 1);
+    Box::into_raw(raw)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn sluice_mbuf_free(mut mbuf: *mut RawMbuf) {
+    while !mbuf.is_null() {
+        // SAFETY: made by `buffer`, and owned by the chain.
+        unsafe {
+            let raw = Box::from_raw(mbuf);
+            drop(Box::from_raw(raw.buffer.cast::<[u8; ROOM]>()));
+            mbuf = raw.next;
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn sluice_mbuf_free_segment(mbuf: *mut RawMbuf) {
+    // SAFETY: taken out of its chain.
+    unsafe { (*mbuf).next = std::ptr::null_mut() };
+    sluice_mbuf_free(mbuf);
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn sluice_mbuf_alloc(_pool: *mut RawPool) -> *mut RawMbuf {
+    buffer()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn sluice_mbuf_free_bulk(mbufs: *mut *mut RawMbuf, count: u32) {
+    for at in 0..count as usize {
+        // SAFETY: an array of so many.
+        sluice_mbuf_free(unsafe { *mbufs.add(at) });
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn sluice_pool_put(_pool: *mut RawPool, mbufs: *mut *mut RawMbuf, count: u32) {
+    sluice_mbuf_free_bulk(mbufs, count);
+}
+
+// There is no device, so these are never called.
+#[unsafe(no_mangle)]
+extern "C" fn rte_vhost_log_write(_vid: c_int, _address: u64, _length: u64) {}
+#[unsafe(no_mangle)]
+extern "C" fn rte_vhost_log_used_vring(_vid: c_int, _ring: u16, _offset: u64, _length: u64) {}
+#[unsafe(no_mangle)]
+extern "C" fn rte_vhost_get_negotiated_features(_vid: c_int, _out: *mut u64) -> c_int {
+    -1
+}
+#[unsafe(no_mangle)]
+extern "C" fn sluice_vhost_ring(_vid: c_int, _ring: u16, _out: *mut VhostRing) -> c_int {
+    -1
+}
+#[unsafe(no_mangle)]
+extern "C" fn sluice_vhost_regions(_vid: c_int, _out: *mut VhostRegion, _room: c_int) -> c_int {
+    -1
+}
+
+/// Buffers for frames of the guest's.
+fn allocate(room: *mut *mut RawMbuf, count: u32) -> bool {
+    assert!(count as usize <= BURST);
+    for at in 0..count as usize {
+        // SAFETY: there is room for as many.
+        unsafe { room.add(at).write(buffer()) };
+    }
+    true
+}
+
+fn take(view: &View, at: &mut Place) {
+    let mut room = [std::ptr::null_mut(); BURST];
+    // SAFETY: ring and buffers are ours.
+    let done = unsafe { view.take(at, BURST, room.as_mut_ptr(), allocate) };
+    for raw in &room[..done.frames] {
+        // SAFETY: as many have been written, and each is a chain of its own.
+        let frame = unsafe { Mbuf::from_raw(NonNull::new(*raw).expect("a frame")) };
+        sound(&frame);
+    }
+    for _ in 0..SIZE {
+        // SAFETY: as above.
+        match unsafe { view.take_one(at, allocate) } {
+            Taken::Frame(frame) => sound(&frame),
+            Taken::Refused => {}
+            Taken::Nothing | Taken::NoBuffer => break,
+        }
+    }
+}
+
+use mbuf::Mbuf;
+
+/// A frame is as long as it says, and no longer than any is.
+fn sound(frame: &Mbuf) {
+    let bytes = frame.to_vec();
+    assert!(!bytes.is_empty() && bytes.len() == frame.len() && bytes.len() <= LONGEST as usize);
+    let offload = frame.offload();
+    let end = usize::from(offload.csum_start) + usize::from(offload.csum_offset) + 2;
+    assert!(!offload.partial_checksum || end <= bytes.len());
+}
+
+fuzz_target!(|data: &[u8]| {
+    let mut input = Input(data);
+    let places = memory();
+    let bits = input.u8();
+    // Offloads, mergeable buffers, tables, the event index, virtio 1.
+    let mut features = 0;
+    for (bit, feature) in [0, 15, 28, 29, 32].iter().enumerate() {
+        features |= u64::from(bits >> bit & 1) << feature;
+    }
+    let uses = input.bytes(6);
+    for place in places {
+        let bytes = input.bytes(PAGE / 2);
+        // SAFETY: the page is ours and writable; nothing else lies there.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len());
+            std::ptr::write_bytes(place.add(bytes.len()), 0, PAGE - bytes.len());
+        }
+    }
+    let regions = [(0, places[0]), (2, places[1])].map(|(page, host)| VhostRegion {
+        guest: GUEST + page * PAGE as u64,
+        host,
+        size: PAGE as u64,
+    });
+    let at = |offset: usize| places[0].wrapping_add(offset).cast::<c_void>();
+    let ring = VhostRing {
+        descriptors: at(0),
+        available: at(512),
+        used: at(1024),
+        size: SIZE,
+    };
+    let view = View::of(&ring, regions.to_vec(), features, None).expect("a ring that is whole");
+    let mut here = Place::default();
+    for how in uses {
+        match how % 4 {
+            0 => take(&view, &mut here),
+            1 => {
+                let mut raw = NonNull::new(buffer()).expect("a buffer");
+                // SAFETY: ours alone; so many bytes fit.
+                let mut frame = unsafe {
+                    let first = raw.as_mut();
+                    first.data_len = u16::from(how) * 8;
+                    first.packet_len = first.data_len.into();
+                    Mbuf::from_raw(raw)
+                };
+                if how & 4 != 0 {
+                    frame.set_offload(Offload {
+                        partial_checksum: true,
+                        gso: Gso::Tcp4,
+                        gso_size: 100,
+                        ..Offload::default()
+                    });
+                }
+                let frames = vec![frame];
+                // SAFETY: ring and frames are ours.
+                unsafe {
+                    if view.put(&mut here, &frames).frames == 0 {
+                        view.put_one(&mut here, &frames[0]);
+                    }
+                }
+            }
+            // SAFETY: the ring is ours.
+            2 => unsafe { view.ask_for_kicks(&here, how & 4 != 0) },
+            // SAFETY: as above.
+            _ => {
+                unsafe { view.wants_call(&mut here) };
+            }
+        }
+    }
+});
