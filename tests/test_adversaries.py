@@ -380,7 +380,8 @@ def more_connections_than_are_taken(lab):
         client.close()
 
 
-@test(timeout=150, dpdk=True, on_request=True)
+# Takes minutes, so only on request. bench/soak.py has seen more frames taken than were sent (seed 3); this has not shown it.
+@test(timeout=300, dpdk=True, on_request=True)
 def guests_that_come_back(lab):
     """Front ends that come back many times, with other rings each time, while others send: nothing is taken from their rings that they have not sent."""
     switch, host, (one, two, three, four) = with_guests(lab, "v1", "v2", "v3", "v4")
