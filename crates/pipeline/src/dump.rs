@@ -96,8 +96,9 @@ impl Pipeline {
                         .filter_map(|id| Some((id, self.store.get(id)?)))
                         .filter(|(_, rule)| meant(rule))
                         .for_each(|(id, rule)| take(self, id, rule));
-                } else {
-                    let (rules, hidden) = self.store.table_len(dump.table);
+                } else if let (rules, hidden) = self.store.table_len(dump.table)
+                    && rules + hidden > 0
+                {
                     dump.left = rules + hidden;
                     dump.cursor = Some(self.store.cursor(dump.table));
                 }

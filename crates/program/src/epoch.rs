@@ -20,6 +20,10 @@ pub type Epoch = u64;
 /// Later than every epoch: when a rule goes that nobody has removed, and what an offline reader has seen.
 pub const NEVER: Epoch = u64::MAX;
 
+/// How far ahead of the epoch at hand one is reserved: as many others may be published before it. Even if one were reserved every
+/// millisecond the numbers would last for two years.
+const AHEAD: Epoch = 1 << 28;
+
 /// Most workers at a time.
 pub const MAX_READERS: usize = 64;
 
@@ -41,6 +45,8 @@ pub struct Domain {
     retired: CachePadded<Mutex<Retired>>,
     /// For each reader the oldest epoch in which it has met rules that it has not counted for yet, [`NEVER`] for none.
     owed: Box<[AtomicU64]>,
+    /// The epoch that is reserved, [`NEVER`] for none.
+    reserved: AtomicU64,
 }
 
 impl Default for Domain {
@@ -53,6 +59,7 @@ impl Default for Domain {
             held: (0..MAX_READERS).map(|_| AtomicU64::new(NEVER)).collect(),
             retired: CachePadded::default(),
             owed: (0..MAX_READERS).map(|_| AtomicU64::new(NEVER)).collect(),
+            reserved: AtomicU64::new(NEVER),
         }
     }
 }
@@ -70,7 +77,42 @@ impl Domain {
 
     /// Makes all changes prepared for [`Domain::next`] visible and returns that epoch. Only the one writer (the control thread) calls this.
     pub fn publish(&self) -> Epoch {
-        let epoch = self.epoch.load(Ordering::Relaxed) + 1;
+        let epoch = self.next();
+        if epoch >= self.reserved.load(Ordering::Relaxed) {
+            // All numbers below it are used up, which takes days: what was prepared waits for the reserved epoch.
+            return self.current();
+        }
+        self.begin(epoch)
+    }
+
+    /// Sets an epoch aside for changes that take long to prepare: they carry it, while others are published before it, and all of them are seen at once by
+    /// [`Domain::publish_reserved`]. None while another one is reserved.
+    pub fn reserve(&self) -> Option<Epoch> {
+        if self.reserved.load(Ordering::Relaxed) != NEVER {
+            return None;
+        }
+        let epoch = self.current() + AHEAD;
+        self.reserved.store(epoch, Ordering::Relaxed);
+        Some(epoch)
+    }
+
+    /// The latest epoch that a change which is being prepared may carry.
+    pub fn horizon(&self) -> Epoch {
+        match self.reserved.load(Ordering::Relaxed) {
+            NEVER => self.next(),
+            reserved => reserved,
+        }
+    }
+
+    /// Begins the reserved epoch, and with it makes visible what was prepared for it and for [`Domain::next`]; returns it, or the one at hand when none is reserved.
+    pub fn publish_reserved(&self) -> Epoch {
+        match self.reserved.swap(NEVER, Ordering::Relaxed) {
+            NEVER => self.current(),
+            epoch => self.begin(epoch),
+        }
+    }
+
+    fn begin(&self, epoch: Epoch) -> Epoch {
         self.epoch.store(epoch, Ordering::Release);
         // Pairs with the fence in `Reader::begin`: either the reader sees this epoch, or `passed` sees that it is online and behind.
         fence(Ordering::SeqCst);
@@ -122,6 +164,11 @@ impl Domain {
 
     /// Drops what no reader can see any more and returns how many things are still waiting.
     pub fn collect(&self) -> usize {
+        self.collect_some(usize::MAX)
+    }
+
+    /// Likewise, up to `limit` things, since to free a million rules takes long; the others wait for the next call.
+    pub fn collect_some(&self, limit: usize) -> usize {
         let oldest = {
             fence(Ordering::SeqCst);
             self.seen
@@ -140,7 +187,7 @@ impl Domain {
                 .retired
                 .lock()
                 .unwrap_or_else(|poisoned| poisoned.into_inner());
-            while retired.front().is_some_and(|(epoch, _)| *epoch <= oldest) {
+            while dead.len() < limit && retired.front().is_some_and(|(epoch, _)| *epoch <= oldest) {
                 dead.extend(retired.pop_front());
             }
             retired.len()
@@ -305,6 +352,49 @@ mod tests {
         reader.begin();
         assert_eq!(domain.collect(), 0);
         assert!(dropped.load(Ordering::SeqCst));
+    }
+
+    #[test]
+    fn a_reserved_epoch_begins_after_others_and_only_when_told() {
+        let domain = Arc::new(Domain::default());
+        let reserved = domain.reserve().unwrap();
+        assert!(domain.reserve().is_none(), "one at a time");
+        assert_eq!(domain.horizon(), reserved);
+        let mut reader = domain.reader().unwrap();
+        for _ in 0..1000 {
+            assert!(domain.publish() < reserved);
+            assert!(reader.begin().epoch() < reserved);
+        }
+        assert_eq!(domain.publish_reserved(), reserved);
+        assert!(!domain.passed(reserved));
+        assert_eq!(reader.begin().epoch(), reserved);
+        assert!(domain.passed(reserved));
+        assert_eq!(domain.publish(), reserved + 1);
+        assert_eq!(domain.publish_reserved(), reserved + 1, "nothing reserved");
+        assert!(domain.reserve().is_some());
+    }
+
+    #[test]
+    fn when_numbers_run_out_changes_wait_for_the_reserved_epoch() {
+        let domain = Domain::default();
+        let reserved = domain.reserve().unwrap();
+        domain.epoch.store(reserved - 2, Ordering::Release);
+        assert_eq!(domain.publish(), reserved - 1);
+        assert_eq!(domain.publish(), reserved - 1);
+        assert_eq!(
+            (domain.next(), domain.publish_reserved()),
+            (reserved, reserved)
+        );
+    }
+
+    #[test]
+    fn garbage_is_collected_in_parts() {
+        let domain = Domain::default();
+        (0..10).for_each(|number: u32| domain.retire(Box::new(number)));
+        domain.publish();
+        assert_eq!(domain.collect_some(4), 6);
+        assert_eq!(domain.collect_some(4), 2);
+        assert_eq!(domain.collect(), 0);
     }
 
     #[test]

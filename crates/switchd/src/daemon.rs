@@ -151,6 +151,8 @@ async fn keep_house(switch: Rc<Switch>, database: Rc<Database>) -> anyhow::Resul
     loop {
         clock::sleep(HOUSEKEEPING).await;
         switch.housekeep();
+        switch.expire().await;
+        switch.collect().await;
         database.watch_devices()?;
         since_statistics += HOUSEKEEPING;
         if since_statistics >= database.statistics_interval() {

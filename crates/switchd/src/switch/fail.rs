@@ -48,17 +48,25 @@ fn switch_everything() -> FlowMod {
 impl Bridge {
     /// Says how many primary controllers are configured and how long their silence is borne. Called with every configuration.
     pub(super) fn configure_fail(&self, controllers: usize, probe_ms: u64) {
+        self.when_idle(move |bridge| bridge.configure_fail_now(controllers, probe_ms));
+    }
+
+    fn configure_fail_now(&self, controllers: usize, probe_ms: u64) {
         let fail = &self.fail;
         fail.patience_ms.set(probe_ms.max(5000) * 3);
         let before = fail.configured.replace(Some(controllers));
         let now_ms = self.switch().clock.now_ms();
         if before.map(|count| count > 0) != Some(controllers > 0) {
             if before.is_some() {
-                let outcome = self.pipeline.borrow_mut().flush(self.switch().now());
-                self.tell_removed(outcome.removed);
+                self.flush();
             }
             fail.lost_ms.set((controllers > 0).then_some(now_ms));
         }
+        self.when_idle(move |bridge| bridge.apply_fail_mode(controllers));
+    }
+
+    /// Sees to it that the rule is there which a bridge of this many controllers has.
+    fn apply_fail_mode(&self, controllers: usize) {
         let standalone = self.settings.borrow().fail_mode == FailMode::Standalone;
         if controllers == 0 && standalone {
             let outcome = self.pipeline.borrow_mut().flow_mod(
@@ -80,8 +88,10 @@ impl Bridge {
     pub(super) fn note_controllers(&self, connected: bool) {
         if connected {
             self.fail.lost_ms.set(None);
-            self.set_open(false);
-            self.publish();
+            self.when_idle(|bridge| {
+                bridge.set_open(false);
+                bridge.publish();
+            });
         } else if self.fail.lost_ms.get().is_none() {
             self.fail.lost_ms.set(Some(self.switch().clock.now_ms()));
         }
@@ -90,7 +100,7 @@ impl Bridge {
     /// Opens when controllers have been silent for too long.
     pub(super) fn fail_step(&self) {
         let fail = &self.fail;
-        let Some(lost_ms) = fail.lost_ms.get() else {
+        let Some(lost_ms) = fail.lost_ms.get().filter(|_| !self.is_busy()) else {
             return;
         };
         let waited = self.switch().clock.now_ms().saturating_sub(lost_ms);

@@ -19,6 +19,7 @@ pub mod predict;
 mod processors;
 mod queues;
 pub mod report;
+mod slices;
 mod tables;
 pub mod waits;
 
@@ -37,6 +38,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
+/// What is freed in one turn of housekeeping; the rest in slices, [`Switch::collect`].
+const COLLECTED: usize = 4096;
 /// Rules unlinked in one turn of housekeeping, so that a turn stays short.
 const HOUSEKEEPING: usize = 20_000;
 
@@ -59,6 +62,8 @@ pub struct Switch {
     continuations: RefCell<continuation::Continuations>,
     /// Whether packets and controllers wait until rules are restored (`flow-restore-wait`).
     pub restoring: Cell<bool>,
+    /// Held by whoever changes rules under the reserved epoch.
+    reservation: Arc<tokio::sync::Mutex<()>>,
     /// Told when rules have changed, for whoever gives tables their lookups.
     pub rules_changed: tokio::sync::Notify,
 }
@@ -87,6 +92,7 @@ impl Switch {
             waits: waits::Book::default(),
             continuations: RefCell::default(),
             restoring: Cell::new(false),
+            reservation: Arc::default(),
             rules_changed: tokio::sync::Notify::new(),
         })
     }
@@ -161,7 +167,7 @@ impl Switch {
         pipeline::Clock::from_ms(self.clock.now_ms())
     }
 
-    /// What must be done about once a second: rules time out, addresses age, what was replaced is freed.
+    /// What must be done about once a second: addresses age, what was replaced is freed. Rules time out by [`Switch::expire`].
     pub fn housekeep(&self) {
         let bridges: Vec<Rc<Bridge>> = self.bridges.borrow().values().cloned().collect();
         let mut changed = false;
@@ -171,7 +177,7 @@ impl Switch {
         if changed {
             self.rules_changed.notify_one();
         }
-        if changed || self.program.domain.collect() > 0 {
+        if changed || self.program.domain.collect_some(COLLECTED) > 0 {
             // What was unlinked can be freed only once an epoch has passed.
             self.program.domain.publish();
         }
