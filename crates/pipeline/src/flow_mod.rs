@@ -52,7 +52,7 @@ pub enum Begun<'c> {
     /// It has been carried out.
     Done(FlowModOutcome),
     /// It goes on in slices.
-    Long(Sweep<'c>),
+    Long(Box<Sweep<'c>>),
 }
 
 /// Which rules a non-strict command or a statistics request means.
@@ -148,7 +148,7 @@ impl Pipeline {
             Begun::Long(sweep) => sweep,
         };
         if !self.seek(&mut sweep, budget)? || sweep.found() > budget {
-            return Ok(Begun::Long(sweep.into_owned()));
+            return Ok(Begun::Long(Box::new(sweep.into_owned())));
         }
         let mut outcome = FlowModOutcome::default();
         self.apply(&mut sweep, usize::MAX, &mut outcome, now)?;
@@ -191,7 +191,8 @@ impl Pipeline {
                 self.checked = Some((change.instructions.clone(), change.table, version));
             }
         }
-        match change.command {
+        let command = change.command;
+        match command {
             FlowModCommand::Add => {
                 let mut outcome = self.add(&change, now)?;
                 self.delete_orphans(&mut outcome, now);
@@ -203,7 +204,7 @@ impl Pipeline {
             {
                 Err(Error::Permission)
             }
-            _ => Ok(Begun::Long(self.begin_sweep(change))),
+            _ => Ok(Begun::Long(Box::new(self.begin_sweep(change)))),
         }
     }
 

@@ -291,6 +291,7 @@ async fn read(
             let mut next = take(hub, session, bytes, &mut repeats);
             inbox.start = end;
             while matches!(next, Next::Busy) {
+                publish(hub, &mut changed);
                 hold(session, reader, inbox, hub.idle()).await;
                 next = take(hub, session, &inbox.bytes[start..end], &mut repeats);
             }
@@ -303,10 +304,12 @@ async fn read(
                 Next::Changed => {
                     changed = true;
                     if let Some(made_up) = hub.switch().make_up() {
+                        publish(hub, &mut changed);
                         hold(session, reader, inbox, made_up).await;
                     }
                 }
                 Next::Slow(slow) => {
+                    publish(hub, &mut changed);
                     let done = hold(session, reader, inbox, session.finish(hub, slow)).await;
                     if let Err(error) = done {
                         session.send_error(&inbox.bytes[start..end], error);
@@ -320,9 +323,7 @@ async fn read(
                     session.outbox.send(reply);
                 }
                 Next::Answer { xid, question } => {
-                    if std::mem::take(&mut changed) {
-                        hub.switch().publish();
-                    }
+                    publish(hub, &mut changed);
                     let answered = session.answer(hub, xid, &question);
                     if let Err(error) = meanwhile(session, reader, inbox, answered).await {
                         let bytes = &inbox.bytes[start..end];
@@ -332,17 +333,17 @@ async fn read(
                 Next::Close(reason) => return flushed(session, reason).await,
             }
             if !session.has_room() {
+                publish(hub, &mut changed);
                 meanwhile(session, reader, inbox, session.room()).await;
             }
             // A thousand questions that each look at every rule fit into one read.
             if turn.elapsed() > TURN {
+                publish(hub, &mut changed);
                 tokio::task::yield_now().await;
                 turn = Instant::now();
             }
         }
-        if changed {
-            hub.switch().publish();
-        }
+        publish(hub, &mut changed);
         // A sender on this processor would be interrupted for every message of its bundle: to wake up for one costs more than to read many. Where
         // nobody else wants to run this is over at once.
         if gathered {
@@ -355,6 +356,13 @@ async fn read(
             Ok(false) => return "connection closed by peer".into(),
             Err(error) => return format!("connection dropped ({})", crate::plain_error(&error)),
         }
+    }
+}
+
+/// Publishes what a connection's messages have changed, if they have. Before every wait: somebody else's publication in between would make a part of it hold.
+fn publish(hub: &Hub, changed: &mut bool) {
+    if std::mem::take(changed) {
+        hub.switch().publish();
     }
 }
 

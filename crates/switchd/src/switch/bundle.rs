@@ -130,7 +130,7 @@ impl Bridge {
                                 Ok(())
                             }
                             Ok(Begun::Long(sweep)) => {
-                                self.sweep_in_batch(sweep, now, &mut done, &mut pace).await
+                                self.sweep_in_batch(*sweep, now, &mut done, &mut pace).await
                             }
                             Err(error) => Err(error),
                         }

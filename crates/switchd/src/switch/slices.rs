@@ -57,6 +57,8 @@ pub(super) struct Changing {
     /// What is to be done when they are not, in order. But for wishes, one for each change of the configuration.
     later: RefCell<VecDeque<Later>>,
     wishes: Cell<usize>,
+    /// Whether the change made last has ended rules.
+    ended: Cell<bool>,
 }
 
 /// Cuts work into slices.
@@ -205,10 +207,13 @@ impl Bridge {
         version: Version,
     ) -> Result<Option<LocalFuture<Result<(), Error>>>, Error> {
         let now = self.switch().now();
-        let begun = self
-            .pipeline
-            .borrow_mut()
-            .begin_flow_mod(change, version, now, AT_ONCE)?;
+        let begun = {
+            let mut pipeline = self.pipeline.borrow_mut();
+            let before = pipeline.dead_rules();
+            let begun = pipeline.begin_flow_mod(change, version, now, AT_ONCE)?;
+            self.changing.ended.set(pipeline.dead_rules() > before);
+            begun
+        };
         match begun {
             Begun::Done(outcome) => {
                 self.tell_removed(outcome.removed);
@@ -216,7 +221,7 @@ impl Bridge {
             }
             Begun::Long(sweep) => {
                 Ok(Some(self.change_slowly(|bridge| async move {
-                    bridge.sweep(sweep).await
+                    bridge.sweep(*sweep).await
                 })))
             }
         }
@@ -361,7 +366,8 @@ impl Bridge {
 
     /// Likewise, for one who sends changes faster than what they leave is freed: until few enough wait.
     pub(super) fn make_up(&self) -> Option<LocalFuture<()>> {
-        if self.pipeline.borrow().dead_rules() <= BACKLOG {
+        let ended = self.changing.ended.replace(false);
+        if !ended || self.pipeline.borrow().dead_rules() <= BACKLOG {
             return None;
         }
         HELD_BACK.increment();
