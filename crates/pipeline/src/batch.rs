@@ -89,7 +89,8 @@ impl Pipeline {
         self.roll_back_some(usize::MAX);
     }
 
-    /// Likewise, up to `budget` changes; true when all have been undone, before which nothing else may change.
+    /// Likewise, up to `budget` changes; true when all have been undone, before which nothing else
+    /// may change.
     pub fn roll_back_some(&mut self, budget: usize) -> bool {
         if let Some(mut undo) = self.undo.take() {
             if let Some(changes) = &mut self.changes {

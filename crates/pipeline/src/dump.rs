@@ -18,7 +18,8 @@ pub struct Dump {
     last: u8,
     /// Where it stands in the table, None before its beginning.
     cursor: Option<Cursor>,
-    /// What is left of the rules that an index has named instead. Others may have got their numbers meanwhile: they are looked at like new ones.
+    /// What is left of the rules that an index has named instead. Others may have got their numbers
+    /// meanwhile: they are looked at like new ones.
     few: Option<std::vec::IntoIter<RuleId>>,
     /// Rules of the table that are left to be looked at: as many as there were at its beginning, so that rules which are added all the time do not
     /// keep the dump from ending.

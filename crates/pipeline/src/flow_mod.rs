@@ -135,7 +135,8 @@ impl Pipeline {
         }
     }
 
-    /// Likewise, but a modify or delete that means more than `budget` rules, or must look for them among more, only begins: see [`crate::sweep`].
+    /// Likewise, but a modify or delete that means more than `budget` rules, or must look for them
+    /// among more, only begins: see [`crate::sweep`].
     pub fn begin_flow_mod(
         &mut self,
         change: &FlowMod,
@@ -198,7 +199,8 @@ impl Pipeline {
                 self.delete_orphans(&mut outcome, now);
                 Ok(Begun::Done(outcome))
             }
-            // The internal table has rules that nobody may delete; Open vSwitch says so unless exactly one is named that is not there.
+            // The internal table has rules that nobody may delete; Open vSwitch says so unless
+            // exactly one is named that is not there.
             FlowModCommand::Modify | FlowModCommand::ModifyStrict | FlowModCommand::Delete
                 if change.table == INTERNAL =>
             {
@@ -323,7 +325,8 @@ impl Pipeline {
         }))
     }
 
-    /// Section 6.4, modify: instructions change; timeouts, flags, age and, unless `reset_counts`, counters stay.
+    /// Section 6.4, modify: instructions change; timeouts, flags, age and, unless `reset_counts`,
+    /// counters stay.
     pub(crate) fn modify_one(
         &mut self,
         id: RuleId,

@@ -2,8 +2,8 @@
 //!
 //! A command with exact fields or a cookie means few rules, but which ones its match does not say: theirs may look at more. So when commands of one
 //! shape (the same bits looked at, with or without the cookie) come again to a large table, a hash over just these bits is made of the rules that
-//! look at all of them, and kept while it is used. A table keeps a few such shapes. Of a very large table the index is made in slices, while the command that
-//! asks for it looks through the table.
+//! look at all of them, and kept while it is used. A table keeps a few such shapes. Of a very large
+//! table the index is made in slices, while the command that asks for it looks through the table.
 
 use crate::Pipeline;
 use crate::flow_mod::{Criteria, INTERNAL};
@@ -17,7 +17,8 @@ use std::hash::{BuildHasher, RandomState};
 
 /// Rules below which a table is simply looked through.
 pub(crate) const SMALL: u32 = 256;
-/// Rules of which an index is made at once; of more it is made in slices, with those of the question that asks for it.
+/// Rules of which an index is made at once; of more it is made in slices, with those of the
+/// question that asks for it.
 const AT_ONCE: u32 = 16_384;
 /// Shapes that one table keeps, and remembers to have seen once.
 const SHAPES: usize = 4;

@@ -4,7 +4,8 @@
 //! workers need into the bridge's [`program`]. It has no threads, sockets or ports; whoever owns it hands it messages and the time, and publishes.
 //!
 //! * [`flow_mod`](Pipeline::flow_mod): the five commands, with the semantics of OpenFlow 1.0 to 1.5 and of Open vSwitch where these leave room.
-//! * [`begin_flow_mod`](Pipeline::begin_flow_mod): likewise, in slices where they mean many rules; see [`Sweep`].
+//! * [`begin_flow_mod`](Pipeline::begin_flow_mod): likewise, in slices where they mean many rules;
+//! see [`Sweep`].
 //! * [`group_mod`](Pipeline::group_mod): groups, which share the rules' epochs and batches.
 //! * [`expire`](Pipeline::expire): timeouts.
 //! * [`flow_stats`](Pipeline::flow_stats) and its neighbours: what is there.
@@ -167,8 +168,9 @@ impl Pipeline {
         }
     }
 
-    /// Makes what changed ready for `program.domain.publish()`, after which workers see all of it at once. While changes carry a reserved epoch it does
-    /// nothing: what workers still need must not be given back before.
+    /// Makes what changed ready for `program.domain.publish()`, after which workers see all of it
+    /// at once. While changes carry a reserved epoch it does nothing: what workers still need must
+    /// not be given back before.
     pub fn commit(&mut self) {
         if self.reserved.is_some() {
             return;
@@ -262,8 +264,10 @@ impl Pipeline {
         self.timers.next().map(Clock)
     }
 
-    /// Removes rules whose time has come, of up to [`EXPIRE_MAX`] that it looks at, and returns those that want it told (`OFPFF_SEND_FLOW_REM`), and
-    /// the number of all that went. What is left over keeps [`Pipeline::next_deadline`] in the past: publish, let others have their turn, and call it again.
+    /// Removes rules whose time has come, of up to [`EXPIRE_MAX`] that it looks at, and returns
+    /// those that want it told (`OFPFF_SEND_FLOW_REM`), and the number of all that went. What is
+    /// left over keeps [`Pipeline::next_deadline`] in the past: publish, let others have their
+    /// turn, and call it again.
     pub fn expire(&mut self, now: Clock) -> FlowModOutcome {
         let mut outcome = FlowModOutcome::default();
         for _ in 0..EXPIRE_MAX {

@@ -1,15 +1,19 @@
 //! Changes of many rules, a slice at a time.
 //!
-//! A non-strict modify or delete may mean a million rules. It goes on in four stages, each of which takes a budget of rules:
+//! A non-strict modify or delete may mean a million rules. It goes on in four stages, each of which
+//! takes a budget of rules:
 //!
-//! 1. [`Pipeline::seek`] looks for the rules that are meant. Nothing changes, and a command that fails does so here.
-//! 2. [`Pipeline::apply`] prepares the change. Nobody sees it yet: rules carry the reserved epoch ([`Pipeline::change_in`]).
+//! 1. [`Pipeline::seek`] looks for the rules that are meant. Nothing changes, and a command that
+//!    fails does so here.
+//! 2. [`Pipeline::apply`] prepares the change. Nobody sees it yet: rules carry the reserved epoch
+//!    ([`Pipeline::change_in`]).
 //! 3. The caller publishes: packets meet all of the change from one moment on.
-//! 4. [`Pipeline::settle`] takes deleted rules out of the tables and says what is to be told of them, with what they had counted
-//!    in the end.
+//! 4. [`Pipeline::settle`] takes deleted rules out of the tables and says what is to be told of
+//!    them, with what they had counted in the end.
 //!
-//! From the beginning of the first stage to the end of the last nobody else may change rules of this pipeline, or look at them.
-//! In a batch there is no epoch for a sweep alone: all is done in the second stage.
+//! From the beginning of the first stage to the end of the last nobody else may change rules of
+//! this pipeline, or look at them. In a batch there is no epoch for a sweep alone: all is done in
+//! the second stage.
 
 use crate::flow_mod::{ANY_GROUP, Criteria, NO_COOKIE, criteria, goes_back};
 use crate::store::RuleId;
@@ -57,7 +61,8 @@ impl Sweep<'_> {
         }
     }
 
-    /// The rule to add when there is none to modify: where the version says so (1.0 section 4.6), unless a cookie was asked for.
+    /// The rule to add when there is none to modify: where the version says so (1.0 section 4.6),
+    /// unless a cookie was asked for.
     fn to_add(&self) -> Option<FlowMod> {
         let change = self.change.as_deref().filter(|_| self.found.is_empty())?;
         let adds = !self.is_delete()
@@ -94,8 +99,10 @@ fn request(criteria: &Criteria<'_>) -> FlowStatsRequest {
 }
 
 impl Pipeline {
-    /// Says that changes from now on carry this epoch, which is reserved ([`program::epoch::Domain::reserve`]): until the call with None, after which
-    /// [`Pipeline::commit`] and [`program::epoch::Domain::publish_reserved`] must follow at once. In between [`Pipeline::commit`] does nothing.
+    /// Says that changes from now on carry this epoch, which is reserved
+    /// ([`program::epoch::Domain::reserve`]): until the call with None, after which
+    /// [`Pipeline::commit`] and [`program::epoch::Domain::publish_reserved`] must follow at once.
+    /// In between [`Pipeline::commit`] does nothing.
     pub fn change_in(&mut self, reserved: Option<Epoch>) {
         self.reserved = reserved;
         self.writer.change_in(reserved);
@@ -147,7 +154,8 @@ impl Pipeline {
         }
     }
 
-    /// Looks at up to `budget` more rules; true when all that are meant have been found. After an error nothing has changed, and the sweep has ended.
+    /// Looks at up to `budget` more rules; true when all that are meant have been found. After an
+    /// error nothing has changed, and the sweep has ended.
     pub fn seek(&mut self, sweep: &mut Sweep<'_>, budget: usize) -> Result<bool, Error> {
         let ended = match &mut sweep.left {
             None => true,
@@ -177,7 +185,8 @@ impl Pipeline {
             return Ok(());
         };
         let found = &sweep.found[sweep.checked..];
-        // A command for all tables was checked as if it came from the first; a goto must lead onwards from every rule's own.
+        // A command for all tables was checked as if it came from the first; a goto must lead
+        // onwards from every rule's own.
         if change.table == TABLE_ALL {
             for rule in found.iter().filter_map(|id| self.store.get(*id)) {
                 if goes_back(&change.instructions, rule.table) {
@@ -195,15 +204,17 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Lets a delete end its rules first and take them out when that has been published, where it may: not in a batch, and not where other rules go with them.
-    /// Call it before the first [`Pipeline::apply`].
+    /// Lets a delete end its rules first and take them out when that has been published, where it
+    /// may: not in a batch, and not where other rules go with them. Call it before the first
+    /// [`Pipeline::apply`].
     pub fn end_first(&self, sweep: &mut Sweep<'_>) {
         sweep.ends_first =
             sweep.is_delete() && self.undo.is_none() && !self.learned.deletes_learned();
     }
 
-    /// Changes up to `budget` more rules; true when all are. Workers see it after [`Pipeline::commit`] and the publication. An error is that of
-    /// the rule that a modify adds when it finds none; nothing has changed then.
+    /// Changes up to `budget` more rules; true when all are. Workers see it after
+    /// [`Pipeline::commit`] and the publication. An error is that of the rule that a modify adds
+    /// when it finds none; nothing has changed then.
     pub fn apply(
         &mut self,
         sweep: &mut Sweep<'_>,
@@ -249,8 +260,8 @@ impl Pipeline {
         Ok(true)
     }
 
-    /// Takes up to `budget` more rules out of the tables that [`Pipeline::apply`] has only ended; true when none is left. Call it when their end
-    /// has been published.
+    /// Takes up to `budget` more rules out of the tables that [`Pipeline::apply`] has only ended;
+    /// true when none is left. Call it when their end has been published.
     pub fn settle(
         &mut self,
         sweep: &mut Sweep<'_>,

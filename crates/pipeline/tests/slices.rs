@@ -1,4 +1,5 @@
-//! Changes of many rules in slices: the same as at once, seen by packets at one moment, and told with what was counted until then.
+//! Changes of many rules in slices: the same as at once, seen by packets at one moment, and told
+//! with what was counted until then.
 
 mod common;
 
@@ -132,7 +133,8 @@ impl Wide {
     }
 }
 
-/// Where packets of every kind go, by the tables as a worker sees them now: priority, cookie, and what is done.
+/// Where packets of every kind go, by the tables as a worker sees them now: priority, cookie, and
+/// what is done.
 fn seen(switch: &Switch) -> Vec<Option<(u32, u64, String)>> {
     let mut reader = switch.program.domain.reader().unwrap();
     let guard = reader.begin();
@@ -155,7 +157,8 @@ fn seen(switch: &Switch) -> Vec<Option<(u32, u64, String)>> {
     all
 }
 
-/// Carries a change out in slices of `budget` rules. Others publish between the slices, and see nothing of it.
+/// Carries a change out in slices of `budget` rules. Others publish between the slices, and see
+/// nothing of it.
 fn in_slices(
     switch: &mut Switch,
     change: &FlowMod,
@@ -351,7 +354,8 @@ fn many(switch: &mut Switch, rules: u32, change: impl Fn(&mut FlowMod)) {
     switch.publish();
 }
 
-/// A rule that ends counts until the moment at which packets stop to meet it, and controllers are told all of that.
+/// A rule that ends counts until the moment at which packets stop to meet it, and controllers are
+/// told all of that.
 #[test]
 fn what_is_counted_before_the_end_is_told() {
     let mut switch = Switch::new();
@@ -394,7 +398,8 @@ fn what_is_counted_before_the_end_is_told() {
     assert!(counted[..999].iter().all(|stats| stats.packets == 0));
 }
 
-/// However many rules are due, each call removes a bounded number, says that more are due, and in the end all have gone.
+/// However many rules are due, each call removes a bounded number, says that more are due, and in
+/// the end all have gone.
 #[test]
 fn all_that_is_due_goes_in_slices() {
     let mut switch = Switch::new();
@@ -420,7 +425,8 @@ fn all_that_is_due_goes_in_slices() {
     assert!(switch.flows().is_empty());
 }
 
-/// Rules in use are looked at when they might be due and stay. There may be as many of them as of others: a call is bounded by those, too.
+/// Rules in use are looked at when they might be due and stay. There may be as many of them as of
+/// others: a call is bounded by those, too.
 #[test]
 fn rules_in_use_count_against_a_slice() {
     let mut switch = Switch::new();

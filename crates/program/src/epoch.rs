@@ -20,8 +20,8 @@ pub type Epoch = u64;
 /// Later than every epoch: when a rule goes that nobody has removed, and what an offline reader has seen.
 pub const NEVER: Epoch = u64::MAX;
 
-/// How far ahead of the epoch at hand one is reserved: as many others may be published before it. Even if one were reserved every
-/// millisecond the numbers would last for two years.
+/// How far ahead of the epoch at hand one is reserved: as many others may be published before it.
+/// Even if one were reserved every millisecond the numbers would last for two years.
 const AHEAD: Epoch = 1 << 28;
 
 /// Most workers at a time.
@@ -79,14 +79,16 @@ impl Domain {
     pub fn publish(&self) -> Epoch {
         let epoch = self.next();
         if epoch >= self.reserved.load(Ordering::Relaxed) {
-            // All numbers below it are used up, which takes days: what was prepared waits for the reserved epoch.
+            // All numbers below it are used up, which takes days: what was prepared waits for the
+            // reserved epoch.
             return self.current();
         }
         self.begin(epoch)
     }
 
-    /// Sets an epoch aside for changes that take long to prepare: they carry it, while others are published before it, and all of them are seen at once by
-    /// [`Domain::publish_reserved`]. None while another one is reserved.
+    /// Sets an epoch aside for changes that take long to prepare: they carry it, while others are
+    /// published before it, and all of them are seen at once by [`Domain::publish_reserved`]. None
+    /// while another one is reserved.
     pub fn reserve(&self) -> Option<Epoch> {
         if self.reserved.load(Ordering::Relaxed) != NEVER {
             return None;
@@ -104,7 +106,8 @@ impl Domain {
         }
     }
 
-    /// Begins the reserved epoch, and with it makes visible what was prepared for it and for [`Domain::next`]; returns it, or the one at hand when none is reserved.
+    /// Begins the reserved epoch, and with it makes visible what was prepared for it and for
+    /// [`Domain::next`]; returns it, or the one at hand when none is reserved.
     pub fn publish_reserved(&self) -> Epoch {
         match self.reserved.swap(NEVER, Ordering::Relaxed) {
             NEVER => self.current(),
@@ -167,7 +170,8 @@ impl Domain {
         self.collect_some(usize::MAX)
     }
 
-    /// Likewise, up to `limit` things, since to free a million rules takes long; the others wait for the next call.
+    /// Likewise, up to `limit` things, since to free a million rules takes long; the others wait
+    /// for the next call.
     pub fn collect_some(&self, limit: usize) -> usize {
         let oldest = {
             fence(Ordering::SeqCst);

@@ -1180,7 +1180,8 @@ pub struct BridgeWriter {
     /// Soft rules of the tables that have any.
     soft: BTreeMap<u8, SoftWriter>,
     dirty: WordSetOf256,
-    /// Rules marked as gone, in the order in which they were let go; one that waits for its epoch keeps those behind it waiting.
+    /// Rules marked as gone, in the order in which they were let go; one that waits for its epoch
+    /// keeps those behind it waiting.
     gone: VecDeque<(Epoch, u8, RuleRef)>,
     /// What is made of rules and those behind them.
     fusing: fusing::Fusing,
@@ -1216,7 +1217,8 @@ impl BridgeWriter {
         }
     }
 
-    /// Says that changes from now on carry this epoch, which is reserved ([`crate::epoch::Domain::reserve`]); None for the domain's next one, as at first.
+    /// Says that changes from now on carry this epoch, which is reserved
+    /// ([`crate::epoch::Domain::reserve`]); None for the domain's next one, as at first.
     pub fn change_in(&mut self, reserved: Option<Epoch>) {
         self.reserved = reserved;
     }
@@ -1232,7 +1234,8 @@ impl BridgeWriter {
         &self.bridge
     }
 
-    /// Adds a rule that holds from the domain's next epoch on, or the reserved one. `table` is below [`TABLES`].
+    /// Adds a rule that holds from the domain's next epoch on, or the reserved one. `table` is
+    /// below [`TABLES`].
     pub fn insert(&mut self, table: u8, spec: RuleSpec) -> RuleRef {
         assert!(usize::from(table) < TABLES);
         let words = spec.matching.word_set().union(spec.ops.words());
@@ -1282,13 +1285,15 @@ impl BridgeWriter {
         }
     }
 
-    /// Ends a rule with the domain's next epoch, or the reserved one. Its counter stays the caller's: hand it to [`BridgeWriter::release_counter`], or to another rule.
+    /// Ends a rule with the domain's next epoch, or the reserved one. Its counter stays the
+    /// caller's: hand it to [`BridgeWriter::release_counter`], or to another rule.
     pub fn remove(&mut self, table: u8, rule: RuleRef) {
         self.end(table, rule);
         self.let_go(table, rule);
     }
 
-    /// The first part of [`BridgeWriter::remove`]: the rule ends, but stays in memory for as long as its owner looks at it, until [`BridgeWriter::let_go`].
+    /// The first part of [`BridgeWriter::remove`]: the rule ends, but stays in memory for as long
+    /// as its owner looks at it, until [`BridgeWriter::let_go`].
     pub fn end(&mut self, table: u8, rule: RuleRef) {
         let epoch = self.epoch();
         debug_assert_eq!(rule.rule().removed(), NEVER, "removed twice");
@@ -1300,7 +1305,8 @@ impl BridgeWriter {
         self.fusing.changes();
     }
 
-    /// The second part: it may be unlinked and freed once no worker can see it. Once for each rule that has ended.
+    /// The second part: it may be unlinked and freed once no worker can see it. Once for each rule
+    /// that has ended.
     pub fn let_go(&mut self, table: u8, rule: RuleRef) {
         let epoch = rule.rule().removed();
         debug_assert_ne!(epoch, NEVER, "has not ended");

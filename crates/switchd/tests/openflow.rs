@@ -60,7 +60,8 @@ struct Rules {
     slow: Rc<Cell<bool>>,
 }
 
-/// Priorities of flow mods that go on until the test says that they have ended, and are refused in the end.
+/// Priorities of flow mods that go on until the test says that they have ended, and are refused in
+/// the end.
 const SLOW: u16 = 777;
 const SLOW_AND_WRONG: u16 = 778;
 
@@ -1276,8 +1277,8 @@ fn a_controller_that_does_not_read_loses_packets_only() {
     assert!(slow.receive_all().len() <= 1000);
 }
 
-/// While a message is carried out in slices its sender's echo requests are answered, what is behind it waits, others are answered, and what they want of the rules
-/// waits as well.
+/// While a message is carried out in slices its sender's echo requests are answered, what is behind
+/// it waits, others are answered, and what they want of the rules waits as well.
 #[test]
 fn echo_is_answered_between_slices() {
     let bridge = Bridge::start();
@@ -1351,7 +1352,8 @@ fn a_writer_that_goes_leaves_the_bridge_usable() {
     assert_eq!(bridge.with(|rules, _| rules.rules.borrow().len()), 2);
 }
 
-/// However many rules go at once, a controller that reads is told of each, in order, and stays; one that does not keeps nobody waiting.
+/// However many rules go at once, a controller that reads is told of each, in order, and stays; one
+/// that does not keeps nobody waiting.
 #[test]
 fn a_controller_that_reads_hears_of_every_rule_that_goes() {
     const RULES: u64 = 300_000;

@@ -125,7 +125,8 @@ impl Dependence {
 
     /// A table will have other rules from `epoch` on.
     pub fn table_changes(&self, table: u8, epoch: Epoch) {
-        // There is one writer. A change for a reserved epoch may come before one for an earlier epoch.
+        // There is one writer. A change for a reserved epoch may come before one for an earlier
+        // epoch.
         for place in [&self.changed[usize::from(table)], &self.last] {
             if place.load(Ordering::Relaxed) < epoch {
                 place.store(epoch, Ordering::Release);

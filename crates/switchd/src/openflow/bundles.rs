@@ -217,7 +217,8 @@ impl Session {
         Ok(next)
     }
 
-    /// Carries a bundle out and answers; what takes long goes on in slices, and is answered by [`Session::finish_commit`].
+    /// Carries a bundle out and answers; what takes long goes on in slices, and is answered by
+    /// [`Session::finish_commit`].
     fn commit(
         self: &Rc<Self>,
         hub: &Hub,

@@ -68,8 +68,9 @@ impl Inbox {
         Ok((rest.len() >= length).then_some(self.start + length))
     }
 
-    /// Answers the echo requests that lie whole in what has come, from `scanned` on, which moves on. They become echo replies, which are ignored
-    /// when their turn comes. No more is answered than is read ahead, so a peer that does not read gains nothing.
+    /// Answers the echo requests that lie whole in what has come, from `scanned` on, which moves
+    /// on. They become echo replies, which are ignored when their turn comes. No more is answered
+    /// than is read ahead, so a peer that does not read gains nothing.
     fn answer_echoes(&mut self, session: &Session, scanned: &mut usize) {
         const ECHO_REQUEST: u8 = 2;
         const ECHO_REPLY: u8 = 3;
@@ -88,7 +89,8 @@ impl Inbox {
         }
     }
 
-    /// Reads more behind what is there, which stays where it is; false when there is nothing more to read, or no room.
+    /// Reads more behind what is there, which stays where it is; false when there is nothing more
+    /// to read, or no room.
     async fn fill_behind(&mut self, reader: &mut (impl AsyncRead + Unpin)) -> bool {
         if self.bytes.len() - self.start >= AHEAD {
             return false;
@@ -217,8 +219,9 @@ async fn write_all(writer: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Resu
     write.await.map_err(|error| crate::plain_error(&error))
 }
 
-/// Waits for something that keeps the peer's messages waiting. If that takes long, echo requests behind are answered meanwhile: a controller that asks whether the
-/// switch is there must not take a long change for its end.
+/// Waits for something that keeps the peer's messages waiting. If that takes long, echo requests
+/// behind are answered meanwhile: a controller that asks whether the switch is there must not take
+/// a long change for its end.
 async fn meanwhile<T>(
     session: &Session,
     reader: &mut (impl AsyncRead + Unpin),
@@ -359,7 +362,8 @@ async fn read(
     }
 }
 
-/// Publishes what a connection's messages have changed, if they have. Before every wait: somebody else's publication in between would make a part of it hold.
+/// Publishes what a connection's messages have changed, if they have. Before every wait: somebody
+/// else's publication in between would make a part of it hold.
 fn publish(hub: &Hub, changed: &mut bool) {
     if std::mem::take(changed) {
         hub.switch().publish();

@@ -46,7 +46,8 @@ pub(super) struct Monitors {
     waiting: RefCell<VecDeque<Waiting>>,
     /// How many there are.
     left: Cell<usize>,
-    /// The message of this connection that was told of in short last, of those that were carried out in slices.
+    /// The message of this connection that was told of in short last, of those that were carried
+    /// out in slices.
     told_short: Cell<Option<u32>>,
     /// The page of which changes were told last.
     last_page: Cell<Option<u32>>,
@@ -489,7 +490,8 @@ impl Session {
 }
 
 impl Hub {
-    /// Tells every connection with monitors of up to `limit` changes since the last call; false when there were none.
+    /// Tells every connection with monitors of up to `limit` changes since the last call; false
+    /// when there were none.
     pub(super) fn report_changes(&self, limit: usize) -> bool {
         let changes = Rc::new(self.switch().take_changes(limit));
         if changes.is_empty() {

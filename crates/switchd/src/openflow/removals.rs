@@ -1,11 +1,14 @@
 //! Flow-removed messages: told as connections read them.
 //!
-//! A controller may delete a million rules that want their end told, and every connection hears of each. The messages are put together once for all connections of
-//! one version and with the same wishes, some hundred rules at a time; a connection's share waits in a list and goes to its outbox as there is room.
-//! While some waits, no further request of the connection is read, since they count as replies (as in Open vSwitch, where nothing bounds them).
+//! A controller may delete a million rules that want their end told, and every connection hears of
+//! each. The messages are put together once for all connections of one version and with the same
+//! wishes, some hundred rules at a time; a connection's share waits in a list and goes to its
+//! outbox as there is room. While some waits, no further request of the connection is read, since
+//! they count as replies (as in Open vSwitch, where nothing bounds them).
 //!
-//! None is lost while the connection lasts. It is closed, and the messages counted as lost, when [`MOST_BYTES`] wait, or when more than the outbox's own bound
-//! wait and the peer takes nothing for [`PATIENCE`].
+//! None is lost while the connection lasts. It is closed, and the messages counted as lost, when
+//! [`MOST_BYTES`] wait, or when more than the outbox's own bound wait and the peer takes nothing
+//! for [`PATIENCE`].
 
 use super::hub::Hub;
 use super::outbox::CLOSE_LIMIT;
@@ -19,7 +22,8 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Bytes that may wait for one connection: what two million rules take. Connections of one version share them.
+/// Bytes that may wait for one connection: what two million rules take. Connections of one version
+/// share them.
 const MOST_BYTES: usize = 256 << 20;
 /// How long a peer for which much waits may take nothing.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
@@ -58,10 +62,12 @@ impl Drop for Removals {
     }
 }
 
-/// What decides which bytes a connection is told: the version, the form, and the reasons that are of interest.
+/// What decides which bytes a connection is told: the version, the form, and the reasons that are
+/// of interest.
 type Form = (Version, FlowFormat, u8);
 
-/// The reason by which a version calls it. Before 1.4 what a meter or an eviction removed was deleted.
+/// The reason by which a version calls it. Before 1.4 what a meter or an eviction removed was
+/// deleted.
 fn reason_in(version: Version, reason: FlowRemovedReason) -> FlowRemovedReason {
     let known = version >= Version::V1_4 || (reason as u8) < FlowRemovedReason::MeterDelete as u8;
     if known {
@@ -117,7 +123,8 @@ impl Session {
         self.removals.is_empty() && self.outbox.has_room()
     }
 
-    /// Waits until they may: the peer has been handed what it is to be told, and what waits to be written is not much.
+    /// Waits until they may: the peer has been handed what it is to be told, and what waits to be
+    /// written is not much.
     pub(super) async fn room(&self) {
         while !self.has_room() {
             self.outbox.drain().await;

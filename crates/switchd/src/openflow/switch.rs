@@ -65,21 +65,23 @@ pub trait Switch {
     /// Changes what is done with IP fragments.
     fn set_fragments(&self, fragments: Fragments) -> Result<(), Error>;
 
-    /// Changes the flow tables. What takes long goes on in slices: then this gives what is done when it has ended. It goes on whether or not that is
-    /// waited for, is published and told of in the end, and others wait meanwhile ([`Switch::busy`]).
+    /// Changes the flow tables. What takes long goes on in slices: then this gives what is done
+    /// when it has ended. It goes on whether or not that is waited for, is published and told of in
+    /// the end, and others wait meanwhile ([`Switch::busy`]).
     fn flow_mod(
         &self,
         change: &FlowMod,
         version: Version,
     ) -> Result<Option<LocalFuture<Result<(), Error>>>, Error>;
 
-    /// While rules are being changed in slices, what is done when they may not be any more. Until then nothing else that changes rules or asks for
-    /// them is called.
+    /// While rules are being changed in slices, what is done when they may not be any more. Until
+    /// then nothing else that changes rules or asks for them is called.
     fn busy(&self) -> Option<LocalFuture<()>> {
         None
     }
 
-    /// Where changes have come faster than what they left could be freed, what is done when who sent them may send more.
+    /// Where changes have come faster than what they left could be freed, what is done when who
+    /// sent them may send more.
     fn make_up(&self) -> Option<LocalFuture<()>> {
         None
     }

@@ -3,7 +3,8 @@
 //! Changes of rules and groups are a batch of the pipeline, which is rolled back at the first message that fails; ports are only looked at until all
 //! messages are known to succeed. Then the rules are published, all at once, and ports are configured and packets sent in the messages' order.
 //!
-//! Many messages are carried out in slices ([`super::slices`]), under the reserved epoch, and undone in slices where one fails.
+//! Many messages are carried out in slices ([`super::slices`]), under the reserved epoch, and
+//! undone in slices where one fails.
 
 use super::bridge::Bridge;
 use super::slices::{AT_ONCE, Pace, STEP};
@@ -58,7 +59,8 @@ fn is_wide(message: &Message) -> bool {
 }
 
 impl Bridge {
-    /// Does all of the messages or none: then it says which failed first, and why. Many of them, or some that may mean many rules, in slices.
+    /// Does all of the messages or none: then it says which failed first, and why. Many of them, or
+    /// some that may mean many rules, in slices.
     pub(super) fn carry_out(
         &self,
         pieces: Vec<Vec<Message>>,
@@ -223,7 +225,8 @@ impl Bridge {
         for effect in effects {
             match effect {
                 Effect::Port(change) => {
-                    // Whether it can be done was seen before; a port that has gone since is told of.
+                    // Whether it can be done was seen before; a port that has gone since is told
+                    // of.
                     if let Err(error) = self.port_mod(&change) {
                         tracing::warn!(target: "ofproto", "{}: port {}: {error}", self.name, change.port);
                     }

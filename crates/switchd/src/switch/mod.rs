@@ -167,7 +167,8 @@ impl Switch {
         pipeline::Clock::from_ms(self.clock.now_ms())
     }
 
-    /// What must be done about once a second: addresses age, what was replaced is freed. Rules time out by [`Switch::expire`].
+    /// What must be done about once a second: addresses age, what was replaced is freed. Rules time
+    /// out by [`Switch::expire`].
     pub fn housekeep(&self) {
         let bridges: Vec<Rc<Bridge>> = self.bridges.borrow().values().cloned().collect();
         let mut changed = false;

@@ -1,12 +1,16 @@
-//! Changes of many rules, in slices: what takes long goes on a little at a time, so that controllers' echo requests, packet-ins and other bridges are served
-//! meanwhile.
+//! Changes of many rules, in slices: what takes long goes on a little at a time, so that
+//! controllers' echo requests, packet-ins and other bridges are served meanwhile.
 //!
-//! One such change at a time goes on in a bridge. It is a task of its own, which ends whatever becomes of the connection that asked for it. From its beginning to its
-//! end nobody else changes the bridge's rules or looks at them: messages that would wait (`openflow::Switch::busy`), and what the switch itself wants to
-//! change comes afterwards ([`Bridge::when_idle`]). So others find the rules as they were before or as they are after.
+//! One such change at a time goes on in a bridge. It is a task of its own, which ends whatever
+//! becomes of the connection that asked for it. From its beginning to its end nobody else changes
+//! the bridge's rules or looks at them: messages that would wait (`openflow::Switch::busy`), and
+//! what the switch itself wants to change comes afterwards ([`Bridge::when_idle`]). So others find
+//! the rules as they were before or as they are after.
 //!
-//! Packets meet all of a change at once: what is prepared carries an epoch that is reserved ([`program::epoch::Domain::reserve`]), of which there is one for all bridges,
-//! so of several bridges' long changes one goes on after the other. Changes of few rules need none, and wait for none.
+//! Packets meet all of a change at once: what is prepared carries an epoch that is reserved
+//! ([`program::epoch::Domain::reserve`]), of which there is one for all bridges, so of several
+//! bridges' long changes one goes on after the other. Changes of few rules need none, and wait for
+//! none.
 
 use super::{Bridge, Switch};
 use crate::coverage::Counter;
@@ -23,7 +27,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
-/// Rules that a change may look at or change without being cut into slices: well below a millisecond's work.
+/// Rules that a change may look at or change without being cut into slices: well below a
+/// millisecond's work.
 pub(super) const AT_ONCE: usize = 512;
 /// Rules of one step of a slice, after which it is looked whether the slice is over.
 pub(super) const STEP: usize = 64;
@@ -33,9 +38,11 @@ const SLICE: Duration = Duration::from_millis(2);
 const TOLD: usize = 256;
 /// Rules that are unlinked, and things that are freed, in one slice.
 const RECLAIMED: usize = 2048;
-/// Rules that have ended and are not unlinked yet; while there are more, who sends more changes is read no further.
+/// Rules that have ended and are not unlinked yet; while there are more, who sends more changes is
+/// read no further.
 pub(super) const BACKLOG: usize = 64 << 10;
-/// How long one who sends changes is held for that at most: workers that hold rules back for longer do not stop controllers.
+/// How long one who sends changes is held for that at most: workers that hold rules back for longer
+/// do not stop controllers.
 const HELD: Duration = Duration::from_millis(200);
 /// How long what a long change has left is waited for.
 const RECLAIM_LIMIT: Duration = Duration::from_secs(10);
@@ -54,7 +61,8 @@ type Later = Box<dyn FnOnce(&Bridge)>;
 pub(super) struct Changing {
     busy: Cell<bool>,
     idle: Rc<Notify>,
-    /// What is to be done when they are not, in order. But for wishes, one for each change of the configuration.
+    /// What is to be done when they are not, in order. But for wishes, one for each change of the
+    /// configuration.
     later: RefCell<VecDeque<Later>>,
     wishes: Cell<usize>,
     /// Whether the change made last has ended rules.
@@ -227,7 +235,8 @@ impl Bridge {
         }
     }
 
-    /// Removes every rule, in slices where there are many. What else is to be done to the rules waits for it ([`Bridge::when_idle`]).
+    /// Removes every rule, in slices where there are many. What else is to be done to the rules
+    /// waits for it ([`Bridge::when_idle`]).
     pub(super) fn flush(&self) {
         let now = self.switch().now();
         if self.pipeline.borrow().rule_count() <= AT_ONCE {
@@ -270,7 +279,8 @@ impl Bridge {
                     .pipeline
                     .borrow_mut()
                     .apply(&mut sweep, STEP, &mut outcome, now);
-                // An error is that of a rule which is added where none is found, and some have been found.
+                // An error is that of a rule which is added where none is found, and some have been
+                // found.
                 if applied.unwrap_or(true) {
                     break;
                 }
@@ -296,7 +306,8 @@ impl Bridge {
         Ok(())
     }
 
-    /// Waits for the reserved epoch; changes carry it from then on, until [`Bridge::publish_reserved`].
+    /// Waits for the reserved epoch; changes carry it from then on, until
+    /// [`Bridge::publish_reserved`].
     pub(super) async fn reserve(&self) -> tokio::sync::OwnedMutexGuard<()> {
         let switch = self.switch();
         let turn = Arc::clone(&switch.reservation).lock_owned().await;
@@ -359,12 +370,14 @@ impl Bridge {
         more
     }
 
-    /// Unlinks and frees what rules that have gone have left, until nothing is left or workers hold it for too long.
+    /// Unlinks and frees what rules that have gone have left, until nothing is left or workers hold
+    /// it for too long.
     pub(super) async fn reclaim(&self) {
         self.reclaim_to(0, RECLAIM_LIMIT).await;
     }
 
-    /// Likewise, for one who sends changes faster than what they leave is freed: until few enough wait.
+    /// Likewise, for one who sends changes faster than what they leave is freed: until few enough
+    /// wait.
     pub(super) fn make_up(&self) -> Option<LocalFuture<()>> {
         let ended = self.changing.ended.replace(false);
         if !ended || self.pipeline.borrow().dead_rules() <= BACKLOG {
