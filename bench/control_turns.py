@@ -237,7 +237,7 @@ def case(switch, name, rules):
         text = "delete\n" + "".join(f"add tcp,nw_dst=10.{n >> 16}.{n >> 8 & 255}.{n & 255},priority=100,actions=2\n" for n in range(rules))
         switch.ofctl("-OOpenFlow14", "--bundle", "add-flows", switch.management, "-", stdin=text, seconds=600)
     elif name == "flush":
-        switch.vsctl("set-controller", "br0", "ptcp:6653:127.0.0.1")
+        switch.vsctl("set-controller", "br0", "tcp:127.0.0.1:6653")
         while flows(switch):
             time.sleep(0.05)
     elif name == "dump":

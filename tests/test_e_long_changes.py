@@ -113,7 +113,7 @@ def a_modify_a_flush_and_expiry_of_many_rules(lab):
     connection.barrier(4)
     equal(switch.ofctl("dump-flows", "br0", "out_port=2").count("actions="), 0, "rules as they were")
     equal(count(switch), RULES, "rules")
-    switch.vsctl("set-controller", "br0", "ptcp:6653:127.0.0.1")
+    switch.vsctl("set-controller", "br0", "tcp:127.0.0.1:6653")
     wait_for("the bridge is empty", lambda: count(switch) == 0, 60)
     connection.close()
     switch.vsctl("del-controller", "br0")
