@@ -8,6 +8,7 @@ use crate::groups::Entry as GroupEntry;
 use crate::store::{Rule, RuleId};
 use program::counters::CounterId;
 use program::rule::RuleSpec;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// How to undo one change.
@@ -44,37 +45,68 @@ impl Pipeline {
                 steps: Vec::new(),
                 dead_before: std::mem::take(&mut self.dead_counters),
                 cursors_before: self.store.save_cursors(),
-                changes_before: self.changes.as_ref().map_or(0, Vec::len),
+                changes_before: self.changes.as_ref().map_or(0, VecDeque::len),
             });
         }
     }
 
     /// Ends the batch and keeps what it changed.
     pub fn end_batch(&mut self) {
+        self.keep_batch();
+        self.tidy(usize::MAX);
+    }
+
+    /// Likewise; what it leaves to be freed waits for [`Pipeline::tidy`].
+    pub fn keep_batch(&mut self) {
         let Some(undo) = self.undo.take() else { return };
         self.dead_counters.extend(undo.dead_before);
-        for step in undo.steps {
-            match step {
-                Step::Removed(rule, _) | Step::Replaced(_, rule) => {
-                    self.behaviours.release(rule.behaviour)
+        if self.waste.is_empty() {
+            self.waste = undo.steps;
+        } else {
+            self.waste.extend(undo.steps);
+        }
+    }
+
+    /// Frees up to `budget` of the rules that batches have replaced; true when none is left.
+    pub fn tidy(&mut self, budget: usize) -> bool {
+        for _ in 0..budget {
+            match self.waste.pop() {
+                Some(Step::Removed(rule, _) | Step::Replaced(_, rule)) => {
+                    self.behaviours.release(rule.behaviour);
                 }
-                Step::Inserted(_) | Step::GroupPut(..) | Step::GroupRemoved(_) => {}
+                Some(Step::Inserted(_) | Step::GroupPut(..) | Step::GroupRemoved(_)) => {}
+                None => {
+                    self.waste = Vec::new();
+                    return true;
+                }
             }
         }
+        self.waste.is_empty()
     }
 
     /// Ends the batch and undoes what it changed: rules, counters, ages and order are as they were.
     pub fn roll_back(&mut self) {
-        let Some(mut undo) = self.undo.take() else {
-            return;
-        };
-        if let Some(changes) = &mut self.changes {
-            changes.truncate(undo.changes_before);
+        self.roll_back_some(usize::MAX);
+    }
+
+    /// Likewise, up to `budget` changes; true when all have been undone, before which nothing else
+    /// may change.
+    pub fn roll_back_some(&mut self, budget: usize) -> bool {
+        if let Some(mut undo) = self.undo.take() {
+            if let Some(changes) = &mut self.changes {
+                changes.truncate(undo.changes_before);
+            }
+            // Counters that died in the batch live again; those that its rules brought die.
+            self.dead_counters = std::mem::take(&mut undo.dead_before);
+            self.undoing = Some(undo);
         }
-        // Counters that died in the batch live again; those that its rules brought die.
-        self.dead_counters = undo.dead_before;
-        let cursors = std::mem::take(&mut undo.cursors_before);
-        while let Some(step) = undo.steps.pop() {
+        let Some(mut undo) = self.undoing.take() else {
+            return true;
+        };
+        for _ in 0..budget {
+            let Some(step) = undo.steps.pop() else {
+                break;
+            };
             match step {
                 Step::GroupPut(number, old) => self.undo_put_group(number, old),
                 Step::GroupRemoved(entry) => self.undo_remove_group(*entry),
@@ -114,8 +146,13 @@ impl Pipeline {
                 }
             }
         }
-        self.store.restore_cursors(cursors);
+        if !undo.steps.is_empty() {
+            self.undoing = Some(undo);
+            return false;
+        }
+        self.store.restore_cursors(undo.cursors_before);
         self.forget_orphans();
+        true
     }
 
     /// Puts a rule that was removed, and not published as removed, into the program again.

@@ -12,6 +12,7 @@ use crate::{Dump, Pipeline};
 use openflow::action::Instruction;
 use openflow::flow::FlowStatsRequest;
 use openflow::monitor::{MonitorRequest, RuleUpdate, UpdateEvent};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Most changes of a page.
@@ -90,14 +91,21 @@ impl Pipeline {
     /// Says whether anybody watches: only then changes are noted. What was noted and not taken is lost when nobody does.
     pub fn watch(&mut self, watched: bool) {
         if watched != self.changes.is_some() {
-            self.changes = watched.then(Vec::new);
+            self.changes = watched.then(VecDeque::new);
         }
     }
 
     /// The changes since the last call, in order; none while a batch is open.
     pub fn take_changes(&mut self) -> Vec<RuleChange> {
+        self.take_some_changes(usize::MAX)
+    }
+
+    /// Up to `limit` of them.
+    pub fn take_some_changes(&mut self, limit: usize) -> Vec<RuleChange> {
         match &mut self.changes {
-            Some(changes) if self.undo.is_none() => std::mem::take(changes),
+            Some(changes) if self.undo.is_none() => {
+                changes.drain(..changes.len().min(limit)).collect()
+            }
             _ => Vec::new(),
         }
     }
@@ -151,7 +159,7 @@ impl Pipeline {
             return;
         };
         let removed = matches!(event, UpdateEvent::Removed(_));
-        changes.push(RuleChange {
+        changes.push_back(RuleChange {
             update: update_of(rule, event),
             before,
             rule: id,

@@ -18,6 +18,9 @@ pub struct Dump {
     last: u8,
     /// Where it stands in the table, None before its beginning.
     cursor: Option<Cursor>,
+    /// What is left of the rules that an index has named instead. Others may have got their numbers
+    /// meanwhile: they are looked at like new ones.
+    few: Option<std::vec::IntoIter<RuleId>>,
     /// Rules of the table that are left to be looked at: as many as there were at its beginning, so that rules which are added all the time do not
     /// keep the dump from ending.
     left: u32,
@@ -48,6 +51,7 @@ impl Pipeline {
             table,
             last,
             cursor: None,
+            few: None,
             left: 0,
         }
     }
@@ -89,17 +93,29 @@ impl Pipeline {
             |rule: &Rule| rule.matching().is_within(criteria.matching) && criteria.admits(rule);
         let mut budget = budget;
         loop {
-            if dump.cursor.is_none() {
+            self.index_more(dump.table, &criteria, budget.saturating_mul(2));
+            if dump.cursor.is_none() && dump.few.is_none() {
                 if let Some(few) = self.indexed(dump.table, &criteria) {
-                    budget = budget.saturating_sub(few.len() + 1);
-                    few.into_iter()
-                        .filter_map(|id| Some((id, self.store.get(id)?)))
-                        .filter(|(_, rule)| meant(rule))
-                        .for_each(|(id, rule)| take(self, id, rule));
-                } else {
-                    let (rules, hidden) = self.store.table_len(dump.table);
+                    dump.few = Some(few.into_iter());
+                } else if let (rules, hidden) = self.store.table_len(dump.table)
+                    && rules + hidden > 0
+                {
                     dump.left = rules + hidden;
                     dump.cursor = Some(self.store.cursor(dump.table));
+                }
+            }
+            if let Some(few) = &mut dump.few {
+                while few.len() > 0 {
+                    if budget == 0 {
+                        return false;
+                    }
+                    budget -= 1;
+                    if let Some((id, rule)) =
+                        few.next().and_then(|id| Some((id, self.store.get(id)?)))
+                        && meant(rule)
+                    {
+                        take(self, id, rule);
+                    }
                 }
             }
             if let Some(cursor) = &dump.cursor {
@@ -117,7 +133,7 @@ impl Pipeline {
                     }
                 }
             }
-            dump.cursor = None;
+            (dump.cursor, dump.few) = (None, None);
             if dump.table == dump.last {
                 return true;
             }

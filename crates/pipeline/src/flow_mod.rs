@@ -6,11 +6,12 @@
 use crate::behaviour::Behaviour;
 use crate::compile::Context;
 use crate::store::{Rule, RuleId};
+use crate::sweep::Sweep;
 use crate::{Clock, Pipeline, check};
 use openflow::Version;
 use openflow::action::{Action, Instruction};
 use openflow::error::Error;
-use openflow::flow::{FlowMod, FlowModCommand, FlowRemoved, FlowRemovedReason, TABLE_ALL};
+use openflow::flow::{FlowMod, FlowModCommand, FlowRemoved, TABLE_ALL};
 use openflow::monitor::UpdateEvent;
 use openflow::port::{self, PortNo};
 use packet::key::at;
@@ -24,9 +25,9 @@ use std::sync::Arc;
 /// The table that is the switch's own. Peers may not change it.
 pub(crate) const INTERNAL: u8 = 254;
 /// No restriction to a group.
-const ANY_GROUP: u32 = 0xffff_ffff;
+pub(crate) const ANY_GROUP: u32 = 0xffff_ffff;
 /// A cookie that means none: 0 for a new rule, the old one for a changed rule.
-const NO_COOKIE: u64 = u64::MAX;
+pub(crate) const NO_COOKIE: u64 = u64::MAX;
 
 /// What a change did.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -40,6 +41,22 @@ pub struct FlowModOutcome {
 /// Ended rules of a bridge that may wait to be unlinked while the switch has as many rules as it may
 /// have and others are replaced.
 const REPLACED_MAX: usize = 65_536;
+impl FlowModOutcome {
+    /// Takes up what another change did after this one.
+    pub fn extend(&mut self, other: FlowModOutcome) {
+        self.removed.extend(other.removed);
+        self.changed += other.changed;
+    }
+}
+
+/// How far a flow mod has come.
+#[derive(Debug)]
+pub enum Begun<'c> {
+    /// It has been carried out.
+    Done(FlowModOutcome),
+    /// It goes on in slices.
+    Long(Box<Sweep<'c>>),
+}
 
 /// Which rules a non-strict command or a statistics request means.
 pub(crate) struct Criteria<'a> {
@@ -110,6 +127,45 @@ impl Pipeline {
         version: Version,
         now: Clock,
     ) -> Result<FlowModOutcome, Error> {
+        match self.begin(change, version, now)? {
+            Begun::Done(outcome) => Ok(outcome),
+            Begun::Long(mut sweep) => {
+                let mut outcome = FlowModOutcome::default();
+                self.seek(&mut sweep, usize::MAX)?;
+                self.apply(&mut sweep, usize::MAX, &mut outcome, now)?;
+                Ok(outcome)
+            }
+        }
+    }
+
+    /// Likewise, but a modify or delete that means more than `budget` rules, or must look for them
+    /// among more, only begins: see [`crate::sweep`].
+    pub fn begin_flow_mod(
+        &mut self,
+        change: &FlowMod,
+        version: Version,
+        now: Clock,
+        budget: usize,
+    ) -> Result<Begun<'static>, Error> {
+        let mut sweep = match self.begin(change, version, now)? {
+            Begun::Done(outcome) => return Ok(Begun::Done(outcome)),
+            Begun::Long(sweep) => sweep,
+        };
+        if !self.seek(&mut sweep, budget)? || sweep.found() > budget {
+            return Ok(Begun::Long(Box::new(sweep.into_owned())));
+        }
+        let mut outcome = FlowModOutcome::default();
+        self.apply(&mut sweep, usize::MAX, &mut outcome, now)?;
+        Ok(Begun::Done(outcome))
+    }
+
+    /// Checks a flow mod and carries it out, unless it is one that may mean many rules.
+    fn begin<'c>(
+        &mut self,
+        change: &'c FlowMod,
+        version: Version,
+        now: Clock,
+    ) -> Result<Begun<'c>, Error> {
         let delete = matches!(
             change.command,
             FlowModCommand::Delete | FlowModCommand::DeleteStrict
@@ -120,7 +176,7 @@ impl Pipeline {
             return Err(Error::BadTableId);
         }
         let settled = self.has_checked(change, version);
-        let change = &*self.resolved(change, settled)?;
+        let change = self.resolved(change, settled)?;
         if !delete && names_datapath_fields(&change.matching) {
             return Err(Error::Permission);
         }
@@ -139,13 +195,22 @@ impl Pipeline {
                 self.checked = Some((change.instructions.clone(), change.table, version));
             }
         }
-        let mut outcome = match change.command {
-            FlowModCommand::Add => self.add(change, now),
-            FlowModCommand::Modify | FlowModCommand::ModifyStrict => self.modify(change, now),
-            FlowModCommand::Delete | FlowModCommand::DeleteStrict => self.delete(change, now),
-        }?;
-        self.delete_orphans(&mut outcome, now);
-        Ok(outcome)
+        let command = change.command;
+        match command {
+            FlowModCommand::Add => {
+                let mut outcome = self.add(&change, now)?;
+                self.delete_orphans(&mut outcome, now);
+                Ok(Begun::Done(outcome))
+            }
+            // The internal table has rules that nobody may delete; Open vSwitch says so unless
+            // exactly one is named that is not there.
+            FlowModCommand::Modify | FlowModCommand::ModifyStrict | FlowModCommand::Delete
+                if change.table == INTERNAL =>
+            {
+                Err(Error::Permission)
+            }
+            _ => Ok(Begun::Long(Box::new(self.begin_sweep(change)))),
+        }
     }
 
     /// Says that a flow mod comes soon, when `before` others have been carried out, so that what it will look at is fetched from memory meanwhile.
@@ -165,7 +230,7 @@ impl Pipeline {
 
     /// Section 6.4, add: a rule of the same match and priority is replaced and nothing told. Its counters go on unless `reset_counts`
     /// (the codec sets it for 1.0 and 1.1, where they always restart); its age starts anew.
-    fn add(&mut self, change: &FlowMod, now: Clock) -> Result<FlowModOutcome, Error> {
+    pub(crate) fn add(&mut self, change: &FlowMod, now: Clock) -> Result<FlowModOutcome, Error> {
         let table = if change.table == TABLE_ALL {
             0
         } else {
@@ -266,52 +331,15 @@ impl Pipeline {
         }))
     }
 
-    /// Section 6.4, modify: instructions change; timeouts, flags, age and, unless `reset_counts`, counters stay. A rule that is not there is
-    /// added where the version says so (1.0 section 4.6), unless a cookie was asked for.
-    fn modify(&mut self, change: &FlowMod, now: Clock) -> Result<FlowModOutcome, Error> {
-        if change.table == INTERNAL {
-            return Err(Error::Permission);
-        }
-        self.prepare(&criteria(change, false));
-        let found = self.select(&criteria(change, false));
-        if found.is_empty() {
-            if change.modify_adds && change.cookie_mask == 0 && change.cookie != NO_COOKIE {
-                return self.add(change, now);
-            }
-            return Ok(FlowModOutcome::default());
-        }
-        // A command for all tables was checked as if it came from the first; a goto must lead onwards from every rule's own.
-        if change.table == TABLE_ALL {
-            for rule in found.iter().filter_map(|id| self.store.get(*id)) {
-                if goes_back(&change.instructions, rule.table) {
-                    return Err(Error::BadInstructionTableId);
-                }
-            }
-        }
-        let mut counters = Vec::new();
-        if change.flags.reset_counts {
-            for _ in &found {
-                match self.program.counters.allocate() {
-                    Some(counter) => counters.push(counter),
-                    None => {
-                        counters
-                            .iter()
-                            .for_each(|counter| self.program.counters.free(*counter));
-                        return Err(Error::TableFull);
-                    }
-                }
-            }
-        }
-        for id in &found {
-            self.modify_one(*id, change, counters.pop(), now);
-        }
-        Ok(FlowModOutcome {
-            removed: Vec::new(),
-            changed: found.len(),
-        })
-    }
-
-    fn modify_one(&mut self, id: RuleId, change: &FlowMod, counter: Option<CounterId>, now: Clock) {
+    /// Section 6.4, modify: instructions change; timeouts, flags, age and, unless `reset_counts`,
+    /// counters stay.
+    pub(crate) fn modify_one(
+        &mut self,
+        id: RuleId,
+        change: &FlowMod,
+        counter: Option<CounterId>,
+        now: Clock,
+    ) {
         let Some(old) = self.store.get(id) else {
             return;
         };
@@ -349,49 +377,13 @@ impl Pipeline {
         self.put_in_place(id, rule, UpdateEvent::Modified);
     }
 
-    /// Section 6.4, delete: rules go and those that want it tell. No rule to delete is no error.
-    fn delete(&mut self, change: &FlowMod, now: Clock) -> Result<FlowModOutcome, Error> {
-        // The internal table has rules that nobody may delete; Open vSwitch says so unless exactly one is named that is not there.
-        if change.table == INTERNAL && change.command == FlowModCommand::Delete {
-            return Err(Error::Permission);
-        }
-        self.prepare(&criteria(change, true));
-        let found = self.select(&criteria(change, true));
-        let mut outcome = FlowModOutcome {
-            removed: Vec::new(),
-            changed: found.len(),
-        };
-        for id in found {
-            outcome
-                .removed
-                .extend(self.take_out(id, FlowRemovedReason::Delete, now));
-        }
-        Ok(outcome)
-    }
-
     /// Removes every visible rule, as when a bridge's controllers change. Flow removed messages are for the caller to send or not.
     pub fn flush(&mut self, now: Clock) -> FlowModOutcome {
-        let any = Match::any();
-        let everything = Criteria {
-            table: TABLE_ALL,
-            matching: &any,
-            strict: None,
-            cookie: 0,
-            cookie_mask: 0,
-            out_port: port::ANY,
-            out_group: ANY_GROUP,
-        };
-        let found = self.select(&everything);
-        let mut outcome = FlowModOutcome {
-            removed: Vec::new(),
-            changed: found.len(),
-        };
-        for id in found {
-            outcome
-                .removed
-                .extend(self.take_out(id, FlowRemovedReason::Delete, now));
-        }
-        self.delete_orphans(&mut outcome, now);
+        let mut outcome = FlowModOutcome::default();
+        let mut sweep = self.begin_flush();
+        let found = self.seek(&mut sweep, usize::MAX);
+        let done = found.and_then(|_| self.apply(&mut sweep, usize::MAX, &mut outcome, now));
+        debug_assert!(done.is_ok(), "{done:?}");
         outcome
     }
 
@@ -565,9 +557,17 @@ impl Pipeline {
 
     /// Removes a rule and makes it hold no longer from the next publication.
     pub(crate) fn unlink(&mut self, id: RuleId) {
+        if let Some((table, handle)) = self.store.get(id).map(|rule| (rule.table, rule.handle)) {
+            self.writer.end(table, handle);
+            self.unlink_ended(id);
+        }
+    }
+
+    /// Removes a rule that has ended ([`program::table::BridgeWriter::end`]).
+    pub(crate) fn unlink_ended(&mut self, id: RuleId) {
         self.disarm(id);
         if let Some((rule, next)) = self.store.remove(id) {
-            self.writer.remove(rule.table, rule.handle);
+            self.writer.let_go(rule.table, rule.handle);
             self.dead_counters.push(rule.counter);
             self.note_removed(rule, next);
         }
@@ -621,7 +621,7 @@ fn names_datapath_fields(matching: &Match) -> bool {
         && (!matching.get(Field::DpHash).1.is_zero() || !matching.get(Field::RecircId).0.is_zero())
 }
 
-fn criteria(change: &FlowMod, delete: bool) -> Criteria<'_> {
+pub(crate) fn criteria(change: &FlowMod, delete: bool) -> Criteria<'_> {
     let strict = matches!(
         change.command,
         FlowModCommand::ModifyStrict | FlowModCommand::DeleteStrict
@@ -643,7 +643,7 @@ fn goto_from(table: u8) -> u8 {
     if table == TABLE_ALL { 0 } else { table }
 }
 
-fn goes_back(instructions: &[Instruction], table: u8) -> bool {
+pub(crate) fn goes_back(instructions: &[Instruction], table: u8) -> bool {
     instructions
         .iter()
         .any(|instruction| matches!(instruction, Instruction::GotoTable(next) if *next <= table))

@@ -2,12 +2,13 @@
 //!
 //! A command with exact fields or a cookie means few rules, but which ones its match does not say: theirs may look at more. So when commands of one
 //! shape (the same bits looked at, with or without the cookie) come again to a large table, a hash over just these bits is made of the rules that
-//! look at all of them, and kept while it is used. A table keeps a few such shapes.
+//! look at all of them, and kept while it is used. A table keeps a few such shapes. Of a very large
+//! table the index is made in slices, while the command that asks for it looks through the table.
 
 use crate::Pipeline;
 use crate::flow_mod::{Criteria, INTERNAL};
 use crate::overlap::Census;
-use crate::store::{Rule, RuleId, Store};
+use crate::store::{Cursor, Rule, RuleId, Store};
 use openflow::flow::TABLE_ALL;
 use packet::Match;
 use smallvec::SmallVec;
@@ -16,6 +17,9 @@ use std::hash::{BuildHasher, RandomState};
 
 /// Rules below which a table is simply looked through.
 pub(crate) const SMALL: u32 = 256;
+/// Rules of which an index is made at once; of more it is made in slices, with those of the
+/// question that asks for it.
+const AT_ONCE: u32 = 16_384;
 /// Shapes that one table keeps, and remembers to have seen once.
 const SHAPES: usize = 4;
 
@@ -81,6 +85,8 @@ impl Alike {
                 Alike::More(rules) => {
                     rules.insert(new);
                 }
+                // It came while the index was being made, and is met again.
+                Alike::One(_, first) if *first == id => {}
                 Alike::One(serial, first) => {
                     let rules = BTreeSet::from([(*serial, *first), new]);
                     place.insert(Alike::More(rules));
@@ -123,6 +129,8 @@ struct Projection {
     rules: HashMap<u64, Alike>,
     /// Changes of the table since it was of use.
     unused: usize,
+    /// How far the table has been looked through; None when all of its rules are here.
+    making: Option<Cursor>,
 }
 
 /// What one table keeps.
@@ -181,7 +189,7 @@ impl Indexes {
     fn find(&self, shape: &Shape) -> Option<&Projection> {
         self.projections
             .iter()
-            .find(|projection| projection.shape == *shape)
+            .find(|projection| projection.shape == *shape && projection.making.is_none())
     }
 }
 
@@ -213,12 +221,10 @@ impl Store {
             return;
         };
         indexes.seen.remove(seen);
-        let mut rules = HashMap::new();
-        for (id, rule) in self.table(table) {
-            if let Some(hash) = shape.project(self.random(), rule.matching(), rule.cookie) {
-                Alike::add(rules.entry(hash), id, rule);
-            }
-        }
+        let count = self.table_len(table).0;
+        // Where it grows it would be moved, at once.
+        let rules = HashMap::with_capacity(if count > AT_ONCE { count as usize } else { 0 });
+        let making = Some(self.cursor(table));
         if let Some(indexes) = self.indexes_mut(table) {
             if indexes.projections.len() == SHAPES {
                 indexes.projections.remove(0);
@@ -227,7 +233,44 @@ impl Store {
                 shape: shape.clone(),
                 rules,
                 unused: 0,
+                making,
             });
+        }
+        if count <= AT_ONCE {
+            self.go_on_indexing(table, shape, usize::MAX);
+        }
+    }
+
+    /// Looks at up to `budget` more rules for an index of this shape that is being made.
+    fn go_on_indexing(&mut self, table: u8, shape: &Shape, budget: usize) {
+        let Some(indexes) = self.indexes_mut(table) else {
+            return;
+        };
+        let found = indexes
+            .projections
+            .iter()
+            .position(|projection| projection.shape == *shape && projection.making.is_some());
+        let Some(at) = found else {
+            return;
+        };
+        let mut projection = indexes.projections.remove(at);
+        if let Some(cursor) = projection.making.take() {
+            let mut ended = false;
+            for _ in 0..budget {
+                let Some((id, rule)) = self.advance(&cursor) else {
+                    ended = true;
+                    break;
+                };
+                if let Some(hash) = shape.project(self.random(), rule.matching(), rule.cookie) {
+                    Alike::add(projection.rules.entry(hash), id, rule);
+                }
+            }
+            if !ended {
+                projection.making = Some(cursor);
+            }
+        }
+        if let Some(indexes) = self.indexes_mut(table) {
+            indexes.projections.insert(at, projection);
         }
     }
 
@@ -252,6 +295,13 @@ impl Pipeline {
         match criteria.table {
             TABLE_ALL => (0..INTERNAL).for_each(|table| self.store.prepare(table, &shape)),
             table => self.store.prepare(table, &shape),
+        }
+    }
+
+    /// Goes on with an index for questions like this one, where one is being made.
+    pub(crate) fn index_more(&mut self, table: u8, criteria: &Criteria<'_>, budget: usize) {
+        if let Some(shape) = Shape::of(criteria) {
+            self.store.go_on_indexing(table, &shape, budget);
         }
     }
 

@@ -49,6 +49,13 @@ pub(crate) struct Learned {
     orphans: Vec<(u8, u64)>,
 }
 
+impl Learned {
+    /// Whether rules may go with others, because these have learned them.
+    pub fn deletes_learned(&self) -> bool {
+        self.watched.values().any(|watched| watched.deletes > 0)
+    }
+}
+
 /// The cookie of a new rule.
 fn cookie_of(cookie: u64) -> u64 {
     if cookie == NO_COOKIE { 0 } else { cookie }

@@ -4,6 +4,8 @@
 //! workers need into the bridge's [`program`]. It has no threads, sockets or ports; whoever owns it hands it messages and the time, and publishes.
 //!
 //! * [`flow_mod`](Pipeline::flow_mod): the five commands, with the semantics of OpenFlow 1.0 to 1.5 and of Open vSwitch where these leave room.
+//! * [`begin_flow_mod`](Pipeline::begin_flow_mod): likewise, in slices where they mean many rules;
+//! see [`Sweep`].
 //! * [`group_mod`](Pipeline::group_mod): groups, which share the rules' epochs and batches.
 //! * [`expire`](Pipeline::expire): timeouts.
 //! * [`flow_stats`](Pipeline::flow_stats) and its neighbours: what is there.
@@ -30,17 +32,19 @@ mod overlap;
 mod packet_out;
 mod query;
 mod store;
+mod sweep;
 mod timers;
 pub mod twin;
 mod vacancy;
 
 pub use changes::{RuleChange, SeenRule};
 pub use dump::Dump;
-pub use flow_mod::FlowModOutcome;
+pub use flow_mod::{Begun, FlowModOutcome};
 pub use groups::group_features;
 pub use meters::meter_features;
 pub use packet_out::PacketOutProgram;
 pub use query::{RuleView, table_features};
+pub use sweep::Sweep;
 
 use behaviour::Behaviours;
 use groups::Groups;
@@ -52,14 +56,15 @@ use program::Program;
 use program::counters::CounterId;
 use program::group::GroupWriter;
 use program::table::{Bridge, BridgeWriter, FusedReport, Miss};
+use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use store::{Rule, RuleId, Store};
 use timers::Timers;
 
-/// Counters that are given back in one piece.
-const RELEASED_AT_ONCE: usize = 1024;
-/// Most rules that one call of [`Pipeline::expire`] removes: some ten milliseconds of work.
-pub const EXPIRE_MAX: usize = 8192;
+/// Most rules that one call of [`Pipeline::expire`] looks at: some milliseconds of work.
+pub const EXPIRE_MAX: usize = 2048;
+/// Counters that are given back together.
+const RELEASED: usize = 256;
 
 /// A moment, in milliseconds of the datapath's clock: the one that workers stamp counters with. Never zero.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -112,8 +117,14 @@ pub struct Pipeline {
     dead_counters: Vec<CounterId>,
     /// What to do to undo the batch that is open.
     undo: Option<batch::Undo>,
+    /// What is left of a batch that is being undone.
+    undoing: Option<batch::Undo>,
+    /// What batches that have ended have left to be freed.
+    waste: Vec<batch::Step>,
+    /// The reserved epoch that changes carry.
+    reserved: Option<program::epoch::Epoch>,
     /// Changes that nobody has been told of yet, while somebody watches.
-    changes: Option<Vec<RuleChange>>,
+    changes: Option<VecDeque<RuleChange>>,
     /// The page on which changes are noted, and how many have been.
     page: u32,
     noted: u32,
@@ -144,6 +155,9 @@ impl Pipeline {
             misses: vec![Miss::Drop; store::TABLES].into(),
             dead_counters: Vec::new(),
             undo: None,
+            undoing: None,
+            waste: Vec::new(),
+            reserved: None,
             changes: None,
             page: 0,
             noted: 0,
@@ -154,8 +168,13 @@ impl Pipeline {
         }
     }
 
-    /// Makes what changed ready for `program.domain.publish()`, after which workers see all of it at once.
+    /// Makes what changed ready for `program.domain.publish()`, after which workers see all of it
+    /// at once. While changes carry a reserved epoch it does nothing: what workers still need must
+    /// not be given back before.
     pub fn commit(&mut self) {
+        if self.reserved.is_some() {
+            return;
+        }
         self.writer.commit();
         self.commit_groups();
         self.release_counters();
@@ -178,9 +197,8 @@ impl Pipeline {
         // A worker counts only for rules that hold in its epoch, and these end with the one to be published.
         if !self.dead_counters.is_empty() && self.undo.is_none() {
             let dead = std::mem::take(&mut self.dead_counters);
-            // In pieces, so that no one piece takes long to give back.
-            for dead in dead.chunks(RELEASED_AT_ONCE) {
-                let release = Release(Arc::downgrade(&self.program), dead.to_vec());
+            for some in dead.chunks(RELEASED) {
+                let release = Release(Arc::downgrade(&self.program), some.to_vec());
                 self.program.domain.retire(Box::new(release));
             }
         }
@@ -247,11 +265,13 @@ impl Pipeline {
         self.timers.next().map(Clock)
     }
 
-    /// Removes rules whose time has come, up to [`EXPIRE_MAX`] at once, and returns those that want it told (`OFPFF_SEND_FLOW_REM`), and
-    /// the number of all that went. What is left over keeps [`Pipeline::next_deadline`] in the past.
+    /// Removes rules whose time has come, of up to [`EXPIRE_MAX`] that it looks at, and returns
+    /// those that want it told (`OFPFF_SEND_FLOW_REM`), and the number of all that went. What is
+    /// left over keeps [`Pipeline::next_deadline`] in the past: publish, let others have their
+    /// turn, and call it again.
     pub fn expire(&mut self, now: Clock) -> FlowModOutcome {
         let mut outcome = FlowModOutcome::default();
-        while outcome.changed < EXPIRE_MAX {
+        for _ in 0..EXPIRE_MAX {
             let Some((id, ticket)) = self.timers.due(now.ms()) else {
                 break;
             };
@@ -347,12 +367,24 @@ impl Pipeline {
         now: Clock,
     ) -> Option<FlowRemoved> {
         let rule = self.store.get(id)?;
+        self.writer.end(rule.table, rule.handle);
+        self.take_out_ended(id, reason, now)
+    }
+
+    /// Likewise, one that has ended.
+    fn take_out_ended(
+        &mut self,
+        id: RuleId,
+        reason: FlowRemovedReason,
+        now: Clock,
+    ) -> Option<FlowRemoved> {
+        let rule = self.store.get(id)?;
         let told = (rule.flags.send_flow_rem && !rule.is_hidden()).then(|| FlowRemoved {
             reason,
             stats: self.stats_of(rule, now),
         });
         self.note_change(id, UpdateEvent::Removed(reason), None);
-        self.unlink(id);
+        self.unlink_ended(id);
         told
     }
 }

@@ -208,6 +208,20 @@ impl Store {
         }
     }
 
+    /// Fetches a rule's slot.
+    pub fn fetch(&self, id: RuleId) {
+        let slot = self
+            .chunks
+            .get(id as usize / CHUNK)
+            .and_then(|chunk| chunk.get(id as usize % CHUNK));
+        if let Some(slot) = slot {
+            let at = std::ptr::from_ref(slot).cast::<u8>();
+            (0..size_of::<Option<Entry>>())
+                .step_by(64)
+                .for_each(|line| program::prefetch(at.wrapping_add(line)));
+        }
+    }
+
     /// Number of rules, the hidden ones among them.
     pub fn len(&self) -> usize {
         self.count

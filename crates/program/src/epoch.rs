@@ -20,6 +20,10 @@ pub type Epoch = u64;
 /// Later than every epoch: when a rule goes that nobody has removed, and what an offline reader has seen.
 pub const NEVER: Epoch = u64::MAX;
 
+/// How far ahead of the epoch at hand one is reserved: as many others may be published before it.
+/// Even if one were reserved every millisecond the numbers would last for two years.
+const AHEAD: Epoch = 1 << 28;
+
 /// Most workers at a time.
 pub const MAX_READERS: usize = 64;
 
@@ -41,6 +45,8 @@ pub struct Domain {
     retired: CachePadded<Mutex<Retired>>,
     /// For each reader the oldest epoch in which it has met rules that it has not counted for yet, [`NEVER`] for none.
     owed: Box<[AtomicU64]>,
+    /// The epoch that is reserved, [`NEVER`] for none.
+    reserved: AtomicU64,
 }
 
 impl Default for Domain {
@@ -53,6 +59,7 @@ impl Default for Domain {
             held: (0..MAX_READERS).map(|_| AtomicU64::new(NEVER)).collect(),
             retired: CachePadded::default(),
             owed: (0..MAX_READERS).map(|_| AtomicU64::new(NEVER)).collect(),
+            reserved: AtomicU64::new(NEVER),
         }
     }
 }
@@ -70,7 +77,45 @@ impl Domain {
 
     /// Makes all changes prepared for [`Domain::next`] visible and returns that epoch. Only the one writer (the control thread) calls this.
     pub fn publish(&self) -> Epoch {
-        let epoch = self.epoch.load(Ordering::Relaxed) + 1;
+        let epoch = self.next();
+        if epoch >= self.reserved.load(Ordering::Relaxed) {
+            // All numbers below it are used up, which takes days: what was prepared waits for the
+            // reserved epoch.
+            return self.current();
+        }
+        self.begin(epoch)
+    }
+
+    /// Sets an epoch aside for changes that take long to prepare: they carry it, while others are
+    /// published before it, and all of them are seen at once by [`Domain::publish_reserved`]. None
+    /// while another one is reserved.
+    pub fn reserve(&self) -> Option<Epoch> {
+        if self.reserved.load(Ordering::Relaxed) != NEVER {
+            return None;
+        }
+        let epoch = self.current() + AHEAD;
+        self.reserved.store(epoch, Ordering::Relaxed);
+        Some(epoch)
+    }
+
+    /// The latest epoch that a change which is being prepared may carry.
+    pub fn horizon(&self) -> Epoch {
+        match self.reserved.load(Ordering::Relaxed) {
+            NEVER => self.next(),
+            reserved => reserved,
+        }
+    }
+
+    /// Begins the reserved epoch, and with it makes visible what was prepared for it and for
+    /// [`Domain::next`]; returns it, or the one at hand when none is reserved.
+    pub fn publish_reserved(&self) -> Epoch {
+        match self.reserved.swap(NEVER, Ordering::Relaxed) {
+            NEVER => self.current(),
+            epoch => self.begin(epoch),
+        }
+    }
+
+    fn begin(&self, epoch: Epoch) -> Epoch {
         self.epoch.store(epoch, Ordering::Release);
         // Pairs with the fence in `Reader::begin`: either the reader sees this epoch, or `passed` sees that it is online and behind.
         fence(Ordering::SeqCst);
@@ -124,20 +169,21 @@ impl Domain {
         })
     }
 
-    /// Hands over something that readers can no longer reach once [`Domain::next`] has been published; [`Domain::collect`] drops it later.
+    /// Hands over something that readers can no longer reach once [`Domain::next`] has been
+    /// published, or the reserved epoch where there is one: whoever prepares changes for that may
+    /// look at what he has taken out until then. [`Domain::collect`] drops it later.
     pub fn retire(&self, garbage: Box<dyn Any + Send>) {
-        let epoch = self.next();
+        let epoch = self.horizon();
         self.retired().push_back((epoch, garbage));
     }
 
     /// Drops what no reader can see any more and returns how many things are still waiting.
     pub fn collect(&self) -> usize {
-        self.collect_some(usize::MAX);
-        self.retired().len()
+        self.collect_some(usize::MAX)
     }
 
-    /// Drops up to `limit` things that no reader can see any more, and returns how many it dropped:
-    /// fewer than `limit` when the others must wait for readers.
+    /// Likewise, up to `limit` things, since to free a million rules takes long; the others wait
+    /// for the next call.
     pub fn collect_some(&self, limit: usize) -> usize {
         let oldest = {
             fence(Ordering::SeqCst);
@@ -152,21 +198,21 @@ impl Domain {
                 .min(self.current())
         };
         let mut dead = Vec::new();
-        {
+        let waiting = {
             let mut retired = self.retired();
             let is_dead = |(epoch, _): &(Epoch, _)| *epoch <= oldest;
             while dead.len() < limit && retired.front().is_some_and(is_dead) {
                 dead.extend(retired.pop_front());
             }
-        }
-        let dropped = dead.len();
+            retired.len()
+        };
         drop(dead); // outside the lock: destructors may retire more
-        dropped
+        waiting
     }
 
-    /// Whether something that was handed over waits to be dropped.
-    pub fn has_garbage(&self) -> bool {
-        !self.retired().is_empty()
+    /// How many things that were handed over wait to be dropped.
+    pub fn garbage(&self) -> usize {
+        self.retired().len()
     }
 
     fn retired(&self) -> MutexGuard<'_, Retired> {
@@ -340,6 +386,49 @@ mod tests {
         reader.begin();
         assert_eq!(domain.collect(), 0);
         assert!(dropped.load(Ordering::SeqCst));
+    }
+
+    #[test]
+    fn a_reserved_epoch_begins_after_others_and_only_when_told() {
+        let domain = Arc::new(Domain::default());
+        let reserved = domain.reserve().unwrap();
+        assert!(domain.reserve().is_none(), "one at a time");
+        assert_eq!(domain.horizon(), reserved);
+        let mut reader = domain.reader().unwrap();
+        for _ in 0..1000 {
+            assert!(domain.publish() < reserved);
+            assert!(reader.begin().epoch() < reserved);
+        }
+        assert_eq!(domain.publish_reserved(), reserved);
+        assert!(!domain.passed(reserved));
+        assert_eq!(reader.begin().epoch(), reserved);
+        assert!(domain.passed(reserved));
+        assert_eq!(domain.publish(), reserved + 1);
+        assert_eq!(domain.publish_reserved(), reserved + 1, "nothing reserved");
+        assert!(domain.reserve().is_some());
+    }
+
+    #[test]
+    fn when_numbers_run_out_changes_wait_for_the_reserved_epoch() {
+        let domain = Domain::default();
+        let reserved = domain.reserve().unwrap();
+        domain.epoch.store(reserved - 2, Ordering::Release);
+        assert_eq!(domain.publish(), reserved - 1);
+        assert_eq!(domain.publish(), reserved - 1);
+        assert_eq!(
+            (domain.next(), domain.publish_reserved()),
+            (reserved, reserved)
+        );
+    }
+
+    #[test]
+    fn garbage_is_collected_in_parts() {
+        let domain = Domain::default();
+        (0..10).for_each(|number: u32| domain.retire(Box::new(number)));
+        domain.publish();
+        assert_eq!(domain.collect_some(4), 6);
+        assert_eq!(domain.collect_some(4), 2);
+        assert_eq!(domain.collect(), 0);
     }
 
     #[test]

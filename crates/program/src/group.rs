@@ -291,6 +291,8 @@ pub struct GroupWriter {
     touched: Vec<u32>,
     /// Slots to be given back with the next commit.
     leaving: Vec<u32>,
+    /// The reserved epoch that changes carry.
+    reserved: Option<Epoch>,
 }
 
 impl GroupWriter {
@@ -300,6 +302,7 @@ impl GroupWriter {
             bridge,
             touched: Vec::new(),
             leaving: Vec::new(),
+            reserved: None,
         }
     }
 
@@ -309,6 +312,16 @@ impl GroupWriter {
 
     fn program(&self) -> &Arc<Program> {
         self.bridge.program()
+    }
+
+    /// As [`crate::table::BridgeWriter::change_in`].
+    pub fn change_in(&mut self, reserved: Option<Epoch>) {
+        self.reserved = reserved;
+    }
+
+    fn epoch(&self) -> Epoch {
+        self.reserved
+            .unwrap_or_else(|| self.program().domain.next())
     }
 
     /// A slot for a group that has none; None when [`GROUPS_MAX`] are in use.
@@ -332,7 +345,7 @@ impl GroupWriter {
     pub fn put(&mut self, to: GroupRef, mut group: Group) {
         debug_assert_eq!(group.number, to.number);
         self.bridge.need(group.words());
-        group.added = self.program().domain.next();
+        group.added = self.epoch();
         let head = self.head(to.slot);
         group.older = AtomicPtr::new(head.load(Ordering::Relaxed));
         head.store(Box::into_raw(Box::new(group)), Ordering::Release);
@@ -365,7 +378,7 @@ impl GroupWriter {
 
     /// Ends the group with the next epoch.
     pub fn remove(&mut self, to: GroupRef) {
-        let epoch = self.program().domain.next();
+        let epoch = self.epoch();
         self.mark(to, epoch);
     }
 

@@ -1184,12 +1184,15 @@ pub struct BridgeWriter {
     /// Soft rules of the tables that have any.
     soft: BTreeMap<u8, SoftWriter>,
     dirty: WordSetOf256,
-    /// Rules marked as gone, in the order of their last epoch.
+    /// Rules marked as gone, in the order in which they were let go; one that waits for its epoch
+    /// keeps those behind it waiting.
     gone: VecDeque<(Epoch, u8, RuleRef)>,
     /// How many of them have come since the last commit.
     removed: usize,
     /// What is made of rules and those behind them.
     fusing: fusing::Fusing,
+    /// The reserved epoch that changes carry.
+    reserved: Option<Epoch>,
 }
 
 /// A set of table numbers.
@@ -1217,7 +1220,20 @@ impl BridgeWriter {
             gone: VecDeque::new(),
             removed: 0,
             fusing: fusing::Fusing::default(),
+            reserved: None,
         }
+    }
+
+    /// Says that changes from now on carry this epoch, which is reserved
+    /// ([`crate::epoch::Domain::reserve`]); None for the domain's next one, as at first.
+    pub fn change_in(&mut self, reserved: Option<Epoch>) {
+        self.reserved = reserved;
+    }
+
+    /// The epoch that changes carry.
+    fn epoch(&self) -> Epoch {
+        self.reserved
+            .unwrap_or_else(|| self.bridge.program.domain.next())
     }
 
     /// The tables it writes.
@@ -1225,13 +1241,14 @@ impl BridgeWriter {
         &self.bridge
     }
 
-    /// Adds a rule that holds from the domain's next epoch on. `table` is below [`TABLES`].
+    /// Adds a rule that holds from the domain's next epoch on, or the reserved one. `table` is
+    /// below [`TABLES`].
     pub fn insert(&mut self, table: u8, spec: RuleSpec) -> RuleRef {
         assert!(usize::from(table) < TABLES);
         let words = spec.matching.word_set().union(spec.ops.words());
         self.bridge.need(words);
-        let next = self.bridge.program.domain.next();
-        self.bridge.dependence.rule_comes(table, &spec, next);
+        let epoch = self.epoch();
+        self.bridge.dependence.rule_comes(table, &spec, epoch);
         self.fusing.changes();
         if spec.ops.writes_set() && !self.bridge.writes_sets() {
             self.bridge.writes_sets.store(true, Ordering::Relaxed);
@@ -1244,7 +1261,7 @@ impl BridgeWriter {
             self.bridge.learning.fetch_add(1, Ordering::Release);
         }
         let program = &*self.bridge.program;
-        let rule = RuleRef(Housed::lodge(Rule::new(spec, program.domain.next())));
+        let rule = RuleRef(Housed::lodge(Rule::new(spec, epoch)));
         program.rules.linked.fetch_add(1, Ordering::Relaxed);
         let renewed = if rule.is_soft() {
             self.soft.entry(table).or_default().link(program, rule)
@@ -1276,9 +1293,17 @@ impl BridgeWriter {
         }
     }
 
-    /// Ends a rule with the domain's next epoch. Its counter stays the caller's: hand it to [`BridgeWriter::release_counter`], or to another rule.
+    /// Ends a rule with the domain's next epoch, or the reserved one. Its counter stays the
+    /// caller's: hand it to [`BridgeWriter::release_counter`], or to another rule.
     pub fn remove(&mut self, table: u8, rule: RuleRef) {
-        let epoch = self.bridge.program.domain.next();
+        self.end(table, rule);
+        self.let_go(table, rule);
+    }
+
+    /// The first part of [`BridgeWriter::remove`]: the rule ends, but stays in memory for as long
+    /// as its owner looks at it, until [`BridgeWriter::let_go`].
+    pub fn end(&mut self, table: u8, rule: RuleRef) {
+        let epoch = self.epoch();
         debug_assert_eq!(rule.rule().removed(), NEVER, "removed twice");
         rule.rule().remove_in(epoch);
         if let Some(TableWriter::Many(shaping)) = self.tables.get_mut(&table) {
@@ -1286,17 +1311,24 @@ impl BridgeWriter {
         }
         self.bridge.dependence.table_changes(table, epoch);
         self.fusing.changes();
+    }
+
+    /// The second part: it may be unlinked and freed once no worker can see it. Once for each rule
+    /// that has ended.
+    pub fn let_go(&mut self, table: u8, rule: RuleRef) {
+        let epoch = rule.rule().removed();
+        debug_assert_ne!(epoch, NEVER, "has not ended");
         if rule.rule().added < epoch {
             self.removed += 1;
             self.gone.push_back((epoch, table, rule));
         } else {
             // It has never been published, so nobody needs it to be found.
-            self.let_go(table, rule);
+            self.take_out(table, rule);
         }
     }
 
     /// Unlinks a rule that no reader needs, and has it freed when none can be looking at it.
-    fn let_go(&mut self, table: u8, rule: RuleRef) {
+    fn take_out(&mut self, table: u8, rule: RuleRef) {
         self.unlink(table, rule);
         let linked = &self.bridge.program.rules.linked;
         linked.fetch_sub(1, Ordering::Relaxed);
@@ -1334,7 +1366,7 @@ impl BridgeWriter {
             let Some((_, table, rule)) = self.gone.pop_front() else {
                 break;
             };
-            self.let_go(table, rule);
+            self.take_out(table, rule);
             unlinked += 1;
         }
         unlinked

@@ -211,6 +211,8 @@ async fn keep_house(switch: Rc<Switch>, database: Rc<Database>) -> anyhow::Resul
     loop {
         clock::sleep(HOUSEKEEPING).await;
         turns::step(|| "rules and addresses".into(), || switch.housekeep());
+        switch.expire().await;
+        switch.collect().await;
         database.watch_devices().await?;
         tell_long_turns(&switch);
         since_statistics += HOUSEKEEPING;

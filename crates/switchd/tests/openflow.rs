@@ -56,6 +56,43 @@ struct Rules {
     told: Cell<usize>,
     /// While set, barriers are not answered.
     held: Rc<Cell<bool>>,
+    /// While set, rules are being changed in slices.
+    slow: Rc<Cell<bool>>,
+}
+
+/// Priorities of flow mods that go on until the test says that they have ended, and are refused in
+/// the end.
+const SLOW: u16 = 777;
+const SLOW_AND_WRONG: u16 = 778;
+
+async fn until_fast(slow: Rc<Cell<bool>>) {
+    while slow.get() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// A rule that went.
+fn removed(cookie: u64) -> FlowRemoved {
+    let stats = FlowStats {
+        table: 1,
+        matching: Match::any(),
+        priority: 3,
+        cookie,
+        duration_ns: 0,
+        idle_timeout: 0,
+        hard_timeout: 0,
+        idle_age: 0,
+        hard_age: 0,
+        flags: Default::default(),
+        importance: 0,
+        packets: 0,
+        bytes: 0,
+        instructions: [].into(),
+    };
+    FlowRemoved {
+        reason: FlowRemovedReason::Delete,
+        stats,
+    }
 }
 
 fn ports(down: bool) -> Vec<PortDescription> {
@@ -138,10 +175,25 @@ impl Switch for Rules {
         self.fragments.set(fragments);
         Ok(())
     }
-    fn flow_mod(&self, change: &FlowMod, _version: Version) -> Result<(), Error> {
+    fn flow_mod(
+        &self,
+        change: &FlowMod,
+        _version: Version,
+    ) -> Result<Option<LocalFuture<Result<(), Error>>>, Error> {
         let mut rules = self.rules.borrow_mut();
         if change.priority == 666 {
             return Err(Error::TableFull);
+        }
+        if change.priority == SLOW || change.priority == SLOW_AND_WRONG {
+            self.slow.set(true);
+            let (slow, priority) = (self.slow.clone(), change.priority);
+            return Ok(Some(Box::pin(async move {
+                until_fast(slow).await;
+                match priority {
+                    SLOW => Ok(()),
+                    _ => Err(Error::TableFull),
+                }
+            })));
         }
         match change.command {
             FlowModCommand::Add | FlowModCommand::Modify | FlowModCommand::ModifyStrict => rules
@@ -166,7 +218,12 @@ impl Switch for Rules {
                     || !rule.matching.is_within(&change.matching)
             }),
         }
-        Ok(())
+        Ok(None)
+    }
+    fn busy(&self) -> Option<LocalFuture<()>> {
+        let slow = self.slow.clone();
+        slow.get()
+            .then(|| Box::pin(until_fast(slow)) as LocalFuture<()>)
     }
     fn packet_out(&self, packet: &PacketOut, _version: Version) -> Result<(), Error> {
         for action in &packet.actions {
@@ -209,13 +266,13 @@ impl Switch for Rules {
     }
     fn bundle(
         &self,
-        pieces: &mut dyn Iterator<Item = Vec<Message>>,
+        pieces: Vec<Vec<Message>>,
         version: Version,
-    ) -> Result<(), BundleFailure> {
+    ) -> Result<Option<LocalFuture<Result<(), BundleFailure>>>, BundleFailure> {
         let before = self.rules.borrow().clone();
-        for (message, what) in pieces.flatten().enumerate() {
+        for (message, what) in pieces.into_iter().flatten().enumerate() {
             let done = match what {
-                Message::FlowMod { change, .. } => self.flow_mod(&change, version),
+                Message::FlowMod { change, .. } => self.flow_mod(&change, version).map(|_| ()),
                 _ => Err(Error::BundleMessageUnsupported),
             };
             if let Err(error) = done {
@@ -223,7 +280,7 @@ impl Switch for Rules {
                 return Err(BundleFailure { message, error });
             }
         }
-        Ok(())
+        Ok(None)
     }
     fn publish(&self) {
         self.published.set(self.published.get() + 1);
@@ -242,7 +299,7 @@ impl Switch for Rules {
         Ok(Box::new(Slices(rules.into_iter())))
     }
     fn watch(&self, _watched: bool) {}
-    fn take_changes(&self) -> Vec<pipeline::RuleChange> {
+    fn take_changes(&self, _limit: usize) -> Vec<pipeline::RuleChange> {
         Vec::new()
     }
     fn watched(&self, _monitor: &MonitorRequest) -> Box<dyn WatchedRules + '_> {
@@ -971,26 +1028,7 @@ fn tools_hear_nothing_unasked_and_primaries_do() {
             reason: PortReason::Modify,
             port: ports(false).remove(0),
         });
-        let stats = FlowStats {
-            table: 1,
-            matching: Match::any(),
-            priority: 3,
-            cookie: 0,
-            duration_ns: 0,
-            idle_timeout: 0,
-            hard_timeout: 0,
-            idle_age: 0,
-            hard_age: 0,
-            flags: Default::default(),
-            importance: 0,
-            packets: 0,
-            bytes: 0,
-            instructions: [].into(),
-        };
-        openflow.flow_removed(&FlowRemoved {
-            reason: FlowRemovedReason::Delete,
-            stats,
-        });
+        openflow.flows_removed(&[removed(0)]);
     };
     bridge.with(tell);
     let heard: Vec<_> = primary
@@ -1237,6 +1275,120 @@ fn a_controller_that_does_not_read_loses_packets_only() {
         Message::BarrierReply
     ));
     assert!(slow.receive_all().len() <= 1000);
+}
+
+/// While a message is carried out in slices its sender's echo requests are answered, what is behind
+/// it waits, others are answered, and what they want of the rules waits as well.
+#[test]
+fn echo_is_answered_between_slices() {
+    let bridge = Bridge::start();
+    let (mut writer, mut other) = (bridge.manage(Version::V1_3), bridge.manage(Version::V1_0));
+    writer.send(&add(SLOW));
+    bridge.wait("the change begins", |rules, _| rules.slow.get());
+    let barrier = writer.send(&Message::BarrierRequest);
+    for data in [b"one", b"two"] {
+        let echo = writer.ask(&Message::EchoRequest(data.to_vec()));
+        assert_eq!(echo, Message::EchoReply(data.to_vec()));
+    }
+    writer.send(&add(5));
+    assert_eq!(other.receive_all(), [], "it has asked nothing yet");
+    assert!(matches!(
+        other.ask(&Message::FeaturesRequest),
+        Message::FeaturesReply(_)
+    ));
+    other.send(&add(6));
+    let barrier_of_other = other.send(&Message::BarrierRequest);
+    assert_eq!(other.receive_all(), [], "its change waits");
+    assert_eq!(bridge.with(|rules, _| rules.rules.borrow().len()), 0);
+    bridge.with(|rules, _| rules.slow.set(false));
+    let answer = writer.bytes();
+    assert_eq!(
+        answer[4..8],
+        barrier.to_be_bytes(),
+        "no echo is answered twice"
+    );
+    let answer = other.bytes();
+    assert_eq!(answer[4..8], barrier_of_other.to_be_bytes());
+    bridge.wait("both rules", |rules, _| rules.rules.borrow().len() == 2);
+    assert_eq!(writer.receive_all(), []);
+}
+
+/// A message that turns out wrong after some slices is answered like another.
+#[test]
+fn an_error_of_a_slow_message_quotes_it() {
+    let bridge = Bridge::start();
+    let mut writer = bridge.manage(Version::V1_3);
+    let xid = writer.send(&add(SLOW_AND_WRONG));
+    bridge.wait("the change begins", |rules, _| rules.slow.get());
+    let echo = writer.ask(&Message::EchoRequest(Vec::new()));
+    assert_eq!(echo, Message::EchoReply(Vec::new()));
+    bridge.with(|rules, _| rules.slow.set(false));
+    let bytes = writer.bytes();
+    assert_eq!(bytes[4..8], xid.to_be_bytes());
+    let Message::Error(error) = decode(&bytes, &DecodeOptions::default()).unwrap().1 else {
+        panic!("{bytes:?}");
+    };
+    assert_eq!(error.kind, ErrorKind::Known(Error::TableFull));
+    assert_eq!(error.data[4..8], xid.to_be_bytes());
+}
+
+/// A connection that goes in the middle takes nothing with it, and what it had said before is done.
+#[test]
+fn a_writer_that_goes_leaves_the_bridge_usable() {
+    let bridge = Bridge::start();
+    let mut writer = bridge.manage(Version::V1_3);
+    writer.send(&add(SLOW));
+    writer.send(&add(2));
+    bridge.wait("the change begins", |rules, _| rules.slow.get());
+    drop(writer);
+    let mut other = bridge.manage(Version::V1_3);
+    other.send(&add(1));
+    other.send(&Message::BarrierRequest);
+    bridge.with(|rules, _| rules.slow.set(false));
+    assert_eq!(other.receive(), Message::BarrierReply);
+    bridge.wait("it has gone", |_, openflow| {
+        openflow.connection_count() == 1
+    });
+    assert_eq!(bridge.with(|rules, _| rules.rules.borrow().len()), 2);
+}
+
+/// However many rules go at once, a controller that reads is told of each, in order, and stays; one
+/// that does not keeps nobody waiting.
+#[test]
+fn a_controller_that_reads_hears_of_every_rule_that_goes() {
+    const RULES: u64 = 300_000;
+    let bridge = Bridge::start();
+    let (mut reader, _listener) = bridge.primary(Version::V1_3);
+    bridge.wait("the primary", |rules, _| rules.connected.get());
+    let mut idle = bridge.manage(Version::V1_3);
+    idle.send(&Message::SetConfig(openflow::message::SwitchConfig {
+        fragments: Fragments::Normal,
+        invalid_ttl_to_controller: false,
+        miss_send_len: 0xffff,
+    }));
+    assert_eq!(idle.receive_all(), []);
+    bridge.with(|_, openflow| {
+        let all: Vec<FlowRemoved> = (0..RULES).map(removed).collect();
+        all.chunks(256)
+            .for_each(|some| openflow.flows_removed(some));
+    });
+    let mut other = bridge.manage(Version::V1_0);
+    assert_eq!(other.ask(&Message::BarrierRequest), Message::BarrierReply);
+    for cookie in 0..RULES {
+        match reader.receive() {
+            Message::FlowRemoved { removed, .. } => assert_eq!(removed.stats.cookie, cookie),
+            other => panic!("{other:?} after {cookie}"),
+        }
+    }
+    assert_eq!(reader.ask(&Message::BarrierRequest), Message::BarrierReply);
+    // The one that has not read until now has lost nothing either.
+    for cookie in 0..RULES {
+        match idle.receive() {
+            Message::FlowRemoved { removed, .. } => assert_eq!(removed.stats.cookie, cookie),
+            other => panic!("{other:?} after {cookie}"),
+        }
+    }
+    assert_eq!(bridge.with(|_, openflow| openflow.connection_count()), 3);
 }
 
 #[test]

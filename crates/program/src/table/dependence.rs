@@ -125,8 +125,13 @@ impl Dependence {
 
     /// A table will have other rules from `epoch` on.
     pub fn table_changes(&self, table: u8, epoch: Epoch) {
-        self.changed[usize::from(table)].store(epoch, Ordering::Release);
-        self.last.store(epoch, Ordering::Release);
+        // There is one writer. A change for a reserved epoch may come before one for an earlier
+        // epoch.
+        for place in [&self.changed[usize::from(table)], &self.last] {
+            if place.load(Ordering::Relaxed) < epoch {
+                place.store(epoch, Ordering::Release);
+            }
+        }
     }
 
     /// Something changes now.
@@ -218,6 +223,11 @@ mod tests {
         assert!(dependence.unchanged(&tables, 5, 12));
         dependence.table_changes(200, 12);
         assert!(!dependence.unchanged(&tables, 11, 12));
+        // What is prepared for a later epoch is not forgotten for what comes sooner.
+        dependence.table_changes(200, 100);
+        dependence.table_changes(200, 13);
+        assert!(!dependence.unchanged(&tables, 13, 100));
+        assert!(dependence.unchanged(&tables, 100, 101));
         assert!(!dependence.unchanged(&tables, 5, 12));
     }
 }

@@ -443,7 +443,7 @@ impl Shaping {
             tuples: self.shared(),
             reader,
             from,
-            until: program.domain.next(),
+            until: program.domain.horizon(),
             lane: 1 - self.lane,
         })
     }

@@ -3,7 +3,8 @@
 //! A bundle that nobody touches for a while is thrown away and its owner told so. Numbers and sizes are bounded.
 
 use super::hub::Hub;
-use super::session::{Next, Session};
+use super::session::{Next, Session, Slow};
+use super::switch::{BundleFailure, LocalFuture};
 use crate::clock;
 use openflow::message::{BundleCommand, BundleControl, Message};
 use openflow::{Added, Error, encode_error};
@@ -131,14 +132,32 @@ impl Bundle {
     }
 }
 
+/// A bundle that is being carried out in slices.
+pub(super) struct Committing {
+    bundle: Bundle,
+    groups: Vec<Message>,
+    xid: u32,
+    reply: BundleControl,
+    done: LocalFuture<Result<(), BundleFailure>>,
+}
+
 /// The bundles of one connection.
 #[derive(Default)]
 pub(super) struct Bundles(RefCell<BTreeMap<u32, Bundle>>);
 
+fn answer_to(bundle: u32, command: BundleCommand) -> BundleControl {
+    BundleControl {
+        bundle,
+        command,
+        // Zero, as Open vSwitch answers.
+        flags: 0,
+    }
+}
+
 impl Session {
     /// Opens, closes, commits or discards.
     pub(super) fn bundle_control(
-        &self,
+        self: &Rc<Self>,
         hub: &Hub,
         bytes: &[u8],
         xid: u32,
@@ -180,8 +199,12 @@ impl Session {
             BundleCommand::CommitRequest => {
                 let bundle = bundles.remove(&control.bundle).ok_or(Error::BundleBadId)?;
                 drop(bundles);
-                self.commit(hub, bundle, control.flags)?;
-                (Next::Changed, BundleCommand::CommitReply)
+                let reply = answer_to(control.bundle, BundleCommand::CommitReply);
+                let next = match self.commit(hub, bundle, control.flags, xid, reply)? {
+                    Some(committing) => Next::Slow(Slow::Commit(Box::new(committing))),
+                    None => Next::Changed,
+                };
+                return Ok(next);
             }
             BundleCommand::DiscardRequest => {
                 bundles.remove(&control.bundle).ok_or(Error::BundleBadId)?;
@@ -189,17 +212,21 @@ impl Session {
             }
             _ => return Err(Error::BundleBadType),
         };
-        let reply = BundleControl {
-            bundle: control.bundle,
-            command: answer,
-            // Zero, as Open vSwitch answers.
-            flags: 0,
-        };
+        let reply = answer_to(control.bundle, answer);
         self.reply(xid, &Message::BundleControl(reply));
         Ok(next)
     }
 
-    fn commit(&self, hub: &Hub, mut bundle: Bundle, flags: u16) -> Result<(), Error> {
+    /// Carries a bundle out and answers; what takes long goes on in slices, and is answered by
+    /// [`Session::finish_commit`].
+    fn commit(
+        self: &Rc<Self>,
+        hub: &Hub,
+        mut bundle: Bundle,
+        flags: u16,
+        xid: u32,
+        reply: BundleControl,
+    ) -> Result<Option<Committing>, Error> {
         if bundle.flags != flags {
             return Err(Error::BundleBadFlags);
         }
@@ -212,15 +239,64 @@ impl Session {
                     .cloned(),
             );
         }
-        let mut pieces = std::mem::take(&mut bundle.pieces).into_iter();
-        if let Err(failed) = hub.switch().bundle(&mut pieces, self.version) {
+        let pieces = std::mem::take(&mut bundle.pieces);
+        match hub.switch().bundle(pieces, self.version) {
+            Ok(Some(done)) => {
+                hub.goes_on_slowly(self, xid);
+                Ok(Some(Committing {
+                    bundle,
+                    groups,
+                    xid,
+                    reply,
+                    done,
+                }))
+            }
+            Ok(None) => {
+                self.answer_commit(hub, &bundle, &groups, xid, reply, Ok(()))?;
+                Ok(None)
+            }
+            Err(failure) => {
+                self.answer_commit(hub, &bundle, &groups, xid, reply, Err(failure))?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Waits for a bundle that is carried out in slices, and answers.
+    pub(super) async fn finish_commit(
+        &self,
+        hub: &Hub,
+        committing: Committing,
+    ) -> Result<(), Error> {
+        let Committing {
+            bundle,
+            groups,
+            xid,
+            reply,
+            done,
+        } = committing;
+        let done = done.await;
+        self.answer_commit(hub, &bundle, &groups, xid, reply, done)
+    }
+
+    fn answer_commit(
+        &self,
+        hub: &Hub,
+        bundle: &Bundle,
+        groups: &[Message],
+        xid: u32,
+        reply: BundleControl,
+        done: Result<(), BundleFailure>,
+    ) -> Result<(), Error> {
+        if let Err(failed) = done {
             // The message that failed is told of by an error of its own.
             self.send_error(bundle.quote(failed.message), failed.error);
             return Err(Error::BundleMessageFailed);
         }
-        for message in &groups {
+        for message in groups {
             hub.forward_request(self, 0, message);
         }
+        self.reply(xid, &Message::BundleControl(reply));
         Ok(())
     }
 

@@ -1,12 +1,15 @@
 //! One connection: hello, then reading, writing and probing side by side.
 
 use super::hub::Hub;
+use super::outbox::count_overflow;
+use super::removals::PATIENCE;
 use super::session::{Kind, Live, Next, Session};
 use crate::clock;
 use crate::turns;
 use openflow::decode::{DecodeOptions, negotiate};
 use openflow::message::{ErrorKind, ErrorMessage, Hello, Message};
 use openflow::{Error, Repeats, Version, decode, decode_added, encode, frame_length};
+use std::future::Future;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -16,7 +19,11 @@ const HELLO_LIMIT: Duration = Duration::from_secs(10);
 /// Bytes read at a time; what is read together is published together.
 const READ_SIZE: usize = 64 << 10;
 /// How long messages that were read together are carried out before others have their turn.
-const TURN: Duration = Duration::from_millis(10);
+const TURN: Duration = Duration::from_millis(5);
+/// How long messages wait for the switch before those behind are looked through for echo requests.
+const DEAF: Duration = Duration::from_millis(10);
+/// Bytes that are read ahead for that.
+const AHEAD: usize = 4 * READ_SIZE;
 
 /// Copied pieces that may wait for a snooper.
 const SNOOP_QUEUE: usize = 1024;
@@ -60,6 +67,37 @@ impl Inbox {
         let rest = &self.bytes[self.start..];
         let length = frame_length(rest)?;
         Ok((rest.len() >= length).then_some(self.start + length))
+    }
+
+    /// Answers the echo requests that lie whole in what has come, from `scanned` on, which moves
+    /// on. They become echo replies, which are ignored when their turn comes. No more is answered
+    /// than is read ahead, so a peer that does not read gains nothing.
+    fn answer_echoes(&mut self, session: &Session, scanned: &mut usize) {
+        const ECHO_REQUEST: u8 = 2;
+        const ECHO_REPLY: u8 = 3;
+        while let Some(rest) = self.bytes.get(*scanned..)
+            && let Ok(length) = frame_length(rest)
+            && rest.len() >= length
+        {
+            if rest[1] == ECHO_REQUEST
+                && let Ok((header, Message::EchoRequest(data))) =
+                    decode(&rest[..length], &session.decode_options())
+            {
+                session.reply(header.xid, &Message::EchoReply(data));
+                self.bytes[*scanned + 1] = ECHO_REPLY;
+            }
+            *scanned += length;
+        }
+    }
+
+    /// Reads more behind what is there, which stays where it is; false when there is nothing more
+    /// to read, or no room.
+    async fn fill_behind(&mut self, reader: &mut (impl AsyncRead + Unpin)) -> bool {
+        if self.bytes.len() - self.start >= AHEAD {
+            return false;
+        }
+        self.bytes.reserve(READ_SIZE);
+        matches!(reader.read_buf(&mut self.bytes).await, Ok(read) if read > 0)
     }
 
     /// Reads more; false at the end of the stream.
@@ -182,6 +220,50 @@ async fn write_all(writer: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Resu
     write.await.map_err(|error| crate::plain_error(&error))
 }
 
+/// Waits for something that keeps the peer's messages waiting. If that takes long, echo requests
+/// behind are answered meanwhile: a controller that asks whether the switch is there must not take
+/// a long change for its end.
+async fn meanwhile<T>(
+    session: &Session,
+    reader: &mut (impl AsyncRead + Unpin),
+    inbox: &mut Inbox,
+    what: impl Future<Output = T>,
+) -> T {
+    let mut what = std::pin::pin!(what);
+    if let Ok(done) = tokio::time::timeout(DEAF, &mut what).await {
+        return done;
+    }
+    let mut scanned = inbox.start;
+    let mut more = true;
+    loop {
+        inbox.answer_echoes(session, &mut scanned);
+        tokio::select! {
+            biased;
+            done = &mut what => return done,
+            filled = inbox.fill_behind(reader), if more => {
+                more = filled;
+                if filled {
+                    session.last_heard.set(clock::now());
+                }
+            }
+        }
+    }
+}
+
+/// Likewise, where the switch is what is waited for: the peer is not taken for silent.
+async fn hold<T>(
+    session: &Session,
+    reader: &mut (impl AsyncRead + Unpin),
+    inbox: &mut Inbox,
+    what: impl Future<Output = T>,
+) -> T {
+    session.held.set(true);
+    let done = meanwhile(session, reader, inbox, what).await;
+    session.held.set(false);
+    session.last_heard.set(clock::now());
+    done
+}
+
 /// Reads requests and carries them out.
 async fn read(
     hub: &Hub,
@@ -210,18 +292,36 @@ async fn read(
             let start = inbox.start;
             let bytes = &inbox.bytes[start..end];
             hub.snoop(session, bytes);
-            let next = turns::step(
+            let mut next = turns::step(
                 || described(bytes),
                 || take(hub, session, bytes, &mut repeats),
             );
             inbox.start = end;
+            while matches!(next, Next::Busy) {
+                publish(hub, &mut changed);
+                hold(session, reader, inbox, hub.idle()).await;
+                next = take(hub, session, &inbox.bytes[start..end], &mut repeats);
+            }
             gathered = matches!(next, Next::Gathered);
             if gathered {
                 continue;
             }
             match next {
-                Next::Continue | Next::Gathered => {}
-                Next::Changed => changed = true,
+                Next::Continue | Next::Gathered | Next::Busy => {}
+                Next::Changed => {
+                    changed = true;
+                    if let Some(made_up) = hub.switch().make_up() {
+                        publish(hub, &mut changed);
+                        hold(session, reader, inbox, made_up).await;
+                    }
+                }
+                Next::Slow(slow) => {
+                    publish(hub, &mut changed);
+                    let done = hold(session, reader, inbox, session.finish(hub, slow)).await;
+                    if let Err(error) = done {
+                        session.send_error(&inbox.bytes[start..end], error);
+                    }
+                }
                 Next::Barrier(xid) => {
                     turns::step(|| "publishing".into(), || hub.switch().publish());
                     changed = false;
@@ -230,26 +330,27 @@ async fn read(
                     session.outbox.send(reply);
                 }
                 Next::Answer { xid, question } => {
-                    if std::mem::take(&mut changed) {
-                        hub.switch().publish();
-                    }
-                    if let Err(error) = session.answer(hub, xid, &question).await {
+                    publish(hub, &mut changed);
+                    let answered = session.answer(hub, xid, &question);
+                    if let Err(error) = meanwhile(session, reader, inbox, answered).await {
                         let bytes = &inbox.bytes[start..end];
                         session.send_error(bytes, error);
                     }
                 }
                 Next::Close(reason) => return flushed(session, reason).await,
             }
-            session.outbox.room().await;
+            if !session.has_room() {
+                publish(hub, &mut changed);
+                meanwhile(session, reader, inbox, session.room()).await;
+            }
             // A thousand questions that each look at every rule fit into one read.
             if turn.elapsed() > TURN {
+                publish(hub, &mut changed);
                 tokio::task::yield_now().await;
                 turn = Instant::now();
             }
         }
-        if changed {
-            hub.switch().publish();
-        }
+        publish(hub, &mut changed);
         // A sender on this processor would be interrupted for every message of its bundle: to wake up for one costs more than to read many. Where
         // nobody else wants to run this is over at once.
         if gathered {
@@ -269,6 +370,14 @@ async fn read(
 fn described(bytes: &[u8]) -> String {
     let kind = bytes.get(1).copied().unwrap_or_default();
     format!("a message of type {kind} and {} bytes", bytes.len())
+}
+
+/// Publishes what a connection's messages have changed, if they have. Before every wait: somebody
+/// else's publication in between would make a part of it hold.
+fn publish(hub: &Hub, changed: &mut bool) {
+    if std::mem::take(changed) {
+        turns::step(|| "publishing".into(), || hub.switch().publish());
+    }
 }
 
 /// Decodes one message and carries it out.
@@ -308,10 +417,22 @@ async fn write(hub: &Hub, session: &Session, writer: &mut (impl AsyncWrite + Unp
             return "the peer does not read: too much waits to be sent".into();
         };
         hub.snoop(session, &bytes);
-        if let Err(reason) = write_all(writer, &bytes).await {
+        let mut written = std::pin::pin!(write_all(writer, &bytes));
+        let done = loop {
+            match tokio::time::timeout(PATIENCE, &mut written).await {
+                Ok(done) => break done,
+                Err(_) if session.is_clogged() => {
+                    count_overflow();
+                    return "the peer does not read: too much waits to be sent".into();
+                }
+                Err(_) => {}
+            }
+        };
+        if let Err(reason) = done {
             return format!("connection dropped ({reason})");
         }
         session.outbox.written(bytes.len());
+        session.send_removals();
     }
 }
 
@@ -332,6 +453,10 @@ async fn probe(session: &Session, observer: &dyn Observer) -> String {
         if last_heard.get() != heard {
             continue;
         }
+        if session.held.get() {
+            last_heard.set(clock::now());
+            continue;
+        }
         tracing::debug!(target: "rconn", "{}: idle {} seconds, sending inactivity probe", session.peer, interval / 1000);
         observer.idle(true);
         session.outbox.send(encode(
@@ -340,7 +465,7 @@ async fn probe(session: &Session, observer: &dyn Observer) -> String {
             &Message::EchoRequest(Vec::new()),
         ));
         clock::sleep_until(heard.saturating_add(interval.saturating_mul(2))).await;
-        if last_heard.get() == heard {
+        if last_heard.get() == heard && !session.held.get() {
             return format!(
                 "no response to inactivity probe after {} seconds, disconnecting",
                 interval / 1000

@@ -27,6 +27,7 @@ impl Session {
             }
             self.outbox.room().await;
             tokio::task::yield_now().await;
+            hub.idle().await;
         }
         // Who gets a list without a rule that is there must know.
         if writer.lost() > 0 {
@@ -59,6 +60,7 @@ impl Session {
         let mut sums = Aggregate::default();
         while !dump.sum(SLICE, &mut sums) {
             tokio::task::yield_now().await;
+            hub.idle().await;
         }
         let reply = MultipartReply::Aggregate { sums, format };
         for part in encode_multipart(self.version, xid, &reply, false) {

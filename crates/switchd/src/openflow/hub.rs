@@ -4,7 +4,6 @@ use super::bundles::Bundled;
 use super::session::{Kind, Origin, Session};
 use super::switch::Switch;
 use crate::coverage::Counter;
-use openflow::flow::{FlowRemoved, FlowRemovedReason};
 use openflow::message::{
     AsyncKind, Message, PacketIn, PacketInReason, Role, RoleReason, RoleStatus,
 };
@@ -38,6 +37,8 @@ pub(super) struct Hub {
     told: Cell<(bool, bool)>,
     /// The connection whose message is being carried out, and the message's transaction id.
     pub(super) origin: RefCell<Option<(Rc<Session>, u32)>>,
+    /// The same of a message that is being carried out in slices; there is one at a time.
+    slow_origin: RefCell<Option<(Rc<Session>, u32)>>,
     /// What waits in bundles.
     pub(super) bundled: Rc<Bundled>,
 }
@@ -53,6 +54,7 @@ impl Hub {
             generation: Cell::new(None),
             told: Cell::new((false, false)),
             origin: RefCell::default(),
+            slow_origin: RefCell::default(),
             bundled: Rc::default(),
         }
     }
@@ -97,9 +99,34 @@ impl Hub {
         done
     }
 
+    /// Notes whose message is being carried out in slices.
+    pub(super) fn goes_on_slowly(&self, session: &Rc<Session>, xid: u32) {
+        *self.slow_origin.borrow_mut() = Some((Rc::clone(session), xid));
+    }
+
+    /// Tells of up to `limit` changes that were made in slices; false when none is left.
+    pub(super) fn report_slow(&self, limit: usize) -> bool {
+        let origin = self.slow_origin.borrow().clone();
+        *self.origin.borrow_mut() = origin;
+        let more = self.report_changes(limit);
+        if !more {
+            self.report();
+            *self.slow_origin.borrow_mut() = None;
+        }
+        *self.origin.borrow_mut() = None;
+        more
+    }
+
+    /// Done when rules may be changed and asked for.
+    pub(super) async fn idle(&self) {
+        while let Some(idle) = self.switch().busy() {
+            idle.await;
+        }
+    }
+
     /// Tells of changes that nobody has been told of yet: to flow monitors, and of tables that fill up.
     pub(super) fn report(&self) {
-        self.report_changes();
+        self.report_changes(usize::MAX);
         for status in self.switch.take_table_status() {
             for session in self.sessions.borrow().iter() {
                 let wanted = session.version >= Version::V1_4
@@ -251,29 +278,6 @@ impl Hub {
             if session.wants(AsyncKind::PortStatus, status.reason as u8) {
                 let bytes = encode(session.version, 0, &Message::PortStatus(status.clone()));
                 session.outbox.send_unasked(bytes);
-            }
-        }
-    }
-
-    /// Tells of a rule that went.
-    pub(super) fn flow_removed(&self, removed: &FlowRemoved) {
-        for session in self.sessions.borrow().iter() {
-            // Before 1.4 what a meter or an eviction removed was deleted.
-            let known = session.version >= Version::V1_4
-                || (removed.reason as u8) < FlowRemovedReason::MeterDelete as u8;
-            let reason = if known {
-                removed.reason
-            } else {
-                FlowRemovedReason::Delete
-            };
-            if session.wants(AsyncKind::FlowRemoved, reason as u8) {
-                let message = Message::FlowRemoved {
-                    removed: removed.clone(),
-                    format: session.flow_format(),
-                };
-                session
-                    .outbox
-                    .send_unasked(encode(session.version, 0, &message));
             }
         }
     }

@@ -14,6 +14,7 @@ mod dumps;
 mod hub;
 mod monitors;
 mod outbox;
+mod removals;
 mod scheduler;
 mod session;
 pub mod switch;
@@ -181,9 +182,14 @@ impl OpenFlow {
         self.hub.port_status(status);
     }
 
-    /// Tells of a rule that went, for rules that asked for it.
-    pub fn flow_removed(&self, removed: &FlowRemoved) {
-        self.hub.flow_removed(removed);
+    /// Tells of rules that went, for rules that asked for it.
+    pub fn flows_removed(&self, removed: &[FlowRemoved]) {
+        self.hub.flows_removed(removed);
+    }
+
+    /// Tells of up to `limit` changes that a message has made in slices; false when none is left.
+    pub fn report_slow_changes(&self, limit: usize) -> bool {
+        self.hub.report_slow(limit)
     }
 
     /// Tells of changes of the rules that nobody has been told of yet: to flow monitors, and of tables that fill up. Changes that a message

@@ -46,6 +46,9 @@ pub(super) struct Monitors {
     waiting: RefCell<VecDeque<Waiting>>,
     /// How many there are.
     left: Cell<usize>,
+    /// The message of this connection that was told of in short last, of those that were carried
+    /// out in slices.
+    told_short: Cell<Option<u32>>,
     /// The page of which changes were told last.
     last_page: Cell<Option<u32>>,
     /// Rules that are being told because they are there.
@@ -62,6 +65,8 @@ struct Waiting {
     /// The transaction id of the message, if it was this connection's, and whether it has been told in short.
     own: Option<u32>,
     abbreviated: bool,
+    /// Whether they are a part of those that the message made.
+    partial: bool,
     /// The monitors that there were when the changes were made.
     monitors: Rc<ById>,
 }
@@ -259,6 +264,7 @@ impl Session {
         let mut rules = hub.switch().watched(monitor);
         let mut ended = false;
         while !ended {
+            hub.idle().await;
             let mut updates = Vec::new();
             {
                 let mut telling = self.monitors.telling.borrow_mut();
@@ -288,7 +294,14 @@ impl Session {
     }
 
     /// Tells of changes. `own`: the transaction id of this connection's message that made them, if it did.
-    pub(super) fn tell_changes(&self, hub: &Hub, changes: &Rc<Vec<RuleChange>>, own: Option<u32>) {
+    /// `partial`: they are some of those that it made.
+    pub(super) fn tell_changes(
+        &self,
+        hub: &Hub,
+        changes: &Rc<Vec<RuleChange>>,
+        own: Option<u32>,
+        partial: bool,
+    ) {
         if self.monitors.is_empty() {
             return;
         }
@@ -310,6 +323,7 @@ impl Session {
             done: 0,
             own,
             abbreviated: false,
+            partial,
             monitors: Rc::clone(&self.monitors.by_id.borrow()),
         });
         if !self.tell_waiting(hub) && self.monitors.left.get() > MOST_CHANGES {
@@ -406,7 +420,10 @@ impl Session {
             }
             match waiting.own {
                 Some(xid) if !flags.own_in_full() && paused.is_none() => {
-                    if !std::mem::replace(&mut waiting.abbreviated, true) {
+                    let short = std::mem::replace(&mut waiting.abbreviated, true)
+                        || waiting.partial
+                            && self.monitors.told_short.replace(Some(xid)) == Some(xid);
+                    if !short {
                         updates.push(FlowUpdate::Abbreviated(xid));
                     }
                 }
@@ -473,11 +490,12 @@ impl Session {
 }
 
 impl Hub {
-    /// Tells every connection with monitors of the changes since the last call.
-    pub(super) fn report_changes(&self) {
-        let changes = Rc::new(self.switch().take_changes());
+    /// Tells every connection with monitors of up to `limit` changes since the last call; false
+    /// when there were none.
+    pub(super) fn report_changes(&self, limit: usize) -> bool {
+        let changes = Rc::new(self.switch().take_changes(limit));
         if changes.is_empty() {
-            return;
+            return false;
         }
         let origin = self.origin.borrow().clone();
         for session in self.sessions() {
@@ -485,8 +503,9 @@ impl Hub {
                 .as_ref()
                 .filter(|(who, _)| Rc::ptr_eq(who, &session))
                 .map(|(_, xid)| *xid);
-            session.tell_changes(self, &changes, own);
+            session.tell_changes(self, &changes, own, limit < usize::MAX);
         }
+        true
     }
 
     /// Says to the switch whether anybody watches.

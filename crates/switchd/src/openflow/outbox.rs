@@ -22,6 +22,11 @@ static PACKET_IN_DROPPED: Counter = Counter::new("openflow_packet_in_queue_full"
 static OVERFLOWED: Counter = Counter::new("openflow_queue_overflow");
 static SENT: Counter = Counter::new("vconn_sent");
 
+/// Counts a connection that is closed because its peer does not read.
+pub(super) fn count_overflow() {
+    OVERFLOWED.increment();
+}
+
 /// Which bound a message counts against.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -55,6 +60,12 @@ pub(super) struct Outbox {
 impl Outbox {
     /// Queues a reply.
     pub(super) fn send(&self, bytes: Vec<u8>) {
+        self.push(bytes, Kind::Other);
+    }
+
+    /// Queues messages that lie one behind the other.
+    pub(super) fn send_all(&self, bytes: Vec<u8>, messages: u64) {
+        SENT.add(messages.saturating_sub(1));
         self.push(bytes, Kind::Other);
     }
 
@@ -196,6 +207,11 @@ impl Outbox {
         while !self.has_room() {
             self.drained.notified().await;
         }
+    }
+
+    /// Waits until something has been written, after which there is room.
+    pub(super) async fn drain(&self) {
+        self.drained.notified().await;
     }
 
     /// Waits until something has been written since the last call; for one who waits.

@@ -3,17 +3,19 @@
 //! Requests are carried out in the order in which they came. All answers are given at once except that to a barrier, which the
 //! connection gives when the switch says so; meanwhile nothing that came behind the barrier is looked at.
 
-use super::bundles::Bundles;
+use super::bundles::{Bundles, Committing};
 use super::hub::Hub;
 use super::monitors::Monitors;
 use super::outbox::Outbox;
+use super::removals::Removals;
 use super::scheduler::Scheduler;
+use super::switch::LocalFuture;
 use crate::clock;
 use openflow::decode::DecodeOptions;
 use openflow::flow::FlowStatsRequest;
 use openflow::message::{
-    AsyncConfig, AsyncKind, FlowFormat, Message, MultipartReply, MultipartRequest, PacketIn,
-    PacketInFormat, PacketInReason, QueueRequest, Role, RoleMessage, SwitchConfig,
+    AsyncConfig, AsyncKind, BundleCommand, FlowFormat, Message, MultipartReply, MultipartRequest,
+    PacketIn, PacketInFormat, PacketInReason, QueueRequest, Role, RoleMessage, SwitchConfig,
 };
 use openflow::monitor::MonitorRequest;
 use openflow::port::PortNo;
@@ -69,8 +71,20 @@ pub(super) enum Next {
         /// What is asked.
         question: Question,
     },
+    /// Goes on in slices.
+    Slow(Slow),
+    /// Rules are being changed in slices: to be looked at again when that has ended.
+    Busy,
     /// Ends the connection.
     Close(&'static str),
+}
+
+/// A message that is being carried out in slices.
+pub(super) enum Slow {
+    /// A flow mod.
+    FlowMod(LocalFuture<Result<(), Error>>),
+    /// A bundle's commit.
+    Commit(Box<Committing>),
 }
 
 /// A question about many rules.
@@ -120,6 +134,10 @@ pub(super) struct Session {
     /// The peer's name, for messages.
     pub(super) peer: String,
     pub(super) outbox: Outbox,
+    /// Messages about rules that have gone, for which the outbox has no room.
+    pub(super) removals: Removals,
+    /// Whether the peer's messages wait for the switch, so that it is not to be blamed for silence.
+    pub(super) held: Cell<bool>,
     /// When the messages that are being looked at came, or the last ones did.
     pub(super) last_heard: Cell<i64>,
     pub(super) role: Cell<Role>,
@@ -173,6 +191,8 @@ impl Session {
             version,
             peer: peer.to_owned(),
             outbox: Outbox::default(),
+            removals: Removals::default(),
+            held: Cell::new(false),
             last_heard: Cell::new(clock::now()),
             role: Cell::new(Role::Equal),
             asynchronous: RefCell::new(if asynchronous {
@@ -297,6 +317,9 @@ impl Session {
         header: Header,
         message: Message,
     ) -> Next {
+        if changes_or_asks(&message) && hub.switch().busy().is_some() {
+            return Next::Busy;
+        }
         let done = match message {
             Message::BundleAdd(add) => {
                 let added = Added {
@@ -349,8 +372,13 @@ impl Session {
         match message {
             Message::FlowMod { change, .. } => {
                 self.may_write()?;
-                switch.flow_mod(&change, self.version)?;
-                return Ok(Next::Changed);
+                return Ok(match switch.flow_mod(&change, self.version)? {
+                    None => Next::Changed,
+                    Some(done) => {
+                        hub.goes_on_slowly(self, xid);
+                        Next::Slow(Slow::FlowMod(done))
+                    }
+                });
             }
             Message::PacketOut(packet) => {
                 self.may_write()?;
@@ -503,6 +531,14 @@ impl Session {
         Ok(())
     }
 
+    /// Waits for a message that is carried out in slices, and answers it.
+    pub(super) async fn finish(&self, hub: &Hub, slow: Slow) -> Result<(), Error> {
+        match slow {
+            Slow::FlowMod(done) => done.await,
+            Slow::Commit(committing) => self.finish_commit(hub, *committing).await,
+        }
+    }
+
     /// Answers a question about many rules.
     pub(super) async fn answer(
         &self,
@@ -623,5 +659,29 @@ impl Session {
             .into_iter()
             .for_each(|part| self.outbox.send(part));
         Ok(())
+    }
+}
+
+/// Whether a message changes rules, or what they use, or asks for them.
+fn changes_or_asks(message: &Message) -> bool {
+    match message {
+        Message::FlowMod { .. }
+        | Message::GroupMod(_)
+        | Message::MeterMod(_)
+        | Message::TableMod(_)
+        | Message::TlvTableMod(_) => true,
+        Message::BundleControl(control) => control.command == BundleCommand::CommitRequest,
+        Message::MultipartRequest { request, .. } => matches!(
+            request,
+            MultipartRequest::Flow { .. }
+                | MultipartRequest::Aggregate { .. }
+                | MultipartRequest::FlowMonitor(_)
+                | MultipartRequest::Table
+                | MultipartRequest::TableFeatures(_)
+                | MultipartRequest::Group(_)
+                | MultipartRequest::GroupDescription(_)
+                | MultipartRequest::Meter(_)
+        ),
+        _ => false,
     }
 }

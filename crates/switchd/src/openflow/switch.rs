@@ -65,8 +65,26 @@ pub trait Switch {
     /// Changes what is done with IP fragments.
     fn set_fragments(&self, fragments: Fragments) -> Result<(), Error>;
 
-    /// Changes the flow tables.
-    fn flow_mod(&self, change: &FlowMod, version: Version) -> Result<(), Error>;
+    /// Changes the flow tables. What takes long goes on in slices: then this gives what is done
+    /// when it has ended. It goes on whether or not that is waited for, is published and told of in
+    /// the end, and others wait meanwhile ([`Switch::busy`]).
+    fn flow_mod(
+        &self,
+        change: &FlowMod,
+        version: Version,
+    ) -> Result<Option<LocalFuture<Result<(), Error>>>, Error>;
+
+    /// While rules are being changed in slices, what is done when they may not be any more. Until
+    /// then nothing else that changes rules or asks for them is called.
+    fn busy(&self) -> Option<LocalFuture<()>> {
+        None
+    }
+
+    /// Where changes have come faster than what they left could be freed, what is done when who
+    /// sent them may send more.
+    fn make_up(&self) -> Option<LocalFuture<()>> {
+        None
+    }
 
     /// Sends a packet: the changes before it hold for it too. The switch publishes them itself when it must.
     fn packet_out(&self, packet: &PacketOut, version: Version) -> Result<(), Error>;
@@ -99,11 +117,12 @@ pub trait Switch {
     fn meter_mod(&self, change: &MeterMod) -> Result<(), Error>;
 
     /// Does all of the messages (flow mods, port mods, group mods, packet-outs), which come in pieces, or none: then it says which failed first, and why.
+    /// In slices like [`Switch::flow_mod`] where there are many.
     fn bundle(
         &self,
-        pieces: &mut dyn Iterator<Item = Vec<Message>>,
+        pieces: Vec<Vec<Message>>,
         version: Version,
-    ) -> Result<(), BundleFailure>;
+    ) -> Result<Option<LocalFuture<Result<(), BundleFailure>>>, BundleFailure>;
 
     /// Makes the changes so far visible to the workers. Called once for each batch of messages that were read together, also when nothing
     /// changed.
@@ -118,8 +137,8 @@ pub trait Switch {
     /// Says whether anybody wants [`Switch::take_changes`].
     fn watch(&self, watched: bool);
 
-    /// The changes of rules since the last call, in order.
-    fn take_changes(&self) -> Vec<RuleChange>;
+    /// The changes of rules since the last call, in order, up to `limit`.
+    fn take_changes(&self, limit: usize) -> Vec<RuleChange>;
 
     /// Begins to look at the rules that a monitor's filters let through.
     fn watched(&self, monitor: &MonitorRequest) -> Box<dyn WatchedRules + '_>;

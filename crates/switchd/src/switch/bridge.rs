@@ -18,7 +18,7 @@ use pipeline::Pipeline;
 use ports::{PortControl, PortInfo};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -186,6 +186,10 @@ pub struct Bridge {
     pub id: BridgeId,
     /// The switch it is part of; [`Bridge::close`] and the end of the switch undo the circle.
     pub switch: Rc<Switch>,
+    /// Itself, for tasks.
+    pub(super) me: Weak<Bridge>,
+    /// Whether its rules are being changed in slices.
+    pub(super) changing: super::slices::Changing,
     /// Its rules.
     pub pipeline: RefCell<Pipeline>,
     /// What the database says about it.
@@ -349,30 +353,18 @@ impl Bridge {
         switch.rules_changed.notify_one();
     }
 
-    /// Times rules out and frees what is gone; true when rules changed.
+    /// Frees what is gone; true when there was something.
     pub fn housekeep(&self, limit: usize) -> bool {
-        let switch = self.switch();
-        let removed = {
-            let mut pipeline = self.pipeline.borrow_mut();
-            let outcome = pipeline.expire(switch.now());
-            pipeline.commit();
-            outcome
-        };
-        if outcome_changed(&removed) {
-            switch.program.domain.publish();
-        }
-        self.tell_removed(removed.removed);
+        self.pipeline.borrow_mut().commit();
         self.fail_step();
         let unlinked = self.pipeline.borrow_mut().housekeep(limit);
-        removed.changed > 0 || unlinked > 0
+        unlinked > 0
     }
 
     /// Tells controllers of rules that are gone, and those who watch of every change; call it after each.
     pub fn tell_removed(&self, removed: Vec<openflow::flow::FlowRemoved>) {
         if let Some(openflow) = self.openflow.get() {
-            for rule in removed {
-                openflow.flow_removed(&rule);
-            }
+            openflow.flows_removed(&removed);
             openflow.report_changes();
         }
     }
@@ -396,10 +388,6 @@ impl Bridge {
         }
         let _ = switch.with_datapath(|datapath| datapath.remove_bridge(self.id));
     }
-}
-
-fn outcome_changed(outcome: &pipeline::FlowModOutcome) -> bool {
-    outcome.changed > 0
 }
 
 #[cfg(test)]

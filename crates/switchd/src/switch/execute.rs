@@ -277,7 +277,9 @@ impl Switch {
             .map_err(|NotRunning| NotRunning.to_string())?
             .map_err(|error| error.to_string())?;
         let pipeline = Pipeline::new(Arc::clone(&self.program), tables, Options::default());
-        let bridge = Rc::new(Bridge {
+        let bridge = Rc::new_cyclic(|me| Bridge {
+            me: me.clone(),
+            changing: Default::default(),
             name: name.to_owned(),
             id,
             switch: Rc::clone(self),
@@ -362,6 +364,7 @@ impl Switch {
     fn remove_bridge(&self, name: &str) {
         if let Some(bridge) = self.bridges.borrow_mut().remove(name) {
             bridge.close(false);
+            bridge.bury();
         }
     }
 

@@ -57,6 +57,10 @@ fn switch_everything() -> FlowMod {
 impl Bridge {
     /// Says how many primary controllers are configured and how long their silence is borne. Called with every configuration.
     pub(super) fn configure_fail(&self, controllers: usize, probe_ms: u64) {
+        self.when_idle(move |bridge| bridge.configure_fail_now(controllers, probe_ms));
+    }
+
+    fn configure_fail_now(&self, controllers: usize, probe_ms: u64) {
         let fail = &self.fail;
         fail.patience_ms.set(probe_ms.max(5000) * 3);
         let before = fail.configured.replace(Some(controllers));
@@ -65,11 +69,15 @@ impl Bridge {
         let now_ms = self.switch().clock.now_ms();
         if before.map(|count| count > 0) != Some(controllers > 0) {
             if before.is_some() && !restored {
-                let outcome = self.pipeline.borrow_mut().flush(self.switch().now());
-                self.tell_removed(outcome.removed);
+                self.flush();
             }
             fail.lost_ms.set((controllers > 0).then_some(now_ms));
         }
+        self.when_idle(move |bridge| bridge.apply_fail_mode(controllers, restored));
+    }
+
+    /// Sees to it that the rule is there which a bridge of this many controllers has.
+    fn apply_fail_mode(&self, controllers: usize, restored: bool) {
         let standalone = self.settings.borrow().fail_mode == FailMode::Standalone;
         if controllers == 0 && standalone && !restored {
             let outcome = self.pipeline.borrow_mut().flow_mod(
@@ -91,8 +99,10 @@ impl Bridge {
     pub(super) fn note_controllers(&self, connected: bool) {
         if connected {
             self.fail.lost_ms.set(None);
-            self.set_open(false);
-            self.publish();
+            self.when_idle(|bridge| {
+                bridge.set_open(false);
+                bridge.publish();
+            });
         } else if self.fail.lost_ms.get().is_none() {
             self.fail.lost_ms.set(Some(self.switch().clock.now_ms()));
         }
@@ -101,7 +111,7 @@ impl Bridge {
     /// Opens when controllers have been silent for too long.
     pub(super) fn fail_step(&self) {
         let fail = &self.fail;
-        let Some(lost_ms) = fail.lost_ms.get() else {
+        let Some(lost_ms) = fail.lost_ms.get().filter(|_| !self.is_busy()) else {
             return;
         };
         let waited = self.switch().clock.now_ms().saturating_sub(lost_ms);

@@ -21,6 +21,18 @@ impl Switch {
         {
             let bridge = self.bridge_by_id(bridge);
             match (wanted, bridge) {
+                (Wanted::Rule(request), Some(bridge)) if bridge.is_busy() => {
+                    let refused = self.answer(&request, Verdict::Refused);
+                    let waits = bridge.wish_when_idle(move |bridge| {
+                        let verdict = bridge.learn(&request);
+                        let switch = bridge.switch();
+                        let answer = switch.answer(&request, verdict);
+                        let _ = switch.with_datapath(|datapath| datapath.answer(worker, answer));
+                    });
+                    if !waits {
+                        answers.push((worker, refused));
+                    }
+                }
                 (Wanted::Rule(request), Some(bridge)) => {
                     let verdict = bridge.learn(&request);
                     answers.push((worker, self.answer(&request, verdict)));
@@ -29,7 +41,9 @@ impl Switch {
                     answers.push((worker, self.answer(&request, Verdict::Refused)));
                 }
                 (Wanted::Ended(ended), Some(bridge)) => {
-                    bridge.pipeline.borrow_mut().connection_ended(&ended);
+                    bridge.wish_when_idle(move |bridge| {
+                        bridge.pipeline.borrow_mut().connection_ended(&ended);
+                    });
                 }
                 (Wanted::Ended(_), None) => {}
             }

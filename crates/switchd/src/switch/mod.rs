@@ -19,6 +19,7 @@ pub mod predict;
 mod processors;
 mod queues;
 pub mod report;
+mod slices;
 mod tables;
 pub mod waits;
 
@@ -63,6 +64,8 @@ pub struct Switch {
     continuations: RefCell<continuation::Continuations>,
     /// Whether packets and controllers wait until rules are restored (`flow-restore-wait`).
     pub restoring: Cell<bool>,
+    /// Held by whoever changes rules under the reserved epoch.
+    reservation: Arc<tokio::sync::Mutex<()>>,
     /// Told when rules have changed, for whoever gives tables their lookups.
     pub rules_changed: tokio::sync::Notify,
 }
@@ -91,6 +94,7 @@ impl Switch {
             waits: waits::Book::default(),
             continuations: RefCell::default(),
             restoring: Cell::new(false),
+            reservation: Arc::default(),
             rules_changed: tokio::sync::Notify::new(),
         })
     }
@@ -165,7 +169,8 @@ impl Switch {
         pipeline::Clock::from_ms(self.clock.now_ms())
     }
 
-    /// What must be done about once a second: rules time out, addresses age, what was replaced is freed.
+    /// What must be done about once a second: addresses age, what was replaced is freed. Rules time
+    /// out by [`Switch::expire`].
     pub fn housekeep(&self) {
         let bridges: Vec<Rc<Bridge>> = self.bridges.borrow().values().cloned().collect();
         let mut changed = false;
@@ -194,15 +199,16 @@ impl Switch {
         if unlinked > 0 {
             self.program.domain.publish();
         }
-        let freed = self.program.domain.collect_some(RECLAIMED);
-        unlinked > 0 && waiting > 0 || freed == RECLAIMED
+        let before = self.program.domain.garbage();
+        let left = self.program.domain.collect_some(RECLAIMED);
+        unlinked > 0 && waiting > 0 || left > 0 && left < before
     }
 
     /// Whether something that went is still to be unlinked or freed.
     pub fn has_garbage(&self) -> bool {
         let bridges = self.bridges.borrow();
         let waits = |bridge: &Rc<Bridge>| bridge.pipeline.borrow().waiting() > 0;
-        self.program.domain.has_garbage() || bridges.values().any(waits)
+        self.program.domain.garbage() > 0 || bridges.values().any(waits)
     }
 
     /// Lets tables have the lookups that fit their rules, as the background makes them; true while more is to come.

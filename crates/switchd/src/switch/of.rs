@@ -192,13 +192,6 @@ impl Bridge {
         }
     }
 
-    fn apply_flow_mod(&self, change: &FlowMod, version: Version) -> Result<(), Error> {
-        let now = self.switch().now();
-        let outcome = self.pipeline.borrow_mut().flow_mod(change, version, now)?;
-        self.tell_removed(outcome.removed);
-        Ok(())
-    }
-
     /// Whether a port mod can be carried out: its port.
     pub(super) fn check_port_mod(&self, change: &PortMod) -> Result<u16, Error> {
         let number = port::to_u16(change.port).ok_or(Error::PortModBadPort)?;
@@ -367,8 +360,20 @@ impl Switch for Bridge {
         Ok(())
     }
 
-    fn flow_mod(&self, change: &FlowMod, version: Version) -> Result<(), Error> {
-        self.apply_flow_mod(change, version)
+    fn flow_mod(
+        &self,
+        change: &FlowMod,
+        version: Version,
+    ) -> Result<Option<LocalFuture<Result<(), Error>>>, Error> {
+        self.change_flows(change, version)
+    }
+
+    fn busy(&self) -> Option<LocalFuture<()>> {
+        self.idle()
+    }
+
+    fn make_up(&self) -> Option<LocalFuture<()>> {
+        Bridge::make_up(self)
     }
 
     fn packet_out(&self, packet: &PacketOut, version: Version) -> Result<(), Error> {
@@ -440,9 +445,9 @@ impl Switch for Bridge {
 
     fn bundle(
         &self,
-        pieces: &mut dyn Iterator<Item = Vec<Message>>,
+        pieces: Vec<Vec<Message>>,
         version: Version,
-    ) -> Result<(), BundleFailure> {
+    ) -> Result<Option<LocalFuture<Result<(), BundleFailure>>>, BundleFailure> {
         self.carry_out(pieces, version)
     }
 
@@ -486,8 +491,8 @@ impl Switch for Bridge {
         self.pipeline.borrow_mut().watch(watched);
     }
 
-    fn take_changes(&self) -> Vec<RuleChange> {
-        self.pipeline.borrow_mut().take_changes()
+    fn take_changes(&self, limit: usize) -> Vec<RuleChange> {
+        self.pipeline.borrow_mut().take_some_changes(limit)
     }
 
     fn watched(&self, monitor: &MonitorRequest) -> Box<dyn WatchedRules + '_> {

@@ -51,6 +51,10 @@ impl WatchedRules for BridgeDump<'_> {
 impl Bridge {
     /// Makes hold what the database says of the tables.
     pub(super) fn apply_table_settings(&self) {
+        self.when_idle(Bridge::apply_table_settings_now);
+    }
+
+    fn apply_table_settings_now(&self) {
         for table in 0..TABLES {
             let limit = self
                 .settings

@@ -361,7 +361,8 @@ impl Prefixes {
         self.trie.places.view()[number as usize].set(rule.0, marks | ASK, spec.counter, action);
         rule.rule().places[self.lane].store(number, Ordering::Relaxed);
         if tells {
-            self.fresh.push_back((domain.next(), number));
+            self.fresh
+                .push_back((domain.next().max(rule.rule().added), number));
         }
         number
     }
