@@ -32,15 +32,14 @@ when a wait was longer in a daemon that is not Open vSwitch.
 import json
 import os
 import re
-import socket
 import struct
 import subprocess
 import sys
 import threading
 import time
 
-from contender import contenders, harness, parser, run, stderr
-from openflow_client import BARRIER_REPLY, BARRIER_REQUEST, ECHO_REQUEST, ECHO_REPLY, HELLO, Connection, header
+from contender import contenders, harness, parser, run
+from openflow_client import BARRIER_REPLY, BARRIER_REQUEST, ECHO_REQUEST, ECHO_REPLY, Connection, header
 
 FLOW_MOD, SET_CONFIG, FLOW_REMOVED = 14, 9, 11
 ADD, MODIFY, DELETE = 0, 1, 3

@@ -121,10 +121,7 @@ pub async fn run(shell: Rc<Shell>) -> anyhow::Result<()> {
         }
         Ok(())
     }));
-    let mut links = Task(turns::spawn(
-        "links",
-        Rc::clone(&database).follow_links(),
-    ));
+    let mut links = Task(turns::spawn("links", Rc::clone(&database).follow_links()));
     let _leftovers = Task(turns::spawn(
         "leftovers",
         Rc::clone(&database).remove_leftovers(),

@@ -162,7 +162,11 @@ impl Database {
 
     /// Tells the database if something has changed; takes out what has gone, and tries again what could not be opened and may be now:
     /// all of it, or interfaces of these names. For who holds `changing`.
-    async fn conclude(&self, changed: bool, names: Option<&BTreeSet<String>>) -> anyhow::Result<()> {
+    async fn conclude(
+        &self,
+        changed: bool,
+        names: Option<&BTreeSet<String>>,
+    ) -> anyhow::Result<()> {
         if changed {
             self.dirty.notify_one();
         }
