@@ -68,7 +68,7 @@ pub fn segment<F: Frame>(mut frame: F, emit: &mut impl FnMut(F)) -> Result<usize
         return Ok(1);
     }
     let mut cut = Cut::new(frame)?;
-    while let Some(segment) = cut.next() {
+    for segment in cut.by_ref() {
         emit(segment?);
     }
     Ok(cut.next)

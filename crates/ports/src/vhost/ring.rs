@@ -646,11 +646,11 @@ impl View {
             let mut heads = [(0, 0); MAX_PARTS];
             let mut count = 0;
             while parts.bytes < wanted {
-                if self.look(at, count + 1).is_none() || usize::from(at.known) <= count {
-                    return Put::Full;
-                }
                 if count == heads.len() || (count > 0 && !self.mergeable) {
                     return Put::TooSmall;
+                }
+                if self.look(at, count + 1).is_none() || usize::from(at.known) <= count {
+                    return Put::Full;
                 }
                 let (head, before) = (self.head(at, count), parts.bytes);
                 heads[count] = (head, 0);
