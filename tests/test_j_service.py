@@ -161,9 +161,8 @@ def the_service_manager_is_told(lab):
     manager.hears("STATUS=1 bridges, 1 ports")
     switch.appctl("sluice/stall", "worker", "15000")
     switch.logged("has been in one turn for .*hears no more of us", 20)
-    manager.listen()
-    manager.told.clear()
     manager.hears("STATUS=1 bridges, 1 ports; stuck: pmd-any")
+    manager.told.clear()
     time.sleep(3)
     if "goes on" not in switch.log():
         check("WATCHDOG=1" not in manager.listen(), "the watchdog is fed although a worker is stuck")
@@ -343,6 +342,7 @@ def rules_outlive_a_restart(lab):
     rules("restore")
     rules("after-stop")
     check("flow-restore-wait" not in switch.get("Open_vSwitch", ".", "other_config"), "flow-restore-wait was left behind")
+    wait_for("the bridge is there", lambda: switch.tool("ovs-ofctl", "show", "br0", ok=False).returncode == 0)
     equal(len(everything(switch)[0]), 1, "rules that nobody restored")
 
 
@@ -374,6 +374,15 @@ def a_failed_restore_leaves_nobody_waiting(lab):
     os.utime(script, (time.time() - 3600, time.time() - 3600))
     run([RULES, "before-start"], env=env)
     check("flow-restore-wait" not in config() and not os.path.exists(script), "rules of an hour ago are restored")
+    # A tool that says that the machine is slow has saved; one that could not ask has not.
+    switch.bridge()
+    tool = f"{lab.directory}/ovs-save"
+    for said, kept in (("2026-11-23T16:41:26Z|00001|timeval|WARN|Unreasonably long 1862ms poll interval", True), ("ovs-ofctl: br0: failed to connect to socket (Broken pipe)", False)):
+        with open(tool, "w", encoding="ascii") as file:
+            file.write(f"#!/bin/sh\necho true\necho '{said}' >&2\n")
+        os.chmod(tool, 0o755)
+        run([RULES, "save"], env=dict(env, OVS_SAVE=tool))
+        equal(os.path.exists(script), kept, f"whether rules are kept by a tool that says '{said}'")
     # Without a switch to ask nothing is kept.
     switch.stop()
     done = run([RULES, "save"], env=env)
