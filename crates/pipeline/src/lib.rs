@@ -5,7 +5,7 @@
 //!
 //! * [`flow_mod`](Pipeline::flow_mod): the five commands, with the semantics of OpenFlow 1.0 to 1.5 and of Open vSwitch where these leave room.
 //! * [`begin_flow_mod`](Pipeline::begin_flow_mod): likewise, in slices where they mean many rules;
-//! see [`Sweep`].
+//!   see [`Sweep`].
 //! * [`group_mod`](Pipeline::group_mod): groups, which share the rules' epochs and batches.
 //! * [`expire`](Pipeline::expire): timeouts.
 //! * [`flow_stats`](Pipeline::flow_stats) and its neighbours: what is there.
