@@ -53,10 +53,19 @@ fn matching(source: Option<u8>, destination: Option<u8>) -> Match {
     fields(&all)
 }
 
+/// A precedence of its own for rules of each shape: which of several that overlap and have the same
+/// is met is not defined (OpenFlow 1.3.5 section 6.4).
+fn rank(source: Option<u8>, destination: Option<u8>) -> u16 {
+    u16::from(source.is_some()) + u16::from(destination.is_some())
+}
+
 impl Kind {
     fn add(&self) -> FlowMod {
         let matching = matching(Some(self.source), self.destination);
-        let mut change = add(matching, self.priority);
+        let mut change = add(
+            matching,
+            3 * self.priority + rank(Some(self.source), self.destination),
+        );
         change.table = self.table;
         change.cookie = self.cookie;
         change.instructions = apply(&[output(self.port)]).into();
@@ -116,7 +125,8 @@ impl Wide {
         } else {
             matching(self.source, None)
         };
-        let mut change = flow(command, matching, 0);
+        let priority = if any { 0 } else { rank(self.source, None) };
+        let mut change = flow(command, matching, priority);
         change.table = self
             .table
             .unwrap_or(if self.delete { TABLE_ALL } else { 0 });

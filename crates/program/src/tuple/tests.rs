@@ -191,7 +191,8 @@ struct Versions {
     /// The epoch that the next change begins with.
     next: Epoch,
     linked: BTreeMap<(u64, u32), Vec<NonNull<Rule>>>,
-    /// Every rule ever made: readers may stand on any of them.
+    /// Every rule ever made: readers may stand on any of them. Linked ones do not move.
+    #[allow(clippy::vec_box)]
     all: Vec<Box<Rule>>,
 }
 
