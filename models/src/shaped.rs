@@ -45,6 +45,7 @@ impl Port {
             at_ns: 0,
             queue: None,
             flow: 0,
+            long: 0,
         };
         assert!(self.ring.push(arrival), "there is room");
         owner.nudge();

@@ -323,6 +323,8 @@ proptest! {
             }
             sliced.publish();
             sliced.pipeline.housekeep(usize::MAX);
+            // What is yet to be undone must be there.
+            sliced.program.domain.collect();
             prop_assert_eq!(&seen(&sliced), &before);
         }
         if keeps {
@@ -330,6 +332,7 @@ proptest! {
         } else {
             while !sliced.pipeline.roll_back_some(budget) {
                 sliced.publish();
+                sliced.program.domain.collect();
                 prop_assert_eq!(&seen(&sliced), &before);
             }
         }
