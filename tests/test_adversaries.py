@@ -67,8 +67,7 @@ def friendly_front_ends(lab):
     serves(switch, host, "guests that came back")
 
 
-# Not mended: the library keeps a lock that the worker waits for, and a worker under load reads memory that has been unmapped (SIGSEGV).
-@test(timeout=60, dpdk=True, on_request=True)
+@test(timeout=60, dpdk=True)
 def refused_memory(lab):
     """A memory table that cannot be mapped is answered as one, or ends the connection, and the next connection is served."""
     if lab.is_ovs:
@@ -129,8 +128,7 @@ def half_a_message_of_a_running_device(lab):
     half_a_message(lab, 8, True)
 
 
-# Not mended: the thread that handles the messages of all guests waits for the rest.
-@test(timeout=90, dpdk=True, on_request=True)
+@test(timeout=90, dpdk=True)
 def a_head_without_its_message(lab):
     """A whole head and nothing of what it promises, while rings are in use."""
     if lab.is_ovs:
@@ -138,8 +136,7 @@ def a_head_without_its_message(lab):
     half_a_message(lab, 0, True)
 
 
-# Not mended: the thread that handles the messages of all guests waits until this one reads.
-@test(timeout=90, dpdk=True, on_request=True)
+@test(timeout=90, dpdk=True)
 def unread_answers(lab):
     """A front end that asks and reads no answer; others, the control thread, and the end of its own port do not wait for it."""
     if lab.is_ovs:
@@ -346,8 +343,7 @@ def full_disk_for_the_log(lab):
     switch.expected.append("")
 
 
-# Not mended: as refused_memory.
-@test(timeout=90, dpdk=True, on_request=True)
+@test(timeout=90, dpdk=True)
 def refused_memory_again_and_again(lab):
     """A front end whose memory cannot be mapped although its rings are in use, and which comes back for more: its device ends, and nobody else's."""
     switch, host, (one, two) = with_guests(lab, "v1", "v2")
@@ -361,8 +357,7 @@ def refused_memory_again_and_again(lab):
     serves(switch, host, "memory that could not be mapped")
 
 
-# Not mended: 256 connections to a bridge that say nothing more are kept, and nobody else is taken.
-@test(timeout=120, on_request=True)
+@test(timeout=120)
 def more_connections_than_are_taken(lab):
     """More controllers than a bridge takes stop in the middle of a message: in the end others are served again."""
     switch = lab.switch()

@@ -3,6 +3,7 @@
 use super::bundles::Bundled;
 use super::session::{Kind, Origin, Session};
 use super::switch::Switch;
+use crate::clock;
 use crate::coverage::Counter;
 use openflow::message::{
     AsyncKind, Message, PacketIn, PacketInReason, Role, RoleReason, RoleStatus,
@@ -15,6 +16,11 @@ use std::rc::Rc;
 /// Connections that one bridge may have, of all kinds. More are closed at once and counted.
 pub(super) const MAX_SESSIONS: usize = 256;
 
+/// Milliseconds of silence after which a tool's connection gives its place to another one, where a
+/// bridge has [`MAX_SESSIONS`].
+const SILENT_MS: i64 = 5000;
+
+static DISPLACED: Counter = Counter::new("openflow_connection_displaced");
 static REFUSED: Counter = Counter::new("openflow_connection_refused");
 
 /// Counts a connection that was closed because there are too many.
@@ -63,9 +69,10 @@ impl Hub {
         &*self.switch
     }
 
-    /// Takes a connection up; false when there are too many.
+    /// Takes a connection up; false when there are too many. A tool's that has been silent gives
+    /// its place away.
     pub(super) fn add(&self, session: &Rc<Session>) -> bool {
-        if self.is_full() {
+        if self.is_full() && !self.end_most_silent() {
             REFUSED.increment();
             return false;
         }
@@ -137,6 +144,24 @@ impl Hub {
                 }
             }
         }
+    }
+
+    /// Ends the connection of a tool, not of a controller that the bridge depends on, that has been
+    /// silent for the longest time; false where none has been for [`SILENT_MS`].
+    fn end_most_silent(&self) -> bool {
+        let since = clock::now().saturating_sub(SILENT_MS);
+        let most_silent = (self.sessions.borrow().iter())
+            .filter(|other| other.kind == Kind::Service && other.last_heard.get() <= since)
+            .min_by_key(|other| other.last_heard.get())
+            .cloned();
+        let Some(victim) = most_silent else {
+            return false;
+        };
+        DISPLACED.increment();
+        tracing::info!(target: "connmgr", "{}: too many connections, ending {}", self.bridge, victim.peer);
+        self.remove(&victim);
+        victim.closing.notify_one();
+        true
     }
 
     fn is_full(&self) -> bool {
