@@ -277,6 +277,12 @@ async fn read(
         let mut gathered = false;
         let mut turn = Instant::now();
         loop {
+            // Also before the first of what has just been read: an answer must not overtake what
+            // the peer is still to be told.
+            if !session.has_room() {
+                publish(hub, &mut changed);
+                meanwhile(session, reader, inbox, session.room()).await;
+            }
             let end = match inbox.next() {
                 Ok(Some(end)) => end,
                 Ok(None) => break,
@@ -338,10 +344,6 @@ async fn read(
                     }
                 }
                 Next::Close(reason) => return flushed(session, reason).await,
-            }
-            if !session.has_room() {
-                publish(hub, &mut changed);
-                meanwhile(session, reader, inbox, session.room()).await;
             }
             // A thousand questions that each look at every rule fit into one read.
             if turn.elapsed() > TURN {
