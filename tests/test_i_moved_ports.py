@@ -278,6 +278,12 @@ def changes_are_told_by_the_kernel(lab):
     there.run("ip -batch -", stdin="".join(f"link set e{n} up\n" for n in range(count)), seconds=60)
     switch.vsctl(*[word for n in range(count) for word in ("--", "add-port", "br0", f"p{n}")], seconds=60)
     becomes(lambda: switch.get("Interface", f"p{count - 1}", "link_state"), "up", "the link of the last")
+    # What the kernel has to tell of ports that have just come is told first.
+    def is_quiet():
+        turn, looks = counter(switch, "device_turn"), counter(switch, "device_look")
+        wait_for("a second has passed", lambda: counter(switch, "device_turn") >= turn + 2)
+        return counter(switch, "device_look") - looks <= 3 * 32
+    wait_for("nothing more is told of ports that have come", is_quiet, 20)
     # Nothing happens: a few are looked at in each second, however many there are. 32 is what is stated.
     turn, looks = counter(switch, "device_turn"), counter(switch, "device_look")
     wait_for("some seconds have passed", lambda: counter(switch, "device_turn") >= turn + 4)
