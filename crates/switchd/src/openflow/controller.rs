@@ -323,7 +323,10 @@ pub(super) async fn listen(hub: Rc<Hub>, tls: Rc<Tls>, listener: Listener, purpo
         tokio::select! {
             incoming = listener.accept() => match incoming {
                 Ok(incoming) => {
-                    if connections.len() >= super::hub::MAX_SESSIONS {
+                    // Those that have given their places away end in a moment.
+                    let most = super::hub::MAX_SESSIONS;
+                    let full = connections.len() >= most;
+                    if full && (connections.len() >= 2 * most || !hub.end_most_silent()) {
                         super::hub::count_refused();
                         continue;
                     }

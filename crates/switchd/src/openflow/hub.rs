@@ -148,7 +148,7 @@ impl Hub {
 
     /// Ends the connection of a tool, not of a controller that the bridge depends on, that has been
     /// silent for the longest time; false where none has been for [`SILENT_MS`].
-    fn end_most_silent(&self) -> bool {
+    pub(super) fn end_most_silent(&self) -> bool {
         let since = clock::now().saturating_sub(SILENT_MS);
         let most_silent = (self.sessions.borrow().iter())
             .filter(|other| other.kind == Kind::Service && other.last_heard.get() <= since)
