@@ -14,6 +14,8 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
+/// How long the next message after a barrier's answer is looked for without sleeping.
+const AWAKE: Duration = Duration::from_micros(100);
 /// How long the peer may take over its hello.
 const HELLO_LIMIT: Duration = Duration::from_secs(10);
 /// Bytes read at a time; what is read together is published together.
@@ -272,6 +274,8 @@ async fn read(
     inbox: &mut Inbox,
 ) -> String {
     let mut repeats = Repeats::default();
+    // Whether a barrier has just been answered: most likely the next change comes at once.
+    let mut answered = false;
     loop {
         let mut changed = false;
         let mut gathered = false;
@@ -334,6 +338,7 @@ async fn read(
                     hub.switch().barrier().await;
                     let reply = encode(session.version, xid, &Message::BarrierReply);
                     session.outbox.send(reply);
+                    answered = true;
                 }
                 Next::Answer { xid, question } => {
                     publish(hub, &mut changed);
@@ -360,11 +365,33 @@ async fn read(
         }
         // A peer that always has more to say must not starve the others.
         tokio::task::yield_now().await;
-        match inbox.fill(reader).await {
+        let filled = match std::mem::take(&mut answered) {
+            true => tokio::select! {
+                biased;
+                filled = inbox.fill(reader) => Some(filled),
+                () = stay_awake() => None,
+            },
+            false => None,
+        };
+        let filled = match filled {
+            Some(filled) => filled,
+            None => inbox.fill(reader).await,
+        };
+        match filled {
             Ok(true) => {}
             Ok(false) => return "connection closed by peer".into(),
             Err(error) => return format!("connection dropped ({})", crate::plain_error(&error)),
         }
+    }
+}
+
+/// Keeps this thread's processor from falling asleep for a moment, while others that want it have
+/// it: a peer that sends one change after each answer waits for it to wake up each time otherwise.
+async fn stay_awake() {
+    let begun = Instant::now();
+    while begun.elapsed() < AWAKE {
+        std::thread::yield_now();
+        tokio::task::yield_now().await;
     }
 }
 
