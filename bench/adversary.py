@@ -417,7 +417,8 @@ def window(switch, seconds, adversary=None):
         memory, waits, begin = switch.count_in(), waits_of(pid, worker), time.monotonic_ns()
         time.sleep(seconds)
         rate = of_its_time(switch.count_in() - memory, time.monotonic_ns() - begin, waits_of(pid, worker) - waits)
-        # A sender whose frames nobody takes waits for room: for so long, and then nobody knows how many it has sent.
+        # A sender whose frames nobody takes waits for room: for so long, and then nobody knows how
+        # many it has sent.
         sent, frames = outcome(sender, seconds), outcome(guests, seconds)
         did = aside.result(adversary.patience) if aside else {}
         if adversary:
@@ -448,7 +449,8 @@ class Cannot(Exception):
 
 class Adversary:
     """Somebody who means harm. `prepare` sets it up, `act` harms in a process of its own until it is to stop, `end` takes it away again."""
-    # Whether the memory's rate need not be kept, where it acts behind all others, how long it may take to end, and what the daemon is to be like.
+    # Whether the memory's rate need not be kept, where it acts behind all others, how long it may
+    # take to end, and what the daemon is to be like.
     shared, behind, patience, site = False, True, GIVEN_UP_S, {}
 
     def __init__(self, options):
@@ -668,7 +670,8 @@ class Delete(Adversary):
 
     def act(self, stop):
         client = Connection(self.switch.management, 30)
-        # Connections to this socket are told of what happens once they have said how much of a packet they want.
+        # Connections to this socket are told of what happens once they have said how much of a packet
+        # they want.
         client.socket.sendall(header(SET_CONFIG, 4, 7) + struct.pack("!HH", 0, 128))
         client.barrier(8)
         begin, told, buffer, closed = time.monotonic(), 0, b"", 0

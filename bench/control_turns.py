@@ -190,15 +190,7 @@ def own_echo(connection, message, result):
 class Client(Connection):
     def wait_for_any(self, kinds):
         while True:
-            while len(self.buffer) < 8 or len(self.buffer) < struct.unpack("!H", self.buffer[2:4])[0]:
-                data = self.socket.recv(65536)
-                if not data:
-                    raise ConnectionError("the switch closed the connection")
-                self.buffer += data
-            _, got, length, number = struct.unpack("!BBHI", self.buffer[:8])
-            message, self.buffer = self.buffer[:length], self.buffer[length:]
-            if got == ECHO_REQUEST:
-                self.socket.sendall(header(ECHO_REPLY, length - 8, number) + message[8:])
+            got, _, _ = self.next_message()
             if got in kinds:
                 return got
 

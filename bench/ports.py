@@ -188,7 +188,8 @@ def one(lab, results, label, switch, options):
     switch.process.terminate()
     switch.process.wait(120)
     results.add("from SIGTERM to the end, s", label, time.monotonic() - begin)
-    # Pairs go with their namespaces, at the end of the benchmark; those of many rounds would be in each other's way.
+    # Pairs go with their namespaces, at the end of the benchmark; those of many rounds would be in
+    # each other's way.
     switch.process = None
     switch.namespace.run(["ip", "-batch", "-"], stdin="".join(f"link del p{index}\n" for index in range(1, options.ports + 1)), seconds=300)
 

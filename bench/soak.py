@@ -375,7 +375,8 @@ def soak(lab, options, label, command):
     print(f"{label}: {options.hours:g} hours, seed {options.seed}; {machine()}", flush=True)
     with contender(lab, label, command, kind=Site, programs=files) as switch:
         switch.victims(files["pcap"])
-        # The steady streams alone are to be carried, by a worker that has time for what comes and goes.
+        # The steady streams alone are to be carried, by a worker that has time for what comes and
+        # goes.
         switch.silence()
         soaked = Soak(switch, options.seed, options.only)
         begin, told = time.monotonic(), 0

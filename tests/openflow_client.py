@@ -22,20 +22,25 @@ class Connection:
         self.socket.sendall(header(HELLO, 0, 0))
         self.wait_for(HELLO)
 
+    def next_message(self):
+        """Reads one message: its type, its transaction and all of it. Answers echo requests and keeps errors."""
+        while len(self.buffer) < 8 or len(self.buffer) < struct.unpack("!H", self.buffer[2:4])[0]:
+            data = self.socket.recv(65536)
+            if not data:
+                raise ConnectionError("the switch closed the connection")
+            self.buffer += data
+        _, got, length, number = struct.unpack("!BBHI", self.buffer[:8])
+        message, self.buffer = self.buffer[:length], self.buffer[length:]
+        if got == ERROR:
+            self.errors.append(message)
+        elif got == ECHO_REQUEST:
+            self.socket.sendall(header(ECHO_REPLY, length - 8, number) + message[8:])
+        return got, number, message
+
     def wait_for(self, kind, xid=None):
-        """Reads up to a message of this type and transaction, which it returns; answers echo requests and keeps errors."""
+        """Reads up to a message of this type and transaction, which it returns."""
         while True:
-            while len(self.buffer) < 8 or len(self.buffer) < struct.unpack("!H", self.buffer[2:4])[0]:
-                data = self.socket.recv(65536)
-                if not data:
-                    raise ConnectionError("the switch closed the connection")
-                self.buffer += data
-            _, got, length, number = struct.unpack("!BBHI", self.buffer[:8])
-            message, self.buffer = self.buffer[:length], self.buffer[length:]
-            if got == ERROR:
-                self.errors.append(message)
-            elif got == ECHO_REQUEST:
-                self.socket.sendall(header(ECHO_REPLY, length - 8, number) + message[8:])
+            got, number, message = self.next_message()
             if got == kind and xid in (None, number):
                 return message
 

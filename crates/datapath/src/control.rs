@@ -315,7 +315,8 @@ impl<F: Frame + 'static> Datapath<F> {
         self.remove_ports(&[id])
     }
 
-    /// Removes ports, as [`Datapath::remove_port`] does one, with one wait for all. An identifier that is no port's is passed over, and is an error in the end.
+    /// Removes ports, as [`Datapath::remove_port`] does one, with one wait for all. An identifier
+    /// that is no port's is passed over, and is an error in the end.
     pub fn remove_ports(&mut self, ids: &[PortId]) -> Result<(), Error> {
         let mut outcome = Ok(());
         let (mut bridges, mut slots, mut records) = (Vec::new(), Vec::new(), Vec::new());
@@ -332,7 +333,8 @@ impl<F: Frame + 'static> Datapath<F> {
             bridges.push(port.bridge);
             bridges.extend(self.peers_of(&name));
             self.names.remove(&name);
-            // The record goes at the end: it holds what makes transmit queues, and so perhaps the device.
+            // The record goes at the end: it holds what makes transmit queues, and so perhaps the
+            // device.
             records.extend(self.ports[slot as usize].take());
             self.picture.ports[slot as usize] = None;
             slots.push(slot);
