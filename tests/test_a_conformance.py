@@ -20,7 +20,7 @@ def sample_of_1_0(lab):
 
 @test(timeout=900)
 def sample_of_1_3(lab):
-    """A sample of the OpenFlow 1.3 suite with actions, set-fields, matches, groups and meters."""
+    """A sample of the OpenFlow 1.3 suite: actions, set-fields and matches."""
     sampled(lab, "of13")
 
 
