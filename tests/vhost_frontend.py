@@ -23,16 +23,16 @@ import struct
 import time
 
 # Requests of a front end.
-GET_FEATURES, SET_FEATURES, SET_OWNER, RESET_OWNER, SET_MEM_TABLE = 1, 2, 3, 4, 5
+GET_FEATURES, SET_FEATURES, SET_OWNER, RESET_OWNER, SET_MEM_TABLE, SET_LOG_BASE = 1, 2, 3, 4, 5, 6
 SET_VRING_NUM, SET_VRING_ADDR, SET_VRING_BASE, GET_VRING_BASE, SET_VRING_KICK, SET_VRING_CALL, SET_VRING_ERR = 8, 9, 10, 11, 12, 13, 14
 GET_PROTOCOL_FEATURES, SET_PROTOCOL_FEATURES, GET_QUEUE_NUM, SET_VRING_ENABLE = 15, 16, 17, 18
 GET_INFLIGHT_FD, SET_INFLIGHT_FD = 31, 32
 
 # Feature bits: virtio-net's (virtio 1.1, section 5.1.3), the ring's (section 6), and vhost-user's own.
 CSUM, GUEST_CSUM, GUEST_TSO4, GUEST_TSO6, HOST_TSO4, HOST_TSO6, MERGEABLE = 1 << 0, 1 << 1, 1 << 7, 1 << 8, 1 << 11, 1 << 12, 1 << 15
-INDIRECT, EVENT_INDEX, PROTOCOL_FEATURES, VERSION_1 = 1 << 28, 1 << 29, 1 << 30, 1 << 32
+LOG_ALL, INDIRECT, EVENT_INDEX, PROTOCOL_FEATURES, VERSION_1 = 1 << 26, 1 << 28, 1 << 29, 1 << 30, 1 << 32
 # Bits of the protocol's own features.
-MULTIQUEUE, REPLY_ACK, INFLIGHT = 1 << 0, 1 << 3, 1 << 12
+MULTIQUEUE, LOG_SHMFD, REPLY_ACK, INFLIGHT = 1 << 0, 1 << 1, 1 << 3, 1 << 12
 
 VERSION, REPLY, NEED_REPLY = 1, 1 << 2, 1 << 3
 NEXT, WRITE, IS_INDIRECT = 1, 2, 4
@@ -288,6 +288,37 @@ class FrontEnd:
         for index in (0, 1):
             self.bring_up(index)
         return self
+
+    def inflight(self):
+        """Asks for in-flight state for both rings, and gives it back, as a front end does that comes back; returns its size."""
+        self.say(GET_INFLIGHT_FD, struct.pack("<QQHH4x", 0, 0, 2, self.slots))
+        head, fds, _, _ = socket.recv_fds(self.peer, 12, 1)
+        request, _, length = struct.unpack("<III", head)
+        if request != GET_INFLIGHT_FD or len(fds) != 1:
+            raise ConnectionError(f"a strange answer to GET_INFLIGHT_FD: {head.hex()}, {len(fds)} descriptors")
+        told = self.exactly(length)
+        try:
+            self.tell(SET_INFLIGHT_FD, told, fds)
+        finally:
+            os.close(fds[0])
+        return struct.unpack_from("<Q", told)[0]
+
+    def log_writes(self, pages):
+        """Has the switch note in a log what it writes from now on: as a guest is told that is to be moved. Returns the log, a bit a page."""
+        fd = os.memfd_create("log", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(fd, 4096)
+            log = mmap.mmap(fd, 4096)
+            self.ask(SET_LOG_BASE, struct.pack("<QQ", -(-pages // 8), 0), [fd])
+        finally:
+            os.close(fd)
+        self.agreed |= LOG_ALL
+        self.tell(SET_FEATURES, struct.pack("<Q", self.agreed))
+        for index, ring in enumerate(self.rings):
+            base = USER_BASE + ring.offset
+            used = self.memory.guest_base + ring.offset + USED
+            self.tell(SET_VRING_ADDR, struct.pack("<IIQQQQ", index, 1, base, base + USED, base + AVAILABLE, used))
+        return log
 
     # Frames.
 

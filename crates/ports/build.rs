@@ -10,14 +10,13 @@ use std::path::Path;
 use std::process::ExitCode;
 
 /// Libraries whose functions are called directly.
-const LIBRARIES: [&str; 7] = [
+const LIBRARIES: [&str; 6] = [
     "rte_eal",
     "rte_ethdev",
     "rte_kvargs",
     "rte_mbuf",
     "rte_mempool",
     "rte_ring",
-    "rte_vhost",
 ];
 
 /// Kinds of drivers that a switch can use: `librte_KIND_*.a`.

@@ -19,7 +19,6 @@
 #include <rte_mbuf.h>
 #include <rte_mempool.h>
 #include <rte_version.h>
-#include <rte_vhost.h>
 
 /* ---- environment ---- */
 
@@ -302,84 +301,6 @@ struct rte_device *sluice_eth_device(uint16_t port)
     return rte_eth_dev_info_get(port, &info) == 0 ? info.device : NULL;
 }
 
-/* ---- vhost-user ---- */
-
-/* The descriptor the guest kicks, or -1 when it has none. */
-int sluice_vhost_kickfd(int vid, uint16_t queue)
-{
-    struct rte_vhost_vring vring;
-
-    memset(&vring, 0, sizeof vring);
-    if (rte_vhost_get_vhost_vring(vid, queue, &vring) != 0)
-        return -1;
-    return vring.kickfd;
-}
-
-/* The descriptor by which the guest is told, or -1 when there is none. */
-int sluice_vhost_callfd(int vid, uint16_t queue)
-{
-    struct rte_vhost_vring vring;
-
-    memset(&vring, 0, sizeof vring);
-    if (rte_vhost_get_vhost_vring(vid, queue, &vring) != 0)
-        return -1;
-    return vring.callfd;
-}
-
-struct sluice_vhost_ring {
-    void *descriptors, *available, *used;
-    uint16_t size;
-};
-
-/* Where a split ring lies in our memory; null where it is not mapped. */
-int sluice_vhost_ring(int vid, uint16_t queue, struct sluice_vhost_ring *out)
-{
-    struct rte_vhost_vring vring;
-
-    memset(&vring, 0, sizeof vring);
-    if (rte_vhost_get_vhost_vring(vid, queue, &vring) != 0)
-        return -1;
-    out->descriptors = vring.desc;
-    out->available = vring.avail;
-    out->used = vring.used;
-    out->size = vring.size;
-    return 0;
-}
-
-struct sluice_vhost_region {
-    uint64_t guest;
-    uint8_t *host;
-    uint64_t size;
-};
-
-/* The device's memory, by the addresses that its descriptors use; returns how many regions there are, or -1 when that is more than `room`. */
-int sluice_vhost_regions(int vid, struct sluice_vhost_region *out, int room)
-{
-    struct rte_vhost_memory *memory = NULL;
-    int count;
-
-    if (rte_vhost_get_mem_table(vid, &memory) != 0 || memory == NULL)
-        return -1;
-    count = memory->nregions <= (uint32_t)room ? (int)memory->nregions : -1;
-    for (int region = 0; region < count; region++) {
-        out[region].guest = memory->regions[region].guest_phys_addr;
-        out[region].host = (uint8_t *)(uintptr_t)memory->regions[region].host_user_addr;
-        out[region].size = memory->regions[region].size;
-    }
-    free(memory);
-    return count;
-}
-
-int sluice_vhost_ring_size(int vid, uint16_t queue)
-{
-    struct rte_vhost_vring vring;
-
-    memset(&vring, 0, sizeof vring);
-    if (rte_vhost_get_vhost_vring(vid, queue, &vring) != 0)
-        return -1;
-    return vring.size;
-}
-
 /* ---- layouts ---- */
 
 #define AT(field, offset) _Static_assert(offsetof(struct rte_mbuf, field) == (offset), "rte_mbuf." #field " moved")
@@ -427,12 +348,3 @@ _Static_assert(RTE_ETH_TX_OFFLOAD_IPV4_CKSUM == 1ULL << 1 && RTE_ETH_TX_OFFLOAD_
                RTE_ETH_TX_OFFLOAD_TCP_CKSUM == 1ULL << 3 && RTE_ETH_TX_OFFLOAD_TCP_TSO == 1ULL << 5 &&
                RTE_ETH_TX_OFFLOAD_MULTI_SEGS == 1ULL << 15, "offload moved");
 
-_Static_assert(sizeof(struct rte_vhost_device_ops) == 64, "rte_vhost_device_ops changed its size");
-_Static_assert(offsetof(struct rte_vhost_device_ops, destroy_device) == 8 &&
-               offsetof(struct rte_vhost_device_ops, vring_state_changed) == 16 &&
-               offsetof(struct rte_vhost_device_ops, new_connection) == 32 &&
-               offsetof(struct rte_vhost_device_ops, destroy_connection) == 40, "rte_vhost_device_ops moved");
-_Static_assert(sizeof(struct rte_vhost_user_extern_ops) == 16 &&
-               offsetof(struct rte_vhost_user_extern_ops, post_msg_handle) == 8, "rte_vhost_user_extern_ops moved");
-_Static_assert(RTE_VHOST_MSG_RESULT_NOT_HANDLED == 2, "message result moved");
-_Static_assert(RTE_VHOST_USER_CLIENT == 1 && RTE_VHOST_USER_NET_COMPLIANT_OL_FLAGS == 1 << 8, "flag moved");

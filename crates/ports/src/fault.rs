@@ -10,7 +10,7 @@
 use crate::error::last_errno;
 use libc::{c_int, c_void, siginfo_t};
 use std::sync::Once;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 /// Code of a SIGBUS for an address with nothing behind it (`BUS_ADRERR`).
 const NOTHING_THERE: c_int = 2;
@@ -21,9 +21,18 @@ static BEFORE: AtomicPtr<libc::sigaction> = AtomicPtr::new(std::ptr::null_mut())
 /// Mappings replaced so far.
 static REPLACED: AtomicU64 = AtomicU64::new(0);
 
+/// Where the last ones begin that nobody has asked for yet; else 0.
+static RECENT: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
+
 /// Mappings replaced so far: above 0 means that some guest took its memory away.
 pub(crate) fn replaced() -> u64 {
     REPLACED.load(Ordering::Relaxed)
+}
+
+/// Where the mappings begin that were replaced since this was asked last; the last ones of very many.
+pub(crate) fn recent() -> Vec<usize> {
+    let starts = RECENT.iter().map(|place| place.swap(0, Ordering::Relaxed));
+    starts.filter(|start| *start != 0).collect()
 }
 
 /// Installs the handler, once.
@@ -90,7 +99,8 @@ fn replace(address: usize) -> bool {
     if placed == libc::MAP_FAILED {
         return false;
     }
-    REPLACED.fetch_add(1, Ordering::Relaxed);
+    let number = REPLACED.fetch_add(1, Ordering::Relaxed);
+    RECENT[(number % RECENT.len() as u64) as usize].store(start, Ordering::Relaxed);
     true
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Only what is used is declared. Every layout here is asserted at compile time in `shim/shim.c`.
 
-use libc::{c_char, c_int, c_uint, c_void};
+use libc::{c_char, c_int, c_uint};
 
 /// `struct rte_mbuf`, the fields Sluice reads or writes.
 #[repr(C, align(64))]
@@ -149,53 +149,6 @@ pub struct EthCounterName {
     pub name: [c_char; 64],
 }
 
-/// `struct rte_vhost_device_ops`.
-#[repr(C)]
-pub struct VhostOps {
-    pub new_device: Option<extern "C" fn(c_int) -> c_int>,
-    pub destroy_device: Option<extern "C" fn(c_int)>,
-    pub vring_state_changed: Option<extern "C" fn(c_int, u16, c_int) -> c_int>,
-    pub features_changed: Option<extern "C" fn(c_int, u64) -> c_int>,
-    pub new_connection: Option<extern "C" fn(c_int) -> c_int>,
-    pub destroy_connection: Option<extern "C" fn(c_int)>,
-    pub guest_notified: Option<extern "C" fn(c_int)>,
-    pub reserved: *mut c_void,
-}
-
-// SAFETY: the structure holds function pointers and a null; DPDK only reads it.
-unsafe impl Sync for VhostOps {}
-
-/// `struct rte_vhost_user_extern_ops`.
-#[repr(C)]
-pub struct VhostMessageOps {
-    pub before: Option<extern "C" fn(c_int, *mut c_void) -> c_int>,
-    pub after: Option<extern "C" fn(c_int, *mut c_void) -> c_int>,
-}
-
-/// A handler's answer that the message has been dealt with (`RTE_VHOST_MSG_RESULT_OK`).
-pub const VHOST_HANDLED: c_int = 0;
-
-/// A handler's answer that leaves the message to the library (`RTE_VHOST_MSG_RESULT_NOT_HANDLED`).
-pub const VHOST_NOT_HANDLED: c_int = 2;
-
-/// Where a guest's ring lies.
-#[repr(C)]
-pub struct VhostRing {
-    pub descriptors: *mut c_void,
-    pub available: *mut c_void,
-    pub used: *mut c_void,
-    pub size: u16,
-}
-
-/// A part of a guest's memory: its address there, and in this process.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct VhostRegion {
-    pub guest: u64,
-    pub host: *mut u8,
-    pub size: u64,
-}
-
 unsafe extern "C" {
     pub fn sluice_errno() -> c_int;
     pub fn sluice_log_to(sink: extern "C" fn(u32, *const c_char, usize)) -> c_int;
@@ -224,11 +177,6 @@ unsafe extern "C" {
     pub fn sluice_eth_link(port: u16, out: *mut EthLink) -> c_int;
     pub fn sluice_eth_stats(port: u16, out: *mut EthStats) -> c_int;
     pub fn sluice_eth_device(port: u16) -> *mut RawDevice;
-    pub fn sluice_vhost_kickfd(vid: c_int, queue: u16) -> c_int;
-    pub fn sluice_vhost_callfd(vid: c_int, queue: u16) -> c_int;
-    pub fn sluice_vhost_ring(vid: c_int, queue: u16, out: *mut VhostRing) -> c_int;
-    pub fn sluice_vhost_regions(vid: c_int, out: *mut VhostRegion, room: c_int) -> c_int;
-    pub fn sluice_vhost_ring_size(vid: c_int, queue: u16) -> c_int;
 
     pub fn rte_eal_init(argc: c_int, argv: *mut *mut c_char) -> c_int;
     pub fn rte_eal_cleanup() -> c_int;
@@ -250,28 +198,4 @@ unsafe extern "C" {
     pub fn rte_eth_xstats_get(port: u16, out: *mut EthCounter, count: c_uint) -> c_int;
     pub fn rte_eth_xstats_get_names(port: u16, out: *mut EthCounterName, count: c_uint) -> c_int;
     pub fn rte_eth_find_next_owned_by(port: u16, owner: u64) -> u64;
-
-    pub fn rte_vhost_driver_register(path: *const c_char, flags: u64) -> c_int;
-    pub fn rte_vhost_driver_unregister(path: *const c_char) -> c_int;
-    pub fn rte_vhost_driver_disable_features(path: *const c_char, features: u64) -> c_int;
-    pub fn rte_vhost_driver_callback_register(path: *const c_char, ops: *const VhostOps) -> c_int;
-    pub fn rte_vhost_driver_start(path: *const c_char) -> c_int;
-    pub fn rte_vhost_get_ifname(vid: c_int, out: *mut c_char, length: usize) -> c_int;
-    pub fn rte_vhost_get_vring_num(vid: c_int) -> u16;
-    pub fn rte_vhost_get_numa_node(vid: c_int) -> c_int;
-    pub fn rte_vhost_get_negotiated_features(vid: c_int, out: *mut u64) -> c_int;
-    pub fn rte_vhost_get_vring_base(
-        vid: c_int,
-        queue: u16,
-        available: *mut u16,
-        used: *mut u16,
-    ) -> c_int;
-    pub fn rte_vhost_set_vring_base(vid: c_int, queue: u16, available: u16, used: u16) -> c_int;
-    pub fn rte_vhost_log_write(vid: c_int, address: u64, length: u64);
-    pub fn rte_vhost_log_used_vring(vid: c_int, queue: u16, offset: u64, length: u64);
-    pub fn rte_vhost_extern_callback_register(
-        vid: c_int,
-        ops: *const VhostMessageOps,
-        context: *mut c_void,
-    ) -> c_int;
 }

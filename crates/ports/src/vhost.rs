@@ -1,22 +1,24 @@
-//! Guests: virtio-net over vhost-user, by DPDK's vhost library.
+//! Guests: virtio-net over vhost-user.
 //!
-//! The library talks to the guest's hypervisor on threads of its own and tells of devices and rings that come and go by
-//! callbacks on those threads. Workers meanwhile take frames from the rings and put frames into them. The two sides meet in
-//! [`Shared`]: a gate for each ring, closed when the device goes, so that the library frees nothing that a worker is
-//! using; a flag for each ring that is enabled; and a generation that grows with every change.
+//! A thread of its own ([`hub`]) talks to front ends and makes devices of what they say ([`device`]).
+//! Workers meanwhile take frames from the rings and put frames into them ([`ring`]). The two sides meet in
+//! [`Shared`]: two gates for each ring, a flag for each that can be used, what queues read of the device
+//! ([`device::Table`]), and a generation that grows with every change.
 //!
-//! The library takes a ring's lock before it calls `vring_state_changed`, and takes it again in most functions that are about a
-//! ring. So the callbacks only set flags, and the worker that owns the queue does the rest when it sees a new generation.
-//!
-//! Frames are taken and put without the library ([`ring`]), behind a second gate that is closed while the library handles a message. No worker calls the library
-//! but to ask where a ring stands, which takes no lock.
+//! The gate of a ring is closed when the device goes, so that no memory is unmapped that a worker is
+//! using. The quick gate is closed, too, while a message is handled that changes what queues read.
+//! How often that is done is for the front end to say, so it is entered by a lock always: to close it
+//! interrupts nobody.
 //!
 //! A worker that wants to sleep waits on an epoll descriptor that stays the same for the queue's life. In it are the
-//! guest's kick descriptor, while there is one, and an event that the callbacks raise. The kick descriptor is watched for edges and
-//! never read: whatever a peer passes for one, it cannot block the worker.
+//! guest's kick descriptor, while there is one, and an event that the hub raises. The kick descriptor is watched for edges and
+//! never read: whatever a peer does to it, it cannot block the worker.
 
+mod device;
+mod hub;
+mod memory;
+mod message;
 mod ring;
-mod waits;
 
 use crate::egress::{self, Abilities};
 use crate::error::{Error, last_errno};
@@ -24,16 +26,16 @@ use crate::ethdev::{MAX_MTU, OVERHEAD};
 use crate::gate::{Gate, Key};
 use crate::mbuf::{self, Mbuf};
 use crate::pool::Pool;
-use crate::raw::{self, VhostMessageOps, VhostOps};
+use crate::raw;
 use crate::spec::PortSpec;
 use crate::turn::Turn;
-use crate::{Eal, Mac, OpenPort, PortControl, PortInfo, eal, fault};
-use libc::{c_int, c_void};
+use crate::{Eal, Mac, OpenPort, PortControl, PortInfo, fault};
+use device::{Position, Table};
+use hub::{Hub, Watched};
+use libc::c_int;
 use packet::frame::Frame;
 use packet::io::{BURST, QueueDrops, RxQueue, TxOutcome, TxQueue};
 use ring::{Place, Put, Taken, View};
-use std::collections::BTreeMap;
-use std::ffi::{CStr, CString};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -41,17 +43,24 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU16, AtomicU32, AtomicU64, 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-// rte_vhost.h
-const CLIENT: u64 = 1;
-const COMPLIANT_OFFLOAD_FLAGS: u64 = 1 << 8;
-
-/// Feature bits of virtio-net (virtio 1.1 section 5.1.3).
+/// Feature bits (virtio 1.1 sections 5.1.3 and 6; vhost-user's own).
 mod feature {
     pub const GUEST_CSUM: u64 = 1 << 1;
     pub const GUEST_TSO4: u64 = 1 << 7;
     pub const GUEST_TSO6: u64 = 1 << 8;
-    /// What is not offered: UDP fragmentation, segments whose congestion marks need care, and packed rings, which only the library knows.
-    pub const REFUSED: u64 = 1 << 9 | 1 << 10 | 1 << 13 | 1 << 14 | 1 << 34;
+    /// Pages that are written to are noted in a log.
+    pub const LOG_ALL: u64 = 1 << 26;
+    /// There are protocol features, and rings are enabled by a message of their own.
+    pub const PROTOCOL_FEATURES: u64 = 1 << 30;
+    /// Checksums and segments of the guest's: checksums, any segments, TCP over IPv4 and IPv6.
+    const HOST: u64 = 1 | 1 << 6 | 1 << 11 | 1 << 12;
+    /// Queues, their control by the front end, the MTU, and the guest that announces itself.
+    const DEVICE: u64 = 1 << 3 | 1 << 15 | 1 << 17 | 1 << 18 | 1 << 21 | 1 << 22;
+    /// Any layout, tables of descriptors, event indexes, virtio 1, use in order.
+    const RING: u64 = 1 << 27 | 1 << 28 | 1 << 29 | 1 << 32 | 1 << 35;
+    /// What is offered. Not UDP fragmentation, not segments whose congestion marks need care, no packed rings.
+    pub const OFFERED: u64 =
+        GUEST_CSUM | GUEST_TSO4 | GUEST_TSO6 | LOG_ALL | PROTOCOL_FEATURES | HOST | DEVICE | RING;
 }
 
 /// Longest path of a Unix socket.
@@ -70,37 +79,12 @@ const PATIENCE: Duration = Duration::from_secs(64);
 /// Chains that make no sense which are given back in one turn.
 const REFUSALS: usize = BURST;
 
-/// The message that asks for a guest that has moved to be announced (`VHOST_USER_SEND_RARP`), where it says so, and where it says the guest's address.
-const SEND_RARP: u32 = 19;
-const MESSAGE_PAYLOAD: usize = 12;
-
-/// All ports by the path of their socket, for the callbacks.
-static PORTS: Mutex<BTreeMap<String, Arc<Shared>>> = Mutex::new(BTreeMap::new());
-
-static CALLBACKS: VhostOps = VhostOps {
-    new_device: Some(new_device),
-    destroy_device: Some(destroy_device),
-    vring_state_changed: Some(vring_state_changed),
-    features_changed: None,
-    new_connection: Some(new_connection),
-    destroy_connection: Some(destroy_connection),
-    guest_notified: None,
-    reserved: std::ptr::null_mut(),
-};
-
-/// What is done around every message that the hypervisor sends.
-static MESSAGES: VhostMessageOps = VhostMessageOps {
-    before: Some(before_message),
-    after: Some(after_message),
-};
-
 /// A ring as the workers see it.
 struct Ring {
     gate: Gate,
-    /// In front of what is done without the library, and closed when the device goes, too. Inside nothing of the library is called that takes a lock: its thread holds
-    /// those while it waits here. It is closed for every message, and how many of those come is for the peer to say.
+    /// In front of memory and ring. See the module.
     quick: Gate,
-    /// [`Place::known`], for whoever comes inside both gates next; 0 where the library may have gone on.
+    /// [`Place::known`], for whoever comes inside both gates next.
     known: AtomicU16,
     /// [`Place::told`], for the same; [`NEVER`] where there is none.
     told: AtomicU32,
@@ -112,14 +96,16 @@ const NEVER: u32 = u32::MAX;
 
 /// What callbacks, workers and control thread share.
 struct Shared {
-    /// The library's number for the device, -1 when there is none.
+    /// The number of the device, -1 when there is none.
     vid: AtomicI32,
-    /// The device whose rings are meant below, ready or not; -1 when there is none.
+    /// The device whose rings are meant below, there or not; -1 when there is none.
     owner: AtomicI32,
     /// Grows with every change that the workers should look into.
     generation: AtomicU32,
-    /// Grows before and after every message: what was read of rings and memory before is worth nothing after.
+    /// Grows before and after every message that changes something: what was read of rings and memory before is worth nothing after.
     messages: AtomicU32,
+    /// What queues read of the device.
+    table: Mutex<Option<Arc<Table>>>,
     features: AtomicU64,
     /// Even numbers: what the guest receives from; odd: what it sends to.
     rings: Box<[Ring]>,
@@ -171,6 +157,7 @@ impl Shared {
             owner: AtomicI32::new(-1),
             generation: AtomicU32::new(0),
             messages: AtomicU32::new(0),
+            table: Mutex::default(),
             features: AtomicU64::new(0),
             rings: (0..MAX_PAIRS * 2)
                 .map(|_| Ring {
@@ -223,11 +210,7 @@ impl Shared {
 
     /// Wakes whoever sleeps over a queue.
     fn wake_all(&self) {
-        for event in &self.wake {
-            let one = 1u64.to_ne_bytes();
-            // SAFETY: eight readable bytes. An event that is raised already stays so.
-            unsafe { libc::write(event.as_raw_fd(), one.as_ptr().cast(), one.len()) };
-        }
+        self.wake.iter().for_each(device::tell);
     }
 
     fn connected(&self) -> bool {
@@ -278,115 +261,7 @@ impl Takes {
     }
 }
 
-/// The socket's path of a device.
-fn path_of(vid: c_int) -> Option<String> {
-    let mut name = [0; 4096];
-    // SAFETY: the buffer is writable for its length.
-    if unsafe { raw::rte_vhost_get_ifname(vid, name.as_mut_ptr(), name.len()) } != 0 {
-        return None;
-    }
-    // SAFETY: the library ended the name with a zero.
-    let name = unsafe { CStr::from_ptr(name.as_ptr()) };
-    Some(name.to_str().ok()?.to_owned())
-}
-
-fn port_of(vid: c_int) -> Option<Arc<Shared>> {
-    ports().get(&path_of(vid)?).cloned()
-}
-
-fn ports() -> std::sync::MutexGuard<'static, BTreeMap<String, Arc<Shared>>> {
-    PORTS.lock().unwrap_or_else(|poison| poison.into_inner())
-}
-
-/// Callbacks must not let a panic reach C.
-fn guarded(act: impl FnOnce()) {
-    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(act)).is_err() {
-        tracing::error!("a vhost callback panicked");
-    }
-}
-
-extern "C" fn new_device(vid: c_int) -> c_int {
-    guarded(|| {
-        if let Some(port) = port_of(vid) {
-            let mut features = 0;
-            // SAFETY: the number is that of a device that is just being announced, and the place is writable.
-            unsafe { raw::rte_vhost_get_negotiated_features(vid, &mut features) };
-            port.arrive(vid, features);
-        }
-    });
-    0
-}
-
-extern "C" fn destroy_device(vid: c_int) {
-    guarded(|| {
-        if let Some(port) = port_of(vid) {
-            port.leave(vid);
-        }
-    });
-}
-
-extern "C" fn vring_state_changed(vid: c_int, queue: u16, enable: c_int) -> c_int {
-    guarded(|| {
-        if let Some(port) = port_of(vid) {
-            port.ring_changed(vid, queue, enable != 0);
-        }
-    });
-    0
-}
-
-extern "C" fn new_connection(vid: c_int) -> c_int {
-    guarded(|| {
-        if let Some(port) = port_of(vid) {
-            // Numbers are used again.
-            port.disconnect(vid);
-        }
-        if let Some(path) = path_of(vid) {
-            waits::bound(&path);
-        }
-    });
-    // SAFETY: the device is just being made, and the callbacks live for ever. Failure would mean that there is no such device.
-    unsafe { raw::rte_vhost_extern_callback_register(vid, &MESSAGES, std::ptr::null_mut()) }
-}
-
-extern "C" fn before_message(vid: c_int, message: *mut c_void) -> c_int {
-    let mut answer = raw::VHOST_NOT_HANDLED;
-    guarded(|| {
-        if let Some(port) = port_of(vid) {
-            port.message_begins();
-            // SAFETY: the library passes a message as it lies on the wire, with room for the longest payload.
-            let (kind, payload) = unsafe {
-                let bytes = message.cast::<u8>();
-                let payload = bytes.add(MESSAGE_PAYLOAD).cast::<[u8; 8]>();
-                (bytes.cast::<u32>().read_unaligned(), payload.read())
-            };
-            if kind == SEND_RARP && port.vid.load(Ordering::SeqCst) == vid {
-                // The library would wait until somebody takes frames by it.
-                port.announce(payload);
-                answer = raw::VHOST_HANDLED;
-            }
-        }
-    });
-    answer
-}
-
-extern "C" fn after_message(vid: c_int, _message: *mut c_void) -> c_int {
-    guarded(|| {
-        if let Some(port) = port_of(vid) {
-            port.message_done();
-        }
-    });
-    raw::VHOST_NOT_HANDLED
-}
-
-extern "C" fn destroy_connection(vid: c_int) {
-    guarded(|| {
-        if let Some(port) = port_of(vid) {
-            port.disconnect(vid);
-        }
-    });
-}
-
-/// What the callbacks tell. A socket takes any number of connections, and each is a device to the library; the port serves the one that spoke
+/// What devices tell. A socket takes several connections, and each has a device; the port serves the one that spoke
 /// last, and what is told of others changes nothing. Before another is served, no worker is inside the device that was.
 impl Shared {
     /// Makes `vid` the device that the port serves, if another was.
@@ -411,7 +286,36 @@ impl Shared {
         self.changed();
     }
 
-    /// A ring of device `vid` comes or goes. The library holds the ring's lock, but none of the device that was served before.
+    /// Whether device `vid` is the one that is served.
+    fn serves(&self, vid: c_int) -> bool {
+        self.owner.load(Ordering::SeqCst) == vid
+    }
+
+    /// Puts what queues read of the device in the place of what they read before.
+    fn show(&self, table: Arc<Table>) {
+        let mut shown = self
+            .table
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner());
+        *shown = Some(table);
+    }
+
+    fn table(&self) -> Option<Arc<Table>> {
+        let shown = self
+            .table
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner());
+        shown.clone()
+    }
+
+    /// Device `vid`, which is there, has agreed on other features.
+    fn agreed(&self, vid: c_int, features: u64) {
+        if self.serves(vid) {
+            self.features.store(features, Ordering::Relaxed);
+        }
+    }
+
+    /// A ring of device `vid` comes or goes.
     fn ring_changed(&self, vid: c_int, queue: u16, enabled: bool) {
         if enabled {
             self.turn_to(vid);
@@ -439,9 +343,10 @@ impl Shared {
             self.let_go();
             self.disable_rings();
             self.owner.store(-1, Ordering::SeqCst);
-        } else if self.vid.load(Ordering::SeqCst) >= 0 {
-            // It may have gone over a message that failed, after which the library does not say that it is done.
-            self.message_done();
+            *self
+                .table
+                .lock()
+                .unwrap_or_else(|poison| poison.into_inner()) = None;
         }
     }
 
@@ -457,7 +362,7 @@ impl Shared {
         self.changed();
     }
 
-    /// The library is about to handle a message: rings and memory may change.
+    /// A message is about to be handled that changes rings or memory.
     fn message_begins(&self) {
         self.messages.fetch_add(1, Ordering::SeqCst);
         Gate::close_all(self.quick_gates());
@@ -473,9 +378,9 @@ impl Shared {
         self.wake_all();
     }
 
-    /// Has the guest with this address announced, in the first six bytes, by a frame that its first queue receives next.
-    fn announce(&self, address: [u8; 8]) {
-        let address = u64::from_le_bytes(address) & ((1 << 48) - 1);
+    /// Has the guest with this address announced, in the six lowest bytes, by a frame that its first queue receives next.
+    fn announce(&self, address: u64) {
+        let address = address & ((1 << 48) - 1);
         self.announced.store(address | ANNOUNCE, Ordering::SeqCst);
         self.changed();
     }
@@ -520,14 +425,14 @@ pub(crate) fn open(
         })
         .collect::<Result<_, _>>()
         .map_err(failed)?;
-    let registered = Registered::new(&spec.name, path, client, shared.clone())?;
+    let watched = watch_socket(&spec.name, path, client, &shared)?;
     Ok(OpenPort {
         control: Box::new(VhostControl {
             name: spec.name.clone(),
             client,
             key: shared.asked.key(),
             shared,
-            registered,
+            watched,
             mac: spec.mac.unwrap_or_default(),
             mtu,
             admin_up: true,
@@ -561,65 +466,22 @@ fn owned(fd: c_int) -> Result<OwnedFd, i32> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A socket that the library knows; forgotten when dropped.
-struct Registered {
-    path: CString,
-    server: bool,
-}
-
-impl Registered {
-    fn new(name: &str, path: &str, client: bool, shared: Arc<Shared>) -> Result<Registered, Error> {
-        let c_path = CString::new(path)
-            .map_err(|_| Error::Option(format!("{name}: a zero byte in the path")))?;
-        {
-            let mut ports = ports();
-            if ports.contains_key(path) {
-                return Err(Error::Option(format!(
-                    "{name}: socket {path} is in use by another port"
-                )));
-            }
-            ports.insert(path.to_string(), shared);
-        }
-        // From here on dropping it undoes what was done.
-        let registered = Registered {
-            path: c_path,
-            server: !client,
-        };
-        if !client {
-            remove_stale(path);
-        }
-        let failed = || Error::Device {
+/// Has the hub watch a port's socket.
+fn watch_socket(
+    name: &str,
+    path: &str,
+    client: bool,
+    shared: &Arc<Shared>,
+) -> Result<Watched, Error> {
+    let watched = Hub::get().and_then(|hub| hub.watch(path, client, Arc::clone(shared)));
+    watched.map_err(|error| match error.raw_os_error() {
+        None => Error::Option(format!("{name}: socket {path} is in use by another port")),
+        Some(errno) => Error::Device {
             name: name.to_string(),
             what: format!("vhost-user socket {path}"),
-            errno: last_errno(),
-        };
-        let flags = COMPLIANT_OFFLOAD_FLAGS | if client { CLIENT } else { 0 };
-        let path = registered.path.as_ptr();
-        // SAFETY: the path is a string that outlives the calls, and the callbacks live for ever. The library's threads start here
-        // and inherit the mask.
-        let ok = eal::with_signals_blocked(|| unsafe {
-            raw::rte_vhost_driver_register(path, flags) == 0
-                && raw::rte_vhost_driver_disable_features(path, feature::REFUSED) == 0
-                && raw::rte_vhost_driver_callback_register(path, &CALLBACKS) == 0
-                && raw::rte_vhost_driver_start(path) == 0
-        });
-        if ok { Ok(registered) } else { Err(failed()) }
-    }
-}
-
-impl Drop for Registered {
-    fn drop(&mut self) {
-        // The callbacks look into the table while the library lets go of the device, so it is not locked here.
-        // SAFETY: the path is a string; a path that is not registered is refused.
-        unsafe { raw::rte_vhost_driver_unregister(self.path.as_ptr()) };
-        let path = self.path.to_string_lossy();
-        if let Some(port) = ports().remove(&*path) {
-            port.let_go();
-        }
-        if self.server {
-            remove_stale(&path);
-        }
-    }
+            errno,
+        },
+    })
 }
 
 /// Removes a socket file on which nobody listens, such as one that a killed process left.
@@ -659,8 +521,8 @@ struct VhostRx {
     pair: u16,
     pool: Pool,
     epoll: OwnedFd,
-    /// Our copy of the descriptor that the guest kicks.
-    kick: Option<OwnedFd>,
+    /// The descriptor that the guest kicks.
+    kick: Option<Arc<OwnedFd>>,
     generation: u32,
     armed: bool,
     quick: Quick,
@@ -692,7 +554,7 @@ impl VhostRx {
         })
     }
 
-    /// Acts on what the callbacks changed since the last time.
+    /// Acts on what has changed since the last time.
     #[cold]
     fn catch_up(&mut self) {
         self.generation = self.shared.generation.load(Ordering::SeqCst);
@@ -717,9 +579,9 @@ impl VhostRx {
         }
         // What was taken just before a pause may not have been told, and the guest may wait for it.
         self.untold = true;
-        let vid = self.shared.vid.load(Ordering::SeqCst);
-        // SAFETY: inside the gate the device stays. The descriptor is copied, as the library may close it.
-        self.kick = unsafe { copied(raw::sluice_vhost_kickfd(vid, self.ring)) };
+        let table = self.shared.table();
+        let entry = table.as_ref().and_then(|table| table.ring(self.ring));
+        self.kick = entry.and_then(|entry| entry.kick.clone());
         if let Some(kick) = &self.kick
             && watch(&self.epoll, kick.as_raw_fd()).is_err()
         {
@@ -852,22 +714,6 @@ fn watch(epoll: &OwnedFd, fd: RawFd) -> Result<(), i32> {
     if code == 0 { Ok(()) } else { Err(last_errno()) }
 }
 
-/// A copy of a descriptor of the library's, which may close it. It is the hypervisor's as well, so it is made one that does not block.
-///
-/// # Safety
-/// The descriptor is open, or negative.
-unsafe fn copied(fd: RawFd) -> Option<OwnedFd> {
-    if fd < 0 {
-        return None;
-    }
-    // SAFETY: as the caller says; what else these ask for are plain values.
-    unsafe {
-        let flags = libc::fcntl(fd, libc::F_GETFL);
-        libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK);
-        owned(libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3)).ok()
-    }
-}
-
 impl VhostRx {
     /// Whether a guest that has moved here is to be announced by this queue.
     fn announces(&self) -> bool {
@@ -985,10 +831,12 @@ struct Reading {
     view: Option<View>,
     /// The ring and the messages that it is of.
     of: Option<(u16, u32)>,
+    /// Where the ring stands, for the device to know.
+    position: Option<Arc<Position>>,
     /// Where the ring stands, where nobody else can have gone on.
     at: Option<Place>,
-    /// What tells the guest.
-    call: Option<OwnedFd>,
+    /// What tells the guest. A front end may make it one that blocks, so it is not written to inside a gate.
+    call: Option<Arc<OwnedFd>>,
 }
 
 /// What became of a look at a ring.
@@ -1023,44 +871,33 @@ impl Quick {
         let Some(_inside) = self.key.try_enter() else {
             return Look::Busy;
         };
-        let vid = shared.vid.load(Ordering::Relaxed);
-        if vid < 0 {
-            // The device is about to be let go of: nobody would remember where its ring stands.
+        if !shared.connected() {
+            // The device is about to be let go of.
             return Look::Busy;
         }
         let ring = &shared.rings[usize::from(index)];
         let of = Some((index, shared.messages.load(Ordering::SeqCst)));
         let fresh = self.reading.of != of;
         if fresh {
-            // SAFETY: the device and its tables stay while the gate is open.
-            self.reading = unsafe { Reading::new(vid, index) };
+            self.reading = Reading::new(shared, index);
             self.reading.of = of;
             ring.known.store(0, Ordering::Relaxed);
             ring.told.store(NEVER, Ordering::Relaxed);
         }
-        let Some(view) = &self.reading.view else {
+        let (Some(view), Some(position)) = (&self.reading.view, &self.reading.position) else {
             return Look::NoRing;
         };
-        // SAFETY: the device that the view was read of stays while the gate is open; the places are writable. Neither call takes a lock.
-        unsafe {
-            let mut at = match self.reading.at {
-                Some(at) => at,
-                None => {
-                    let mut at = Place {
-                        known: ring.known.load(Ordering::Relaxed),
-                        told: u16::try_from(ring.told.load(Ordering::Relaxed)).ok(),
-                        ..Place::default()
-                    };
-                    // A device that is about to be let go of has no number any more.
-                    if raw::rte_vhost_get_vring_base(vid, index, &mut at.next, &mut at.used) != 0 {
-                        return Look::Busy;
-                    }
-                    at
-                }
-            };
+        let mut at = self.reading.at.unwrap_or_else(|| Place {
+            known: ring.known.load(Ordering::Relaxed),
+            told: u16::try_from(ring.told.load(Ordering::Relaxed)).ok(),
+            next: position.next.load(Ordering::Relaxed),
+            used: position.used.load(Ordering::Relaxed),
+        });
+        {
             if fresh {
                 // Kicks cost the guest an exit each; whoever goes to sleep asks for them.
-                view.ask_for_kicks(&at, false);
+                // SAFETY: the memory that the view was read of stays mapped while the gate is open.
+                unsafe { view.ask_for_kicks(&at, false) };
             }
             let next = at.next;
             let done = act(view, &mut at);
@@ -1072,7 +909,8 @@ impl Quick {
                     .store(at.told.map_or(NEVER, u32::from), Ordering::Relaxed);
             }
             if at.next != next {
-                raw::rte_vhost_set_vring_base(vid, index, at.next, at.used);
+                position.next.store(at.next, Ordering::Relaxed);
+                position.used.store(at.used, Ordering::Relaxed);
             }
             Look::Done(done)
         }
@@ -1081,27 +919,22 @@ impl Quick {
     /// Tells the guest that the ring has changed.
     fn tell(&self) {
         if let Some(call) = &self.reading.call {
-            let one = 1u64.to_ne_bytes();
-            // SAFETY: eight readable bytes. An event that is raised as often as it can be stays so.
-            unsafe { libc::write(call.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+            device::tell(call);
         }
     }
 }
 
 impl Reading {
-    /// Reads ring `index` of device `vid`.
-    ///
-    /// # Safety
-    /// The device and its tables stay until this returns.
+    /// Reads a ring of the device, inside its quick gate.
     #[cold]
-    unsafe fn new(vid: c_int, index: u16) -> Reading {
-        // SAFETY: as the caller says.
-        unsafe {
-            Reading {
-                view: View::read(vid, index),
-                call: copied(raw::sluice_vhost_callfd(vid, index)),
-                ..Reading::default()
-            }
+    fn new(shared: &Shared, index: u16) -> Reading {
+        let table = shared.table();
+        let entry = table.as_ref().and_then(|table| table.ring(index));
+        Reading {
+            view: table.as_ref().and_then(|table| table.view(index)),
+            position: entry.map(|entry| Arc::clone(&entry.position)),
+            call: entry.and_then(|entry| entry.call.clone()),
+            ..Reading::default()
         }
     }
 }
@@ -1179,7 +1012,7 @@ impl VhostTx {
             let Some(way) = Way::find(&mut self.way, shared, self.worker) else {
                 return refused(frames);
             };
-            let Some(_inside) = way.key.enter() else {
+            let Some(inside) = way.key.enter() else {
                 return refused(frames);
             };
             let takes = shared.takes();
@@ -1187,7 +1020,11 @@ impl VhostTx {
                 // Another guest has come meanwhile.
                 break 'another takes;
             }
-            let outcome = put_all(&mut way.quick, shared, way.ring, frames);
+            let (outcome, tells) = put_all(&mut way.quick, shared, way.ring, frames);
+            drop(inside);
+            if tells {
+                way.quick.tell();
+            }
             mbuf::free_all(frames);
             return outcome;
         };
@@ -1195,9 +1032,10 @@ impl VhostTx {
     }
 }
 
-/// Puts frames into a ring, in order, as far as there is room. They stay the caller's.
+/// Puts frames into a ring, in order, as far as there is room. They stay the caller's. Says whether the
+/// guest wants to be told.
 #[inline(always)]
-fn put_all(around: &mut Quick, shared: &Shared, ring: u16, frames: &[Mbuf]) -> TxOutcome {
+fn put_all(around: &mut Quick, shared: &Shared, ring: u16, frames: &[Mbuf]) -> (TxOutcome, bool) {
     let mut outcome = TxOutcome::default();
     let mut next = 0;
     let put = |view: &View, at: &mut Place| {
@@ -1237,9 +1075,7 @@ fn put_all(around: &mut Quick, shared: &Shared, ring: u16, frames: &[Mbuf]) -> T
         // SAFETY: as above.
         (outcome.packets > 0 || refused > 0) && unsafe { view.wants_call(at) }
     };
-    if around.with(shared, ring, put) == Look::Done(true) {
-        around.tell();
-    }
+    let tells = around.with(shared, ring, put) == Look::Done(true);
     let bytes = frames[..next]
         .iter()
         .map(|frame| u64::from(frame.raw().packet_len))
@@ -1247,7 +1083,7 @@ fn put_all(around: &mut Quick, shared: &Shared, ring: u16, frames: &[Mbuf]) -> T
     // What was passed over has been taken off already.
     outcome.bytes = outcome.bytes.wrapping_add(bytes);
     outcome.full += (frames.len() - next) as u64;
-    outcome
+    (outcome, tells)
 }
 
 /// The control thread's side.
@@ -1257,7 +1093,7 @@ struct VhostControl {
     shared: Arc<Shared>,
     /// To [`Shared::asked`].
     key: Key,
-    registered: Registered,
+    watched: Watched,
     mac: Mac,
     mtu: u16,
     admin_up: bool,
@@ -1294,7 +1130,7 @@ impl PortControl for VhostControl {
 
     fn status(&mut self) -> Vec<(String, String)> {
         let mode = if self.client { "client" } else { "server" };
-        let socket = self.registered.path.to_string_lossy().into_owned();
+        let socket = self.watched.path().to_owned();
         let mut status = vec![
             ("mode".to_string(), mode.to_string()),
             ("socket".to_string(), socket),
@@ -1313,21 +1149,13 @@ impl PortControl for VhostControl {
             format!("0x{:016x}", self.shared.features.load(Ordering::Relaxed)),
         );
         add("n_rxq".into(), self.rx_queues.to_string());
-        // SAFETY: these look the device up by its number and answer -1 or 0 when it has gone; the gate keeps it from going
-        // meanwhile.
-        unsafe {
-            add(
-                "numa".into(),
-                raw::rte_vhost_get_numa_node(vid).max(0).to_string(),
-            );
-            let rings = raw::rte_vhost_get_vring_num(vid);
-            add("num_of_vrings".into(), rings.to_string());
-            for ring in 0..rings.min(MAX_PAIRS as u16 * 2) {
-                let size = raw::sluice_vhost_ring_size(vid, ring);
-                if size > 0 {
-                    add(format!("vring_{ring}_size"), size.to_string());
-                }
-            }
+        let Some(table) = self.shared.table() else {
+            return status;
+        };
+        add("numa".into(), table.numa_node.to_string());
+        add("num_of_vrings".into(), table.rings.len().to_string());
+        for (number, size) in table.sizes() {
+            add(format!("vring_{number}_size"), size.to_string());
         }
         status
     }

@@ -1,6 +1,6 @@
-//! A guest's rings (virtio 1.1 section 2.6, split rings), without the library.
+//! A guest's rings (virtio 1.1 section 2.6, split rings).
 //!
-//! DPDK's vhost library goes to a ring frame by frame: each waits for the descriptor's cache line, then for the frame's, which the guest's processor wrote last.
+//! Who goes to a ring frame by frame waits for the descriptor's cache line each time, then for the frame's, which the guest's processor wrote last.
 //! Here a burst's descriptors are asked for first, then its frames, then all is copied: frames that lie in one descriptor and ask for nothing ([`View::take`], [`View::put`]).
 //! What is uncommon (chains, indirect descriptors, long frames, checksums to be filled in, several buffers for one frame, a log of written pages) is taken and put one by one
 //! ([`View::take_one`], [`View::put_one`]).
@@ -8,9 +8,8 @@
 //! A chain's descriptors are copied, and their lengths summed, before a byte of the frame is: one that is longer than any frame, or has more parts than [`MAX_PARTS`], costs
 //! neither a buffer nor more than a look at so many descriptors. What was copied is what is used, so a guest that changes it meanwhile changes nothing.
 //!
-//! Where a ring stands ([`Place`]) is read from the library before every burst and written back, which tells it to a hypervisor that asks. The library guards the rings
-//! against its own thread by a lock that only it can take. It tells before and after each message of the hypervisor instead ([`super::MESSAGES`]), which is when
-//! memory and rings may change: meanwhile the gate in front of this is closed, and afterwards everything is read anew.
+//! Where a ring stands ([`Place`]) is the device's to say ([`super::device::Position`]): it is read before every burst and written back, which tells it to a
+//! front end that asks. Memory and rings change while a message is handled: meanwhile the gate in front of this is closed, and afterwards everything is read anew.
 //!
 //! Everything that a guest writes may change at any time and is read once, by volatile or atomic reads, before it is checked.
 //!
@@ -18,20 +17,20 @@
 //! next while the ring says which it is, and the guest's next buffer when frames have been put. Whether the guest wants to be told that its frames have been taken
 //! is looked at when the queue is looked at next: it has to wait until all that was written has arrived at the guest's processor, and frames need not wait for that.
 
+use super::memory::DirtyLog;
 use crate::mbuf::{HEADROOM, Mbuf};
 use crate::pool::DATA_ROOM;
-use crate::raw::{self, RawMbuf, VhostRegion, VhostRing};
+use crate::raw::RawMbuf;
 use crate::{egress, vnet};
-use libc::c_int;
 use packet::frame::{Frame, Offload};
 use packet::io::BURST;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 /// Bits of virtio and virtio-net (virtio 1.1 sections 5.1.3 and 6; vhost-user's log), by what follows from them.
 mod feature {
-    pub const LOG_ALL: u64 = 1 << 26;
     const IOMMU: u64 = 1 << 33;
     const PACKED: u64 = 1 << 34;
     /// Neither offered nor understood.
@@ -67,8 +66,34 @@ const MAX_BUFFERS: usize =
 const NO_INTERRUPT: u16 = 1;
 /// Flag of a used ring whose owner wants no kicks.
 const NO_KICKS: u16 = 1;
-/// Regions of memory that a guest has at most (the library's own bound is 8).
-const MAX_REGIONS: usize = 16;
+/// A part of a guest's memory: its address there, and in this process.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Region {
+    pub guest: u64,
+    pub host: *mut u8,
+    /// Bytes.
+    pub size: u64,
+}
+
+// SAFETY: shared memory, which any thread may touch as such.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+/// Where the parts of a ring lie in this process; null where they are not mapped.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Places {
+    pub descriptors: *mut u8,
+    pub available: *mut u8,
+    pub used: *mut u8,
+    /// Descriptors.
+    pub size: u16,
+}
+
+// SAFETY: shared memory, which any thread may touch as such.
+unsafe impl Send for Places {}
+// SAFETY: as above.
+unsafe impl Sync for Places {}
 
 /// A descriptor (virtio 1.1 section 2.6.5).
 #[repr(C)]
@@ -109,27 +134,28 @@ pub(super) struct View {
     mergeable: bool,
     indirect: bool,
     event_index: bool,
-    regions: Vec<VhostRegion>,
+    regions: Vec<Region>,
     log: Option<Log>,
 }
 
 /// Where pages that are written to are noted, for a guest that is being moved to another host.
 pub(super) struct Log {
-    vid: c_int,
-    ring: u16,
+    pub pages: Arc<DirtyLog>,
+    /// Where the guest has its used ring, if what is written to that is to be noted.
+    pub used: Option<u64>,
 }
 
 impl Log {
     /// So much of the guest's memory has been written.
     fn written(&self, address: u64, length: u64) {
-        // SAFETY: plain values; the caller keeps the device, as for everything done to its rings.
-        unsafe { raw::rte_vhost_log_write(self.vid, address, length) };
+        self.pages.written(address, length);
     }
 
     /// So much of the used ring has been written.
     fn used(&self, offset: u64, length: u64) {
-        // SAFETY: as above.
-        unsafe { raw::rte_vhost_log_used_vring(self.vid, self.ring, offset, length) };
+        if let Some(address) = self.used {
+            self.pages.written(address.wrapping_add(offset), length);
+        }
     }
 }
 
@@ -297,46 +323,10 @@ impl<'a, I: Iterator<Item = Part>> Cursor<'a, I> {
 }
 
 impl View {
-    /// Reads a ring. None when it is not whole, or of another kind.
-    ///
-    /// # Safety
-    /// The device exists until this returns.
-    pub unsafe fn read(vid: c_int, index: u16) -> Option<View> {
-        let mut features = 0;
-        let nowhere = std::ptr::null_mut();
-        let mut ring = VhostRing {
-            descriptors: nowhere,
-            available: nowhere,
-            used: nowhere,
-            size: 0,
-        };
-        let empty = VhostRegion {
-            guest: 0,
-            host: std::ptr::null_mut(),
-            size: 0,
-        };
-        let mut regions = vec![empty; MAX_REGIONS];
-        // SAFETY: the caller keeps the device; the places are writable, the array for as many as is said.
-        let known = unsafe {
-            if raw::rte_vhost_get_negotiated_features(vid, &mut features) != 0
-                || raw::sluice_vhost_ring(vid, index, &mut ring) != 0
-            {
-                return None;
-            }
-            raw::sluice_vhost_regions(vid, regions.as_mut_ptr(), MAX_REGIONS as c_int)
-        };
-        if known <= 0 {
-            return None;
-        }
-        regions.truncate(known as usize);
-        let log = (features & feature::LOG_ALL != 0).then_some(Log { vid, ring: index });
-        View::of(&ring, regions, features, log)
-    }
-
-    /// The ring that lies there, if it is whole in memory that the guest has given: the library goes on with addresses of rings that it knows to be cut short.
+    /// The ring that lies there, if it is whole in memory that the guest has given, and of a kind that is understood.
     pub fn of(
-        ring: &VhostRing,
-        regions: Vec<VhostRegion>,
+        ring: &Places,
+        regions: Vec<Region>,
         features: u64,
         log: Option<Log>,
     ) -> Option<View> {
@@ -363,6 +353,15 @@ impl View {
             regions,
             log,
         })
+    }
+
+    /// How far the used ring has come.
+    ///
+    /// # Safety
+    /// The view is that of the device's present state.
+    pub unsafe fn used_index(&self) -> u16 {
+        // SAFETY: as the caller promises, the ring is mapped.
+        unsafe { self.used.add(1).read_volatile() }
     }
 
     /// Takes frames that the guest has sent, in buffers that `allocate` writes to the array (as many as it is told, or false); writes them to `room`, which has place
@@ -941,13 +940,8 @@ impl View {
 }
 
 /// Whether `length` bytes from an address on lie in one of the regions, aligned as a ring's part has to be.
-fn is_place(
-    regions: &[VhostRegion],
-    address: *mut libc::c_void,
-    alignment: usize,
-    length: usize,
-) -> bool {
-    let lies_in = |region: &VhostRegion| {
+fn is_place(regions: &[Region], address: *mut u8, alignment: usize, length: usize) -> bool {
+    let lies_in = |region: &Region| {
         let offset = (address as usize).wrapping_sub(region.host as usize) as u64;
         !region.host.is_null() && offset < region.size && region.size - offset >= length as u64
     };

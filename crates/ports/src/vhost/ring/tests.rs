@@ -63,12 +63,12 @@ impl Guest {
             event_index: false,
             // In two parts, with a hole between the guest's addresses.
             regions: vec![
-                VhostRegion {
+                Region {
                     guest: GUEST,
                     host: base,
                     size: MEMORY as u64 / 2,
                 },
-                VhostRegion {
+                Region {
                     guest: GUEST + MEMORY as u64,
                     host: base.wrapping_add(MEMORY / 2),
                     size: MEMORY as u64 / 2,
@@ -332,14 +332,14 @@ fn a_ring_that_is_not_whole_in_the_guests_memory_is_not_used() {
     let half = MEMORY / 2;
     let read = |descriptors: usize, available: usize, used: usize, size: u16| {
         let at = |offset: usize| base.wrapping_add(offset).cast();
-        let ring = VhostRing {
+        let ring = Places {
             descriptors: at(descriptors),
             available: at(available),
             used: at(used),
             size,
         };
         let parts = [(GUEST, 0), (GUEST + MEMORY as u64, half)];
-        let regions = parts.map(|(guest, from)| VhostRegion {
+        let regions = parts.map(|(guest, from)| Region {
             guest,
             host: base.wrapping_add(from),
             size: half as u64,

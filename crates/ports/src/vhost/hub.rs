@@ -1,0 +1,603 @@
+//! Connections with front ends, all on one thread that never waits for any of them.
+//!
+//! Messages are read as far as they have come; one whose rest does not come within [`PATIENCE`] ends its
+//! connection, as does an answer that finds no room in the socket, whose front end leaves its answers
+//! unread. A connection that sends more than [`MESSAGES`] in a tenth of a second is left alone until that
+//! is over. So what one front end does costs the others a message's time at most, and whoever deletes a
+//! port waits for the message in hand, not for its front end.
+
+use super::Shared;
+use super::device::Device;
+use super::message::{HEAD, Head, MOST_FILES, Request, reply};
+use crate::error::last_errno;
+use crate::{eal, fault};
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
+use std::mem::{MaybeUninit, size_of};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::{Duration, Instant};
+
+/// How long a message may take to come whole. Front ends write them whole.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How often connections are looked after, and front ends that are not there are called.
+const TICK: Duration = Duration::from_millis(100);
+const CALLS: Duration = Duration::from_secs(1);
+
+/// Messages that a connection may send between two ticks. A device of 64 queue pairs takes 900 to set up.
+const MESSAGES: u32 = 1000;
+
+/// Connections to one socket. A new one takes the place of the oldest that is not served.
+const MOST_CONNECTIONS: usize = 16;
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 128;
+
+/// Bytes for the descriptors of a message: a head, and room for twice as many as a message has.
+const CONTROL: usize = 16 + 2 * MOST_FILES * size_of::<RawFd>();
+
+/// The number of a listening socket, beside those of connections.
+const LISTENER: u32 = 0;
+
+/// All ports, and who watches their sockets.
+pub(super) struct Hub {
+    epoll: OwnedFd,
+    ports: Mutex<BTreeMap<u32, Arc<Port>>>,
+    next: AtomicU32,
+}
+
+/// The sockets of a port.
+struct Port {
+    number: u32,
+    path: String,
+    /// We connect; else we listen.
+    calls: bool,
+    shared: Arc<Shared>,
+    sockets: Mutex<Sockets>,
+}
+
+#[derive(Default)]
+struct Sockets {
+    listener: Option<UnixListener>,
+    connections: BTreeMap<u32, Connection>,
+    next: u32,
+    /// When a front end was called last, and what came of it.
+    called: Option<Instant>,
+    silent: Option<ErrorKind>,
+    gone: bool,
+}
+
+struct Connection {
+    stream: UnixStream,
+    device: Device,
+    buffer: Vec<u8>,
+    files: Vec<OwnedFd>,
+    /// When the beginning of a message came whose rest has not.
+    since: Option<Instant>,
+    /// Messages since the last tick.
+    messages: u32,
+    /// It has sent too many.
+    paused: bool,
+}
+
+/// Why a connection ends.
+enum End {
+    /// The front end has hung up.
+    HungUp,
+    Broken(io::Error),
+    Wrong(String),
+}
+
+/// A port that is watched until this is dropped.
+pub(super) struct Watched {
+    hub: &'static Hub,
+    port: Arc<Port>,
+}
+
+impl Hub {
+    /// The hub of this process, whose thread runs from the first call on.
+    pub fn get() -> io::Result<&'static Hub> {
+        static HUB: OnceLock<Hub> = OnceLock::new();
+        static STARTING: Mutex<()> = Mutex::new(());
+        let _alone = STARTING.lock().unwrap_or_else(|poison| poison.into_inner());
+        if let Some(hub) = HUB.get() {
+            return Ok(hub);
+        }
+        // SAFETY: plain value; the descriptor, if there is one, is new and nobody else's.
+        let epoll = unsafe {
+            let fd = libc::epoll_create1(libc::EPOLL_CLOEXEC);
+            if fd < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            OwnedFd::from_raw_fd(fd)
+        };
+        let hub = HUB.get_or_init(|| Hub {
+            epoll,
+            ports: Mutex::default(),
+            next: AtomicU32::new(1),
+        });
+        eal::with_signals_blocked(|| {
+            let thread = std::thread::Builder::new().name("vhost-events".into());
+            thread.spawn(|| hub.run())
+        })?;
+        Ok(hub)
+    }
+
+    /// Watches a socket: listens there, or connects to who does, again and again.
+    pub fn watch(
+        &'static self,
+        path: &str,
+        calls: bool,
+        shared: Arc<Shared>,
+    ) -> io::Result<Watched> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let port = Arc::new(Port {
+            number,
+            path: path.to_owned(),
+            calls,
+            shared,
+            sockets: Mutex::default(),
+        });
+        {
+            let mut ports = self.ports();
+            if ports.values().any(|other| other.path == path) {
+                return Err(ErrorKind::AddrInUse.into());
+            }
+            ports.insert(number, Arc::clone(&port));
+        }
+        // From here on dropping it undoes what was done.
+        let watched = Watched { hub: self, port };
+        if calls {
+            watched.port.call(self, &mut watched.port.sockets());
+        } else {
+            watched.port.listen(self)?;
+        }
+        Ok(watched)
+    }
+
+    fn ports(&self) -> MutexGuard<'_, BTreeMap<u32, Arc<Port>>> {
+        self.ports
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    fn run(&self) {
+        let mut events = [const { MaybeUninit::<libc::epoll_event>::uninit() }; 64];
+        let mut ticked = Instant::now();
+        loop {
+            let left = TICK.saturating_sub(ticked.elapsed());
+            // Rounded up, so that nothing is looked at again and again before its time.
+            let wait = left.as_millis() as i32 + 1;
+            // SAFETY: room for as many events as is said.
+            let count = unsafe {
+                let room = events.as_mut_ptr().cast();
+                libc::epoll_wait(self.epoll.as_raw_fd(), room, events.len() as i32, wait)
+            };
+            for event in &events[..usize::try_from(count).unwrap_or(0)] {
+                // SAFETY: the kernel has written so many.
+                let token = unsafe { event.assume_init_ref() }.u64;
+                let port = self.ports().get(&((token >> 32) as u32)).cloned();
+                if let Some(port) = port {
+                    guarded(&port.path, || port.look(self, token as u32));
+                }
+            }
+            if ticked.elapsed() >= TICK {
+                ticked = Instant::now();
+                self.tick(ticked);
+            }
+        }
+    }
+
+    fn tick(&self, now: Instant) {
+        let ports: Vec<_> = self.ports().values().cloned().collect();
+        let taken = fault::recent();
+        for port in ports {
+            guarded(&port.path, || port.tick(self, now, &taken));
+        }
+    }
+
+    /// Has a socket watched, or, paused, not.
+    fn register(&self, fd: RawFd, token: u64, how: i32, paused: bool) -> io::Result<()> {
+        let events = if paused {
+            0
+        } else {
+            libc::EPOLLIN | libc::EPOLLRDHUP
+        };
+        let mut event = libc::epoll_event {
+            events: events as u32,
+            u64: token,
+        };
+        // SAFETY: both descriptors are open and the event is readable.
+        let code = unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), how, fd, &mut event) };
+        if code == 0 {
+            Ok(())
+        } else {
+            Err(io::Error::last_os_error())
+        }
+    }
+}
+
+/// One port's panic is not the others' end.
+fn guarded(path: &str, act: impl FnOnce()) {
+    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(act)).is_err() {
+        tracing::error!("looking after vhost-user socket {path} panicked");
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.hub.ports().remove(&self.port.number);
+        // Devices let go of workers and of their memory.
+        let mut sockets = self.port.sockets();
+        sockets.gone = true;
+        sockets.connections.clear();
+        if sockets.listener.take().is_some() {
+            super::remove_stale(&self.port.path);
+        }
+    }
+}
+
+impl Watched {
+    pub fn path(&self) -> &str {
+        &self.port.path
+    }
+}
+
+impl Port {
+    fn sockets(&self) -> MutexGuard<'_, Sockets> {
+        self.sockets
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    fn token(&self, connection: u32) -> u64 {
+        u64::from(self.number) << 32 | u64::from(connection)
+    }
+
+    fn listen(&self, hub: &Hub) -> io::Result<()> {
+        super::remove_stale(&self.path);
+        let listener = UnixListener::bind(&self.path)?;
+        listener.set_nonblocking(true)?;
+        // SAFETY: plain values, of a socket that is open; only its backlog changes.
+        unsafe { libc::listen(listener.as_raw_fd(), BACKLOG) };
+        let token = self.token(LISTENER);
+        hub.register(listener.as_raw_fd(), token, libc::EPOLL_CTL_ADD, false)?;
+        self.sockets().listener = Some(listener);
+        Ok(())
+    }
+
+    /// Connects to the front end, where it listens.
+    fn call(&self, hub: &Hub, sockets: &mut Sockets) {
+        sockets.called = Some(Instant::now());
+        match connect(&self.path) {
+            Ok(stream) => {
+                sockets.silent = None;
+                self.adopt(hub, sockets, stream);
+            }
+            Err(error) => {
+                let kind = Some(error.kind());
+                if std::mem::replace(&mut sockets.silent, kind) != kind {
+                    let (path, each) = (&self.path, CALLS.as_secs());
+                    tracing::info!(target: "dpdk", "vhost-user socket {path}: {error}; connecting again every {each} s");
+                }
+            }
+        }
+    }
+
+    /// Something has come by a socket.
+    fn look(&self, hub: &Hub, connection: u32) {
+        let mut sockets = self.sockets();
+        if sockets.gone {
+            return;
+        }
+        if connection != LISTENER {
+            return self.read(hub, &mut sockets, connection);
+        }
+        let accepted = sockets.listener.as_ref().map(UnixListener::accept);
+        match accepted {
+            Some(Ok((stream, _))) => match stream.set_nonblocking(true) {
+                Ok(()) => self.adopt(hub, &mut sockets, stream),
+                Err(error) => tracing::warn!(target: "dpdk", "{}: {error}", self.path),
+            },
+            Some(Err(error)) if error.kind() != ErrorKind::WouldBlock => {
+                // No descriptors left, most likely: somebody else may give some back.
+                tracing::warn!(target: "dpdk", "vhost-user socket {}: accept: {error}", self.path);
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            _ => {}
+        }
+    }
+
+    fn adopt(&self, hub: &Hub, sockets: &mut Sockets, stream: UnixStream) {
+        /// All connections of this process have numbers of their own: what one is known by.
+        static IDS: AtomicI32 = AtomicI32::new(0);
+        if sockets.connections.len() >= MOST_CONNECTIONS {
+            let serves = |connection: &Connection| connection.device.serves();
+            let oldest = sockets.connections.iter().find(|(_, one)| !serves(one));
+            if let Some(number) = oldest.map(|(number, _)| *number) {
+                tracing::warn!(target: "dpdk", "vhost-user socket {}: more than {MOST_CONNECTIONS} connections; the oldest is closed", self.path);
+                sockets.connections.remove(&number);
+            }
+        }
+        sockets.next = sockets.next.checked_add(1).unwrap_or(1);
+        let number = sockets.next;
+        let token = self.token(number);
+        if let Err(error) = hub.register(stream.as_raw_fd(), token, libc::EPOLL_CTL_ADD, false) {
+            tracing::warn!(target: "dpdk", "vhost-user socket {}: {error}", self.path);
+            return;
+        }
+        let id = IDS.fetch_add(1, Ordering::Relaxed) & i32::MAX;
+        let connection = Connection {
+            stream,
+            device: Device::new(id, Arc::clone(&self.shared)),
+            buffer: Vec::new(),
+            files: Vec::new(),
+            since: None,
+            messages: 0,
+            paused: false,
+        };
+        sockets.connections.insert(number, connection);
+    }
+
+    /// Reads and obeys one message, if it has come whole.
+    fn read(&self, hub: &Hub, sockets: &mut Sockets, number: u32) {
+        let Some(connection) = sockets.connections.get_mut(&number) else {
+            return;
+        };
+        let ended = match connection.advance() {
+            Ok(()) if connection.messages <= MESSAGES => None,
+            Ok(()) => {
+                connection.paused = true;
+                let (fd, token) = (connection.stream.as_raw_fd(), self.token(number));
+                hub.register(fd, token, libc::EPOLL_CTL_MOD, true)
+                    .err()
+                    .map(End::Broken)
+            }
+            Err(end) => Some(end),
+        };
+        if let Some(end) = ended {
+            self.close(hub, sockets, number, end);
+        }
+    }
+
+    fn close(&self, hub: &Hub, sockets: &mut Sockets, number: u32, end: End) {
+        let path = &self.path;
+        match end {
+            End::HungUp => {
+                tracing::info!(target: "dpdk", "vhost-user socket {path}: the front end has hung up");
+            }
+            End::Broken(error) => {
+                tracing::warn!(target: "dpdk", "vhost-user socket {path}: {error}; closing the connection");
+            }
+            End::Wrong(why) => {
+                tracing::warn!(target: "dpdk", "vhost-user socket {path}: {why}; closing the connection");
+            }
+        }
+        sockets.connections.remove(&number);
+        let waits = sockets.called.is_some_and(|last| last.elapsed() < CALLS);
+        if self.calls && sockets.connections.is_empty() && !waits {
+            // Whoever comes back at once need not wait for the next call.
+            self.call(hub, sockets);
+        }
+    }
+
+    fn tick(&self, hub: &Hub, now: Instant, taken: &[usize]) {
+        let mut sockets = self.sockets();
+        if sockets.gone {
+            return;
+        }
+        let numbers: Vec<u32> = sockets.connections.keys().copied().collect();
+        for number in numbers {
+            let Some(connection) = sockets.connections.get_mut(&number) else {
+                continue;
+            };
+            connection.messages = 0;
+            if connection.device.unblock() {
+                let path = &self.path;
+                tracing::warn!(target: "dpdk", "vhost-user socket {path}: the front end has made its call descriptors block again");
+            }
+            let late = connection.since.is_some_and(|since| now - since > PATIENCE);
+            let end = if taken.iter().any(|at| connection.device.has_memory_at(*at)) {
+                Some(End::Wrong("the front end took back memory in use".into()))
+            } else if late {
+                let seconds = PATIENCE.as_secs();
+                Some(End::Wrong(format!(
+                    "half of a message, and no more for {seconds} s"
+                )))
+            } else if std::mem::take(&mut connection.paused) {
+                let (fd, token) = (connection.stream.as_raw_fd(), self.token(number));
+                let again = hub.register(fd, token, libc::EPOLL_CTL_MOD, false);
+                again.err().map(End::Broken)
+            } else {
+                None
+            };
+            if let Some(end) = end {
+                self.close(hub, &mut sockets, number, end);
+            }
+        }
+        let due = sockets
+            .called
+            .is_none_or(|last| now.saturating_duration_since(last) >= CALLS);
+        if self.calls && sockets.connections.is_empty() && due {
+            self.call(hub, &mut sockets);
+        }
+    }
+}
+
+impl Connection {
+    /// Reads as much of the next message as has come, and obeys it if that is all of it.
+    fn advance(&mut self) -> Result<(), End> {
+        loop {
+            let wanted = match self.buffer.first_chunk::<HEAD>() {
+                None => HEAD - self.buffer.len(),
+                Some(head) => {
+                    let head = Head::decode(head).map_err(|wrong| End::Wrong(wrong.to_string()))?;
+                    let wanted = HEAD + head.length - self.buffer.len();
+                    if wanted == 0 {
+                        self.since = None;
+                        self.messages += 1;
+                        return self.obey(head);
+                    }
+                    wanted
+                }
+            };
+            match self.receive(wanted) {
+                Ok(0) => return Err(End::HungUp),
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    if !self.buffer.is_empty() {
+                        self.since.get_or_insert_with(Instant::now);
+                    }
+                    return Ok(());
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(End::Broken(error)),
+            }
+        }
+    }
+
+    /// Receives up to `wanted` bytes, and the descriptors that come with them.
+    fn receive(&mut self, wanted: usize) -> io::Result<usize> {
+        let before = self.buffer.len();
+        self.buffer.resize(before + wanted, 0);
+        let mut control = [0u64; CONTROL / size_of::<u64>()];
+        let mut place = libc::iovec {
+            iov_base: self.buffer[before..].as_mut_ptr().cast(),
+            iov_len: wanted,
+        };
+        // SAFETY: all zeroes is a valid header.
+        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        header.msg_iov = &mut place;
+        header.msg_iovlen = 1;
+        header.msg_control = control.as_mut_ptr().cast();
+        header.msg_controllen = size_of_val(&control);
+        let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+        // SAFETY: the header leads to places that are writable for the lengths given.
+        let count = unsafe { libc::recvmsg(self.stream.as_raw_fd(), &mut header, flags) };
+        let error = last_errno();
+        let received = usize::try_from(count).unwrap_or(0);
+        self.buffer.truncate(before + received);
+        if count < 0 {
+            return Err(io::Error::from_raw_os_error(error));
+        }
+        // SAFETY: the kernel has written control messages as the header now says, and the descriptors in
+        // them are new and nobody else's.
+        unsafe {
+            let mut one = libc::CMSG_FIRSTHDR(&header);
+            while let Some(message) = one.as_ref() {
+                if (message.cmsg_level, message.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+                    let bytes = message.cmsg_len as usize - libc::CMSG_LEN(0) as usize;
+                    let first = libc::CMSG_DATA(one).cast::<RawFd>();
+                    for index in 0..bytes / size_of::<RawFd>() {
+                        let fd = first.add(index).read_unaligned();
+                        self.files.push(OwnedFd::from_raw_fd(fd));
+                    }
+                }
+                one = libc::CMSG_NXTHDR(&header, one);
+            }
+        }
+        if header.msg_flags & libc::MSG_CTRUNC != 0 || self.files.len() > MOST_FILES {
+            return Err(io::Error::other("more file descriptors than a message has"));
+        }
+        Ok(received)
+    }
+
+    fn obey(&mut self, head: Head) -> Result<(), End> {
+        let files = std::mem::take(&mut self.files);
+        let request = Request::decode(head.request, &self.buffer[HEAD..]);
+        self.buffer.clear();
+        let outcome = match request {
+            Ok(request) => self
+                .device
+                .handle(request, files)
+                .map_err(|refusal| refusal.0),
+            Err(wrong) => Err(wrong.to_string()),
+        };
+        let status = |code: u64| reply(head.request, &code.to_ne_bytes());
+        let (bytes, file) = match outcome {
+            Ok(Some(answer)) => (reply(head.request, &answer.payload), answer.file),
+            Ok(None) if head.wants_reply => (status(0), None),
+            Ok(None) => return Ok(()),
+            Err(why) if head.wants_reply => {
+                tracing::warn!(target: "dpdk", "vhost-user request {} is refused: {why}", head.request);
+                (status(1), None)
+            }
+            Err(why) => return Err(End::Wrong(why)),
+        };
+        self.send(&bytes, file.as_ref())
+    }
+
+    /// Sends an answer, whole or not at all.
+    fn send(&mut self, bytes: &[u8], file: Option<&OwnedFd>) -> Result<(), End> {
+        let mut control = [0u64; CONTROL / size_of::<u64>()];
+        let mut place = libc::iovec {
+            iov_base: bytes.as_ptr().cast_mut().cast(),
+            iov_len: bytes.len(),
+        };
+        // SAFETY: all zeroes is a valid header; its control message lies in room for more than one
+        // descriptor, and all that it leads to is readable.
+        let sent = unsafe {
+            let mut header: libc::msghdr = std::mem::zeroed();
+            header.msg_iov = &mut place;
+            header.msg_iovlen = 1;
+            if let Some(file) = file {
+                header.msg_control = control.as_mut_ptr().cast();
+                header.msg_controllen = libc::CMSG_SPACE(size_of::<RawFd>() as u32) as usize;
+                let one = libc::CMSG_FIRSTHDR(&header);
+                (*one).cmsg_level = libc::SOL_SOCKET;
+                (*one).cmsg_type = libc::SCM_RIGHTS;
+                (*one).cmsg_len = libc::CMSG_LEN(size_of::<RawFd>() as u32) as usize;
+                let first = libc::CMSG_DATA(one).cast::<RawFd>();
+                first.write_unaligned(file.as_raw_fd());
+            }
+            let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+            libc::sendmsg(self.stream.as_raw_fd(), &header, flags)
+        };
+        match usize::try_from(sent) {
+            Ok(count) if count == bytes.len() => Ok(()),
+            Ok(_) => Err(End::Wrong("the front end leaves answers unread".into())),
+            Err(_) => {
+                let error = io::Error::last_os_error();
+                Err(match error.kind() {
+                    ErrorKind::WouldBlock => {
+                        End::Wrong("the front end leaves answers unread".into())
+                    }
+                    _ => End::Broken(error),
+                })
+            }
+        }
+    }
+}
+
+/// Connects to a socket without waiting.
+fn connect(path: &str) -> io::Result<UnixStream> {
+    // SAFETY: all zeroes is a valid address.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    if path.len() >= address.sun_path.len() {
+        return Err(ErrorKind::InvalidInput.into());
+    }
+    for (place, byte) in address.sun_path.iter_mut().zip(path.bytes()) {
+        *place = byte as libc::c_char;
+    }
+    let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: plain values; the descriptor, if there is one, is new and nobody else's.
+    let stream = unsafe {
+        let fd = libc::socket(libc::AF_UNIX, kind, 0);
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        UnixStream::from_raw_fd(fd)
+    };
+    let length = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+    // SAFETY: the address is readable for its length.
+    let code = unsafe { libc::connect(stream.as_raw_fd(), (&raw const address).cast(), length) };
+    if code == 0 {
+        Ok(stream)
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}

@@ -1,0 +1,298 @@
+//! A guest's memory, mapped into this process, and the log of what is written to it.
+
+use super::message::{VhostUserLog, VhostUserMemoryRegion};
+use super::ring::Region;
+use crate::error::last_errno;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// Bytes of the guest's memory that one bit of the log stands for.
+const LOG_PAGE: u64 = 4096;
+
+/// Why memory is not mapped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Refusal(pub String);
+
+/// A mapping of a file; gone when dropped.
+#[derive(Debug)]
+struct Mapping {
+    at: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: memory that another process shares, which any thread may touch as such.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps the first `length` bytes of a file, which must have them.
+    fn new(file: &OwnedFd, length: u64) -> Result<Mapping, Refusal> {
+        // SAFETY: all zeroes is a valid place for the answer, which is writable.
+        let (code, status) = unsafe {
+            let mut status: libc::stat = std::mem::zeroed();
+            (libc::fstat(file.as_raw_fd(), &mut status), status)
+        };
+        if code != 0 {
+            return Err(refused("look at", last_errno()));
+        }
+        let is_file = status.st_mode & libc::S_IFMT == libc::S_IFREG;
+        if is_file && u64::try_from(status.st_size).unwrap_or(0) < length {
+            let has = status.st_size;
+            return Err(Refusal(format!(
+                "its file has {has} bytes, and {length} are to be mapped"
+            )));
+        }
+        // Files of huge pages are mapped and unmapped in whole pages.
+        let page = usize::try_from(status.st_blksize).unwrap_or(1).max(1);
+        let length = usize::try_from(length)
+            .ok()
+            .and_then(|length| length.checked_next_multiple_of(page))
+            .ok_or_else(|| refused("map", libc::EINVAL))?;
+        // SAFETY: a new mapping, where the kernel wants it.
+        let at = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                length,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_NORESERVE,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        match NonNull::new(at.cast::<u8>()) {
+            Some(place) if at != libc::MAP_FAILED => {
+                // A guest's secrets do not belong into a core dump of ours.
+                // SAFETY: the mapping that was just made.
+                unsafe { libc::madvise(at, length, libc::MADV_DONTDUMP) };
+                Ok(Mapping { at: place, length })
+            }
+            _ => Err(refused("map", last_errno())),
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this object's own.
+        unsafe { libc::munmap(self.at.as_ptr().cast(), self.length) };
+    }
+}
+
+fn refused(what: &str, errno: i32) -> Refusal {
+    Refusal(format!(
+        "cannot {what} its file ({})",
+        crate::describe(errno)
+    ))
+}
+
+/// What a front end has given of its guest's memory.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    parts: Vec<Part>,
+}
+
+#[derive(Debug)]
+struct Part {
+    /// As descriptors call it, and where it lies here.
+    region: Region,
+    /// As the front end calls it.
+    user: u64,
+    mapping: Mapping,
+}
+
+impl Memory {
+    /// Maps what a table lists, each region by its file.
+    pub fn map(list: &[VhostUserMemoryRegion], files: &[OwnedFd]) -> Result<Memory, Refusal> {
+        if list.len() != files.len() {
+            let (regions, files) = (list.len(), files.len());
+            return Err(Refusal(format!(
+                "a memory table of {regions} regions with {files} file descriptors"
+            )));
+        }
+        let map = |(number, (one, file)): (usize, (&VhostUserMemoryRegion, &OwnedFd))| {
+            let one = *one;
+            let (guest, user, size) = (one.guest_phys_addr, one.user_addr, one.memory_size);
+            let named = |Refusal(why)| Refusal(format!("memory region {number}: {why}"));
+            // None of these overflows: a table that did would not have been decoded.
+            let mapping = Mapping::new(file, one.mmap_offset + size).map_err(named)?;
+            let host = mapping.at.as_ptr().wrapping_add(one.mmap_offset as usize);
+            Ok(Part {
+                region: Region { guest, host, size },
+                user,
+                mapping,
+            })
+        };
+        let parts = list.iter().zip(files).enumerate().map(map);
+        Ok(Memory {
+            parts: parts.collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Where an address of the front end's lies here; null where it has given no such memory.
+    pub fn by_user(&self, address: u64) -> *mut u8 {
+        let found = self.parts.iter().find_map(|part| {
+            let offset = address.wrapping_sub(part.user);
+            (offset < part.region.size).then(|| part.region.host.wrapping_add(offset as usize))
+        });
+        found.unwrap_or(std::ptr::null_mut())
+    }
+
+    /// All of it, by the addresses that descriptors use.
+    pub fn regions(&self) -> Vec<Region> {
+        self.parts.iter().map(|part| part.region).collect()
+    }
+
+    /// Whether one of the mappings begins there.
+    pub fn begins_at(&self, address: usize) -> bool {
+        let mut starts = self.parts.iter().map(|part| part.mapping.at.as_ptr());
+        starts.any(|start| start as usize == address)
+    }
+
+    /// The node of the machine's memory that the beginning of it lies on; 0 where that is not known.
+    pub fn numa_node(&self) -> i32 {
+        let Some(part) = self.parts.first() else {
+            return 0;
+        };
+        let page = [part.mapping.at.as_ptr().cast::<libc::c_void>()];
+        let mut node: libc::c_int = -1;
+        let nowhere = std::ptr::null::<libc::c_int>();
+        // SAFETY: asks about one page of our own, for which there is a place in each list, and moves none.
+        let code = unsafe {
+            libc::syscall(
+                libc::SYS_move_pages,
+                0,
+                1,
+                page.as_ptr(),
+                nowhere,
+                &mut node,
+                0,
+            )
+        };
+        if code == 0 { node.max(0) } else { 0 }
+    }
+}
+
+/// Where pages that were written to are noted while a guest moves to another machine: a bit a page.
+#[derive(Debug)]
+pub(super) struct DirtyLog {
+    mapping: Mapping,
+    offset: usize,
+    size: usize,
+}
+
+impl DirtyLog {
+    pub fn map(log: &VhostUserLog, file: &OwnedFd) -> Result<DirtyLog, Refusal> {
+        let named = |Refusal(why)| Refusal(format!("the log of written pages: {why}"));
+        // A log that overflows would not have been decoded.
+        let mapping = Mapping::new(file, log.mmap_offset + log.mmap_size).map_err(named)?;
+        Ok(DirtyLog {
+            mapping,
+            offset: log.mmap_offset as usize,
+            size: log.mmap_size as usize,
+        })
+    }
+
+    /// Notes that `length` bytes from an address of the guest's on have been written. What lies behind
+    /// the log's end is passed over.
+    pub fn written(&self, address: u64, length: u64) {
+        let Some(last) = length
+            .checked_sub(1)
+            .and_then(|more| address.checked_add(more))
+        else {
+            return;
+        };
+        for page in address / LOG_PAGE..=last / LOG_PAGE {
+            let Ok(byte) = usize::try_from(page / 8) else {
+                return;
+            };
+            if byte >= self.size {
+                return;
+            }
+            let place = self.mapping.at.as_ptr().wrapping_add(self.offset + byte);
+            // SAFETY: within the mapping, which is at least `offset + size` bytes long.
+            let bits = unsafe { AtomicU8::from_ptr(place) };
+            bits.fetch_or(1 << (page % 8), Ordering::Release);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::FromRawFd;
+
+    fn file(size: i64) -> OwnedFd {
+        // SAFETY: a new file, owned by nobody else.
+        unsafe {
+            let fd = libc::memfd_create(c"guest".as_ptr(), libc::MFD_CLOEXEC);
+            assert_eq!(libc::ftruncate(fd, size), 0);
+            OwnedFd::from_raw_fd(fd)
+        }
+    }
+
+    fn region(guest: u64, size: u64, user: u64, offset: u64) -> VhostUserMemoryRegion {
+        VhostUserMemoryRegion::new(guest, size, user, offset)
+    }
+
+    #[test]
+    fn addresses_are_found_where_the_front_end_has_them() {
+        let list = [
+            region(0, 0x2000, 0x7000_0000, 0x1000),
+            region(0x10_0000, 0x1000, 0x8000_0000, 0),
+        ];
+        let memory = Memory::map(&list, &[file(0x3000), file(0x1000)]).unwrap();
+        let regions = memory.regions();
+        assert_eq!(memory.by_user(0x7000_0000), regions[0].host);
+        assert_eq!(
+            memory.by_user(0x7000_1fff),
+            regions[0].host.wrapping_add(0x1fff)
+        );
+        assert!(memory.by_user(0x7000_2000).is_null());
+        assert!(memory.by_user(0x6fff_ffff).is_null());
+        assert_eq!(memory.by_user(0x8000_0004), regions[1].host.wrapping_add(4));
+        assert!(memory.begins_at(regions[0].host as usize - 0x1000));
+        assert!(!memory.begins_at(regions[0].host as usize));
+        assert!(Memory::default().by_user(0).is_null());
+    }
+
+    #[test]
+    fn memory_that_is_not_there_is_refused() {
+        let refused = |list: &[VhostUserMemoryRegion], files: &[OwnedFd]| {
+            Memory::map(list, files).map(|_| ()).unwrap_err().0
+        };
+        let two = [region(0, 4096, 0, 0), region(8192, 4096, 8192, 4096)];
+        assert_eq!(
+            refused(&two, &[file(4096), file(8191)]),
+            "memory region 1: its file has 8191 bytes, and 8192 are to be mapped"
+        );
+        assert!(refused(&two, &[file(4096)]).contains("2 regions with 1 file descriptors"));
+        let endless = [region(0, 1 << 62, 0, 0)];
+        assert!(refused(&endless, &[file(4096)]).contains("4096 bytes"));
+        // SAFETY: a new descriptor, owned by nobody else.
+        let event = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) };
+        assert!(refused(&two[..1], &[event]).contains("cannot map"));
+    }
+
+    #[test]
+    fn written_pages_are_noted_within_the_log() {
+        let file = file(4096);
+        let log = DirtyLog::map(&VhostUserLog::new(2, 16), &file).unwrap();
+        let bytes = || {
+            let mut bytes = [0u8; 4];
+            // SAFETY: four writable bytes.
+            unsafe { libc::pread(file.as_raw_fd(), bytes.as_mut_ptr().cast(), 4, 15) };
+            bytes
+        };
+        log.written(0, 0);
+        assert_eq!(bytes(), [0, 0, 0, 0]);
+        log.written(4095, 2);
+        assert_eq!(bytes(), [0, 0b11, 0, 0]);
+        log.written(9 * 4096 + 5, 1);
+        log.written(15 * 4096, 100 * 4096);
+        log.written(u64::MAX - 10, 20);
+        log.written(u64::MAX, 1);
+        assert_eq!(bytes(), [0, 0b11, 0b1000_0010, 0]);
+    }
+}
