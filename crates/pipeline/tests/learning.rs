@@ -24,6 +24,8 @@ struct Pair {
     known: HashMap<(u8, u16), Match>,
     actions: Vec<Action>,
     taught: usize,
+    /// The one port whose packets teach; None for any.
+    teacher: Option<u32>,
 }
 
 fn number(name: &str, default: u64) -> u64 {
@@ -63,6 +65,7 @@ impl Pair {
             known: HashMap::new(),
             actions,
             taught: 0,
+            teacher: None,
         }
     }
 
@@ -75,6 +78,11 @@ impl Pair {
             let chosen =
                 change.table == 0 && self.random.one_in(2) || !first_only && self.random.one_in(6);
             if ordinary && chosen {
+                if let Some(port) = self.teacher {
+                    change.matching.set_exact(Field::InPort, port.into());
+                    // Rules of one precedence have one match, as others have.
+                    change.priority += 2 * SHARED;
+                }
                 let mut list: Vec<Action> = (0..1 + self.random.below(2))
                     .map(|_| self.pick_action())
                     .collect();
@@ -184,21 +192,39 @@ fn what_packets_teach_is_what_the_actions_say() {
     }
 }
 
-/// Packets of one burst: each does as if those before it had been done with. Rules that teach are in the first table.
-fn back_to_back(seed: u64) -> (usize, usize) {
+/// Packets of one burst, or of bursts of several ports: each does as if those before it had been done with. Rules that teach are in the first table, of one port's
+/// packets where there are several. Returns how many were compared, how many met what others had taught, and how many of those came in by another port.
+fn back_to_back(seed: u64, several: bool) -> (usize, usize, usize) {
     let mut pair = Pair::new(seed ^ 0x5555);
+    pair.teacher = several.then_some(1);
     let size = pair.random.pick(&[6, 20, 60]);
     pair.mutate(size, true);
-    let (mut compared, mut obeyed) = (0, 0);
+    let (mut compared, mut obeyed, mut elsewhere) = (0, 0, 0);
     for _ in 0..4 {
         let mut packets = Vec::new();
+        let mut ports = Vec::new();
         let mut expected = Vec::new();
         let mut learned: Vec<FlowMod> = Vec::new();
         let mut defined = true;
         for index in 0..12 {
-            let bytes = frame(&mut pair.random, [0xa5, index]);
-            let outcome = pair.evaluate(1, &bytes);
-            obeyed += outcome
+            let mut bytes = frame(&mut pair.random, [0xa5, index]);
+            let port = match several {
+                // Half of them come by the port that teaches.
+                true if index % 4 >= 2 => 2 + pair.random.below(2) as u32,
+                _ => 1,
+            };
+            if port != 1 && pair.random.one_in(2) {
+                // Like one that has taught something, or an answer to it.
+                let like = pair.random.below(packets.len() as u64) as usize;
+                bytes = Vec::clone(&packets[like]);
+                let end = bytes.len();
+                bytes[end - 1] = index;
+                if pair.random.one_in(2) {
+                    bytes[..12].rotate_left(6);
+                }
+            }
+            let outcome = pair.evaluate(port, &bytes);
+            let met = outcome
                 .hits
                 .iter()
                 .filter(|hit| {
@@ -207,15 +233,26 @@ fn back_to_back(seed: u64) -> (usize, usize) {
                         .any(|rule| rule.table == hit.table && rule.matching == hit.matching)
                 })
                 .count();
+            obeyed += met;
+            elsewhere += if port == 1 { 0 } else { met };
+            ports.push(port);
             defined &= !outcome.cut_short;
             learned.extend(outcome.learned);
             expected.extend(common::learning::comparable(&outcome.effects));
             packets.push(bytes);
         }
         if !defined {
-            return (compared, obeyed);
+            return (compared, obeyed, elsewhere);
         }
-        let got = pair.walker.walk(1, &packets);
+        let mut bursts: Vec<(u32, &[Vec<u8>])> = Vec::new();
+        let mut from = 0;
+        for to in 1..=packets.len() {
+            if to == packets.len() || ports[to] != ports[from] {
+                bursts.push((ports[from], &packets[from..to]));
+                from = to;
+            }
+        }
+        let got = pair.walker.walk_bursts(&bursts);
         for bytes in &packets {
             let of = |effects: &[twin::Effect]| {
                 let own = effects
@@ -235,7 +272,7 @@ fn back_to_back(seed: u64) -> (usize, usize) {
         let count = pair.random.below(8);
         pair.mutate(count, true);
     }
-    (compared, obeyed)
+    (compared, obeyed, elsewhere)
 }
 
 #[test]
@@ -244,7 +281,7 @@ fn the_packet_behind_obeys() {
     let cases = number("SLUICE_CASES", 500);
     let (mut compared, mut obeyed) = (0, 0);
     for seed in first..first + cases {
-        let (some_compared, some_obeyed) = back_to_back(seed);
+        let (some_compared, some_obeyed, _) = back_to_back(seed, false);
         compared += some_compared;
         obeyed += some_obeyed;
     }
@@ -259,6 +296,29 @@ fn the_packet_behind_obeys() {
 }
 
 /// A packet that stops for a controller goes on as if it had not, if the controller changes nothing.
+/// Ports whose packets teach nothing go in bursts of their own beside one whose packets do.
+#[test]
+fn packets_of_other_ports_obey() {
+    let first = number("SLUICE_SEED", 1);
+    let cases = number("SLUICE_CASES", 500);
+    let (mut compared, mut obeyed) = (0, 0);
+    for seed in first..first + cases {
+        let (some_compared, _, some_obeyed) = back_to_back(seed, true);
+        compared += some_compared;
+        obeyed += some_obeyed;
+    }
+    println!(
+        "{compared} packets, {obeyed} met a rule that a packet of another port had just taught"
+    );
+    if cases >= 100 {
+        assert!(compared as u64 > 10 * cases, "{compared} packets compared");
+        assert!(
+            obeyed as u64 > cases / 20,
+            "{obeyed} met a rule of another port's"
+        );
+    }
+}
+
 #[test]
 fn a_packet_that_is_resumed_goes_on() {
     let first = number("SLUICE_SEED", 1);

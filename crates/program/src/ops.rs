@@ -311,6 +311,16 @@ impl OpList {
         !self.ops.iter().all(ends)
     }
 
+    /// Whether some step changes something of the packet that lookups see.
+    pub(crate) fn changes(&self) -> bool {
+        !self.ops.iter().all(Op::only_sends)
+    }
+
+    /// The words of the key that its steps may change, as later lookups see them.
+    pub(crate) fn written(&self) -> WordSet {
+        written(&self.ops)
+    }
+
     /// The words of the key that its steps read or change, so must be filled by the parser when the list may run.
     pub fn words(&self) -> WordSet {
         self.ops
@@ -358,6 +368,44 @@ pub(crate) fn learns(ops: &[Op]) -> bool {
         Op::Clone(list) => learns(&list.ops),
         _ => false,
     })
+}
+
+/// The words of the key that steps may change, as later lookups see them.
+fn written(ops: &[Op]) -> WordSet {
+    let field = |field: Field| field.def().words();
+    let to = |bits: Option<Bits>| bits.map_or(WordSet::EMPTY, |bits| field(bits.field));
+    let first = WordSet::of_bytes(packet::key::at::IN_PORT, 8);
+    let all = ops.iter().map(|op| match op {
+        Op::Output(_)
+        | Op::InPort
+        | Op::All { .. }
+        | Op::Normal
+        | Op::OutputReg(_)
+        | Op::OutputTruncated { .. }
+        | Op::Controller(_)
+        | Op::Goto(_)
+        | Op::ClearActions
+        | Op::StackPush(_)
+        | Op::FinTimeout { .. } => WordSet::EMPTY,
+        Op::SetField { field: which, .. } => field(*which),
+        Op::Set(set) => set.words(),
+        Op::Move { dst, .. } | Op::StackPop(dst) => to(Some(*dst)),
+        Op::Learn(learn) => to(learn.result),
+        // The tag, and with it the Ethertype; with `in_port`, what is matched as ingress port.
+        Op::SetVlanVid { .. } | Op::SetVlanPcp { .. } => first,
+        Op::Resubmit { in_port, .. } => match in_port {
+            Some(_) => first,
+            None => WordSet::EMPTY,
+        },
+        Op::DecTtl(_) => WordSet::of_bytes(packet::key::at::IP_TTL, 1),
+        Op::SetQueue(_) | Op::Enqueue { .. } => WordSet::of_bytes(packet::key::at::SKB_PRIORITY, 4),
+        Op::WriteActions(ops) => written(ops),
+        Op::Clone(list) => list.written(),
+        Op::CheckLength { dst, .. } => to(Some(*dst)),
+        // What is in front of what may be another after these, or is chosen elsewhere.
+        _ => WordSet(u64::MAX),
+    });
+    all.fold(WordSet::EMPTY, WordSet::union)
 }
 
 /// Steps in the order in which an action set runs them, without those that it does not run: none at all when nothing would leave. None when there are too

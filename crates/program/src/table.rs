@@ -23,6 +23,7 @@ mod exact;
 mod fusing;
 mod hot;
 mod lanes;
+mod learning;
 mod pace;
 mod places;
 mod prefixes;
@@ -36,7 +37,7 @@ use crate::epoch::{Epoch, Guard, NEVER};
 use crate::group::{Group, GroupRef, GroupTable};
 use crate::learn::Learn;
 use crate::meters::MeterRef;
-use crate::ops::learns;
+use crate::ops::PortNo;
 use crate::rule::{Housed, Rule, RuleSpec};
 use crate::tuple::{MaskedWord, Tuple, Words};
 pub(crate) use deeds::{Deeds, STEP};
@@ -48,6 +49,7 @@ pub use fusing::FusedReport;
 pub use hot::Reads;
 pub(crate) use hot::{HotWords, Patterned, Verdicts, VerdictsBy};
 pub(crate) use lanes::{Found, Meeting, Members, One, SetOfLanes};
+use learning::Learning;
 use packet::key::at;
 use packet::keyed::Keyed;
 use packet::matching::MatchWord;
@@ -61,9 +63,7 @@ use smallvec::SmallVec;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
-};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use trees::Trees;
 
@@ -274,8 +274,12 @@ pub struct Bridge {
     /// Whether fragments are dropped before the first lookup.
     fragments_dropped: AtomicBool,
     controller_meter: MeterRef,
-    /// Linked rules that ask for rules.
-    learning: AtomicUsize,
+    /// Whose packets may come to rules that ask for rules.
+    learning: Learning,
+    /// Whether packets that a table has no rule for have ever gone on in the next one.
+    misses_go_on: AtomicBool,
+    /// Words of the key that some rule has written.
+    written: AtomicU64,
     /// What a walk may depend on.
     pub(crate) dependence: Dependence,
 }
@@ -300,7 +304,9 @@ impl Bridge {
             fragment_ports: AtomicBool::new(true),
             fragments_dropped: AtomicBool::new(false),
             controller_meter: MeterRef::new(CONTROLLER_METER),
-            learning: AtomicUsize::new(0),
+            learning: Learning::default(),
+            misses_go_on: AtomicBool::new(false),
+            written: AtomicU64::new(0),
             dependence: Dependence::default(),
         })
     }
@@ -339,10 +345,16 @@ impl Bridge {
         self.fragments_dropped.load(Ordering::Relaxed)
     }
 
-    /// Whether rules ask for rules, so that packets must be walked one after the other.
+    /// Whether packets that came in by this port may come to rules that ask for rules, so that they must
+    /// be walked one after the other.
     #[inline(always)]
-    pub fn learns(&self) -> bool {
-        self.learning.load(Ordering::Relaxed) > 0
+    pub fn learns_from(&self, in_port: PortNo) -> bool {
+        self.learning.concerns(in_port)
+    }
+
+    /// Words of the key that no rule writes: what a packet came with is what all its lookups see.
+    pub(crate) fn kept(&self) -> WordSet {
+        WordSet(!self.written.load(Ordering::Acquire))
     }
 
     /// The rule that `learn` and these values mean, if one of its table, match and precedence holds in the guard's epoch, whatever it does.
@@ -1193,6 +1205,8 @@ pub struct BridgeWriter {
     fusing: fusing::Fusing,
     /// The reserved epoch that changes carry.
     reserved: Option<Epoch>,
+    /// Where rules lead.
+    reach: learning::Reach,
 }
 
 /// A set of table numbers.
@@ -1221,6 +1235,7 @@ impl BridgeWriter {
             removed: 0,
             fusing: fusing::Fusing::default(),
             reserved: None,
+            reach: learning::Reach::default(),
         }
     }
 
@@ -1257,8 +1272,10 @@ impl BridgeWriter {
             self.bridge.goes_on.store(true, Ordering::Relaxed);
         }
         self.ensure_counter(table);
-        if learns(&spec.ops.ops) {
-            self.bridge.learning.fetch_add(1, Ordering::Release);
+        self.reach.rule_comes(&self.bridge.learning, table, &spec);
+        if spec.ops.changes() {
+            let written = spec.ops.written();
+            self.bridge.written.fetch_or(written.0, Ordering::Release);
         }
         let program = &*self.bridge.program;
         let rule = RuleRef(Housed::lodge(Rule::new(spec, epoch)));
@@ -1332,9 +1349,8 @@ impl BridgeWriter {
         self.unlink(table, rule);
         let linked = &self.bridge.program.rules.linked;
         linked.fetch_sub(1, Ordering::Relaxed);
-        if learns(&rule.rule().spec.ops.ops) {
-            self.bridge.learning.fetch_sub(1, Ordering::Release);
-        }
+        let spec = &rule.rule().spec;
+        self.reach.rule_goes(&self.bridge.learning, table, spec);
         // SAFETY: lodged in `insert`, unlinked just now; the shape that may still name it was made
         // before, and is retired by `commit` no earlier than this rule, so both go after the same
         // grace period.
@@ -1403,6 +1419,10 @@ impl BridgeWriter {
             .miss
             .store(miss as u8, Ordering::Relaxed);
         self.bridge.dependence.all_changes();
+        if miss == Miss::Next {
+            self.bridge.misses_go_on.store(true, Ordering::Relaxed);
+        }
+        self.bridge.learning.miss_changes(miss == Miss::Next);
         if self.ensure_counter(table) {
             // Ways through it do not count it.
             let next = self.bridge.program.domain.next();
@@ -1418,6 +1438,8 @@ impl BridgeWriter {
         let limit = 2 * std::mem::take(&mut self.removed) + UNLINKED_BY_COMMIT;
         self.unlink_gone(limit, COMMIT_TIME);
         self.renew();
+        let goes_on = self.bridge.misses_go_on.load(Ordering::Relaxed);
+        self.reach.tell(&self.bridge.learning, goes_on);
     }
 
     /// Publishes the lookups of tables that need another one.

@@ -979,7 +979,7 @@ impl<F: Frame> Engine<F> {
             valid: bridge.needed(),
             now_ms,
             counters: bridge.program().counters.of_worker(guard.index()),
-            ordered: bridge.learns() || self.waiting_for.concerns(host),
+            ordered: self.goes_in_order(bridge, in_port, frames, host),
             before: u64::MAX,
         };
         self.received = 0;
@@ -1017,6 +1017,39 @@ impl<F: Frame> Engine<F> {
         }
         self.caches.end(&burst, cached);
         self.received
+    }
+
+    /// Whether packets are to be walked one after the other: where they may ask for a rule, and where a rule
+    /// that has been asked for may decide one of their lookups.
+    #[inline(always)]
+    fn goes_in_order<H: Host<F>>(
+        &mut self,
+        bridge: &Bridge,
+        in_port: PortNo,
+        frames: &[F],
+        host: &H,
+    ) -> bool {
+        bridge.learns_from(in_port)
+            || (self.waiting_for.concerns(host)
+                && self.may_wait(bridge, in_port, frames, host.place().bridge))
+    }
+
+    /// Whether a rule that has been asked for may decide a lookup of these packets: told by what they came
+    /// with and no rule writes.
+    #[cold]
+    #[inline(never)]
+    fn may_wait(&mut self, bridge: &Bridge, in_port: PortNo, frames: &[F], number: u32) -> bool {
+        let kept = bridge.kept();
+        let mut first = [0; LOOKUP_MAX];
+        let hot = &mut self.hot;
+        frames.chunks(LOOKUP_MAX).any(|frames| {
+            let read = packet::hot::read_burst(frames, in_port, &[], hot, &mut first);
+            // Others tell more than that.
+            read.count < frames.len()
+                || self
+                    .waiting_for
+                    .may_decide(number, kept, &hot[..frames.len()])
+        })
     }
 
     /// Parses frames into the keys of the first walks; false when some of them are not frames at all.

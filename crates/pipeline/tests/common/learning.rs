@@ -154,19 +154,26 @@ impl Walker {
 
     /// Walks packets as one burst, until all are done, and tells what left.
     pub fn walk(&mut self, in_port: u32, packets: &[Vec<u8>]) -> Vec<Effect> {
+        self.walk_bursts(&[(in_port, packets)])
+    }
+
+    /// The same for bursts of several ports, one after the other, before control answers any of them.
+    pub fn walk_bursts(&mut self, bursts: &[(u32, &[Vec<u8>])]) -> Vec<Effect> {
         let mut notes = Notes::default();
-        let mut frames = packets.iter().map(|bytes| HeapFrame::new(bytes)).collect();
-        let guard = self.reader.begin();
-        self.engine.burst(
-            &self.switch.bridge,
-            &guard,
-            in_port,
-            &mut frames,
-            0,
-            self.switch.now,
-            &mut notes,
-        );
-        let _ = guard;
+        for (in_port, packets) in bursts {
+            let mut frames = packets.iter().map(|bytes| HeapFrame::new(bytes)).collect();
+            let guard = self.reader.begin();
+            self.engine.burst(
+                &self.switch.bridge,
+                &guard,
+                *in_port,
+                &mut frames,
+                0,
+                self.switch.now,
+                &mut notes,
+            );
+            let _ = guard;
+        }
         self.attend(&mut notes);
         let settled = self.settle_into(&mut notes);
         debug_assert!(settled || !self.answers);

@@ -15,7 +15,7 @@ use crate::host::{Drop as DropReason, Event, Host, Place};
 use crate::learn::{Answer, Ended, Learn, Request, Values, Verdict};
 use crate::ops::{Bits, Op, OpList, PortNo};
 use crate::rule::Rule;
-use crate::table::Bridge;
+use crate::table::{Bridge, HotWords};
 use packet::key::at;
 use packet::parse::{self, Layers};
 use packet::{FlowKey, Frame, Match, WordSet};
@@ -32,6 +32,8 @@ pub const HELD_MAX: usize = 1024;
 pub const HELD_BYTES: usize = 8 << 20;
 /// How long a walk is held altogether, and a rule waited for, in milliseconds.
 pub const PATIENCE_MS: u64 = 50;
+/// Rules asked for that a burst of others is compared with.
+const CONSIDERED: usize = 64;
 /// Refusals remembered.
 const REFUSALS: usize = 64;
 /// How old the note in a rule may be that says when it was last learned, in milliseconds.
@@ -207,6 +209,25 @@ impl<F> Waiting<F> {
     #[cold]
     fn concerns_bridge(&self, bridge: u32) -> bool {
         self.asked.iter().any(|asked| asked.bridge == bridge)
+    }
+
+    /// Whether a rule that has been asked for may decide a lookup of one of these packets, as far as
+    /// the words say that no rule writes.
+    pub(super) fn may_decide(&self, bridge: u32, kept: WordSet, packets: &[HotWords]) -> bool {
+        let asked = self.asked.iter().filter(|asked| asked.bridge == bridge);
+        let told = kept.intersect(WordSet::HOT);
+        asked.enumerate().any(|(number, asked)| {
+            let words = asked.matching.words().iter();
+            let words: SmallVec<[_; 4]> = words
+                .filter(|word| told.contains(usize::from(word.word)))
+                .collect();
+            let fits = |packet: &HotWords| {
+                (words.iter())
+                    .all(|word| packet.words[usize::from(word.word)] & word.mask == word.value)
+            };
+            // To compare with more takes longer than to go one after the other.
+            number >= CONSIDERED || packets.iter().any(fits)
+        })
     }
 
     /// The last rule asked for by a packet before this one that would decide a lookup.

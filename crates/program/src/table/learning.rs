@@ -1,0 +1,383 @@
+//! Whose packets may come to a step that asks for a rule (`learn`).
+//!
+//! Such packets are walked one after the other, so that each meets what those before it have taught
+//! ([`crate::walk`]'s `hold`). All others go in bursts. Which these are follows from the rules: packets
+//! of an ingress port come to the rules of the first table that match the port, and from there to the
+//! tables that these look up in. What cannot be told is taken for one that asks.
+//!
+//! The writer keeps the edges of that graph and goes through it when one comes or goes, which rules do
+//! seldom: an edge stands for all rules of a table (in the first table, of a port) that lead the same
+//! way. Readers see a set of ports that only ever holds too many: a port is added before the rule is
+//! published, and taken out after nobody can meet it.
+
+use crate::ops::{Op, PortNo, learns};
+use crate::rule::RuleSpec;
+use crate::table::TABLES;
+use packet::key::at;
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+/// Ports that the set tells apart; others share a place with one of these.
+const PORTS: usize = 1 << 16;
+
+/// What readers see.
+#[derive(Default)]
+pub(crate) struct Learning {
+    /// Linked rules that ask for rules.
+    rules: AtomicUsize,
+    /// Everybody's packets may; or it is not known yet whose do.
+    everyone: AtomicBool,
+    /// Ports whose packets may.
+    ports: OnceLock<Box<[AtomicU64]>>,
+}
+
+impl Learning {
+    /// Whether rules ask for rules.
+    #[inline(always)]
+    pub fn is_there(&self) -> bool {
+        self.rules.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether packets that came in by this port may come to one.
+    #[inline(always)]
+    pub fn concerns(&self, port: PortNo) -> bool {
+        self.is_there() && self.look(port)
+    }
+
+    #[cold]
+    fn look(&self, port: PortNo) -> bool {
+        let place = place(port);
+        self.everyone.load(Ordering::Acquire)
+            || (self.ports.get()).is_none_or(|ports| {
+                ports[place / 64].load(Ordering::Acquire) >> (place % 64) & 1 != 0
+            })
+    }
+
+    /// Packets that a table has no rule for go on in the next one from now on; for how long is not asked.
+    pub fn miss_changes(&self, goes_on: bool) {
+        if goes_on {
+            self.suspect_everyone();
+        }
+    }
+
+    /// Has everybody's packets go one after the other until [`Reach::tell`].
+    fn suspect_everyone(&self) {
+        self.everyone.store(true, Ordering::Release);
+    }
+
+    fn set(&self, everyone: bool, ports: impl Iterator<Item = PortNo>) {
+        let mut wanted = vec![0u64; PORTS / 64];
+        for port in ports {
+            wanted[place(port) / 64] |= 1 << (place(port) % 64);
+        }
+        let shown = self
+            .ports
+            .get_or_init(|| (0..PORTS / 64).map(|_| AtomicU64::new(0)).collect());
+        for (shown, wanted) in shown.iter().zip(wanted) {
+            shown.store(wanted, Ordering::Release);
+        }
+        self.everyone.store(everyone, Ordering::Release);
+    }
+}
+
+fn place(port: PortNo) -> usize {
+    port as usize % PORTS
+}
+
+/// Where packets come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum From {
+    /// By a port, into the first table; None for any port.
+    Port(Option<PortNo>),
+    /// From a rule of another table.
+    Table(u8),
+}
+
+/// Where rules lead packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum To {
+    Table(u8),
+    /// To a step that asks for a rule, or to one of which that is not known.
+    Learn,
+}
+
+/// What the writer knows.
+#[derive(Default)]
+pub(crate) struct Reach {
+    /// How many rules lead this way.
+    edges: BTreeMap<(From, To), usize>,
+    /// Edges have come or gone since it was told whose packets may.
+    stale: bool,
+}
+
+impl Reach {
+    /// A rule comes, and will be published.
+    pub fn rule_comes(&mut self, learning: &Learning, table: u8, spec: &RuleSpec) {
+        if !spec.ops.goes_on() {
+            return;
+        }
+        let from = from(table, spec);
+        leads(table, &spec.ops.ops, &mut |to| {
+            let count = self.edges.entry((from, to)).or_default();
+            *count += 1;
+            self.stale |= *count == 1;
+        });
+        if learns(&spec.ops.ops) {
+            learning.rules.fetch_add(1, Ordering::Release);
+        }
+        if self.stale {
+            learning.suspect_everyone();
+        }
+    }
+
+    /// A rule has been unlinked: no reader can come to it.
+    pub fn rule_goes(&mut self, learning: &Learning, table: u8, spec: &RuleSpec) {
+        if !spec.ops.goes_on() {
+            return;
+        }
+        let from = from(table, spec);
+        leads(table, &spec.ops.ops, &mut |to| {
+            if let Some(count) = self.edges.get_mut(&(from, to)) {
+                *count -= 1;
+                if *count == 0 {
+                    self.edges.remove(&(from, to));
+                    self.stale = true;
+                }
+            }
+        });
+        if learns(&spec.ops.ops) {
+            learning.rules.fetch_sub(1, Ordering::Release);
+        }
+    }
+
+    /// Tells readers whose packets may come to a rule that asks, before the next epoch is published.
+    /// `goes_on`: whether packets that a table has no rule for go on in the next one.
+    pub fn tell(&mut self, learning: &Learning, goes_on: bool) {
+        if !learning.is_there() || !(self.stale || goes_on) {
+            return;
+        }
+        self.stale = false;
+        if goes_on {
+            return learning.suspect_everyone();
+        }
+        // Tables from which packets may come to such a rule, from those that have one backwards.
+        let mut may = [false; TABLES];
+        let leads_there = |may: &[bool; TABLES], to: To| match to {
+            To::Learn => true,
+            To::Table(table) => may[usize::from(table)],
+        };
+        loop {
+            let mut changed = false;
+            for (from, to) in self.edges.keys() {
+                // Whoever is sent to the first table again meets the rules of any port.
+                let table = match from {
+                    From::Port(_) => 0,
+                    From::Table(table) => usize::from(*table),
+                };
+                if !may[table] && leads_there(&may, *to) {
+                    (may[table], changed) = (true, true);
+                }
+            }
+            if !changed {
+                break;
+            }
+        }
+        let ports: Vec<Option<PortNo>> = (self.edges.keys())
+            .filter(|(_, to)| leads_there(&may, *to))
+            .filter_map(|(from, _)| match from {
+                From::Port(port) => Some(*port),
+                From::Table(_) => None,
+            })
+            .collect();
+        learning.set(ports.contains(&None), ports.iter().copied().flatten());
+    }
+}
+
+/// Where packets that meet a rule of this table come from.
+fn from(table: u8, spec: &RuleSpec) -> From {
+    if table != 0 {
+        return From::Table(table);
+    }
+    let words = spec.matching.words();
+    let port = words
+        .iter()
+        .find(|word| usize::from(word.word) == at::IN_PORT / 8);
+    From::Port(port.and_then(|word| {
+        let part = |word: u64| {
+            let bytes = word.to_ne_bytes();
+            let first = at::IN_PORT % 8;
+            u32::from_be_bytes([
+                bytes[first],
+                bytes[first + 1],
+                bytes[first + 2],
+                bytes[first + 3],
+            ])
+        };
+        (part(word.mask) == u32::MAX).then(|| part(word.value))
+    }))
+}
+
+/// Tells where steps of a rule of this table lead.
+fn leads(table: u8, ops: &[Op], tell: &mut impl FnMut(To)) {
+    for op in ops {
+        match op {
+            Op::Learn(_) => tell(To::Learn),
+            Op::Goto(table) => tell(To::Table(*table)),
+            Op::Resubmit { table: to, .. } => tell(To::Table(to.unwrap_or(table))),
+            Op::Clone(list) => leads(table, &list.ops, tell),
+            Op::WriteActions(ops) => leads(table, ops, tell),
+            // Buckets come and go without their rules.
+            Op::Group(_) | Op::Bucket(_) => tell(To::Learn),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::counters::CounterId;
+    use crate::learn::Learn;
+    use crate::ops::OpList;
+    use packet::{Field, Match};
+    use std::sync::Arc;
+
+    fn spec(port: Option<PortNo>, ops: Vec<Op>) -> RuleSpec {
+        let mut matching = Match::any();
+        if let Some(port) = port {
+            matching.set_exact(Field::InPort, port.into());
+        }
+        RuleSpec {
+            priority: 1,
+            counter: CounterId(0),
+            ops: Arc::new(OpList::new(ops)),
+            cookie: 0,
+            matching,
+        }
+    }
+
+    fn learn() -> Op {
+        Op::Learn(Arc::new(Learn {
+            table: 9,
+            priority: 1,
+            cookie: 0,
+            idle_timeout: 0,
+            hard_timeout: 0,
+            fin_idle_timeout: 0,
+            fin_hard_timeout: 0,
+            send_flow_rem: false,
+            limit: 0,
+            result: None,
+            parts: Vec::new(),
+            shape: Vec::new(),
+        }))
+    }
+
+    fn resubmit(table: u8) -> Op {
+        Op::Resubmit {
+            in_port: None,
+            table: Some(table),
+        }
+    }
+
+    /// A bridge's rules as its writer adds and removes them.
+    #[derive(Default)]
+    struct Rules {
+        learning: Learning,
+        reach: Reach,
+    }
+
+    impl Rules {
+        fn add(&mut self, table: u8, port: Option<PortNo>, ops: Vec<Op>) {
+            let spec = spec(port, ops);
+            self.reach.rule_comes(&self.learning, table, &spec);
+        }
+
+        fn remove(&mut self, table: u8, port: Option<PortNo>, ops: Vec<Op>) {
+            let spec = spec(port, ops);
+            self.reach.rule_goes(&self.learning, table, &spec);
+        }
+
+        /// Which of the first ports are told to be concerned.
+        fn told(&mut self) -> Vec<PortNo> {
+            self.reach.tell(&self.learning, false);
+            (1..=4)
+                .filter(|port| self.learning.concerns(*port))
+                .collect()
+        }
+    }
+
+    #[test]
+    fn ports_are_concerned_whose_packets_come_to_a_rule_that_asks() {
+        let mut rules = Rules::default();
+        assert_eq!(rules.told(), []);
+        rules.add(0, Some(1), vec![Op::Goto(3)]);
+        rules.add(0, Some(2), vec![resubmit(5), Op::Output(4)]);
+        rules.add(0, Some(3), vec![Op::Output(4)]);
+        rules.add(3, None, vec![Op::Output(4), resubmit(4)]);
+        assert_eq!(rules.told(), []);
+        rules.add(4, None, vec![learn()]);
+        assert!(
+            rules.learning.concerns(3),
+            "before it is told, everybody is"
+        );
+        assert_eq!(rules.told(), [1]);
+        // In circles, and by a list within a list.
+        rules.add(
+            5,
+            None,
+            vec![
+                resubmit(5),
+                Op::Clone(Arc::new(OpList::new(vec![resubmit(6)]))),
+            ],
+        );
+        assert_eq!(rules.told(), [1]);
+        rules.add(6, Some(9), vec![Op::WriteActions(vec![learn()].into())]);
+        rules.add(6, None, vec![resubmit(4)]);
+        assert_eq!(rules.told(), [1, 2]);
+        // One of two rules that lead the same way goes; then the other.
+        rules.add(0, Some(1), vec![Op::Goto(3), Op::Output(1)]);
+        rules.remove(0, Some(1), vec![Op::Goto(3)]);
+        assert_eq!(rules.told(), [1, 2]);
+        rules.remove(0, Some(1), vec![Op::Goto(3), Op::Output(1)]);
+        assert_eq!(rules.told(), [2]);
+        rules.remove(4, None, vec![learn()]);
+        assert_eq!(rules.told(), []);
+    }
+
+    #[test]
+    fn what_cannot_be_told_concerns_all() {
+        let mut rules = Rules::default();
+        rules.add(0, Some(1), vec![learn()]);
+        assert_eq!(rules.told(), [1]);
+        rules.add(0, None, vec![resubmit(2)]);
+        assert_eq!(rules.told(), [1]);
+        // Back to the first table, where any port's rules may be met.
+        rules.add(2, None, vec![resubmit(0)]);
+        assert_eq!(rules.told(), [1, 2, 3, 4]);
+        rules.remove(2, None, vec![resubmit(0)]);
+        assert_eq!(rules.told(), [1]);
+        rules.add(
+            0,
+            Some(3),
+            vec![Op::Group(crate::group::GroupRef::unbound(7))],
+        );
+        assert_eq!(rules.told(), [1, 3]);
+        rules.reach.tell(&rules.learning, true);
+        assert!(rules.learning.concerns(4), "a miss may lead anywhere");
+        // Numbers of ports that share a place.
+        assert!(rules.learning.concerns(0xffff_fffe));
+    }
+
+    #[test]
+    fn a_port_that_is_only_part_of_a_match_is_any_port() {
+        let mut rules = Rules::default();
+        let mut masked = spec(None, vec![learn()]);
+        masked
+            .matching
+            .set(Field::InPort, &[0, 0, 0, 2], &[0, 0, 0, 6]);
+        rules.reach.rule_comes(&rules.learning, 0, &masked);
+        assert_eq!(rules.told(), [1, 2, 3, 4]);
+    }
+}
