@@ -5,23 +5,29 @@
 //!
 //! Input: features, then the ring's memory, then how the ring is used.
 #![no_main]
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports)]
 
 use input::Input;
 use libfuzzer_sys::fuzz_target;
 use packet::frame::{Frame, Gso, Offload};
+use memory::DirtyLog;
+use message::VhostUserLog;
 use packet::io::BURST;
-use raw::{RawMbuf, RawPool, VhostRegion, VhostRing};
-use ring::{LONGEST, Place, Taken, View};
-use std::ffi::{c_int, c_void};
+use raw::{RawMbuf, RawPool};
+use ring::{LONGEST, Log, Place, Places, Region, Taken, View};
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 mod input;
 #[path = "../../crates/ports/src/egress.rs"]
 mod egress;
 #[path = "../../crates/ports/src/mbuf.rs"]
 mod mbuf;
+#[path = "../../crates/ports/src/vhost/memory.rs"]
+mod memory;
+#[path = "../../crates/ports/src/vhost/message.rs"]
+mod message;
 #[path = "../../crates/ports/src/raw.rs"]
 mod raw;
 #[path = "../../crates/ports/src/vhost/ring.rs"]
@@ -31,6 +37,16 @@ mod vnet;
 
 mod pool {
     pub const DATA_ROOM: u16 = 2048;
+}
+
+mod error {
+    pub fn last_errno() -> i32 {
+        std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
+    }
+}
+
+fn describe(errno: i32) -> String {
+    std::io::Error::from_raw_os_error(errno).to_string()
 }
 
 const SIZE: u16 = 16;
@@ -56,6 +72,22 @@ fn memory() -> [*mut u8; 2] {
         }
     });
     [start + PAGE, start + 3 * PAGE].map(|place| place as *mut u8)
+}
+
+/// A log of one byte, which is two pages of the guest's more than it has.
+fn dirty_log() -> Arc<DirtyLog> {
+    static LOG: OnceLock<Arc<DirtyLog>> = OnceLock::new();
+    let make = || {
+        // SAFETY: the name is a string; the descriptor is new and nobody else's.
+        let file = unsafe {
+            let fd = libc::memfd_create(c"log".as_ptr(), libc::MFD_CLOEXEC);
+            assert!(fd >= 0 && libc::ftruncate(fd, 8) == 0);
+            OwnedFd::from_raw_fd(fd)
+        };
+        let whole = VhostUserLog::new(1, 0);
+        Arc::new(DirtyLog::map(&whole, &file).expect("a log"))
+    };
+    Arc::clone(LOG.get_or_init(make))
 }
 
 fn buffer() -> *mut RawMbuf {
@@ -101,24 +133,6 @@ extern "C" fn sluice_mbuf_free_bulk(mbufs: *mut *mut RawMbuf, count: u32) {
 #[unsafe(no_mangle)]
 extern "C" fn sluice_pool_put(_pool: *mut RawPool, mbufs: *mut *mut RawMbuf, count: u32) {
     sluice_mbuf_free_bulk(mbufs, count);
-}
-
-// There is no device, so these are never called.
-#[unsafe(no_mangle)]
-extern "C" fn rte_vhost_log_write(_vid: c_int, _address: u64, _length: u64) {}
-#[unsafe(no_mangle)]
-extern "C" fn rte_vhost_log_used_vring(_vid: c_int, _ring: u16, _offset: u64, _length: u64) {}
-#[unsafe(no_mangle)]
-extern "C" fn rte_vhost_get_negotiated_features(_vid: c_int, _out: *mut u64) -> c_int {
-    -1
-}
-#[unsafe(no_mangle)]
-extern "C" fn sluice_vhost_ring(_vid: c_int, _ring: u16, _out: *mut VhostRing) -> c_int {
-    -1
-}
-#[unsafe(no_mangle)]
-extern "C" fn sluice_vhost_regions(_vid: c_int, _out: *mut VhostRegion, _room: c_int) -> c_int {
-    -1
 }
 
 /// Buffers for frames of the guest's.
@@ -179,19 +193,24 @@ fuzz_target!(|data: &[u8]| {
             std::ptr::write_bytes(place.add(bytes.len()), 0, PAGE - bytes.len());
         }
     }
-    let regions = [(0, places[0]), (2, places[1])].map(|(page, host)| VhostRegion {
+    let regions = [(0, places[0]), (2, places[1])].map(|(page, host)| Region {
         guest: GUEST + page * PAGE as u64,
         host,
         size: PAGE as u64,
     });
-    let at = |offset: usize| places[0].wrapping_add(offset).cast::<c_void>();
-    let ring = VhostRing {
+    let at = |offset: usize| places[0].wrapping_add(offset);
+    let ring = Places {
         descriptors: at(0),
         available: at(512),
         used: at(1024),
         size: SIZE,
     };
-    let view = View::of(&ring, regions.to_vec(), features, None).expect("a ring that is whole");
+    // The log ends within the guest's memory, and the used ring is said to lie where it does, or anywhere.
+    let log = (bits & 0x20 != 0).then(|| Log {
+        pages: dirty_log(),
+        used: (bits & 0x40 != 0).then_some(if bits & 0x80 != 0 { GUEST } else { u64::MAX - 8 }),
+    });
+    let view = View::of(&ring, regions.to_vec(), features, log).expect("a ring that is whole");
     let mut here = Place::default();
     for how in uses {
         match how % 4 {

@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 
 mod frames;
+mod guests;
 mod json;
 mod openflow_messages;
 mod rules;
@@ -54,6 +55,8 @@ fn main() -> std::io::Result<()> {
     let place = Place::new()?;
     frames::write(&Corpus::of("packet")?)?;
     rules::write(&Corpus::of("walk")?)?;
+    guests::write_rings(&Corpus::of("vhost")?)?;
+    guests::write_messages(&Corpus::of("vhost_message")?)?;
     openflow_messages::write(&Corpus::of("openflow")?, &place)?;
     json::write_ovsdb(&Corpus::of("ovsdb")?, &place)?;
     json::write_unixctl(&Corpus::of("unixctl")?, &place)

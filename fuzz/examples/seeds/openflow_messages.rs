@@ -425,6 +425,7 @@ fn answers() -> Vec<(&'static str, Message)> {
                 kind: GroupKind::Select,
                 group: 7,
                 buckets,
+                selection: None,
             }]),
         ),
         (

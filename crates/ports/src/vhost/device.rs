@@ -378,7 +378,8 @@ impl Device {
     /// may have made the descriptor one that blocks, and full. True where that was so.
     pub fn unblock(&self) -> bool {
         let calls = self.rings.iter().filter_map(|ring| ring.call.as_ref());
-        calls.fold(false, |any, call| unblock(call) || any)
+        // Every one of them, whatever was found before it.
+        calls.filter(|call| unblock(call)).count() > 0
     }
 }
 

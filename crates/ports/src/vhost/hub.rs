@@ -489,7 +489,7 @@ impl Connection {
             let mut one = libc::CMSG_FIRSTHDR(&header);
             while let Some(message) = one.as_ref() {
                 if (message.cmsg_level, message.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
-                    let bytes = message.cmsg_len as usize - libc::CMSG_LEN(0) as usize;
+                    let bytes = message.cmsg_len - libc::CMSG_LEN(0) as usize;
                     let first = libc::CMSG_DATA(one).cast::<RawFd>();
                     for index in 0..bytes / size_of::<RawFd>() {
                         let fd = first.add(index).read_unaligned();

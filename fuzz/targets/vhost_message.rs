@@ -1,0 +1,45 @@
+//! What a front end may send: heads and payloads of the vhost-user protocol. Whatever it is, it is read or refused; what is read keeps the bounds that the device counts on.
+//!
+//! Input: messages one behind the other, each a head and its payload, as on the wire.
+#![no_main]
+#![allow(dead_code, unused_imports)]
+
+use libfuzzer_sys::fuzz_target;
+use message::{HEAD, Head, MAX_MSG_SIZE, MOST_FILES, Request};
+
+#[path = "../../crates/ports/src/vhost/message.rs"]
+mod message;
+
+/// An end that can be added up without a thought of overflow.
+fn adds(parts: &[u64]) -> bool {
+    parts
+        .iter()
+        .try_fold(0u64, |sum, part| sum.checked_add(*part))
+        .is_some()
+}
+
+fuzz_target!(|data: &[u8]| {
+    let mut rest = data;
+    while let Some((head, behind)) = rest.split_first_chunk::<HEAD>() {
+        let Ok(head) = Head::decode(head) else { return };
+        assert!(head.length <= MAX_MSG_SIZE);
+        let (payload, next) = behind.split_at(head.length.min(behind.len()));
+        rest = next;
+        match Request::decode(head.request, payload) {
+            Ok(Request::SetMemTable(regions)) => {
+                assert!((1..=MOST_FILES).contains(&regions.len()));
+                for region in regions {
+                    let (size, offset) = (region.memory_size, region.mmap_offset);
+                    assert!(size > 0 && adds(&[region.guest_phys_addr, size]));
+                    assert!(adds(&[region.user_addr, size]) && adds(&[offset, size]));
+                }
+            }
+            Ok(Request::SetLogBase(log)) => assert!(adds(&[log.mmap_offset, log.mmap_size])),
+            Ok(Request::SetVringKick(file) | Request::SetVringCall(file)) => {
+                assert!(file.ring <= 0xff);
+            }
+            Ok(_) => {}
+            Err(wrong) => assert!(!wrong.to_string().is_empty()),
+        }
+    }
+});
