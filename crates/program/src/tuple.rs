@@ -14,6 +14,9 @@
 //! A chain stands in one of the first [`REACH`] slots from that of its hash on, so a lookup looks at no more than these, 16 cache lines in a row, whatever rules and packets somebody chooses; and
 //! because the hash is a secret ([`crate::secret`]), nobody can choose them so that it looks at more than the two or three that it does on average. What would stand further
 //! away has the slots made anew, with another secret, and with twice as many slots; after [`ATTEMPTS`] in vain, which no choice of rules explains, the limit goes and no rule is lost.
+//!
+//! Half of the slots stay empty. Where there are many, others are filled while these are in use, some with each rule that comes ([`Growing`]): to fill a million at once takes a quarter of a
+//! second, for which a controller would wait.
 
 use crate::epoch::{Domain, Epoch};
 use crate::rule::Rule;
@@ -27,6 +30,7 @@ use packet::{FlowKey, Match};
 use smallvec::SmallVec;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
 /// One masked word of a match.
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +59,10 @@ const LARGE: usize = 4096;
 const REACH: usize = 128;
 /// How often slots are made anew for one rule that finds no room in its reach, before the reach is given up.
 const ATTEMPTS: u32 = 4;
+/// Slots up to which all are made anew at once, in a fraction of a millisecond.
+const AT_ONCE: usize = 4096;
+/// Slots looked at with each rule that comes while others are filled. Filling begins when three eighths are used, and half of this would do to end before one half is.
+const SLICE: usize = 16;
 const EMPTY: u64 = 0;
 const DELETED: u64 = 1;
 const ADDRESS: u64 = (1 << 48) - 1;
@@ -64,47 +72,131 @@ struct Slots {
     secret: Secret,
     /// [`REACH`], or more where nothing else has helped, which takes equal hashes of all of 64 bits.
     reach: usize,
-    /// Slots that are not [`EMPTY`]; the writer's, on a line of its own, for readers look at the other one in every burst.
-    used: CachePadded<AtomicUsize>,
+    /// The writer's, on a line of its own, for readers look at the other one in every burst.
+    counts: CachePadded<Counts>,
+}
+
+/// What the writer knows of slots.
+#[derive(Default)]
+struct Counts {
+    /// Slots that are not [`EMPTY`].
+    used: AtomicUsize,
+    /// Of these, those with a chain.
+    chains: AtomicUsize,
+}
+
+impl Counts {
+    fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    fn chains(&self) -> usize {
+        self.chains.load(Ordering::Relaxed)
+    }
+
+    /// A chain has come into a slot that was empty, or whose chain had gone.
+    fn came(&self, was: u64) {
+        let used = self.used() + usize::from(was == EMPTY);
+        self.used.store(used, Ordering::Relaxed);
+        self.chains.store(self.chains() + 1, Ordering::Relaxed);
+    }
+
+    fn went(&self) {
+        self.chains.store(self.chains() - 1, Ordering::Relaxed);
+    }
+}
+
+/// Slots that are filled while others are in use.
+struct Growing {
+    to: Slots,
+    /// Chains of the slots in use below this one are in these as well.
+    next: usize,
+    attempt: u32,
 }
 
 impl Slots {
     fn new(count: usize, secret: Secret, attempt: u32) -> Slots {
         let count = count.next_power_of_two().max(8);
         Slots {
-            slots: (0..count).map(|_| AtomicU64::new(EMPTY)).collect(),
+            slots: empty(count),
             secret,
             reach: if attempt < ATTEMPTS {
                 REACH.min(count)
             } else {
                 count
             },
-            used: CachePadded::new(AtomicUsize::new(0)),
+            counts: CachePadded::default(),
         }
     }
 
     /// Puts chains into slots that are all empty; false where one finds no room in its reach. Readers know nothing of them yet.
     fn fill(&self, chains: &[u64]) -> bool {
-        let mask = self.slots.len() - 1;
-        for (index, chain) in chains.iter().copied().enumerate() {
+        chains.iter().enumerate().all(|(index, chain)| {
             if let Some(later) = chains.get(index + AHEAD) {
-                let rule = address(*later).as_ptr().cast::<u8>();
-                // Its match.
-                prefetch(rule.wrapping_add(64));
-                prefetch(rule.wrapping_add(128));
+                expect_match(*later);
             }
-            let head = address(chain);
-            // SAFETY: a linked head is alive.
-            let hash = self.secret.hash_of(unsafe { &head.as_ref().spec.matching });
-            let mut run = (0..self.reach).map(|step| &self.slots[(hash as usize + step) & mask]);
-            match run.find(|slot| slot.load(Ordering::Relaxed) == EMPTY) {
-                Some(slot) => slot.store(entry(head, hash), Ordering::Relaxed),
-                None => return false,
+            self.put(*chain)
+        })
+    }
+
+    /// Puts in a chain that is not there; false where it finds no room in its reach. Readers know nothing of these slots yet.
+    fn put(&self, chain: u64) -> bool {
+        let head = address(chain);
+        // SAFETY: a linked head is alive.
+        let hash = self.secret.hash_of(unsafe { &head.as_ref().spec.matching });
+        for slot in self.run(hash) {
+            let was = slot.load(Ordering::Relaxed);
+            if was <= DELETED {
+                slot.store(entry(head, hash), Ordering::Relaxed);
+                self.counts.came(was);
+                return true;
             }
         }
-        self.used.store(chains.len(), Ordering::Relaxed);
+        false
+    }
+
+    /// The slots in which a chain of this hash may stand.
+    fn run(&self, hash: u64) -> impl Iterator<Item = &AtomicU64> {
+        let mask = self.slots.len() - 1;
+        (0..self.reach).map(move |step| &self.slots[(hash as usize + step) & mask])
+    }
+
+    /// Does what was done to a slot of others: there its word was `before`, and is `after`. False where a chain finds no room.
+    fn follow(&self, before: u64, after: u64) -> bool {
+        if before <= DELETED {
+            return after <= DELETED || self.put(after);
+        }
+        // A chain's rules have all one value.
+        let head = address(if after > DELETED { after } else { before });
+        // SAFETY: a linked head is alive, and one that is being unlinked is the writer's still.
+        let hash = self.secret.hash_of(unsafe { &head.as_ref().spec.matching });
+        let old = entry(address(before), hash);
+        let mut run = self.run(hash);
+        let Some(slot) = run.find(|slot| slot.load(Ordering::Relaxed) == old) else {
+            return false;
+        };
+        if after > DELETED {
+            slot.store(entry(head, hash), Ordering::Relaxed);
+        } else {
+            slot.store(DELETED, Ordering::Relaxed);
+            self.counts.went();
+        }
         true
     }
+}
+
+/// Slots without chains. Memory that the kernel gives is empty, so many cost no more than few until they are used.
+fn empty(count: usize) -> Box<[AtomicU64]> {
+    let words = vec![EMPTY; count].into_boxed_slice();
+    // SAFETY: an atomic word lies in memory as a word does, and the words are nobody else's.
+    unsafe { Box::from_raw(Box::into_raw(words) as *mut [AtomicU64]) }
+}
+
+/// Fetches the match of a chain's first rule.
+fn expect_match(chain: u64) {
+    let rule = address(chain).as_ptr().cast::<u8>();
+    prefetch(rule.wrapping_add(64));
+    prefetch(rule.wrapping_add(128));
 }
 
 /// The rules that look at one set of bits.
@@ -113,6 +205,8 @@ pub(crate) struct Tuple {
     slots: AtomicPtr<Slots>,
     /// Where secrets come from, by attempt.
     secrets: fn(u32) -> Secret,
+    /// The writer's, where it grows.
+    growing: CachePadded<Mutex<Option<Growing>>>,
 }
 
 /// A tuple's table as it stands, for a burst of lookups.
@@ -471,6 +565,7 @@ impl Tuple {
             words: words.into(),
             slots: AtomicPtr::new(Box::into_raw(Box::new(slots))),
             secrets,
+            growing: CachePadded::default(),
         }
     }
 
@@ -552,13 +647,10 @@ impl Tuple {
         match place {
             Err(at) => {
                 let slot = &self.slots().slots[at];
-                if slot.load(Ordering::Relaxed) == EMPTY {
-                    let used = &self.slots().used;
-                    used.store(used.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-                }
+                self.slots().counts.came(slot.load(Ordering::Relaxed));
                 new.next.store(std::ptr::null_mut(), Ordering::Relaxed);
                 new.older.store(std::ptr::null_mut(), Ordering::Relaxed);
-                slot.store(entry(rule, hash), Ordering::Release);
+                self.set(at, entry(rule, hash));
                 None
             }
             Ok(at) => {
@@ -572,7 +664,7 @@ impl Tuple {
                 new.next.store(after, Ordering::Relaxed);
                 new.older.store(older, Ordering::Relaxed);
                 match before {
-                    None => slot.store(entry(rule, hash), Ordering::Release),
+                    None => self.set(at, entry(rule, hash)),
                     Some(before) => before.next.store(rule.as_ptr(), Ordering::Release),
                 }
                 if let Some(same) = same {
@@ -585,15 +677,70 @@ impl Tuple {
 
     /// Keeps at least half of the slots empty.
     fn reserve(&self, domain: &Domain) {
-        let old = self.slots();
-        if (old.used.load(Ordering::Relaxed) + 1) * 2 <= old.slots.len() {
+        let slots = self.slots();
+        let (used, count) = (slots.counts.used() + 1, slots.slots.len());
+        if used * 2 > count {
+            self.make_anew(domain, 0);
             return;
         }
-        self.make_anew(domain, 0);
+        let mut growing = self.growing();
+        let is_time = growing.is_some() || used * 8 > count * 3;
+        if count <= AT_ONCE || !is_time {
+            return;
+        }
+        let there = growing.get_or_insert_with(|| self.grow(0));
+        let end = (there.next + SLICE).min(count);
+        let chains = |range: std::ops::Range<usize>| {
+            let slots = slots.slots[range].iter();
+            slots
+                .map(|slot| slot.load(Ordering::Relaxed))
+                .filter(|slot| *slot > DELETED)
+        };
+        if !chains(there.next..end).all(|chain| there.to.put(chain)) {
+            *there = self.grow(there.attempt + 1);
+            return;
+        }
+        there.next = end;
+        // For the next rule that comes.
+        chains(end..(end + SLICE).min(count)).for_each(expect_match);
+        if end == count
+            && let Some(done) = growing.take()
+        {
+            self.replace(domain, done.to);
+        }
+    }
+
+    fn growing(&self) -> MutexGuard<'_, Option<Growing>> {
+        self.growing
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    /// Slots to grow into, for all chains that there will be by then.
+    fn grow(&self, attempt: u32) -> Growing {
+        let slots = self.slots();
+        let count = slots.counts.chains() + slots.slots.len() / SLICE + 1;
+        Growing {
+            to: Slots::new(
+                (count * 4) << (attempt / 2),
+                (self.secrets)(attempt),
+                attempt,
+            ),
+            next: 0,
+            attempt,
+        }
+    }
+
+    fn replace(&self, domain: &Domain, new: Slots) {
+        let new = Box::into_raw(Box::new(new));
+        let old = self.slots.swap(new, Ordering::AcqRel);
+        // SAFETY: made by `Box::into_raw`, unlinked by the swap.
+        domain.retire(unsafe { Box::from_raw(old) });
     }
 
     /// Puts all chains into other slots, four times as many as they are or more, with another secret. Returns the first attempt, from this one on, that was a success.
     fn make_anew(&self, domain: &Domain, from: u32) -> u32 {
+        *self.growing() = None;
         let slots = self.slots().slots.iter();
         let chains: Vec<u64> = slots
             .map(|slot| slot.load(Ordering::Relaxed))
@@ -607,11 +754,7 @@ impl Tuple {
                 new.fill(&chains).then_some((attempt, new))
             })
             .expect("all find room in all slots");
-        let old = self
-            .slots
-            .swap(Box::into_raw(Box::new(new)), Ordering::AcqRel);
-        // SAFETY: made by `Box::into_raw`, unlinked by the swap.
-        domain.retire(unsafe { Box::from_raw(old) });
+        self.replace(domain, new);
         attempt
     }
 
@@ -652,8 +795,25 @@ impl Tuple {
             Some(before) => before.next.store(then, Ordering::Release),
             None => {
                 let value = NonNull::new(then).map_or(DELETED, |then| entry(then, hash));
-                slot.store(value, Ordering::Release);
+                if value == DELETED {
+                    self.slots().counts.went();
+                }
+                self.set(at, value);
             }
+        }
+    }
+
+    /// Changes a slot, and the chain where it has been put already.
+    fn set(&self, at: usize, value: u64) {
+        let slot = &self.slots().slots[at];
+        let before = slot.load(Ordering::Relaxed);
+        slot.store(value, Ordering::Release);
+        let mut growing = self.growing();
+        if let Some(there) = growing.as_mut().filter(|there| at < there.next)
+            && !there.to.follow(before, value)
+        {
+            let attempt = there.attempt + 1;
+            *growing = Some(self.grow(attempt));
         }
     }
 

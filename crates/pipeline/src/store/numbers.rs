@@ -3,20 +3,32 @@
 //! One word holds a number and 32 bits of its hash, and stands in the first free place from that hash on, so a question and the insertion that follows it look
 //! at one cache line, which can be fetched ahead. Whoever asks compares the rules: two may have one hash. A place that becomes free is closed by those
 //! behind it, so there are no marks of what has gone.
+//!
+//! Where there are to be more places, or fewer, numbers move some at a time, with each one that comes or goes: to move a million at once takes a quarter of a second. A number is in one of both then.
 
 use super::RuleId;
 
 /// Places at least.
 const LEAST: usize = 16;
 const FREE: u64 = 0;
+/// Steps of moving with each number that comes or goes. It takes three steps for two places, so it has ended before it begins anew, after a sixteenth of as many numbers as there are places at least.
+const STEPS: usize = 32;
 
 /// The numbers, each with its hash.
 #[derive(Default)]
 pub(super) struct Numbers {
-    /// A power of two of them, at most half taken; none at first.
-    places: Vec<u64>,
+    /// At most half taken; none at first.
+    places: Places,
+    /// Those that numbers move out of, and up to which they have.
+    old: Places,
+    moved: usize,
+    /// In both.
     taken: usize,
 }
+
+/// Places, a power of two of them, or none.
+#[derive(Default)]
+struct Places(Vec<u64>);
 
 /// What stands for a number. Zero stands for none: numbers are below `u32::MAX`.
 fn word(hash: u64, id: RuleId) -> u64 {
@@ -27,33 +39,27 @@ fn id_of(word: u64) -> RuleId {
     ((word >> 32) - 1) as RuleId
 }
 
-impl Numbers {
+impl Places {
     fn first(&self, hash: u64) -> usize {
-        hash as u32 as usize & (self.places.len() - 1)
+        hash as u32 as usize & (self.0.len() - 1)
     }
 
     fn after(&self, place: usize) -> usize {
-        (place + 1) & (self.places.len() - 1)
+        (place + 1) & (self.0.len() - 1)
     }
 
-    /// Fetches what a question about this hash will look at first.
-    pub fn expect(&self, hash: u64) {
-        if !self.places.is_empty() {
-            program::prefetch(&self.places[self.first(hash)]);
+    fn expect(&self, hash: u64) {
+        if !self.0.is_empty() {
+            program::prefetch(&self.0[self.first(hash)]);
         }
     }
 
-    /// The numbers of this hash, and perhaps others.
-    pub fn of(&self, hash: u64) -> impl Iterator<Item = RuleId> {
-        let mut place = if self.places.is_empty() {
-            None
-        } else {
-            Some(self.first(hash))
-        };
+    fn of(&self, hash: u64) -> impl Iterator<Item = RuleId> {
+        let mut place = (!self.0.is_empty()).then(|| self.first(hash));
         std::iter::from_fn(move || {
             loop {
                 let at = place?;
-                let found = self.places[at];
+                let found = self.0[at];
                 place = (found != FREE).then(|| self.after(at));
                 if found != FREE && found as u32 == hash as u32 {
                     return Some(id_of(found));
@@ -62,68 +68,110 @@ impl Numbers {
         })
     }
 
-    /// Adds a number, which is not there.
-    pub fn insert(&mut self, hash: u64, id: RuleId) {
-        if (self.taken + 1) * 2 > self.places.len() {
-            self.resize((self.places.len() * 2).max(LEAST));
-        }
-        self.taken += 1;
-        self.put(word(hash, id));
-    }
-
     fn put(&mut self, word: u64) {
         let mut place = self.first(word);
-        while self.places[place] != FREE {
+        while self.0[place] != FREE {
             place = self.after(place);
         }
-        self.places[place] = word;
+        self.0[place] = word;
     }
 
-    fn resize(&mut self, places: usize) {
-        let old = std::mem::replace(&mut self.places, vec![FREE; places]);
-        for word in old.into_iter().filter(|word| *word != FREE) {
-            self.put(word);
+    /// Takes a word out; false where it is not there.
+    fn remove(&mut self, word: u64) -> bool {
+        if self.0.is_empty() {
+            return false;
         }
-    }
-
-    /// Takes a number out, if it is there.
-    pub fn remove(&mut self, hash: u64, id: RuleId) {
-        if self.places.is_empty() {
-            return;
-        }
-        let wanted = word(hash, id);
-        let mut place = self.first(hash);
-        while self.places[place] != wanted {
-            if self.places[place] == FREE {
-                return;
+        let mut place = self.first(word);
+        while self.0[place] != word {
+            if self.0[place] == FREE {
+                return false;
             }
             place = self.after(place);
         }
         self.close(place);
-        self.taken -= 1;
-        if self.places.len() > LEAST && self.taken * 8 < self.places.len() {
-            self.resize(self.places.len() / 4);
-        }
+        true
     }
 
     /// Frees a place, into which moves what is behind it and may stand there.
     fn close(&mut self, mut free: usize) {
-        let mask = self.places.len() - 1;
+        let mask = self.0.len() - 1;
         let mut place = free;
         loop {
             place = self.after(place);
-            let word = self.places[place];
+            let word = self.0[place];
             if word == FREE {
                 break;
             }
             // It may go where it is found on the way from its first place to where it stands.
             let wished = self.first(word);
             if place.wrapping_sub(wished) & mask >= place.wrapping_sub(free) & mask {
-                self.places[free] = word;
+                self.0[free] = word;
                 free = place;
             }
         }
-        self.places[free] = FREE;
+        self.0[free] = FREE;
+    }
+}
+
+impl Numbers {
+    /// Fetches what a question about this hash will look at first.
+    pub fn expect(&self, hash: u64) {
+        self.places.expect(hash);
+        self.old.expect(hash);
+    }
+
+    /// The numbers of this hash, and perhaps others.
+    pub fn of(&self, hash: u64) -> impl Iterator<Item = RuleId> {
+        self.places.of(hash).chain(self.old.of(hash))
+    }
+
+    /// Adds a number, which is not there.
+    pub fn insert(&mut self, hash: u64, id: RuleId) {
+        let places = self.places.0.len();
+        if (self.taken + 1) * 2 > places {
+            self.resize((places * 2).max(LEAST));
+        }
+        self.taken += 1;
+        self.places.put(word(hash, id));
+        self.go_on(STEPS);
+    }
+
+    /// Takes a number out, if it is there.
+    pub fn remove(&mut self, hash: u64, id: RuleId) {
+        let word = word(hash, id);
+        if !self.places.remove(word) && !self.old.remove(word) {
+            return;
+        }
+        self.taken -= 1;
+        let places = self.places.0.len();
+        if places > LEAST && self.taken * 16 < places {
+            self.resize((places / 4).max(LEAST));
+        }
+        self.go_on(STEPS);
+    }
+
+    fn resize(&mut self, places: usize) {
+        // Most often it has ended long since.
+        self.go_on(usize::MAX);
+        self.old = std::mem::replace(&mut self.places, Places(vec![FREE; places]));
+        self.moved = 0;
+    }
+
+    /// Moves numbers out of the old places: so many steps of one number or one free place each.
+    fn go_on(&mut self, steps: usize) {
+        for _ in 0..steps {
+            let Some(word) = self.old.0.get(self.moved).copied() else {
+                (self.old, self.moved) = Default::default();
+                return;
+            };
+            if word == FREE {
+                self.moved += 1;
+            } else {
+                // Those behind it close up, so that they are found from where they are looked for.
+                self.old.close(self.moved);
+                self.places.put(word);
+            }
+        }
     }
 }
 
@@ -158,6 +206,36 @@ mod tests {
         }
     }
 
+    /// While places are made more or fewer, all numbers are found, and no number waits for all others to be moved.
+    #[test]
+    fn numbers_move_some_at_a_time() {
+        let mut numbers = Numbers::default();
+        let hash = |id: RuleId| u64::from(id).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
+        let is_there = |numbers: &Numbers, id| numbers.of(hash(id)).any(|found| found == id);
+        let (mut between, mut begun) = (0, 0);
+        let mut note = |numbers: &Numbers| {
+            between += usize::from(!numbers.old.0.is_empty());
+            // What has just begun has moved so many at most.
+            begun += usize::from(numbers.moved > 0 && numbers.moved <= STEPS);
+        };
+        for id in 0..50_000 {
+            numbers.insert(hash(id), id);
+            note(&numbers);
+            assert!(is_there(&numbers, id) && is_there(&numbers, id / 2));
+        }
+        for id in 0..50_000 {
+            numbers.remove(hash(id), id);
+            note(&numbers);
+            assert!(!is_there(&numbers, id) && (id == 49_999 || is_there(&numbers, 49_999)));
+            let later = id + (50_000 - id) / 2;
+            assert!(later == id || later >= 50_000 || is_there(&numbers, later));
+        }
+        assert!(
+            numbers.taken == 0 && between > 5_000 && begun > 10,
+            "{between} {begun}"
+        );
+    }
+
     #[test]
     fn memory_goes_with_the_numbers() {
         let mut numbers = Numbers::default();
@@ -165,6 +243,6 @@ mod tests {
         (0..100_000).for_each(|id| numbers.insert(hash(id), id));
         assert!((0..100_000).all(|id| numbers.of(hash(id)).any(|found| found == id)));
         (0..100_000).for_each(|id| numbers.remove(hash(id), id));
-        assert!(numbers.taken == 0 && numbers.places.len() <= LEAST);
+        assert!(numbers.taken == 0 && numbers.places.0.len() <= LEAST);
     }
 }

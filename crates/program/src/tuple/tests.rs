@@ -159,6 +159,78 @@ fn rules_of_one_hash_are_found() {
     assert!(table.finds(3));
 }
 
+/// What has been put into slots that are being filled is what stands in those in use.
+fn agree(table: &Table) {
+    let (tuple, slots) = (&table.tuple, table.tuple.slots());
+    let growing = tuple.growing();
+    let there = growing.as_ref().map_or(0, |growing| growing.next);
+    let chains = |slots: &Slots, from: usize| -> std::collections::BTreeSet<u64> {
+        let slots = slots.slots[from..].iter();
+        let slots = slots.map(|slot| slot.load(Ordering::Relaxed));
+        (slots.filter(|slot| *slot > DELETED))
+            .map(|slot| slot & ADDRESS)
+            .collect()
+    };
+    let (all, later) = (chains(slots, 0), chains(slots, there));
+    assert_eq!(all.len(), table.rules.len());
+    assert_eq!(slots.counts.chains(), all.len());
+    assert!(slots.counts.used() * 2 <= slots.slots.len());
+    if let Some(growing) = growing.as_ref() {
+        assert_eq!(
+            chains(&growing.to, 0),
+            all.difference(&later).copied().collect()
+        );
+        assert_eq!(growing.to.counts.chains(), all.len() - later.len());
+    }
+}
+
+/// Many slots are filled while others are in use, and rules come and go meanwhile: nothing is lost, and no rule waits for all of them.
+#[test]
+fn a_large_tuple_grows_with_each_rule() {
+    // The second attempt at growing, each time, puts all that it can hold into one place.
+    let unlucky = |attempt| match attempt {
+        0 => Secret {
+            start: 5,
+            factor: 0,
+        },
+        _ => Secret::random(attempt),
+    };
+    for secrets in [Secret::random as fn(u32) -> Secret, unlucky] {
+        let mut table = Table::new(secrets);
+        let (mut grown, mut begun) = (0, 0);
+        let mut slots = 0;
+        for value in 0..40_000_u64 {
+            table.insert(value);
+            // A third goes again, old ones and new ones, and some come back where others were.
+            if value % 3 == 0 {
+                table.remove(value / 2 + value % 2);
+            }
+            if value % 21 == 0 && value > 0 {
+                table.insert(value / 3 / 2 * 3 / 2 * 7 + (1 << 40));
+                table.remove(value / 3 / 2 * 3 / 2 * 7 + (1 << 40));
+            }
+            begun += usize::from(table.tuple.growing().is_some());
+            let now = table.tuple.slots().slots.len();
+            if now != slots && slots > AT_ONCE {
+                grown += 1;
+            }
+            slots = now;
+            if value % 997 == 0 {
+                agree(&table);
+            }
+        }
+        assert!(grown > 0 && begun > 100, "{grown} {begun}");
+        agree(&table);
+        for value in 0..40_000 {
+            table.finds(value);
+        }
+        let all: Vec<u64> = table.rules.keys().copied().collect();
+        all.iter().for_each(|value| table.remove(*value));
+        assert!(!all.iter().any(|value| table.finds(*value)));
+        agree(&table);
+    }
+}
+
 proptest! {
     #[test]
     fn a_tuple_is_a_map(changes in prop::collection::vec((0..500_u64, 0..4_u8), 0..1200)) {
