@@ -6,6 +6,7 @@
 //!
 //! Outputs are put off as long as nothing changes the packet: the last one takes the frame itself, only the others cost a copy.
 
+mod asked;
 mod cache;
 mod edits;
 mod freeze;
@@ -1048,6 +1049,7 @@ impl<F: Frame> Engine<F> {
             read.count < frames.len()
                 || self
                     .waiting_for
+                    .asked
                     .may_decide(number, kept, &hot[..frames.len()])
         })
     }

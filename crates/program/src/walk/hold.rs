@@ -9,16 +9,17 @@
 //! Steps of a held walk are still those of rules, by address: the worker holds its oldest epoch ([`Guard::hold`]), so nothing of it is freed. All is bounded:
 //! rules asked for ([`ASKED_MAX`]), walks held ([`HELD_MAX`], [`HELD_BYTES`]), and time ([`PATIENCE_MS`]), after which a walk goes on without an answer.
 
+use super::asked::{Asked, AskedRules};
 use super::{Burst, Engine, Next, Walk};
 use crate::epoch::{Epoch, Guard, NEVER};
 use crate::host::{Drop as DropReason, Event, Host, Place};
 use crate::learn::{Answer, Ended, Learn, Request, Values, Verdict};
 use crate::ops::{Bits, Op, OpList, PortNo};
 use crate::rule::Rule;
-use crate::table::{Bridge, HotWords};
+use crate::table::Bridge;
 use packet::key::at;
 use packet::parse::{self, Layers};
-use packet::{FlowKey, Frame, Match, WordSet};
+use packet::{FlowKey, Frame, WordSet};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -32,26 +33,12 @@ pub const HELD_MAX: usize = 1024;
 pub const HELD_BYTES: usize = 8 << 20;
 /// How long a walk is held altogether, and a rule waited for, in milliseconds.
 pub const PATIENCE_MS: u64 = 50;
-/// Rules asked for that a burst of others is compared with.
-const CONSIDERED: usize = 64;
 /// Refusals remembered.
 const REFUSALS: usize = 64;
 /// How old the note in a rule may be that says when it was last learned, in milliseconds.
 const NOTE_MS: u64 = 100;
 /// FIN and RST.
 const ENDS: u16 = 0x05;
-
-/// A rule that has been asked for.
-struct Asked {
-    ticket: u64,
-    bridge: u32,
-    learn: Arc<Learn>,
-    values: Values,
-    matching: Match,
-    fingerprint: u64,
-    deadline_ms: u64,
-    answer: Option<Answer>,
-}
 
 /// What a held walk wants to look up.
 #[derive(Clone, Copy)]
@@ -164,8 +151,7 @@ struct Refusal {
 
 /// What an engine remembers between bursts.
 pub(super) struct Waiting<F> {
-    /// By ticket, ascending.
-    asked: Vec<Asked>,
+    pub(super) asked: AskedRules,
     /// In order.
     held: VecDeque<Box<Held<F>>>,
     /// Those that may go on, in order.
@@ -184,7 +170,7 @@ pub(super) struct Waiting<F> {
 impl<F> Waiting<F> {
     pub fn new() -> Waiting<F> {
         Waiting {
-            asked: Vec::new(),
+            asked: AskedRules::default(),
             held: VecDeque::new(),
             ready: VecDeque::new(),
             refusals: VecDeque::new(),
@@ -208,60 +194,7 @@ impl<F> Waiting<F> {
 
     #[cold]
     fn concerns_bridge(&self, bridge: u32) -> bool {
-        self.asked.iter().any(|asked| asked.bridge == bridge)
-    }
-
-    /// Whether a rule that has been asked for may decide a lookup of one of these packets, as far as
-    /// the words say that no rule writes.
-    pub(super) fn may_decide(&self, bridge: u32, kept: WordSet, packets: &[HotWords]) -> bool {
-        let asked = self.asked.iter().filter(|asked| asked.bridge == bridge);
-        let told = kept.intersect(WordSet::HOT);
-        asked.enumerate().any(|(number, asked)| {
-            let words = asked.matching.words().iter();
-            let words: SmallVec<[_; 4]> = words
-                .filter(|word| told.contains(usize::from(word.word)))
-                .collect();
-            let fits = |packet: &HotWords| {
-                (words.iter())
-                    .all(|word| packet.words[usize::from(word.word)] & word.mask == word.value)
-            };
-            // To compare with more takes longer than to go one after the other.
-            number >= CONSIDERED || packets.iter().any(fits)
-        })
-    }
-
-    /// The last rule asked for by a packet before this one that would decide a lookup.
-    fn in_the_way(
-        &self,
-        before: u64,
-        bridge: u32,
-        table: u8,
-        key: &FlowKey,
-        found: Option<&Rule>,
-    ) -> Option<u64> {
-        let decides = |asked: &&Asked| {
-            asked.ticket <= before
-                && asked.bridge == bridge
-                && asked.learn.table == table
-                && found.is_none_or(|rule| rule.spec.priority <= asked.learn.priority.into())
-                && asked.matching.matches(key)
-        };
-        let asked = self.asked.iter().rev().find(decides)?;
-        Some(asked.ticket)
-    }
-
-    /// The last request for the rule of the same table, match and precedence.
-    fn asked_like(&self, bridge: u32, learn: &Learn, values: &[u128]) -> Option<&Asked> {
-        if self.asked.is_empty() {
-            return None;
-        }
-        let example = learn.example(values);
-        self.asked.iter().rev().find(|asked| {
-            asked.bridge == bridge
-                && (asked.learn.table, asked.learn.priority) == (learn.table, learn.priority)
-                && asked.learn.shape == learn.shape
-                && asked.matching.matches(&example)
-        })
+        self.asked.concern(bridge)
     }
 
     fn is_refused(&self, learn: &Arc<Learn>, values: &Values, epoch: Epoch) -> bool {
@@ -295,21 +228,27 @@ impl<F> Waiting<F> {
     ) -> Vec<Resolved> {
         let mut resolved = Vec::new();
         let mut passed = 0;
-        for asked in std::mem::take(&mut self.asked) {
-            let verdict = match asked.answer {
-                Some(answer) if answer.epoch <= passed || guard.domain().passed(answer.epoch) => {
-                    passed = answer.epoch.max(passed);
-                    Some(answer.verdict)
+        let ended = self.asked.take_ended(|asked| {
+            let answered = asked.answer.is_some_and(|answer| {
+                answer.epoch <= passed || {
+                    let seen = guard.domain().passed(answer.epoch);
+                    passed = if seen {
+                        answer.epoch.max(passed)
+                    } else {
+                        passed
+                    };
+                    seen
                 }
-                _ if now_ms >= asked.deadline_ms => {
-                    noted(Event::NoAnswer);
-                    None
-                }
-                _ => {
-                    self.asked.push(asked);
-                    continue;
-                }
-            };
+            });
+            answered || now_ms >= asked.deadline_ms
+        });
+        for asked in ended {
+            // An answer counts once every worker works by it.
+            let answer = asked.answer.filter(|answer| answer.epoch <= passed);
+            let verdict = answer.map(|answer| answer.verdict);
+            if answer.is_none() {
+                noted(Event::NoAnswer);
+            }
             let learned = matches!(verdict, Some(Verdict::Learned | Verdict::Known));
             resolved.push(Resolved {
                 ticket: asked.ticket,
@@ -374,9 +313,8 @@ pub enum Wait {
 impl<F: Frame> Engine<F> {
     /// Takes control's answer to a request. One that came too late is ignored.
     pub fn answer(&mut self, answer: Answer) {
-        let asked = &mut self.waiting_for.asked;
-        if let Ok(at) = asked.binary_search_by_key(&answer.ticket, |asked| asked.ticket) {
-            asked[at].answer = Some(answer);
+        if let Some(asked) = self.waiting_for.asked.get_mut(answer.ticket) {
+            asked.answer = Some(answer);
         }
     }
 
@@ -560,9 +498,13 @@ impl<F: Frame> Engine<F> {
             let own = walk.key.u32(at::IN_PORT);
             walk.key.set_u32(at::IN_PORT, wanted.from.unwrap_or(own));
             let bridge = host.place().bridge;
-            let ticket =
-                self.waiting_for
-                    .in_the_way(burst.before, bridge, wanted.table, &walk.key, found);
+            let ticket = self.waiting_for.asked.in_the_way(
+                burst.before,
+                bridge,
+                wanted.table,
+                &walk.key,
+                found,
+            );
             walk.key.set_u32(at::IN_PORT, own);
             if let Some(number) = ticket {
                 let ticket = Ticket {
@@ -641,8 +583,9 @@ impl<F: Frame> Engine<F> {
     ) -> Result<bool, u64> {
         let values = learn.values(key);
         let (fingerprint, bridge) = (learn.fingerprint(&values), host.place().bridge);
+        let matching = learn.matching(&values);
         // What has been asked for last counts, and not what holds until then.
-        if let Some(asked) = waiting.asked_like(bridge, learn, &values) {
+        if let Some(asked) = waiting.asked.like(bridge, learn, &matching) {
             if asked.fingerprint == fingerprint {
                 return Err(asked.ticket);
             }
@@ -670,7 +613,7 @@ impl<F: Frame> Engine<F> {
         waiting.asked.push(Asked {
             ticket: waiting.tickets,
             bridge,
-            matching: learn.matching(&values),
+            matching,
             learn: Arc::clone(learn),
             values,
             fingerprint,
