@@ -1,15 +1,17 @@
 //! Packets to the controllers: copied on the worker, fetched by the control thread.
 //!
 //! Each worker has a ring, bounded in packets and in bytes; what does not fit is dropped and counted. A descriptor wakes the control thread, once for
-//! any number of packets.
+//! any number of packets, and for each worker once in [`TOGETHER`] at most while it has other things to do.
 
+use crate::clock::{cycles, cycles_per_second};
 use crate::wake::Wake;
 use crossbeam_queue::ArrayQueue;
 use packet::{FlowKey, WordSet};
 use program::ops::{PacketInReason, PortNo};
 use program::walk::Frozen;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 /// Packets that wait at most, for each worker.
 pub const PACKET_IN_QUEUE: usize = 1024;
@@ -61,7 +63,58 @@ pub(crate) fn weight(rest: &Frozen) -> usize {
 pub(crate) struct PacketInRing {
     ring: ArrayQueue<PacketIn>,
     bytes: AtomicUsize,
+    teller: Arc<Teller>,
+}
+
+/// Least time between two calls of a busy worker for the control thread. Each takes the worker some microseconds,
+/// which are its other ports': one that asks for a rule with each packet would cost them a tenth of their rate.
+const TOGETHER: Duration = Duration::from_micros(200);
+
+/// How a worker tells the control thread that there is something for it. Written by the worker's thread only.
+pub(crate) struct Teller {
     wake: Arc<PacketInWake>,
+    /// When it told last, in cycles.
+    told: AtomicU64,
+    /// There is something that it has not told of.
+    owes: AtomicBool,
+}
+
+impl Teller {
+    pub fn new(wake: Arc<PacketInWake>) -> Teller {
+        Teller {
+            wake,
+            told: AtomicU64::new(0),
+            owes: AtomicBool::new(false),
+        }
+    }
+
+    /// Tells, or leaves it to [`Teller::settle`] where it has told just before. `now` in cycles.
+    pub fn tell(&self, now: u64) {
+        if self.is_rested(now) {
+            self.tell_now(now);
+        } else {
+            self.owes.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Tells of what has been left, when it is time to; at once where the worker has nothing else to do.
+    #[inline(always)]
+    pub fn settle(&self, now: u64, is_idle: bool) {
+        if self.owes.load(Ordering::Relaxed) && (is_idle || self.is_rested(now)) {
+            self.tell_now(now);
+        }
+    }
+
+    fn is_rested(&self, now: u64) -> bool {
+        let together = TOGETHER.as_micros() as u64 * (cycles_per_second() / 1_000_000);
+        now.wrapping_sub(self.told.load(Ordering::Relaxed)) >= together
+    }
+
+    fn tell_now(&self, now: u64) {
+        self.owes.store(false, Ordering::Relaxed);
+        self.told.store(now, Ordering::Relaxed);
+        self.wake.raise();
+    }
 }
 
 /// Wakes the control thread.
@@ -93,17 +146,17 @@ impl PacketInWake {
 }
 
 impl PacketInRing {
-    pub fn new(wake: Arc<PacketInWake>) -> PacketInRing {
+    pub fn new(teller: Arc<Teller>) -> PacketInRing {
         PacketInRing {
             ring: ArrayQueue::new(PACKET_IN_QUEUE),
             bytes: AtomicUsize::new(0),
-            wake,
+            teller,
         }
     }
 
-    /// What wakes the control thread.
-    pub fn wake(&self) -> Arc<PacketInWake> {
-        Arc::clone(&self.wake)
+    /// What tells the control thread.
+    pub fn teller(&self) -> &Arc<Teller> {
+        &self.teller
     }
 
     /// Whether a packet-in of `len` bytes (packet and user data) may be queued; asked before it is copied.
@@ -117,7 +170,7 @@ impl PacketInRing {
         self.bytes.fetch_add(len, Ordering::Relaxed);
         let done = self.ring.push(packet).is_ok();
         if done {
-            self.wake.raise();
+            self.teller.tell(cycles());
         } else {
             self.bytes.fetch_sub(len, Ordering::Relaxed);
         }
@@ -145,9 +198,40 @@ mod tests {
     use crate::port::BridgeId;
 
     #[test]
+    fn a_busy_worker_calls_once_in_a_while_and_tells_all_at_the_end() {
+        let wake = Arc::new(PacketInWake::new(Wake::new().unwrap()));
+        let teller = Teller::new(Arc::clone(&wake));
+        let called = || {
+            let called = wake.pending.load(Ordering::Relaxed);
+            wake.clear();
+            called
+        };
+        let second = cycles_per_second();
+        let (begin, soon) = (second, second / 50_000);
+        teller.settle(begin, true);
+        assert!(!called(), "there was nothing");
+        teller.tell(begin);
+        assert!(called());
+        for later in 1..9 {
+            teller.tell(begin + later * soon);
+            teller.settle(begin + later * soon, false);
+            assert!(!called(), "{} us later", later * 20);
+        }
+        teller.settle(begin + 11 * soon, false);
+        assert!(called());
+        teller.settle(begin + 30 * soon, true);
+        assert!(!called(), "it has been told");
+        teller.tell(begin + 31 * soon);
+        assert!(called());
+        teller.tell(begin + 32 * soon);
+        teller.settle(begin + 33 * soon, true);
+        assert!(called(), "nothing else to do");
+    }
+
+    #[test]
     fn user_data_counts_too() {
         let wake = Arc::new(PacketInWake::new(Wake::new().unwrap()));
-        let ring = PacketInRing::new(wake);
+        let ring = PacketInRing::new(Arc::new(Teller::new(wake)));
         let packet = PacketIn {
             bridge: BridgeId(0),
             in_port: 1,

@@ -3,7 +3,8 @@
 //! Like packet-ins: each worker has a bounded ring, and the same descriptor wakes the control thread. Answers go back through the worker's mailbox
 //! ([`crate::Datapath::answer`]).
 
-use crate::packet_in::PacketInWake;
+use crate::clock::cycles;
+use crate::packet_in::Teller;
 use crate::port::BridgeId;
 use crossbeam_queue::ArrayQueue;
 use program::learn::{Ended, Request};
@@ -37,14 +38,14 @@ pub struct Wish {
 /// One worker's ring.
 pub(crate) struct WishRing {
     ring: ArrayQueue<Wish>,
-    wake: Arc<PacketInWake>,
+    teller: Arc<Teller>,
 }
 
 impl WishRing {
-    pub fn new(wake: Arc<PacketInWake>) -> WishRing {
+    pub fn new(teller: Arc<Teller>) -> WishRing {
         WishRing {
             ring: ArrayQueue::new(WISHES),
-            wake,
+            teller,
         }
     }
 
@@ -52,7 +53,7 @@ impl WishRing {
     pub fn push(&self, wish: Wish) -> bool {
         let done = self.ring.push(wish).is_ok();
         // Also when it is full: control has something to do.
-        self.wake.raise();
+        self.teller.tell(cycles());
         done
     }
 

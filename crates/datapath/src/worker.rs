@@ -327,6 +327,7 @@ impl<F: Frame> Worker<F> {
             let Err(panic) = ended else { break };
             self.recover(&*panic);
         }
+        self.mailbox.packet_ins.teller().settle(cycles(), true);
         let guard = self.reader.begin();
         while self.engine.owes() {
             self.engine.pay(&self.shared.program, &guard);
@@ -561,6 +562,7 @@ impl<F: Frame> Worker<F> {
         }
         let end = if read_late { now } else { cycles() };
         parts.end(end, last, 0);
+        mailbox.packet_ins.teller().settle(end, busy == 0);
         rest.account(&mailbox.counters, busy, end, &parts);
         if rest.turn_end.wrapping_sub(rest.drops_read) > rest.drops_interval {
             rest.drops_read = rest.turn_end;

@@ -5,7 +5,7 @@ use crate::assign::{lightest, spread};
 use crate::counters::{PortCounters, WorkerStats};
 use crate::error::Error;
 use crate::history::History;
-use crate::packet_in::PacketInRing;
+use crate::packet_in::{PacketInRing, Teller};
 use crate::port::{MakeTx, PortId};
 use crate::report::{QueueInfo, WorkerInfo};
 use crate::turns::{Seen, TurnStats};
@@ -130,7 +130,8 @@ impl<F: Frame + 'static> Datapath<F> {
         let number = reader.index();
         self.shared.program.counters.add_worker(number);
         let wake = Wake::new().map_err(|error| failed(error.to_string()))?;
-        let packet_ins = Arc::new(PacketInRing::new(Arc::clone(&self.packet_in_wake)));
+        let teller = Teller::new(Arc::clone(&self.packet_in_wake));
+        let packet_ins = Arc::new(PacketInRing::new(Arc::new(teller)));
         let mailbox = Arc::new(Mailbox::new(name.clone(), wake, Arc::clone(&packet_ins)));
         // Without room: either this takes the answer, or the thread sees that nobody waits any more and ends.
         let (ready, started) = mpsc::sync_channel(0);

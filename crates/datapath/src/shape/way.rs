@@ -253,7 +253,7 @@ mod tests {
     use super::*;
     use crate::counters::WorkerCounters;
     use crate::forward::Egress;
-    use crate::packet_in::{PacketInRing, PacketInWake};
+    use crate::packet_in::{PacketInRing, PacketInWake, Teller};
     use crate::wake::Wake;
     use packet::HeapFrame;
     use qos::shaper::{PortSpec, QueueSpec};
@@ -280,7 +280,8 @@ mod tests {
         /// Is told whose the port is.
         fn learn(&mut self, shaped: &Arc<Shaped<HeapFrame>>, mine: bool) {
             let wake = || Wake::new().expect("a descriptor");
-            let packet_ins = Arc::new(PacketInRing::new(Arc::new(PacketInWake::new(wake()))));
+            let teller = Teller::new(Arc::new(PacketInWake::new(wake())));
+            let packet_ins = Arc::new(PacketInRing::new(Arc::new(teller)));
             let owner = Arc::new(Mailbox::new("owner".to_owned(), wake(), packet_ins));
             let way = Way::new(Arc::clone(shaped), Arc::default(), owner, mine, false);
             self.egress.shape(SLOT, Box::new(way));

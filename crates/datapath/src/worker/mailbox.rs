@@ -148,7 +148,7 @@ impl<F: Frame> Mailbox<F> {
             packet_outs: ArrayQueue::new(PACKET_OUT_QUEUE),
             sleeper: Sleeper::new(wake),
             counters: Arc::default(),
-            wishes: Arc::new(WishRing::new(packet_ins.wake())),
+            wishes: Arc::new(WishRing::new(Arc::clone(packet_ins.teller()))),
             packet_ins,
             answers: ArrayQueue::new(ANSWERS),
             ended: AtomicBool::new(false),
