@@ -10,7 +10,7 @@
 //! | `system` | AF_PACKET socket with virtio-net headers | `kernel` |
 //! | `tap`, `internal` | TAP device with virtio-net headers | `tap` |
 //! | `dpdk`, `afxdp` | DPDK Ethernet device | `ethdev` |
-//! | `dpdkvhostuser`, `dpdkvhostuserclient` | DPDK's vhost library | `vhost` |
+//! | `dpdkvhostuser`, `dpdkvhostuserclient` | guests' rings, messages by Unix sockets | `vhost` |
 //! | `dummy` | memory | `dummy` |
 
 mod afxdp;

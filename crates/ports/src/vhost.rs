@@ -94,7 +94,7 @@ struct Ring {
 /// Of [`Ring::told`]: the guest has not been asked yet.
 const NEVER: u32 = u32::MAX;
 
-/// What callbacks, workers and control thread share.
+/// What the hub, workers and the control thread share.
 struct Shared {
     /// The number of the device, -1 when there is none.
     vid: AtomicI32,
@@ -223,7 +223,7 @@ impl Shared {
         rings.chain([&self.asked])
     }
 
-    /// All gates in front of what is done without the library.
+    /// All gates in front of memory and rings.
     fn quick_gates(&self) -> impl Iterator<Item = &Gate> + Clone {
         self.rings.iter().map(|ring| &ring.quick)
     }

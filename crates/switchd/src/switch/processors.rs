@@ -77,8 +77,8 @@ pub fn quiet(workers: &[usize]) -> usize {
 
 /// Makes this process's threads, but for workers, keep off the processors of workers, as far as others are left.
 ///
-/// DPDK's own threads are meant too: it pins them to processors that it does not use itself, which are those that workers get. There they would stop a worker for each
-/// message of a hypervisor; and a worker that waits for a lock of the vhost library would use up the time of the very thread that holds it.
+/// DPDK's own threads are meant too: it pins them to processors that it does not use itself, which are those that workers get. So is the one that reads messages of hypervisors: there it
+/// would stop a worker for each; and a worker that waits at a gate would use up the time of the very thread that is to open it.
 pub fn leave_to_workers(workers: &[usize]) {
     let cpus = left(allowed(), workers);
     *LEFT.lock().unwrap_or_else(|poison| poison.into_inner()) = Some(cpus.clone());
@@ -120,7 +120,7 @@ fn keep_to(cpus: &[usize]) {
     }
 }
 
-/// Whether a thread with this name only helps: DPDK's own, those that build tables, close sockets and write the log.
+/// Whether a thread with this name only helps: DPDK's own, those that read hypervisors' messages, build tables, close sockets and write the log.
 fn is_helper(name: &str) -> bool {
     const HELPERS: [&str; 6] = ["eal-intr", "vhost", "rte_mp", "tables", "log", "close"];
     HELPERS.iter().any(|helper| name.starts_with(helper))
@@ -135,7 +135,6 @@ mod tests {
         for name in [
             "eal-intr-thread\n",
             "vhost-events",
-            "vhost_reconn",
             "tables",
             "close",
             "log",
