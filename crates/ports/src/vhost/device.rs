@@ -508,3 +508,6 @@ fn inflight(wanted: &VhostUserInflight) -> Result<Answer, Refusal> {
         file: Some(file),
     })
 }
+
+#[cfg(test)]
+mod tests;
