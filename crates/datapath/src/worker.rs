@@ -41,7 +41,7 @@ use nap::Nap;
 use packet::Frame;
 use packet::io::{BURST, RxQueue};
 use parked::{MANY, Parked, Parking};
-use program::epoch::Reader;
+use program::epoch::{Epoch, Reader};
 use program::walk::{Engine, Wait};
 use spin::Spin;
 use std::os::fd::AsRawFd;
@@ -56,6 +56,10 @@ use watch::{Habit, Watch};
 pub(crate) const YIELD: Duration = Duration::from_millis(1);
 /// The longest sleep between polls of a worker that cannot wait.
 pub(crate) const NAP_LIMIT: Duration = Duration::from_micros(100);
+/// For how long after new rules have been published a worker that cannot wait only yields between
+/// polls. A processor that naps is slow to wake, and the client that sends one change after each
+/// answer is often put there by the scheduler.
+pub(crate) const CHANGING: Duration = Duration::from_micros(200);
 /// The longest sleep of a worker that can wait.
 pub(crate) const SLEEP_LIMIT: Duration = Duration::from_secs(1);
 /// The longest time that a queue is not waited on, or left alone.
@@ -242,6 +246,10 @@ struct Rest {
     alone: bool,
     /// Until when after the last frame to give way to others, where there is no descriptor to wait on.
     yields: u64,
+    /// The epoch of the last turn, and when a turn first had it.
+    epoch: Epoch,
+    epoch_began: u64,
+    changing: u64,
     drops_interval: u64,
     dormant_interval: u64,
     look_interval: u64,
@@ -273,6 +281,9 @@ impl Rest {
             holding: Nap::new(now),
             alone: pinned,
             yields: to_cycles(YIELD),
+            epoch: 0,
+            epoch_began: now.wrapping_sub(to_cycles(YIELD)),
+            changing: to_cycles(CHANGING),
             drops_interval: to_cycles(DROPS_INTERVAL),
             dormant_interval: to_cycles(DORMANT_INTERVAL),
             look_interval: to_cycles(LOOK_INTERVAL),
@@ -564,6 +575,7 @@ impl<F: Frame> Worker<F> {
         parts.end(end, last, 0);
         mailbox.packet_ins.teller().settle(end, busy == 0);
         rest.account(&mailbox.counters, busy, end, &parts);
+        rest.saw(guard.epoch());
         if rest.turn_end.wrapping_sub(rest.drops_read) > rest.drops_interval {
             rest.drops_read = rest.turn_end;
             let rested = rest.rested(&mailbox.counters);
@@ -616,7 +628,7 @@ impl<F: Frame> Worker<F> {
             |index: &usize| (self.rx.get(*index)).is_none_or(|port| port.queue.wait_fd().is_some());
         if self.open.iter().all(waits) {
             self.sleep(limit);
-        } else if idle < self.rest.yields {
+        } else if idle < self.rest.yields || self.rest.is_changing() {
             self.rest.give_way(&self.mailbox.counters);
         } else {
             self.reader.offline();
@@ -756,6 +768,19 @@ impl Rest {
             counters.idle_turns.add(1);
         }
         counters.idle_cycles.add(whole.saturating_sub(busy));
+    }
+
+    /// Notes the epoch of the turn that has ended.
+    #[inline(always)]
+    fn saw(&mut self, epoch: Epoch) {
+        if epoch != self.epoch {
+            (self.epoch, self.epoch_began) = (epoch, self.turn_end);
+        }
+    }
+
+    /// Returns whether new rules have been published lately ([`CHANGING`]).
+    fn is_changing(&self) -> bool {
+        self.turn_end.wrapping_sub(self.epoch_began) < self.changing
     }
 
     /// For how many cycles it has not been in a turn.
