@@ -142,6 +142,20 @@ struct LinearEntry {
     rule: NonNull<Rule>,
 }
 
+impl LinearEntry {
+    /// The rule itself.
+    #[inline(always)]
+    fn rule(&self) -> &Rule {
+        // SAFETY: a rule outlives every shape that names it, and this entry is part of one.
+        unsafe { self.rule.as_ref() }
+    }
+
+    /// Returns whether both match the same at the same priority.
+    fn is_version_of(&self, other: &LinearEntry) -> bool {
+        self.words == other.words && self.rule().spec.priority == other.rule().spec.priority
+    }
+}
+
 /// One tuple of a table, in order of precedence.
 pub(crate) struct TupleEntry {
     pub tuple: Arc<Tuple>,
@@ -552,8 +566,7 @@ fn find_exact<'g>(
             };
             let same = entry.words.len() == learn.shape.len()
                 && entry.words.iter().zip(&learn.shape).all(same);
-            // SAFETY: the entry belongs to a shape that is alive for 'g, and a rule outlives every shape that names it.
-            let rule: &'g Rule = unsafe { entry.rule.as_ref() };
+            let rule = entry.rule();
             (same && rule.spec.priority == priority && rule.holds_in(epoch)).then_some(rule)
         }),
         Shape::Tuples(tuples)
@@ -576,8 +589,7 @@ fn linear<'g>(entries: &'g [LinearEntry], key: &impl Words, epoch: Epoch) -> Opt
         if !matches {
             return None;
         }
-        // SAFETY: the entry belongs to a shape that is alive for 'g, and a rule outlives every shape that names it.
-        let rule: &'g Rule = unsafe { entry.rule.as_ref() };
+        let rule = entry.rule();
         rule.holds_in(epoch).then_some(rule)
     })
 }
@@ -1101,9 +1113,16 @@ impl TableWriter {
             TableWriter::Linear { rules, since }
                 if rules.len() < LINEAR_MAX || chains_in_use(program, *since) =>
             {
-                let priority = rule.rule().spec.priority;
-                let at = rules.partition_point(|other| other.rule().spec.priority >= priority);
-                rules.insert(at, rule);
+                let spec = &rule.rule().spec;
+                let from =
+                    rules.partition_point(|other| other.rule().spec.priority > spec.priority);
+                let same = |other: &&RuleRef| other.rule().spec.priority == spec.priority;
+                let peers = rules[from..].iter().take_while(same).count();
+                // Behind its last version, so that packets find a rule in one place while it is
+                // replaced (`hot::versions`).
+                let version = |other: &RuleRef| other.rule().spec.matching == spec.matching;
+                let version = rules[from..from + peers].iter().rposition(version);
+                rules.insert(from + version.map_or(peers, |at| at + 1), rule);
                 true
             }
             TableWriter::Linear { rules, .. } => {

@@ -113,10 +113,7 @@ impl Published {
 
 /// A short list's patterns made ready for packets as they lie, where nobody asks for more than which rule they meet.
 fn sorting(entries: &[LinearEntry], patterns: &[Pattern]) -> Option<Box<Sorting>> {
-    let ends = entries.iter().all(|entry| {
-        // SAFETY: a rule outlives every shape that names it.
-        unsafe { entry.rule.as_ref() }.only_ends()
-    });
+    let ends = entries.iter().all(|entry| entry.rule().only_ends());
     ends.then(|| Sorting::new(patterns).map(Box::new))?
 }
 
@@ -160,6 +157,9 @@ pub(crate) struct Patterned<'g> {
 enum Behind<'g> {
     /// Each for a rule, all in force.
     Rules(&'g [LinearEntry]),
+    /// Each for a version of a rule. Versions of one rule are neighbours, so the first of them is
+    /// what packets find, and one of them is in force in this epoch.
+    Versions(&'g [LinearEntry], Epoch),
     /// Each for a tuple: a packet has no rule in those before its first one.
     Tuples(&'g [TupleEntry], Epoch),
 }
@@ -168,14 +168,14 @@ impl<'g> Patterned<'g> {
     /// Whether each pattern is a rule's.
     #[inline(always)]
     pub fn is_list(&self) -> bool {
-        matches!(self.behind, Behind::Rules(_))
+        !matches!(self.behind, Behind::Tuples(..))
     }
 
     /// The rule that packets meet whose first pattern is `index`, or [`NO_PATTERN`], if that tells: Some(None) for no rule, None where it does not tell.
     #[inline(always)]
     pub fn decided(&self, index: u8) -> Option<Option<&'g Rule>> {
         match self.behind {
-            Behind::Rules(_) => Some(self.rule(index)),
+            Behind::Rules(_) | Behind::Versions(..) => Some(self.rule(index)),
             Behind::Tuples(..) if index == NO_PATTERN => Some(None),
             Behind::Tuples(tuples, epoch) => {
                 let at = usize::from(index);
@@ -190,12 +190,11 @@ impl<'g> Patterned<'g> {
     /// The rule of a list's pattern `index`; None for [`NO_PATTERN`].
     #[inline(always)]
     pub fn rule(&self, index: u8) -> Option<&'g Rule> {
-        let Behind::Rules(entries) = self.behind else {
-            return None;
-        };
-        let entry = entries.get(usize::from(index))?;
-        // SAFETY: the entry belongs to a shape that is alive for 'g, and a rule outlives every shape that names it.
-        Some(unsafe { entry.rule.as_ref() })
+        match self.behind {
+            Behind::Rules(entries) => Some(entries.get(usize::from(index))?.rule()),
+            Behind::Versions(entries, epoch) => version(entries, index, epoch),
+            Behind::Tuples(..) => None,
+        }
     }
 
     /// Looks packets up whose first patterns are known, in those tuples where they may have a rule; `out` is empty before.
@@ -232,6 +231,38 @@ impl<'g> Patterned<'g> {
         let tuples = &tuples[from..];
         lookup_exact(tuples, &mut pending, keys, epoch, out, told);
     }
+}
+
+/// Returns the version in force of the rule whose first version `index` names.
+#[inline(never)] // only while a rule is being replaced
+fn version(entries: &[LinearEntry], index: u8, epoch: Epoch) -> Option<&Rule> {
+    let versions = versions(entries.get(usize::from(index)..)?);
+    let mut rules = versions.iter().map(LinearEntry::rule);
+    rules.find(|rule| rule.holds_in(epoch))
+}
+
+/// Returns the first entries that match the same at the same priority: the versions of one rule.
+fn versions(entries: &[LinearEntry]) -> &[LinearEntry] {
+    let Some(first) = entries.first() else {
+        return entries;
+    };
+    let same = entries
+        .iter()
+        .take_while(|entry| entry.is_version_of(first));
+    &entries[..same.count()]
+}
+
+/// Returns whether each rule has a version in force.
+#[inline(never)] // only while rules change
+fn has_versions(mut entries: &[LinearEntry], epoch: Epoch) -> bool {
+    while !entries.is_empty() {
+        let (those, others) = entries.split_at(versions(entries).len());
+        if !those.iter().any(|entry| entry.rule().holds_in(epoch)) {
+            return false;
+        }
+        entries = others;
+    }
+    true
 }
 
 /// What becomes of a burst's packets, as lookups say that know it before they find the rules: what a switch's tables call a verdict. By kind of table.
@@ -391,7 +422,7 @@ impl Bridge {
             .map_or(Reads::Port, |published| published.reads)
     }
 
-    /// `table` as patterns: its rules, where they are few, look at hot words only, and all hold in the guard's epoch; or its tuples, where those are few and
+    /// `table` as patterns: its rules, where they are few, look at hot words only, and each has a version in the guard's epoch; or its tuples, where those are few and
     /// look at hot words only.
     #[inline(always)]
     pub(crate) fn patterned<'g>(&self, table: u8, guard: &'g Guard<'_>) -> Option<Patterned<'g>> {
@@ -400,11 +431,11 @@ impl Bridge {
         let epoch = guard.epoch();
         let behind = match &published.shape {
             Shape::Linear(entries) => {
-                let held = entries.iter().all(|entry| {
-                    // SAFETY: as in `Patterned::rule`.
-                    unsafe { entry.rule.as_ref() }.holds_in(epoch)
-                });
-                held.then_some(Behind::Rules(entries))?
+                if entries.iter().all(|entry| entry.rule().holds_in(epoch)) {
+                    Behind::Rules(entries)
+                } else {
+                    has_versions(entries, epoch).then_some(Behind::Versions(entries, epoch))?
+                }
             }
             Shape::Tuples(tuples) => Behind::Tuples(tuples, epoch),
             Shape::Trees(_) | Shape::Prefixes(_) | Shape::Conjunctive { .. } => return None,
