@@ -229,7 +229,8 @@ impl Pipeline {
     }
 
     /// Section 6.4, add: a rule of the same match and priority is replaced and nothing told. Its counters go on unless `reset_counts`
-    /// (the codec sets it for 1.0 and 1.1, where they always restart); its age starts anew.
+    /// (the codec sets it for 1.0 and 1.1, where they always restart); its age starts anew, but
+    /// not the time since its last packet (Open vSwitch, in every version).
     pub(crate) fn add(&mut self, change: &FlowMod, now: Clock) -> Result<FlowModOutcome, Error> {
         let table = if change.table == TABLE_ALL {
             0
@@ -255,13 +256,13 @@ impl Pipeline {
         }
         let kept = old
             .and_then(|id| self.store.get(id))
-            .map(|rule| (rule.counter, rule.cookie));
+            .map(|rule| (rule.counter, rule.cookie, self.idle_since_ms(rule)));
         let counter = match kept {
-            Some((counter, _)) if !change.flags.reset_counts => counter,
+            Some((counter, ..)) if !change.flags.reset_counts => counter,
             _ => self.program.counters.allocate().ok_or(Error::TableFull)?,
         };
         let cookie = match (change.cookie, kept) {
-            (NO_COOKIE, Some((_, cookie))) => cookie,
+            (NO_COOKIE, Some((_, cookie, _))) => cookie,
             (NO_COOKIE, None) => 0,
             (cookie, _) => cookie,
         };
@@ -282,7 +283,7 @@ impl Pipeline {
             counter,
             created_ms: now.ms(),
             modified_ms: now.ms(),
-            idle_base_ms: now.ms(),
+            idle_base_ms: kept.map_or(now.ms(), |(.., idle_since_ms)| idle_since_ms),
             idle_timeout: change.idle_timeout,
             hard_timeout: change.hard_timeout,
             importance: change.importance,
@@ -366,9 +367,10 @@ impl Pipeline {
             created_ms: old.created_ms,
             modified_ms: now.ms(),
             // Where counters restart, the last packet is no longer known from them.
-            idle_base_ms: counter
-                .map_or(0, |_| self.program.counters.read(old.counter).used_ms)
-                .max(old.idle_base_ms),
+            idle_base_ms: match counter {
+                Some(_) => self.idle_since_ms(old),
+                None => old.idle_base_ms,
+            },
             idle_timeout: old.idle_timeout,
             hard_timeout: old.hard_timeout,
             importance: old.importance,

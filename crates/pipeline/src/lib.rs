@@ -312,18 +312,18 @@ impl Pipeline {
             ));
         }
         if rule.idle_timeout != 0 {
-            let used = self
-                .program
-                .counters
-                .read(rule.counter)
-                .used_ms
-                .max(rule.idle_base_ms);
             all.push((
-                used + u64::from(rule.idle_timeout) * 1000,
+                self.idle_since_ms(rule) + u64::from(rule.idle_timeout) * 1000,
                 FlowRemovedReason::IdleTimeout,
             ));
         }
         all
+    }
+
+    /// When a rule's last packet came, or where its idle timeout counts from, in milliseconds.
+    pub(crate) fn idle_since_ms(&self, rule: &Rule) -> u64 {
+        let used = self.program.counters.read(rule.counter).used_ms;
+        used.max(rule.idle_base_ms)
     }
 
     /// Puts a rule's timeouts in force. Its counter is not read: an early entry corrects itself when it comes up.

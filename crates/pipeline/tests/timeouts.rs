@@ -102,6 +102,28 @@ fn modifying_restarts_the_hard_timeout() {
     assert_eq!(expire(&mut switch), [(1, FlowRemovedReason::HardTimeout)]);
 }
 
+/// An add that replaces a rule leaves the time since its last packet alone, with its counters or
+/// without them (Open vSwitch).
+#[test]
+fn adding_again_does_not_put_the_idle_timeout_off() {
+    for counts in [false, true] {
+        let mut switch = Switch::new();
+        let start = switch.now;
+        add_timed(&mut switch, 1, 10, 0);
+        switch.now = start + 6000;
+        let mut change = flow(FlowModCommand::Add, numbered(1), 1);
+        change.idle_timeout = 10;
+        (change.flags.send_flow_rem, change.flags.reset_counts) = (true, counts);
+        switch.mod13(change).unwrap();
+        assert_eq!(switch.flows()[0].idle_age, 6);
+        assert_eq!(switch.flows()[0].duration_ns, 0);
+        switch.now = start + 9_999;
+        assert_eq!(expire(&mut switch), []);
+        switch.now = start + 10_000;
+        assert_eq!(expire(&mut switch), [(1, FlowRemovedReason::IdleTimeout)]);
+    }
+}
+
 /// A rule that is added again lives anew, and what is left of its old deadlines does not matter.
 #[test]
 fn old_deadlines_do_not_count() {

@@ -150,6 +150,10 @@ impl WatchedRules for Unwatched {
 }
 
 impl Switch for Rules {
+    fn bundle_idle_ms(&self) -> i64 {
+        10_000
+    }
+
     fn features(&self, with_ports: bool) -> Features {
         Features {
             datapath_id: 0x1234,

@@ -62,6 +62,8 @@ pub struct Global {
     /// `sluice-rule-limit`: most rules of all bridges together; None for what the machine's memory
     /// allows.
     pub rule_limit: Option<u32>,
+    /// `bundle-idle-timeout`: seconds after which a bundle that nobody touches is thrown away.
+    pub bundle_idle_s: u32,
     /// `enable-statistics`: whether statistics of the system are written to the database.
     pub system_statistics: bool,
 }
@@ -72,6 +74,9 @@ impl Default for Global {
     }
 }
 
+/// Seconds after which an idle bundle is thrown away, as in Open vSwitch.
+const BUNDLE_IDLE_S: u32 = 10;
+const BUNDLE_IDLE_MAX_S: i64 = i32::MAX as i64;
 /// Most rules of a switch, each of which has a counter of its own.
 const RULE_LIMIT_MAX: i64 = 15_000_000;
 /// What a rule takes, with its lookups, its counters and what is known of it for OpenFlow, in bytes:
@@ -91,7 +96,6 @@ impl Global {
 /// Keys of ovs-vswitchd.conf.db(5) that do nothing here: for caches and threads that this switch does not have, or for what it always does
 /// (`userspace-tso-enable`).
 const WITHOUT_EFFECT: &[&str] = &[
-    "bundle-idle-timeout",
     "emc-insert-inv-prob",
     "hw-offload",
     "min-revalidate-pps",
@@ -140,6 +144,10 @@ pub fn read(map: &Strings, cpus: &[usize], problems: &mut Problems) -> Global {
         rule_limit: match options.integer("sluice-rule-limit", 0, 0..=RULE_LIMIT_MAX) {
             0 => None,
             limit => Some(limit as u32),
+        },
+        bundle_idle_s: match options.integer("bundle-idle-timeout", 0, 0..=BUNDLE_IDLE_MAX_S) {
+            0 => BUNDLE_IDLE_S,
+            seconds => seconds as u32,
         },
         system_statistics: options.boolean("enable-statistics", false),
     }

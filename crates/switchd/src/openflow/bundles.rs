@@ -20,8 +20,9 @@ const MAX_BUNDLED: usize = 1 << 20;
 const MAX_BUNDLED_BYTES: usize = 256 << 20;
 /// How many times as much may wait in the bundles of all connections of a bridge.
 const BRIDGE: usize = 2;
-/// Milliseconds after which a bundle that is not touched is thrown away, as Open vSwitch does it.
-const IDLE_LIMIT: i64 = 10_000;
+/// Milliseconds between looks for bundles that have been idle for too long; how long that is may
+/// change meanwhile. Open vSwitch looks as often.
+const LOOK_INTERVAL: i64 = 1000;
 /// Messages that are kept in one piece of memory, which goes when they have been carried out. 48 KB: the heap gives it, not the kernel.
 const PIECE: usize = 256;
 /// Bytes of a message that are kept for an error to quote.
@@ -340,20 +341,21 @@ impl Session {
     }
 
     /// Throws bundles away that have not been touched for too long, as long as the connection lives.
-    pub(super) async fn expire_bundles(&self) -> std::convert::Infallible {
+    pub(super) async fn expire_bundles(&self, hub: &Hub) -> std::convert::Infallible {
         loop {
             let first = self.bundles.0.borrow().values().map(|b| b.used_at).min();
             let Some(first) = first else {
                 self.bundles_changed.notified().await;
                 continue;
             };
-            let due = first.saturating_add(IDLE_LIMIT);
-            if clock::now() < due {
-                clock::sleep_until(due).await;
+            let limit = hub.switch().bundle_idle_ms();
+            let due = first.saturating_add(limit);
+            let now = clock::now();
+            if now < due {
+                clock::sleep_until(due.min(now.saturating_add(LOOK_INTERVAL))).await;
                 continue;
             }
-            let expired =
-                |bundle: &Bundle| bundle.used_at.saturating_add(IDLE_LIMIT) <= clock::now();
+            let expired = |bundle: &Bundle| bundle.used_at.saturating_add(limit) <= now;
             let mut bundles = self.bundles.0.borrow_mut();
             bundles.retain(|_, bundle| {
                 let keep = !expired(bundle);

@@ -149,7 +149,7 @@ pub(super) async fn run(
         reason = read(hub, &session, &mut reader, &mut inbox) => reason,
         reason = write(hub, &session, &mut writer) => reason,
         reason = probe(&session, observer) => reason,
-        never = session.expire_bundles() => match never {},
+        never = session.expire_bundles(hub) => match never {},
         never = session.release_packet_ins() => match never {},
         never = session.follow_monitors(hub) => match never {},
         () = session.closing.notified() => "disconnecting".into(),

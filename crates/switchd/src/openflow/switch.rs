@@ -124,6 +124,9 @@ pub trait Switch {
         version: Version,
     ) -> Result<Option<LocalFuture<Result<(), BundleFailure>>>, BundleFailure>;
 
+    /// Milliseconds after which a bundle that nobody touches is thrown away.
+    fn bundle_idle_ms(&self) -> i64;
+
     /// Makes the changes so far visible to the workers. Called once for each batch of messages that were read together, also when nothing
     /// changed.
     fn publish(&self);

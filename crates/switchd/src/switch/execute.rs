@@ -196,6 +196,7 @@ impl Switch {
                 self.start(global)?;
                 let limit = global.rules_max(crate::memory::of_machine());
                 self.program.rules.set_limit(limit);
+                self.bundle_idle_s.set(global.bundle_idle_s);
                 let workers = match &global.worker_cpus {
                     Some(cpus) => cpus.iter().map(|cpu| Some(*cpu)).collect(),
                     None => vec![None],

@@ -64,6 +64,8 @@ pub struct Switch {
     continuations: RefCell<continuation::Continuations>,
     /// Whether packets and controllers wait until rules are restored (`flow-restore-wait`).
     pub restoring: Cell<bool>,
+    /// Seconds after which a bundle that nobody touches is thrown away.
+    pub bundle_idle_s: Cell<u32>,
     /// Held by whoever changes rules under the reserved epoch.
     reservation: Arc<tokio::sync::Mutex<()>>,
     /// Told when rules have changed, for whoever gives tables their lookups.
@@ -94,6 +96,7 @@ impl Switch {
             waits: waits::Book::default(),
             continuations: RefCell::default(),
             restoring: Cell::new(false),
+            bundle_idle_s: Cell::new(Global::default().bundle_idle_s),
             reservation: Arc::default(),
             rules_changed: tokio::sync::Notify::new(),
         })

@@ -304,6 +304,10 @@ fn describe<'a>(port: impl Into<PortView<'a>>) -> PortDescription {
 }
 
 impl Switch for Bridge {
+    fn bundle_idle_ms(&self) -> i64 {
+        i64::from(self.switch.bundle_idle_s.get()) * 1000
+    }
+
     fn features(&self, with_ports: bool) -> Features {
         Features {
             datapath_id: self.datapath_id.get(),
