@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::Program;
+use crate::epoch::Reader;
 use crate::ops::{Clause, Op, OpList};
 use crate::rule::RuleSpec;
 use crate::table::exact::Exact;
@@ -227,6 +228,53 @@ proptest! {
                     }
                 }
             }
+        }
+    }
+}
+
+/// While rules of a list are replaced, with others of the same priority between them, bursts are
+/// compared with patterns all the time, and meet the version of their epoch.
+#[test]
+fn a_list_whose_rules_are_replaced_keeps_its_patterns() {
+    let program = Arc::new(Program::new());
+    let bridge = Bridge::new(Arc::clone(&program));
+    let mut writer = BridgeWriter::new(Arc::clone(&bridge));
+    let mut reader = program.domain.reader().unwrap();
+    let kinds = [Kind::UdpPort(1), Kind::UdpPort(2), Kind::TcpFrom(3)];
+    let insert = |writer: &mut BridgeWriter, kind: Kind, cookie| {
+        let spec = RuleSpec {
+            matching: kind.matching(),
+            priority: 1,
+            ops: Arc::new(OpList::new(vec![Op::Output(2)])),
+            counter: program.counters.allocate().unwrap(),
+            cookie,
+        };
+        writer.insert(0, spec)
+    };
+    let mut rules = kinds.map(|kind| insert(&mut writer, kind, 0));
+    writer.commit();
+    program.domain.publish();
+    let frames = [(0, 1, false), (0, 2, false), (3, 9, true), (0, 9, false)].map(frame);
+    for version in 1..50 {
+        let cookies = |reader: &mut Reader| {
+            let guard = reader.begin();
+            let patterned = bridge.patterned(0, &guard).expect("a list with patterns");
+            assert!(patterned.is_list() && patterned.sorting.is_some());
+            let found = look_up(&bridge, &frames, &guard);
+            let cookie = |rule: Option<&Rule>| rule.map(|rule| rule.spec.cookie);
+            found.into_iter().map(cookie).collect::<Vec<_>>()
+        };
+        for (number, kind) in kinds.into_iter().enumerate() {
+            let before = [0, 1, 2].map(|other| Some(version - u64::from(other >= number)));
+            writer.remove(0, rules[number]);
+            rules[number] = insert(&mut writer, kind, version);
+            writer.commit();
+            assert_eq!(cookies(&mut reader)[..3], before, "not published yet");
+            program.domain.publish();
+            let after = [0, 1, 2].map(|other| Some(version - u64::from(other > number)));
+            assert_eq!(cookies(&mut reader)[..3], after);
+            assert_eq!(cookies(&mut reader)[3], None);
+            program.domain.collect();
         }
     }
 }
