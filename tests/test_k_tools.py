@@ -1,5 +1,8 @@
 """Coverage counters, dummies and other equipment that scripts of Open vSwitch's users and its own tests rely on."""
+import os
 import re
+import socket
+import struct
 
 from harness import becomes, check, equal, test, wait_for
 
@@ -53,13 +56,15 @@ def coverage_counters_have_their_names(lab):
     check(metered > 0, "no packet above the meter's rate")
     equal(sent + metered, 6 + 2, "packets that the meter let through, and those it dropped")
     becomes(lambda: counter("mac_learning_learned"), 1, "addresses learned")
+    extracted = counter("flow_extract")
+    switch.appctl("netdev-dummy/receive", "p1", udp(6), udp(6))
+    becomes(lambda: counter("flow_extract") - extracted, 2, "packets that go to controllers")
     switch.vsctl("del-br", "br0", "--", "add-br", "br0", "--", "set", "Bridge", "br0", *SECURE)
     equal(counter("mac_learning_learned"), 1, "addresses learned, after their bridge has gone")
     equal(counter("drop_action_of_pipeline"), 7, "drops, after the bridge has gone")
-    extracted, handled = counter("flow_extract"), counter("ofproto_packet_out")
+    handled = counter("ofproto_packet_out")
     switch.ofctl("packet-out", "br0", "in_port=controller packet=" + "02" * 12 + "88cc" + "00" * 46 + " actions=drop")
     becomes(lambda: counter("ofproto_packet_out") - handled, 1, "packets from controllers")
-    becomes(lambda: counter("flow_extract") > extracted, True, "a packet from a controller is read")
     shown = switch.appctl("coverage/show")
     for name in ("drop_action_of_pipeline", "drop_action_too_many_resubmit", "datapath_drop_meter", "mac_learning_learned", "flow_extract", "ofproto_packet_out"):
         found = re.search(rf"^{name} .*total: (\d+)$", shown, re.M)
@@ -109,3 +114,59 @@ def test_equipment_is_there(lab):
     switch.vsctl("add-port", "br0", "p7", "--", "set", "Interface", "p7", "type=dummy-pmd", "options:n_rxq=2", "options:numa_id=1")
     wait_for("a worker is shown on the dummy's node", lambda: "pmd thread numa_id 1 core_id 0:" in switch.appctl("dpif-netdev/pmd-rxq-show"))
     equal(switch.appctl("netdev-dummy/receive", "p7", "--qid", "1", udp(3)), "", "receive by the second queue of a dummy-pmd")
+
+
+@test()
+def dummies_are_connected_by_streams(lab):
+    """A dummy with options:pstream sends to whoever connects and receives from him; one with options:stream connects by itself."""
+    switch = dummies(lab)
+    path = f"{switch.directory}/p8.sock"
+    switch.port("p8", "type=dummy", f"options:pstream=punix:{path}", "ofport_request=8")
+    switch.flows("in_port=1,actions=output:8", "in_port=8,actions=output:2")
+    wait_for("the dummy listens", lambda: os.path.exists(path))
+    peer = socket.socket(socket.AF_UNIX)
+    peer.settimeout(10)
+    peer.connect(path)
+    frame = bytes.fromhex("02" * 12 + "88cc" + "55" * 50)
+
+    def pass_through(source):
+        """Sends a frame into p1 until the peer has it: connections are accepted now and then."""
+        source.setblocking(False)
+        data = b""
+
+        def received():
+            nonlocal data
+            switch.appctl("netdev-dummy/receive", "p1", frame.hex())
+            try:
+                data += source.recv(65536)
+            except BlockingIOError:
+                pass
+            return len(data) >= 2 + len(frame)
+        wait_for("the peer has a frame", received)
+        source.setblocking(True)
+        equal(data[:2 + len(frame)], struct.pack(">H", len(frame)) + frame, "what the peer received")
+    pass_through(peer)
+    before = switch.counters()["p2"]["tx"]["pkts"]
+    peer.sendall(struct.pack(">H", len(frame)) + frame[:30])
+    peer.sendall(frame[30:] + struct.pack(">H", len(frame)) + frame)
+    wait_for("both frames of the peer are forwarded", lambda: switch.counters()["p2"]["tx"]["pkts"] == before + 2)
+    # A length that no frame has ends the connection.
+    peer.settimeout(10)
+    peer.sendall(struct.pack(">H", 3) + b"abc")
+
+    def ended():
+        try:
+            return peer.recv(65536) == b""
+        except ConnectionError:
+            return True
+    wait_for("the connection is closed", ended)
+    check(switch.appctl("netdev-dummy/conn-state", "p8") == "p8: unknown\n", "the state of a port that listens")
+    switch.port("p9", "type=dummy", f"options:stream=unix:{path}", "ofport_request=9")
+    becomes(lambda: switch.appctl("netdev-dummy/conn-state", "p9"), "p9: connected\n", "the state of a port that connects")
+    equal(switch.appctl("netdev-dummy/conn-state"), "p9: connected\n", "all states")
+    switch.flows("in_port=1,actions=output:9", "in_port=8,actions=output:2")
+    before = switch.counters()["p2"]["tx"]["pkts"]
+    switch.appctl("netdev-dummy/receive", "p1", frame.hex())
+    wait_for("the frame has gone by both ends", lambda: switch.counters()["p2"]["tx"]["pkts"] == before + 1)
+    switch.vsctl("del-port", "p8")
+    becomes(lambda: switch.appctl("netdev-dummy/conn-state", "p9"), "p9: disconnected\n", "the state when the other end has gone")

@@ -67,8 +67,8 @@ const COUNTERPARTS: &[(&str, &[&str])] = &[
     ("datapath_drop_sample_error", &[]),
     ("datapath_drop_tunnel_pop_error", &[]),
     ("datapath_drop_tunnel_push_error", &[]),
-    // Packets that are read for the control thread's sake: those that go to controllers and those that come from them.
-    ("flow_extract", &["packet_in_queued", "packet_out_done"]),
+    // Packets that the datapath reads for userspace's sake: those that go to controllers.
+    ("flow_extract", &["packet_in_queued"]),
     (
         "ofproto_packet_out",
         &["packet_out_done", "packet_out_refused"],

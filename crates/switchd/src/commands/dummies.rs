@@ -38,13 +38,38 @@ pub(super) fn register(commands: &Commands) {
         "netdev-dummy/conn-state",
         "[netdev]",
         (0, 1),
-        |_, arguments| {
-            // Dummies are not connected to anything outside.
-            Ok(arguments
-                .first()
-                .map_or(String::new(), |name| format!("{name}: unknown\n")))
-        },
+        connection_state,
     );
+}
+
+/// Says of a dummy, or of all that connect to something (`options:stream`), whether they have got through.
+fn connection_state(switch: &Switch, arguments: &[String]) -> Answer {
+    let mut text = String::new();
+    if let Some(name) = arguments.first()
+        && find(switch, name).is_none()
+    {
+        return Err("Unknown Dummy Interface".into());
+    }
+    for bridge in bridges(switch) {
+        for port in bridge.ports.borrow_mut().values_mut() {
+            let name = &port.config.interface_name;
+            if arguments.first().is_some_and(|wanted| wanted != name) {
+                continue;
+            }
+            let connected = port
+                .control
+                .as_mut()
+                .and_then(|control| control.is_connected());
+            let state = match connected {
+                Some(true) => "connected",
+                Some(false) => "disconnected",
+                None if arguments.is_empty() => continue,
+                None => "unknown",
+            };
+            text += &format!("{name}: {state}\n");
+        }
+    }
+    Ok(text)
 }
 
 /// The bridge and the number of the dummy port called `name`.
