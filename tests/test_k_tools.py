@@ -65,6 +65,7 @@ def coverage_counters_have_their_names(lab):
     handled = counter("ofproto_packet_out")
     switch.ofctl("packet-out", "br0", "in_port=controller packet=" + "02" * 12 + "88cc" + "00" * 46 + " actions=drop")
     becomes(lambda: counter("ofproto_packet_out") - handled, 1, "packets from controllers")
+    becomes(lambda: counter("drop_action_of_pipeline"), 8, "drops, with one of a packet-out")
     shown = switch.appctl("coverage/show")
     for name in ("drop_action_of_pipeline", "drop_action_too_many_resubmit", "datapath_drop_meter", "mac_learning_learned", "flow_extract", "ofproto_packet_out"):
         found = re.search(rf"^{name} .*total: (\d+)$", shown, re.M)

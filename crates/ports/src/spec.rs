@@ -237,6 +237,25 @@ fn number(
     }
 }
 
+/// Whom a dummy is connected to.
+fn stream(options: &BTreeMap<String, String>, rundir: &Path) -> Result<Option<Target>, Error> {
+    let named = [("stream", true), ("pstream", false)].map(|(key, active)| {
+        let target = options.get(key).map(|text| Target::parse(text, rundir));
+        match target.transpose()? {
+            Some(target) if target.is_active() != active => Err(Error::Option(format!(
+                "options:{key} has a target of the other kind: stream connects, pstream listens"
+            ))),
+            target => Ok(target),
+        }
+    });
+    match named {
+        [Ok(Some(_)), Ok(Some(_))] => Err(Error::Option(
+            "options:stream and options:pstream exclude each other".into(),
+        )),
+        [active, passive] => Ok(active?.or(passive?)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -286,30 +305,6 @@ mod tests {
         );
         assert!(text(row("afxdp", &[("xdp-mode", "fast")])).contains("fast"));
     }
-}
-
-/// Whom a dummy is connected to.
-fn stream(options: &BTreeMap<String, String>, rundir: &Path) -> Result<Option<Target>, Error> {
-    let named = [("stream", true), ("pstream", false)].map(|(key, active)| {
-        let target = options.get(key).map(|text| Target::parse(text, rundir));
-        match target.transpose()? {
-            Some(target) if target.is_active() != active => Err(Error::Option(format!(
-                "options:{key} has a target of the other kind: stream connects, pstream listens"
-            ))),
-            target => Ok(target),
-        }
-    });
-    match named {
-        [Ok(Some(_)), Ok(Some(_))] => Err(Error::Option(
-            "options:stream and options:pstream exclude each other".into(),
-        )),
-        [active, passive] => Ok(active?.or(passive?)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
 
     fn asked(options: &[(&str, &str)]) -> Result<Option<Target>, String> {
         let options = options
