@@ -28,7 +28,7 @@ use packet::key::at;
 use packet::{Field, FlowKey, Match, Value, WordSet, parse};
 use program::ops::PacketInReason;
 use program::table::Miss;
-use program::walk::{MAX_DEPTH, MAX_RESUBMITS, NO_COOKIE};
+use program::walk::{MAX_DEPTH, MAX_RESUBMITS, MAX_STACK, NO_COOKIE};
 use story::{Story, Teller, What};
 
 /// Lookups inside each other that a story tells: every table once, and the deepest resubmits. Each takes a part of the stack.
@@ -179,6 +179,28 @@ pub fn evaluate_actions_metered(
     machine.finish()
 }
 
+/// What is known around a packet that is traced.
+#[derive(Clone, Copy)]
+pub struct Surroundings<'s> {
+    /// Which ports are live.
+    pub live: &'s dyn Fn(PortNo) -> bool,
+    /// Whether fragments match with ports of zero (`set-frags normal`).
+    pub hides_fragment_ports: bool,
+    /// Whether the caller carries out what the packet teaches; else the story says that it is ignored.
+    pub learns: bool,
+}
+
+impl Default for Surroundings<'_> {
+    /// All ports are live, fragments have their ports, nothing is learned.
+    fn default() -> Self {
+        Surroundings {
+            live: &|_| true,
+            hides_fragment_ports: false,
+            learns: false,
+        }
+    }
+}
+
 /// What becomes of a packet that a port received, or of a packet-out if there are `actions`, and how it came to it. The packet comes with the
 /// metadata of `key` (ingress port, registers, tunnel and so on); where that has an Ethertype of zero, which no frame can have, so has the packet.
 pub fn trace(
@@ -186,10 +208,12 @@ pub fn trace(
     key: &FlowKey,
     frame: &[u8],
     actions: Option<&[Action]>,
-    live: &dyn Fn(PortNo) -> bool,
+    surroundings: Surroundings<'_>,
 ) -> (Outcome, Story) {
     let mut machine = Machine::new(pipeline, key, frame);
-    machine.live = live;
+    machine.live = surroundings.live;
+    machine.hides_fragment_ports = surroundings.hides_fragment_ports;
+    machine.learns = surroundings.learns;
     machine.no_type = key.u16(at::ETH_TYPE) == 0;
     machine.parse_again();
     let before = machine.key;
@@ -274,6 +298,12 @@ struct Machine<'p> {
     no_type: bool,
     /// Which ports are live.
     live: &'p dyn Fn(PortNo) -> bool,
+    /// Fragments match with ports of zero.
+    hides_fragment_ports: bool,
+    /// Whoever listens carries out what is learned.
+    learns: bool,
+    /// Bytes of copies that clones have made.
+    copied: usize,
 }
 
 impl<'p> Machine<'p> {
@@ -297,6 +327,9 @@ impl<'p> Machine<'p> {
             teller: None,
             no_type: false,
             live: &|_| true,
+            hides_fragment_ports: false,
+            learns: false,
+            copied: 0,
         };
         machine.key.set_u32(at::ACTSET_OUTPUT, ACTSET_UNSET);
         machine.parse_again();
@@ -361,6 +394,7 @@ impl<'p> Machine<'p> {
         let too_long = self.nested >= MAX_NESTED
             || teller.is_exhausted()
             || self.set.len() > story::MAX_STEPS
+            || self.copied > MAX_TOLD_BYTES
             || effects.len() * (self.packet.bytes().len() + 64) > MAX_TOLD_BYTES;
         if too_long && !self.outcome.cut_short {
             self.outcome.cut_short = true;
@@ -381,9 +415,16 @@ impl<'p> Machine<'p> {
 
     fn search(&mut self, table: u8, in_port: PortNo, honour_miss: bool, depth: u32) {
         let own = self.key.u32(at::IN_PORT);
+        let ports = [at::TP_SRC, at::TP_DST].map(|place| self.key.u16(place));
         self.key.set_u32(at::IN_PORT, in_port);
+        if self.hides_fragment_ports && self.key.u8(at::IP_FRAG) != 0 {
+            self.key.set_u16(at::TP_SRC, 0);
+            self.key.set_u16(at::TP_DST, 0);
+        }
         let found = self.best(table);
         self.key.set_u32(at::IN_PORT, own);
+        self.key.set_u16(at::TP_SRC, ports[0]);
+        self.key.set_u16(at::TP_DST, ports[1]);
         let Some(rule) = found else {
             let miss = self.pipeline.miss(table);
             if !honour_miss || miss != Miss::Next {
@@ -585,6 +626,7 @@ impl<'p> Machine<'p> {
                 let before = self.queue;
                 self.choose_queue(Some(*queue));
                 self.output(*port, 0, at);
+                self.tell_effects(); // while the key has the queue
                 self.choose_queue(before);
             }
             Action::SetQueue(queue) => self.choose_queue(Some(*queue)),
@@ -610,7 +652,10 @@ impl<'p> Machine<'p> {
             Action::StackPush(source) => {
                 let value = self.read(source);
                 self.stack.push(value);
-                self.outcome.cut_short |= self.stack.len() > program::walk::MAX_STACK;
+                if self.stack.len() > MAX_STACK {
+                    self.outcome.cut_short = true;
+                    self.say(|| What::Error(format!("over {MAX_STACK} values on the stack")));
+                }
             }
             Action::StackPop(to) => {
                 if let Some(value) = self.stack.pop() {
@@ -643,7 +688,9 @@ impl<'p> Machine<'p> {
     fn clone_of_packet(&mut self, actions: &[Action], at: At) {
         let before = (self.packet.clone(), self.key, self.queue);
         let (set, stack, last) = (self.set.clone(), self.stack.clone(), self.last);
-        self.open(|| What::Copy);
+        self.copied += self.packet.bytes().len();
+        let copy = (self.packet.bytes().to_vec(), self.key);
+        self.open(|| What::Copy(Box::new(copy)));
         self.list(actions, at);
         if !self.is_over() {
             self.run_set();
@@ -829,6 +876,7 @@ impl<'p> Machine<'p> {
     }
 
     fn dec_mpls_ttl(&mut self, at: At) -> Flow {
+        self.look_at(Field::MplsTtl);
         match self.packet.label() {
             Some(entry) if entry & 0xff > 1 => {
                 self.packet

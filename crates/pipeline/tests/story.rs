@@ -8,6 +8,7 @@ use openflow::action::{Action, Instruction};
 use packet::key::at;
 use packet::{Field, FlowKey};
 use pipeline::twin;
+use pipeline::twin::Surroundings;
 use pipeline::twin::story::{Step, What};
 use program::table::Miss;
 use std::collections::HashMap;
@@ -38,7 +39,7 @@ fn sketch(steps: &[Step]) -> String {
                 text
             }
             What::ActionSet => "set".into(),
-            What::Copy => "copy".into(),
+            What::Copy(_) => "copy".into(),
             What::Effect(_) => "effect".into(),
             What::Bucket(text) | What::Detail(text) | What::Warning(text) | What::Error(text) => {
                 text.clone()
@@ -85,7 +86,13 @@ fn steps_lie_under_what_led_to_them() {
     let frame = frame(&mut Random(5), [0x08, 0x00]);
     let mut packet = frame.clone();
     packet[12..14].copy_from_slice(&[0x08, 0x00]);
-    let (outcome, story) = twin::trace(&switch.pipeline, &key(1), &packet, None, &|_| true);
+    let (outcome, story) = twin::trace(
+        &switch.pipeline,
+        &key(1),
+        &packet,
+        None,
+        Surroundings::default(),
+    );
     assert_eq!(
         sketch(&story.steps),
         "rule 0/5 [resubmit(,1) [rule 1/5 [clone(output:4) [copy [output:4 [effect]]]; \
@@ -118,7 +125,13 @@ fn what_was_not_looked_at_does_not_matter() {
             let mut first = FlowKey::ZERO;
             first.set_u32(at::IN_PORT, in_port);
             first.set_u16(at::ETH_TYPE, 1);
-            let (outcome, story) = twin::trace(&switch.pipeline, &first, &packet, None, &|_| true);
+            let (outcome, story) = twin::trace(
+                &switch.pipeline,
+                &first,
+                &packet,
+                None,
+                Surroundings::default(),
+            );
             assert_eq!(
                 outcome,
                 twin::evaluate(&switch.pipeline, in_port, &packet),
@@ -129,8 +142,148 @@ fn what_was_not_looked_at_does_not_matter() {
             for word in at::METADATA / 8..at::TUN_ID / 8 {
                 other.words[word] |= random.next() & !story.looked_at.words[word];
             }
-            let (again, _) = twin::trace(&switch.pipeline, &other, &packet, None, &|_| true);
+            let (again, _) = twin::trace(
+                &switch.pipeline,
+                &other,
+                &packet,
+                None,
+                Surroundings::default(),
+            );
             assert_eq!(outcome.hits, again.hits, "seed {seed}");
         }
     }
+}
+
+fn actions(text: &str) -> Vec<Action> {
+    openflow::parse::actions(text, &openflow::parse::no_names).unwrap()
+}
+
+/// All effects of a story, with what was known of the packet when each left.
+fn effects(steps: &[Step]) -> Vec<(twin::Effect, FlowKey)> {
+    let one = |step: &Step| match &step.what {
+        What::Effect(effect) => vec![(**effect).clone()],
+        _ => effects(&step.steps),
+    };
+    steps.iter().flat_map(one).collect()
+}
+
+/// UDP from 1.1.1.1, port 1, to 2.2.2.3, port 5; `place` is the flags and offset of a fragment.
+fn fragment(place: u16) -> Vec<u8> {
+    let mut frame = vec![2; 12];
+    frame.extend([8, 0, 0x45, 0, 0, 36, 0, 0]);
+    frame.extend(place.to_be_bytes());
+    frame.extend([64, 17, 0, 0, 1, 1, 1, 1, 2, 2, 2, 3, 0, 1, 0, 5]);
+    frame.extend([0; 12]);
+    frame
+}
+
+#[test]
+fn what_is_enqueued_leaves_with_its_queue() {
+    let mut switch = Switch::new();
+    let rule = with(add(fields(&[]), 5), |rule| {
+        rule.instructions = apply(&actions("enqueue:2:7,output:3")).into();
+    });
+    switch.mod10(rule).unwrap();
+    let surroundings = Surroundings::default();
+    let (_, story) = twin::trace(&switch.pipeline, &key(1), &fragment(0), None, surroundings);
+    let queues = effects(&story.steps);
+    let queues: Vec<u32> = queues
+        .iter()
+        .map(|(_, key)| key.u32(at::SKB_PRIORITY))
+        .collect();
+    assert_eq!(queues, [7, 0]);
+}
+
+#[test]
+fn first_fragments_match_with_ports_of_zero_where_they_are_hidden() {
+    let mut switch = Switch::new();
+    for (port, out) in [(5, 3), (0, 2)] {
+        let matching = fields(&[
+            (Field::EthType, 0x0800),
+            (Field::IpProto, 17),
+            (Field::UdpDst, port),
+        ]);
+        let rule = with(add(matching, 5), |rule| {
+            rule.instructions = apply(&[output(out)]).into();
+        });
+        switch.mod10(rule).unwrap();
+    }
+    for (place, hides, out) in [
+        (0x2000, true, 2),
+        (0x2000, false, 3),
+        (0, true, 3),
+        (100, true, 2),
+        (100, false, 2),
+    ] {
+        let surroundings = Surroundings {
+            hides_fragment_ports: hides,
+            ..Surroundings::default()
+        };
+        let frame = fragment(place);
+        let (outcome, story) = twin::trace(&switch.pipeline, &key(1), &frame, None, surroundings);
+        let sent =
+            matches!(outcome.effects[..], [twin::Effect::Output { port, .. }] if port == out);
+        assert!(sent, "{place:#x} {hides}: {:?}", outcome.effects);
+        assert_eq!(story.before, story.after, "what is hidden is not changed");
+    }
+}
+
+#[test]
+fn learned_rules_are_told_where_somebody_makes_them() {
+    let mut switch = Switch::new();
+    let learn = "learn(table=1,limit=1,cookie=5,idle_timeout=4,send_flow_rem,NXM_OF_ETH_DST[]=NXM_OF_ETH_SRC[],output:NXM_OF_IN_PORT[])";
+    let rule = with(add(fields(&[]), 5), |rule| {
+        rule.instructions = apply(&actions(learn)).into();
+    });
+    switch.mod10(rule).unwrap();
+    let mut frame = fragment(0);
+    for (source, learns, wanted) in [
+        (
+            1,
+            false,
+            "suppressing side effects, so learn action ignored",
+        ),
+        (
+            1,
+            true,
+            "table=1 dl_dst=02:02:02:02:02:01 priority=32768 cookie=0x5 idle=4 send_flow_rem actions=output:1",
+        ),
+        (
+            2,
+            true,
+            "table=1 dl_dst=02:02:02:02:02:02 priority=32768 cookie=0x5 idle=4 send_flow_rem actions=output:1; \
+             Limit exceeded, learn failed",
+        ),
+    ] {
+        frame[11] = source;
+        let surroundings = Surroundings {
+            learns,
+            ..Surroundings::default()
+        };
+        let (outcome, story) = twin::trace(&switch.pipeline, &key(1), &frame, None, surroundings);
+        let told = sketch(&story.steps);
+        assert!(told.ends_with(&format!(" [{wanted}]]")), "{told}");
+        for change in outcome.learned.iter().filter(|_| learns) {
+            switch.mod10(change.clone()).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_full_stack_is_told_by_its_name() {
+    let mut switch = Switch::new();
+    let pushes = vec![actions("push:NXM_NX_REG0[]")[0].clone(); program::walk::MAX_STACK + 1];
+    let rule = with(add(fields(&[]), 5), |rule| {
+        rule.instructions = apply(&pushes).into();
+    });
+    switch.mod10(rule).unwrap();
+    let surroundings = Surroundings::default();
+    let (outcome, story) = twin::trace(&switch.pipeline, &key(1), &fragment(0), None, surroundings);
+    assert!(outcome.cut_short);
+    let told = sketch(&story.steps);
+    assert!(
+        told.ends_with("[over 1024 values on the stack]]"),
+        "{}",
+        &told[told.len() - 100..]
+    );
 }

@@ -1,6 +1,8 @@
 //! Ports without a device, for tests of the switch: frames are put in by hand, and what is sent is counted and, if wanted,
 //! recorded in a pcap file.
 
+mod stream;
+
 use crate::error::Error;
 use crate::ethdev::OVERHEAD;
 use crate::mbuf::{self, Mbuf};
@@ -15,8 +17,10 @@ use std::io::{self, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
+use stream::Streams;
+pub use stream::Target;
 
 /// Frames put in and not yet received; more are dropped, as in Open vSwitch's dummy.
 const QUEUE: usize = 1024;
@@ -29,12 +33,32 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 
 struct Shared {
     closed: AtomicBool,
+    up: AtomicBool,
+    streams: OnceLock<Arc<Streams>>,
     longest: AtomicU32,
     queue: Mutex<VecDeque<Vec<u8>>>,
     missed: AtomicU64,
     arrived: OwnedFd,
     sent: Mutex<Option<Pcap>>,
     received: Mutex<Option<Pcap>>,
+}
+
+impl Shared {
+    /// Puts a frame in, to be received; what there is no room for is counted.
+    fn put(&self, frame: &[u8]) {
+        {
+            let mut queue = lock(&self.queue);
+            if queue.len() >= QUEUE {
+                self.missed.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+            queue.push_back(frame.to_vec());
+        }
+        note(&self.received, frame);
+        let one = 1u64.to_ne_bytes();
+        // SAFETY: eight readable bytes.
+        unsafe { libc::write(self.arrived.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -53,6 +77,8 @@ pub(crate) fn open(eal: &Eal, spec: &PortSpec, options: &Dummy) -> Result<OpenPo
     }
     let shared = Arc::new(Shared {
         closed: AtomicBool::new(false),
+        up: AtomicBool::new(true),
+        streams: OnceLock::new(),
         longest: AtomicU32::new(u32::from(mtu) + OVERHEAD),
         queue: Mutex::new(VecDeque::new()),
         missed: AtomicU64::new(0),
@@ -61,6 +87,20 @@ pub(crate) fn open(eal: &Eal, spec: &PortSpec, options: &Dummy) -> Result<OpenPo
         sent: Mutex::new(record(&spec.name, options.tx_pcap.as_deref())?),
         received: Mutex::new(record(&spec.name, options.rx_pcap.as_deref())?),
     });
+    if let Some(target) = &options.stream {
+        // The connection's threads must not keep the port.
+        let port = Arc::downgrade(&shared);
+        let deliver = move |frame: &[u8]| {
+            let Some(port) = port.upgrade() else { return };
+            if port.up.load(Ordering::Relaxed) {
+                port.put(frame);
+            } else {
+                port.missed.fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        let streams = Streams::open(&spec.name, target, Box::new(deliver))?;
+        let _ = shared.streams.set(streams);
+    }
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let [_, high, middle, low] = number.to_be_bytes();
     let control = DummyControl {
@@ -204,6 +244,9 @@ impl TxQueue<Mbuf> for DummyTx {
                 if recording {
                     note(&self.shared.sent, &frame.to_vec());
                 }
+                if let Some(streams) = self.shared.streams.get() {
+                    streams.send(&frame.to_vec());
+                }
             }
         }
         mbuf::free_all(frames);
@@ -245,7 +288,13 @@ impl PortControl for DummyControl {
     }
 
     fn device_stats(&mut self) -> Vec<(String, u64)> {
-        Vec::new()
+        let streams = self.shared.streams.get();
+        let dropped = streams.map(|streams| ("tx_stream_dropped".to_owned(), streams.dropped()));
+        dropped.into_iter().collect()
+    }
+
+    fn is_connected(&mut self) -> Option<bool> {
+        self.shared.streams.get()?.is_connected()
     }
 
     fn set_mtu(&mut self, mtu: u16) -> Result<(), Error> {
@@ -268,6 +317,7 @@ impl PortControl for DummyControl {
 
     fn set_admin(&mut self, up: bool) -> Result<(), Error> {
         self.admin_up = up;
+        self.shared.up.store(up, Ordering::Relaxed);
         Ok(())
     }
 
@@ -278,24 +328,7 @@ impl PortControl for DummyControl {
                 frame.len()
             )));
         }
-        {
-            let mut queue = lock(&self.shared.queue);
-            if queue.len() >= QUEUE {
-                self.shared.missed.fetch_add(1, Ordering::Relaxed);
-                return Ok(());
-            }
-            queue.push_back(frame.to_vec());
-        }
-        note(&self.shared.received, frame);
-        let one = 1u64.to_ne_bytes();
-        // SAFETY: eight readable bytes.
-        unsafe {
-            libc::write(
-                self.shared.arrived.as_raw_fd(),
-                one.as_ptr().cast(),
-                one.len(),
-            )
-        };
+        self.shared.put(frame);
         Ok(())
     }
 
@@ -305,6 +338,9 @@ impl PortControl for DummyControl {
 impl Drop for DummyControl {
     fn drop(&mut self) {
         self.shared.closed.store(true, Ordering::Relaxed);
+        if let Some(streams) = self.shared.streams.get() {
+            streams.close();
+        }
         lock(&self.shared.queue).clear();
     }
 }

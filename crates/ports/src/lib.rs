@@ -41,6 +41,7 @@ mod vhost;
 mod vnet;
 
 pub use background::finish;
+pub use dummy::Target as StreamTarget;
 pub use eal::{Eal, EalOptions, Memory};
 pub use error::{Error, describe};
 pub use link::{LinkChanges, LinkEvents};
@@ -111,6 +112,11 @@ pub trait PortControl: Send {
     /// What the device itself counts, by the names of `Interface.statistics`. Where a name is also counted by the workers, this
     /// value is the one to show.
     fn device_stats(&mut self) -> Vec<(String, u64)>;
+
+    /// Whether a device that connects to something by itself has got through; None for all others.
+    fn is_connected(&mut self) -> Option<bool> {
+        None
+    }
 
     /// Changes the MTU, in bytes.
     fn set_mtu(&mut self, mtu: u16) -> Result<(), Error>;

@@ -1,6 +1,7 @@
 //! What kind of port is asked for, and how that is read from an Interface row.
 
 use crate::Mac;
+use crate::dummy::Target;
 use crate::error::Error;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -110,6 +111,8 @@ pub struct Dummy {
     pub tx_pcap: Option<PathBuf>,
     /// `options:rxq_pcap`: file for frames received.
     pub rx_pcap: Option<PathBuf>,
+    /// `options:stream` or `options:pstream`: whom frames go to and come from.
+    pub stream: Option<Target>,
 }
 
 impl PortSpec {
@@ -201,6 +204,7 @@ impl PortSpec {
                 Kind::Dummy(Dummy {
                     tx_pcap: file("tx_pcap"),
                     rx_pcap: file("rxq_pcap"),
+                    stream: stream(options, rundir)?,
                 })
             }
             other => {
@@ -230,6 +234,25 @@ fn number(
         _ => Err(Error::Option(format!(
             "{name}: options:{key}={text} is not a number from 1 to {most}"
         ))),
+    }
+}
+
+/// Whom a dummy is connected to.
+fn stream(options: &BTreeMap<String, String>, rundir: &Path) -> Result<Option<Target>, Error> {
+    let named = [("stream", true), ("pstream", false)].map(|(key, active)| {
+        let target = options.get(key).map(|text| Target::parse(text, rundir));
+        match target.transpose()? {
+            Some(target) if target.is_active() != active => Err(Error::Option(format!(
+                "options:{key} has a target of the other kind: stream connects, pstream listens"
+            ))),
+            target => Ok(target),
+        }
+    });
+    match named {
+        [Ok(Some(_)), Ok(Some(_))] => Err(Error::Option(
+            "options:stream and options:pstream exclude each other".into(),
+        )),
+        [active, passive] => Ok(active?.or(passive?)),
     }
 }
 
@@ -281,5 +304,46 @@ mod tests {
                 .contains("n_rxq_desc=x")
         );
         assert!(text(row("afxdp", &[("xdp-mode", "fast")])).contains("fast"));
+    }
+
+    fn asked(options: &[(&str, &str)]) -> Result<Option<Target>, String> {
+        let options = options
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+            .collect();
+        let spec = PortSpec::from_row("d", "dummy", &options, Path::new("/run"));
+        match spec.map_err(|error| error.to_string())?.kind {
+            Kind::Dummy(dummy) => Ok(dummy.stream),
+            other => Err(format!("{other:?}")),
+        }
+    }
+
+    #[test]
+    fn streams_of_dummies_are_read() {
+        assert_eq!(asked(&[]), Ok(None));
+        for (key, text, target) in [
+            ("stream", "unix:a", Target::Unix("/run/a".into())),
+            ("stream", "tcp:h:5", Target::Tcp("h:5".into())),
+            ("stream", "tcp:[::1]:5", Target::Tcp("[::1]:5".into())),
+            ("pstream", "punix:/x/a", Target::ListenUnix("/x/a".into())),
+            ("pstream", "ptcp:5", Target::ListenTcp("0.0.0.0:5".into())),
+            ("pstream", "ptcp:5:h", Target::ListenTcp("h:5".into())),
+        ] {
+            assert_eq!(asked(&[(key, text)]), Ok(Some(target)), "{text}");
+        }
+        for text in [
+            "",
+            "unix",
+            "unix:",
+            "tcp:h",
+            "tcp::5",
+            "tcp:h:70000",
+            "ssl:h:5",
+            "punix:a",
+        ] {
+            assert!(asked(&[("stream", text)]).is_err(), "{text}");
+        }
+        assert!(asked(&[("pstream", "unix:a")]).is_err());
+        assert!(asked(&[("stream", "unix:a"), ("pstream", "punix:b")]).is_err());
     }
 }

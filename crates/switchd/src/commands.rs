@@ -8,6 +8,7 @@ mod addresses;
 mod bridges;
 mod caches;
 mod compose;
+mod counterparts;
 pub(crate) mod counters;
 mod datapaths;
 mod dummies;
@@ -132,6 +133,11 @@ fn has_interface(switch: &Switch, name: &str) -> bool {
     bridges(switch)
         .iter()
         .any(|bridge| bridge.number_of(name).is_some())
+}
+
+/// Whether a port is a dummy, a device for tests.
+pub(crate) fn is_dummy(switch: &Switch, bridge: &Bridge, port: &Port) -> bool {
+    device_type(switch, bridge, port).starts_with("dummy")
 }
 
 /// The type of a port's device in Open vSwitch's words.

@@ -76,6 +76,8 @@ pub struct Options {
     pub tls: TlsFiles,
     /// Whether dummy devices exist and what they stand in for.
     pub dummy: Option<DummyLevel>,
+    /// The NUMA node of each core, by its number, as tests want commands to show them (`--dummy-numa`); none: the machine's.
+    pub dummy_numa: Vec<usize>,
     /// Refuse the kernel's own datapath (`--disable-system`).
     pub disable_system: bool,
     /// Do not follow the kernel's routing table (`--disable-system-route`).
@@ -143,6 +145,7 @@ enum Name {
     PeerCaCert,
     BootstrapCaCert,
     EnableDummy,
+    DummyNuma,
     DisableSystem,
     DisableSystemRoute,
     Dpdk,
@@ -174,6 +177,7 @@ const LONG: &[(&str, Value, Name)] = &[
     ("peer-ca-cert", Value::Required, Name::PeerCaCert),
     ("bootstrap-ca-cert", Value::Required, Name::BootstrapCaCert),
     ("enable-dummy", Value::Optional, Name::EnableDummy),
+    ("dummy-numa", Value::Required, Name::DummyNuma),
     ("disable-system", Value::None, Name::DisableSystem),
     (
         "disable-system-route",
@@ -367,6 +371,7 @@ impl<'a> Reader<'a> {
             unixctl: ControlSocket::Default,
             tls: TlsFiles::default(),
             dummy: None,
+            dummy_numa: Vec::new(),
             disable_system: false,
             disable_system_route: false,
             compat: false,
@@ -428,6 +433,9 @@ impl<'a> Reader<'a> {
             Name::SslProtocols => options.tls.protocols = value,
             Name::SslCiphers => options.tls.ciphers = value,
             Name::EnableDummy => options.dummy = Some(dummy_level(&options.program, value)?),
+            Name::DummyNuma => {
+                options.dummy_numa = dummy_numa(&options.program, &value.unwrap_or_default())?;
+            }
             Name::DisableSystem => options.disable_system = true,
             Name::DisableSystemRoute => options.disable_system_route = true,
             Name::Dpdk => {
@@ -445,6 +453,9 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// NUMA nodes that there can be (Open vSwitch's `MAX_NUMA_NODES`).
+const MAX_NUMA_NODES: usize = 128;
+
 fn dummy_level(program: &str, value: Option<String>) -> Result<DummyLevel, UsageError> {
     match value.as_deref() {
         None | Some("") => Ok(DummyLevel::Plain),
@@ -454,6 +465,20 @@ fn dummy_level(program: &str, value: Option<String>) -> Result<DummyLevel, Usage
             "{program}: {other}: unknown dummy level"
         ))),
     }
+}
+
+/// Reads `--dummy-numa`: the node of each core, `0,0,1,1`.
+fn dummy_numa(program: &str, value: &str) -> Result<Vec<usize>, UsageError> {
+    let node = |text: &str| {
+        let node = text.trim().parse::<usize>().ok();
+        node.filter(|node| *node < MAX_NUMA_NODES)
+    };
+    let nodes: Option<Vec<usize>> = value.split(',').map(node).collect();
+    nodes.ok_or_else(|| {
+        UsageError(format!(
+            "{program}: --dummy-numa={value}: not the numbers of cores' nodes, each below {MAX_NUMA_NODES}, with commas"
+        ))
+    })
 }
 
 /// The text of `--version` and of the control command `version`. Tools take the last word of the first line.
@@ -511,6 +536,7 @@ Logging options:
 
 Datapath options:
   --enable-dummy[=system|override]  have dummy devices, for tests
+  --dummy-numa=NODE,...   show each core on this NUMA node, for tests
   --disable-system        refuse the datapath of the kernel
   --disable-system-route  do not follow the routing table of the kernel
 DPDK is configured through the database (other_config:dpdk-*).
@@ -597,6 +623,8 @@ mod tests {
             options(&["--enable-dummy=override"]).dummy,
             Some(DummyLevel::Override)
         );
+        assert!(options(&[]).dummy_numa.is_empty());
+        assert_eq!(options(&["--dummy-numa=0,0,1, 1"]).dummy_numa, [0, 0, 1, 1]);
     }
 
     #[test]
@@ -627,6 +655,13 @@ mod tests {
             error(&["a", "b"]),
             "ovs-vswitchd: at most one non-option argument accepted; use --help for usage"
         );
+        for wrong in ["", "0,", "a", "-1", "0,128"] {
+            let text = error(&[&format!("--dummy-numa={wrong}")]);
+            assert!(
+                text.starts_with(&format!("ovs-vswitchd: --dummy-numa={wrong}: ")),
+                "{text}"
+            );
+        }
         assert_eq!(
             error(&["--dpdk"]),
             "ovs-vswitchd: Using --dpdk to configure DPDK is not supported."

@@ -87,6 +87,9 @@ impl Drop for Reply {
     }
 }
 
+/// The usage of a command that `list-commands` does not show.
+pub const HIDDEN: &str = "(hidden)";
+
 impl Registry {
     /// Makes `name` a command that takes `minimum` to `maximum` arguments (`usize::MAX`: any number). `usage` describes them
     /// in `list-commands`. A second registration of a name replaces the first.
@@ -163,6 +166,9 @@ impl Registry {
     pub fn list(&self) -> String {
         let mut text = String::from("The available commands are:\n");
         for (name, command) in self.commands.borrow().iter() {
+            if command.usage == HIDDEN {
+                continue;
+            }
             let _ = writeln!(text, "  {name:<23} {}", command.usage);
         }
         text

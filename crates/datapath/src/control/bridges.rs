@@ -197,6 +197,22 @@ impl<F: Frame + 'static> Datapath<F> {
         done.then_some(()).ok_or(Error::TableFull)
     }
 
+    /// Learns an address as a worker does when a packet comes in by `port`.
+    pub fn learn_mac(
+        &mut self,
+        id: BridgeId,
+        port: PortId,
+        vlan: u16,
+        mac: Mac,
+    ) -> Result<(), Error> {
+        if self.port(port)?.bridge != id {
+            return Err(Error::NoSuchPort);
+        }
+        let second = self.second();
+        self.bridge(id)?.macs.learn(mac, vlan, port.slot(), second);
+        Ok(())
+    }
+
     /// Removes an entry, static or learned; false when there is none.
     pub fn remove_mac(&mut self, id: BridgeId, vlan: u16, mac: Mac) -> Result<bool, Error> {
         Ok(self.bridge(id)?.macs.delete(mac, vlan))

@@ -264,7 +264,43 @@ impl Packet {
             Icmpv4Code if v4 => transport(1, 8).map(|l4| (l4 + 1, 0, 8)),
             Icmpv6Type if v6 => transport(58, 8).map(|l4| (l4, 0, 8)),
             Icmpv6Code if v6 => transport(58, 8).map(|l4| (l4 + 1, 0, 8)),
+            NdTarget | NdSll | NdTll if v6 => self.neighbour(field, headers.transport?),
             _ => None,
+        }
+    }
+
+    /// Where a field of neighbour discovery lies (RFC 4861 sections 4.3, 4.4 and 4.6.1). A message with two addresses of one
+    /// kind has none.
+    fn neighbour(
+        &self,
+        field: Field,
+        (protocol, l4, end): (u8, usize, usize),
+    ) -> Option<(usize, usize, usize)> {
+        let message = &self.bytes[l4..end];
+        let kinds: &[u8] = match field {
+            Field::NdSll => &[135],
+            Field::NdTll => &[136],
+            _ => &[135, 136],
+        };
+        if protocol != 58 || message.len() < 24 || !kinds.contains(&message[0]) || message[1] != 0 {
+            return None;
+        }
+        let mut options: Vec<(u8, usize)> = Vec::new();
+        let mut from = 24;
+        while message.len() >= from + 8 && message[from + 1] != 0 {
+            if message[from + 1] == 1 {
+                options.push((message[from], from + 2));
+            }
+            from += usize::from(message[from + 1]) * 8;
+        }
+        let of = |kind: u8| options.iter().filter(move |(other, _)| *other == kind);
+        if of(1).count() > 1 || of(2).count() > 1 {
+            return None;
+        }
+        match field {
+            Field::NdSll => of(1).next().map(|(_, place)| (l4 + place, 0, 48)),
+            Field::NdTll => of(2).next().map(|(_, place)| (l4 + place, 0, 48)),
+            _ => Some((l4 + 8, 0, 128)),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Rules that a packet asks for, in the twin: worked out from the action's own words, bit by bit, into the flow mod that a controller would send.
 //! Whoever evaluates carries them out when the packet is done, for a packet does not meet the rules that it learns.
 
+use super::story::What;
 use super::{Machine, ones};
 use openflow::action::{Action, Instruction, Learn, LearnSource, LearnTarget, Subfield};
 use openflow::flow::{FlowFlags, FlowMod, FlowModCommand};
@@ -28,11 +29,47 @@ impl Machine<'_> {
         let change = self.learned_rule(learn);
         let known = self.has_rule(&change);
         let room = known || learn.limit == 0 || self.rules_like(&change) < learn.limit as usize;
+        self.tell_learned(&change, room);
         if room && !known {
             self.outcome.learned.push(change);
         }
         if let Some(result) = &learn.result {
             self.write(result, u128::from(room));
+        }
+    }
+
+    /// Says which rule the packet teaches, in Open vSwitch's words, or that nobody will make it.
+    fn tell_learned(&mut self, change: &FlowMod, room: bool) {
+        if !self.learns {
+            return self
+                .say(|| What::Warning("suppressing side effects, so learn action ignored".into()));
+        }
+        self.say(|| {
+            let mut text = format!("table={} ", change.table);
+            openflow::format::matching(
+                &mut text,
+                &change.matching,
+                openflow::format::DEFAULT_PRIORITY,
+            );
+            text.truncate(text.trim_end().len());
+            text += &format!(" priority={}", change.priority);
+            if change.cookie != 0 {
+                text += &format!(" cookie={:#x}", change.cookie);
+            }
+            for (name, seconds) in [("idle", change.idle_timeout), ("hard", change.hard_timeout)] {
+                if seconds != 0 {
+                    text += &format!(" {name}={seconds}");
+                }
+            }
+            if change.flags.send_flow_rem {
+                text += " send_flow_rem";
+            }
+            text += " actions=";
+            openflow::format::instructions(&mut text, &change.instructions);
+            What::Detail(text)
+        });
+        if !room {
+            self.say(|| What::Detail("Limit exceeded, learn failed".into()));
         }
     }
 

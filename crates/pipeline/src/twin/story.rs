@@ -48,8 +48,9 @@ pub enum What {
     Instruction(Instruction),
     /// The action set, at the end.
     ActionSet,
-    /// Actions on a copy of the packet: nothing of what they change comes back. Opened below [`What::Action`] of a clone.
-    Copy,
+    /// Actions on a copy of the packet, which is as it is here: nothing of what they change comes back. Opened below
+    /// [`What::Action`] of a clone.
+    Copy(Box<(Vec<u8>, FlowKey)>),
     /// A bucket of a group, with the words that describe the choice (`bucket 2: using bucket`).
     Bucket(String),
     /// Something left the tables, the rest of the key as it was then.
@@ -203,6 +204,13 @@ impl Machine<'_> {
         if let Some(teller) = &mut self.teller {
             teller.tell_effects(&self.outcome.effects, &self.key);
             teller.say(what());
+        }
+    }
+
+    /// Tells what has left so far, before the key changes under it.
+    pub(super) fn tell_effects(&mut self) {
+        if let Some(teller) = &mut self.teller {
+            teller.tell_effects(&self.outcome.effects, &self.key);
         }
     }
 

@@ -13,6 +13,7 @@ fn frames_put_in_are_received_and_sent_ones_recorded() {
         Kind::Dummy(Dummy {
             tx_pcap: Some(tx_pcap.clone()),
             rx_pcap: Some(rx_pcap.clone()),
+            ..Dummy::default()
         }),
     ));
     let frames: Vec<Vec<u8>> = vec![udp(1), udp(1400), vec![], vec![7], udp(9000)];

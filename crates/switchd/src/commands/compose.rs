@@ -245,7 +245,7 @@ fn neighbour(flow: &Flow) -> Vec<u8> {
     };
     let mut bytes = neighbour.target.octets().to_vec();
     for (option, address) in [(1, neighbour.sll), (2, neighbour.tll)] {
-        if address != [0; 6] {
+        if address != [0; 6] || neighbour.with_options {
             bytes.extend([option, 1]);
             bytes.extend(address);
         }

@@ -1,8 +1,10 @@
 //! `memory/show` and `coverage/show` of the datapath, and `sluice/drops`.
 
+use super::counterparts::Counterparts;
 use super::{Commands, bridges};
 use crate::switch::Switch;
 use crate::{coverage, memory};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -17,13 +19,20 @@ pub(super) fn register(commands: &Commands) {
         }
     });
     let shared = commands.clone();
+    let counterparts = RefCell::new(Counterparts::default());
     coverage::add_source(move |take| {
-        let counters = shared
-            .switch()
-            .ok()
-            .and_then(|switch| switch.with_datapath(|datapath| datapath.coverage()).ok());
-        for (name, total) in counters.unwrap_or_default() {
-            take(&name, total);
+        let switch = shared.switch().ok();
+        let mut counters = switch
+            .as_ref()
+            .and_then(|switch| switch.with_datapath(|datapath| datapath.coverage()).ok())
+            .unwrap_or_default();
+        for (name, total) in &counters {
+            take(name, *total);
+        }
+        // The learning tables' own, which `fdb/stats-show` tells bridge by bridge.
+        counters.extend(switch.map(|switch| learning(&switch)).unwrap_or_default());
+        for (name, total) in counterparts.borrow_mut().sums(&counters) {
+            take(name, total);
         }
     });
     let shared = commands.clone();
@@ -47,6 +56,25 @@ pub(super) fn register(commands: &Commands) {
         }
         Ok(text)
     });
+}
+
+/// What all bridges' learning tables have counted.
+fn learning(switch: &Switch) -> Vec<(String, u64)> {
+    let mut sums = [
+        ("macs_learned", 0),
+        ("macs_expired", 0),
+        ("macs_evicted", 0),
+        ("macs_moved", 0),
+    ];
+    for bridge in bridges(switch) {
+        let stats = switch.with_datapath(|datapath| datapath.mac_stats(bridge.id));
+        let Ok(Ok(stats)) = stats else { continue };
+        let counts = [stats.learned, stats.expired, stats.evicted, stats.moved];
+        for ((_, sum), count) in sums.iter_mut().zip(counts) {
+            *sum += count;
+        }
+    }
+    sums.map(|(name, sum)| (name.to_owned(), sum)).to_vec()
 }
 
 /// Control's and each worker's longest turn, in microseconds, and how many were long.

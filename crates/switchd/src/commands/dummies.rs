@@ -1,8 +1,8 @@
 //! `netdev-dummy/...`: ports without a device, for tests (`--enable-dummy`).
 
 use super::bridges::wait_for_workers;
-use super::{Answer, Commands, bridges, compose, device_type, odp};
-use crate::switch::{Bridge, Port, Switch};
+use super::{Answer, Commands, bridges, compose, device_type, is_dummy, odp};
+use crate::switch::{Bridge, Switch};
 use crate::unixctl::Reply;
 use datapath::PortId;
 use std::rc::Rc;
@@ -38,17 +38,38 @@ pub(super) fn register(commands: &Commands) {
         "netdev-dummy/conn-state",
         "[netdev]",
         (0, 1),
-        |_, arguments| {
-            // Dummies are not connected to anything outside.
-            Ok(arguments
-                .first()
-                .map_or(String::new(), |name| format!("{name}: unknown\n")))
-        },
+        connection_state,
     );
 }
 
-fn is_dummy(switch: &Switch, bridge: &Bridge, port: &Port) -> bool {
-    device_type(switch, bridge, port).starts_with("dummy")
+/// Says of a dummy, or of all that connect to something (`options:stream`), whether they have got through.
+fn connection_state(switch: &Switch, arguments: &[String]) -> Answer {
+    let mut text = String::new();
+    if let Some(name) = arguments.first()
+        && find(switch, name).is_none()
+    {
+        return Err("Unknown Dummy Interface".into());
+    }
+    for bridge in bridges(switch) {
+        for port in bridge.ports.borrow_mut().values_mut() {
+            let name = &port.config.interface_name;
+            if arguments.first().is_some_and(|wanted| wanted != name) {
+                continue;
+            }
+            let connected = port
+                .control
+                .as_mut()
+                .and_then(|control| control.is_connected());
+            let state = match connected {
+                Some(true) => "connected",
+                Some(false) => "disconnected",
+                None if arguments.is_empty() => continue,
+                None => "unknown",
+            };
+            text += &format!("{name}: {state}\n");
+        }
+    }
+    Ok(text)
 }
 
 /// The bridge and the number of the dummy port called `name`.
@@ -82,15 +103,25 @@ fn from_hex(text: &str) -> Option<Vec<u8>> {
     digits.chunks(2).map(byte).collect()
 }
 
+/// The receive queues that tests may name: as many as the port was asked to have, all of which are one here. As in Open
+/// vSwitch only `dummy-pmd` can have more than one.
+fn queues(switch: &Switch, bridge: &Bridge, number: u16) -> u64 {
+    let ports = bridge.ports.borrow();
+    let several = ports
+        .get(&number)
+        .filter(|port| device_type(switch, bridge, port) == "dummy-pmd");
+    let asked = several.and_then(|port| port.config.options.get("n_rxq")?.parse().ok());
+    asked.unwrap_or(1_u64).max(1)
+}
+
 /// The frames that the arguments behind the port's name describe.
-fn frames(arguments: &[String]) -> Result<Vec<Vec<u8>>, String> {
+fn frames(arguments: &[String], queues: u64) -> Result<Vec<Vec<u8>>, String> {
     let mut words = arguments.iter().peekable();
     if words.next_if(|word| *word == "--qid").is_some() {
-        // Dummies have one queue.
-        words
-            .next()
-            .and_then(|number| odp::number(number))
-            .ok_or("Invalid queue id.")?;
+        let number = words.next().and_then(|number| odp::number(number));
+        if number.ok_or("Invalid queue id.")? >= queues {
+            return Err("bad rx queue id.".into());
+        }
     }
     let mut frames = Vec::new();
     while let Some(word) = words.next() {
@@ -117,7 +148,8 @@ fn receive(switch: Rc<Switch>, arguments: &[String], reply: Reply) {
     let Some((bridge, number)) = find(&switch, &arguments[0]) else {
         return reply.error("no such dummy netdev");
     };
-    let frames = match frames(&arguments[1..]) {
+    let queues = queues(&switch, &bridge, number);
+    let frames = match frames(&arguments[1..], queues) {
         Ok(frames) => frames,
         Err(error) => return reply.error(error),
     };

@@ -95,6 +95,8 @@ pub(super) struct Neighbour {
     pub target: Ipv6Addr,
     pub sll: [u8; 6],
     pub tll: [u8; 6],
+    /// Whether there are options for addresses of zero too.
+    pub with_options: bool,
 }
 
 /// Reads an Ethernet address, `00:11:22:33:44:55`.
@@ -188,6 +190,7 @@ impl Flow {
                     target: pairs.ipv6("target")?,
                     sll: pairs.mac("sll")?,
                     tll: pairs.mac("tll")?,
+                    with_options: false,
                 });
             }
             name if METADATA.contains(&name) => {}

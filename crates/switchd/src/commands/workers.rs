@@ -106,8 +106,12 @@ impl Selection {
     }
 }
 
-/// The NUMA node of a processor, 0 where there is only one.
-fn numa_node(core: usize) -> usize {
+/// The NUMA node of a processor, 0 where there is only one; what tests have made of it (`--dummy-numa`) goes first.
+fn numa_node(switch: &Switch, core: usize) -> usize {
+    let dummy = &switch.shell.options.dummy_numa;
+    if !dummy.is_empty() {
+        return dummy.get(core).copied().unwrap_or(0);
+    }
     let entries = std::fs::read_dir(format!("/sys/devices/system/cpu/cpu{core}"))
         .into_iter()
         .flatten()
@@ -123,11 +127,11 @@ fn numa_node(core: usize) -> usize {
     entries.filter_map(node).next().unwrap_or(0)
 }
 
-fn heading(text: &mut String, core: usize) {
+fn heading(switch: &Switch, text: &mut String, core: usize) {
     let _ = writeln!(
         text,
         "pmd thread numa_id {} core_id {core}:",
-        numa_node(core)
+        numa_node(switch, core)
     );
 }
 
@@ -212,7 +216,7 @@ fn stats_show(switch: &Switch, arguments: &[String]) -> Answer {
     let lookups = lookups_per_pass(switch);
     let mut text = String::new();
     for (core, worker) in selection.workers(switch) {
-        heading(&mut text, core);
+        heading(switch, &mut text, core);
         stats_block(&mut text, &worker.stats, lookups);
     }
     if selection.core.is_none() {
@@ -243,12 +247,12 @@ fn perf_show(switch: &Switch, arguments: &[String]) -> Answer {
     let lookups = lookups_per_pass(switch);
     let mut text = String::new();
     for (core, worker) in selection.workers(switch) {
-        perf_block(&mut text, core, &worker.stats, lookups);
+        perf_block(switch, &mut text, core, &worker.stats, lookups);
     }
     Ok(text)
 }
 
-fn perf_block(text: &mut String, core: usize, stats: &WorkerStats, lookups: f64) {
+fn perf_block(switch: &Switch, text: &mut String, core: usize, stats: &WorkerStats, lookups: f64) {
     let rate = cycles_per_second() as f64;
     let used = stats.busy_cycles + stats.idle_cycles;
     let seconds = (used + stats.sleep_cycles) as f64 / rate;
@@ -258,7 +262,7 @@ fn perf_block(text: &mut String, core: usize, stats: &WorkerStats, lookups: f64)
         "\nTime: {}\nMeasurement duration: {seconds:.3} s\n\n",
         time_of_day()
     );
-    heading(text, core);
+    heading(switch, text, core);
     let microseconds = |cycles: u64| cycles as f64 / rate * 1e6;
     let _ = write!(
         text,
@@ -339,7 +343,7 @@ fn queues_show(switch: &Switch, arguments: &[String]) -> Answer {
         let _ = writeln!(text, "Displaying last {PERIOD} seconds pmd usage %");
     }
     for (core, mut worker) in selection.workers(switch) {
-        heading(&mut text, core);
+        heading(switch, &mut text, core);
         text.push_str("  isolated : false\n");
         worker
             .queues

@@ -78,6 +78,9 @@ impl PortControl for Shared {
         self.with(|control| control.device_stats())
             .unwrap_or_default()
     }
+    fn is_connected(&mut self) -> Option<bool> {
+        self.with(|control| control.is_connected()).flatten()
+    }
     fn set_mtu(&mut self, mtu: u16) -> Result<(), ports::Error> {
         self.with(|control| control.set_mtu(mtu))
             .unwrap_or_else(|| Err(gone()))

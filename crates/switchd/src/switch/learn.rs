@@ -2,7 +2,9 @@
 
 use super::{Bridge, Switch};
 use datapath::wish::{Wanted, Wish};
-use program::learn::{Answer, Request, Verdict};
+use openflow::Version;
+use pipeline::twin;
+use program::learn::{Answer, Ended, Request, Verdict};
 
 impl Switch {
     /// Makes up to `limit` of the rules that packets ask for.
@@ -65,6 +67,41 @@ impl Switch {
 }
 
 impl Bridge {
+    /// Carries out what a packet that was only traced teaches (`ofproto/trace -generate`): the rules that it asks for, and
+    /// the timeouts that it shortens. Where rules are being changed in slices it waits for its turn.
+    pub fn learn_from_trace(&self, traced: &twin::Outcome) {
+        if traced.learned.is_empty() && traced.ended.is_empty() {
+            return;
+        }
+        let learned = traced.learned.clone();
+        let ended: Vec<Ended> = traced
+            .ended
+            .iter()
+            .filter_map(|ended| {
+                let hit = traced.hits.get(ended.hit)?;
+                Some(Ended {
+                    table: hit.table,
+                    priority: hit.priority,
+                    matching: hit.matching.clone(),
+                    idle: ended.idle,
+                    hard: ended.hard,
+                })
+            })
+            .collect();
+        self.wish_when_idle(move |bridge| {
+            for change in &learned {
+                // A strict modify of one rule is never carried out in slices.
+                if let Err(error) = bridge.change_flows(change, Version::V1_0) {
+                    tracing::info!(target: "ofproto", "{}: a traced packet's rule is refused: {error}", bridge.name);
+                }
+            }
+            for ended in &ended {
+                bridge.pipeline.borrow_mut().connection_ended(ended);
+            }
+            bridge.publish();
+        });
+    }
+
     fn learn(&self, request: &Request) -> Verdict {
         let now = self.switch().now();
         let (verdict, outcome) =

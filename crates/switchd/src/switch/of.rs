@@ -134,13 +134,24 @@ impl Bridge {
                 ("tx_dropped", stats.tx_full + stats.tx_too_long),
                 ("tx_errors", stats.tx_failed),
             ];
-            let kept = if port.control.is_some() {
+            // Ports that have no QoS do not show the names.
+            let has = !port.config.qos.kind.is_empty() || !port.config.ingress.is_none();
+            // A dummy of Open vSwitch does not know what it has lost.
+            let dummy = crate::commands::is_dummy(&self.switch(), self, port);
+            let kept = if port.control.is_some() && (has || !dummy) {
                 &own[..]
             } else {
                 &own[..4]
             };
-            // Ports that have no QoS do not show the names.
-            let has = !port.config.qos.kind.is_empty() || !port.config.ingress.is_none();
+            if dummy {
+                // All of them went by its one queue.
+                let (received, sent) = own[..4].split_at(2);
+                for (kind, counts) in [("rx", received), ("tx", sent)] {
+                    for ((_, count), unit) in counts.iter().zip(["packets", "bytes"]) {
+                        counters.insert(format!("{kind}_q0_{unit}"), *count);
+                    }
+                }
+            }
             policed = (has || stats.rx_policed + stats.tx_policed > 0)
                 .then_some((stats.rx_policed, stats.tx_policed));
             counters.extend(

@@ -36,6 +36,18 @@ impl Bridge {
             else {
                 continue;
             };
+            let any = [0, u32::MAX].contains(&request.queue);
+            if totals.is_empty() && any && crate::commands::is_dummy(&self.switch(), self, port) {
+                // As in Open vSwitch it has a queue that tests can ask for, of which nothing is known.
+                found.push(QueueStats {
+                    port: port.openflow_number(),
+                    queue: 0,
+                    tx_bytes: port::UNKNOWN,
+                    tx_packets: port::UNKNOWN,
+                    tx_errors: port::UNKNOWN,
+                    duration_ns: port::UNKNOWN,
+                });
+            }
             found.extend(
                 totals
                     .iter()

@@ -135,6 +135,11 @@ impl Actions {
         &self.written
     }
 
+    /// Goes on from headers that the packet had before.
+    pub fn start_from(&mut self, before: Headers) {
+        self.written = before;
+    }
+
     /// Writes what it takes to make the packet look like `now`.
     pub fn commit(&mut self, now: &Headers) {
         if self.written == *now {

@@ -310,6 +310,8 @@ fn flow_of(key: &FlowKey) -> odp::Flow {
         target: ipv6(at::ND_TARGET),
         sll: mac(at::ARP_SHA),
         tll: mac(at::ARP_THA),
+        // A flow has both addresses, so writes of them are shown.
+        with_options: true,
     });
     odp::Flow {
         src: mac(at::ETH_SRC),

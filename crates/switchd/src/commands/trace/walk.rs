@@ -15,7 +15,7 @@ use openflow::port::{self, PortNo};
 use packet::FlowKey;
 use packet::key::at;
 use pipeline::twin::story::{MAX_STEPS, Step, What};
-use pipeline::twin::{self, Effect, Sent};
+use pipeline::twin::{self, Effect, Sent, Surroundings};
 use program::ops::PacketInReason;
 use std::rc::Rc;
 
@@ -44,6 +44,8 @@ pub(super) struct Walk<'s> {
     told: usize,
     nested: u32,
     userspace: u32,
+    /// Whether nothing comes behind the step that is being told.
+    at_end: bool,
 }
 
 /// Where a packet is.
@@ -70,6 +72,7 @@ impl<'s> Walk<'s> {
             told: 0,
             nested: 0,
             userspace: 0,
+            at_end: true,
         }
     }
 
@@ -109,10 +112,19 @@ impl<'s> Walk<'s> {
                 .with_datapath(|datapath| datapath.is_live(bridge.id, port));
             live.unwrap_or(false)
         };
-        let (outcome, story) = twin::trace(&bridge.pipeline.borrow(), key, frame, actions, &live);
+        let surroundings = Surroundings {
+            live: &live,
+            hides_fragment_ports: bridge.fragments.get() == Fragments::Normal,
+            learns: self.request.given,
+        };
+        let (outcome, story) =
+            twin::trace(&bridge.pipeline.borrow(), key, frame, actions, surroundings);
         if bridge.fragments.get() == Fragments::Drop && story.before.u8(at::IP_FRAG) != 0 {
             node.below.push(fragment_dropped());
             return (node, story);
+        }
+        if self.request.given {
+            bridge.learn_from_trace(&outcome);
         }
         for (all, new) in self.looked_at.words.iter_mut().zip(&story.looked_at.words) {
             *all |= new;
@@ -134,10 +146,13 @@ impl<'s> Walk<'s> {
 
     fn steps(&mut self, steps: &[Step], here: &mut Here<'_>, out: &mut Vec<Node>) {
         self.nested += 1;
-        for step in steps {
+        let at_end = self.at_end;
+        for (index, step) in steps.iter().enumerate() {
             self.told += 1;
+            self.at_end = at_end && index + 1 == steps.len();
             self.step(step, here, out);
         }
+        self.at_end = at_end;
         self.nested -= 1;
     }
 
@@ -189,7 +204,12 @@ impl<'s> Walk<'s> {
                 if let Action::OutputTrunc { max_len, .. } = action {
                     here.cut = Some(*max_len);
                 }
-                self.steps(&step.steps, here, out);
+                match action {
+                    Action::Clone(list) if !self.at_end && !is_reversible(list) => {
+                        self.clone_of_packet(step, here, out);
+                    }
+                    _ => self.steps(&step.steps, here, out),
+                }
                 here.cut = cut;
             }
             What::Instruction(instruction) => {
@@ -205,7 +225,7 @@ impl<'s> Walk<'s> {
                 let text = "--. Executing action set:".to_owned();
                 self.section(Kind::Table, text, step, here, out);
             }
-            What::Copy => self.steps(&step.steps, here, out),
+            What::Copy(_) => self.steps(&step.steps, here, out),
             What::Bucket(text) => {
                 // Said in the story for readers who do not see what stood above.
                 let text = text.trim_end_matches(": using bucket").to_owned();
@@ -233,6 +253,32 @@ impl<'s> Walk<'s> {
             node.below.push(Node::new(Kind::Action, "drop"));
         }
         out.push(node);
+    }
+
+    /// Actions on a copy that the datapath has to make, because what they do cannot be taken back by setting headers anew.
+    fn clone_of_packet(&mut self, step: &Step, here: &mut Here<'_>, out: &mut Vec<Node>) {
+        // What has been changed before is written before it: the copy is made of that.
+        if let [
+            Step {
+                what: What::Copy(copy),
+                ..
+            },
+        ] = &step.steps[..]
+        {
+            self.commit(&copy.0, &copy.1, here);
+        }
+        let written = self.actions.written().clone();
+        let before = std::mem::take(&mut self.actions.list);
+        let at_end = std::mem::replace(&mut self.at_end, true);
+        self.steps(&step.steps, here, out);
+        self.at_end = at_end;
+        let inside = std::mem::replace(&mut self.actions.list, before);
+        if !inside.is_empty() {
+            self.actions
+                .list
+                .push(format!("clone({})", inside.join(",")));
+        }
+        self.actions.start_from(written);
     }
 
     fn meter(&mut self, meter: u32) {
@@ -474,25 +520,41 @@ impl<'s> Walk<'s> {
         });
         let Ok(Ok(told)) = told else { return };
         if told.learns && self.request.given {
-            let port = here
-                .bridge
-                .ports
-                .borrow()
-                .get(&port::to_u16(sent.in_port).unwrap_or(u16::MAX))
-                .map_or(String::new(), |port| port.config.interface_name.clone());
-            let [a, b, c, d, e, f] = front.src;
-            out.push(Node::new(
-                Kind::Detail,
-                format!(
-                    "would learn that {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x} is on port {port} in VLAN {}",
-                    told.vlan
-                ),
-            ));
+            self.learn_address(&front, told.vlan, sent.in_port, here, out);
         }
         out.extend(decision(&told.decision, here, &front));
         for copy in &told.copies {
             self.tagged(copy, sent, key, here, out);
         }
+    }
+
+    /// Learns the source address of a packet that is given.
+    fn learn_address(
+        &self,
+        front: &Ethernet,
+        vlan: u16,
+        in_port: PortNo,
+        here: &Here<'_>,
+        out: &mut Vec<Node>,
+    ) {
+        let ports = here.bridge.ports.borrow();
+        let Some(port) = port::to_u16(in_port).and_then(|number| ports.get(&number)) else {
+            return;
+        };
+        let learned = self
+            .switch
+            .with_datapath(|datapath| datapath.learn_mac(here.bridge.id, port.id, vlan, front.src));
+        if !matches!(learned, Ok(Ok(()))) {
+            return;
+        }
+        let [a, b, c, d, e, f] = front.src;
+        let name = &port.config.interface_name;
+        out.push(Node::new(
+            Kind::Detail,
+            format!(
+                "learned that {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x} is on port {name} in VLAN {vlan}"
+            ),
+        ));
     }
 
     /// A port in the datapath's list of actions.
@@ -568,6 +630,15 @@ fn decision(decision: &NormalDecision, here: &Here<'_>, front: &Ethernet) -> Vec
     }
 }
 
+/// Whether Open vSwitch undoes what these actions do to a packet by setting its headers again, so that no copy is needed.
+fn is_reversible(actions: &[Action]) -> bool {
+    actions.iter().all(|action| match action {
+        Action::Meter(_) | Action::OutputTrunc { .. } => false,
+        Action::Clone(inner) => is_reversible(inner),
+        _ => true,
+    })
+}
+
 fn ethernet(frame: &[u8]) -> Option<Ethernet> {
     let mut frame = packet::HeapFrame::new(frame);
     datapath::vlan::ethernet(&mut frame).ok()
@@ -624,7 +695,7 @@ fn wrote_set(steps: &[Step]) -> bool {
         What::Instruction(Instruction::WriteActions(actions)) => actions
             .iter()
             .any(|action| matches!(action, Action::Output { .. } | Action::Group(_))),
-        What::Copy => false,
+        What::Copy(_) => false,
         _ => wrote_set(&step.steps),
     })
 }

@@ -1,0 +1,184 @@
+//! Open vSwitch's names for what this switch counts by names of its own, for scripts that read `coverage/read-counter`.
+//!
+//! Everything here is a sum of counters that exist, taken when somebody looks. Counters of machinery that is not here and
+//! that can therefore lose no packet (recirculation, tunnels, spanning trees) are there and zero, since scripts sum up all
+//! counters of drops. Names of Open vSwitch's insides (`hmap_expand`, `poll_create_node`) have no counterpart.
+
+use std::collections::HashMap;
+
+/// Open vSwitch's name, and which of our counters it is the sum of.
+const COUNTERPARTS: &[(&str, &[&str])] = &[
+    // A packet ended without having been sent. An output among several that led nowhere (to the ingress port, say) is no
+    // such packet, so `drop_ingress_port` and its kin are left out.
+    (
+        "drop_action_of_pipeline",
+        &[
+            "drop_table_miss",
+            "drop_action",
+            "drop_fragment",
+            "drop_no_group",
+            "drop_no_live_bucket",
+            "drop_no_receive",
+            "drop_no_packet_in",
+            "drop_vlan_not_carried",
+            "drop_reserved_address",
+            "drop_mirror_port",
+            "drop_learned_on_ingress",
+            "drop_learned_port_gone",
+            "drop_nowhere_to_flood",
+        ],
+    ),
+    (
+        "drop_action_recursion_too_deep",
+        &["drop_group_too_deep", "drop_too_many_patches"],
+    ),
+    (
+        "drop_action_too_many_resubmit",
+        &["drop_too_many_resubmits"],
+    ),
+    ("drop_action_stack_too_deep", &["drop_stack_full"]),
+    ("drop_action_bridge_not_found", &["drop_bridge_gone"]),
+    ("drop_action_congestion", &[]),
+    ("drop_action_forwarding_disabled", &[]),
+    ("drop_action_invalid_tunnel_metadata", &[]),
+    ("drop_action_no_recirculation_context", &[]),
+    ("drop_action_recirculation_conflict", &[]),
+    ("drop_action_too_many_mpls_labels", &[]),
+    ("drop_action_unsupported_packet_type", &[]),
+    (
+        "datapath_drop_meter",
+        &["drop_meter", "drop_meter_controller"],
+    ),
+    ("datapath_drop_invalid_port", &["drop_port_gone"]),
+    (
+        "datapath_drop_rx_invalid_packet",
+        &["drop_runt", "drop_split_headers"],
+    ),
+    ("datapath_drop_upcall_error", &["drop_held_too_many"]),
+    (
+        "datapath_drop_userspace_action_error",
+        &["drop_packet_in_queue_full"],
+    ),
+    ("datapath_drop_invalid_bond", &[]),
+    ("datapath_drop_invalid_tnl_port", &[]),
+    ("datapath_drop_lock_error", &[]),
+    ("datapath_drop_nsh_decap_error", &[]),
+    ("datapath_drop_recirc_error", &[]),
+    ("datapath_drop_sample_error", &[]),
+    ("datapath_drop_tunnel_pop_error", &[]),
+    ("datapath_drop_tunnel_push_error", &[]),
+    // Packets that the datapath reads for userspace's sake: those that go to controllers.
+    ("flow_extract", &["packet_in_queued"]),
+    (
+        "ofproto_packet_out",
+        &["packet_out_done", "packet_out_refused"],
+    ),
+    ("packet_in_overflow", &["drop_packet_in_queue_full"]),
+    (
+        "miniflow_extract_ipv4_pkt_too_short",
+        &["malformed_ipv4_short"],
+    ),
+    (
+        "miniflow_extract_ipv4_pkt_len_error",
+        &[
+            "malformed_ipv4_header_length",
+            "malformed_ipv4_total_length",
+        ],
+    ),
+    (
+        "miniflow_extract_ipv6_pkt_too_short",
+        &["malformed_ipv6_short"],
+    ),
+    (
+        "miniflow_extract_ipv6_pkt_len_error",
+        &["malformed_ipv6_payload_length"],
+    ),
+    ("mac_learning_learned", &["macs_learned"]),
+    ("mac_learning_expired", &["macs_expired"]),
+    ("mac_learning_evicted", &["macs_evicted"]),
+    ("mac_learning_moved", &["macs_moved"]),
+];
+
+/// Sums up Open vSwitch's counters from ours, and keeps them from falling when what they are taken from begins anew: a
+/// bridge that is deleted takes its learning table along, and `fdb/stats-clear` sets one to zero.
+#[derive(Default)]
+pub(super) struct Counterparts {
+    /// Of each of our counters what it last was, and what it had reached before it began anew.
+    seen: HashMap<String, (u64, u64)>,
+}
+
+impl Counterparts {
+    /// The counters by Open vSwitch's names, all of them, where ours are these.
+    pub fn sums(&mut self, ours: &[(String, u64)]) -> Vec<(&'static str, u64)> {
+        for (name, now) in ours {
+            let (last, before) = self.seen.entry(name.clone()).or_default();
+            if *now < *last {
+                *before += *last;
+            }
+            *last = *now;
+        }
+        let total = |name: &&str| {
+            let (last, before) = self.seen.get(*name).copied().unwrap_or_default();
+            last + before
+        };
+        COUNTERPARTS
+            .iter()
+            .map(|(theirs, parts)| (*theirs, parts.iter().map(total).sum()))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use datapath::DropReason;
+    use packet::parse::Malformed;
+
+    /// Our counters that name a part exist, so that no sum stays zero for a misspelt name.
+    #[test]
+    fn every_part_is_a_counter() {
+        let drops = DropReason::NAMES.iter().map(|name| format!("drop_{name}"));
+        let malformed = Malformed::ALL.iter().map(|reason| reason.name().to_owned());
+        let others = [
+            "packet_in_queued",
+            "packet_out_done",
+            "packet_out_refused",
+            "macs_learned",
+            "macs_expired",
+            "macs_evicted",
+            "macs_moved",
+        ];
+        let all: Vec<String> = drops
+            .chain(malformed)
+            .chain(others.map(str::to_owned))
+            .collect();
+        for (theirs, parts) in COUNTERPARTS {
+            assert!(
+                !all.iter().any(|name| name == theirs),
+                "{theirs} is one of ours"
+            );
+            for part in *parts {
+                assert!(all.iter().any(|name| name == part), "{part} of {theirs}");
+            }
+        }
+    }
+
+    #[test]
+    fn sums_do_not_fall() {
+        let mut counterparts = Counterparts::default();
+        let mut sum = |meter: u64, controller: u64, moved: u64| {
+            let ours = [
+                ("drop_meter".to_owned(), meter),
+                ("drop_meter_controller".to_owned(), controller),
+                ("macs_moved".to_owned(), moved),
+            ];
+            let sums = counterparts.sums(&ours);
+            let of = |wanted| sums.iter().find(|(name, _)| *name == wanted).unwrap().1;
+            (of("datapath_drop_meter"), of("mac_learning_moved"))
+        };
+        assert_eq!(sum(0, 0, 0), (0, 0));
+        assert_eq!(sum(5, 2, 3), (7, 3));
+        assert_eq!(sum(5, 2, 1), (7, 4), "the table began anew and counted one");
+        assert_eq!(sum(6, 2, 1), (8, 4));
+    }
+}
