@@ -93,7 +93,11 @@ fn old_versions_set_fields_by_their_own_actions() {
     for (field, number, wanted) in cases {
         for version in [Version::V1_0, Version::V1_1] {
             let got = told(version, None, whole(field, number));
-            assert_eq!(got, [wanted.clone()], "{field:?} in {version:?}");
+            assert_eq!(
+                got,
+                std::slice::from_ref(&wanted),
+                "{field:?} in {version:?}"
+            );
         }
     }
     let ecn = |version| told(version, None, whole(IpEcn, 2));

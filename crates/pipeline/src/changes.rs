@@ -47,17 +47,20 @@ pub struct SeenRule {
 }
 
 impl RuleChange {
-    /// Whether a monitor's filters let the change through; its flags are not looked at.
+    /// Whether a monitor's filters let the change through; its flags are not looked at. A rule that
+    /// is changed passes `out_port` by what it does or by what it did, `out_group` only by what it
+    /// does, as in Open vSwitch.
     pub fn concerns(&self, monitor: &MonitorRequest) -> bool {
         let update = &self.update;
         let criteria = criteria(monitor);
         (criteria.table == update.table || criteria.table == openflow::flow::TABLE_ALL)
             && update.matching.is_within(criteria.matching)
-            && (criteria.admits_use(&update.instructions)
+            && criteria.admits_group(&update.instructions)
+            && (criteria.admits_port(&update.instructions)
                 || self
                     .before
                     .as_ref()
-                    .is_some_and(|before| criteria.admits_use(before)))
+                    .is_some_and(|before| criteria.admits_port(before)))
     }
 }
 
