@@ -179,3 +179,68 @@ impl Pipeline {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use openflow::action::Action;
+    use openflow::monitor::{MonitorCommand, MonitorFlags};
+    use openflow::{flow, group, port};
+    use packet::Match;
+
+    fn list(port: u32, group: u32) -> Arc<[Instruction]> {
+        let output = Action::Output { port, max_len: 0 };
+        Arc::from([Instruction::ApplyActions(vec![
+            output,
+            Action::Group(group),
+        ])])
+    }
+
+    fn change(before: Arc<[Instruction]>, after: Arc<[Instruction]>) -> RuleChange {
+        RuleChange {
+            update: RuleUpdate {
+                event: UpdateEvent::Modified,
+                table: 0,
+                priority: 1,
+                cookie: 0,
+                idle_timeout: 0,
+                hard_timeout: 0,
+                matching: Match::any(),
+                instructions: after,
+            },
+            before: Some(before),
+            rule: 0,
+            page: 0,
+            added_page: 0,
+        }
+    }
+
+    /// A port counts before and after a change, a group after it only.
+    #[test]
+    fn a_rule_leaves_a_monitors_filter() {
+        let monitor = |out_port, out_group| MonitorRequest {
+            id: 1,
+            command: MonitorCommand::Add,
+            flags: MonitorFlags::MODIFY,
+            out_port,
+            out_group,
+            table: flow::TABLE_ALL,
+            matching: Match::any(),
+        };
+        let leaves = change(list(2, 1), list(3, 9));
+        let comes = change(list(3, 9), list(2, 1));
+        let leaves_port = change(list(2, 1), list(3, 1));
+        let cases = [
+            (monitor(port::ANY, group::ANY), [true, true, true]),
+            (monitor(2, group::ANY), [true, true, true]),
+            (monitor(port::ANY, 1), [false, true, true]),
+            (monitor(2, 1), [false, true, true]),
+            (monitor(4, group::ANY), [false, false, false]),
+            (monitor(port::ANY, 4), [false, false, false]),
+        ];
+        for (monitor, wanted) in cases {
+            let got = [&leaves, &comes, &leaves_port].map(|change| change.concerns(&monitor));
+            assert_eq!(got, wanted, "{monitor:?}");
+        }
+    }
+}
