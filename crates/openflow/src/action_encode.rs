@@ -29,6 +29,9 @@ impl Context {
     }
 }
 
+/// The bit of `vlan_tci` that says that there is a tag.
+const TAG_PRESENT: u64 = 0x1000;
+
 /// Writes actions for a version.
 pub(crate) fn put_actions(out: &mut Vec<u8>, actions: &[Action], version: u8, context: Context) {
     let mut context = context;
@@ -43,6 +46,14 @@ pub(crate) fn put_actions(out: &mut Vec<u8>, actions: &[Action], version: u8, co
             context.vlan_present = true;
         }
         put_action(out, action, version, context);
+        if let Action::SetField {
+            field: Field::VlanTci,
+            value,
+            ..
+        } = action
+        {
+            context.vlan_present = value.to_u64() & TAG_PRESENT != 0;
+        }
     }
 }
 
@@ -135,6 +146,9 @@ fn put_action(out: &mut Vec<u8>, action: &Action, version: u8, context: Context)
         Action::Group(group) => nicira_or_standard(out, version, 40, 22, Argument::Word(*group)),
         Action::Meter(meter) if version >= 6 => standard(out, 29, |out| out.put_u32(*meter)),
         Action::Meter(_) => {}
+        Action::SetField { field, value, mask } if version < 3 => {
+            old_set_field(out, version, *field, value, mask, context);
+        }
         Action::SetField { field, value, mask } => set_field(out, version, *field, value, mask),
         Action::Load { dst, value } => load(out, version, *dst, *value),
         Action::Move { src, dst } => copy(out, version, *src, *dst),
@@ -293,6 +307,87 @@ fn set_field(out: &mut Vec<u8>, version: u8, field: Field, value: &Value, mask: 
             oxm::put_entry(out, def, value, mask, version);
         });
     }
+}
+
+/// Writes a set-field for 1.0 and 1.1, which have none: as the version's own action where one sets
+/// all of the field, else as Nicira's loads, of up to 64 bits that lie together. What has a number
+/// of an experimenter's only, or a length that is not fixed, has no place in a load and stays one
+/// action (`NXAST_REG_LOAD2`).
+fn old_set_field(
+    out: &mut Vec<u8>,
+    version: u8,
+    field: Field,
+    value: &Value,
+    mask: &Value,
+    context: Context,
+) {
+    let def = field.def();
+    if *mask == def.place() && old_set(out, version, field, value, context) {
+        return;
+    }
+    let experimenter = def
+        .header(1)
+        .is_none_or(|(_, experimenter)| experimenter != 0);
+    if experimenter || field.tunnel_option().is_some() {
+        return set_field(out, version, field, value, mask);
+    }
+    // As a load counts bits: from the lowest of the field on the wire.
+    let number = |value: &Value| value.to_u128() >> def.shift << def.wire_shift;
+    let (value, mut left) = (number(value), number(mask));
+    while left != 0 {
+        let start = left.trailing_zeros();
+        let bits = (left >> start).trailing_ones().min(64);
+        let ones = u128::MAX >> (128 - bits);
+        let dst = Subfield {
+            field,
+            start: start as u16,
+            bits: bits as u16,
+        };
+        load(out, version, dst, (value >> start & ones) as u64);
+        left &= !(ones << start);
+    }
+}
+
+/// Writes what 1.0 or 1.1 has for setting all of a field; false where it has nothing.
+fn old_set(out: &mut Vec<u8>, version: u8, field: Field, value: &Value, context: Context) -> bool {
+    let number = value.to_u128() >> field.def().shift;
+    let mut mac = [0; 6];
+    if value.len() == mac.len() {
+        mac.copy_from_slice(value);
+    }
+    let vid = (number & 0xfff) as u16;
+    let action = match field {
+        Field::VlanTci if number as u64 & TAG_PRESENT == 0 => Action::PopVlan,
+        Field::VlanTci => {
+            if version > 1 && !context.vlan_present {
+                put_action(out, &Action::PushVlan(0x8100), version, context);
+            }
+            set(
+                out,
+                &Action::SetVlanVid { vid, push: true },
+                version,
+                context,
+            );
+            let pcp = (number >> 13) as u8;
+            Action::SetVlanPcp { pcp, push: true }
+        }
+        Field::VlanVid => Action::SetVlanVid { vid, push: false },
+        Field::VlanPcp => Action::SetVlanPcp {
+            pcp: number as u8,
+            push: false,
+        },
+        Field::EthSrc => Action::SetEthSrc(mac),
+        Field::EthDst => Action::SetEthDst(mac),
+        Field::Ipv4Src => Action::SetIpv4Src(number as u32),
+        Field::Ipv4Dst => Action::SetIpv4Dst(number as u32),
+        Field::IpDscp | Field::IpDscpShifted => Action::SetIpTos((number as u8) << 2),
+        Field::IpEcn => Action::SetIpEcn(number as u8),
+        Field::TcpSrc | Field::UdpSrc => Action::SetL4Src(number as u16),
+        Field::TcpDst | Field::UdpDst => Action::SetL4Dst(number as u16),
+        _ => return false,
+    };
+    put_action(out, &action, version, context);
+    true
 }
 
 fn load(out: &mut Vec<u8>, version: u8, dst: Subfield, value: u64) {

@@ -17,7 +17,8 @@ use crate::{ct_flush, group_codec, multipart, packet_codec, port_codec, table_co
 /// What of a connection's state the meaning of its messages depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DecodeOptions {
-    /// The version that was negotiated. None before: then only hellos and errors may have any version.
+    /// The version that was negotiated, which all messages but hellos, errors and echoes must
+    /// have. None before: then they may have any.
     pub version: Option<Version>,
     /// Whether the controller asked (`NXT_FLOW_MOD_TABLE_ID`) for table numbers in the commands of 1.0's flow mods.
     pub table_in_command: bool,
@@ -35,6 +36,9 @@ pub struct DecodeError {
 
 /// The type of ONF's extension 230 that adds a message to a bundle in 1.3.
 const BUNDLE_ADD_1_3: u32 = 2301;
+
+/// The subtype of Nicira's group mod for 1.0 (`NXT_GROUP_MOD`).
+const GROUP_MOD_1_0: u32 = 31;
 
 /// Numbers of message types (`OFPT_*`) from 1.1 on; those of 1.0 are mapped to them.
 pub(crate) mod kind {
@@ -146,13 +150,16 @@ fn decode_body(
 ) -> Result<Message, Error> {
     let mut reader = body_of(bytes, header)?;
     let r = &mut reader;
-    // These four are the same in every version, also in those to come.
+    // These are the same in every version, also in those to come.
     match header.kind {
         kind::HELLO => return Ok(Message::Hello(take_hello(r, header.version)?)),
         kind::ERROR => return Ok(Message::Error(take_error(r, header.version)?)),
         _ => {}
     }
     let version = header.version;
+    if matches!(header.kind, kind::ECHO_REQUEST | kind::ECHO_REPLY) && version != 0 {
+        return take_standard(header.kind, r, version);
+    }
     let kind = kind_of(header, options)?;
     let message = match kind {
         kind::EXPERIMENTER => take_experimenter(r, version, options)?,
@@ -214,8 +221,8 @@ fn take_standard(number: u8, r: &mut Reader<'_>, version: u8) -> Result<Message,
             }
             Message::QueueGetConfigReply { port, queues }
         }
-        kind::ROLE_REQUEST => Message::RoleRequest(take_role(r)?),
-        kind::ROLE_REPLY => Message::RoleReply(take_role(r)?),
+        kind::ROLE_REQUEST => Message::RoleRequest(take_role_request(r)?),
+        kind::ROLE_REPLY => Message::RoleReply(take_role_reply(r)?),
         kind::GET_ASYNC_REQUEST => Message::GetAsyncRequest,
         kind::GET_ASYNC_REPLY => {
             let mut config = crate::message::AsyncConfig::default();
@@ -359,13 +366,28 @@ fn role(number: u32) -> Result<Role, Error> {
     })
 }
 
-fn take_role(r: &mut Reader<'_>) -> Result<RoleMessage, Error> {
+fn take_role(r: &mut Reader<'_>) -> Result<(Role, u64), Error> {
     let role = role(r.u32()?)?;
     r.skip(4)?;
-    let generation = Some(r.u64()?).filter(|generation| *generation != u64::MAX);
+    Ok((role, r.u64()?))
+}
+
+/// A request that changes the role has a generation, whatever its number is.
+fn take_role_request(r: &mut Reader<'_>) -> Result<RoleMessage, Error> {
+    let (role, generation) = take_role(r)?;
     Ok(RoleMessage {
         role,
-        generation,
+        generation: (role != Role::NoChange).then_some(generation),
+        nicira: false,
+    })
+}
+
+/// In a reply all ones say that there was no election.
+fn take_role_reply(r: &mut Reader<'_>) -> Result<RoleMessage, Error> {
+    let (role, generation) = take_role(r)?;
+    Ok(RoleMessage {
+        role,
+        generation: Some(generation).filter(|generation| *generation != u64::MAX),
         nicira: false,
     })
 }
@@ -573,7 +595,8 @@ pub fn decode_added(bytes: &[u8], options: &DecodeOptions, repeats: &mut Repeats
     })
 }
 
-/// The message of another controller, a group mod or a meter mod (1.4 section 7.4.6).
+/// The message of another controller, a group mod or a meter mod (1.4 section 7.4.6, and Nicira's
+/// and ONF's extensions of earlier versions).
 fn take_request_forward(r: &mut Reader<'_>, version: u8) -> Result<Message, Error> {
     let rest = r.take_rest();
     let inner = Header::of(rest).ok_or(Error::BadLength)?;
@@ -581,8 +604,16 @@ fn take_request_forward(r: &mut Reader<'_>, version: u8) -> Result<Message, Erro
     if length < HEADER || length > rest.len() || inner.version != version {
         return Err(Error::BadLength);
     }
-    let number = kind::from_wire(inner.kind, version);
-    if !matches!(number, Some(kind::GROUP_MOD | kind::METER_MOD)) {
+    let allowed = match kind::from_wire(inner.kind, version) {
+        Some(kind::GROUP_MOD | kind::METER_MOD) => true,
+        // 1.0 has group mods from Nicira. Nothing else is looked into, so decoding does not nest.
+        Some(kind::EXPERIMENTER) if version == 1 => {
+            let mut head = Reader::new(&rest[HEADER..length], Error::BadLength);
+            (head.u32()?, head.u32()?) == (NICIRA, GROUP_MOD_1_0)
+        }
+        _ => false,
+    };
+    if !allowed {
         return Err(Error::BadType);
     }
     let message = decode_body(&rest[..length], inner, &DecodeOptions::default(), None)?;
@@ -592,7 +623,7 @@ fn take_request_forward(r: &mut Reader<'_>, version: u8) -> Result<Message, Erro
     })
 }
 
-/// Nicira's messages (`NXT_*`), and ONF's bundles for 1.3.
+/// Nicira's messages (`NXT_*`), and what ONF has for 1.3 of later versions.
 fn take_experimenter(
     r: &mut Reader<'_>,
     version: u8,
@@ -604,8 +635,10 @@ fn take_experimenter(
             (1870, 4) => Ok(Message::FlowMonitorCancel(r.u32()?)),
             (1871, 4) => Ok(Message::FlowMonitorPaused),
             (1872, 4) => Ok(Message::FlowMonitorResumed),
+            (1911, 4) => Ok(Message::RoleStatus(take_role_status(r)?)),
             (2300, 4) => Ok(Message::BundleControl(take_bundle_control(r)?)),
             (BUNDLE_ADD_1_3, 4) => take_bundle_add(r, version, options),
+            (2350, 4) => take_request_forward(r, version),
             _ => Err(Error::BadExperimenterType),
         },
         _ => Err(Error::BadExperimenter),
@@ -658,7 +691,10 @@ fn take_nicira(r: &mut Reader<'_>, version: u8, options: &DecodeOptions) -> Resu
         27 if version <= 4 => Message::SetAsync(take_async_properties(r)?),
         28 => Message::Resume(packet_codec::take_nxt2(r)?),
         30 => Message::PacketIn(packet_codec::take_nxt2(r)?),
-        31 if version == 1 => Message::GroupMod(group_codec::take_group_mod(r, version)?),
+        GROUP_MOD_1_0 if version == 1 => {
+            Message::GroupMod(group_codec::take_group_mod(r, version)?)
+        }
+        132 if version <= 3 => take_request_forward(r, version)?,
         _ => return Err(Error::BadExperimenterType),
     })
 }

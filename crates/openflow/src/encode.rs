@@ -114,17 +114,9 @@ fn put_body(out: &mut Vec<u8>, version: Version, message: &Message) -> Option<u8
         Message::MultipartReply { .. } => None, // has a writer of its own, see `encode`
         Message::BarrierRequest => standard(kind::BARRIER_REQUEST),
         Message::BarrierReply => standard(kind::BARRIER_REPLY),
-        Message::RoleStatus(status) => {
-            put_role_status(out, status);
-            standard(kind::ROLE_STATUS)
-        }
         Message::TableStatus(status) => {
             table_codec::put_status(out, status);
             standard(kind::TABLE_STATUS)
-        }
-        Message::RequestForward { xid, message } => {
-            encode_into(out, version, *xid, message)?;
-            standard(kind::REQUEST_FORWARD)
         }
         Message::GetAsyncRequest => standard(kind::GET_ASYNC_REQUEST),
         Message::GetAsyncReply(config) => {
@@ -199,6 +191,23 @@ fn put_either(out: &mut Vec<u8>, version: Version, message: &Message) -> Option<
         }
         Message::RoleRequest(role) => put_role(out, role, wire, kind::ROLE_REQUEST, 10),
         Message::RoleReply(role) => put_role(out, role, wire, kind::ROLE_REPLY, 11),
+        // ONF has it for 1.3; nobody for earlier versions.
+        Message::RoleStatus(status) => {
+            let number = put_onf_head(out, wire, kind::ROLE_STATUS, 1911)?;
+            put_role_status(out, status);
+            Some(number)
+        }
+        Message::RequestForward { xid, message } => {
+            let number = match wire {
+                ..=3 => {
+                    nicira(out, 132);
+                    kind::EXPERIMENTER
+                }
+                _ => put_onf_head(out, wire, kind::REQUEST_FORWARD, 2350)?,
+            };
+            encode_into(out, version, *xid, message)?;
+            Some(number)
+        }
         Message::SetAsync(changes) => put_set_async(out, changes, wire),
         Message::SetFlowFormat(format) if wire == 1 => {
             nicira(out, 12);
@@ -455,7 +464,8 @@ fn put_set_async(out: &mut Vec<u8>, changes: &[AsyncChange], version: u8) -> Opt
     })
 }
 
-fn put_bundle_head(out: &mut Vec<u8>, version: u8, number: u8, onf: u32) -> Option<u8> {
+/// The head of a message that ONF has for 1.3 of those that came with 1.4; its type's number.
+fn put_onf_head(out: &mut Vec<u8>, version: u8, number: u8, onf: u32) -> Option<u8> {
     match version {
         4 => {
             out.put_u32(ONF);
@@ -467,7 +477,7 @@ fn put_bundle_head(out: &mut Vec<u8>, version: u8, number: u8, onf: u32) -> Opti
 }
 
 fn put_bundle_control(out: &mut Vec<u8>, control: &BundleControl, version: u8) -> Option<u8> {
-    let number = put_bundle_head(out, version, kind::BUNDLE_CONTROL, 2300)?;
+    let number = put_onf_head(out, version, kind::BUNDLE_CONTROL, 2300)?;
     out.put_u32(control.bundle);
     out.put_u16(control.command as u16);
     out.put_u16(control.flags);
@@ -475,7 +485,7 @@ fn put_bundle_control(out: &mut Vec<u8>, control: &BundleControl, version: u8) -
 }
 
 fn put_bundle_add(out: &mut Vec<u8>, add: &BundleAdd, version: Version) -> Option<u8> {
-    let number = put_bundle_head(out, version as u8, kind::BUNDLE_ADD, 2301)?;
+    let number = put_onf_head(out, version as u8, kind::BUNDLE_ADD, 2301)?;
     out.put_u32(add.bundle);
     out.pad(2);
     out.put_u16(add.flags);

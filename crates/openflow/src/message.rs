@@ -92,7 +92,7 @@ pub enum Message {
     RoleRequest(RoleMessage),
     /// The controller's role.
     RoleReply(RoleMessage),
-    /// The switch changed the controller's role (1.4).
+    /// The switch changed the controller's role (1.4, and ONF's extension of 1.3).
     RoleStatus(RoleStatus),
     /// Which asynchronous messages are wanted?
     GetAsyncRequest,
@@ -153,7 +153,8 @@ pub enum Message {
     FlowMonitorResumed,
     /// A table fills up, or has room again (1.4).
     TableStatus(TableStatus),
-    /// Another controller has changed a group or a meter: its message (1.4).
+    /// Another controller has changed a group or a meter: its message (1.4, ONF's extension of 1.3
+    /// and Nicira's of earlier versions).
     RequestForward {
         /// The transaction id of the message inside.
         xid: u32,
@@ -361,7 +362,8 @@ pub enum Role {
 pub struct RoleMessage {
     /// The role.
     pub role: Role,
-    /// The generation of the election, where the form has one (1.2; in a reply None is sent as all ones).
+    /// The generation of the election, where the form has one (1.2): a request has it unless the role
+    /// does not change, and in a reply None is sent as all ones.
     pub generation: Option<u64>,
     /// Whether it is Nicira's message.
     pub nicira: bool,
@@ -400,11 +402,11 @@ pub enum AsyncKind {
     PortStatus = 1,
     /// Flow removed; bits are `OFPRR_*`.
     FlowRemoved = 2,
-    /// Role status; bits are `OFPCRR_*` (1.4).
+    /// Role status; bits are `OFPCRR_*` (1.3).
     RoleStatus = 3,
     /// Table status; bits are `OFPTR_*` (1.4).
     TableStatus = 4,
-    /// Request forward; bits are `OFPRFR_*` (1.4).
+    /// Request forward; bits are `OFPRFR_*`.
     RequestForward = 5,
 }
 

@@ -66,7 +66,7 @@ pub struct MonitorRequest {
     pub flags: MonitorFlags,
     /// Only rules that output, or did before a change, to this port; [`crate::port::ANY`] for all.
     pub out_port: PortNo,
-    /// Only rules that use this group, or did before a change; [`crate::group::ANY`] for all.
+    /// Only rules that use this group, after a change; [`crate::group::ANY`] for all.
     pub out_group: u32,
     /// Only rules of this table; [`crate::flow::TABLE_ALL`] for all.
     pub table: u8,

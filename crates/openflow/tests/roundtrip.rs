@@ -373,27 +373,28 @@ fn action(version: Version) -> impl Strategy<Value = Action> {
                 dst: Subfield { bits, ..dst },
             }
         }),
-        (
-            select(vec![Field::Reg1, Field::Metadata, Field::EthDst]),
-            any::<u64>(),
-            any::<u64>()
-        )
-            .prop_map(|(field, value, mask)| {
-                let def = field.def();
-                let cut = |number: u64| Value::from_u128(number.into(), def.bytes);
-                let mask = if mask % 2 == 0 {
-                    def.place()
-                } else {
-                    cut(mask)
-                };
-                let mut value = cut(value);
-                value
-                    .iter_mut()
-                    .zip(mask.iter())
-                    .for_each(|(byte, mask)| *byte &= mask);
-                Action::SetField { field, value, mask }
-            }),
     ];
+    // 1.0 and 1.1 say it otherwise (tests/other_versions.rs).
+    let set_field = (
+        select(vec![Field::Reg1, Field::Metadata, Field::EthDst]),
+        any::<u64>(),
+        any::<u64>(),
+    )
+        .prop_map(|(field, value, mask)| {
+            let def = field.def();
+            let cut = |number: u64| Value::from_u128(number.into(), def.bytes);
+            let mask = if mask % 2 == 0 {
+                def.place()
+            } else {
+                cut(mask)
+            };
+            let mut value = cut(value);
+            value
+                .iter_mut()
+                .zip(mask.iter())
+                .for_each(|(byte, mask)| *byte &= mask);
+            Action::SetField { field, value, mask }
+        });
     let load = (subfield(), any::<u64>()).prop_map(|(dst, value)| Action::Load {
         dst,
         value: if dst.bits == 64 {
@@ -429,6 +430,11 @@ fn action(version: Version) -> impl Strategy<Value = Action> {
             Just(Action::Meter(7)).boxed()
         },
         select(vec![0x8100, 0x88a8]).prop_map(Action::PushVlan),
+        if version >= Version::V1_2 {
+            set_field.boxed()
+        } else {
+            Just(Action::PopVlan).boxed()
+        },
         any::<u8>().prop_map(Action::SetIpTtl),
         Just(Action::CopyTtlIn),
         Just(Action::CopyTtlOut),
@@ -1151,14 +1157,14 @@ fn plain(version: Version) -> BoxedStrategy<Message> {
         });
     let role = (
         select(vec![Role::Equal, Role::Primary, Role::Secondary]),
-        any::<Option<u64>>(),
+        any::<u64>(),
         any::<bool>(),
     )
         .prop_map(move |(role, generation, nicira)| {
             let nicira = nicira || version <= Version::V1_1;
             Message::RoleRequest(RoleMessage {
                 role,
-                generation: generation.filter(|number| !nicira && *number != u64::MAX),
+                generation: (!nicira).then_some(generation),
                 nicira,
             })
         });

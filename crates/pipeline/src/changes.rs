@@ -47,17 +47,20 @@ pub struct SeenRule {
 }
 
 impl RuleChange {
-    /// Whether a monitor's filters let the change through; its flags are not looked at.
+    /// Whether a monitor's filters let the change through; its flags are not looked at. A rule that
+    /// is changed passes `out_port` by what it does or by what it did, `out_group` only by what it
+    /// does, as in Open vSwitch.
     pub fn concerns(&self, monitor: &MonitorRequest) -> bool {
         let update = &self.update;
         let criteria = criteria(monitor);
         (criteria.table == update.table || criteria.table == openflow::flow::TABLE_ALL)
             && update.matching.is_within(criteria.matching)
-            && (criteria.admits_use(&update.instructions)
+            && criteria.admits_group(&update.instructions)
+            && (criteria.admits_port(&update.instructions)
                 || self
                     .before
                     .as_ref()
-                    .is_some_and(|before| criteria.admits_use(before)))
+                    .is_some_and(|before| criteria.admits_port(before)))
     }
 }
 
@@ -173,6 +176,71 @@ impl Pipeline {
         self.noted = self.noted.wrapping_add(1);
         if self.noted.is_multiple_of(PAGE) {
             self.page = self.page.saturating_add(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use openflow::action::Action;
+    use openflow::monitor::{MonitorCommand, MonitorFlags};
+    use openflow::{flow, group, port};
+    use packet::Match;
+
+    fn list(port: u32, group: u32) -> Arc<[Instruction]> {
+        let output = Action::Output { port, max_len: 0 };
+        Arc::from([Instruction::ApplyActions(vec![
+            output,
+            Action::Group(group),
+        ])])
+    }
+
+    fn change(before: Arc<[Instruction]>, after: Arc<[Instruction]>) -> RuleChange {
+        RuleChange {
+            update: RuleUpdate {
+                event: UpdateEvent::Modified,
+                table: 0,
+                priority: 1,
+                cookie: 0,
+                idle_timeout: 0,
+                hard_timeout: 0,
+                matching: Match::any(),
+                instructions: after,
+            },
+            before: Some(before),
+            rule: 0,
+            page: 0,
+            added_page: 0,
+        }
+    }
+
+    /// A port counts before and after a change, a group after it only.
+    #[test]
+    fn a_rule_leaves_a_monitors_filter() {
+        let monitor = |out_port, out_group| MonitorRequest {
+            id: 1,
+            command: MonitorCommand::Add,
+            flags: MonitorFlags::MODIFY,
+            out_port,
+            out_group,
+            table: flow::TABLE_ALL,
+            matching: Match::any(),
+        };
+        let leaves = change(list(2, 1), list(3, 9));
+        let comes = change(list(3, 9), list(2, 1));
+        let leaves_port = change(list(2, 1), list(3, 1));
+        let cases = [
+            (monitor(port::ANY, group::ANY), [true, true, true]),
+            (monitor(2, group::ANY), [true, true, true]),
+            (monitor(port::ANY, 1), [false, true, true]),
+            (monitor(2, 1), [false, true, true]),
+            (monitor(4, group::ANY), [false, false, false]),
+            (monitor(port::ANY, 4), [false, false, false]),
+        ];
+        for (monitor, wanted) in cases {
+            let got = [&leaves, &comes, &leaves_port].map(|change| change.concerns(&monitor));
+            assert_eq!(got, wanted, "{monitor:?}");
         }
     }
 }

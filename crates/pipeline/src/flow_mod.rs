@@ -81,8 +81,17 @@ impl Criteria<'_> {
 
     /// Whether `out_port` and `out_group` let these instructions through.
     pub(crate) fn admits_use(&self, instructions: &[Instruction]) -> bool {
-        (self.out_port == port::ANY || uses(instructions, &Use::Port(self.out_port)))
-            && (self.out_group == ANY_GROUP || uses(instructions, &Use::Group(self.out_group)))
+        self.admits_port(instructions) && self.admits_group(instructions)
+    }
+
+    /// Whether `out_port` does.
+    pub(crate) fn admits_port(&self, instructions: &[Instruction]) -> bool {
+        self.out_port == port::ANY || uses(instructions, &Use::Port(self.out_port))
+    }
+
+    /// Whether `out_group` does.
+    pub(crate) fn admits_group(&self, instructions: &[Instruction]) -> bool {
+        self.out_group == ANY_GROUP || uses(instructions, &Use::Group(self.out_group))
     }
 }
 

@@ -39,7 +39,7 @@ impl Pipeline {
         if in_port >= port::MAX && ![port::LOCAL, port::CONTROLLER, port::ANY].contains(&in_port) {
             return Err(Error::BadRequestPort);
         }
-        let ops = self.compile_actions(&message.actions, &description(&message.data)?, version)?;
+        let ops = self.compile_actions(&message.actions, &description(&message.data), version)?;
         Ok(PacketOutProgram { in_port, ops })
     }
 
@@ -58,11 +58,9 @@ impl Pipeline {
     }
 }
 
-/// What prerequisites ask of a packet, as a match.
-fn description(packet: &[u8]) -> Result<Match, Error> {
-    if packet.len() < 14 {
-        return Err(Error::BadPacket);
-    }
+/// What prerequisites ask of a packet, as a match. One that is no frame, for want of bytes, is of no
+/// Ethertype.
+fn description(packet: &[u8]) -> Match {
     let mut key = FlowKey::ZERO;
     parse::parse(
         packet,
@@ -87,5 +85,5 @@ fn description(packet: &[u8]) -> Result<Match, Error> {
             &[0xff; 4][..bytes],
         );
     }
-    Ok(matching)
+    matching
 }

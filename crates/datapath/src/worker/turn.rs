@@ -12,6 +12,8 @@ use program::epoch::Guard;
 use program::walk::{Engine, Thaw};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// Bytes of an Ethernet header.
+const ETHERNET_HEADER: usize = 14;
 /// Packet-outs carried out per turn.
 const PACKET_OUTS: usize = BURST;
 
@@ -306,6 +308,11 @@ impl<'a, F: Frame> Turn<'a, F> {
         else {
             return self.cell.drop(DropReason::BridgeGone, 1);
         };
+        // Without an Ethernet header there is nothing to look up, to edit or to send.
+        if out.data.len() < ETHERNET_HEADER {
+            self.cell.packet_outs.add(1);
+            return self.cell.drop(DropReason::Runt, 1);
+        }
         let Some(frame) = (self.shared.allocate)(&out.data) else {
             return self.cell.drop(DropReason::NoBuffer, 1);
         };

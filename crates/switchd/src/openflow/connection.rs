@@ -85,7 +85,7 @@ impl Inbox {
                 && let Ok((header, Message::EchoRequest(data))) =
                     decode(&rest[..length], &session.decode_options())
             {
-                session.reply(header.xid, &Message::EchoReply(data));
+                session.answer_echo(header, data);
                 self.bytes[*scanned + 1] = ECHO_REPLY;
             }
             *scanned += length;
@@ -348,7 +348,6 @@ async fn read(
                         session.send_error(bytes, error);
                     }
                 }
-                Next::Close(reason) => return flushed(session, reason).await,
             }
             // A thousand questions that each look at every rule fit into one read.
             if turn.elapsed() > TURN {
@@ -420,9 +419,6 @@ fn take(hub: &Hub, session: &Rc<Session>, bytes: &[u8], repeats: &mut Repeats) -
         Err(failure) => {
             tracing::info!(target: "connmgr", "{}: {failure}", session.peer);
             session.send_error(bytes, failure.error);
-            if failure.error == Error::BadVersion {
-                return Next::Close("received a message of another version than was agreed on");
-            }
             Next::Continue
         }
     }

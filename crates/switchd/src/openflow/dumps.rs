@@ -5,7 +5,9 @@ use super::session::Session;
 use openflow::flow::FlowStatsRequest;
 use openflow::message::{FlowFormat, MultipartReply};
 use openflow::stats::Aggregate;
-use openflow::{Error, MultipartWriter, Version, encode_multipart};
+use openflow::{Error, MultipartWriter, encode_multipart};
+
+static TOO_LONG: crate::coverage::Counter = crate::coverage::Counter::new("openflow_rule_too_long");
 
 /// Rules looked at before others have their turn: about a millisecond.
 const SLICE: usize = 512;
@@ -29,23 +31,16 @@ impl Session {
             tokio::task::yield_now().await;
             hub.idle().await;
         }
-        // Who gets a list without a rule that is there must know.
-        if writer.lost() > 0 {
-            return Err(self.too_long());
+        // Others are told all the same, as by Open vSwitch.
+        let lost = writer.lost();
+        if lost > 0 {
+            TOO_LONG.add(lost as u64);
+            tracing::warn!(target: "ofp_flow", "{}: {lost} rules are not in the dump: no message of {} holds one", self.peer, self.version.name());
         }
         for part in writer.finish() {
             self.outbox.send(part);
         }
         Ok(())
-    }
-
-    /// What is answered when no message of this version can hold a rule.
-    fn too_long(&self) -> Error {
-        if self.version >= Version::V1_3 {
-            Error::MultipartOverflow
-        } else {
-            Error::BadLength
-        }
     }
 
     /// Answers a request for the sums over rules.

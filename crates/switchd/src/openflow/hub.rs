@@ -259,7 +259,7 @@ impl Hub {
         Ok(())
     }
 
-    /// Gives a connection a role. A new primary makes the old one secondary, which is told so (1.4).
+    /// Gives a connection a role. A new primary makes the old one secondary, which is told so (1.3).
     pub(super) fn set_role(&self, session: &Rc<Session>, role: Role) {
         if role == Role::Primary {
             for other in self.sessions.borrow().iter() {
@@ -277,7 +277,7 @@ impl Hub {
         let reason = RoleReason::PrimaryRequest;
         let wanted =
             !session.role_status_asked.get() || session.wants(AsyncKind::RoleStatus, reason as u8);
-        if wanted && session.version >= Version::V1_4 {
+        if wanted && session.version >= Version::V1_3 {
             let status = RoleStatus {
                 role: session.role.get(),
                 reason,

@@ -517,9 +517,9 @@ impl Hub {
         self.switch().watch(watched);
     }
 
-    /// Forwards a controller's change of a group or a meter to the others that want to know of it (1.4).
+    /// Forwards a controller's change of a group or a meter to the others that want to know of it
+    /// and whose version has such a message (of meters, 1.3).
     pub(super) fn forward_request(&self, from: &Session, xid: u32, message: &Message) {
-        use openflow::Version;
         use openflow::message::AsyncKind;
         let reason = match message {
             Message::GroupMod(_) => 0,
@@ -527,9 +527,8 @@ impl Hub {
             _ => return,
         };
         for session in self.sessions() {
-            let wanted = session.version >= Version::V1_4
-                && !std::ptr::eq(&*session, from)
-                && session.wants(AsyncKind::RequestForward, reason);
+            let wanted =
+                !std::ptr::eq(&*session, from) && session.wants(AsyncKind::RequestForward, reason);
             if wanted {
                 let forwarded = Message::RequestForward {
                     xid,

@@ -39,6 +39,8 @@ pub enum Origin {
 
 /// What `miss_send_len` is unless a primary controller sets it (`OFP_DEFAULT_MISS_SEND_LEN`); only whether it is 0 counts, and that for connections of tools only.
 const DEFAULT_MISS_SEND_LEN: u16 = 128;
+/// Packet-ins with an expired TTL, among the bits of the asynchronous configuration.
+const INVALID_TTL: u32 = 1 << PacketInReason::InvalidTtl as u32;
 /// Bytes that are left of a packet that is too long for a packet-in with what is said about it: a frame that has yet to be segmented may be.
 const MOST_DATA: usize = 60_000;
 /// Parts that a request for a change of table features may have, and tables in them.
@@ -75,8 +77,6 @@ pub(super) enum Next {
     Slow(Slow),
     /// Rules are being changed in slices: to be looked at again when that has ended.
     Busy,
-    /// Ends the connection.
-    Close(&'static str),
 }
 
 /// A message that is being carried out in slices.
@@ -148,7 +148,6 @@ pub(super) struct Session {
     pub(super) controller_id: Cell<u16>,
     pub(super) live: Rc<Live>,
     pub(super) scheduler: Scheduler,
-    invalid_ttl: Cell<bool>,
     packet_in_format: Cell<PacketInFormat>,
     flow_format: Cell<FlowFormat>,
     table_in_command: Cell<bool>,
@@ -208,7 +207,6 @@ impl Session {
             controller_id: Cell::new(0),
             live,
             scheduler: Scheduler::new(),
-            invalid_ttl: Cell::new(false),
             packet_in_format: Cell::new(PacketInFormat::Standard),
             flow_format: Cell::new(FlowFormat::Standard),
             table_in_command: Cell::new(false),
@@ -238,6 +236,19 @@ impl Session {
             .wants(kind, reason, self.role.get())
     }
 
+    /// Whether packets whose TTL has expired are wanted, in roles equal and primary.
+    fn takes_invalid_ttl(&self) -> bool {
+        let masks = &self.asynchronous.borrow().masks;
+        masks[AsyncKind::PacketIn as usize][0] & INVALID_TTL != 0
+    }
+
+    /// Likewise says so: in the asynchronous configuration, so that the last message that sets it
+    /// holds, whichever kind of message it is.
+    fn take_invalid_ttl(&self, wanted: bool) {
+        let mask = &mut self.asynchronous.borrow_mut().masks[AsyncKind::PacketIn as usize][0];
+        *mask = *mask & !INVALID_TTL | if wanted { INVALID_TTL } else { 0 };
+    }
+
     /// Sends a packet-in if it is wanted, with the whole packet: nothing is buffered here that the controller could name instead (1.3.5 section 6.1.2), so neither `miss_send_len`
     /// nor an action's `max_len` cuts it.
     pub(super) fn send_packet_in(&self, packet: &PacketIn, origin: Origin) {
@@ -252,11 +263,7 @@ impl Session {
         if self.version < Version::V1_4 && reason as u8 > PacketInReason::InvalidTtl as u8 {
             reason = PacketInReason::Action;
         }
-        let asked = reason == PacketInReason::InvalidTtl
-            && self.invalid_ttl.get()
-            && self.role.get() != Role::Secondary
-            && self.miss_send_len.get() > 0;
-        if !asked && !self.wants(AsyncKind::PacketIn, reason as u8) {
+        if !self.wants(AsyncKind::PacketIn, reason as u8) {
             return;
         }
         let length = packet.data.len();
@@ -309,6 +316,15 @@ impl Session {
         self.outbox.send(encode(self.version, xid, message));
     }
 
+    /// Answers an echo request, in its version, which may be another than was agreed on.
+    pub(super) fn answer_echo(&self, header: Header, data: Vec<u8>) {
+        let mut reply = encode(self.version, header.xid, &Message::EchoReply(data));
+        if let Some(version) = reply.first_mut() {
+            *version = header.version;
+        }
+        self.outbox.send(reply);
+    }
+
     /// Carries a message out. `bytes` are the message's, for errors to quote.
     pub(super) fn handle(
         self: &Rc<Session>,
@@ -321,6 +337,10 @@ impl Session {
             return Next::Busy;
         }
         let done = match message {
+            Message::EchoRequest(data) => {
+                self.answer_echo(header, data);
+                return Next::Continue;
+            }
             Message::BundleAdd(add) => {
                 let added = Added {
                     outer_xid: header.xid,
@@ -355,10 +375,10 @@ impl Session {
         }
     }
 
-    /// Answers a message with an error.
+    /// Answers a message with an error, in the message's version, or in 1.0 where that is not spoken.
     pub(super) fn send_error(&self, bytes: &[u8], error: Error) {
         tracing::info!(target: "connmgr", "{}: sending {error} error reply", self.peer);
-        self.outbox.send(encode_error(self.version, bytes, error));
+        self.outbox.send(encode_error(Version::V1_0, bytes, error));
     }
 
     fn try_handle(
@@ -448,7 +468,6 @@ impl Session {
             Message::Error(error) => {
                 tracing::debug!(target: "connmgr", "{}: peer reports {:?}", self.peer, error.kind);
             }
-            Message::EchoRequest(data) => self.reply(xid, &Message::EchoReply(data)),
             Message::FeaturesRequest => {
                 let features = switch.features(self.version < Version::V1_3);
                 self.reply(xid, &Message::FeaturesReply(features));
@@ -456,7 +475,7 @@ impl Session {
             Message::GetConfigRequest => {
                 let config = SwitchConfig {
                     fragments: switch.fragments(),
-                    invalid_ttl_to_controller: self.invalid_ttl.get(),
+                    invalid_ttl_to_controller: self.takes_invalid_ttl(),
                     miss_send_len: self.miss_send_len.get(),
                 };
                 self.reply(xid, &Message::GetConfigReply(config));
@@ -465,7 +484,10 @@ impl Session {
                 if self.role.get() != Role::Secondary && config.fragments != switch.fragments() {
                     switch.set_fragments(config.fragments)?;
                 }
-                self.invalid_ttl.set(config.invalid_ttl_to_controller);
+                // Later versions have no such flag in this message.
+                if self.version < Version::V1_3 {
+                    self.take_invalid_ttl(config.invalid_ttl_to_controller);
+                }
                 self.miss_send_len.set(config.miss_send_len);
                 hub.tell_connected();
             }

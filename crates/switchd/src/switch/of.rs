@@ -331,8 +331,7 @@ impl Switch for Bridge {
                 | Capabilities::GROUP_STATS
                 | Capabilities::QUEUE_STATS
                 | Capabilities::ARP_MATCH_IP
-                | Capabilities::BUNDLES
-                | Capabilities::FLOW_MONITORING,
+                | Capabilities::BUNDLES,
             actions: ACTIONS_1_0,
             ports: if with_ports { self.ports() } else { Vec::new() },
         }

@@ -1,0 +1,351 @@
+//! What versions say of what only later ones have: set-fields in 1.0 and 1.1, role status and
+//! forwarded requests before 1.4; and messages of another version than was agreed on.
+
+use openflow::action::{Action, Instruction};
+use openflow::flow::FlowMod;
+use openflow::group::{GroupCommand, GroupKind, GroupMod};
+use openflow::message::{
+    FlowModForm, Message, NO_BUFFER, PacketOut, Role, RoleMessage, RoleReason, RoleStatus,
+};
+use openflow::meter::{MeterCommand, MeterConfig, MeterFlags, MeterMod};
+use openflow::{DecodeOptions, Error, Version, decode, encode, encode_error};
+use packet::fields::FIELDS;
+use packet::{Field, Match, Value};
+use proptest::prelude::*;
+
+fn agreed(version: Version) -> DecodeOptions {
+    DecodeOptions {
+        version: Some(version),
+        ..DecodeOptions::default()
+    }
+}
+
+/// What a peer of the version reads.
+fn read_back(version: Version, message: &Message) -> Result<Message, Error> {
+    let bytes = encode(version, 7, message);
+    assert!(!bytes.is_empty(), "{version:?} has no form for {message:?}");
+    decode(&bytes, &agreed(version))
+        .map(|(_, message)| message)
+        .map_err(|failure| failure.error)
+}
+
+/// The actions that a peer of the version is told: of a packet-out, whose actions need nothing, or
+/// of a rule where a match is given.
+fn told(version: Version, matching: Option<Match>, action: Action) -> Vec<Action> {
+    let Some(matching) = matching else {
+        return match read_back(version, &packet_out(vec![action])) {
+            Ok(Message::PacketOut(packet)) => packet.actions,
+            other => panic!("{other:?}"),
+        };
+    };
+    let apply = vec![Instruction::ApplyActions(vec![action])];
+    let message = Message::FlowMod {
+        change: FlowMod::add(matching, 1, apply),
+        form: FlowModForm::default(),
+    };
+    match read_back(version, &message) {
+        Ok(Message::FlowMod { change, .. }) => match &change.instructions[..] {
+            [Instruction::ApplyActions(actions)] => actions.clone(),
+            other => panic!("{other:?}"),
+        },
+        other => panic!("{other:?}"),
+    }
+}
+
+fn packet_out(actions: Vec<Action>) -> Message {
+    Message::PacketOut(PacketOut {
+        buffer_id: NO_BUFFER,
+        in_port: openflow::port::CONTROLLER,
+        matching: Match::any(),
+        actions,
+        data: vec![],
+    })
+}
+
+fn whole(field: Field, number: u128) -> Action {
+    let def = field.def();
+    Action::SetField {
+        field,
+        value: Value::from_u128(number << def.shift, def.bytes),
+        mask: def.place(),
+    }
+}
+
+#[test]
+fn old_versions_set_fields_by_their_own_actions() {
+    use Field::*;
+    let cases = [
+        (
+            EthSrc,
+            0x0102_0304_0506,
+            Action::SetEthSrc([1, 2, 3, 4, 5, 6]),
+        ),
+        (EthDst, 9, Action::SetEthDst([0, 0, 0, 0, 0, 9])),
+        (Ipv4Src, 0x0a00_0001, Action::SetIpv4Src(0x0a00_0001)),
+        (Ipv4Dst, 0x0a00_0002, Action::SetIpv4Dst(0x0a00_0002)),
+        (IpDscp, 10, Action::SetIpTos(40)),
+        (IpDscpShifted, 10, Action::SetIpTos(40)),
+        (TcpSrc, 80, Action::SetL4Src(80)),
+        (UdpSrc, 80, Action::SetL4Src(80)),
+        (TcpDst, 81, Action::SetL4Dst(81)),
+        (UdpDst, 81, Action::SetL4Dst(81)),
+    ];
+    for (field, number, wanted) in cases {
+        for version in [Version::V1_0, Version::V1_1] {
+            let got = told(version, None, whole(field, number));
+            assert_eq!(
+                got,
+                std::slice::from_ref(&wanted),
+                "{field:?} in {version:?}"
+            );
+        }
+    }
+    let ecn = |version| told(version, None, whole(IpEcn, 2));
+    assert_eq!(ecn(Version::V1_1), [Action::SetIpEcn(2)]);
+    assert!(matches!(
+        ecn(Version::V1_0)[..],
+        [Action::Load { value: 2, .. }]
+    ));
+}
+
+/// A tag comes and goes with all of `vlan_tci`; 1.1 pushes one unless it is there already.
+#[test]
+fn old_versions_set_tags() {
+    let tci = |number| whole(Field::VlanTci, number);
+    let in_10 = |action| told(Version::V1_0, None, action);
+    let numbers = |actions: &[Action]| -> Vec<u16> {
+        let number = |action: &Action| match action {
+            Action::SetVlanVid { vid, .. } => *vid,
+            Action::SetVlanPcp { pcp, .. } => (*pcp).into(),
+            Action::PushVlan(tpid) => *tpid,
+            other => panic!("{other:?}"),
+        };
+        actions.iter().map(number).collect()
+    };
+    assert_eq!(in_10(tci(0)), [Action::PopVlan]);
+    assert_eq!(numbers(&in_10(tci(0x6000 | 0x1000 | 5))), [5, 3]);
+    let mut tagged = Match::any();
+    tagged.set(Field::VlanTci, &[0x10, 0], &[0x10, 0]);
+    let in_11 = |matching, action| told(Version::V1_1, matching, action);
+    assert_eq!(in_11(Some(tagged.clone()), tci(0)), [Action::PopVlan]);
+    assert_eq!(numbers(&in_11(None, tci(0x1005))), [0x8100, 5, 0]);
+    assert_eq!(numbers(&in_11(Some(tagged.clone()), tci(0x1005))), [5, 0]);
+    assert_eq!(
+        numbers(&in_11(Some(tagged), whole(Field::VlanVid, 0x1007))),
+        [7]
+    );
+}
+
+/// The bits that actions write of a field, as they lie in the key: mask and value.
+fn written(field: Field, actions: &[Action]) -> (u128, u128) {
+    let def = field.def();
+    let mut sum = (0, 0);
+    for action in actions {
+        let Action::Load { dst, value } = action else {
+            panic!("{action:?} is no load");
+        };
+        assert_eq!(dst.field, field);
+        let start = u32::from(dst.start) + def.shift as u32 - def.wire_shift as u32;
+        let ones = u128::MAX >> (128 - u32::from(dst.bits));
+        assert_eq!(sum.0 & ones << start, 0, "bits are written twice");
+        sum.0 |= ones << start;
+        sum.1 |= u128::from(*value) << start;
+    }
+    sum
+}
+
+proptest! {
+    /// What has no action of its own is loaded, the same bits with the same values, whatever the
+    /// mask is.
+    #[test]
+    fn old_versions_load_the_bits_of_a_mask(
+        field in prop::sample::select(vec![
+            Field::Reg3, Field::Metadata, Field::Xxreg1, Field::Ipv6Src, Field::EthDst,
+            Field::Ipv4Dst, Field::TunId, Field::ArpSha, Field::IpDscp, Field::VlanTci,
+        ]),
+        value: u128,
+        mask: u128,
+        sparse: u128,
+        version in prop::sample::select(vec![Version::V1_0, Version::V1_1]),
+    ) {
+        let def = field.def();
+        let place = def.place().to_u128();
+        let mask = if sparse % 3 == 0 { mask & sparse & place } else { mask & place };
+        prop_assume!(mask != 0 && mask != place);
+        let action = Action::SetField {
+            field,
+            value: Value::from_u128(value & mask, def.bytes),
+            mask: Value::from_u128(mask, def.bytes),
+        };
+        let got = told(version, None, action);
+        prop_assert_eq!(written(field, &got), (mask, value & mask));
+    }
+}
+
+/// No set-field of a field that a controller may write is lost on the way to an old version.
+#[test]
+fn old_versions_are_told_of_every_field() {
+    for def in FIELDS.iter().filter(|def| def.writable) {
+        for version in [Version::V1_0, Version::V1_1] {
+            if def.header(1).is_none() && def.field.tunnel_option().is_none() {
+                continue;
+            }
+            let action = whole(def.field, 1);
+            let with = encode(version, 1, &packet_out(vec![action]));
+            let without = encode(version, 1, &packet_out(vec![]));
+            assert!(with.len() > without.len(), "{} in {version:?}", def.name);
+        }
+    }
+}
+
+#[test]
+fn role_status_is_there_since_1_3() {
+    for generation in [None, Some(0), Some(77)] {
+        let status = Message::RoleStatus(RoleStatus {
+            role: Role::Secondary,
+            reason: RoleReason::PrimaryRequest,
+            generation,
+        });
+        for version in Version::ALL {
+            if version < Version::V1_3 {
+                assert!(encode(version, 7, &status).is_empty());
+            } else {
+                assert_eq!(read_back(version, &status).as_ref(), Ok(&status));
+            }
+        }
+    }
+    // ONF's number: experimenter, type, role, reason, generation.
+    let bytes = encode(
+        Version::V1_3,
+        7,
+        &Message::RoleStatus(RoleStatus {
+            role: Role::Secondary,
+            reason: RoleReason::PrimaryRequest,
+            generation: Some(5),
+        }),
+    );
+    let wanted = "0404002000000007 4f4e460000000777 0000000300000000 0000000000000005";
+    assert_eq!(hex(&bytes), wanted.replace(' ', ""));
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn forwarded(message: Message) -> Message {
+    Message::RequestForward {
+        xid: 0x1234,
+        message: Box::new(message),
+    }
+}
+
+fn group_mod() -> Message {
+    Message::GroupMod(GroupMod {
+        command: GroupCommand::Delete,
+        kind: GroupKind::All,
+        group: 9,
+        command_bucket: openflow::group::BUCKET_ALL,
+        buckets: vec![],
+        selection: None,
+    })
+}
+
+#[test]
+fn requests_are_forwarded_in_every_version() {
+    for version in Version::ALL {
+        let message = forwarded(group_mod());
+        assert_eq!(read_back(version, &message).as_ref(), Ok(&message));
+        let message = forwarded(Message::MeterMod(MeterMod {
+            command: MeterCommand::Delete,
+            config: MeterConfig {
+                meter: 3,
+                flags: MeterFlags::empty(),
+                bands: vec![],
+            },
+        }));
+        if version < Version::V1_3 {
+            assert!(encode(version, 7, &message).is_empty(), "{version:?}");
+        } else {
+            assert_eq!(read_back(version, &message).as_ref(), Ok(&message));
+        }
+    }
+    let head = |version| hex(&encode(version, 0, &forwarded(group_mod()))[8..16]);
+    assert_eq!(head(Version::V1_0), "0000232000000084");
+    assert_eq!(head(Version::V1_3), "4f4e46000000092e");
+}
+
+/// A forwarded request in a forwarded request is refused before it is looked into.
+#[test]
+fn forwarded_requests_do_not_nest() {
+    let inner = encode(Version::V1_0, 1, &forwarded(group_mod()));
+    let mut bytes = vec![1, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0x23, 0x20, 0, 0, 0, 132];
+    bytes.extend_from_slice(&inner);
+    let length = bytes.len() as u16;
+    bytes[2..4].copy_from_slice(&length.to_be_bytes());
+    let failure = decode(&bytes, &agreed(Version::V1_0)).unwrap_err();
+    assert_eq!(failure.error, Error::BadType);
+}
+
+/// Echoes are the same in every version that is known, and are read whichever was agreed on.
+#[test]
+fn only_hellos_errors_and_echoes_may_have_another_version() {
+    for version in Version::ALL {
+        for other in Version::ALL {
+            let echo = Message::EchoRequest(b"there?".to_vec());
+            let read = decode(&encode(other, 7, &echo), &agreed(version)).unwrap();
+            assert_eq!((read.0.version, read.1), (other as u8, echo));
+            let read = decode(
+                &encode(other, 7, &Message::FeaturesRequest),
+                &agreed(version),
+            );
+            let wanted = if other == version {
+                Ok(Message::FeaturesRequest)
+            } else {
+                Err(Error::BadVersion)
+            };
+            let read = read.map(|(_, message)| message);
+            assert_eq!(read.map_err(|failure| failure.error), wanted);
+        }
+        // Versions to come have them too; there is no version 0.
+        let read = decode(&[9, 2, 0, 8, 0, 0, 0, 7], &agreed(version)).unwrap();
+        assert_eq!((read.0.version, read.1), (9, Message::EchoRequest(vec![])));
+        for (number, kind) in [(9, 5), (0, 2), (0, 3), (0, 5)] {
+            let bytes = [number, kind, 0, 8, 0, 0, 0, 7];
+            let failure = decode(&bytes, &agreed(version)).unwrap_err();
+            assert_eq!(failure.error, Error::BadVersion);
+            let answer = encode_error(Version::V1_0, &bytes, failure.error);
+            assert_eq!(answer[..12], [1, 1, 0, 20, 0, 0, 0, 7, 0, 1, 0, 0]);
+        }
+    }
+}
+
+/// All ones are a generation like any other in a request that changes the role, and none in one
+/// that does not; in a reply they say that there is none.
+#[test]
+fn a_generation_of_all_ones() {
+    let body = |number: u32, generation: u64| {
+        let mut bytes = vec![4, 24, 0, 24, 0, 0, 0, 7];
+        bytes.extend_from_slice(&number.to_be_bytes());
+        bytes.extend_from_slice(&[0; 4]);
+        bytes.extend_from_slice(&generation.to_be_bytes());
+        bytes
+    };
+    let read = |bytes: &[u8]| match decode(bytes, &agreed(Version::V1_3)) {
+        Ok((_, Message::RoleRequest(role) | Message::RoleReply(role))) => role.generation,
+        other => panic!("{other:?}"),
+    };
+    for role in 1..4 {
+        assert_eq!(read(&body(role, u64::MAX)), Some(u64::MAX));
+        assert_eq!(read(&body(role, 5)), Some(5));
+    }
+    assert_eq!(read(&body(0, u64::MAX)), None);
+    assert_eq!(read(&body(0, 5)), None);
+    let reply = Message::RoleReply(RoleMessage {
+        role: Role::Equal,
+        generation: None,
+        nicira: false,
+    });
+    let bytes = encode(Version::V1_3, 7, &reply);
+    assert_eq!(bytes[16..], [0xff; 8]);
+    assert_eq!(read(&bytes), None);
+}
