@@ -31,6 +31,8 @@ use program::table::Miss;
 use program::walk::{MAX_DEPTH, MAX_RESUBMITS, MAX_STACK, NO_COOKIE};
 use story::{Story, Teller, What};
 
+/// The last table that rules may go into.
+const LAST_TABLE: u8 = 253;
 /// Lookups inside each other that a story tells: every table once, and the deepest resubmits. Each takes a part of the stack.
 const MAX_NESTED: u32 = 400;
 /// Bytes of packets that leave, in a story.
@@ -427,8 +429,9 @@ impl<'p> Machine<'p> {
         self.key.set_u16(at::TP_DST, ports[1]);
         let Some(rule) = found else {
             let miss = self.pipeline.miss(table);
-            if !honour_miss || miss != Miss::Next {
-                let to_controller = honour_miss && miss == Miss::Controller;
+            let goes_on = miss == Miss::Next && table < LAST_TABLE;
+            if !honour_miss || !goes_on {
+                let to_controller = honour_miss && miss != Miss::Drop;
                 self.say(|| What::Missed {
                     table,
                     to_controller,
@@ -474,9 +477,9 @@ impl<'p> Machine<'p> {
     fn missed(&mut self, table: u8, in_port: PortNo, depth: u32) {
         match self.pipeline.miss(table) {
             Miss::Drop => {}
-            Miss::Next if table < 253 => self.look_up(table + 1, in_port, true, depth),
-            Miss::Next => {}
-            Miss::Controller => {
+            Miss::Next if table < LAST_TABLE => self.look_up(table + 1, in_port, true, depth),
+            // "Continue" behind the last table asks the controllers, as in Open vSwitch.
+            Miss::Controller | Miss::Next => {
                 let at = At {
                     table,
                     cookie: NO_COOKIE,
@@ -525,6 +528,9 @@ impl<'p> Machine<'p> {
                         Action::Output { port, .. } => Some(*port),
                         _ => None,
                     });
+                    // A group would run instead.
+                    let group = |action: &Action| matches!(action, Action::Group(_));
+                    let output = output.filter(|_| !self.set.iter().any(group));
                     self.key
                         .set_u32(at::ACTSET_OUTPUT, output.unwrap_or(ACTSET_UNSET));
                     self.explain_set("is");

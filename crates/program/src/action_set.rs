@@ -55,10 +55,10 @@ fn same_kind(old: &Op, new: &Op) -> bool {
 pub(crate) const NO_OUTPUT: PortNo = 0xffff_fff7;
 
 impl ActionSet {
-    /// The port that the set sends to as it is now, as the field `actset_output` says it.
+    /// The port that the set sends to as it is now, as the field `actset_output` says it. A set
+    /// with a group sends to none, since the group runs instead of the output.
     pub fn output(&self) -> PortNo {
-        let outputs = |op: &&Op| !matches!(op, Op::Group(_)); // which does not count
-        match self.ops.iter().rev().find(outputs) {
+        match self.ops.last() {
             Some(Op::Output(port)) => *port,
             Some(Op::InPort) => 0xffff_fff8,
             Some(Op::Resubmit { .. }) => 0xffff_fff9, // OFPP_TABLE
@@ -128,7 +128,13 @@ mod tests {
         };
         let mut set = ActionSet::default();
         assert!(set.write(&[group.clone(), Op::PopVlan, Op::Output(1), resubmit.clone()]));
-        assert_eq!(set.output(), 1, "the group does not count");
+        assert_eq!(set.output(), NO_OUTPUT, "the group runs instead");
+        assert!(set.write(&[Op::Output(2)]));
+        assert_eq!(
+            set.output(),
+            NO_OUTPUT,
+            "also of an output that comes later"
+        );
         assert_eq!(&*set.take().unwrap(), &[Op::PopVlan, group]);
         assert!(set.write(&[resubmit.clone(), Op::Output(1), Op::Output(2)]));
         assert_eq!(&*set.take().unwrap(), &[Op::Output(2)]);

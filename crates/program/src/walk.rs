@@ -1285,7 +1285,8 @@ impl<F: Frame> Engine<F> {
             Miss::Next if usize::from(table) + 1 < crate::table::TABLES - 1 => {
                 Next::Lookup(table + 1)
             }
-            Miss::Controller => {
+            // "Continue" behind the last table asks the controllers, as in Open vSwitch.
+            Miss::Controller | Miss::Next => {
                 let to = ToController {
                     max_len: u16::MAX,
                     reason: PacketInReason::NoRule,
@@ -1295,7 +1296,7 @@ impl<F: Frame> Engine<F> {
                 walk.send_to_controller(burst, host, &to);
                 walk.run(burst, host)
             }
-            Miss::Drop | Miss::Next => {
+            Miss::Drop => {
                 if walk.pending.is_empty() && !walk.sent {
                     host.dropped(DropReason::TableMiss);
                     walk.sent = true; // it has been counted

@@ -2,14 +2,18 @@
 //!
 //! A standalone bridge without configured controllers has an ordinary rule of priority 0 that switches everything (NORMAL). With controllers of which none
 //! has answered for three probe intervals it gets the same as a hidden rule above all others, until one comes back (Open vSwitch's `fail-open.c`). A
-//! secure bridge has neither. When the first controller is configured, or the last one taken away, the tables are emptied, as `bridge.c` does.
+//! secure bridge has neither. When the first controller is configured, or the last one taken away,
+//! rules, groups and meters go, as `bridge.c` has it.
 
 use super::Bridge;
 use crate::config::controller::Controller;
 use crate::config::desired::FailMode;
+use crate::openflow::Switch as _;
 use openflow::Version;
 use openflow::action::{Action, Instruction};
 use openflow::flow::FlowMod;
+use openflow::group::{self, GroupCommand, GroupKind, GroupMod};
+use openflow::meter::{self, MeterCommand, MeterConfig, MeterFlags, MeterMod};
 use openflow::port;
 use packet::Match;
 use std::cell::{Cell, RefCell};
@@ -70,10 +74,38 @@ impl Bridge {
         if before.map(|count| count > 0) != Some(controllers > 0) {
             if before.is_some() && !restored {
                 self.flush();
+                self.when_idle(|bridge| bridge.flush_groups_and_meters());
             }
             fail.lost_ms.set((controllers > 0).then_some(now_ms));
         }
         self.when_idle(move |bridge| bridge.apply_fail_mode(controllers, restored));
+    }
+
+    /// Deletes all groups and meters, after the rules (Open vSwitch's `ofproto_flush_flows`).
+    fn flush_groups_and_meters(&self) {
+        let groups = GroupMod {
+            command: GroupCommand::Delete,
+            kind: GroupKind::All,
+            group: group::ALL,
+            command_bucket: group::BUCKET_ALL,
+            buckets: Vec::new(),
+            selection: None,
+        };
+        let meters = MeterMod {
+            command: MeterCommand::Delete,
+            config: MeterConfig {
+                meter: meter::ALL,
+                flags: MeterFlags::empty(),
+                bands: Vec::new(),
+            },
+        };
+        let done = self
+            .group_mod(&groups, Version::V1_3)
+            .and_then(|()| self.meter_mod(&meters));
+        if let Err(error) = done {
+            let name = &self.name;
+            tracing::error!(target: "bridge", "{name}: cannot delete groups and meters: {error}");
+        }
     }
 
     /// Sees to it that the rule is there which a bridge of this many controllers has.
