@@ -351,15 +351,19 @@ struct Task {
 impl Task {
     async fn run(mut self) {
         let mut backoff = self.config.min_backoff;
+        let mut away = Away::default();
         loop {
-            match self.attempt().await {
+            match self.attempt(away.quiet).await {
                 Err(End::Closed) => return,
                 Err(End::Failed(reason)) => {
                     let was_connected = self.forget_connection(&reason);
-                    self.report(&reason, was_connected, backoff);
                     if was_connected {
+                        away = Away::default();
                         backoff = self.config.min_backoff;
                     }
+                    let longest = backoff >= self.config.max_backoff;
+                    let said = away.say(&reason, was_connected, backoff, longest, Instant::now());
+                    self.report(said);
                 }
                 Ok(never) => match never {},
             }
@@ -371,9 +375,12 @@ impl Task {
     }
 
     /// Connects and serves the connection until it ends.
-    async fn attempt(&mut self) -> Result<Infallible, End> {
+    async fn attempt(&mut self, quiet: bool) -> Result<Infallible, End> {
         let remote = self.config.remote.clone();
-        tracing::debug!(target: "reconnect", "{remote}: connecting...");
+        match quiet {
+            false => tracing::info!(target: "reconnect", "{remote}: connecting..."),
+            true => tracing::debug!(target: "reconnect", "{remote}: connecting..."),
+        }
         let tls = self.config.tls.clone();
         let mut connecting = Box::pin(timeout(self.config.answer_limit, async move {
             stream::connect(&remote, tls.as_ref()).await
@@ -404,13 +411,15 @@ impl Task {
         was_connected
     }
 
-    /// Logs a failure. A server that stays away is mentioned until the pauses are at their longest, and not for ever.
-    fn report(&self, reason: &str, was_connected: bool, backoff: Duration) {
+    /// Logs what there is to say of a failure.
+    fn report(&self, said: Said) {
         let remote = &self.config.remote;
-        if was_connected || backoff < self.config.max_backoff {
-            tracing::warn!(target: "reconnect", "{remote}: {reason}");
-        } else {
-            tracing::debug!(target: "reconnect", "{remote}: {reason}");
+        match said.warning {
+            Some(text) => tracing::warn!(target: "reconnect", "{remote}: {text}"),
+            None => tracing::debug!(target: "reconnect", "{remote}: {}", said.detail),
+        }
+        if let Some(text) = said.note {
+            tracing::info!(target: "reconnect", "{remote}: {text}");
         }
     }
 
@@ -422,6 +431,85 @@ impl Task {
                 () = sleep_until(end) => return Some(()),
                 request = self.requests.recv() => refuse(request).ok()?,
             }
+        }
+    }
+}
+
+/// How often a server that stays away is mentioned once the pauses are at their longest.
+const MENTIONED_EVERY: Duration = Duration::from_secs(60);
+
+/// What is said of a server that is away: each attempt until the pauses are at their longest, and
+/// from there on one in a minute.
+#[derive(Debug, Default)]
+struct Away {
+    /// Since when.
+    since: Option<Instant>,
+    /// When it was last mentioned.
+    mentioned: Option<Instant>,
+    /// Attempts since then that were not.
+    unmentioned: u64,
+    /// Whether attempts are no longer mentioned.
+    quiet: bool,
+}
+
+/// What the log says of one failure.
+#[derive(Debug, PartialEq, Eq)]
+struct Said {
+    warning: Option<String>,
+    note: Option<String>,
+    /// For who wants to see each, where there is no warning.
+    detail: String,
+}
+
+impl Away {
+    fn say(
+        &mut self,
+        reason: &str,
+        was_connected: bool,
+        backoff: Duration,
+        longest: bool,
+        now: Instant,
+    ) -> Said {
+        let since = *self.since.get_or_insert(now);
+        let detail = match was_connected {
+            true => reason.to_owned(),
+            false => format!("connection attempt failed ({reason})"),
+        };
+        let due = |last: Instant| now.duration_since(last) >= MENTIONED_EVERY;
+        if self.quiet && !self.mentioned.is_some_and(due) {
+            self.unmentioned += 1;
+            return Said {
+                warning: None,
+                note: None,
+                detail,
+            };
+        }
+        self.mentioned = Some(now);
+        let mut warning = detail.clone();
+        if self.quiet {
+            let unmentioned = std::mem::take(&mut self.unmentioned);
+            let seconds = now.duration_since(since).as_secs();
+            warning.push_str(&format!(
+                "; away for {seconds} seconds, {unmentioned} more attempts not logged"
+            ));
+        }
+        let note = match (self.quiet, longest) {
+            (true, _) => None,
+            (false, true) => Some(
+                "continuing to reconnect in the background but suppressing further logging \
+                 (but for a line a minute)"
+                    .to_owned(),
+            ),
+            (false, false) => {
+                let seconds = backoff.as_secs_f64();
+                Some(format!("waiting {seconds} seconds before reconnect"))
+            }
+        };
+        self.quiet = longest;
+        Said {
+            warning: Some(warning),
+            note,
+            detail,
         }
     }
 }
@@ -783,6 +871,46 @@ fn monitor_request(tables: &[MonitorTable], schema: &Schema) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_that_stays_away_is_mentioned_once_a_minute() {
+        let (mut away, begin) = (Away::default(), Instant::now());
+        let second = Duration::from_secs(1);
+        let mut say = |after: u32, backoff: u32| {
+            let (backoff, longest) = (second * backoff, backoff >= 8);
+            away.say("refused", false, backoff, longest, begin + second * after)
+        };
+        for (after, backoff) in [(0, 1), (1, 2), (3, 4)] {
+            let said = say(after, backoff);
+            let failed = "connection attempt failed (refused)";
+            assert_eq!(said.warning.as_deref(), Some(failed));
+            let note = format!("waiting {backoff} seconds before reconnect");
+            assert_eq!(said.note, Some(note));
+        }
+        let said = say(7, 8);
+        assert!(said.warning.is_some() && said.note.unwrap().contains("suppressing"));
+        for after in (15..67).step_by(8) {
+            let said = say(after, 8);
+            assert_eq!((said.warning, said.note), (None, None));
+            assert_eq!(said.detail, "connection attempt failed (refused)");
+        }
+        let said = say(71, 8);
+        assert_eq!(said.note, None);
+        assert_eq!(
+            said.warning.unwrap(),
+            "connection attempt failed (refused); away for 71 seconds, 7 more attempts not logged"
+        );
+        assert_eq!(say(79, 8).warning, None);
+        assert!(
+            say(131, 8)
+                .warning
+                .unwrap()
+                .ends_with(" 1 more attempts not logged")
+        );
+        // A connection that ends is said at once.
+        let said = Away::default().say("closed", true, second, false, begin);
+        assert_eq!(said.warning.as_deref(), Some("closed"));
+    }
 
     #[test]
     fn events_that_nobody_reads_are_folded_into_how_things_stand() {
