@@ -196,6 +196,7 @@ impl Switch {
                 self.start(global)?;
                 let limit = global.rules_max(crate::memory::of_machine());
                 self.program.rules.set_limit(limit);
+                packet::parse::set_vlan_limit(global.vlan_limit);
                 let workers = match &global.worker_cpus {
                     Some(cpus) => cpus.iter().map(|cpu| Some(*cpu)).collect(),
                     None => vec![None],
@@ -435,6 +436,7 @@ impl Switch {
             info,
             flags: PortConfig::default(),
             since_ms: now,
+            mtu_given: None,
             latencies: Default::default(),
         };
         bridge.ports.borrow_mut().insert(number, port);
