@@ -6,7 +6,7 @@
 //! such a name is known in one network namespace only, as interfaces are, and goes with the
 //! process.
 
-use crate::error::{Error, describe, last_errno};
+use crate::error::{Error, last_errno};
 use crate::link::{LinkState, Links, SharedLinks};
 use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
@@ -64,7 +64,10 @@ impl Hold {
             }),
             Err(error) => match error.raw_os_error().unwrap_or_else(last_errno) {
                 libc::EADDRINUSE => Err(held("another switch has it".into())),
-                errno => Err(held(format!("it cannot be taken ({})", describe(errno)))),
+                errno => Err(Error::Open {
+                    name: name.to_owned(),
+                    errno,
+                }),
             },
         }
     }
