@@ -414,9 +414,10 @@ impl Task {
     /// Logs what there is to say of a failure.
     fn report(&self, said: Said) {
         let remote = &self.config.remote;
-        match said.warning {
-            Some(text) => tracing::warn!(target: "reconnect", "{remote}: {text}"),
-            None => tracing::debug!(target: "reconnect", "{remote}: {}", said.detail),
+        match said.reason {
+            Reason::Hidden(text) => tracing::debug!(target: "reconnect", "{remote}: {text}"),
+            Reason::Told(text) => tracing::info!(target: "reconnect", "{remote}: {text}"),
+            Reason::Reminder(text) => tracing::warn!(target: "reconnect", "{remote}: {text}"),
         }
         if let Some(text) = said.note {
             tracing::info!(target: "reconnect", "{remote}: {text}");
@@ -455,10 +456,18 @@ struct Away {
 /// What the log says of one failure.
 #[derive(Debug, PartialEq, Eq)]
 struct Said {
-    warning: Option<String>,
+    reason: Reason,
     note: Option<String>,
-    /// For who wants to see each, where there is no warning.
-    detail: String,
+}
+
+/// Why there is no connection, and how loudly that is said.
+#[derive(Debug, PartialEq, Eq)]
+enum Reason {
+    /// For who wants to see each attempt.
+    Hidden(String),
+    Told(String),
+    /// After a long time.
+    Reminder(String),
 }
 
 impl Away {
@@ -471,45 +480,40 @@ impl Away {
         now: Instant,
     ) -> Said {
         let since = *self.since.get_or_insert(now);
-        let detail = match was_connected {
+        let text = match was_connected {
             true => reason.to_owned(),
             false => format!("connection attempt failed ({reason})"),
         };
-        let due = |last: Instant| now.duration_since(last) >= MENTIONED_EVERY;
-        if self.quiet && !self.mentioned.is_some_and(due) {
-            self.unmentioned += 1;
-            return Said {
-                warning: None,
-                note: None,
-                detail,
+        if self.quiet {
+            let due = |last: Instant| now.duration_since(last) >= MENTIONED_EVERY;
+            let reason = if self.mentioned.is_none_or(due) {
+                self.mentioned = Some(now);
+                let unmentioned = std::mem::take(&mut self.unmentioned);
+                let seconds = now.duration_since(since).as_secs();
+                Reason::Reminder(format!(
+                    "{text}; away for {seconds} seconds, {unmentioned} more attempts not logged"
+                ))
+            } else {
+                self.unmentioned += 1;
+                Reason::Hidden(text)
             };
+            return Said { reason, note: None };
         }
         self.mentioned = Some(now);
-        let mut warning = detail.clone();
-        if self.quiet {
-            let unmentioned = std::mem::take(&mut self.unmentioned);
-            let seconds = now.duration_since(since).as_secs();
-            warning.push_str(&format!(
-                "; away for {seconds} seconds, {unmentioned} more attempts not logged"
-            ));
-        }
-        let note = match (self.quiet, longest) {
-            (true, _) => None,
-            (false, true) => Some(
-                "continuing to reconnect in the background but suppressing further logging \
-                 (but for a line a minute)"
-                    .to_owned(),
-            ),
-            (false, false) => {
-                let seconds = backoff.as_secs_f64();
-                Some(format!("waiting {seconds} seconds before reconnect"))
-            }
+        self.quiet = longest && !was_connected;
+        let note = if was_connected {
+            None
+        } else if longest {
+            let text = "continuing to reconnect in the background but suppressing further logging \
+             (but for a line a minute)";
+            Some(text.to_owned())
+        } else {
+            let seconds = backoff.as_secs_f64();
+            Some(format!("waiting {seconds} seconds before reconnect"))
         };
-        self.quiet = longest;
         Said {
-            warning: Some(warning),
+            reason: Reason::Told(text),
             note,
-            detail,
         }
     }
 }
@@ -880,36 +884,33 @@ mod tests {
             let (backoff, longest) = (second * backoff, backoff >= 8);
             away.say("refused", false, backoff, longest, begin + second * after)
         };
+        let failed = || "connection attempt failed (refused)".to_owned();
         for (after, backoff) in [(0, 1), (1, 2), (3, 4)] {
             let said = say(after, backoff);
-            let failed = "connection attempt failed (refused)";
-            assert_eq!(said.warning.as_deref(), Some(failed));
+            assert_eq!(said.reason, Reason::Told(failed()));
             let note = format!("waiting {backoff} seconds before reconnect");
             assert_eq!(said.note, Some(note));
         }
         let said = say(7, 8);
-        assert!(said.warning.is_some() && said.note.unwrap().contains("suppressing"));
+        assert_eq!(said.reason, Reason::Told(failed()));
+        assert!(said.note.unwrap().contains("suppressing"));
+        let hidden = || Said {
+            reason: Reason::Hidden(failed()),
+            note: None,
+        };
+        let reminder = |text: &str| Said {
+            reason: Reason::Reminder(format!("{}; {text} more attempts not logged", failed())),
+            note: None,
+        };
         for after in (15..67).step_by(8) {
-            let said = say(after, 8);
-            assert_eq!((said.warning, said.note), (None, None));
-            assert_eq!(said.detail, "connection attempt failed (refused)");
+            assert_eq!(say(after, 8), hidden());
         }
-        let said = say(71, 8);
-        assert_eq!(said.note, None);
-        assert_eq!(
-            said.warning.unwrap(),
-            "connection attempt failed (refused); away for 71 seconds, 7 more attempts not logged"
-        );
-        assert_eq!(say(79, 8).warning, None);
-        assert!(
-            say(131, 8)
-                .warning
-                .unwrap()
-                .ends_with(" 1 more attempts not logged")
-        );
+        assert_eq!(say(71, 8), reminder("away for 71 seconds, 7"));
+        assert_eq!(say(79, 8), hidden());
+        assert_eq!(say(131, 8), reminder("away for 131 seconds, 1"));
         // A connection that ends is said at once.
         let said = Away::default().say("closed", true, second, false, begin);
-        assert_eq!(said.warning.as_deref(), Some("closed"));
+        assert_eq!(said.reason, Reason::Told("closed".into()));
     }
 
     #[test]

@@ -393,9 +393,9 @@ async fn keep_connected(
     let mut backoff = 0;
     loop {
         record.state.set(State::Connecting);
-        // As Open vSwitch's: attempts are told until the pauses are at their longest.
-        let told = backoff < terms.live.max_backoff.get().max(1);
-        if told {
+        // As Open vSwitch's: attempts are told until the pauses are at their longest, and then only
+        // that they fail.
+        if backoff < terms.live.max_backoff.get().max(1) {
             tracing::info!(target: "rconn", "{peer}: connecting...");
         }
         let limit = Duration::from_secs(backoff.max(CONNECT_LIMIT).into());
@@ -412,9 +412,7 @@ async fn keep_connected(
                 }
             }
             Err(error) => {
-                if told {
-                    tracing::warn!(target: "rconn", "{peer}: connection failed ({error})");
-                }
+                tracing::warn!(target: "rconn", "{peer}: connection failed ({error})");
                 *record.last_error.borrow_mut() = Some(error.to_string());
             }
         }
