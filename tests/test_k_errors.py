@@ -48,8 +48,9 @@ def errors_name_what_is_wrong(lab):
         equal(errors["x1"], "could not open network device x1 (Address family not supported by protocol)", "error of a type that is not there")
         return
     known = "there are afxdp, dpdk, dpdkvhostuser, dpdkvhostuserclient, internal, patch, system, tap"
-    equal(errors["x1"], f'could not open network device x1: type "vxlam" does not exist; {known}', "error of a type that is not there")
-    equal(problem(switch, "x2"), f'could not open network device x2: type "geneve" is not supported yet; {known}', "error of a tunnel")
+    begin = "could not open network device {} (Address family not supported by protocol): "
+    equal(errors["x1"], begin.format("x1") + f'type "vxlam" does not exist; {known}', "error of a type that is not there")
+    equal(problem(switch, "x2"), begin.format("x2") + f'type "geneve" is not supported yet; {known}', "error of a tunnel")
     check("none.pcap" in errors["x3"] and "No such file or directory" in errors["x3"], errors["x3"])
     check(errors["x4"] != "Error attaching device 'net_nonsense0' to DPDK", errors["x4"])
 

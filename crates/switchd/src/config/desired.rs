@@ -517,7 +517,8 @@ const OTHERS_TYPES: [&str; 16] = [
     "vxlan",
 ];
 
-/// Why there is no interface of a type. Open vSwitch has the words of EAFNOSUPPORT for this.
+/// Why there is no interface of a type. The words of EAFNOSUPPORT are all that Open vSwitch says,
+/// and what tools look for.
 fn unknown_type(name: &str, kind: &str, known: &BTreeSet<String>) -> String {
     let why = if kind.starts_with("dummy") && OTHERS_TYPES.contains(&kind) {
         "needs a daemon with --enable-dummy"
@@ -528,7 +529,7 @@ fn unknown_type(name: &str, kind: &str, known: &BTreeSet<String>) -> String {
     };
     let known: Vec<&str> = known.iter().map(String::as_str).collect();
     format!(
-        "could not open network device {name}: type \"{kind}\" {why}; there are {}",
+        "could not open network device {name} (Address family not supported by protocol): type \"{kind}\" {why}; there are {}",
         known.join(", ")
     )
 }
@@ -779,7 +780,9 @@ pub(super) mod tests {
                 "type \"dummy-pmd\" needs a daemon with --enable-dummy",
             ),
         ] {
-            let message = format!("could not open network device {name}: {what}; {types}");
+            let begin = format!("could not open network device {name}");
+            let message =
+                format!("{begin} (Address family not supported by protocol): {what}; {types}");
             assert_eq!(desired.refused[&uuid(name)], message);
         }
         assert_eq!(desired.refused.len(), 4);
