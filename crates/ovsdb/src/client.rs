@@ -351,15 +351,19 @@ struct Task {
 impl Task {
     async fn run(mut self) {
         let mut backoff = self.config.min_backoff;
+        let mut away = Away::default();
         loop {
-            match self.attempt().await {
+            match self.attempt(away.quiet).await {
                 Err(End::Closed) => return,
                 Err(End::Failed(reason)) => {
                     let was_connected = self.forget_connection(&reason);
-                    self.report(&reason, was_connected, backoff);
                     if was_connected {
+                        away = Away::default();
                         backoff = self.config.min_backoff;
                     }
+                    let longest = backoff >= self.config.max_backoff;
+                    let said = away.say(&reason, was_connected, backoff, longest, Instant::now());
+                    self.report(said);
                 }
                 Ok(never) => match never {},
             }
@@ -371,9 +375,12 @@ impl Task {
     }
 
     /// Connects and serves the connection until it ends.
-    async fn attempt(&mut self) -> Result<Infallible, End> {
+    async fn attempt(&mut self, quiet: bool) -> Result<Infallible, End> {
         let remote = self.config.remote.clone();
-        tracing::debug!(target: "reconnect", "{remote}: connecting...");
+        match quiet {
+            false => tracing::info!(target: "reconnect", "{remote}: connecting..."),
+            true => tracing::debug!(target: "reconnect", "{remote}: connecting..."),
+        }
         let tls = self.config.tls.clone();
         let mut connecting = Box::pin(timeout(self.config.answer_limit, async move {
             stream::connect(&remote, tls.as_ref()).await
@@ -404,13 +411,16 @@ impl Task {
         was_connected
     }
 
-    /// Logs a failure. A server that stays away is mentioned until the pauses are at their longest, and not for ever.
-    fn report(&self, reason: &str, was_connected: bool, backoff: Duration) {
+    /// Logs what there is to say of a failure.
+    fn report(&self, said: Said) {
         let remote = &self.config.remote;
-        if was_connected || backoff < self.config.max_backoff {
-            tracing::warn!(target: "reconnect", "{remote}: {reason}");
-        } else {
-            tracing::debug!(target: "reconnect", "{remote}: {reason}");
+        match said.reason {
+            Reason::Hidden(text) => tracing::debug!(target: "reconnect", "{remote}: {text}"),
+            Reason::Told(text) => tracing::info!(target: "reconnect", "{remote}: {text}"),
+            Reason::Reminder(text) => tracing::warn!(target: "reconnect", "{remote}: {text}"),
+        }
+        if let Some(text) = said.note {
+            tracing::info!(target: "reconnect", "{remote}: {text}");
         }
     }
 
@@ -422,6 +432,88 @@ impl Task {
                 () = sleep_until(end) => return Some(()),
                 request = self.requests.recv() => refuse(request).ok()?,
             }
+        }
+    }
+}
+
+/// How often a server that stays away is mentioned once the pauses are at their longest.
+const MENTIONED_EVERY: Duration = Duration::from_secs(60);
+
+/// What is said of a server that is away: each attempt until the pauses are at their longest, and
+/// from there on one in a minute.
+#[derive(Debug, Default)]
+struct Away {
+    /// Since when.
+    since: Option<Instant>,
+    /// When it was last mentioned.
+    mentioned: Option<Instant>,
+    /// Attempts since then that were not.
+    unmentioned: u64,
+    /// Whether attempts are no longer mentioned.
+    quiet: bool,
+}
+
+/// What the log says of one failure.
+#[derive(Debug, PartialEq, Eq)]
+struct Said {
+    reason: Reason,
+    note: Option<String>,
+}
+
+/// Why there is no connection, and how loudly that is said.
+#[derive(Debug, PartialEq, Eq)]
+enum Reason {
+    /// For who wants to see each attempt.
+    Hidden(String),
+    Told(String),
+    /// After a long time.
+    Reminder(String),
+}
+
+impl Away {
+    fn say(
+        &mut self,
+        reason: &str,
+        was_connected: bool,
+        backoff: Duration,
+        longest: bool,
+        now: Instant,
+    ) -> Said {
+        let since = *self.since.get_or_insert(now);
+        let text = match was_connected {
+            true => reason.to_owned(),
+            false => format!("connection attempt failed ({reason})"),
+        };
+        if self.quiet {
+            let due = |last: Instant| now.duration_since(last) >= MENTIONED_EVERY;
+            let reason = if self.mentioned.is_none_or(due) {
+                self.mentioned = Some(now);
+                let unmentioned = std::mem::take(&mut self.unmentioned);
+                let seconds = now.duration_since(since).as_secs();
+                Reason::Reminder(format!(
+                    "{text}; away for {seconds} seconds, {unmentioned} more attempts not logged"
+                ))
+            } else {
+                self.unmentioned += 1;
+                Reason::Hidden(text)
+            };
+            return Said { reason, note: None };
+        }
+        self.mentioned = Some(now);
+        self.quiet = longest && !was_connected;
+        let note = if was_connected {
+            None
+        } else if longest {
+            let text = "continuing to reconnect in the background but suppressing further logging \
+             (but for a line a minute)";
+            Some(text.to_owned())
+        } else {
+            let seconds = backoff.as_secs_f64();
+            Some(format!("waiting {seconds} seconds before reconnect"))
+        };
+        Said {
+            reason: Reason::Told(text),
+            note,
         }
     }
 }
@@ -783,6 +875,43 @@ fn monitor_request(tables: &[MonitorTable], schema: &Schema) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_that_stays_away_is_mentioned_once_a_minute() {
+        let (mut away, begin) = (Away::default(), Instant::now());
+        let second = Duration::from_secs(1);
+        let mut say = |after: u32, backoff: u32| {
+            let (backoff, longest) = (second * backoff, backoff >= 8);
+            away.say("refused", false, backoff, longest, begin + second * after)
+        };
+        let failed = || "connection attempt failed (refused)".to_owned();
+        for (after, backoff) in [(0, 1), (1, 2), (3, 4)] {
+            let said = say(after, backoff);
+            assert_eq!(said.reason, Reason::Told(failed()));
+            let note = format!("waiting {backoff} seconds before reconnect");
+            assert_eq!(said.note, Some(note));
+        }
+        let said = say(7, 8);
+        assert_eq!(said.reason, Reason::Told(failed()));
+        assert!(said.note.unwrap().contains("suppressing"));
+        let hidden = || Said {
+            reason: Reason::Hidden(failed()),
+            note: None,
+        };
+        let reminder = |text: &str| Said {
+            reason: Reason::Reminder(format!("{}; {text} more attempts not logged", failed())),
+            note: None,
+        };
+        for after in (15..67).step_by(8) {
+            assert_eq!(say(after, 8), hidden());
+        }
+        assert_eq!(say(71, 8), reminder("away for 71 seconds, 7"));
+        assert_eq!(say(79, 8), hidden());
+        assert_eq!(say(131, 8), reminder("away for 131 seconds, 1"));
+        // A connection that ends is said at once.
+        let said = Away::default().say("closed", true, second, false, begin);
+        assert_eq!(said.reason, Reason::Told("closed".into()));
+    }
 
     #[test]
     fn events_that_nobody_reads_are_folded_into_how_things_stand() {

@@ -12,10 +12,11 @@ use crate::error::{Error, describe};
 use crate::pool::{Pool, Pools, Size};
 use crate::raw;
 use crate::vector::Buffers;
+use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 use std::marker::PhantomData;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -59,6 +60,8 @@ pub struct EalOptions {
     pub extra: String,
     /// Names the runtime directory; unique to the process unless given.
     pub file_prefix: Option<String>,
+    /// Whether somebody has asked for DPDK. Otherwise what it warns of at its start is no warning.
+    pub asked: bool,
 }
 
 struct Inner {
@@ -99,11 +102,13 @@ pub fn init(options: &EalOptions) -> Result<Eal, Error> {
     }
     let arguments = plan.arguments.clone();
     tracing::info!(target: "dpdk", "EAL arguments: {}", arguments.join(" "));
+    UNASKED.store(!options.asked, Ordering::Relaxed);
     let result = std::thread::Builder::new()
         .name("eal-init".into())
         .spawn(move || with_signals_blocked(|| init_here(&arguments)))
         .map_err(|error| Error::Environment(format!("cannot start a thread: {error}")))?
         .join();
+    UNASKED.store(false, Ordering::Relaxed);
     let runtime_dir = plan.own_prefix.then(runtime_dir).flatten();
     if let Some(dir) = &runtime_dir {
         // It is empty unless the user asked for files; without it nothing is left even of a process that is killed.
@@ -501,23 +506,80 @@ fn runtime_dir() -> Option<PathBuf> {
     (dir.is_absolute() && dir.is_dir()).then_some(dir)
 }
 
+thread_local! {
+    /// Errors that DPDK logs on this thread, while somebody wants to know.
+    static ERRORS: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
+}
+
+/// Errors that are kept for who wants to know: DPDK says the cause first, and then who could not go
+/// on because of it.
+const ERRORS_KEPT: usize = 8;
+
+/// Does something, and returns beside its result why it failed, as DPDK's log has it: empty where
+/// that says nothing. What other threads make DPDK log meanwhile is not taken for the reason.
+pub(crate) fn with_reason<T>(act: impl FnOnce() -> T) -> (T, String) {
+    ERRORS.set(Some(Vec::new()));
+    let result = act();
+    let errors = ERRORS.take().unwrap_or_default();
+    (result, reason_of(&errors))
+}
+
+/// The cause among errors: the first that is more than that something failed.
+fn reason_of(errors: &[String]) -> String {
+    // What DPDK's bus and device layers say when a driver has failed.
+    const FOLLOWING: [&str; 4] = [
+        "Driver cannot attach the device",
+        "Failed to attach device on primary process",
+        "failed to initialize",
+        "Failed to probe",
+    ];
+    let bare = |line: &String| {
+        // "EAL: ", "ETHDEV: ", "vdev_probe(): ": who says it.
+        let (who, rest) = line.split_once(": ").unwrap_or(("", line));
+        let is_name = !who.is_empty() && !who.contains(' ');
+        (if is_name { rest } else { line.as_str() }).to_owned()
+    };
+    let lines: Vec<String> = errors.iter().map(bare).collect();
+    let follows = |line: &&String| FOLLOWING.iter().any(|text| line.contains(text));
+    let cause = lines.iter().find(|line| !follows(line));
+    cause.or(lines.first()).cloned().unwrap_or_default()
+}
+
+/// Keeps an error for [`with_reason`].
+fn note_error(line: &str) {
+    ERRORS.with_borrow_mut(|errors| {
+        if let Some(errors) = errors.as_mut().filter(|errors| errors.len() < ERRORS_KEPT) {
+            errors.push(line.chars().take(256).collect());
+        }
+    });
+}
+
+/// Whether DPDK is being started although nobody asked for it: what it misses then (huge pages,
+/// say) nobody needs.
+static UNASKED: AtomicBool = AtomicBool::new(false);
+
 /// Takes one write of DPDK's log stream.
 extern "C" fn log_line(level: u32, text: *const c_char, length: usize) {
     // A panic must not cross into C; a lost line may.
     let _ = std::panic::catch_unwind(|| {
-        if !within_limit() {
-            return;
-        }
         // SAFETY: stdio passes a buffer of `length` bytes that lives until this returns.
         let bytes = unsafe { std::slice::from_raw_parts(text.cast::<u8>(), length) };
         for line in String::from_utf8_lossy(bytes).lines().map(str::trim_end) {
             if line.is_empty() {
                 continue;
             }
+            if level <= 4 {
+                note_error(line);
+            }
+            if !within_limit() {
+                continue;
+            }
+            let unasked = UNASKED.load(Ordering::Relaxed);
             // RTE_LOG_EMERG is 1, ERR 4, WARNING 5, NOTICE 6, INFO 7, DEBUG 8.
             match level {
                 0..=4 => tracing::error!(target: "dpdk", "{line}"),
-                5 => tracing::warn!(target: "dpdk", "{line}"),
+                5 if !unasked => tracing::warn!(target: "dpdk", "{line}"),
+                5 => tracing::info!(target: "dpdk", "{line}"),
                 6 | 7 => tracing::info!(target: "dpdk", "{line}"),
                 _ => tracing::debug!(target: "dpdk", "{line}"),
             }
@@ -603,6 +665,36 @@ mod tests {
         assert!(split_words("'x").is_err());
         assert!(split_words("\"x").is_err());
         assert!(split_words("x\\").is_err());
+    }
+
+    #[test]
+    fn the_reason_is_the_cause_and_only_this_threads() {
+        let lines = |lines: &[&str]| {
+            let lines: Vec<String> = lines.iter().map(|&line| line.to_owned()).collect();
+            reason_of(&lines)
+        };
+        assert_eq!(lines(&[]), "");
+        assert_eq!(
+            lines(&[
+                "vdev_probe(): failed to initialize net_pcap7 device",
+                "PMD: Couldn't open none.pcap: No such file or directory",
+                "EAL: Driver cannot attach the device (net_pcap7)",
+            ]),
+            "Couldn't open none.pcap: No such file or directory"
+        );
+        assert_eq!(lines(&["EAL: Failed to probe x"]), "Failed to probe x");
+        assert_eq!(lines(&["a b: c"]), "a b: c");
+        let log = |text: &str| log_line(4, text.as_ptr().cast(), text.len());
+        log("before");
+        let ((), reason) = with_reason(|| {
+            std::thread::scope(|scope| {
+                scope.spawn(|| log("EAL: another's"));
+            });
+            log(&format!("EAL: {}\n", "x".repeat(1000)));
+            (0..1000).for_each(|_| log("EAL: more"));
+        });
+        assert_eq!(reason, "x".repeat(251));
+        assert_eq!(with_reason(|| ()).1, "");
     }
 
     #[test]

@@ -32,11 +32,24 @@ pub enum Error {
         /// The system's error number, positive.
         errno: i32,
     },
+    /// A device that something else has, which takes all its frames.
+    #[error(
+        "could not add network device {name} to ofproto ({}): {holder}",
+        describe(libc::EBUSY)
+    )]
+    Held {
+        /// The device.
+        name: String,
+        /// What has it, in words.
+        holder: String,
+    },
     /// DPDK does not take the device arguments.
-    #[error("Error attaching device '{devargs}' to DPDK")]
+    #[error("Error attaching device '{devargs}' to DPDK{}", in_brackets(.why))]
     Attach {
         /// The device arguments.
         devargs: String,
+        /// What DPDK says about it; empty where it says nothing.
+        why: String,
     },
     /// Something that was asked of a device failed.
     #[error("{name}: {what} failed ({})", describe(*.errno))]
@@ -65,6 +78,14 @@ pub enum Error {
     /// DPDK's environment could not be set up, or is not there.
     #[error("{0}")]
     Environment(String),
+}
+
+/// A reason behind a text, where there is one.
+fn in_brackets(why: &str) -> String {
+    match why {
+        "" => String::new(),
+        why => format!(" ({why})"),
+    }
 }
 
 /// The system's text for an error number.
@@ -100,12 +121,25 @@ mod tests {
             error.to_string(),
             "could not open network device veth9 (No such device)"
         );
-        let error = Error::Attach {
+        let attach = |why: &str| Error::Attach {
             devargs: "net_foo".into(),
+            why: why.into(),
+        };
+        assert_eq!(
+            attach("").to_string(),
+            "Error attaching device 'net_foo' to DPDK"
+        );
+        assert_eq!(
+            attach("no such file").to_string(),
+            "Error attaching device 'net_foo' to DPDK (no such file)"
+        );
+        let error = Error::Held {
+            name: "veth9".into(),
+            holder: "it is a port of bridge lb0".into(),
         };
         assert_eq!(
             error.to_string(),
-            "Error attaching device 'net_foo' to DPDK"
+            "could not add network device veth9 to ofproto (Device or resource busy): it is a port of bridge lb0"
         );
     }
 }

@@ -4,7 +4,7 @@
 //! taken out again on close. Workers' bursts pass a gate for each queue (see `gate`), so the control thread can
 //! stop a device to change it, or take it away, while workers go on polling.
 
-use crate::eal::Eal;
+use crate::eal::{Eal, with_reason};
 use crate::egress::{self, Abilities};
 use crate::error::Error;
 use crate::gate::{Gate, Inside, Key};
@@ -120,22 +120,29 @@ pub(crate) fn open(eal: &Eal, spec: &PortSpec, options: &Dpdk) -> Result<OpenPor
 }
 
 fn find_or_probe(devargs: &str) -> Result<(u16, bool), Error> {
-    let attach = || Error::Attach {
+    let because = |why: &str| Error::Attach {
         devargs: devargs.to_string(),
+        why: why.into(),
     };
+    let attach = || because("no such device");
     if let Some(mac) = devargs.strip_prefix("class=eth,mac=") {
-        let mac = parse_mac(mac).ok_or_else(attach)?;
+        let mac = parse_mac(mac).ok_or_else(|| because("not an Ethernet address"))?;
         return find_by_mac(mac)
             .map(|port| (port, false))
             .ok_or_else(attach);
     }
-    let c_devargs = CString::new(devargs).map_err(|_| attach())?;
+    let c_devargs = CString::new(devargs).map_err(|_| because("a zero byte"))?;
     if let Some(port) = matching(&c_devargs).first() {
         return Ok((*port, false));
     }
     // SAFETY: the string outlives the call.
-    if unsafe { raw::rte_dev_probe(c_devargs.as_ptr()) } != 0 {
-        return Err(attach());
+    let (code, why) = with_reason(|| unsafe { raw::rte_dev_probe(c_devargs.as_ptr()) });
+    if code != 0 {
+        let why = match why.is_empty() {
+            true => crate::describe(-code),
+            false => why,
+        };
+        return Err(because(&why));
     }
     matching(&c_devargs)
         .first()

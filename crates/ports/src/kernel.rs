@@ -13,6 +13,7 @@ mod ring;
 use crate::background::{self, Lingering};
 use crate::egress;
 use crate::error::{Error, last_errno};
+use crate::hold::Hold;
 use crate::interface::Interface;
 use crate::link::{SharedLinks, set_option};
 use crate::mbuf::{self, Mbuf};
@@ -97,6 +98,7 @@ pub(crate) fn open(eal: &Eal, spec: &PortSpec) -> Result<OpenPort, Error> {
             what: "an interface that is not Ethernet".into(),
         });
     }
+    let hold = Hold::take(&links, &spec.name, &link)?;
     background::start(line::TEND, line::tend);
     let (sockets, line) = Sockets::open(&spec.name, link.ifindex).map_err(failed)?;
     // Made by and by: the port need not wait for it.
@@ -105,6 +107,7 @@ pub(crate) fn open(eal: &Eal, spec: &PortSpec) -> Result<OpenPort, Error> {
     let mut control = Box::new(KernelControl {
         interface: Interface::new(&spec.name, links, &link),
         sockets,
+        _hold: hold,
     });
     if let Some(mac) = spec.mac {
         control.set_mac(mac)?;
@@ -707,6 +710,8 @@ impl TxQueue<Mbuf> for KernelTx {
 struct KernelControl {
     interface: Interface,
     sockets: Arc<Sockets>,
+    /// Keeps other switches from the interface.
+    _hold: Hold,
 }
 
 impl PortControl for KernelControl {

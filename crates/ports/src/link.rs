@@ -23,6 +23,7 @@ const MAX_SKIPPED: usize = 16;
 const DATAGRAM: usize = 32 * 1024;
 
 // linux/if_link.h, linux/net_namespace.h, linux/rtnetlink.h
+const IFLA_INFO_KIND: u16 = 1;
 const IFLA_TARGET_NETNSID: u16 = 46;
 const NETNSA_NSID: u16 = 1;
 const NETNSA_FD: u16 = 3;
@@ -40,6 +41,10 @@ pub(crate) struct LinkState {
     pub mac: Mac,
     pub carrier: bool,
     pub carrier_changes: u32,
+    /// The index of the device that it is a part of, such as a bridge; 0 when of none.
+    pub master: u32,
+    /// What kind of device it is, such as `bridge`; empty where the kernel does not say.
+    pub kind: String,
     /// `struct rtnl_link_stats64`, as many of its counters as the kernel has.
     pub counters: Vec<u64>,
 }
@@ -535,6 +540,12 @@ fn read_link(message: &[u8]) -> Option<LinkState> {
             libc::IFLA_ADDRESS if value.len() == 6 => link.mac.copy_from_slice(value),
             libc::IFLA_MTU => link.mtu = u32_at(value, 0)?,
             libc::IFLA_CARRIER => link.carrier = value.first() == Some(&1),
+            libc::IFLA_MASTER => link.master = u32_at(value, 0)?,
+            libc::IFLA_LINKINFO => {
+                let kind = attributes_of(value).find(|(kind, _)| *kind == IFLA_INFO_KIND);
+                let kind = kind.and_then(|(_, value)| text(value));
+                link.kind = kind.unwrap_or_default().to_owned();
+            }
             libc::IFLA_CARRIER_CHANGES => link.carrier_changes = u32_at(value, 0)?,
             libc::IFLA_STATS64 => {
                 link.counters = value
@@ -755,6 +766,25 @@ mod tests {
             assert_eq!(told(&message), [7]);
             assert_eq!(read_link(&message[16..]).unwrap().name, "");
         }
+    }
+
+    #[test]
+    fn a_links_master_and_kind_are_read() {
+        let mut message = vec![0u8; 16];
+        message[4] = 7;
+        let mut kind = Vec::new();
+        push_attribute(&mut kind, IFLA_INFO_KIND, b"bridge\0");
+        push_attribute(&mut message, libc::IFLA_MASTER, &9u32.to_ne_bytes());
+        push_attribute(&mut message, libc::IFLA_LINKINFO, &kind);
+        let link = read_link(&message).unwrap();
+        assert_eq!((link.master, link.kind.as_str()), (9, "bridge"));
+        // Shorter than its own content says.
+        let end = message.len();
+        message[end - 12..end - 10].copy_from_slice(&200u16.to_ne_bytes());
+        assert_eq!(read_link(&message).unwrap().kind, "");
+        let mut short = vec![0u8; 16];
+        push_attribute(&mut short, libc::IFLA_MASTER, &[1, 2]);
+        assert!(read_link(&short).is_none());
     }
 
     #[test]

@@ -115,6 +115,22 @@ pub struct Dummy {
     pub stream: Option<Target>,
 }
 
+/// Keys of `Interface.options` that a type reads (`patch`, which is no device, included); no others
+/// matter to a port. None for a type that is not known. `Interface.error` has what is wrong with
+/// their values.
+pub fn options_of(kind: &str) -> Option<&'static [&'static str]> {
+    Some(match kind {
+        "" | "system" | "tap" | "internal" => &[],
+        "patch" => &["peer"],
+        "dpdk" => &["dpdk-devargs", "n_rxq", "n_rxq_desc", "n_txq_desc"],
+        "dpdkvhostuserclient" => &["vhost-server-path", "n_rxq"],
+        "dpdkvhostuser" => &["n_rxq"],
+        "afxdp" => &["xdp-mode", "n_rxq"],
+        "dummy" | "dummy-internal" | "dummy-pmd" => &["pcap", "tx_pcap", "rxq_pcap"],
+        _ => return None,
+    })
+}
+
 impl PortSpec {
     /// A port with nothing special asked.
     pub fn new(name: impl Into<String>, kind: Kind) -> PortSpec {
@@ -129,7 +145,8 @@ impl PortSpec {
     }
 
     /// Reads `Interface.type` and `Interface.options`; `rundir` is where server sockets go. `patch` is not a device and is
-    /// unknown here. Options that are not used are ignored, as Open vSwitch does.
+    /// unknown here. Options that are not among [`options_of`] the type are ignored, as Open
+    /// vSwitch does.
     pub fn from_row(
         name: &str,
         kind: &str,
@@ -287,6 +304,46 @@ mod tests {
                 rx_queues: 8
             }
         );
+    }
+
+    #[test]
+    fn no_option_is_read_that_its_type_is_not_said_to_read() {
+        let all = [
+            ("dpdk-devargs", "a"),
+            ("n_rxq", "2"),
+            ("n_rxq_desc", "3"),
+            ("n_txq_desc", "4"),
+            ("vhost-server-path", "/p"),
+            ("xdp-mode", "native"),
+            ("pcap", "/a"),
+            ("tx_pcap", "/b"),
+            ("rxq_pcap", "/c"),
+            ("peer", "q"),
+        ];
+        for kind in [
+            "system",
+            "tap",
+            "internal",
+            "dpdk",
+            "dpdkvhostuserclient",
+            "dpdkvhostuser",
+            "afxdp",
+            "dummy",
+        ] {
+            let known = options_of(kind).unwrap();
+            let some: Vec<_> = all
+                .into_iter()
+                .filter(|(key, _)| known.contains(key))
+                .collect();
+            assert_eq!(row(kind, &some), row(kind, &all), "{kind}");
+            for key in known {
+                let fewer: Vec<_> = some.iter().copied().filter(|(k, _)| k != key).collect();
+                // `pcap` stands in for the other two.
+                let matters = row(kind, &fewer) != row(kind, &some);
+                assert!(matters || *key == "pcap", "{kind} {key}");
+            }
+        }
+        assert_eq!(options_of("vxlan"), None);
     }
 
     #[test]

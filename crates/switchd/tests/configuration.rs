@@ -323,7 +323,9 @@ async fn vsctl_waits_for_what_is_written_with_cur_cfg() {
     ];
     let (_, _, error) = server.vsctl(&bad).await;
     assert!(
-        error.contains("Address family not supported by protocol"),
+        error.contains(
+            "(Address family not supported by protocol): type \"nonsense\" does not exist; there are "
+        ),
         "{error}"
     );
     let (_, _, error) = server

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use ovsdb::{Uuid, vswitch};
 
-use super::problem::Problems;
+use super::problem::{Problems, Severity};
 
 /// Address for the local port of a bridge with in-band control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,16 +80,24 @@ pub fn read(
     let mut controllers: Vec<Controller> = Vec::new();
     for row in rows {
         let complaint = match is_active(&row.target) {
-            None => Err(format!("unsupported controller \"{}\"", row.target)),
-            Some(_) if controllers.iter().any(|c| c.target == row.target) => Err(
+            None => Err((
+                Severity::Warning,
+                format!("unsupported controller \"{}\"", row.target),
+            )),
+            Some(_) if controllers.iter().any(|c| c.target == row.target) => Err((
+                Severity::Warning,
                 "another controller of the bridge has the same target; this one is ignored".into(),
-            ),
-            Some(active) => check_socket(&row.target, defaults).map(|()| active),
+            )),
+            // Somebody may mean harm.
+            Some(active) => check_socket(&row.target, defaults)
+                .map(|()| active)
+                .map_err(|message| (Severity::Error, message)),
         };
         match complaint {
             Ok(active) => controllers.push(controller(row, active, defaults, problems)),
-            Err(message) => {
-                problems.add(
+            Err((severity, message)) => {
+                problems.add_with(
+                    severity,
                     "Controller",
                     &row.target,
                     "target",

@@ -117,6 +117,52 @@ pub struct Desired {
     pub earlier_numbers: BTreeMap<String, u16>,
     /// Interfaces that cannot exist, with the text for their `error` column; their `ofport` is -1.
     pub refused: BTreeMap<Uuid, String>,
+    /// What is wrong with rows that are there all the same, for their `status` columns.
+    pub wrong: Wrong,
+}
+
+/// What is wrong with rows, by their names: the log says it too, but people look into the database.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wrong {
+    bridges: BTreeMap<String, String>,
+    ports: BTreeMap<String, String>,
+    interfaces: BTreeMap<String, String>,
+}
+
+impl Wrong {
+    fn new(problems: &Problems) -> Wrong {
+        let of = |table| {
+            let texts = problems.by_row(table).into_iter();
+            texts.map(|(row, text)| (row.to_owned(), text)).collect()
+        };
+        Wrong {
+            bridges: of("Bridge"),
+            ports: of("Port"),
+            interfaces: of("Interface"),
+        }
+    }
+
+    /// What a bridge's status says of it; nothing where nothing is wrong.
+    pub fn bridge(&self, name: &str) -> Option<(&'static str, String)> {
+        said(&self.bridges, name)
+    }
+
+    /// What a port's status says of it.
+    pub fn port(&self, name: &str) -> Option<(&'static str, String)> {
+        said(&self.ports, name)
+    }
+
+    /// What an interface's status says of it.
+    pub fn interface(&self, name: &str) -> Option<(&'static str, String)> {
+        said(&self.interfaces, name)
+    }
+}
+
+/// The key of what is wrong with a row in its `status`, with the text.
+fn said(texts: &BTreeMap<String, String>, name: &str) -> Option<(&'static str, String)> {
+    texts
+        .get(name)
+        .map(|text| ("sluice_problems", text.clone()))
 }
 
 /// Every OpenFlow version from 1.0 to 1.5.
@@ -146,6 +192,7 @@ impl Desired {
             owners: BTreeMap::new(),
         };
         reader.bridges(&root.bridges);
+        desired.wrong = Wrong::new(&problems);
         (desired, problems)
     }
 
@@ -305,6 +352,7 @@ impl Reader<'_> {
             &row.other_config,
             self.problems,
         );
+        options.not_supported(&["stp-", "rstp-", "mcast-snooping-"], &SPANNING_TREE_KEYS);
         Settings {
             uuid: row.uuid,
             datapath_type: datapath_type(row).to_owned(),
@@ -409,15 +457,9 @@ impl Reader<'_> {
                 "could not add network device {name} to bridge {bridge}: bridge {owner} has it already"
             ));
         }
-        if !self
-            .abilities
-            .interface_types
-            .contains(port::kind(row, bridge))
-        {
-            // The words of EAFNOSUPPORT, which is what Open vSwitch answers here and what tools look for.
-            return Err(format!(
-                "could not open network device {name} (Address family not supported by protocol)"
-            ));
+        let kind = port::kind(row, bridge);
+        if !self.abilities.interface_types.contains(kind) {
+            return Err(unknown_type(name, kind, &self.abilities.interface_types));
         }
         Ok(())
     }
@@ -434,6 +476,62 @@ fn datapath_type(row: &vswitch::Bridge) -> &str {
         "" => "system",
         kind => kind,
     }
+}
+
+/// Keys of a bridge that belong to what is not there: a bridge that has them relies on it, or will.
+const SPANNING_TREE_KEYS: [&str; 15] = [
+    "stp-system-id",
+    "stp-priority",
+    "stp-hello-time",
+    "stp-max-age",
+    "stp-forward-delay",
+    "rstp-address",
+    "rstp-priority",
+    "rstp-ageing-time",
+    "rstp-force-protocol-version",
+    "rstp-max-age",
+    "rstp-forward-delay",
+    "rstp-transmit-hold-count",
+    "mcast-snooping-aging-time",
+    "mcast-snooping-table-size",
+    "mcast-snooping-disable-flood-unregistered",
+];
+
+/// Types of interfaces of Open vSwitch that this switch does not have.
+const OTHERS_TYPES: [&str; 16] = [
+    "afxdp-nonpmd",
+    "bareudp",
+    "dpdkr",
+    "dummy",
+    "dummy-internal",
+    "dummy-pmd",
+    "erspan",
+    "geneve",
+    "gre",
+    "gtpu",
+    "ip6erspan",
+    "ip6gre",
+    "lisp",
+    "srv6",
+    "stt",
+    "vxlan",
+];
+
+/// Why there is no interface of a type. The words of EAFNOSUPPORT are all that Open vSwitch says,
+/// and what tools look for.
+fn unknown_type(name: &str, kind: &str, known: &BTreeSet<String>) -> String {
+    let why = if kind.starts_with("dummy") && OTHERS_TYPES.contains(&kind) {
+        "needs a daemon with --enable-dummy"
+    } else if OTHERS_TYPES.contains(&kind) {
+        "is not supported yet"
+    } else {
+        "does not exist"
+    };
+    let known: Vec<&str> = known.iter().map(String::as_str).collect();
+    format!(
+        "could not open network device {name} (Address family not supported by protocol): type \"{kind}\" {why}; there are {}",
+        known.join(", ")
+    )
 }
 
 /// Names that Open vSwitch's own devices have.
@@ -475,12 +573,12 @@ fn hwaddr(options: &mut Options<'_>) -> Option<Mac> {
             format!("\"{text}\" is not an Ethernet address, ignoring it"),
         ),
         Ok(mac) if mac.is_multicast() => {
-            options.complain(
+            options.refuse(
                 "hwaddr",
                 format!("cannot set MAC address to multicast address {mac}"),
             );
         }
-        Ok(mac) if mac.is_zero() => options.complain("hwaddr", "cannot set MAC address to zero"),
+        Ok(mac) if mac.is_zero() => options.refuse("hwaddr", "cannot set MAC address to zero"),
         Ok(mac) => return Some(mac),
     }
     None
@@ -658,18 +756,36 @@ pub(super) mod tests {
 
     #[test]
     fn unknown_types_and_reserved_names_are_refused() {
-        let odd = vswitch::Interface {
-            kind: "nonsense".into(),
-            ..interface("odd")
+        let of_type = |name: &str, kind: &str| {
+            port(vswitch::Interface {
+                kind: kind.into(),
+                ..interface(name)
+            })
         };
         let (desired, _) = read(vec![bridge(
             "br0",
-            vec![port(odd), port(interface("vxlan_sys_4789"))],
+            vec![
+                of_type("odd", "vxlam"),
+                of_type("tunnel", "vxlan"),
+                of_type("test", "dummy-pmd"),
+                port(interface("vxlan_sys_4789")),
+            ],
         )]);
-        let message =
-            "could not open network device odd (Address family not supported by protocol)";
-        assert_eq!(desired.refused[&uuid("odd")], message);
-        assert_eq!(desired.refused.len(), 2);
+        let types = "there are dpdk, dummy, internal, patch, system, tap";
+        for (name, what) in [
+            ("odd", "type \"vxlam\" does not exist"),
+            ("tunnel", "type \"vxlan\" is not supported yet"),
+            (
+                "test",
+                "type \"dummy-pmd\" needs a daemon with --enable-dummy",
+            ),
+        ] {
+            let begin = format!("could not open network device {name}");
+            let message =
+                format!("{begin} (Address family not supported by protocol): {what}; {types}");
+            assert_eq!(desired.refused[&uuid(name)], message);
+        }
+        assert_eq!(desired.refused.len(), 4);
         assert_eq!(desired.bridges["br0"].ports.len(), 1);
     }
 
@@ -715,6 +831,30 @@ pub(super) mod tests {
         ]);
         assert_eq!(desired.bridges.keys().collect::<Vec<_>>(), ["br0"]);
         assert_eq!((desired.refused.len(), problems.0.len()), (1, 3));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_by_row() {
+        let mut row = bridge("br0", vec![port(interface("p"))]);
+        row.stp_enable = true;
+        row.exporters = vec!["netflow"];
+        row.other_config.insert("stp-pryority".into(), "1".into());
+        row.other_config.insert("dp-desc".into(), "fine".into());
+        row.ports[0].other_config = [("rstp-mchek".to_owned(), "1".to_owned())].into();
+        row.ports[0].interfaces[0].mtu_request = Some(1);
+        let (desired, problems) = read(vec![row]);
+        let (key, text) = desired.wrong.bridge("br0").unwrap();
+        assert_eq!(key, "sluice_problems");
+        assert_eq!(
+            text,
+            "stp_enable: not supported yet, ignoring it; netflow: not supported yet, ignoring it; \
+             other_config:stp-pryority: there is no such key, ignoring it"
+        );
+        let said = |text: Option<(&'static str, String)>| text.unwrap().1;
+        assert!(said(desired.wrong.port("p")).starts_with("other_config:rstp-mchek: "));
+        assert!(said(desired.wrong.interface("p")).starts_with("mtu_request: MTU 1 "));
+        assert_eq!(desired.wrong.interface("br0"), None);
+        assert_eq!(problems.0.len(), 5);
     }
 
     #[test]

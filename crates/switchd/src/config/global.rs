@@ -64,6 +64,8 @@ pub struct Global {
     pub rule_limit: Option<u32>,
     /// `bundle-idle-timeout`: seconds after which a bundle that nobody touches is thrown away.
     pub bundle_idle_s: u32,
+    /// `vlan-limit`: how many VLAN tags of a packet are read, 1 or 2.
+    pub vlan_limit: u8,
     /// `enable-statistics`: whether statistics of the system are written to the database.
     pub system_statistics: bool,
 }
@@ -119,7 +121,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "userspace-tso-enable",
     "vhost-iommu-support",
     "vhost-postcopy-support",
-    "vlan-limit",
 ];
 
 /// Reads the options. `cpus` are those that exist; when it is empty any is taken to.
@@ -149,7 +150,16 @@ pub fn read(map: &Strings, cpus: &[usize], problems: &mut Problems) -> Global {
             0 => BUNDLE_IDLE_S,
             seconds => seconds as u32,
         },
+        vlan_limit: vlan_limit(&mut options),
         system_statistics: options.boolean("enable-statistics", false),
+    }
+}
+
+/// As Open vSwitch has it: 1 unless something else is asked for, and 0 is as many as it can.
+fn vlan_limit(options: &mut Options<'_>) -> u8 {
+    match options.integer("vlan-limit", 1, 0..=i64::from(i32::MAX)) {
+        1 => 1,
+        _ => 2,
     }
 }
 
@@ -294,6 +304,20 @@ mod tests {
         let global = Global::default();
         assert_eq!(global.rules_max(1 << 20), 65_536);
         assert_eq!(global.rules_max(1 << 50), 15_000_000);
+    }
+
+    #[test]
+    fn one_vlan_tag_is_read_or_two() {
+        let limit = |value| {
+            let (global, problems) = read_one("vlan-limit", value);
+            (global.vlan_limit, problems)
+        };
+        assert_eq!(Global::default().vlan_limit, 1);
+        for (value, taken) in [("0", 2), ("1", 1), ("2", 2), ("3", 2)] {
+            assert_eq!(limit(value), (taken, 0));
+        }
+        assert_eq!(limit("two"), (1, 1));
+        assert_eq!(limit("-1"), (2, 1));
     }
 
     #[test]

@@ -31,4 +31,4 @@ pub mod writeback;
 pub use address::Mac;
 pub use desired::{Abilities, Desired};
 pub use plan::{Action, Applied, plan};
-pub use problem::{Problem, Problems};
+pub use problem::{Problem, Problems, Severity};

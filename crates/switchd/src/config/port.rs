@@ -6,7 +6,7 @@ use ovsdb::{Uuid, vswitch};
 use super::address::Mac;
 use super::ofport;
 use super::policing;
-use super::problem::{Options, Problems};
+use super::problem::{Options, Problems, Severity};
 use super::qos::{self, Qos};
 use super::vlan::{PriorityTags, Vlan, VlanMode, VlanSet};
 use ::qos::policer::IngressSpec;
@@ -72,11 +72,10 @@ impl Port {
 
     /// Whether going from `self` to `new` needs another device, or the same one opened again.
     pub fn needs_reopening(&self, new: &Port) -> bool {
-        // The kernel devices that the daemon makes itself have no options.
-        let has_options = !matches!(self.device.as_str(), "internal" | "tap");
-        self.device != new.device
-            || self.kind != new.kind
-            || (has_options && self.options != new.options)
+        // Others than its type reads are no reason.
+        let known = ports::options_of(&self.device).unwrap_or(&[]);
+        let differs = |key: &&str| self.options.get(*key) != new.options.get(*key);
+        self.device != new.device || self.kind != new.kind || known.iter().any(differs)
     }
 }
 
@@ -169,6 +168,22 @@ pub fn usable_number(number: i64) -> Option<u16> {
         .filter(|number| (1..ofport::END).contains(number))
 }
 
+/// Keys of a port that belong to what is not there.
+const SPANNING_TREE_KEYS: [&str; 12] = [
+    "stp-enable",
+    "stp-port-num",
+    "stp-port-priority",
+    "stp-path-cost",
+    "rstp-enable",
+    "rstp-port-num",
+    "rstp-port-priority",
+    "rstp-port-path-cost",
+    "rstp-path-cost",
+    "rstp-port-admin-edge",
+    "rstp-port-auto-edge",
+    "rstp-port-mcheck",
+];
+
 fn vlan(port: &vswitch::Port, problems: &mut Problems) -> Result<Vlan, String> {
     let mode = match port.vlan_mode.as_deref() {
         None => None,
@@ -221,13 +236,52 @@ fn vlan(port: &vswitch::Port, problems: &mut Problems) -> Result<Vlan, String> {
         ("always", PriorityTags::Always),
     ];
     let priority_tags = options.choice("priority-tags", &words, PriorityTags::Never);
+    options.not_supported(&["stp-", "rstp-"], &SPANNING_TREE_KEYS);
     Ok(Vlan::new(mode, tag, trunks, priority_tags))
 }
 
 /// Says which of ovs-vswitchd.conf.db(5)'s keys do nothing here. Open vSwitch reads the first ones of DPDK's ports, and overlooks them elsewhere.
 fn tell_what_does_nothing(interface: &vswitch::Interface, kind: &str, problems: &mut Problems) {
     let name = &interface.name;
-    let keys: &[&str] = match kind {
+    tell_what_is_unknown(interface, kind, problems);
+    let keys = unused_options(kind);
+    Options::new("Interface", name, "options", &interface.options, problems).do_nothing(keys);
+    Options::new(
+        "Interface",
+        name,
+        "other_config",
+        &interface.other_config,
+        problems,
+    )
+    .do_nothing(&["emc-enable", "pmd-rxq-affinity"]);
+}
+
+/// Says which options the type does not have; Open vSwitch says so of types without any.
+fn tell_what_is_unknown(interface: &vswitch::Interface, kind: &str, problems: &mut Problems) {
+    let Some(known) = ports::options_of(kind) else {
+        return;
+    };
+    let unused = unused_options(kind);
+    for key in interface.options.keys().map(String::as_str) {
+        if known.contains(&key) || unused.contains(&key) {
+            continue;
+        }
+        let what = if known.is_empty() {
+            format!(
+                "arguments provided to device that is not configurable (type {kind}), ignoring it"
+            )
+        } else {
+            let known = known.join(", ");
+            format!("type {kind} has no such option, ignoring it; there are {known}")
+        };
+        let column = format!("options:{key}");
+        problems.add("Interface", &interface.name, &column, what);
+    }
+}
+
+/// Options of Open vSwitch's that a type takes and that do nothing.
+fn unused_options(kind: &str) -> &'static [&'static str] {
+    match kind {
         "dpdk" => &[
             "dpdk-lsc-interrupt",
             "dpdk-vf-mac",
@@ -238,17 +292,12 @@ fn tell_what_does_nothing(interface: &vswitch::Interface, kind: &str, problems: 
         ],
         "dpdkvhostuser" | "dpdkvhostuserclient" => &["tx-retries-max"],
         "afxdp" => &["use-need-wakeup"],
+        // Those of its counterpart for tests, which takes any.
+        "dummy" | "dummy-internal" | "dummy-pmd" => {
+            &["n_rxq", "n_txq", "numa_id", "ifindex", "stream", "pstream"]
+        }
         _ => &[],
-    };
-    Options::new("Interface", name, "options", &interface.options, problems).do_nothing(keys);
-    Options::new(
-        "Interface",
-        name,
-        "other_config",
-        &interface.other_config,
-        problems,
-    )
-    .do_nothing(&["emc-enable", "pmd-rxq-affinity"]);
+    }
 }
 
 /// The MTU asked for, if the device could have it. The kernel's devices take 68 to 65535; DPDK's frames have at most 9728 bytes
@@ -277,7 +326,15 @@ fn mac(
     problems: &mut Problems,
 ) -> Option<Mac> {
     let text = interface.mac.as_deref()?;
-    let mut ignore = |message: &str| problems.add("Interface", &interface.name, "mac", message);
+    let mut ignore = |message: &str| {
+        problems.add_with(
+            Severity::Error,
+            "Interface",
+            &interface.name,
+            "mac",
+            message,
+        );
+    };
     match text.parse::<Mac>() {
         _ if kind != "internal" => ignore("only internal interfaces take an address, ignoring it"),
         _ if interface.name == surroundings.bridge => {
@@ -437,10 +494,20 @@ mod tests {
             let mut row = interface("p");
             row.kind = kind.into();
             row.options = Strings::from([(key.to_owned(), "true".to_owned())]);
-            read_one(row).1
+            let port = vswitch::Port::default();
+            let mut problems = Problems::default();
+            read(&port, &row, BRIDGE, &mut problems).unwrap();
+            assert!(problems.0.len() < 2);
+            problems.0.first().map(|problem| problem.severity)
         };
-        assert_eq!(told("dpdk", "rx-flow-ctrl"), 1);
-        assert_eq!(told("afxdp", "rx-flow-ctrl"), 0);
+        assert_eq!(told("dpdk", "rx-flow-ctrl"), Some(Severity::Note));
+        assert_eq!(told("dpdk", "n_rxq"), None);
+        // What the type does not have is another matter.
+        for kind in ["afxdp", "", "tap", "patch"] {
+            assert_eq!(told(kind, "rx-flow-ctrl"), Some(Severity::Warning));
+        }
+        // Who has no such type says so itself.
+        assert_eq!(told("vxlan", "remote_ip"), None);
         let mut row = interface("p");
         row.other_config = Strings::from([("pmd-rxq-affinity".into(), "0:1".into())]);
         assert_eq!(read_one(row).1, 1);
@@ -453,8 +520,20 @@ mod tests {
         new.vlan.tag = 3;
         new.mtu_request = Some(1400);
         assert!(!old.needs_reopening(&new));
+        // An option that nobody reads.
         new.options.insert("a".into(), "b".into());
-        assert!(old.needs_reopening(&new));
+        assert!(!old.needs_reopening(&new));
+        let dpdk = Port {
+            device: "dpdk".into(),
+            ..new
+        };
+        let mut other = dpdk.clone();
+        other.options.insert("a".into(), "c".into());
+        assert!(!dpdk.needs_reopening(&other));
+        other.options.insert("n_rxq".into(), "2".into());
+        assert!(dpdk.needs_reopening(&other));
+        other.options.remove("n_rxq");
+        assert!(!dpdk.needs_reopening(&other));
         assert!(old.needs_reopening(&Port {
             device: "tap".into(),
             ..old.clone()

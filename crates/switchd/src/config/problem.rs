@@ -1,9 +1,22 @@
 //! What is wrong in the configuration, and reading options so that it is said.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::RangeInclusive;
 
 use ovsdb::vswitch::Strings;
+
+/// How loudly the log says it: as Open vSwitch's does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// Refused, for what it would do to others.
+    Error,
+    /// Not applied as it stands.
+    #[default]
+    Warning,
+    /// It tunes what this switch does not have.
+    Note,
+}
 
 /// A value that was not applied as it stands.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -16,6 +29,8 @@ pub struct Problem {
     pub column: String,
     /// What is wrong and what is done instead.
     pub message: String,
+    /// How loudly the log says it.
+    pub severity: Severity,
 }
 
 impl fmt::Display for Problem {
@@ -27,6 +42,11 @@ impl fmt::Display for Problem {
         }
     }
 }
+
+/// Most bytes that the database is told about a row.
+pub const TOLD: usize = 1024;
+/// What stands where there would be more.
+const MORE: &str = " ... (the log has all)";
 
 /// The problems found so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,13 +61,50 @@ impl Problems {
         column: &str,
         message: impl Into<String>,
     ) {
+        self.add_with(Severity::Warning, table, row, column, message);
+    }
+
+    /// Adds one that the log says louder, or less loud, than a warning.
+    pub fn add_with(
+        &mut self,
+        severity: Severity,
+        table: &'static str,
+        row: &str,
+        column: &str,
+        message: impl Into<String>,
+    ) {
         let (row, column, message) = (row.to_owned(), column.to_owned(), message.into());
         self.0.push(Problem {
             table,
             row,
             column,
             message,
+            severity,
         });
+    }
+
+    /// What the database is told about the rows of a table, by their names: all that is wrong with
+    /// each, a text of [`TOLD`] bytes at most. Notes are for the log alone.
+    pub fn by_row(&self, table: &str) -> BTreeMap<&str, String> {
+        let mut texts: BTreeMap<&str, String> = BTreeMap::new();
+        let warnings = |problem: &&Problem| {
+            problem.table == table && problem.severity != Severity::Note && !problem.row.is_empty()
+        };
+        for problem in self.0.iter().filter(warnings) {
+            let text = texts.entry(&problem.row).or_default();
+            if text.ends_with(MORE) {
+                continue;
+            }
+            let one = format!("{}: {}", problem.column, problem.message);
+            if text.len() + one.len() + 2 + MORE.len() > TOLD {
+                text.push_str(MORE);
+                continue;
+            }
+            let between = if text.is_empty() { "" } else { "; " };
+            text.push_str(between);
+            text.push_str(&one);
+        }
+        texts
     }
 
     /// Those that `earlier` did not have: what a log should say when the configuration changes.
@@ -91,12 +148,39 @@ impl<'a> Options<'a> {
         self.problems.add(self.table, self.row, &column, message);
     }
 
+    /// Says that a key's value is refused for what it would do.
+    pub fn refuse(&mut self, key: &str, message: impl Into<String>) {
+        let column = format!("{}:{key}", self.column);
+        self.problems
+            .add_with(Severity::Error, self.table, self.row, &column, message);
+    }
+
     /// Says of Open vSwitch's keys that are set, and do nothing here, that they do nothing. What is `false` asks for nothing.
     pub fn do_nothing(&mut self, keys: &[&str]) {
         for key in keys {
             let asks = |text: &&str| !text.eq_ignore_ascii_case("false");
             if self.text(key).filter(asks).is_some() {
-                self.complain(key, "has no effect in this switch");
+                let column = format!("{}:{key}", self.column);
+                let message = "has no effect in this switch";
+                self.problems
+                    .add_with(Severity::Note, self.table, self.row, &column, message);
+            }
+        }
+    }
+
+    /// As [`Options::do_nothing`], of keys that ask for what is missing here and others rely on,
+    /// with a warning; and says which keys begin as these do (one of `families`) and are none of
+    /// them.
+    pub fn not_supported(&mut self, families: &[&str], keys: &[&str]) {
+        let map = self.map;
+        for (key, value) in map {
+            if !families.iter().any(|family| key.starts_with(family)) {
+                continue;
+            }
+            if !keys.contains(&key.as_str()) {
+                self.complain(key, "there is no such key, ignoring it");
+            } else if !value.eq_ignore_ascii_case("false") {
+                self.complain(key, "not supported yet, ignoring it");
             }
         }
     }
@@ -243,6 +327,43 @@ mod tests {
         assert_eq!(with("4", |o| o.do_nothing(&["other", "k"])).1, 1);
         assert_eq!(with("False", |o| o.do_nothing(&["k"])).1, 0);
         assert_eq!(with("4", |o| o.do_nothing(&["other"])).1, 0);
+    }
+
+    #[test]
+    fn what_is_missing_is_told_and_what_is_misspelt() {
+        let told = |key: &str, value: &str| {
+            let map = Strings::from([(key.to_owned(), value.to_owned())]);
+            let mut problems = Problems::default();
+            Options::new("Bridge", "br0", "other_config", &map, &mut problems)
+                .not_supported(&["stp-"], &["stp-priority", "stp-enable"]);
+            let text = problems.by_row("Bridge").remove("br0");
+            text.unwrap_or_default()
+        };
+        let text = "other_config:stp-priority: not supported yet, ignoring it";
+        assert_eq!(told("stp-priority", "4"), text);
+        assert_eq!(told("stp-enable", "false"), "");
+        let text = "other_config:stp-pryority: there is no such key, ignoring it";
+        assert_eq!(told("stp-pryority", "4"), text);
+        assert_eq!(told("rstp-priority", "4"), "");
+    }
+
+    #[test]
+    fn the_database_is_told_all_that_is_wrong_with_a_row_but_notes_within_bounds() {
+        let mut problems = Problems::default();
+        problems.add("Port", "p", "qos", "one");
+        problems.add("Port", "p", "tag", "two");
+        problems.add("Bridge", "p", "ports", "another row");
+        problems.add_with(Severity::Note, "Port", "p", "mac", "a note");
+        problems.add_with(Severity::Error, "Port", "q", "mac", "an error");
+        let told = problems.by_row("Port");
+        assert_eq!(told["p"], "qos: one; tag: two");
+        assert_eq!((told["q"].as_str(), told.len()), ("mac: an error", 2));
+        for _ in 0..10_000 {
+            problems.add("Port", "p", "qos", "ä".repeat(40));
+        }
+        let told = problems.by_row("Port");
+        assert!(told["p"].len() <= TOLD && told["p"].ends_with(MORE));
+        assert!(told["p"].starts_with("qos: one; tag: two; qos: ä"));
     }
 
     #[test]

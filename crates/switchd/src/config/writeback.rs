@@ -215,8 +215,15 @@ impl Batch<'_> {
         self.set("Bridge", uuid, "datapath_version", version);
     }
 
-    /// What a bridge's rules were predicted to cost: cycles per packet, and millions of packets per second of a core with the least and the most; none where nothing is known of them.
-    pub fn prediction(&mut self, uuid: Uuid, figure: Option<(Spread, Spread)>) {
+    /// What a bridge says of itself: what its rules were predicted to cost (cycles per packet, and
+    /// millions of packets per second of a core with the least and the most; none where nothing is
+    /// known of them), and what is wrong with its row.
+    pub fn bridge_status(
+        &mut self,
+        uuid: Uuid,
+        figure: Option<(Spread, Spread)>,
+        wrong: Option<(&'static str, String)>,
+    ) {
         let status = figure.into_iter().flat_map(|(cycles, mpps)| {
             [
                 ("sluice_cycles_per_packet", format!("{:.1}", cycles.median)),
@@ -225,6 +232,7 @@ impl Batch<'_> {
                 ("sluice_mpps_most", format!("{:.2}", mpps.high)),
             ]
         });
+        let status = status.chain(wrong);
         self.set("Bridge", uuid, "status", Datum::map(status));
     }
 

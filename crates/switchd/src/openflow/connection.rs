@@ -123,7 +123,7 @@ pub(super) async fn run(
     let mut inbox = Inbox::new();
     let agreed = tokio::time::timeout(
         HELLO_LIMIT,
-        exchange_hellos(hub, &mut reader, &mut writer, &mut inbox),
+        exchange_hellos(hub, peer, &mut reader, &mut writer, &mut inbox),
     );
     let version = match agreed.await {
         Ok(Ok(version)) => version,
@@ -171,6 +171,7 @@ impl Drop for Registered<'_> {
 /// Sends our hello, reads the peer's, and agrees on a version.
 async fn exchange_hellos(
     hub: &Hub,
+    peer: &str,
     reader: &mut (impl AsyncRead + Unpin),
     writer: &mut (impl AsyncWrite + Unpin),
     inbox: &mut Inbox,
@@ -179,6 +180,7 @@ async fn exchange_hellos(
     let highest = negotiate(ours, ours).ok_or("no OpenFlow version is allowed")?;
     let hello = encode(highest, 1, &Message::Hello(Hello { versions: ours }));
     write_all(writer, &hello).await?;
+    tracing::debug!(target: "vconn", "{peer}: sent (Success): {}", named(&hello));
     let end = loop {
         match inbox.next() {
             Ok(Some(end)) => break end,
@@ -192,6 +194,7 @@ async fn exchange_hellos(
         }
     };
     let bytes = &inbox.bytes[inbox.start..end];
+    tracing::debug!(target: "vconn", "{peer}: received: {}", named(bytes));
     let decoded = decode(bytes, &DecodeOptions::default());
     inbox.start = end;
     let theirs = match decoded {
@@ -400,6 +403,44 @@ fn described(bytes: &[u8]) -> String {
     format!("a message of type {kind} and {} bytes", bytes.len())
 }
 
+/// A message for the log, by its header: `OFPT_FLOW_MOD (OF1.3) (xid=0x7): 56 bytes`.
+fn named(bytes: &[u8]) -> impl std::fmt::Display {
+    struct Named<'b>(&'b [u8]);
+    impl std::fmt::Display for Named<'_> {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            let [version, kind, _, _, xid @ ..] = self.0 else {
+                return write!(f, "{} bytes", self.0.len());
+            };
+            match openflow::header::type_name(*version, *kind) {
+                Some(name) => write!(f, "{name}")?,
+                None => write!(f, "message of type {kind}")?,
+            }
+            match version {
+                1..=6 => write!(f, " (OF1.{})", version - 1)?,
+                _ => write!(f, " (version {version:#04x})")?,
+            }
+            if let Some(xid) = xid.first_chunk() {
+                write!(f, " (xid={:#x})", u32::from_be_bytes(*xid))?;
+            }
+            write!(f, ": {} bytes", self.0.len())
+        }
+    }
+    Named(bytes)
+}
+
+/// Logs each message of what is sent, where somebody listens.
+fn tell_sent(session: &Session, mut bytes: &[u8]) {
+    if !tracing::event_enabled!(target: "vconn", tracing::Level::DEBUG) {
+        return;
+    }
+    while let Some(length) = bytes.get(2..4) {
+        let length = usize::from(u16::from_be_bytes([length[0], length[1]]));
+        let message = &bytes[..length.clamp(4, bytes.len())];
+        tracing::debug!(target: "vconn", "{}: sent (Success): {}", session.peer, named(message));
+        bytes = &bytes[message.len()..];
+    }
+}
+
 /// Publishes what a connection's messages have changed, if they have. Before every wait: somebody
 /// else's publication in between would make a part of it hold.
 fn publish(hub: &Hub, changed: &mut bool) {
@@ -410,6 +451,7 @@ fn publish(hub: &Hub, changed: &mut bool) {
 
 /// Decodes one message and carries it out.
 fn take(hub: &Hub, session: &Rc<Session>, bytes: &[u8], repeats: &mut Repeats) -> Next {
+    tracing::debug!(target: "vconn", "{}: received: {}", session.peer, named(bytes));
     let options = session.decode_options();
     if let Some(added) = decode_added(bytes, &options, repeats) {
         return session.gather(hub, bytes, added);
@@ -442,6 +484,7 @@ async fn write(hub: &Hub, session: &Session, writer: &mut (impl AsyncWrite + Unp
             return "the peer does not read: too much waits to be sent".into();
         };
         hub.snoop(session, &bytes);
+        tell_sent(session, &bytes);
         let mut written = std::pin::pin!(write_all(writer, &bytes));
         let done = loop {
             match tokio::time::timeout(PATIENCE, &mut written).await {
@@ -506,7 +549,7 @@ pub(super) async fn run_snooper(hub: &Rc<Hub>, stream: impl AsyncRead + AsyncWri
     let mut inbox = Inbox::new();
     let agreed = tokio::time::timeout(
         HELLO_LIMIT,
-        exchange_hellos(hub, &mut reader, &mut writer, &mut inbox),
+        exchange_hellos(hub, peer, &mut reader, &mut writer, &mut inbox),
     );
     let Ok(Ok(version)) = agreed.await else {
         return;

@@ -370,6 +370,17 @@ fn mark(stream: &Stream, terms: &Terms, peer: &str) {
     }
 }
 
+/// Logs the end of a connection to a controller, as loudly as Open vSwitch does.
+fn tell_end(peer: &str, reason: &str) {
+    if reason.starts_with("no response") {
+        tracing::error!(target: "rconn", "{peer}: {reason}");
+    } else if reason.starts_with("connection dropped") {
+        tracing::warn!(target: "rconn", "{peer}: {reason}");
+    } else {
+        tracing::info!(target: "rconn", "{peer}: {reason}");
+    }
+}
+
 /// Connects, runs the connection, waits, and again. The pause doubles up to the longest, and is short again after a connection that held.
 async fn keep_connected(
     hub: Rc<Hub>,
@@ -382,7 +393,11 @@ async fn keep_connected(
     let mut backoff = 0;
     loop {
         record.state.set(State::Connecting);
-        tracing::info!(target: "rconn", "{peer}: connecting...");
+        // As Open vSwitch's: attempts are told until the pauses are at their longest, and then only
+        // that they fail.
+        if backoff < terms.live.max_backoff.get().max(1) {
+            tracing::info!(target: "rconn", "{peer}: connecting...");
+        }
         let limit = Duration::from_secs(backoff.max(CONNECT_LIMIT).into());
         match connect(&active, &tls, limit).await {
             Ok(stream) => {
@@ -390,25 +405,30 @@ async fn keep_connected(
                 tracing::info!(target: "rconn", "{peer}: connected");
                 mark(&stream, &terms, &peer);
                 let reason = connection::run(&hub, stream, &peer, &terms, &*record).await;
-                tracing::info!(target: "rconn", "{peer}: {reason}");
+                tell_end(&peer, &reason);
                 record.ended(&reason);
                 if clock::now() - connected >= i64::from(backoff) * 1000 {
                     backoff = 0;
                 }
             }
             Err(error) => {
-                tracing::info!(target: "rconn", "{peer}: connection failed ({error})");
+                tracing::warn!(target: "rconn", "{peer}: connection failed ({error})");
                 *record.last_error.borrow_mut() = Some(error.to_string());
             }
         }
         let longest = terms.live.max_backoff.get().max(1);
+        let before = backoff;
         backoff = if backoff == 0 {
             FIRST_BACKOFF.min(longest)
         } else {
             backoff.saturating_mul(2).min(longest)
         };
         record.state.set(State::Backoff);
-        tracing::info!(target: "rconn", "{peer}: waiting {backoff} seconds before reconnect");
+        if backoff < longest {
+            tracing::info!(target: "rconn", "{peer}: waiting {backoff} seconds before reconnect");
+        } else if before < longest {
+            tracing::info!(target: "rconn", "{peer}: continuing to retry connections in the background but suppressing further logging");
+        }
         clock::sleep(Duration::from_secs(backoff.into())).await;
     }
 }

@@ -40,6 +40,8 @@ pub struct Port {
     pub flags: openflow::port::PortConfig,
     /// When it came, ms of the datapath's clock.
     pub since_ms: u64,
+    /// The MTU that it was given last, where its bridge gives it one.
+    pub mtu_given: Option<u16>,
     /// How long packets waited in its queues, as last looked at.
     pub latencies: Latencies,
 }
@@ -109,6 +111,12 @@ pub fn change_device(
     {
         tracing::warn!(target: "bridge", "{name}: {error}");
     }
+}
+
+/// Whether a device that has one MTU is to be given another, after it was given one: where that is
+/// another now, or the device's is above it.
+fn gives_mtu(given: Option<u16>, wanted: u16, has: u16) -> bool {
+    has != wanted && (given != Some(wanted) || has > wanted)
 }
 
 /// What the datapath is told about a port. While rules are restored nothing is received.
@@ -277,10 +285,18 @@ impl Bridge {
     }
 
     /// Gives internal ports and TAPs, which are the same to Open vSwitch, the lowest MTU of the other ports, unless they have one of their own, which counts too.
-    /// One that has been moved to another network namespace has the MTU that it is given there.
-    pub fn choose_mtu(&self) {
+    /// What somebody else has given them since stays as long as the lowest does, if it is below
+    /// that. One that has been moved to another network namespace has the MTU that it is given
+    /// there. True when one of them has changed.
+    pub fn choose_mtu(&self) -> bool {
+        let mut changed = false;
         let mut ports = self.ports.borrow_mut();
-        let is_internal = |port: &Port| matches!(port.config.device.as_str(), "internal" | "tap");
+        let is_internal = |port: &Port| {
+            matches!(
+                port.config.device.as_str(),
+                "internal" | "tap" | "dummy-internal"
+            )
+        };
         let counts = |port: &&Port| {
             port.control.is_some() && (!is_internal(port) || port.config.mtu_request.is_some())
         };
@@ -293,14 +309,19 @@ impl Bridge {
         );
         for port in ports.values_mut().filter(|port| is_internal(port)) {
             let wanted = port.config.mtu_request.unwrap_or(mtu);
-            if port.info.mtu != wanted
-                && let Some(control) = &mut port.control
+            if !gives_mtu(port.mtu_given, wanted, port.info.mtu) {
+                continue;
+            }
+            if let Some(control) = &mut port.control
                 && !control.is_elsewhere()
                 && control.set_mtu(wanted).is_ok()
             {
+                port.mtu_given = Some(wanted);
                 port.info = control.info();
+                changed = true;
             }
         }
+        changed
     }
 
     /// Starts devices that have not started again after a change, as often as that is due: with the MTU that is wanted, else with the one that they had.
@@ -436,6 +457,18 @@ mod tests {
             Ok(())
         }
         fn close(self: Box<Self>) {}
+    }
+
+    #[test]
+    fn an_mtu_is_given_when_the_lowest_changes_and_when_one_is_above() {
+        assert!(gives_mtu(None, 1400, 1500), "a port that has come");
+        assert!(gives_mtu(None, 9000, 1500));
+        assert!(!gives_mtu(None, 1500, 1500));
+        assert!(gives_mtu(Some(1500), 1400, 1500), "the lowest has changed");
+        assert!(gives_mtu(Some(1400), 1600, 1400));
+        // Somebody else has given it one.
+        assert!(!gives_mtu(Some(1500), 1500, 1300));
+        assert!(gives_mtu(Some(1500), 1500, 1700));
     }
 
     #[test]

@@ -8,7 +8,7 @@ mod devices;
 use super::execute::Failures;
 use super::{Switch, processors};
 use crate::config::writeback::{Blame, Refusal, Values, Writeback};
-use crate::config::{Abilities, Desired, Problems};
+use crate::config::{Abilities, Desired, Problems, Severity};
 use crate::turns;
 use ovsdb::client::{Client, ClientError, Config, Event, Events, LockState};
 use ovsdb::stream::Remote;
@@ -163,7 +163,11 @@ impl Database {
         let (mut desired, problems) = Desired::from_snapshot(&snapshot, &self.abilities());
         desired.keep(&self.switch.applied.borrow());
         for problem in problems.new_since(&self.problems.borrow()) {
-            tracing::warn!(target: "bridge", "{problem}");
+            match problem.severity {
+                Severity::Error => tracing::error!(target: "bridge", "{problem}"),
+                Severity::Warning => tracing::warn!(target: "bridge", "{problem}"),
+                Severity::Note => tracing::info!(target: "bridge", "{problem}"),
+            }
         }
         self.problems.replace(problems);
         if desired.root.is_some() {

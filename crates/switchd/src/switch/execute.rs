@@ -200,6 +200,7 @@ impl Switch {
                 let limit = global.rules_max(crate::memory::of_machine());
                 self.program.rules.set_limit(limit);
                 self.bundle_idle_s.set(global.bundle_idle_s);
+                packet::parse::set_vlan_limit(global.vlan_limit);
                 let workers = match &global.worker_cpus {
                     Some(cpus) => cpus.iter().map(|cpu| Some(*cpu)).collect(),
                     None => vec![None],
@@ -439,6 +440,7 @@ impl Switch {
             info,
             flags: PortConfig::default(),
             since_ms: now,
+            mtu_given: None,
             latencies: Default::default(),
         };
         bridge.ports.borrow_mut().insert(number, port);

@@ -27,7 +27,7 @@ pub use bridge::{Bridge, Port};
 
 use crate::Shell;
 use crate::config::Applied;
-use crate::config::global::Global;
+use crate::config::global::{DpdkInit, Global};
 use datapath::clock::Clock;
 use datapath::{Datapath, Options};
 use ports::{Eal, EalOptions, Mbuf, Memory};
@@ -117,6 +117,7 @@ impl Switch {
             alloc_mem: dpdk.alloc_mem,
             extra: dpdk.extra.clone().unwrap_or_default(),
             file_prefix: None,
+            asked: dpdk.init != DpdkInit::No,
         };
         let eal = ports::eal::init(&options)?;
         let pool = eal.pool()?;

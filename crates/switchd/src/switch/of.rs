@@ -113,6 +113,9 @@ impl Bridge {
         for (number, _) in changed.iter().filter(|(_, visible)| *visible) {
             self.tell_port(*number, PortReason::Modify);
         }
+        if !changed.is_empty() {
+            self.choose_mtu();
+        }
         !changed.is_empty()
     }
 

@@ -7,6 +7,7 @@ use crate::config::port::Port;
 use crate::config::writeback::{Batch, Capabilities, ControllerState, InterfaceState, Role};
 use crate::config::{Desired, Mac};
 use crate::options::DummyLevel;
+use ovsdb::vswitch::Strings;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 
@@ -56,11 +57,13 @@ impl Switch {
     pub fn report(&self, desired: &Desired, failures: &Failures, batch: &mut Batch<'_>) {
         for (name, wanted) in &desired.bridges {
             match self.bridge(name) {
-                Some(bridge) => batch.bridge(
-                    wanted.settings.uuid,
-                    bridge.datapath_id.get(),
-                    DATAPATH_VERSION,
-                ),
+                Some(bridge) => {
+                    let uuid = wanted.settings.uuid;
+                    batch.bridge(uuid, bridge.datapath_id.get(), DATAPATH_VERSION);
+                    let known = bridge.prediction.borrow();
+                    let figure = known.as_ref().and_then(|known| known.figure);
+                    batch.bridge_status(uuid, figure, desired.wrong.bridge(name));
+                }
                 None => batch.failed_bridge(wanted.settings.uuid),
             }
         }
@@ -103,7 +106,17 @@ impl Switch {
                 });
             let patch = || self.patch_problem(name, port);
             state.error = state.error.or_else(patch).or_else(|| port.error());
+            if let Some((key, text)) = desired.wrong.interface(&port.interface_name) {
+                state.status.insert(key.to_owned(), text);
+            }
             batch.interface(uuid, &state);
+            let Some(row) = port.uuid else { continue };
+            let status = bridges.get(name).and_then(|(bridge, numbers)| {
+                let ports = bridge.ports.borrow();
+                let port = ports.get(numbers.get(&port.interface_name)?)?;
+                Some(port_status(desired, port))
+            });
+            batch.port_status(row, &status.unwrap_or_default());
         }
     }
 
@@ -178,19 +191,13 @@ impl Switch {
             let Some(bridge) = self.bridge(name) else {
                 continue;
             };
-            let figure = bridge
-                .prediction
-                .borrow()
-                .as_ref()
-                .and_then(|known| known.figure);
-            batch.prediction(wanted.settings.uuid, figure);
             for port in bridge.ports.borrow_mut().values_mut() {
                 let Some(uuid) = port.config.interface else {
                     continue;
                 };
                 if let Some(row) = port.config.uuid {
                     port.latencies.look(self, port.id, &port.config.qos);
-                    batch.port_status(row, &port.latencies.status());
+                    batch.port_status(row, &port_status(desired, port));
                 }
                 let counters: BTreeMap<String, u64> =
                     bridge.port_counters(port).into_iter().collect();
@@ -215,6 +222,16 @@ impl Switch {
             }
         }
     }
+}
+
+/// What a port says of itself: how long packets waited, when somebody last looked, and what is
+/// wrong with its row.
+fn port_status(desired: &Desired, port: &super::Port) -> Strings {
+    let mut status = port.latencies.status();
+    if let Some((key, text)) = desired.wrong.port(&port.config.name) {
+        status.insert(key.to_owned(), text);
+    }
+    status
 }
 
 impl Bridge {

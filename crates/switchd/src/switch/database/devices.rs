@@ -44,11 +44,20 @@ static LOOKS: Counter = Counter::new("device_look");
 /// Times that the kernel had more to tell of its interfaces than it could keep.
 static LOST: Counter = Counter::new("device_news_lost");
 
+/// An interface that could not be opened.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Failed {
+    /// Its index; 0 where there is none of its name.
+    index: u32,
+    /// Whether something else has it: a bridge, or another switch.
+    held: bool,
+}
+
 /// What is remembered of devices between looks.
 #[derive(Default)]
 pub(super) struct Known {
-    /// Interfaces that could not be opened, with the index that each had when last looked for; 0 where there was none.
-    failed: RefCell<BTreeMap<String, u32>>,
+    /// Interfaces that could not be opened, as each was when last looked for.
+    failed: RefCell<BTreeMap<String, Failed>>,
     /// How many seconds have been, and with which interface the sweep goes on.
     turns: Cell<usize>,
     sweep: Cell<usize>,
@@ -207,12 +216,18 @@ impl Database {
         known.retain(|name, _| failed.contains_key(name.as_str()));
         let mut may_open = false;
         for (name, must_be_there) in failed {
-            if names.is_some_and(|names| !names.contains(name)) && known.contains_key(name) {
+            // Nobody tells that another switch has let go of one.
+            let before = known.get(name).copied();
+            let was_held = before.is_some_and(|before| before.held);
+            let unnamed = names.is_some_and(|names| !names.contains(name));
+            if unnamed && before.is_some() && !was_held {
                 continue;
             }
-            let now = interface_index(name);
-            let before = known.insert(name.to_owned(), now);
-            may_open |= (now != 0) == must_be_there && before != Some(now);
+            let index = interface_index(name);
+            let held = must_be_there && index != 0 && !ports::is_free(name);
+            let now = Failed { index, held };
+            known.insert(name.to_owned(), now);
+            may_open |= (index != 0) == must_be_there && !held && before != Some(now);
         }
         may_open
     }
