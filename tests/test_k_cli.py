@@ -1,9 +1,18 @@
-"""`sluice up`, `down`, `restart`, `save` and `restore`: a switch in a directory of its own, by somebody who knows only these."""
+"""`sluice up`, `down`, `restart`, `save` and `restore`: a switch in a directory of its own, by somebody who knows only these; and `sluice top`."""
+import fcntl
+import json
 import os
+import pty
 import re
+import select
+import signal
+import struct
 import subprocess
+import termios
+import time
 
-from harness import ROOT, Skip, check, equal, run, test, wait_for
+from harness import ROOT, Skip, check, equal, inside, run, test, wait_for
+from test_g_slicing import frame, shape, some_hosts
 
 RULES = os.path.join(ROOT, "packaging", "rules")
 
@@ -148,3 +157,100 @@ def another_ones_switch_is_left_alone(lab):
         refused = run([sluice, word, switch.directory], ok=False)
         check(refused.returncode == 1 and "has not started" in refused.stderr, refused.stderr)
     equal(everything(), wanted, "the switch that was left alone")
+
+
+def send_for(host, seconds):
+    """Some packets a second."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        host.send(*(frame(number) for number in range(5)))
+        time.sleep(0.02)
+
+
+@test(timeout=90)
+def top_shows_what_is_busy(lab):
+    """Ports, queues with waits, drops by port, the busiest rules; the busiest first, all of it in text."""
+    switch, one, _ = some_hosts(lab)
+    sluice = os.path.join(os.path.dirname(lab.switchd[0]), "sluice")
+    shape(switch, 1000000000, min_rate=8000000, max_rate=8000000)
+    quiet = switch.appctl("sluice/busiest", "1000")
+    rules = len(switch.rules())
+    switch.ofctl("add-flow", "br0", "table=9,priority=3,udp,actions=drop")
+    before = json.loads(switch.appctl("sluice/busiest"))
+    check(json.loads(quiet)["left_out"] == 0 and all(rule["packets"] > 0 for rule in before["rules"]), quiet, before)
+    send_for(one, 0.2)
+    check("1 to 1000" in switch.appctl("sluice/busiest", "0", ok=False).stderr, "a count of 0")
+    with inside(switch.namespace):
+        top = subprocess.Popen([sluice, "top", "-n", "1", "-i", "2"], env=switch.env, stdout=subprocess.PIPE, text=True)
+    send_for(one, 2.5)
+    text = top.communicate(timeout=20)[0]
+    check(top.returncode == 0, text)
+    lines = text.splitlines()
+    found = re.match(r"up (\d\d:\d\d:\d\d), (\d+) ports", lines[0])
+    check(found and lines[1].startswith("in ") and f" {rules + 1} rules" in lines[0], lines[:2])
+
+    def rows(title):
+        """The rows of a section, as words."""
+        at = next(number for number, line in enumerate(lines) if line.startswith(title))
+        end = next((number for number, line in enumerate(lines) if number > at and not line), len(lines))
+        return [line.split() for line in lines[at + 2:end]]
+    ports = rows("Ports")
+    equal(sorted(row[0] for row in ports[:2]), ["p1", "p2"], "the busy ports are first")
+    check(all(row[4] == "up" for row in ports[:2]), ports)
+    queue = next(row for row in rows("Queues") if row[:2] == ["p2", "1"])
+    check(queue == rows("Queues")[0] and int(queue[3]) > 50 and re.match("[0-9.]+(us|ms|s)$", queue[6]), "the busy queue is first, with its wait:", queue)
+    busiest = rows("Busiest rules")[0]
+    check(float(busiest[0]) > 50 and "set_queue" in busiest[-1] + busiest[-2], busiest)
+    told = json.loads(switch.appctl("sluice/queues"))
+    check(told["left_out"] == 0 and any(queue["packets"] for queue in told["queues"]), told)
+
+
+@test(timeout=60)
+def top_is_live(lab):
+    """In a terminal of 80 by 24: it scrolls, says when figures are old, finds the switch again, and ends at q."""
+    if lab.is_ovs:
+        raise Skip("a command of Sluice's")
+    switch = lab.switch(options=["--enable-dummy"])
+    switch.bridge()
+    for number in range(40):
+        switch.port(f"d{number}", "type=dummy")
+    process, terminal = pty.fork()
+    if process == 0:
+        os.environ.update(switch.env, TERM="xterm")
+        program = os.path.join(os.path.dirname(os.path.abspath(lab.switchd[0])), "sluice")
+        os.execv(program, ["sluice", "top", "-i", "0.2"])
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    seen = ""
+
+    def shows(pattern, seconds=15):
+        """Waits until what came since the last look has such words."""
+        nonlocal seen
+        text, end = "", time.monotonic() + seconds
+        while not re.search(pattern, text):
+            check(time.monotonic() < end, f"no {pattern} on the screen:", text[-3000:])
+            if select.select([terminal], [], [], 0.2)[0]:
+                # Cells that stay are passed over by moves of the cursor.
+                seen += os.read(terminal, 65536).decode(errors="replace")
+                text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen)
+        seen = ""
+    shows("Ports")
+    os.write(terminal, b"G")
+    shows("Tables")
+    os.kill(switch.process.pid, signal.SIGSTOP)
+    shows("STALE: figures are \\d+ s old")
+    os.kill(switch.process.pid, signal.SIGCONT)
+    shows("lines \\d+ to")
+    switch.stop()
+    shows("STALE: figures are")
+    switch.start()
+    shows("lines \\d+ to")
+    os.write(terminal, b"q")
+
+    def ended():
+        if select.select([terminal], [], [], 0)[0]:
+            try:
+                os.read(terminal, 65536)
+            except OSError:
+                pass
+        return os.waitpid(process, os.WNOHANG)[0] == process
+    wait_for("top has ended", ended)
