@@ -2,7 +2,8 @@
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use cli::{predict, top, up};
+use cli::{keep, predict, top, up};
+use std::io::IsTerminal;
 
 /// Runs and watches the Sluice virtual switch.
 #[derive(Parser)]
@@ -14,11 +15,17 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Start a database and a switch in a directory of their own, and print the line that makes ovs-* tools talk to them.
+    /// Start a database and a switch in a directory of their own, and print the line that makes ovs-* tools talk to them: eval "$(sluice up DIRECTORY)".
     Up(up::UpOptions),
-    /// Stop what `up` started.
+    /// Stop what `up` started. Bridges and ports stay for the next `up`; rules, groups and meters do not (see save and restart).
     Down(up::DownOptions),
-    /// Show ports, workers, tables and drops of a running switch, live.
+    /// Stop the switch that `up` started and start it again, with the rules, groups and meters that it had.
+    Restart(keep::RestartOptions),
+    /// Write the rules, groups and meters of all bridges of a running switch to files.
+    Save(keep::KeepOptions),
+    /// Put what was saved in the place of the rules, groups and meters that a running switch has.
+    Restore(keep::KeepOptions),
+    /// Show ports, queues, workers, tables, drops and the busiest rules of a running switch, live.
     Top(top::TopOptions),
     /// Say what a file of rules will cost on this machine, without a switch; or how long packets will wait (see the commands below).
     Predict(Box<predict::PredictOptions>),
@@ -26,9 +33,13 @@ enum Command {
 
 fn main() -> std::process::ExitCode {
     let arguments = Arguments::parse();
+    let prints_shell = matches!(arguments.command, Command::Up(_));
     let result: Result<()> = match arguments.command {
         Command::Up(options) => up::up(&options),
         Command::Down(options) => up::down(&options),
+        Command::Restart(options) => keep::restart(&options),
+        Command::Save(options) => keep::save(&options),
+        Command::Restore(options) => keep::restore(&options),
         Command::Top(options) => top::run(&options),
         Command::Predict(options) => predict::run(&options),
     };
@@ -36,6 +47,11 @@ fn main() -> std::process::ExitCode {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("sluice: {error:#}");
+            // The status of `eval "$(sluice up)"` is that of what is printed, and nothing would be
+            // a success: what follows would then talk to the system's switch.
+            if prints_shell && !std::io::stdout().is_terminal() {
+                println!("false");
+            }
             std::process::ExitCode::FAILURE
         }
     }

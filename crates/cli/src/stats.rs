@@ -1,5 +1,6 @@
-//! What `sluice/stats` tells: counters of ports, workers, tables and drops, as JSON; and rates made from two of them.
+//! What `sluice/stats`, `sluice/queues` and `sluice/busiest` tell, as JSON; and rates made from two readings.
 
+use crate::appctl::Appctl;
 use anyhow::{Context, Result};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -45,6 +46,141 @@ pub struct Port {
     pub rx_dropped: u64,
     /// Packets lost on the way out.
     pub tx_dropped: u64,
+    /// `up`, or what keeps it from carrying packets: `down`, `off`, `gone`, `error`.
+    #[serde(default)]
+    pub link_state: String,
+    /// What it has lost, by reason.
+    #[serde(default)]
+    pub drops: BTreeMap<String, u64>,
+}
+
+/// A shaped port's queue, as `sluice/queues` tells of it.
+#[derive(Deserialize, Clone, Debug, Default)]
+pub struct Queue {
+    /// The port.
+    pub port: String,
+    /// The queue's number.
+    pub queue: u32,
+    /// Its guaranteed rate, bit/s.
+    pub min_rate: u64,
+    /// Why it is not watched.
+    pub refused: Option<String>,
+    /// Packets whose waits were noted; none where nobody has asked about it before.
+    pub packets: Option<u64>,
+    /// What these waited together.
+    pub waited_ns: Option<f64>,
+    /// Packets sent.
+    pub sent_packets: u64,
+    /// Their bytes.
+    pub sent_bytes: u64,
+    /// Packets that wait now.
+    pub waiting: u64,
+    /// Packets dropped, by reason.
+    pub dropped: BTreeMap<String, u64>,
+    /// What is foretold.
+    pub told: Option<Told>,
+}
+
+/// A forecast and what it came from.
+#[derive(Deserialize, Clone, Debug)]
+pub struct Told {
+    /// The forecast.
+    pub forecast: Forecast,
+}
+
+/// How long packets will wait on average.
+#[derive(Deserialize, Clone, Debug)]
+pub struct Forecast {
+    /// In seconds.
+    pub wait: Wait,
+    /// Why that is no forecast.
+    pub cannot_tell: Option<String>,
+}
+
+/// A time and its interval; an end that is not finite is none.
+#[derive(Deserialize, Clone, Debug)]
+pub struct Wait {
+    /// The mean.
+    pub value: Option<f64>,
+    /// The interval's lower end.
+    pub low: Option<f64>,
+    /// The interval's upper end.
+    pub high: Option<f64>,
+}
+
+/// All queues.
+#[derive(Deserialize, Clone, Debug, Default)]
+pub struct Queues {
+    /// Those that are told of.
+    pub queues: Vec<Queue>,
+    /// How many are not.
+    pub left_out: u64,
+}
+
+/// A rule that packets meet, as `sluice/busiest` tells of it.
+#[derive(Deserialize, Clone, Debug, Default)]
+pub struct Rule {
+    /// Its bridge.
+    pub bridge: String,
+    /// Its table.
+    pub table: u8,
+    /// Priority and match.
+    #[serde(rename = "match")]
+    pub matching: String,
+    /// What it does.
+    pub actions: String,
+    /// Packets that have met it.
+    pub packets: u64,
+    /// Packets that meet it in a second, as the daemon counts between two questions.
+    pub packets_per_s: Option<f64>,
+    /// Their bits.
+    pub bits_per_s: Option<f64>,
+}
+
+/// The busiest rules.
+#[derive(Deserialize, Clone, Debug, Default)]
+pub struct Busiest {
+    /// The busiest first.
+    pub rules: Vec<Rule>,
+    /// How many rules there are, where they are too many to be looked at.
+    pub left_out: u64,
+}
+
+/// All that is shown of one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Reading {
+    /// Counters.
+    pub stats: Stats,
+    /// Queues.
+    pub queues: Queues,
+    /// Rules.
+    pub busiest: Busiest,
+}
+
+impl Reading {
+    /// Asks the daemon; one that is older and does not know a question has nothing to say to it.
+    pub fn read(daemon: &mut Appctl) -> Result<Reading> {
+        let mut ask = |command: &str| match daemon.call(command, &[]) {
+            Err(error) if error.to_string().contains("not a valid command") => Ok(None),
+            other => other.map(Some),
+        };
+        Ok(Reading {
+            stats: understood(
+                ask("sluice/stats")?.as_deref().unwrap_or_default(),
+                "sluice/stats",
+            )?,
+            queues: ask("sluice/queues")?.map_or(Ok(Queues::default()), |text| {
+                understood(&text, "sluice/queues")
+            })?,
+            busiest: ask("sluice/busiest")?.map_or(Ok(Busiest::default()), |text| {
+                understood(&text, "sluice/busiest")
+            })?,
+        })
+    }
+}
+
+fn understood<T: serde::de::DeserializeOwned>(text: &str, command: &str) -> Result<T> {
+    serde_json::from_str(text).with_context(|| format!("the daemon's {command} is not understood"))
 }
 
 /// A worker's counters.
@@ -81,13 +217,6 @@ pub struct Table {
     pub matches: u64,
     /// How it is looked up.
     pub template: String,
-}
-
-impl Stats {
-    /// Reads the daemon's answer.
-    pub fn parse(text: &str) -> Result<Stats> {
-        serde_json::from_str(text).context("the daemon's sluice/stats is not understood")
-    }
 }
 
 /// One worker's figures over an interval.
@@ -171,8 +300,8 @@ mod tests {
         let text = r#"{"time_us":5,"tsc_hz":1,"ports":[{"bridge":"br0","name":"p","ofport":1,"type":"system","rx_packets":1,"rx_bytes":2,
             "tx_packets":3,"tx_bytes":4,"rx_dropped":5,"tx_dropped":6}],"workers":[{"name":"pmd-c00/id:1","cpu":null,"busy_cycles":1,
             "idle_cycles":2,"packets":3,"batches":4,"sleeps":5}],"tables":[],"drops":{"table_miss":7}}"#;
-        let stats = Stats::parse(text).unwrap();
+        let stats = understood::<Stats>(text, "sluice/stats").unwrap();
         assert_eq!((stats.ports[0].tx_bytes, stats.drops["table_miss"]), (4, 7));
-        assert!(Stats::parse("{}").is_err());
+        assert!(understood::<Stats>("{}", "sluice/stats").is_err());
     }
 }

@@ -1,18 +1,27 @@
-//! `sluice top`: ports, workers, tables and drops of a running daemon, live.
+//! `sluice top`: ports, queues, workers, tables, drops and the busiest rules of a running daemon, live.
+//!
+//! A thread reads; the screen shows the last reading that there is, and says when that is an old one.
+
+mod lay_out;
+mod sections;
 
 use crate::appctl::{Appctl, run_directory, socket_in};
-use crate::stats::{Stats, per_second, worker_rates};
+use crate::stats::Reading;
 use anyhow::Result;
 use clap::Args;
 use crossterm::event::{self, Event, KeyCode, KeyModifiers};
+use lay_out::{Look, Shown};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
-use ratatui::widgets::{Block, Cell, Row, Table};
 use std::io::IsTerminal;
 use std::path::PathBuf;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
+
+/// How long the screen waits for a key before it looks for a reading.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// What to watch, and how.
 #[derive(Args)]
@@ -28,224 +37,13 @@ pub struct TopOptions {
     pub count: Option<u32>,
 }
 
-/// A table as lines of cells, drawn by the terminal and by the text mode alike.
-struct Section {
-    title: &'static str,
-    head: Vec<&'static str>,
-    rows: Vec<Vec<String>>,
-}
-
-/// Rates in three digits and a unit: 27.5M.
-fn short(value: f64) -> String {
-    for (limit, unit) in [(1e9, "G"), (1e6, "M"), (1e3, "k")] {
-        if value >= limit {
-            let scaled = value / limit;
-            return if scaled < 10.0 {
-                format!("{scaled:.2}{unit}")
-            } else if scaled < 100.0 {
-                format!("{scaled:.1}{unit}")
-            } else {
-                format!("{scaled:.0}{unit}")
-            };
-        }
-    }
-    format!("{value:.0}")
-}
-
-fn optional(value: Option<f64>) -> String {
-    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.1}"))
-}
-
-fn sections(before: &Stats, after: &Stats) -> Vec<Section> {
-    let interval_us = after.time_us.saturating_sub(before.time_us);
-    vec![
-        ports(before, after, interval_us),
-        workers(before, after, interval_us),
-        tables(before, after, interval_us),
-        drops(before, after, interval_us),
-    ]
-}
-
-fn ports(before: &Stats, after: &Stats, interval_us: u64) -> Section {
-    let rows = after.ports.iter().map(|port| {
-        let old = before
-            .ports
-            .iter()
-            .find(|old| old.bridge == port.bridge && old.name == port.name)
-            .unwrap_or(port);
-        let rate = |old: u64, new: u64| short(per_second(old, new, interval_us));
-        vec![
-            port.bridge.clone(),
-            port.name.clone(),
-            port.ofport.to_string(),
-            if port.kind.is_empty() {
-                "system".to_owned()
-            } else {
-                port.kind.clone()
-            },
-            rate(old.rx_packets, port.rx_packets),
-            rate(old.rx_bytes * 8, port.rx_bytes * 8),
-            rate(old.tx_packets, port.tx_packets),
-            rate(old.tx_bytes * 8, port.tx_bytes * 8),
-            port.rx_dropped.to_string(),
-            port.tx_dropped.to_string(),
-        ]
-    });
-    Section {
-        title: "Ports",
-        head: vec![
-            "bridge", "port", "no", "type", "rx/s", "rx bit/s", "tx/s", "tx bit/s", "rx drop",
-            "tx drop",
-        ],
-        rows: rows.collect(),
-    }
-}
-
-fn workers(before: &Stats, after: &Stats, interval_us: u64) -> Section {
-    let rows = after.workers.iter().map(|worker| {
-        let old = before
-            .workers
-            .iter()
-            .find(|old| old.name == worker.name)
-            .unwrap_or(worker);
-        let rates = worker_rates(old, worker, interval_us, after.tsc_hz);
-        vec![
-            worker.name.clone(),
-            worker
-                .cpu
-                .map_or_else(|| "any".to_owned(), |cpu| cpu.to_string()),
-            format!("{:.1}", rates.busy_percent),
-            short(rates.packets_per_s),
-            optional(rates.cycles_per_packet),
-            optional(rates.batch),
-            short(per_second(old.sleeps, worker.sleeps, interval_us)),
-        ]
-    });
-    Section {
-        title: "Workers",
-        head: vec![
-            "worker",
-            "core",
-            "busy %",
-            "packets/s",
-            "cycles/packet",
-            "batch",
-            "sleeps/s",
-        ],
-        rows: rows.collect(),
-    }
-}
-
-fn tables(before: &Stats, after: &Stats, interval_us: u64) -> Section {
-    let rows = after.tables.iter().map(|table| {
-        let old = before
-            .tables
-            .iter()
-            .find(|old| old.bridge == table.bridge && old.id == table.id)
-            .unwrap_or(table);
-        vec![
-            table.bridge.clone(),
-            table.id.to_string(),
-            table.rules.to_string(),
-            table.template.clone(),
-            short(per_second(old.lookups, table.lookups, interval_us)),
-            short(per_second(old.matches, table.matches, interval_us)),
-        ]
-    });
-    Section {
-        title: "Tables",
-        head: vec![
-            "bridge",
-            "table",
-            "rules",
-            "template",
-            "lookups/s",
-            "matches/s",
-        ],
-        rows: rows.collect(),
-    }
-}
-
-fn drops(before: &Stats, after: &Stats, interval_us: u64) -> Section {
-    let rows = after
-        .drops
-        .iter()
-        .filter(|(_, count)| **count > 0)
-        .map(|(reason, count)| {
-            let old = before.drops.get(reason).copied().unwrap_or(*count);
-            vec![
-                reason.clone(),
-                count.to_string(),
-                short(per_second(old, *count, interval_us)),
-            ]
-        });
-    Section {
-        title: "Drops",
-        head: vec!["reason", "packets", "per s"],
-        rows: rows.collect(),
-    }
-}
-
-fn widths(section: &Section) -> Vec<usize> {
-    (0..section.head.len())
-        .map(|column| {
-            section
-                .rows
-                .iter()
-                .map(|row| row[column].len())
-                .chain([section.head[column].len()])
-                .max()
-                .unwrap_or(0)
-        })
-        .collect()
-}
-
-fn print(sections: &[Section]) {
-    for section in sections {
-        let widths = widths(section);
-        let line = |cells: &mut dyn Iterator<Item = &str>| {
-            let cells: Vec<String> = cells
-                .zip(&widths)
-                .map(|(cell, width)| format!("{cell:<width$}"))
-                .collect();
-            println!("  {}", cells.join("  ").trim_end());
-        };
-        println!("{}", section.title);
-        line(&mut section.head.iter().copied());
-        for row in &section.rows {
-            line(&mut row.iter().map(String::as_str));
-        }
-    }
-}
-
-fn draw(frame: &mut Frame<'_>, sections: &[Section], note: &str) {
-    let mut heights: Vec<Constraint> = sections
-        .iter()
-        .map(|section| Constraint::Max(section.rows.len() as u16 + 3))
-        .collect();
-    heights.push(Constraint::Min(1));
-    let areas = Layout::vertical(heights).split(frame.area());
-    for (section, area) in sections.iter().zip(areas.iter()) {
-        let columns: Vec<Constraint> = widths(section)
-            .iter()
-            .map(|width| Constraint::Length(*width as u16))
-            .collect();
-        let bold = Style::default().add_modifier(Modifier::BOLD);
-        let table = Table::new(
-            section
-                .rows
-                .iter()
-                .map(|row| Row::new(row.iter().map(|cell| Cell::from(cell.as_str())))),
-            columns,
-        )
-        .header(Row::new(section.head.iter().copied()).style(bold))
-        .column_spacing(2)
-        .block(Block::bordered().title(section.title));
-        frame.render_widget(table, *area);
-    }
-    if let Some(area) = areas.last() {
-        frame.render_widget(Line::from(note), *area);
-    }
+/// Connects to the daemon, which has another socket after each start.
+fn connect(target: Option<&PathBuf>) -> Result<Appctl> {
+    let socket = match target {
+        Some(socket) => socket.clone(),
+        None => socket_in(&run_directory())?,
+    };
+    Appctl::connect(&socket)
 }
 
 /// Shows the daemon's figures until the user or the count ends it.
@@ -255,111 +53,254 @@ pub fn run(options: &TopOptions) -> Result<()> {
         "--interval {}: seconds between 0.1 and 3600 are meant",
         options.interval
     );
-    let socket = match &options.target {
-        Some(socket) => socket.clone(),
-        None => socket_in(&run_directory())?,
-    };
-    let mut daemon = Appctl::connect(&socket)?;
-    let mut read = || Stats::parse(&daemon.call("sluice/stats", &[])?);
+    let mut daemon = connect(options.target.as_ref())?;
     let interval = Duration::from_secs_f64(options.interval);
     let count = options
         .count
         .or((!std::io::stdout().is_terminal()).then_some(1));
-    match count {
-        Some(count) => {
-            let mut before = read()?;
-            for _ in 0..count {
-                std::thread::sleep(interval);
-                let after = read()?;
-                print(&sections(&before, &after));
-                before = after;
-            }
-            Ok(())
+    let Some(count) = count else {
+        let first = Reading::read(&mut daemon)?;
+        return live(options.target.clone(), daemon, first, interval);
+    };
+    let mut before = Reading::read(&mut daemon)?;
+    for _ in 0..count {
+        std::thread::sleep(interval);
+        let after = Reading::read(&mut daemon)?;
+        for shown in sections::all(&before, &after, usize::MAX) {
+            println!("{}", shown.text);
         }
-        None => live(&mut read, interval),
+        before = after;
+    }
+    Ok(())
+}
+
+/// Reads until nobody wants readings any more; after a failure with a new connection.
+fn keep_reading(
+    target: Option<PathBuf>,
+    mut daemon: Appctl,
+    interval: Duration,
+    (stop, readings): (Receiver<()>, Sender<Result<Reading>>),
+) {
+    let mut due = Instant::now() + interval;
+    let mut failed = false;
+    while let Err(RecvTimeoutError::Timeout) =
+        stop.recv_timeout(due.saturating_duration_since(Instant::now()))
+    {
+        due = Instant::now() + interval;
+        let read = match failed {
+            true => connect(target.as_ref()).and_then(|other| {
+                daemon = other;
+                Reading::read(&mut daemon)
+            }),
+            false => Reading::read(&mut daemon),
+        };
+        failed = read.is_err();
+        if readings.send(read).is_err() {
+            return;
+        }
     }
 }
 
-fn live(read: &mut dyn FnMut() -> Result<Stats>, interval: Duration) -> Result<()> {
-    let mut before = read()?;
-    let mut shown = sections(&before, &before);
-    let mut terminal = ratatui::try_init()?;
-    let mut due = Instant::now() + interval;
-    let result = loop {
-        if let Err(error) = terminal.draw(|frame| draw(frame, &shown, "q to quit")) {
-            break Err(error.into());
-        }
-        match event::poll(due.saturating_duration_since(Instant::now())) {
-            Ok(true) => match event::read() {
-                Ok(Event::Key(key))
-                    if matches!(key.code, KeyCode::Char('q') | KeyCode::Esc)
-                        || key.code == KeyCode::Char('c')
-                            && key.modifiers.contains(KeyModifiers::CONTROL) =>
-                {
-                    break Ok(());
+/// What is on the screen.
+struct Screen {
+    before: Reading,
+    after: Reading,
+    /// When `after` was read, and how old it may be.
+    read: Instant,
+    fresh: Duration,
+    /// Why there is no newer one.
+    error: Option<String>,
+    /// The first line that is shown.
+    top: usize,
+}
+
+impl Screen {
+    /// Takes a reading, or the reason why there is none.
+    fn take(&mut self, reading: Result<Reading>) {
+        match reading {
+            Ok(reading) => {
+                self.before = std::mem::replace(&mut self.after, reading);
+                // Counters of another process are not compared with.
+                if self.after.stats.time_us < self.before.stats.time_us {
+                    self.before = self.after.clone();
                 }
-                Ok(_) => continue,
-                Err(error) => break Err(error.into()),
-            },
-            Ok(false) => {}
-            Err(error) => break Err(error.into()),
-        }
-        due = Instant::now() + interval;
-        match read() {
-            Ok(after) => {
-                shown = sections(&before, &after);
-                before = after;
+                (self.read, self.error) = (Instant::now(), None);
             }
-            Err(error) => break Err(error),
+            Err(error) => self.error = Some(format!("{error:#}")),
         }
+    }
+
+    /// What is said of figures that are old.
+    fn stale(&self, now: Instant) -> Option<String> {
+        let age = now.saturating_duration_since(self.read);
+        let old = self.error.is_some() || age > self.fresh;
+        old.then(|| {
+            let why = self
+                .error
+                .as_deref()
+                .unwrap_or("the switch does not answer");
+            format!("STALE: figures are {} s old: {why}", age.as_secs())
+        })
+    }
+
+    /// Moves the window over `lines` lines, of which `height` are seen; false for other keys.
+    fn scroll(&mut self, key: KeyCode, lines: usize, height: usize) {
+        let last = lines.saturating_sub(height);
+        let page = height.saturating_sub(1).max(1);
+        self.top = match key {
+            KeyCode::Down | KeyCode::Char('j') => self.top + 1,
+            KeyCode::Up | KeyCode::Char('k') => self.top.saturating_sub(1),
+            KeyCode::PageDown | KeyCode::Char(' ') => self.top + page,
+            KeyCode::PageUp => self.top.saturating_sub(page),
+            KeyCode::Home | KeyCode::Char('g') => 0,
+            KeyCode::End | KeyCode::Char('G') => last,
+            _ => self.top,
+        }
+        .min(last);
+    }
+
+    fn draw(&self, frame: &mut Frame<'_>, shown: &[Shown], now: Instant) {
+        let [body, foot] =
+            Layout::vertical([Constraint::Min(0), Constraint::Length(1)]).areas(frame.area());
+        let height = body.height as usize;
+        let top = self.top.min(shown.len().saturating_sub(height));
+        let lines: Vec<Line<'_>> = shown
+            .iter()
+            .skip(top)
+            .take(height)
+            .map(|one| Line::styled(one.text.as_str(), style(one.look)))
+            .collect();
+        let end = top + lines.len();
+        frame.render_widget(ratatui::widgets::Paragraph::new(lines), body);
+        let foot_line = match self.stale(now) {
+            Some(stale) => Line::styled(stale, Style::new().add_modifier(Modifier::REVERSED)),
+            None => Line::from(format!(
+                "lines {} to {end} of {}; arrows and pages scroll, q ends",
+                (top + 1).min(end),
+                shown.len()
+            )),
+        };
+        frame.render_widget(foot_line, foot);
+    }
+}
+
+fn style(look: Look) -> Style {
+    match look {
+        Look::Title => Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED),
+        Look::Head => Style::new().add_modifier(Modifier::BOLD),
+        Look::Row => Style::new(),
+    }
+}
+
+fn live(target: Option<PathBuf>, daemon: Appctl, first: Reading, interval: Duration) -> Result<()> {
+    let (end, stop) = mpsc::channel();
+    let (send, readings) = mpsc::channel();
+    std::thread::Builder::new()
+        .name("readings".into())
+        .spawn(move || keep_reading(target, daemon, interval, (stop, send)))?;
+    let mut screen = Screen {
+        before: first.clone(),
+        after: first,
+        read: Instant::now(),
+        fresh: 2 * interval + Duration::from_secs(1),
+        error: None,
+        top: 0,
     };
+    let mut terminal = ratatui::try_init()?;
+    let result = watch(&mut terminal, &mut screen, &readings);
     ratatui::restore();
+    // A reading that is being waited for is nobody's any more.
+    drop(end);
     result
+}
+
+fn watch(
+    terminal: &mut ratatui::DefaultTerminal,
+    screen: &mut Screen,
+    readings: &Receiver<Result<Reading>>,
+) -> Result<()> {
+    loop {
+        while let Ok(reading) = readings.try_recv() {
+            screen.take(reading);
+        }
+        let size = terminal.size()?;
+        let shown = sections::all(&screen.before, &screen.after, size.width as usize);
+        let height = size.height.saturating_sub(1) as usize;
+        terminal.draw(|frame| screen.draw(frame, &shown, Instant::now()))?;
+        if !event::poll(LOOK)? {
+            continue;
+        }
+        if let Event::Key(key) = event::read()? {
+            let control = key.modifiers.contains(KeyModifiers::CONTROL);
+            match key.code {
+                KeyCode::Char('q') | KeyCode::Esc => return Ok(()),
+                KeyCode::Char('c') if control => return Ok(()),
+                code => screen.scroll(code, shown.len(), height),
+            }
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stats::Port;
 
-    #[test]
-    fn three_digits_and_a_unit() {
-        assert_eq!(short(0.4), "0");
-        assert_eq!(short(999.0), "999");
-        assert_eq!(short(27_512_345.0), "27.5M");
-        assert_eq!(short(1_000.0), "1.00k");
-        assert_eq!(short(123.4e9), "123G");
+    fn screen() -> Screen {
+        Screen {
+            before: Reading::default(),
+            after: Reading::default(),
+            read: Instant::now(),
+            fresh: Duration::from_secs(3),
+            error: None,
+            top: 0,
+        }
     }
 
     #[test]
-    fn a_port_that_has_just_come_shows_no_rate() {
-        let port = Port {
-            name: "p".into(),
-            rx_packets: 1_000_000,
-            ..Port::default()
-        };
-        let after = Stats {
-            time_us: 1_000_000,
-            ports: vec![port],
-            ..Stats::default()
-        };
-        let section = ports(&Stats::default(), &after, 1_000_000);
-        assert_eq!(section.rows[0][4], "0");
+    fn old_figures_are_told_from_new_ones() {
+        let mut screen = screen();
+        let now = screen.read;
+        assert_eq!(screen.stale(now + Duration::from_secs(2)), None);
+        let silent = screen.stale(now + Duration::from_secs(7)).unwrap();
+        assert!(
+            silent.contains("7 s old: the switch does not answer"),
+            "{silent}"
+        );
+        screen.take(Err(anyhow::anyhow!("gone")));
+        assert!(screen.stale(now).unwrap().contains("gone"));
+        screen.take(Ok(Reading::default()));
+        assert_eq!(screen.stale(screen.read), None);
     }
 
     #[test]
-    fn only_reasons_that_dropped_something_are_shown() {
-        let mut after = Stats {
-            time_us: 2_000_000,
-            ..Stats::default()
-        };
-        after.drops.insert("table_miss".into(), 10);
-        after.drops.insert("stack_full".into(), 0);
-        let before = Stats {
-            drops: [("table_miss".into(), 4)].into(),
-            ..Stats::default()
-        };
-        let section = drops(&before, &after, 2_000_000);
-        assert_eq!(section.rows, [["table_miss", "10", "3"]]);
+    fn another_process_is_not_compared_with_the_old_one() {
+        let mut screen = screen();
+        screen.after.stats.time_us = 1_000_000;
+        let mut young = Reading::default();
+        young.stats.time_us = 10;
+        screen.take(Ok(young));
+        assert_eq!(screen.before.stats.time_us, 10);
+    }
+
+    #[test]
+    fn the_window_stays_on_the_lines() {
+        let mut screen = screen();
+        for (key, top) in [
+            (KeyCode::Up, 0),
+            (KeyCode::Down, 1),
+            (KeyCode::PageDown, 20),
+            (KeyCode::End, 80),
+            (KeyCode::Down, 80),
+            (KeyCode::PageUp, 61),
+            (KeyCode::Char('x'), 61),
+            (KeyCode::Home, 0),
+        ] {
+            screen.scroll(key, 100, 20);
+            assert_eq!(screen.top, top, "{key:?}");
+        }
+        // Fewer lines than before.
+        screen.scroll(KeyCode::End, 100, 20);
+        screen.scroll(KeyCode::Char('x'), 10, 20);
+        assert_eq!(screen.top, 0);
     }
 }

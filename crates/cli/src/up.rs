@@ -3,10 +3,16 @@
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use std::fs;
+use std::io::IsTerminal;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+/// Where switches live that are given no directory.
+pub(crate) const DIRECTORY: &str = "/var/run/sluice";
+/// The schema of the distribution's database.
+pub(crate) const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 /// How long a process may take to end after SIGTERM.
 const END_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -14,10 +20,10 @@ const END_PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Args)]
 pub struct UpOptions {
     /// Directory for database, sockets, logs and pidfiles
-    #[arg(default_value = "/var/run/sluice")]
+    #[arg(default_value = DIRECTORY)]
     pub directory: PathBuf,
     /// The database's schema
-    #[arg(long, default_value = "/usr/share/openvswitch/vswitch.ovsschema")]
+    #[arg(long, default_value = SCHEMA)]
     pub schema: PathBuf,
     /// The daemon [default: sluiced beside this command, or in PATH]
     #[arg(long)]
@@ -31,7 +37,7 @@ pub struct UpOptions {
 #[derive(Args)]
 pub struct DownOptions {
     /// The directory given to `up`
-    #[arg(default_value = "/var/run/sluice")]
+    #[arg(default_value = DIRECTORY)]
     pub directory: PathBuf,
 }
 
@@ -52,10 +58,89 @@ fn run(command: &mut Command) -> Result<String> {
         .to_owned())
 }
 
-/// The process whose id is in `pidfile`, if it is alive.
-fn alive(pidfile: &Path) -> Option<i32> {
-    let pid: i32 = fs::read_to_string(pidfile).ok()?.trim().parse().ok()?;
-    Path::new(&format!("/proc/{pid}")).exists().then_some(pid)
+/// The process that holds the lock on `pidfile`, as the daemons do until they end. The number in the
+/// file alone may be another process's by now.
+pub(crate) fn alive(pidfile: &Path) -> Option<i32> {
+    let file = fs::File::open(pidfile).ok()?;
+    // SAFETY: `flock` is plain data, and all zeros is one of its values.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = libc::F_WRLCK as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    // SAFETY: the descriptor is open and the pointer is to a live `flock`.
+    let asked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &mut lock) };
+    (asked == 0 && lock.l_type != libc::F_UNLCK as libc::c_short && lock.l_pid > 0)
+        .then_some(lock.l_pid)
+}
+
+/// Whether a process is there and has not ended, though nobody may have waited for it yet.
+fn is_running(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // PID (NAME) STATE ...; names may have parentheses.
+    stat.rsplit_once(") ")
+        .is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
+/// The variables by which tools and daemons find their files below `directory`.
+pub(crate) fn environment(directory: &Path) -> [(&'static str, &Path); 3] {
+    ["OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR"].map(|name| (name, directory))
+}
+
+/// A word as a shell reads it back.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:,@%".contains(c);
+    match !word.is_empty() && word.chars().all(plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
+}
+
+/// The line for a shell.
+fn exports(directory: &Path) -> String {
+    let value = quoted(&directory.to_string_lossy());
+    let words = environment(directory).map(|(name, _)| format!("{name}={value}"));
+    format!("export {}", words.join(" "))
+}
+
+/// Says where the switch is, for people on standard error, and for the shell on standard output.
+fn tell(directory: &Path) {
+    let shown = directory.display();
+    match std::io::stdout().is_terminal() {
+        true => {
+            eprintln!(
+                "Sluice runs in {shown}. For the ovs-* tools of a shell to talk to it, run there:"
+            )
+        }
+        false => {
+            eprintln!("Sluice runs in {shown}; ovs-* tools with the printed variables talk to it.")
+        }
+    }
+    println!("{}", exports(directory));
+}
+
+/// What a process cannot do without these capabilities, which root has.
+fn warn_without_root() {
+    const NEEDED: [(u32, &str); 2] = [(12, "NET_ADMIN"), (13, "NET_RAW")];
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let missing = missing(&status, &NEEDED);
+    if !missing.is_empty() {
+        eprintln!(
+            "sluice: warning: not root (no {}): the switch cannot open or make kernel interfaces, \
+             bridges' own among them; only ports of type dpdk that need no device, such as \
+             net_pcap, will work",
+            missing.join(", ")
+        );
+    }
+}
+
+/// The names of capabilities that `/proc/PID/status` does not have as effective.
+fn missing<'a>(status: &str, needed: &[(u32, &'a str)]) -> Vec<&'a str> {
+    let effective = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or(u64::MAX);
+    let lacks = needed.iter().filter(|(bit, _)| effective >> bit & 1 == 0);
+    lacks.map(|(_, name)| *name).collect()
 }
 
 /// The daemon's program: the one that was named, or beside this command, or in PATH.
@@ -86,44 +171,87 @@ fn system() -> (String, String) {
 
 /// Starts a database and a daemon.
 pub fn up(options: &UpOptions) -> Result<()> {
-    fs::create_dir_all(&options.directory)
-        .with_context(|| format!("cannot make {}", options.directory.display()))?;
+    warn_without_root();
+    fs::create_dir_all(&options.directory).with_context(|| {
+        let hint = match options.directory == Path::new(DIRECTORY) {
+            true => "; name a directory of your own: sluice up DIRECTORY",
+            false => "",
+        };
+        format!("cannot make {}{hint}", options.directory.display())
+    })?;
     let directory = options.directory.canonicalize()?;
-    let path = |name: &str| directory.join(name);
-    let environment = [
-        ("OVS_RUNDIR", &directory),
-        ("OVS_LOGDIR", &directory),
-        ("OVS_DBDIR", &directory),
-    ];
-    if let Some(pid) = alive(&path("ovs-vswitchd.pid")) {
+    if let Some(pid) = alive(&directory.join("ovs-vswitchd.pid")) {
         eprintln!("sluiced runs already (process {pid})");
-        println!("export OVS_RUNDIR={}", directory.display());
+        if !options.settings.is_empty() {
+            bail!(
+                "--set is for a switch that starts; ovs-vsctl set Open_vSwitch . changes this one"
+            );
+        }
+        tell(&directory);
         return Ok(());
     }
-    let started_database = start_database(options, &directory)?;
-    let started = write_system(options, &directory).and_then(|()| {
-        run(Command::new(daemon_path(options.sluiced.as_ref()))
-            .arg(format!("unix:{}", path("db.sock").display()))
-            .args(["--pidfile", "--detach", "--log-file", "--compat"])
-            .envs(environment))
-        .context("the switch did not start; see ovs-vswitchd.log in the directory")
-    });
+    let was_there = directory.join("conf.db").exists();
+    let started_database = start_database(&options.schema, &directory)?;
+    let started = write_system(options, &directory)
+        .and_then(|()| start_switch(options.sluiced.as_ref(), &directory));
     if let Err(error) = started {
         if started_database {
-            stop(&path("ovsdb-server.pid"))?;
+            stop(&directory.join("ovsdb-server.pid"))?;
         }
         return Err(error);
     }
-    eprintln!(
-        "Sluice runs in {}. Let the ovs-* tools talk to it:",
-        directory.display()
-    );
-    println!("export OVS_RUNDIR={}", directory.display());
+    if was_there {
+        tell_what_stayed(&directory);
+    }
+    tell(&directory);
     Ok(())
 }
 
+/// Says that a configuration is an old one, and that its rules are not there.
+fn tell_what_stayed(directory: &Path) {
+    let bridges = vsctl(directory, &["list-br"]).unwrap_or_default();
+    let bridges: Vec<&str> = bridges.split_whitespace().collect();
+    if bridges.is_empty() {
+        return;
+    }
+    let kept = match crate::keep::has_saved(directory) {
+        true => format!(
+            ": `sluice restore {}` puts back what was saved",
+            directory.display()
+        ),
+        false => String::new(),
+    };
+    eprintln!(
+        "The configuration of before is in force (bridges {}); rules, groups and meters of before \
+         are gone{kept}.",
+        bridges.join(", ")
+    );
+}
+
+/// Starts the daemon beside the database of `directory`; its first configuration is in force then.
+pub(crate) fn start_switch(sluiced: Option<&PathBuf>, directory: &Path) -> Result<()> {
+    run(Command::new(daemon_path(sluiced))
+        .arg(format!("unix:{}", directory.join("db.sock").display()))
+        .args(["--pidfile", "--detach", "--log-file", "--compat"])
+        .envs(environment(directory)))
+    .with_context(|| {
+        let log = directory.join("ovs-vswitchd.log");
+        format!("the switch did not start; see {}", log.display())
+    })?;
+    Ok(())
+}
+
+/// What `ovs-vsctl` says about the database of `directory`, whether or not a switch runs.
+fn vsctl(directory: &Path, arguments: &[&str]) -> Result<String> {
+    run(Command::new("ovs-vsctl")
+        .arg(format!("--db=unix:{}", directory.join("db.sock").display()))
+        .args(["--no-wait", "--timeout=15"])
+        .args(arguments)
+        .envs(environment(directory)))
+}
+
 /// Starts `ovsdb-server` where none runs; true when it did.
-fn start_database(options: &UpOptions, directory: &Path) -> Result<bool> {
+pub(crate) fn start_database(schema: &Path, directory: &Path) -> Result<bool> {
     let path = |name: &str| directory.join(name);
     if alive(&path("ovsdb-server.pid")).is_some() {
         return Ok(false);
@@ -132,7 +260,7 @@ fn start_database(options: &UpOptions, directory: &Path) -> Result<bool> {
         run(Command::new("ovsdb-tool")
             .arg("create")
             .arg(path("conf.db"))
-            .arg(&options.schema))?;
+            .arg(schema))?;
     }
     run(Command::new("ovsdb-server")
         .arg(path("conf.db"))
@@ -145,24 +273,13 @@ fn start_database(options: &UpOptions, directory: &Path) -> Result<bool> {
             "-vconsole:off",
             "-vsyslog:off",
         ])
-        .envs([
-            ("OVS_RUNDIR", directory),
-            ("OVS_LOGDIR", directory),
-            ("OVS_DBDIR", directory),
-        ]))?;
+        .envs(environment(directory)))?;
     Ok(true)
 }
 
 /// Writes what the distribution's start script writes: versions and the system's name.
 fn write_system(options: &UpOptions, directory: &Path) -> Result<()> {
-    let database = format!("--db=unix:{}", directory.join("db.sock").display());
-    let vsctl = |arguments: &[&str]| {
-        run(Command::new("ovs-vsctl")
-            .arg(&database)
-            .args(["--no-wait", "--timeout=15"])
-            .args(arguments))
-    };
-    vsctl(&["init"])?;
+    vsctl(directory, &["init"])?;
     let db_version = run(Command::new("ovsdb-tool")
         .arg("schema-version")
         .arg(&options.schema))?;
@@ -184,12 +301,15 @@ fn write_system(options: &UpOptions, directory: &Path) -> Result<()> {
         format!("system_version=\"{system_version}\""),
     ];
     set.extend(options.settings.iter().cloned());
-    vsctl(&set.iter().map(String::as_str).collect::<Vec<_>>())?;
+    vsctl(
+        directory,
+        &set.iter().map(String::as_str).collect::<Vec<_>>(),
+    )?;
     Ok(())
 }
 
 /// Ends the process of a pidfile; nothing happens when it does not run.
-fn stop(pidfile: &Path) -> Result<()> {
+pub(crate) fn stop(pidfile: &Path) -> Result<()> {
     let Some(pid) = alive(pidfile) else {
         return Ok(());
     };
@@ -201,7 +321,7 @@ fn stop(pidfile: &Path) -> Result<()> {
         );
     }
     let deadline = Instant::now() + END_PATIENCE;
-    while Path::new(&format!("/proc/{pid}")).exists() {
+    while is_running(pid) {
         if Instant::now() > deadline {
             bail!("process {pid} ({}) does not end", pidfile.display());
         }
@@ -210,10 +330,33 @@ fn stop(pidfile: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Fails where another database's switch runs, as the system's does in `/run/openvswitch`.
+pub(crate) fn check_own(directory: &Path) -> Result<()> {
+    if directory.join("conf.db").exists() || alive(&directory.join("ovs-vswitchd.pid")).is_none() {
+        return Ok(());
+    }
+    bail!(
+        "{}: a switch runs there that `sluice up` has not started",
+        directory.display()
+    );
+}
+
 /// Stops what `up` started: the switch first, then the database. The configuration stays for the next `up`.
 pub fn down(options: &DownOptions) -> Result<()> {
-    stop(&options.directory.join("ovs-vswitchd.pid"))?;
-    stop(&options.directory.join("ovsdb-server.pid"))
+    let directory = &options.directory;
+    check_own(directory)?;
+    let ran = alive(&directory.join("ovs-vswitchd.pid")).is_some();
+    stop(&directory.join("ovs-vswitchd.pid"))?;
+    stop(&directory.join("ovsdb-server.pid"))?;
+    let shown = directory.display();
+    match ran {
+        true => eprintln!(
+            "Stopped. The configuration (bridges, ports, QoS) stays in {shown}/conf.db; rules, \
+             groups and meters are gone, unless `sluice save {shown}` was run before."
+        ),
+        false => eprintln!("No switch ran in {shown}."),
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -246,5 +389,40 @@ mod tests {
         let error = format!("{:#}", up(&options).unwrap_err());
         assert!(error.contains("/nowhere/x.ovsschema"), "{error}");
         assert!(!directory.path().join("ovsdb-server.pid").exists());
+    }
+
+    #[test]
+    fn a_pidfile_that_nobody_holds_is_no_process() {
+        let directory = tempfile::tempdir().unwrap();
+        let pidfile = directory.path().join("ovs-vswitchd.pid");
+        // The number of a process that is there: this one.
+        fs::write(&pidfile, format!("{}\n", std::process::id())).unwrap();
+        assert_eq!(alive(&pidfile), None);
+        assert!(is_running(std::process::id() as i32));
+        stop(&pidfile).unwrap();
+    }
+
+    #[test]
+    fn shells_read_directories_back() {
+        assert_eq!(
+            exports(Path::new("/tmp/a-b")),
+            "export OVS_RUNDIR=/tmp/a-b OVS_LOGDIR=/tmp/a-b OVS_DBDIR=/tmp/a-b"
+        );
+        for name in ["/tmp/it's $HOME", "/a b;c", "/x\"y`z"] {
+            let script = format!("{}; printf %s \"$OVS_LOGDIR\"", exports(Path::new(name)));
+            let read = Command::new("sh").args(["-c", &script]).output().unwrap();
+            assert_eq!(String::from_utf8_lossy(&read.stdout), name);
+        }
+    }
+
+    #[test]
+    fn missing_capabilities_are_named() {
+        let needed = [(12, "NET_ADMIN"), (13, "NET_RAW")];
+        let of = |mask: &str| missing(&format!("Name:\tx\nCapEff:\t{mask}\n"), &needed);
+        assert_eq!(of("0000000000000000"), ["NET_ADMIN", "NET_RAW"]);
+        assert_eq!(of("0000000000001000"), ["NET_RAW"]);
+        assert!(of("000001ffffffffff").is_empty());
+        // Unknown is no reason to warn.
+        assert!(missing("", &needed).is_empty());
     }
 }

@@ -5,7 +5,7 @@
 
 use crate::flow_mod::{Criteria, INTERNAL};
 use crate::store::{Cursor, Rule, RuleId};
-use crate::{Clock, Pipeline};
+use crate::{Clock, Pipeline, RuleView};
 use openflow::flow::{FlowStats, FlowStatsRequest, TABLE_ALL};
 use openflow::stats::Aggregate;
 
@@ -24,6 +24,21 @@ pub struct Dump {
     /// Rules of the table that are left to be looked at: as many as there were at its beginning, so that rules which are added all the time do not
     /// keep the dump from ending.
     left: u32,
+}
+
+/// A rule's counters at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RuleCount {
+    /// Where it lies; another rule may lie there later.
+    pub id: u32,
+    /// Tells it from those that lay there before, with its table.
+    pub serial: u64,
+    /// Its table.
+    pub table: u8,
+    /// Its packets.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
 }
 
 pub(crate) fn criteria(request: &FlowStatsRequest) -> Criteria<'_> {
@@ -79,6 +94,35 @@ impl Pipeline {
     ) -> bool {
         self.scan(dump, budget, |pipeline, _, rule| {
             pipeline.add_counters(rule, sums);
+        })
+    }
+
+    /// Likewise, giving no more of each rule than its counters: for those who look for a few of many.
+    pub fn continue_counts(
+        &mut self,
+        dump: &mut Dump,
+        budget: usize,
+        mut take: impl FnMut(RuleCount),
+    ) -> bool {
+        self.scan(dump, budget, |pipeline, id, rule| {
+            let totals = pipeline.program.counters.read(rule.counter);
+            take(RuleCount {
+                id,
+                serial: rule.serial,
+                table: rule.table,
+                packets: totals.packets,
+                bytes: totals.bytes,
+            });
+        })
+    }
+
+    /// All of a rule that was counted, if it is there still.
+    pub fn counted(&self, count: &RuleCount, now: Clock) -> Option<RuleView> {
+        let rule = self.store.get(count.id)?;
+        let same = rule.serial == count.serial && rule.table == count.table;
+        same.then(|| RuleView {
+            priority: rule.priority,
+            stats: self.stats_of(rule, now),
         })
     }
 

@@ -38,7 +38,7 @@ pub mod twin;
 mod vacancy;
 
 pub use changes::{RuleChange, SeenRule};
-pub use dump::Dump;
+pub use dump::{Dump, RuleCount};
 pub use flow_mod::{Begun, FlowModOutcome};
 pub use groups::group_features;
 pub use meters::meter_features;

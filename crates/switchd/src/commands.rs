@@ -6,6 +6,7 @@
 mod absent;
 mod addresses;
 mod bridges;
+mod busiest;
 mod caches;
 mod compose;
 mod counterparts;
@@ -36,6 +37,7 @@ pub fn register(switch: &Rc<Switch>) {
     absent::register(&commands);
     addresses::register(&commands);
     bridges::register(&commands);
+    busiest::register(&commands);
     counters::register(&commands);
     datapaths::register(&commands);
     dummies::register(&commands);

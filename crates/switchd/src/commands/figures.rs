@@ -4,6 +4,7 @@ use super::{Answer, Commands, bridges, one_or_all};
 use crate::switch::{Bridge, Switch};
 use program::table::Description;
 use serde_json::{Value, json};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 use std::sync::LazyLock;
 use std::time::Instant;
@@ -49,9 +50,43 @@ fn ports(bridge: &Bridge) -> Vec<Value> {
             "tx_bytes": of("tx_bytes"),
             "rx_dropped": of("rx_dropped"),
             "tx_dropped": of("tx_dropped"),
+            "link_state": link_state(port),
+            "drops": lost(&counters),
         })
     };
     ports.values_mut().map(describe).collect()
+}
+
+/// In a word: what keeps a port from carrying packets, or that nothing does.
+fn link_state(port: &crate::switch::Port) -> &'static str {
+    match () {
+        () if port.closed.is_some() => "error",
+        // A patch port has no device that could be down.
+        () if port.control.is_none() => "up",
+        () if !port.info.present => "gone",
+        () if !port.info.admin_up => "off",
+        () if !port.info.link_up => "down",
+        () => "up",
+    }
+}
+
+/// What a port has lost, by reason, without what is 0. Policed packets are in the sums, too, and stand
+/// here once.
+fn lost(counters: &HashMap<String, u64>) -> BTreeMap<&str, u64> {
+    const SUMS: [(&str, &str); 2] = [
+        ("rx_dropped", "ovs_rx_qos_drops"),
+        ("tx_dropped", "ovs_tx_qos_drops"),
+    ];
+    let of = |name: &str| counters.get(name).copied().unwrap_or(0);
+    let reasons = counters.iter().filter_map(|(name, value)| {
+        let kind = SUMS.iter().find(|(sum, _)| sum == name);
+        let value = value - kind.map_or(0, |(_, part)| of(part)).min(*value);
+        let is_loss = ["drop", "err", "tiny_segments"]
+            .iter()
+            .any(|word| name.contains(word));
+        (is_loss && value > 0).then_some((name.as_str(), value))
+    });
+    reasons.collect()
 }
 
 /// How long the control thread has kept others waiting.
@@ -182,4 +217,31 @@ fn tables(switch: &Switch, arguments: &[String]) -> Answer {
 /// What a packet as most are costs, and at most.
 fn range(typical: f64, worst: f64) -> String {
     format!("{typical:.1} to {worst:.0}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn losses_are_told_once_and_by_reason() {
+        let counters = [
+            ("rx_packets", 9),
+            ("rx_dropped", 7),
+            ("ovs_rx_qos_drops", 5),
+            ("tx_dropped", 3),
+            ("ovs_tx_qos_drops", 3),
+            ("tx_errors", 0),
+        ];
+        let counters = counters
+            .map(|(name, value)| (name.to_owned(), value))
+            .into();
+        let told: Vec<(&str, u64)> = lost(&counters).into_iter().collect();
+        let wanted = [
+            ("ovs_rx_qos_drops", 5),
+            ("ovs_tx_qos_drops", 3),
+            ("rx_dropped", 2),
+        ];
+        assert_eq!(told, wanted);
+    }
 }

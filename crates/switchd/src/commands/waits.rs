@@ -1,9 +1,10 @@
-//! `qos/predict`: how long packets will wait; `sluice/metrics`: what queues do, for Prometheus.
+//! `qos/predict`: how long packets will wait; what queues do: `sluice/queues` for `sluice top`,
+//! `sluice/metrics` for Prometheus.
 
 use super::Commands;
 use crate::metrics;
 use crate::switch::waits::{Ask, at_rate, collect, refresh};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Queues for which one command makes forecasts at most: some 30 ms each on a thread of its own, while somebody waits.
 const FORECASTS: usize = 64;
@@ -63,6 +64,17 @@ pub(super) fn register(commands: &Commands) {
             });
         },
     );
+    commands.later("sluice/queues", "", (0, 0), |switch, _, reply| {
+        let (found, left_out) = match collect(&switch, None, None, Ask::ForMetrics) {
+            Ok(found) => found,
+            Err(error) => return reply.error(error),
+        };
+        crate::turns::spawn("queues", async move {
+            let queues = refresh(&switch, found, FORECASTS).await;
+            let told: Vec<Value> = queues.iter().map(|one| switch.waits.json(one)).collect();
+            reply.ok(json!({"queues": told, "left_out": left_out}).to_string());
+        });
+    });
     commands.later("sluice/metrics", "", (0, 0), |switch, _, reply| {
         crate::turns::spawn("queues", async move {
             match metrics::text(&switch).await {

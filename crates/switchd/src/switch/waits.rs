@@ -456,6 +456,13 @@ impl Book {
             "watched": queue.seen.is_some(),
             "refused": queue.refused.then(too_many),
             "packets": queue.seen.as_ref().map(|seen| seen.sent),
+            "waited_ns": queue.seen.as_ref().map(|seen| seen.waited_ns),
+            "sent_packets": queue.totals.packets,
+            "sent_bytes": queue.totals.bytes,
+            "waiting": queue.totals.waiting,
+            "dropped": DROP_REASONS.iter().zip(queue.totals.dropped)
+                .map(|((_, name), packets)| ((*name).to_owned(), packets.into()))
+                .collect::<serde_json::Map<String, Value>>(),
             "told": told,
         })
     }

@@ -1,0 +1,171 @@
+//! `sluice restart`, `save` and `restore`: rules, groups and meters that outlive the process.
+//!
+//! The work is done by the script that the service's unit calls, too (`packaging/rules`), of which
+//! this command carries a copy.
+
+use crate::up::{
+    DIRECTORY, SCHEMA, alive, check_own, environment, start_database, start_switch, stop,
+};
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The unit's script.
+const SCRIPT: &str = include_str!("../../../packaging/rules");
+/// Where `save` writes, in a switch's directory.
+const SAVED: &str = "saved";
+/// Where `restart` keeps what it puts back at once.
+const RESTART: &str = "restart";
+
+/// Which switch to restart.
+#[derive(Args)]
+pub struct RestartOptions {
+    /// The directory given to `up`
+    #[arg(default_value = DIRECTORY)]
+    pub directory: PathBuf,
+    /// The daemon to start [default: sluiced beside this command, or in PATH]
+    #[arg(long)]
+    pub sluiced: Option<PathBuf>,
+    /// Restart it although its rules are lost thereby: one that does not answer cannot tell them
+    #[arg(long)]
+    pub without_rules: bool,
+}
+
+/// Whose rules, and where.
+#[derive(Args)]
+pub struct KeepOptions {
+    /// The directory of the switch's sockets: the one given to `up`, or /run/openvswitch
+    #[arg(default_value = DIRECTORY)]
+    pub directory: PathBuf,
+    /// The directory of the saved files [default: saved, in the switch's directory]
+    #[arg(long)]
+    pub files: Option<PathBuf>,
+}
+
+/// Whether rules were saved that `restore` would find.
+pub(crate) fn has_saved(directory: &Path) -> bool {
+    directory.join(SAVED).join("restore.sh").exists()
+}
+
+/// The process of the switch whose sockets are in `directory`.
+fn running(directory: &Path) -> Result<i32> {
+    alive(&directory.join("ovs-vswitchd.pid"))
+        .with_context(|| format!("{}: no switch runs there", directory.display()))
+}
+
+/// Has the script do one thing; it says by itself what goes wrong.
+fn rules(word: &str, directory: &Path, files: &Path) -> Result<()> {
+    let status = Command::new("sh")
+        .args(["-c", SCRIPT, "rules", word])
+        .envs(environment(directory))
+        .env("SLUICE_RULES", files)
+        .env("SLUICE_RULES_STRICT", "1")
+        .stdin(Stdio::null())
+        // Standard output is for shells, where any of these commands prints to it.
+        .stdout(Stdio::null())
+        .status()
+        .context("cannot run sh")?;
+    ensure!(status.success(), "rules, groups and meters: {word} failed");
+    Ok(())
+}
+
+/// The directory of the files, which may not be there yet.
+fn files(options: &KeepOptions) -> Result<PathBuf> {
+    let files = options.files.clone();
+    let files = files.unwrap_or_else(|| options.directory.join(SAVED));
+    // What is saved names its files by absolute paths.
+    std::path::absolute(&files).with_context(|| files.display().to_string())
+}
+
+/// Writes rules, groups and meters to files.
+pub fn save(options: &KeepOptions) -> Result<()> {
+    running(&options.directory)?;
+    let files = files(options)?;
+    rules("save", &options.directory.canonicalize()?, &files)?;
+    eprintln!(
+        "Rules, groups and meters of all bridges are saved in {}.",
+        files.display()
+    );
+    Ok(())
+}
+
+/// Puts back what was saved.
+pub fn restore(options: &KeepOptions) -> Result<()> {
+    running(&options.directory)?;
+    let files = files(options)?;
+    rules("put-back", &options.directory.canonicalize()?, &files)?;
+    eprintln!(
+        "Rules, groups and meters are those saved in {}.",
+        files.display()
+    );
+    Ok(())
+}
+
+/// Stops and starts a switch with the rules that it had.
+pub fn restart(options: &RestartOptions) -> Result<()> {
+    check_own(&options.directory)?;
+    let before = running(&options.directory)?;
+    let directory = options.directory.canonicalize()?;
+    let files = directory.join(RESTART);
+    if !options.without_rules
+        && let Err(error) = rules("save", &directory, &files)
+    {
+        bail!("{error}; the switch goes on as it was (--without-rules restarts it all the same)");
+    }
+    stop(&directory.join("ovs-vswitchd.pid"))?;
+    start_database(Path::new(SCHEMA), &directory)?;
+    if !options.without_rules {
+        rules("before-start", &directory, &files)?;
+    }
+    let started = start_switch(options.sluiced.as_ref(), &directory);
+    if !options.without_rules {
+        let word = if started.is_ok() {
+            "restore"
+        } else {
+            "after-stop"
+        };
+        let restored = rules(word, &directory, &files);
+        started?;
+        restored?;
+    } else {
+        started?;
+    }
+    let what = match options.without_rules {
+        true => "without its rules, groups and meters",
+        false => "with its rules, groups and meters",
+    };
+    eprintln!(
+        "Restarted {what}: process {before} has ended, {} runs.",
+        running(&directory)?
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_run_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let options = KeepOptions {
+            directory: directory.path().to_owned(),
+            files: None,
+        };
+        for done in [save(&options), restore(&options)] {
+            let error = format!("{:#}", done.unwrap_err());
+            assert!(error.contains("no switch runs there"), "{error}");
+        }
+        // Nothing was made by trying.
+        assert!(!directory.path().join(SAVED).exists() && !has_saved(directory.path()));
+    }
+
+    #[test]
+    fn the_script_fails_where_it_is_to_be_strict() {
+        let directory = tempfile::tempdir().unwrap();
+        let nothing = directory.path().join("files");
+        let error = rules("put-back", directory.path(), &nothing).unwrap_err();
+        assert!(error.to_string().contains("put-back failed"), "{error}");
+    }
+}

@@ -1,0 +1,540 @@
+//! What `sluice top` shows of two readings: totals, then tables, the busiest rows first.
+
+use super::lay_out::{Look, Room, Section, Shown, figures, spare_figures, words};
+use crate::stats::{Queue, Reading, Stats, per_second, worker_rates};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+/// All lines of the page.
+pub(super) fn all(before: &Reading, after: &Reading, width: usize) -> Vec<Shown> {
+    let (old, new) = (&before.stats, &after.stats);
+    let interval_us = new.time_us.saturating_sub(old.time_us);
+    let head = totals(old, new, interval_us);
+    let sections = [
+        Some(ports(old, new, interval_us)),
+        queues(before, after, interval_us),
+        Some(drops(before, after, interval_us)).filter(|section| !section.rows.is_empty()),
+        rules(after),
+        Some(workers(old, new, interval_us)),
+        Some(tables(old, new, interval_us)),
+    ];
+    let head = head.into_iter().map(|text| Shown {
+        text: text.chars().take(width).collect(),
+        look: Look::Row,
+    });
+    let sections = sections.into_iter().flatten();
+    head.chain(sections.flat_map(|section| section.lines(width)))
+        .collect()
+}
+
+/// Rates in three digits and a unit: 27.5M.
+fn short(value: f64) -> String {
+    for (limit, unit) in [(1e9, "G"), (1e6, "M"), (1e3, "k")] {
+        if value >= limit {
+            let scaled = value / limit;
+            return if scaled < 10.0 {
+                format!("{scaled:.2}{unit}")
+            } else if scaled < 100.0 {
+                format!("{scaled:.1}{unit}")
+            } else {
+                format!("{scaled:.0}{unit}")
+            };
+        }
+    }
+    format!("{value:.0}")
+}
+
+/// Seconds in three digits and a unit.
+fn time(seconds: f64) -> String {
+    match seconds {
+        s if s < 1e-3 => format!("{:.1}us", s * 1e6),
+        s if s < 1.0 => format!("{:.2}ms", s * 1e3),
+        s => format!("{s:.2}s"),
+    }
+}
+
+fn optional(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.1}"))
+}
+
+/// How long the switch runs.
+fn uptime(us: u64) -> String {
+    let seconds = us / 1_000_000;
+    let clock = format!(
+        "{:02}:{:02}:{:02}",
+        seconds / 3600 % 24,
+        seconds / 60 % 60,
+        seconds % 60
+    );
+    match seconds / 86_400 {
+        0 => clock,
+        days => format!("{days} d {clock}"),
+    }
+}
+
+/// A row with what it is sorted by: the largest first, rows as busy in the order in which they came.
+struct Sorted(Vec<(f64, Vec<String>)>);
+
+impl Sorted {
+    fn rows(mut self) -> Vec<Vec<String>> {
+        self.0.sort_by(|a, b| b.0.total_cmp(&a.0));
+        self.0.into_iter().map(|(_, row)| row).collect()
+    }
+}
+
+fn totals(before: &Stats, after: &Stats, interval_us: u64) -> [String; 2] {
+    let old = ports_by_name(before);
+    let rate = |of: fn(&crate::stats::Port) -> u64| {
+        let ports = after.ports.iter().map(|port| {
+            let old = old
+                .get(&(port.bridge.as_str(), port.name.as_str()))
+                .unwrap_or(&port);
+            per_second(of(old), of(port), interval_us)
+        });
+        short(ports.sum())
+    };
+    let lost = |stats: &Stats| {
+        let ports = stats.ports.iter().flat_map(|port| port.drops.values());
+        stats.drops.values().chain(ports).sum::<u64>()
+    };
+    let down = after.ports.iter().filter(|port| !is_up(port)).count();
+    let down = match down {
+        0 => String::new(),
+        down => format!(" ({down} not up)"),
+    };
+    let rules: u64 = after.tables.iter().map(|table| table.rules).sum();
+    [
+        format!(
+            "up {}, {} ports{down}, {} workers, {rules} rules",
+            uptime(after.time_us),
+            after.ports.len(),
+            after.workers.len()
+        ),
+        format!(
+            "in {}/s {}bit/s, out {}/s {}bit/s, dropped {}/s ({} so far)",
+            rate(|port| port.rx_packets),
+            rate(|port| port.rx_bytes * 8),
+            rate(|port| port.tx_packets),
+            rate(|port| port.tx_bytes * 8),
+            short(per_second(lost(before), lost(after), interval_us)),
+            lost(after)
+        ),
+    ]
+}
+
+fn is_up(port: &crate::stats::Port) -> bool {
+    matches!(port.link_state.as_str(), "up" | "")
+}
+
+fn ports_by_name(stats: &Stats) -> BTreeMap<(&str, &str), &crate::stats::Port> {
+    let ports = stats.ports.iter();
+    ports
+        .map(|port| ((port.bridge.as_str(), port.name.as_str()), port))
+        .collect()
+}
+
+fn ports(before: &Stats, after: &Stats, interval_us: u64) -> Section {
+    let old_ports = ports_by_name(before);
+    let rows = after.ports.iter().map(|port| {
+        let old = old_ports
+            .get(&(port.bridge.as_str(), port.name.as_str()))
+            .copied()
+            .unwrap_or(port);
+        let rate = |of: fn(&crate::stats::Port) -> u64| per_second(of(old), of(port), interval_us);
+        let packets = [rate(|port| port.rx_packets), rate(|port| port.tx_packets)];
+        let row = vec![
+            port.name.clone(),
+            port.bridge.clone(),
+            port.ofport.to_string(),
+            if port.kind.is_empty() {
+                "system".to_owned()
+            } else {
+                port.kind.clone()
+            },
+            match port.link_state.as_str() {
+                "" => "?".to_owned(),
+                state => state.to_owned(),
+            },
+            short(packets[0]),
+            short(rate(|port| port.rx_bytes * 8)),
+            short(packets[1]),
+            short(rate(|port| port.tx_bytes * 8)),
+            short(rate(|port| port.rx_dropped + port.tx_dropped)),
+            short((port.rx_dropped + port.tx_dropped) as f64),
+        ];
+        (packets[0] + packets[1], row)
+    });
+    Section {
+        title: "Ports".into(),
+        columns: vec![
+            words("port", Room::Cut(15)),
+            words("bridge", Room::Cut(8)),
+            figures("no"),
+            words("type", Room::Spare),
+            words("link", Room::Needed),
+            figures("in/s"),
+            figures("bit/s"),
+            figures("out/s"),
+            figures("bit/s"),
+            figures("drop/s"),
+            figures("drops"),
+        ],
+        rows: Sorted(rows.collect()).rows(),
+    }
+}
+
+fn queues(before: &Reading, after: &Reading, interval_us: u64) -> Option<Section> {
+    let old: BTreeMap<(&str, u32), &Queue> = before
+        .queues
+        .queues
+        .iter()
+        .map(|queue| ((queue.port.as_str(), queue.queue), queue))
+        .collect();
+    let rows = after.queues.queues.iter().map(|queue| {
+        let old = old
+            .get(&(queue.port.as_str(), queue.queue))
+            .copied()
+            .unwrap_or(queue);
+        let rate = |of: fn(&Queue) -> u64| per_second(of(old), of(queue), interval_us);
+        let packets = rate(|queue| queue.sent_packets);
+        let row = vec![
+            queue.port.clone(),
+            queue.queue.to_string(),
+            short(queue.min_rate as f64),
+            short(packets),
+            short(rate(|queue| queue.sent_bytes * 8)),
+            queue.waiting.to_string(),
+            measured(old, queue).map_or_else(|| "-".to_owned(), time),
+            foretold(queue),
+            short(rate(|queue| queue.dropped.values().sum())),
+            short(queue.dropped.values().sum::<u64>() as f64),
+        ];
+        (packets, row)
+    });
+    let rows = Sorted(rows.collect()).rows();
+    let title = match after.queues.left_out {
+        0 => "Queues".to_owned(),
+        more => format!("Queues (and {more} more)"),
+    };
+    (!rows.is_empty()).then_some(Section {
+        title,
+        columns: vec![
+            words("port", Room::Cut(10)),
+            figures("queue"),
+            spare_figures("guaranteed"),
+            figures("out/s"),
+            figures("bit/s"),
+            figures("wait"),
+            figures("waited"),
+            words("predicted", Room::Cut(11)),
+            figures("drop/s"),
+            spare_figures("drops"),
+        ],
+        rows,
+    })
+}
+
+/// The mean wait of the packets of the interval, in seconds; of all that were noted, where there
+/// were none.
+fn measured(before: &Queue, after: &Queue) -> Option<f64> {
+    let noted = |queue: &Queue| Some((queue.packets?, queue.waited_ns?));
+    let (packets, waited) = noted(after)?;
+    let (old_packets, old_waited) = noted(before).unwrap_or((0, 0.0));
+    let mean = |packets: u64, waited: f64| (packets > 0).then(|| waited / packets as f64);
+    let lately = mean(
+        packets.saturating_sub(old_packets),
+        (waited - old_waited).max(0.0),
+    );
+    lately.or_else(|| mean(packets, waited)).map(|ns| ns * 1e-9)
+}
+
+fn foretold(queue: &Queue) -> String {
+    if queue.refused.is_some() {
+        return "not watched".into();
+    }
+    let Some(told) = &queue.told else {
+        return "not yet".into();
+    };
+    let wait = &told.forecast.wait;
+    match (&told.forecast.cannot_tell, wait.value) {
+        (None, Some(value)) => {
+            let end = |end: Option<f64>| end.map_or_else(|| "?".to_owned(), time);
+            format!("{} ({} to {})", time(value), end(wait.low), end(wait.high))
+        }
+        _ => "cannot tell".into(),
+    }
+}
+
+fn drops(before: &Reading, after: &Reading, interval_us: u64) -> Section {
+    let (old, new) = (lost(before), lost(after));
+    let mut rows: Vec<_> = new
+        .iter()
+        .filter(|(_, count)| **count > 0)
+        .map(|(key, count)| {
+            // A reason of a port is told only once there is one, so it was 0 before.
+            let before = old.get(key).copied().unwrap_or(0);
+            (per_second(before, *count, interval_us), *count, key)
+        })
+        .collect();
+    rows.sort_by(|a, b| b.0.total_cmp(&a.0).then(Reverse(a.1).cmp(&Reverse(b.1))));
+    Section {
+        title: "Drops".into(),
+        columns: vec![
+            words("where", Room::Cut(20)),
+            words("reason", Room::Cut(30)),
+            figures("per s"),
+            figures("packets"),
+        ],
+        rows: rows
+            .into_iter()
+            .map(|(rate, count, (place, reason))| {
+                vec![
+                    place.clone(),
+                    reason.clone(),
+                    short(rate),
+                    count.to_string(),
+                ]
+            })
+            .collect(),
+    }
+}
+
+/// What was lost, by place and reason.
+fn lost(reading: &Reading) -> BTreeMap<(String, String), u64> {
+    let switch = reading.stats.drops.iter().map(|(reason, count)| {
+        let place = "switch".to_owned();
+        ((place, reason.clone()), *count)
+    });
+    let ports = reading.stats.ports.iter().flat_map(|port| {
+        let drops = port.drops.iter();
+        drops.map(|(reason, count)| ((port.name.clone(), reason.clone()), *count))
+    });
+    let queues = reading.queues.queues.iter().flat_map(|queue| {
+        let place = format!("{} queue {}", queue.port, queue.queue);
+        let dropped = queue.dropped.iter();
+        dropped.map(move |(reason, count)| ((place.clone(), reason.clone()), *count))
+    });
+    switch.chain(ports).chain(queues).collect()
+}
+
+fn rules(after: &Reading) -> Option<Section> {
+    let busiest = &after.busiest;
+    let rows: Vec<Vec<String>> = busiest
+        .rules
+        .iter()
+        .map(|rule| {
+            let rate = |rate: Option<f64>| rate.map_or_else(|| "-".to_owned(), short);
+            vec![
+                rate(rule.packets_per_s),
+                rate(rule.bits_per_s),
+                short(rule.packets as f64),
+                rule.bridge.clone(),
+                rule.table.to_string(),
+                rule.matching.clone(),
+                rule.actions.clone(),
+            ]
+        })
+        .collect();
+    let title = match busiest.left_out {
+        0 => "Busiest rules".to_owned(),
+        rules => format!("Busiest rules: not looked for among {rules}"),
+    };
+    (busiest.left_out > 0 || !rows.is_empty()).then_some(Section {
+        title,
+        columns: vec![
+            figures("per s"),
+            figures("bit/s"),
+            figures("packets"),
+            words("bridge", Room::Cut(8)),
+            figures("table"),
+            words("rule", Room::Cut(12)),
+            words("actions", Room::Cut(10)),
+        ],
+        rows,
+    })
+}
+
+fn workers(before: &Stats, after: &Stats, interval_us: u64) -> Section {
+    let rows = after.workers.iter().map(|worker| {
+        let old = before.workers.iter().find(|old| old.name == worker.name);
+        let old = old.unwrap_or(worker);
+        let rates = worker_rates(old, worker, interval_us, after.tsc_hz);
+        let row = vec![
+            worker.name.clone(),
+            worker
+                .cpu
+                .map_or_else(|| "any".to_owned(), |cpu| cpu.to_string()),
+            format!("{:.1}", rates.busy_percent),
+            short(rates.packets_per_s),
+            optional(rates.cycles_per_packet),
+            optional(rates.batch),
+            short(per_second(old.sleeps, worker.sleeps, interval_us)),
+        ];
+        (rates.busy_percent, row)
+    });
+    Section {
+        title: "Workers".into(),
+        columns: vec![
+            words("worker", Room::Cut(12)),
+            figures("cpu"),
+            figures("busy %"),
+            figures("packets/s"),
+            figures("cycles/packet"),
+            figures("batch"),
+            spare_figures("sleeps/s"),
+        ],
+        rows: Sorted(rows.collect()).rows(),
+    }
+}
+
+fn tables(before: &Stats, after: &Stats, interval_us: u64) -> Section {
+    let rows = after.tables.iter().map(|table| {
+        let same = |old: &&crate::stats::Table| old.bridge == table.bridge && old.id == table.id;
+        let old = before.tables.iter().find(same).unwrap_or(table);
+        let lookups = per_second(old.lookups, table.lookups, interval_us);
+        let row = vec![
+            table.bridge.clone(),
+            table.id.to_string(),
+            table.rules.to_string(),
+            table.template.clone(),
+            short(lookups),
+            short(per_second(old.matches, table.matches, interval_us)),
+        ];
+        (lookups, row)
+    });
+    Section {
+        title: "Tables".into(),
+        columns: vec![
+            words("bridge", Room::Cut(8)),
+            figures("table"),
+            figures("rules"),
+            words("template", Room::Cut(8)),
+            figures("lookups/s"),
+            figures("matches/s"),
+        ],
+        rows: Sorted(rows.collect()).rows(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats::{Port, Rule};
+
+    #[test]
+    fn three_digits_and_a_unit() {
+        assert_eq!(short(0.4), "0");
+        assert_eq!(short(999.0), "999");
+        assert_eq!(short(27_512_345.0), "27.5M");
+        assert_eq!(short(1_000.0), "1.00k");
+        assert_eq!(short(123.4e9), "123G");
+        assert_eq!(uptime(93_784_000_000), "1 d 02:03:04");
+    }
+
+    fn port(name: &str, packets: u64) -> Port {
+        Port {
+            bridge: "br0".into(),
+            name: name.into(),
+            rx_packets: packets,
+            link_state: "up".into(),
+            ..Port::default()
+        }
+    }
+
+    fn reading(time_us: u64, ports: Vec<Port>) -> Reading {
+        let stats = Stats {
+            time_us,
+            ports,
+            ..Stats::default()
+        };
+        Reading {
+            stats,
+            ..Reading::default()
+        }
+    }
+
+    #[test]
+    fn the_busiest_port_is_first_and_one_that_has_just_come_has_no_rate() {
+        let before = reading(0, vec![port("a", 5), port("b", 0)]);
+        let after = reading(
+            1_000_000,
+            vec![port("a", 5), port("new", 1_000_000), port("b", 70)],
+        );
+        let rows = ports(&before.stats, &after.stats, 1_000_000).rows;
+        let names: Vec<&str> = rows.iter().map(|row| row[0].as_str()).collect();
+        assert_eq!(names, ["b", "a", "new"]);
+        assert_eq!((rows[0][5].as_str(), rows[2][5].as_str()), ("70", "0"));
+    }
+
+    #[test]
+    fn drops_are_told_by_place_and_reason_and_only_where_there_are_some() {
+        let reading = |table_miss: u64, policed: u64| {
+            let mut port = port("p", 0);
+            port.drops.insert("ovs_rx_qos_drops".into(), policed);
+            let mut reading = reading(0, vec![port]);
+            reading.stats.drops.insert("table_miss".into(), table_miss);
+            reading.stats.drops.insert("stack_full".into(), 0);
+            reading
+        };
+        let rows = drops(&reading(4, 1), &reading(10, 31), 2_000_000).rows;
+        let wanted = [
+            ["p", "ovs_rx_qos_drops", "15", "31"],
+            ["switch", "table_miss", "3", "10"],
+        ];
+        assert_eq!(rows, wanted);
+    }
+
+    #[test]
+    fn waits_are_those_of_the_interval() {
+        let queue = |packets: u64, waited_ns: f64| Queue {
+            packets: Some(packets),
+            waited_ns: Some(waited_ns),
+            ..Queue::default()
+        };
+        assert_eq!(
+            measured(&queue(10, 1_000.0), &queue(20, 61_000.0)),
+            Some(6e-6)
+        );
+        // None came: what there was before.
+        let all = measured(&queue(10, 1_000.0), &queue(10, 1_000.0)).unwrap();
+        assert!((all - 1e-7).abs() < 1e-12, "{all}");
+        assert_eq!(measured(&Queue::default(), &Queue::default()), None);
+        assert_eq!(foretold(&Queue::default()), "not yet");
+    }
+
+    #[test]
+    fn a_page_fits_80_columns() {
+        let mut after = reading(
+            1_000_000,
+            vec![port("a-port-with-a-long-name", 123_456_789)],
+        );
+        after.stats.ports[0].kind = "dpdkvhostuserclient".into();
+        after.stats.ports[0].bridge = "bridge-of-many".into();
+        after.queues.queues.push(Queue {
+            port: "a-port-with-a-long-name".into(),
+            queue: 65_535,
+            ..Queue::default()
+        });
+        after.busiest.rules.push(Rule {
+            bridge: "bridge-of-many".into(),
+            matching: "priority=100,ip,in_port=1,nw_dst=10.0.0.1".repeat(3),
+            actions: "set_field:1->reg0,".repeat(9),
+            ..Rule::default()
+        });
+        let shown = all(&reading(0, Vec::new()), &after, 80);
+        for line in &shown {
+            assert!(line.text.chars().count() <= 80, "{}", line.text);
+        }
+        let link = shown
+            .iter()
+            .find(|line| line.text.contains("a-port"))
+            .unwrap();
+        // Nothing that a port is judged by was cut.
+        assert!(
+            link.text.contains(" up ") && !link.text.ends_with('~'),
+            "{}",
+            link.text
+        );
+        assert!(shown.iter().any(|line| line.text.contains("not yet")));
+    }
+}

@@ -1,0 +1,181 @@
+//! `sluice/busiest`: the rules that most packets meet now.
+//!
+//! Which these are shows only in how far counters moved, so the counters of the last question are
+//! kept: 100,000 rules take some 5 MB, and more are not looked at.
+
+use super::{Commands, bridges};
+use crate::switch::{Bridge, Switch};
+use openflow::flow::{FlowStatsRequest, TABLE_ALL};
+use openflow::format;
+use openflow::port;
+use pipeline::RuleCount;
+use serde_json::{Value, json};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+/// Most rules whose counters are read and kept.
+const RULES_MAX: usize = 100_000;
+/// Rules read before others have their turn: some hundred microseconds.
+const SLICE: usize = 2048;
+/// Most rules that are told.
+const TOLD_MAX: usize = 1000;
+/// Rules that are told where no number is named.
+const TOLD: usize = 10;
+/// Counters older than this are of another time.
+const OLD: Duration = Duration::from_secs(60);
+
+/// A bridge's name and a rule's table and serial.
+type Key = (Rc<str>, u8, u64);
+
+/// What counters said the last time.
+struct Before {
+    when: Instant,
+    counts: HashMap<Key, (u64, u64)>,
+}
+
+/// A rule and how far its counters have moved.
+struct Moved {
+    bridge: usize,
+    count: RuleCount,
+    /// Packets and bytes since the last question; none for a rule that was not there, or where
+    /// there was no question.
+    since: Option<(u64, u64)>,
+}
+
+pub(super) fn register(commands: &Commands) {
+    let before: Rc<RefCell<Option<Before>>> = Rc::default();
+    commands.later(
+        "sluice/busiest",
+        "[count]",
+        (0, 1),
+        move |switch, words, reply| {
+            let count = match words.first().map(|word| word.parse::<usize>()) {
+                None => TOLD,
+                Some(Ok(count)) if (1..=TOLD_MAX).contains(&count) => count,
+                Some(_) => {
+                    let text = format!("{}: a number from 1 to {TOLD_MAX} is meant", words[0]);
+                    return reply.error(text);
+                }
+            };
+            let before = before.clone();
+            crate::turns::spawn("sluice/busiest", async move {
+                reply.ok(busiest(&switch, &before, count).await.to_string());
+            });
+        },
+    );
+}
+
+async fn busiest(switch: &Switch, before: &RefCell<Option<Before>>, most: usize) -> Value {
+    let bridges = bridges(switch);
+    let rules: usize = bridges
+        .iter()
+        .map(|bridge| bridge.pipeline.borrow().rule_count())
+        .sum();
+    if rules > RULES_MAX {
+        before.replace(None);
+        return json!({"rules": [], "left_out": rules, "interval_us": null});
+    }
+    let when = Instant::now();
+    let mut read: Vec<(usize, RuleCount)> = Vec::with_capacity(rules);
+    for (place, bridge) in bridges.iter().enumerate() {
+        let mut dump = bridge.pipeline.borrow_mut().begin_dump(&all());
+        // Rules that come meanwhile may be read, too.
+        while read.len() < 2 * RULES_MAX {
+            let mut pipeline = bridge.pipeline.borrow_mut();
+            let take = |count| read.push((place, count));
+            let done = pipeline.continue_counts(&mut dump, SLICE, take);
+            drop(pipeline);
+            if done {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+    let names: Vec<Rc<str>> = bridges
+        .iter()
+        .map(|bridge| bridge.name.as_str().into())
+        .collect();
+    let key = |place: usize, count: &RuleCount| -> Key {
+        (names[place].clone(), count.table, count.serial)
+    };
+    let counts = read
+        .iter()
+        .map(|(place, count)| (key(*place, count), (count.packets, count.bytes)))
+        .collect();
+    let last = before.replace(Some(Before { when, counts }));
+    let last = last.filter(|last| when.saturating_duration_since(last.when) <= OLD);
+    let interval = last
+        .as_ref()
+        .map(|last| when.saturating_duration_since(last.when));
+    let mut moved: Vec<Moved> = read
+        .into_iter()
+        .filter(|(_, count)| count.packets > 0)
+        .map(|(bridge, count)| {
+            let then = last
+                .as_ref()
+                .and_then(|last| last.counts.get(&key(bridge, &count)));
+            let since = then.map(|(packets, bytes)| {
+                let (now, then) = ((count.packets, count.bytes), (*packets, *bytes));
+                (now.0.saturating_sub(then.0), now.1.saturating_sub(then.1))
+            });
+            Moved {
+                bridge,
+                count,
+                since,
+            }
+        })
+        .collect();
+    let order = |one: &Moved| {
+        let packets = one.since.map_or(0, |since| since.0);
+        std::cmp::Reverse((packets, one.count.packets))
+    };
+    moved.sort_by_key(order);
+    let rules: Vec<Value> = moved
+        .iter()
+        .filter_map(|one| describe(switch, &bridges[one.bridge], one, interval))
+        .take(most)
+        .collect();
+    json!({
+        "rules": rules,
+        "left_out": 0,
+        "interval_us": interval.map(|interval| interval.as_micros() as u64),
+    })
+}
+
+fn describe(
+    switch: &Switch,
+    bridge: &Bridge,
+    one: &Moved,
+    interval: Option<Duration>,
+) -> Option<Value> {
+    let rule = bridge.pipeline.borrow().counted(&one.count, switch.now())?;
+    let (mut matching, mut actions) = (String::new(), String::new());
+    format::matching(&mut matching, &rule.stats.matching, rule.priority);
+    format::instructions(&mut actions, &rule.stats.instructions);
+    let seconds = interval.map(|interval| interval.as_secs_f64().max(1e-6));
+    let rate = |of: fn((u64, u64)) -> u64| Some(of(one.since?) as f64 / seconds?);
+    Some(json!({
+        "bridge": bridge.name,
+        "table": one.count.table,
+        "match": matching,
+        "actions": actions,
+        "packets": one.count.packets,
+        "bytes": one.count.bytes,
+        "packets_per_s": rate(|since| since.0),
+        "bits_per_s": rate(|since| since.1 * 8),
+    }))
+}
+
+/// Every rule of a bridge.
+fn all() -> FlowStatsRequest {
+    FlowStatsRequest {
+        table: TABLE_ALL,
+        matching: packet::Match::any(),
+        cookie: 0,
+        cookie_mask: 0,
+        out_port: port::ANY,
+        out_group: u32::MAX,
+    }
+}
