@@ -10,16 +10,22 @@
 #   make bench-accept  puts the counts of instructions that make test compares on record (bench/instructions.txt)
 #   make bench      packets per second beside Open vSwitch and DPDK alone (25 minutes; BENCH="--case udp-1 --rounds 1" for less); bench/ has more
 #   make install    DESTDIR= PREFIX=/usr/local
+#   make deb        Debian packages of the binaries and of their debug symbols, in .build/deb
+#   make deb-check  installs and removes them in a clean Debian 12, and runs the container's steps there (minutes, and the network)
 
 PREFIX ?= /usr/local
 DESTDIR ?=
-UNITDIR ?= /lib/systemd/system
+# All below PREFIX; where that is /usr, as distributions have it, what administrators change is in /etc.
+UNITDIR ?= $(PREFIX)/lib/systemd/system
+SYSCONFDIR ?= $(if $(filter /usr,$(PREFIX)),/etc,$(PREFIX)/etc)
+DOCDIR ?= $(PREFIX)/share/doc/sluice
 TESTS ?=
 # Where cargo puts what it builds; the end-to-end tests find the daemon through it.
 TARGET := $(or $(CARGO_TARGET_DIR),target)
+BINARIES ?= $(TARGET)/release
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: all build demo test explore e2e conformance bench bench-accept install uninstall clean
+.PHONY: all build demo test explore e2e conformance bench bench-accept install install-built uninstall deb deb-check clean
 
 all: build
 
@@ -57,18 +63,40 @@ bench-accept:
 	@scripts/setup
 	@bench/instructions.py accept
 
-install: build
-	install -d $(DESTDIR)$(PREFIX)/sbin $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/sluice $(DESTDIR)$(UNITDIR) $(DESTDIR)$(PREFIX)/share/doc/sluice
-	install -m 755 $(TARGET)/release/sluiced $(DESTDIR)$(PREFIX)/sbin/sluiced
-	install -m 755 $(TARGET)/release/sluice $(DESTDIR)$(PREFIX)/bin/sluice
-	install -m 755 packaging/rules $(DESTDIR)$(PREFIX)/lib/sluice/rules
-	sed 's|@PREFIX@|$(PREFIX)|g' packaging/sluiced.service >$(DESTDIR)$(UNITDIR)/sluiced.service
-	chmod 644 $(DESTDIR)$(UNITDIR)/sluiced.service
-	install -m 644 README.md CHANGELOG.md LICENSE NOTICE docs/*.md $(DESTDIR)$(PREFIX)/share/doc/sluice/
+install: build install-built
 
+# What stands in $(BINARIES) already.
+install-built:
+	install -d $(DESTDIR)$(PREFIX)/sbin $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/sluice $(DESTDIR)$(UNITDIR) \
+	  $(DESTDIR)$(SYSCONFDIR)/default $(DESTDIR)$(SYSCONFDIR)/logrotate.d $(DESTDIR)$(DOCDIR)/docs
+	install -m 755 $(BINARIES)/sluiced $(DESTDIR)$(PREFIX)/sbin/sluiced
+	install -m 755 $(BINARIES)/sluice $(DESTDIR)$(PREFIX)/bin/sluice
+	install -m 755 packaging/rules packaging/container $(DESTDIR)$(PREFIX)/lib/sluice
+	sed 's|@PREFIX@|$(PREFIX)|g; s|@SYSCONFDIR@|$(SYSCONFDIR)|g' packaging/sluiced.service >$(DESTDIR)$(UNITDIR)/sluiced.service
+	chmod 644 $(DESTDIR)$(UNITDIR)/sluiced.service
+	[ -e $(DESTDIR)$(SYSCONFDIR)/default/sluiced ] || install -m 644 packaging/default $(DESTDIR)$(SYSCONFDIR)/default/sluiced
+	install -m 644 packaging/logrotate $(DESTDIR)$(SYSCONFDIR)/logrotate.d/sluice
+	install -m 644 README.md ARCHITECTURE.md CONTRIBUTING.md CHANGELOG.md LICENSE NOTICE $(DESTDIR)$(DOCDIR)
+	install -m 644 docs/*.md docs/*.svg $(DESTDIR)$(DOCDIR)/docs
+	packaging/documents $(BINARIES) $(DESTDIR)$(PREFIX)/share/man $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+
+# What /etc has may have been changed, and stays.
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/sbin/sluiced $(DESTDIR)$(PREFIX)/bin/sluice $(DESTDIR)$(UNITDIR)/sluiced.service
-	rm -rf $(DESTDIR)$(PREFIX)/share/doc/sluice $(DESTDIR)$(PREFIX)/lib/sluice
+	rm -f $(DESTDIR)$(PREFIX)/share/man/man1/sluice.1 $(DESTDIR)$(PREFIX)/share/man/man1/sluice-*.1 $(DESTDIR)$(PREFIX)/share/man/man8/sluiced.8
+	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/sluice $(DESTDIR)$(PREFIX)/share/bash-completion/completions/sluiced
+	rm -rf $(DESTDIR)$(DOCDIR) $(DESTDIR)$(PREFIX)/lib/sluice
+
+deb:
+	@scripts/setup build
+	@scripts/step build cargo build --release --locked
+	@scripts/step deb packaging/deb $(BINARIES) .build/deb
+	@ls -1 .build/deb/*.deb
+
+deb-check: deb
+	@scripts/setup
+	@scripts/step debian-root scripts/debian-root .build/deb/sluice_*.deb
+	@SWITCHD="$(TARGET)/release/sluiced" tests/run k_packaging
 
 clean:
 	cargo clean

@@ -22,7 +22,7 @@ CLONE_NEW = {"cgroup": 0x02000000, "ipc": 0x08000000, "net": 0x40000000, "mnt": 
 FAMILIES = {"AF_UNIX": 1, "AF_INET": 2, "AF_INET6": 10, "AF_NETLINK": 16, "AF_PACKET": 17, "AF_XDP": 44, "AF_VSOCK": 40, "AF_ALG": 38}
 # What is not about confinement, and what the capabilities and namespaces above leave nothing to do for.
 ELSEWHERE = {"Type", "NotifyAccess", "WatchdogSec", "Restart", "RestartSec", "TimeoutStartSec", "TimeoutStopSec", "RuntimeDirectory", "RuntimeDirectoryPreserve",
-             "LogsDirectory", "Environment", "ExecStartPre", "ExecStart", "ExecStartPost", "ExecStop", "ExecStopPost", "ExecReload", "OOMScoreAdjust", "PrivateTmp",
+             "LogsDirectory", "Environment", "EnvironmentFile", "UnsetEnvironment", "ExecStartPre", "ExecStart", "ExecStartPost", "ExecStop", "ExecStopPost", "ExecReload", "OOMScoreAdjust", "PrivateTmp",
              "ProtectHostname", "ProtectKernelLogs", "ProtectKernelModules", "ProtectControlGroups", "RestrictSUIDSGID", "SystemCallArchitectures"}
 libc = ctypes.CDLL(None, use_errno=True)
 

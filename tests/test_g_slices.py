@@ -64,6 +64,35 @@ def a_flood_leaves_other_queues_room(lab):
 
 
 @test(timeout=90)
+def the_default_queue_does_not_starve(lab):
+    """Where guarantees use up the port's rate, and the queues that have them are flooded, queue 0 sends all the same what
+    Open vSwitch's HTB guarantees it; qos/show says who gave it up."""
+    switch, one, _ = raw_hosts(lab, [0, 1, 2])
+    rate = 8000000
+    port_with_queues(switch, "p2", rate, {1: {"min_rate": rate * 8 // 10}, 2: {"min_rate": rate * 2 // 10}})
+
+    def flood():
+        for _ in range(100):
+            one.send(frame(1), frame(2))
+        return stats(switch)
+    wait_for("both queues are full", lambda: all(flood()[queue][2] > 500 for queue in (1, 2)), 30)
+    before = stats(switch)
+    for number in range(1, 11):
+        one.send(frame(0, 64))
+        # The flood goes on meanwhile: some four times the port's rate.
+        wait_for(f"frame {number} of queue 0 leaves", lambda wanted=number: flood()[0][0] == wanted, 2)
+    after = stats(switch)
+    equal(after[0], (10, 640, 0), "queue 0")
+    check(all(after[queue][2] > before[queue][2] for queue in (1, 2)), "the other queues were not flooded meanwhile:", before, after)
+    shown = dict(re.findall(r"^(Default|Queue \d):\n((?:  .*\n)*)", switch.appctl("qos/show", "p2"), re.M))
+    told = {name: re.findall(r"(?:configured-)?min-rate: \d+", text) for name, text in shown.items()}
+    equal(told, {"Default": ["min-rate: 12000"], "Queue 1": ["min-rate: 6390400", "configured-min-rate: 6400000"],
+                 "Queue 2": ["min-rate: 1597600", "configured-min-rate: 1600000"]}, "guarantees in qos/show")
+    text = switch.ofctl("-O", "OpenFlow13", "queue-get-config", "br0", "2")
+    equal(re.findall(r"queue (\d):(?: min_rate:([\d.]+)%)?", text), [("0", "0.2"), ("1", "79.9"), ("2", "20.0")], "queue descriptions")
+
+
+@test(timeout=90)
 def a_thousand_queues_send_what_each_got(lab):
     """Each frame is counted in its own queue, of as many as there are."""
     queues = range(1, 1001)

@@ -291,7 +291,7 @@ def queues_are_told(lab):
     promise = re.search(r"promised-latency-us: (\d+)", text)
     check(promise and 3000 < int(promise[1]) < 4000, text)
     equal(text, "QoS: p2 linux-htb\nmax-rate: 100000000\ntenant-blue-min-rate: 6000000\ntenant-blue-max-rate: 50000000\nlate_sent: N\n"
-          f"\nDefault:\n  burst: 18112\n  min-rate: 0\n  max-rate: 100000000\n{zero}"
+          f"\nDefault:\n  burst: 18112\n  min-rate: 12000\n  max-rate: 100000000\n{zero}"
           f"\nQueue 1:\n  burst: 80000\n  priority: 3\n  min-rate: 10000000\n  max-rate: 20000000\n{zero}"
           f"\nQueue 2:\n  burst: 18112\n  min-rate: 5000000\n  max-rate: 100000000\n  tenant: blue\n{zero}"
           f"\nQueue 3:\n  burst: 18112\n  min-rate: 1000000\n  max-rate: 100000000\n  tenant: blue\n  ecn: true\n  max-latency-us: 3000\n  {promise[0]}\n"

@@ -403,7 +403,7 @@ def the_unit_is_valid(lab):
         os.symlink("/bin/true", f"{prefix}/{name}")
     os.makedirs(f"{prefix}/share/doc/sluice")
     with open(path, "w", encoding="utf-8") as file:
-        file.write(text.replace("@PREFIX@", prefix))
+        file.write(text.replace("@PREFIX@", prefix).replace("@SYSCONFDIR@", f"{prefix}/etc"))
     done = run(["systemd-analyze", "verify", "--man=no", path], ok=False)
     said = [line for line in (done.stdout + done.stderr).splitlines() if "sluiced.service" in line]
     equal(said, [], "what systemd says of the unit")

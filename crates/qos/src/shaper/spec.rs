@@ -268,6 +268,48 @@ impl PortSpec {
         Ok(())
     }
 
+    /// Guarantees the default queue `rate` bit/s, where others have guarantees and it has less: else
+    /// it would get nothing while they use all of the port's rate. Where the port cannot keep that
+    /// beside the others' guarantees, they give it up in proportion; an eighth of the port's rate at
+    /// most is asked of them. Changes nothing where guarantees cannot be kept anyway
+    /// ([`PortSpec::check`] says so) or where the default queue belongs to a tenant.
+    pub fn guarantee_default(&mut self, rate: u64) {
+        let default = self.default_queue;
+        let is_default = |queue: &QueueSpec| queue.number == default && queue.tenant.is_none();
+        let Some(at) = self.queues.iter().position(is_default) else {
+            return;
+        };
+        let rate = rate.min(self.queues[at].max_rate).min(self.max_rate / 8);
+        let tenants = self.tenants.iter().map(|tenant| tenant.min_rate);
+        let direct = |queue: &&QueueSpec| queue.tenant.is_none() && queue.number != default;
+        let queues = self
+            .queues
+            .iter()
+            .filter(direct)
+            .map(|queue| queue.min_rate);
+        let others = tenants.chain(queues).fold(0, u64::saturating_add);
+        if others == 0 || self.queues[at].min_rate >= rate {
+            return;
+        }
+        if self.queues[at].min_rate.saturating_add(others) > self.max_rate {
+            return;
+        }
+        self.queues[at].min_rate = rate;
+        let left = self.max_rate - rate;
+        if others <= left {
+            return;
+        }
+        // Rounded down, so that a tenant's queues go on fitting into it.
+        let less = |rate: &mut u64| {
+            *rate = (u128::from(*rate) * u128::from(left) / u128::from(others)) as u64;
+        };
+        let queues = self.queues.iter_mut();
+        let queues = queues.filter(|queue| queue.number != default);
+        queues.for_each(|queue| less(&mut queue.min_rate));
+        let tenants = self.tenants.iter_mut();
+        tenants.for_each(|tenant| less(&mut tenant.min_rate));
+    }
+
     fn check_port(&self) -> Result<(), SpecError> {
         check_class(Owner::Port, 0, self.max_rate, self.burst)?;
         let limit = self.limit_packets;
@@ -344,4 +386,82 @@ pub(crate) fn quanta(rates: &[u64]) -> Vec<u32> {
         (scaled as u64).max(shortest) as u32
     };
     rates.iter().map(|rate| quantum(*rate)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn port(rate: u64, queues: &[(u32, u64)]) -> PortSpec {
+        let mut port = PortSpec::new(rate);
+        let queue = |(number, min): &(u32, u64)| QueueSpec::new(*number, *min, rate);
+        port.queues = queues.iter().map(queue).collect();
+        port
+    }
+
+    fn guarantees(port: &PortSpec) -> Vec<u64> {
+        port.queues.iter().map(|queue| queue.min_rate).collect()
+    }
+
+    fn guaranteed(rate: u64, queues: &[(u32, u64)]) -> Vec<u64> {
+        let mut port = port(rate, queues);
+        port.guarantee_default(12_000);
+        guarantees(&port)
+    }
+
+    #[test]
+    fn the_default_queue_gets_a_share_where_others_have_guarantees() {
+        let all = guaranteed(100_000_000, &[(1, 80_000_000), (2, 20_000_000), (0, 0)]);
+        assert_eq!(all, [79_990_400, 19_997_600, 12_000]);
+        // There is room: nobody gives anything up.
+        let room = guaranteed(100_000_000, &[(0, 0), (1, 80_000_000), (2, 0)]);
+        assert_eq!(room, [12_000, 80_000_000, 0]);
+        // All are equal, or it has as much.
+        assert_eq!(guaranteed(1_000_000, &[(0, 0), (1, 0)]), [0, 0]);
+        let own = [(0, 12_000), (1, 88_000)];
+        assert_eq!(guaranteed(100_000, &own), [12_000, 88_000]);
+        // Less than the least is raised; a slow port is not used up by it.
+        assert_eq!(guaranteed(1_000_000, &[(0, 5), (1, 7)]), [12_000, 7]);
+        assert_eq!(guaranteed(8_000, &[(0, 0), (1, 8_000)]), [1_000, 7_000]);
+        // Guarantees that cannot be kept stay for `check` to refuse.
+        let above = [(0, 0), (1, 2_000_000)];
+        assert_eq!(guaranteed(1_000_000, &above), [0, 2_000_000]);
+    }
+
+    proptest! {
+        #[test]
+        fn guarantees_go_on_fitting(
+            rate in 8_000u64..=400_000_000_000,
+            queues in proptest::collection::vec((0u64..1000, 0u32..4), 1..12),
+        ) {
+            let mut port = port(rate, &[(0, 0)]);
+            let total: u64 = queues.iter().map(|queue| queue.0).sum::<u64>().max(1);
+            for (number, (part, tenant)) in queues.iter().enumerate() {
+                // All of the port's rate, shared out; 0 is no tenant.
+                let min = (u128::from(rate) * u128::from(*part) / u128::from(total)) as u64;
+                let mut queue = QueueSpec::new(number as u32 + 1, min, rate);
+                queue.tenant = (*tenant > 0).then_some(*tenant);
+                port.queues.push(queue);
+            }
+            for number in 1..4 {
+                let members = port.queues.iter().filter(|queue| queue.tenant == Some(number));
+                let min_rate = members.map(|queue| queue.min_rate).sum();
+                port.tenants.push(TenantSpec { number, min_rate, max_rate: rate, burst: 12_112 });
+            }
+            prop_assert_eq!(port.check(), Ok(()));
+            let before = port.clone();
+            port.guarantee_default(12_000);
+            prop_assert_eq!(port.check(), Ok(()));
+            let wanted = 12_000.min(rate / 8);
+            let others: u64 = guarantees(&before).iter().sum();
+            prop_assert_eq!(port.queues[0].min_rate, if others == 0 { 0 } else { wanted });
+            for (now, was) in port.queues.iter().zip(&before.queues).skip(1) {
+                // In proportion: what is kept of each differs by rounding only.
+                let whole = u128::from(was.min_rate);
+                let left = whole * u128::from(rate - wanted) / u128::from(others.max(1));
+                prop_assert_eq!(u128::from(now.min_rate), whole.min(left));
+            }
+        }
+    }
 }

@@ -170,6 +170,8 @@ fn shaper(switch: &Switch, port: &Port, spec: &PortSpec, lines: &mut Lines) {
         lines.add("burst", queue.burst);
         lines.add_some("priority", (queue.priority > 0).then_some(queue.priority));
         lines.add("min-rate", queue.min_rate);
+        // What the default queue is guaranteed is taken off the others.
+        lines.add_some("configured-min-rate", port.config.qos.lowered.get(&number));
         lines.add("max-rate", queue.max_rate);
         lines.add_some("tenant", queue.tenant.and_then(|tenant| names.get(&tenant)));
         lines.add_some("ecn", queue.mark_ns.map(|_| true));

@@ -49,6 +49,9 @@ pub struct Qos {
     pub tenants: BTreeMap<String, u32>,
     /// The numbers of queues whose packets' waits are measured.
     pub measured: Vec<u32>,
+    /// The guarantees that queues were to have, of those that give up some of it to the default
+    /// queue, by number.
+    pub lowered: BTreeMap<u32, u64>,
     /// Why the row that is there is not in force; what is here then means nothing before [`Qos::keep`].
     pub error: Option<String>,
 }
@@ -144,6 +147,7 @@ fn read_kind(qos: &vswitch::QoS, say: &mut dyn FnMut(String)) -> Result<Qos, Str
                 shape: Shape::Queues(Arc::new(read.spec)),
                 tenants: read.tenants,
                 measured: read.measured,
+                lowered: read.lowered,
                 ..Qos::default()
             })
         }

@@ -19,8 +19,14 @@ pub struct Shaping {
     pub tenants: BTreeMap<String, u32>,
     /// The numbers of queues whose packets' waits are measured.
     pub measured: Vec<u32>,
+    /// The guarantees that queues were to have, of those that give up some of it to the default
+    /// queue, by number.
+    pub lowered: BTreeMap<u32, u64>,
 }
 
+/// What the default queue is guaranteed in bit/s where others have guarantees: as much as Open
+/// vSwitch guarantees each class of the kernel's HTB, a frame's payload (1500 bytes) in a second.
+const DEFAULT_GUARANTEE: u64 = 12_000;
 /// The rate of a port that says none.
 const DEFAULT_RATE: u64 = 10_000_000_000;
 /// The least burst of a class, in bits: a frame.
@@ -200,12 +206,20 @@ pub fn read(qos: &vswitch::QoS, say: &mut dyn FnMut(String)) -> Result<Shaping, 
     strange(qos).into_iter().for_each(say);
     let mut spec = port(qos)?;
     let tenants = tenants(qos, &mut spec)?;
+    let asked: Vec<u64> = spec.queues.iter().map(|queue| queue.min_rate).collect();
+    spec.guarantee_default(DEFAULT_GUARANTEE);
     spec.check().map_err(|error| named(&error, &tenants))?;
     let measured = measured(qos, &spec)?;
+    let both = spec.queues.iter().zip(asked);
+    let lowered = both.filter(|(queue, asked)| queue.min_rate < *asked);
+    let lowered = lowered
+        .map(|(queue, asked)| (queue.number, asked))
+        .collect();
     Ok(Shaping {
         spec,
         tenants,
         measured,
+        lowered,
     })
 }
 

@@ -101,14 +101,19 @@ impl Bridge {
     }
 }
 
-/// A rate in thousandths of the port's, at least one.
+/// A rate in thousandths of the port's, to the nearest, at least one.
 fn part(rate: u64, port: &PortSpec) -> u16 {
-    let part = u128::from(rate) * 1000 / u128::from(port.max_rate.max(1));
+    let whole = u128::from(port.max_rate.max(1));
+    let part = (u128::from(rate) * 1000 + whole / 2) / whole;
     part.clamp(1, 1000) as u16
 }
 
+/// The guaranteed part of the port's rate. None for what the default queue gets unasked, which is
+/// too little to be said in thousandths of all but slow ports.
 fn guaranteed(queue: &QueueSpec, port: &PortSpec) -> Option<u16> {
-    (queue.min_rate > 0).then(|| part(queue.min_rate, port))
+    let is_said = queue.number != port.default_queue
+        || u128::from(queue.min_rate) * 1000 >= u128::from(port.max_rate);
+    (queue.min_rate > 0 && is_said).then(|| part(queue.min_rate, port))
 }
 
 fn allowed(queue: &QueueSpec, port: &PortSpec) -> Option<u16> {

@@ -127,6 +127,33 @@ fn rows_become_a_shape() {
 }
 
 #[test]
+fn the_default_queue_is_guaranteed_a_little() {
+    let queues: [(i64, Pairs<'_>); 2] = [
+        (1, &[("min-rate", "80000000")]),
+        (2, &[("min-rate", "20000000")]),
+    ];
+    let (qos, problems) = read_one("linux-htb", &[("max-rate", "100000000")], &queues);
+    assert_eq!((qos.error.as_ref(), problems), (None, Vec::new()));
+    let Shape::Queues(port) = &qos.shape else {
+        panic!("{qos:?}")
+    };
+    let rates: BTreeMap<u32, u64> = port
+        .queues
+        .iter()
+        .map(|queue| (queue.number, queue.min_rate))
+        .collect();
+    let wanted = BTreeMap::from([(0, 12_000), (1, 79_990_400), (2, 19_997_600)]);
+    assert_eq!(rates, wanted);
+    assert_eq!(
+        qos.lowered,
+        BTreeMap::from([(1, 80_000_000), (2, 20_000_000)])
+    );
+    // There is room for all.
+    let (qos, _) = read_one("linux-htb", &[("max-rate", "200000000")], &queues);
+    assert_eq!(qos.lowered, BTreeMap::new());
+}
+
+#[test]
 fn shapes_that_cannot_be_are_refused() {
     let cases: [(Pairs<'_>, Pairs<'_>, &str); 13] = [
         (

@@ -1,0 +1,412 @@
+"""The Debian packages, `make install` below any prefix, and the container image: what is in them; and, on request (`make deb-check`, after `make deb`),
+how they install, run, upgrade and go in a clean Debian 12 with a service manager of its own."""
+import glob
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+
+from harness import PATIENCE, ROOT, Failure, Skip, check, equal, run, test, wait_for
+
+PACKAGING = os.path.join(ROOT, "packaging")
+PACKAGES = os.path.join(ROOT, ".build", "deb")
+DAEMON = "/usr/sbin/sluiced"
+
+
+def binaries_of(lab):
+    """The directory of the binaries under test."""
+    if lab.is_ovs:
+        raise Skip("Sluice's packages")
+    directory = os.path.dirname(os.path.abspath(lab.switchd[0]))
+    check(os.access(f"{directory}/sluice", os.X_OK), f"{directory}/sluice is not built")
+    return directory
+
+
+def make(target, **variables):
+    """Runs a target of the Makefile."""
+    return run(["make", "--no-print-directory", "-C", ROOT, target, *(f"{name}={value}" for name, value in variables.items())], seconds=60)
+
+
+def files_below(directory):
+    """All files, by their paths below the directory."""
+    return {os.path.relpath(os.path.join(where, name), directory) for where, _, names in os.walk(directory) for name in names}
+
+
+def text_of(path):
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def help_of(binaries, *words):
+    return run([f"{binaries}/{words[0]}", *words[1:], "--help"]).stdout
+
+
+def commands_of(binaries, *words):
+    """The words of all commands of sluice."""
+    found = [words]
+    listed = re.search(r"^Commands:\n((?:  .*\n)+)", help_of(binaries, *words), re.M)
+    for name in re.findall(r"^  (\w\S*)", listed[1] if listed else "", re.M):
+        if name != "help":
+            found += commands_of(binaries, *words, name)
+    return found
+
+
+def check_manual(binaries, manual):
+    """There is a page for each program and command, and it has every option that --help has."""
+    pages = {"-".join(words): (1, words) for words in commands_of(binaries, "sluice")}
+    check(len(pages) > 5, "commands of sluice:", pages)
+    pages["sluiced"] = (8, ("sluiced",))
+    equal({os.path.basename(path) for path in files_below(manual)}, {f"{name}.{section}" for name, (section, _) in pages.items()}, "manual pages")
+    for name, (section, words) in pages.items():
+        page = text_of(f"{manual}/man{section}/{name}.{section}").replace("\\-", "-").replace("\\fB", "").replace("\\fR", "")
+        options = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", help_of(binaries, *words)))
+        check(options and not {option for option in options if option not in page}, f"{name}({section}) lacks options:", options, page)
+
+
+def complete(file, *words):
+    """What bash offers for the last of these words."""
+    script = f'. "{file}"; COMP_WORDS=({" ".join(repr(word) for word in words)}); COMP_CWORD={len(words) - 1}; _{words[0]}; echo "${{COMPREPLY[@]}}"'
+    return set(run(["bash", "-c", script]).stdout.split())
+
+
+def anchors(path):
+    """The anchors of a document's headings, as they are made from them everywhere."""
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in re.findall(r"^#+ +(.*?) *$", text_of(path), re.M)}
+
+
+def check_links(directory):
+    """Every link between documents leads somewhere."""
+    count = 0
+    for name in files_below(directory):
+        if not name.endswith(".md"):
+            continue
+        path = os.path.join(directory, name)
+        for target in re.findall(r"\]\(([^)\s]+)\)", text_of(path)):
+            if re.match(r"\w+:", target):
+                continue
+            count += 1
+            file, _, anchor = target.partition("#")
+            there = os.path.normpath(os.path.join(os.path.dirname(path), file)) if file else path
+            check(os.path.isfile(there) and os.path.commonpath([there, directory]) == directory, f"{name} links to {target}, which is not installed")
+            check(not anchor or anchor in anchors(there), f"{name} links to {target}, which has no such heading")
+    check(count > 8, f"only {count} links were found")
+
+
+@test(timeout=60)
+def a_prefix_moves_everything(lab):
+    """`make install` puts everything below PREFIX, what it installs names no other, and `make uninstall` takes it away but for what administrators change."""
+    binaries = binaries_of(lab)
+    top = f"{lab.directory}/top"
+    prefix = f"{top}/opt/switch"
+    make("install-built", DESTDIR=top, PREFIX="/opt/switch", BINARIES=binaries)
+    files = files_below(top)
+    equal([name for name in files if not name.startswith("opt/switch/")], [], "files outside of the prefix")
+    check({"sbin/sluiced", "bin/sluice", "lib/sluice/rules", "lib/systemd/system/sluiced.service", "etc/default/sluiced", "share/doc/sluice/README.md"}
+          <= files_below(prefix), "what is installed:", files)
+    unit = text_of(f"{prefix}/lib/systemd/system/sluiced.service")
+    check("@" not in re.sub(r"@system-service", "", unit), "the unit has places that were not filled in:", unit)
+    named = re.findall(r"/opt/switch/\S+", unit)
+    check(len(named) > 5, "places in the unit:", named)
+    for name in named:
+        check(os.path.exists(top + name), f"the unit names {name}, which is not installed")
+    equal(re.findall(r"/usr/(?:local|sbin|lib)\S*", unit), [], "other places in the unit")
+    check_links(f"{prefix}/share/doc/sluice")
+    check_manual(binaries, f"{prefix}/share/man")
+    # What has been changed stays when it is installed again.
+    with open(f"{prefix}/etc/default/sluiced", "a", encoding="utf-8") as file:
+        file.write("# changed\n")
+    make("install-built", DESTDIR=top, PREFIX="/opt/switch", BINARIES=binaries)
+    check("# changed" in text_of(f"{prefix}/etc/default/sluiced"), "a second installation has written over /etc")
+    make("uninstall", DESTDIR=top, PREFIX="/opt/switch")
+    equal(files_below(prefix), {"etc/default/sluiced", "etc/logrotate.d/sluice"}, "what `make uninstall` leaves")
+
+
+@test(timeout=170)
+def a_package_is_whole(lab):
+    """The Debian packages: dependencies, stripped binaries and their symbols by build id, manual, completion, configuration files, scripts, sums."""
+    binaries = binaries_of(lab)
+    out, root, symbols = (f"{lab.directory}/{name}" for name in ("out", "root", "symbols"))
+    run([f"{PACKAGING}/deb", binaries, out], seconds=160, env=dict(os.environ, DEB_COMPRESSION="-Znone"))
+    version = run([f"{binaries}/sluice", "--version"]).stdout.split()[-1]
+    architecture = run("dpkg --print-architecture").stdout.strip()
+    names = {name: f"{out}/{name}_{version}_{architecture}.deb" for name in ("sluice", "sluice-dbgsym")}
+    equal(sorted(glob.glob(f"{out}/*")), sorted(names.values()), "packages")
+    for name, where in (("sluice", root), ("sluice-dbgsym", symbols)):
+        run(["dpkg-deb", "-R", names[name], where], seconds=60)
+        sums = dict(reversed(line.split("  ", 1)) for line in text_of(f"{where}/DEBIAN/md5sums").splitlines())
+        equal(set(sums), {path for path in files_below(where) if not path.startswith("DEBIAN/")}, f"files with a sum in {name}")
+        run(["md5sum", "--quiet", "-c", "DEBIAN/md5sums"], cwd=where)
+    depends = run(["dpkg-deb", "-f", names["sluice"], "Depends"]).stdout
+    for wanted in (r"openvswitch-switch \(>= 3\.1\)", r"libc6 \(>= ", r"libssl3"):
+        check(re.search(wanted, depends), f"{wanted} is no dependency:", depends)
+    for binary in ("usr/bin/sluice", "usr/sbin/sluiced"):
+        sections = run(["readelf", "-SW", f"{root}/{binary}"]).stdout
+        check(".debug_line" not in sections and ".symtab" not in sections, f"{binary} is not stripped")
+        build_id = re.search(r"Build ID: ([0-9a-f]+)", run(["readelf", "-n", f"{root}/{binary}"]).stdout)[1]
+        kept = f"{symbols}/usr/lib/debug/.build-id/{build_id[:2]}/{build_id[2:]}.debug"
+        sections = run(["readelf", "-SW", kept]).stdout
+        check(".debug_line" in sections and ".symtab" in sections, f"{kept} has no symbols:", sections)
+        check(build_id in run(["dpkg-deb", "-f", names["sluice-dbgsym"], "Build-Ids"]).stdout, f"{build_id} is not among Build-Ids")
+        equal(run([f"{root}/{binary}", "--version"]).stdout, run([f"{binaries}/{os.path.basename(binary)}", "--version"]).stdout, f"what {binary} says")
+    configuration = text_of(f"{root}/DEBIAN/conffiles").split()
+    equal(sorted(configuration), ["/etc/default/sluiced", "/etc/logrotate.d/sluice"], "configuration files")
+    run(["find", f"{root}/usr/share/man", "-name", "*.gz", "-exec", "gunzip", "{}", "+"])
+    check_manual(binaries, f"{root}/usr/share/man")
+    check_links(f"{root}/usr/share/doc/sluice")
+    completions = f"{root}/usr/share/bash-completion/completions"
+    equal(complete(f"{completions}/sluice", "sluice", "u"), {"up"}, "sluice u")
+    equal(complete(f"{completions}/sluice", "sluice", "predict", "qu"), {"queue"}, "sluice predict qu")
+    check({"--rate", "--offered"} <= complete(f"{completions}/sluice", "sluice", "predict", "queue", "--"), "options of sluice predict queue")
+    equal(complete(f"{completions}/sluice", "sluice", "predict", "--flows", ""), set(), "the value of an option, which is left to names of files")
+    equal(complete(f"{completions}/sluiced", "sluiced", "--det"), {"--detach"}, "sluiced --det")
+    for script in ("postinst", "prerm", "postrm"):
+        path = f"{root}/DEBIAN/{script}"
+        check(os.access(path, os.X_OK), f"{script} cannot be executed")
+        run(["sh", "-n", path])
+    for path in ("usr/lib/sluice/rules", "usr/lib/sluice/container"):
+        check(os.access(f"{root}/{path}", os.X_OK), f"{path} cannot be executed")
+    run(["bash", "-n", f"{root}/usr/lib/sluice/container"])
+    unit = text_of(f"{root}/lib/systemd/system/sluiced.service").splitlines()
+    # As Open vSwitch's own: ahead of what brings interfaces up, and last to be killed for want of memory.
+    for line in ("DefaultDependencies=no", "Requires=ovsdb-server.service", "OOMScoreAdjust=-900", "EnvironmentFile=-/etc/default/sluiced", "Alias=ovs-vswitchd.service"):
+        check(line in unit, f"the unit has no {line}")
+    before, after = (" ".join(line.split("=", 1)[1] for line in unit if line.startswith(f"{word}=")).split() for word in ("Before", "After"))
+    check({"network.target", "networking.service"} <= set(before) and {"ovsdb-server.service", "network-pre.target"} <= set(after), "order:", before, after)
+
+
+def packages(name):
+    """The package that `make deb` has made."""
+    found = glob.glob(f"{PACKAGES}/{name}_*.deb")
+    check(len(found) == 1, f"`make deb` comes first; in {PACKAGES} there is {found}")
+    return found[0]
+
+
+class Debian:
+    """A clean Debian 12 in memory, which goes with the test."""
+
+    def __init__(self, lab, name="debian"):
+        self.lab, self.name, self.root, self.process, self.group = lab, name, f"{lab.directory}/{name}", None, None
+        os.mkdir(self.root)
+        run(["mount", "-t", "tmpfs", "-o", "size=2G,mode=755", "tmpfs", self.root])
+        tar = run([os.path.join(ROOT, "scripts", "debian-root"), packages("sluice")], seconds=500).stdout.strip()
+        run(["tar", "-C", self.root, "-xf", tar], seconds=120)
+        for package in glob.glob(f"{PACKAGES}/*.deb"):
+            run(["cp", package, f"{self.root}/root/"])
+
+    def enter(self, command, cgroup=None):
+        """Starts a command as process 1 of this Debian, with namespaces, devices and control groups of its own."""
+        script = f"""set -e
+            R={self.root}
+            mount --make-rprivate /
+            mount --bind $R $R
+            mount -t proc proc $R/proc; mount -t sysfs sysfs $R/sys; mount -t tmpfs tmpfs $R/run; mount -t tmpfs tmpfs $R/dev -o mode=755
+            mkdir $R/dev/net $R/dev/pts $R/dev/shm
+            for device in null zero full random urandom tty net/tun; do touch $R/dev/$device; mount --bind /dev/$device $R/dev/$device; done
+            touch $R/dev/console; mount --bind {self.root}/../{self.name}.console $R/dev/console
+            {'mount -t cgroup2 cgroup2 $R/sys/fs/cgroup' if cgroup else ''}
+            ip link set lo up
+            cd $R; mkdir -p .old; pivot_root . .old; umount -l /.old
+            exec env -i container=test PATH=/usr/sbin:/usr/bin:/sbin:/bin "$@" """
+        open(f"{self.root}.console", "a", encoding="ascii").close()
+        flags = ["--mount", "--pid", "--net", "--uts", "--ipc", "--fork", "--kill-child=KILL", *(["--cgroup"] if cgroup else [])]
+        join = f"echo $$ >{cgroup}/cgroup.procs; " if cgroup else ""
+        self.process = self.lab.start(["bash", "-c", f'{join}exec unshare "$@"', "-", *flags, "bash", "-c", script, "-", *command], f"{self.name}.log")
+        return self.process
+
+    def first(self):
+        """The process id of its process 1, as it is here."""
+        def child():
+            done = subprocess.run(["pgrep", "-P", str(self.process.pid)], capture_output=True, text=True, check=False)
+            return done.stdout.split()[:1]
+        return int(wait_for(f"{self.name} runs", child)[0])
+
+    def boot(self):
+        """Starts its service manager, and waits until everything has been started."""
+        mounts = [line.split() for line in text_of("/proc/mounts").splitlines()]
+        top = next((fields[1] for fields in mounts if fields[2] == "cgroup2"), None)
+        check(top, "there is no unified hierarchy of control groups, which systemd needs")
+        self.group = f"{top}/sluice-{os.getpid()}-{self.name}"
+        os.makedirs(self.group, exist_ok=True)
+        self.enter(["/lib/systemd/systemd", "--system", "--show-status=0"], self.group)
+        self.first()
+        done = wait_for("the system has started", lambda: self.started() or None, 60)
+        check(done in ("running", "degraded"), "the system is", done)
+
+    def started(self):
+        """The state of the system, once it has started."""
+        state = self.run("systemctl is-system-running", ok=False).stdout.strip()
+        return state if state in ("running", "degraded") else ""
+
+    def halt(self):
+        """Takes its power away."""
+        os.kill(self.first(), signal.SIGKILL)
+        self.process.wait(20)
+        self.process = None
+        if self.group:
+            def removed():
+                for where, _, _ in os.walk(self.group, topdown=False):
+                    try:
+                        os.rmdir(where)
+                    except OSError:
+                        return False
+                return True
+            wait_for("its control groups are gone", removed)
+
+    def run(self, command, **options):
+        """A command inside."""
+        words = ["bash", "-c", command] if isinstance(command, str) else command
+        return run(["nsenter", "-t", str(self.first()), "-m", "-p", "-n", "-u", "-i", *(["-C"] if self.group else []), "--", "env", "-i", "LC_ALL=C.UTF-8",
+                    "DEBIAN_FRONTEND=noninteractive", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", *words], **options)
+
+    def says(self, command):
+        return self.run(command).stdout.strip()
+
+    def switch(self):
+        """The program and the process that are ovs-vswitchd.service now."""
+        pid = self.says("systemctl show -P MainPID ovs-vswitchd.service")
+        return (self.says(f"readlink /proc/{pid}/exe"), pid) if pid != "0" else ("", pid)
+
+
+def interfaces(debian):
+    """What ifupdown is to do: a bridge of the switch's with an address."""
+    with open(f"{debian.root}/etc/network/interfaces", "w", encoding="ascii") as file:
+        file.write("auto br0\niface br0 inet static\n  address 10.9.0.1/24\n  ovs_type OVSBridge\n  ovs_extra set bridge br0 datapath_type=netdev\n")
+
+
+@test(timeout=600, on_request=True)
+def clean_debian_takes_the_package_and_gives_it_back(lab):
+    """In a clean Debian 12 that has booted: installed with its dependencies, put in the place of ovs-vswitchd, in peace with ifupdown's hook, its log rotated,
+    upgraded with its rules, booted again ahead of networking; removed, which puts Open vSwitch back, and purged without a trace."""
+    binaries_of(lab)
+    debian = Debian(lab)
+    debian.boot()
+    debian.run("! command -v sluiced && ! command -v ovs-vsctl")
+    debian.run("apt-get install -qy --no-install-recommends /root/sluice_*.deb", seconds=240)
+    # As installed Open vSwitch's daemon goes on.
+    wait_for("Open vSwitch runs", lambda: debian.switch()[0].startswith("/usr/lib/openvswitch-switch/"), 30)
+    equal(debian.run("systemctl is-active sluiced", ok=False).stdout.strip(), "inactive", "sluiced after the installation")
+    # As the user guide says.
+    debian.run("systemctl stop openvswitch-switch && systemctl enable sluiced && systemctl start openvswitch-switch", seconds=60)
+    equal(debian.switch()[0], DAEMON, "the switch")
+    equal(debian.says("systemctl is-active sluiced ovs-vswitchd openvswitch-switch ovsdb-server").split(), ["active"] * 4, "units")
+    equal(debian.says("ovs-appctl version").splitlines()[0], "ovs-vswitchd (Open vSwitch) 3.1.0", "who answers")
+    # Where the machine's own manager may say so, the kernel has it too.
+    equal(debian.says("systemctl show -P OOMScoreAdjust sluiced"), "-900", "OOMScoreAdjust")
+    # The hook of ifupdown, with openvswitch-switch.service running and not: it would start ovs-vswitchd.
+    interfaces(debian)
+    debian.run("ifup br0")
+    check("10.9.0.1/24" in debian.says("ip addr show br0"), "br0 has no address")
+    debian.run("ifdown br0 && systemctl disable --now openvswitch-switch && systemctl start sluiced", seconds=60)
+    before = debian.switch()
+    equal((before[0], debian.run("systemctl is-active openvswitch-switch", ok=False).stdout.strip()), (DAEMON, "inactive"), "the switch alone")
+    debian.run("ifup br0")
+    check("10.9.0.1/24" in debian.says("ip addr show br0"), "br0 has no address")
+    equal(debian.switch(), before, "the switch after ifup")
+    debian.run("systemctl enable openvswitch-switch")
+    # Options, and logs.
+    debian.run("echo 'SLUICED_OPTIONS=\"--mlockall -vfile:dbg\"' >/etc/default/sluiced && systemctl restart sluiced", seconds=60)
+    line = debian.says(f"tr '\\0' ' ' </proc/{debian.switch()[1]}/cmdline")
+    check(line.endswith("--mlockall -vfile:dbg"), "options of /etc/default/sluiced:", line)
+    said = debian.run("logrotate -f /etc/logrotate.conf").stderr
+    equal(said, "", "what logrotate says")
+    log = "/var/log/openvswitch/ovs-vswitchd.log"
+    debian.run(f"ls {log}.1*")
+    check("opened log file" in debian.says(f"cat {log}"), "the log was not opened anew")
+    # The log of what `sluice up` starts is rotated by the package's own file.
+    debian.run("mkdir -p /run/sluice && sluice up >/dev/null 2>&1", seconds=60)
+    debian.run("logrotate -f /etc/logrotate.d/sluice && ls /run/sluice/ovs-vswitchd.log.1.gz && grep -q 'opened log file' /run/sluice/ovs-vswitchd.log && sluice down", seconds=60)
+    # The manual and the completion, as users reach them.
+    for page in ("8 sluiced", "1 sluice", "1 sluice-predict-queue"):
+        shown = debian.run(f"MANROFFOPT= MANWIDTH=100 man --warnings -P cat {page}")
+        check("NAME" in shown.stdout and "SYNOPSIS" in shown.stdout, f"man {page}:", shown.stdout)
+        equal([text for text in shown.stderr.splitlines() if "cannot adjust" not in text], [], f"what man says of {page}")
+    equal(debian.says(". /usr/share/bash-completion/bash_completion; _completion_loader sluice; complete -p sluice"), "complete -o default -F _sluice sluice", "completion")
+    # An upgrade keeps rules, and an administrator's file.
+    debian.run("ovs-ofctl add-flow br0 cookie=0x77,priority=9,udp,actions=drop")
+    before = debian.switch()
+    debian.run("dpkg -i --force-confold /root/sluice_*.deb", seconds=120)
+    check(debian.switch()[0] == DAEMON and debian.switch()[1] != before[1], "the new daemon does not run:", before, debian.switch())
+    check("cookie=0x77" in debian.says("ovs-ofctl dump-flows br0"), "the rules are gone after an upgrade")
+    check("mlockall" in debian.says("cat /etc/default/sluiced"), "an upgrade has written over /etc/default/sluiced")
+    errors = debian.says("journalctl -q --no-pager -u sluiced -p err")
+    equal(errors, "", "errors in the journal")
+    # Symbols for debuggers.
+    debian.run("dpkg -i /root/sluice-dbgsym_*.deb", seconds=60)
+    # A second boot: interfaces are brought up by ifupdown when the switch is there.
+    debian.halt()
+    debian.boot()
+    wait_for("br0 is back", lambda: "10.9.0.1/24" in debian.run("ip addr show br0", ok=False).stdout)
+    equal(debian.switch()[0], DAEMON, "the switch after a boot")
+    times = {unit: int(debian.says(f"systemctl show -P {what} {unit}")) for unit, what in (("sluiced", "ActiveEnterTimestampMonotonic"), ("networking", "InactiveExitTimestampMonotonic"))}
+    check(0 < times["sluiced"] <= times["networking"], "networking was not started after the switch:", times)
+    # And back.
+    debian.run("apt-get remove -qy sluice", seconds=120)
+    wait_for("Open vSwitch is the switch again", lambda: debian.switch()[0].startswith("/usr/lib/openvswitch-switch/"), 30)
+    equal(debian.run("ls /etc/systemd/system/ovs-vswitchd.service /usr/sbin/sluiced 2>/dev/null", ok=False).stdout, "", "what removing leaves")
+    debian.run("apt-get purge -qy sluice", seconds=60)
+    left = debian.says("find / -xdev -iname '*sluice*' -not -path '/root/*' -not -path '/proc/*' -not -path '/sys/*'")
+    equal(left, "", "what purging leaves")
+    debian.halt()
+
+
+def steps(path):
+    """The instructions of a Containerfile."""
+    text = re.sub(r"^#.*\n", "", text_of(path), flags=re.M).replace("\\\n", "")
+    return [line.split(" ", 1) for line in text.splitlines() if line.strip()]
+
+
+@test(timeout=400, on_request=True)
+def clean_debian_as_a_container(lab):
+    """The steps of the Containerfile, carried out in a clean Debian 12; then its entry point: database and switch run, configuration outlives the container, it
+    ends well when it is stopped, and badly when its database dies."""
+    binaries_of(lab)
+    debian = Debian(lab, "image")
+    # As in the images that the first step names.
+    with open(f"{debian.root}/usr/sbin/policy-rc.d", "w", encoding="ascii") as file:
+        file.write("#!/bin/sh\nexit 101\n")
+    os.chmod(f"{debian.root}/usr/sbin/policy-rc.d", 0o755)
+    entry = health = volume = None
+    debian.enter(["sleep", "1000"])
+    for name, words in steps(f"{PACKAGING}/Containerfile"):
+        if name == "FROM":
+            equal(words, "debian:12-slim", "the image that is built upon")
+        elif name == "COPY":
+            pattern, target = words.split()
+            for package in glob.glob(f"{PACKAGES}/{pattern}"):
+                run(["cp", package, debian.root + target])
+        elif name == "RUN":
+            debian.run(["sh", "-c", words], seconds=240)
+        elif name == "VOLUME":
+            volume = words
+        elif name == "HEALTHCHECK":
+            health = words.removeprefix("CMD ")
+        elif name == "ENTRYPOINT":
+            entry = json.loads(words)
+        else:
+            raise Failure(f"the test does not know {name}")
+    debian.halt()
+    check(entry and health and volume == "/var/lib/openvswitch", "the image has no entry point, health check or volume")
+
+    def started():
+        process = debian.enter([*entry, "-vfile:off"])
+        wait_for("the container is healthy", lambda: debian.run(health, ok=False).returncode == 0, 40)
+        return process
+
+    def ended(process):
+        """The code with which the container has ended: that of its first process."""
+        return process.wait(30 * PATIENCE)
+    process = started()
+    debian.run("ovs-vsctl --timeout=20 add-br br0 -- set Bridge br0 datapath_type=netdev")
+    debian.run("ovs-ofctl show br0")
+    identity = debian.says("ovs-vsctl get Open_vSwitch . external_ids:system-id")
+    check(len(identity) > 30, "system-id:", identity)
+    time.sleep(0.5)
+    os.kill(debian.first(), signal.SIGTERM)
+    equal(ended(process), 0, "how the container ends when it is stopped")
+    process = started()
+    equal(debian.says("ovs-vsctl list-br"), "br0", "bridges of the second container")
+    equal(debian.says("ovs-vsctl get Open_vSwitch . external_ids:system-id"), identity, "system-id of the second container")
+    debian.run("kill -9 $(cat /run/openvswitch/ovsdb-server.pid)")
+    check(ended(process) not in (0, None), "the container ends well although its database died")
