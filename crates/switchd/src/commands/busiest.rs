@@ -83,10 +83,11 @@ async fn busiest(switch: &Switch, before: &RefCell<Option<Before>>, most: usize)
         let mut dump = bridge.pipeline.borrow_mut().begin_dump(&all());
         // Rules that come meanwhile may be read, too.
         while read.len() < 2 * RULES_MAX {
-            let mut pipeline = bridge.pipeline.borrow_mut();
-            let take = |count| read.push((place, count));
-            let done = pipeline.continue_counts(&mut dump, SLICE, take);
-            drop(pipeline);
+            let done = {
+                let take = |count| read.push((place, count));
+                let mut pipeline = bridge.pipeline.borrow_mut();
+                pipeline.continue_counts(&mut dump, SLICE, take)
+            };
             if done {
                 break;
             }
