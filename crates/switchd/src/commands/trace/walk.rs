@@ -630,13 +630,12 @@ fn decision(decision: &NormalDecision, here: &Here<'_>, front: &Ethernet) -> Vec
     }
 }
 
-/// Whether Open vSwitch undoes what these actions do to a packet by setting its headers again, so that no copy is needed.
+/// Whether Open vSwitch undoes what these actions do to a packet by setting its headers again, so that no copy is needed. Of
+/// a clone among them it need not be asked: that makes its own.
 fn is_reversible(actions: &[Action]) -> bool {
-    actions.iter().all(|action| match action {
-        Action::Meter(_) | Action::OutputTrunc { .. } => false,
-        Action::Clone(inner) => is_reversible(inner),
-        _ => true,
-    })
+    let needs_copy =
+        |action: &Action| matches!(action, Action::Meter(_) | Action::OutputTrunc { .. });
+    !actions.iter().any(needs_copy)
 }
 
 fn ethernet(frame: &[u8]) -> Option<Ethernet> {
