@@ -129,5 +129,7 @@ def predictions_from_numbers(lab):
     equal(min(plans, key=lambda plan: plan["done"])["plan"], "15+5", "the best plan")
     check("end to end" in predict("path", "--hop", "queue:rate=100M,offered=50M", "--hop", "link:rate=1G,delay=5us"), "a way")
     check("ovs-vsctl -- set port p1" in predict("place", "--task", "a:rate=1M,latency=5ms", "--port", "p1:rate=100M"), "a placement")
+    more = predict("place", "--task", "a:rate=1M,latency=5ms,burst=200k", "--port", "p1:rate=100M")
+    check("more than it sends, since its burst of 200000 bits" in more, "why it needs more than was asked:", more)
     for words in (["queue", "--rate", "-5"], ["path", "--hop", "tunnel:"], ["message", "--rate", "1M", "--group", "0", "--data", "1", "--command", "1"], ["place", "--task", "a:rate=1G,latency=1us", "--port", "p1:rate=1M"]):
         check(predict(*words, ok=False).strip() != "", f"{words} are refused")

@@ -55,6 +55,9 @@ pub struct PredictOptions {
     /// Slices of each measurement, 3 to 1000; they are spread over its time, and the middle one counts
     #[arg(long, default_value_t = 25)]
     pub rounds: usize,
+    /// Print figures although the machine's speed moved while they were measured
+    #[arg(long)]
+    pub anyway: bool,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
@@ -111,7 +114,14 @@ fn rules(options: &PredictOptions) -> Result<()> {
         named(&groups),
         named(&meters),
         &names,
-    )?;
+    )
+    .map_err(|error| {
+        let hint = match error.to_string().contains("unknown port") {
+            true => " (--ports NAME=NUMBER gives a name its number)",
+            false => "",
+        };
+        anyhow::anyhow!("{error}{hint}")
+    })?;
     let traffic = traffic(options, &rules, in_port, &names)?;
     let cpu = processor(options.cpu)?;
     let effort = Effort {
@@ -136,6 +146,7 @@ fn rules(options: &PredictOptions) -> Result<()> {
         cpu,
         notes: &dpdk.notes,
         kinds: &kinds,
+        anyway: options.anyway,
     };
     match options.json {
         true => println!("{}", shown.json(&prediction)),

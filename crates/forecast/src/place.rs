@@ -69,6 +69,8 @@ pub struct Placed {
     pub latency: f64,
     /// How many packets its queue must hold, where that is more than usual.
     pub limit: Option<u32>,
+    /// Why the queue guarantees more than the task sends, where it does.
+    pub why: Option<String>,
 }
 
 /// A task without a place.
@@ -413,6 +415,26 @@ fn put(task: &Task, port: &Port, queue: u32, need: f64) -> Placed {
         bound: task.burst.is_some(),
         latency: task.latency,
         limit: (packets > USUAL_PACKETS).then_some(packets as u32),
+        why: (need > task.rate.ceil()).then(|| why_more(task, floor)),
+    }
+}
+
+/// Why a task's rate alone would make its packets wait too long.
+fn why_more(task: &Task, floor: f64) -> String {
+    let room = (task.latency.min(LONGEST) - floor) * 1e3;
+    match task.burst {
+        Some(burst) => format!(
+            "its burst of {:.0} bits has to leave within {room:.3} ms: what it may wait, less {:.3} ms \
+             for timer slack and a packet on the line",
+            burst.max(task.size),
+            floor * 1e3
+        ),
+        None => format!(
+            "no burst is named, so its packets are taken to come at random: at the {:.0} bit/s that it \
+             sends, more than one of 100 would wait longer than {room:.3} ms; a burst, where the task \
+             keeps to one, makes this exact",
+            task.rate
+        ),
     }
 }
 
@@ -505,6 +527,22 @@ mod tests {
         let backup = got.placed.iter().find(|one| one.task == "backup").unwrap();
         assert_eq!(backup.port, "p2");
         let camera = got.placed.iter().find(|one| one.task == "camera").unwrap();
+        // 200,000 bits in what 5 ms leave take more than the 20 Mbit/s that were asked for.
+        assert!(
+            camera
+                .why
+                .as_ref()
+                .unwrap()
+                .contains("burst of 200000 bits")
+        );
+        assert!(got.placed.iter().all(|one| {
+            let asked = tasks
+                .iter()
+                .find(|task| task.name == one.task)
+                .unwrap()
+                .rate;
+            one.why.is_some() == (one.rate as f64 > asked)
+        }));
         assert!(camera.rate >= 40_000_000 && camera.bound && camera.wait.high <= 0.005 * 1.000_001);
         assert!(got.commands.iter().any(
             |text| text.starts_with("ovs-vsctl -- set port p2 qos=@qos")

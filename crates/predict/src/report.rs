@@ -10,8 +10,101 @@ pub const PORTS: &str = "ports are measured as DPDK's net_pcap in and net_null o
 /// Paths that are told; programs get all.
 const PATHS: usize = 20;
 
-/// Tables, paths and stages, and the sum.
-pub fn text(prediction: &Prediction) -> String {
+/// The answer and what to do about it, then what it comes from: tables, paths and stages. Where the
+/// machine has moved, figures are told only `anyway`.
+pub fn text(prediction: &Prediction, anyway: bool) -> String {
+    let told = anyway || prediction.machine.stood_still();
+    let mut text = answer(prediction, told);
+    for line in advice(prediction) {
+        let _ = writeln!(text, "- {line}");
+    }
+    text + &details(prediction, told)
+}
+
+/// Packets per second of a core, or why they are not told.
+fn answer(prediction: &Prediction, told: bool) -> String {
+    if told {
+        return format!(
+            "{}\n{}\n",
+            figure(prediction.mpps, "Mpps on one core"),
+            figure(prediction.cycles, "cycles per packet")
+        );
+    }
+    let machine = &prediction.machine;
+    format!(
+        "unreliable, run again: the machine's speed moved by {:.0}% while this was measured\n",
+        machine.moved.max(machine.memory_moved) * 100.0
+    )
+}
+
+/// A stage with so much of all cycles is what to look at.
+const LARGE: f64 = 0.4;
+/// A table in which a packet compares more rules one by one, or tries more hash tables, takes long.
+const MANY: f64 = 12.0;
+
+/// What somebody could do who wants more, and what is odd about the packets.
+pub fn advice(prediction: &Prediction) -> Vec<String> {
+    let trace = &prediction.trace;
+    let mut lines = Vec::new();
+    if trace.out_ports.is_empty() {
+        lines.push(
+            "warning: all packets are dropped, so this is the cost of dropping them. Rules that \
+             look at in_port meet packets of --in-port only (1 where nothing is said), and names \
+             of ports have numbers by --ports NAME=NUMBER"
+                .to_owned(),
+        );
+    }
+    if !prediction.machine.stood_still() {
+        lines.push(
+            "others use this machine, or its clock changes: predict when it is quiet, on a \
+             processor of its own (--cpu), with more --rounds; sluice predict machine shows when \
+             it stands still"
+                .to_owned(),
+        );
+    }
+    let slow = trace
+        .paths
+        .iter()
+        .take(PATHS)
+        .find(|path| path.probes > MANY);
+    if let Some(path) = slow {
+        lines.push(format!(
+            "packets of path {} try {:.0} hash tables: rules that look at the same fields with \
+             the same masks share one",
+            way(&path.tables, &path.end),
+            path.probes
+        ));
+    }
+    let all: f64 = prediction.stages.iter().map(|stage| stage.cycles).sum();
+    let largest = prediction
+        .stages
+        .iter()
+        .max_by(|a, b| a.cycles.total_cmp(&b.cycles));
+    if let Some(stage) = largest.filter(|stage| all > 0.0 && stage.cycles / all >= LARGE) {
+        let what = match stage.name.as_str() {
+            "receive" | "send" => {
+                "ports cost most, and rules cannot change that: more cores \
+                                   (pmd-cpu-mask) and queues (n_rxq) carry more"
+            }
+            name if name.starts_with("lookup") => {
+                "lookups cost most: fewer masks in that table, or fewer tables on the way"
+            }
+            _ => {
+                "actions and counting cost most: fewer edits and tables on the way, or more cores \
+                  (pmd-cpu-mask)"
+            }
+        };
+        let share = stage.cycles / all * 100.0;
+        lines.push(format!(
+            "{share:.0}% of the cycles are \"{}\"; {what}",
+            stage.name
+        ));
+    }
+    lines
+}
+
+/// Where the answer comes from.
+fn details(prediction: &Prediction, told: bool) -> String {
     let mut text = String::new();
     let trace = &prediction.trace;
     let _ = writeln!(
@@ -71,14 +164,14 @@ pub fn text(prediction: &Prediction) -> String {
         let _ = writeln!(text, "and {} more paths", trace.paths.len() - PATHS);
     }
     text.push('\n');
-    let stages = prediction
-        .stages
-        .iter()
-        .map(|stage| vec![stage.name.clone(), format!("{:.1}", stage.cycles)]);
-    lay_out(&mut text, &["stage", "cycles per packet"], stages.collect());
-    let _ = writeln!(text, "\n{}", figure(prediction.cycles, "cycles per packet"));
-    let _ = writeln!(text, "{}", figure(prediction.mpps, "Mpps on one core"));
-    text.push('\n');
+    if told {
+        let stages = prediction
+            .stages
+            .iter()
+            .map(|stage| vec![stage.name.clone(), format!("{:.1}", stage.cycles)]);
+        lay_out(&mut text, &["stage", "cycles per packet"], stages.collect());
+        text.push('\n');
+    }
     if let Some(remembers) = &prediction.remembers {
         let _ = writeln!(text, "cache of walks: {remembers}");
     }
@@ -145,5 +238,84 @@ fn lay_out(text: &mut String, head: &[&str], rows: Vec<Vec<String>>) {
             })
             .collect();
         let _ = writeln!(text, "{}", cells.join("  ").trim_end());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Stage;
+    use crate::trace::Trace;
+    use std::collections::BTreeMap;
+
+    fn prediction(moved: f64, sent: u64) -> Prediction {
+        let stage = |name: &str, cycles: f64| Stage {
+            name: name.into(),
+            cycles,
+        };
+        Prediction {
+            trace: Trace {
+                packets: 10,
+                paths: Vec::new(),
+                tables: Vec::new(),
+                out_ports: BTreeMap::from_iter((sent > 0).then_some((2, sent))),
+                lookups: 1.0,
+                lines: 2.0,
+                fused: 0,
+                keys: BTreeMap::new(),
+            },
+            stages: vec![stage("receive", 10.0), stage("lookup in table 3", 90.0)],
+            cycles: Spread::exact(100.0),
+            mpps: Spread::exact(25.0),
+            remembers: None,
+            machine: Machine {
+                moved,
+                ..Machine::default()
+            },
+            hz: 2_500_000_000,
+        }
+    }
+
+    #[test]
+    fn the_answer_comes_first() {
+        let told = text(&prediction(0.01, 10), false);
+        assert!(
+            told.starts_with("25.0 Mpps on one core (25.0 to 25.0)\n100.0 cycles"),
+            "{told}"
+        );
+        assert!(
+            told.contains("- 90% of the cycles are \"lookup in table 3\""),
+            "{told}"
+        );
+        assert!(
+            !told.contains("dropped") && told.contains("stage"),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn a_machine_that_moved_gives_no_figure() {
+        let told = text(&prediction(0.25, 10), false);
+        assert!(told.starts_with("unreliable, run again: the machine's speed moved by 25%"));
+        assert!(
+            !told.contains("Mpps") && !told.contains("cycles per packet"),
+            "{told}"
+        );
+        // What was counted is right all the same, and whoever wants the figure gets it.
+        assert!(told.contains("looked up 1.00 times"));
+        assert!(text(&prediction(0.25, 10), true).starts_with("25.0 Mpps"));
+    }
+
+    #[test]
+    fn packets_that_all_drop_are_warned_about() {
+        let told = text(&prediction(0.0, 0), false);
+        assert!(
+            told.contains("- warning: all packets are dropped"),
+            "{told}"
+        );
+        assert!(
+            told.contains("--in-port") && told.contains("--ports NAME=NUMBER"),
+            "{told}"
+        );
     }
 }

@@ -152,6 +152,9 @@ pub fn run(options: &PlaceOptions) -> Result<()> {
                 show(one.wait.high),
                 show(one.latency)
             );
+            if let Some(why) = &one.why {
+                println!("  more than it sends, since {why}");
+            }
         }
         for (port, left) in &placement.left {
             println!("{port}: {} left", show_rate(*left));

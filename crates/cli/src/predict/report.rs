@@ -13,6 +13,8 @@ pub(super) struct Shown<'a> {
     pub cpu: usize,
     pub notes: &'a [String],
     pub kinds: &'a Kinds,
+    /// Whether figures are told although the machine has moved.
+    pub anyway: bool,
 }
 
 impl Shown<'_> {
@@ -38,14 +40,16 @@ impl Shown<'_> {
             "bytes_per_packet": self.bytes(),
             "ports": self.kinds.describe(),
             "notes": self.all_notes(),
+            "reliable": prediction.machine.stood_still(),
+            "advice": report::advice(prediction),
             "prediction": prediction,
         })
         .to_string()
     }
 
-    /// Tables.
+    /// The answer, what to do about it, and tables; what it was asked about stands below.
     pub(super) fn text(&self, prediction: &Prediction) -> String {
-        let mut text = String::new();
+        let mut text = report::text(prediction, self.anyway);
         let _ = writeln!(
             text,
             "{}: {} packets of {:.0} bytes, processor {} counting at {:.2} GHz, ports: {}",
@@ -59,6 +63,6 @@ impl Shown<'_> {
         for note in self.all_notes() {
             let _ = writeln!(text, "note: {note}");
         }
-        text + &report::text(prediction)
+        text
     }
 }

@@ -93,8 +93,13 @@ fn totals(before: &Stats, after: &Stats, interval_us: u64) -> [String; 2] {
         });
         short(ports.sum())
     };
+    // What ports lose on the way out the switch counts, too; what they lose before the switch has it
+    // only they know.
     let lost = |stats: &Stats| {
-        let ports = stats.ports.iter().flat_map(|port| port.drops.values());
+        let ports = stats
+            .ports
+            .iter()
+            .filter_map(|port| port.drops.get("rx_dropped"));
         stats.drops.values().chain(ports).sum::<u64>()
     };
     let down = after.ports.iter().filter(|port| !is_up(port)).count();

@@ -143,9 +143,11 @@ pub async fn predict(
         return Ok(String::new());
     };
     if origin.is_none() {
+        // Of a machine that moved there is no figure to keep; it is tried again later.
         let figure = made
             .as_ref()
             .ok()
+            .filter(|(prediction, _)| prediction.machine.stood_still())
             .map(|(prediction, _)| (prediction.cycles, prediction.mpps));
         bridge.prediction.replace(Some(Known {
             figure,
@@ -156,13 +158,16 @@ pub async fn predict(
     }
     let (prediction, notes) = made?;
     let origin = origin.as_deref().unwrap_or("the rules");
-    let mut text = format!("{}: dpdk ports, packets made from {origin}\n", bridge.name);
+    let mut text = report::text(&prediction, false);
+    text.push_str(&format!(
+        "{}: dpdk ports, packets made from {origin}\n",
+        bridge.name
+    ));
     notes
         .iter()
         .map(String::as_str)
         .chain([report::PORTS])
         .for_each(|note| text.push_str(&format!("note: {note}\n")));
-    text.push_str(&report::text(&prediction));
     Ok(text)
 }
 
