@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import time
 
 from harness import PATIENCE, ROOT, Failure, Skip, check, equal, run, test, wait_for
 
@@ -402,7 +401,9 @@ def clean_debian_as_a_container(lab):
     debian.run("ovs-ofctl show br0")
     identity = debian.says("ovs-vsctl get Open_vSwitch . external_ids:system-id")
     check(len(identity) > 30, "system-id:", identity)
-    time.sleep(0.5)
+    second = debian.run(entry, ok=False)
+    check(second.returncode == 1 and "another database is served" in second.stderr, "a second container beside it:", second.returncode, second.stderr)
+    debian.run(health)
     os.kill(debian.first(), signal.SIGTERM)
     equal(ended(process), 0, "how the container ends when it is stopped")
     process = started()
