@@ -22,7 +22,7 @@ def an_action_set_with_a_group_sends_to_no_port(lab):
     switch.bridge("br0", "protocols=OpenFlow10,OpenFlow11,OpenFlow13,OpenFlow15", "fail_mode=secure")
     switch.ofctl("-OOpenFlow15", "add-group", "br0", "group_id=1,type=indirect,bucket=actions=drop")
     for first, second, wanted in (
-            ("output:2", "group:1", "unset"), ("group:1", "output:2", "unset"), ("output:2", "set_field:1->eth_dst", "port")):
+            ("output:2", "group:1", "unset"), ("group:1", "output:2", "unset"), ("output:2", "set_field:00:00:00:00:00:01->eth_dst", "port")):
         switch.ofctl("-OOpenFlow15", "del-flows", "br0")
         switch.ofctl("-OOpenFlow15", "add-flows", "br0", "-", stdin="\n".join((
             f"table=0,actions=write_actions({first}),goto_table:1", f"table=1,actions=write_actions({second}),goto_table:2",
