@@ -77,10 +77,10 @@ def controllers_that_come_and_go_leave_no_rules_groups_or_meters(lab):
         return [switch.ofctl("-OOpenFlow13", dump, "br0").count(word) for dump, word in dumps]
     fill()
     equal(kept(), [1, 1, 1], "groups, meters and rules")
-    switch.vsctl("set-controller", "br0", "ptcp:6653:127.0.0.1")
+    switch.vsctl("set-controller", "br0", "tcp:127.0.0.1:6653")
     wait_for("the bridge is empty with its first controller", lambda: kept() == [0, 0, 0])
     fill()
-    switch.vsctl("set-controller", "br0", "ptcp:6653:127.0.0.1", "ptcp:6654:127.0.0.1")
+    switch.vsctl("set-controller", "br0", "tcp:127.0.0.1:6653", "tcp:127.0.0.1:6654")
     equal(kept(), [1, 1, 1], "groups, meters and rules beside a second controller")
     switch.vsctl("del-controller", "br0")
     wait_for("the bridge is empty without controllers", lambda: kept() == [0, 0, 0])
