@@ -22,7 +22,7 @@ def an_action_set_with_a_group_sends_to_no_port(lab):
     switch.bridge("br0", "protocols=OpenFlow10,OpenFlow11,OpenFlow13,OpenFlow15", "fail_mode=secure")
     switch.ofctl("-OOpenFlow15", "add-group", "br0", "group_id=1,type=indirect,bucket=actions=drop")
     for first, second, wanted in (
-            ("output:2", "group:1", "unset"), ("group:1", "output:2", "unset"), ("output:2", "set_field:1->eth_dst", "port")):
+            ("output:2", "group:1", "unset"), ("group:1", "output:2", "unset"), ("output:2", "set_field:00:00:00:00:00:01->eth_dst", "port")):
         switch.ofctl("-OOpenFlow15", "del-flows", "br0")
         switch.ofctl("-OOpenFlow15", "add-flows", "br0", "-", stdin="\n".join((
             f"table=0,actions=write_actions({first}),goto_table:1", f"table=1,actions=write_actions({second}),goto_table:2",
@@ -77,10 +77,10 @@ def controllers_that_come_and_go_leave_no_rules_groups_or_meters(lab):
         return [switch.ofctl("-OOpenFlow13", dump, "br0").count(word) for dump, word in dumps]
     fill()
     equal(kept(), [1, 1, 1], "groups, meters and rules")
-    switch.vsctl("set-controller", "br0", "ptcp:6653:127.0.0.1")
+    switch.vsctl("set-controller", "br0", "tcp:127.0.0.1:6653")
     wait_for("the bridge is empty with its first controller", lambda: kept() == [0, 0, 0])
     fill()
-    switch.vsctl("set-controller", "br0", "ptcp:6653:127.0.0.1", "ptcp:6654:127.0.0.1")
+    switch.vsctl("set-controller", "br0", "tcp:127.0.0.1:6653", "tcp:127.0.0.1:6654")
     equal(kept(), [1, 1, 1], "groups, meters and rules beside a second controller")
     switch.vsctl("del-controller", "br0")
     wait_for("the bridge is empty without controllers", lambda: kept() == [0, 0, 0])
