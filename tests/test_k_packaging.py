@@ -1,5 +1,6 @@
 """The Debian packages, `make install` below any prefix, and the container image: what is in them; and, on request (`make deb-check`, after `make deb`),
 how they install, run, upgrade and go in a clean Debian 12 with a service manager of its own."""
+import functools
 import glob
 import json
 import os
@@ -185,7 +186,7 @@ def packages(name):
 class Debian:
     """A clean Debian 12 in memory, which goes with the test."""
 
-    def __init__(self, lab, name="debian"):
+    def __init__(self, lab, name):
         self.lab, self.name, self.root, self.process, self.group = lab, name, f"{lab.directory}/{name}", None, None
         os.mkdir(self.root)
         run(["mount", "-t", "tmpfs", "-o", "size=2G,mode=755", "tmpfs", self.root])
@@ -239,7 +240,9 @@ class Debian:
         return state if state in ("running", "degraded") else ""
 
     def halt(self):
-        """Takes its power away."""
+        """Takes its power away, if it is on."""
+        if self.process is None or self.process.poll() is not None:
+            return
         os.kill(self.first(), signal.SIGKILL)
         self.process.wait(20)
         self.process = None
@@ -268,6 +271,21 @@ class Debian:
         return (self.says(f"readlink /proc/{pid}/exe"), pid) if pid != "0" else ("", pid)
 
 
+def in_debian(name):
+    """A test in a Debian of that name, whose control groups go with it however it ends."""
+    def mark(function):
+        @functools.wraps(function)
+        def whole(lab):
+            binaries_of(lab)
+            debian = Debian(lab, name)
+            try:
+                function(debian)
+            finally:
+                debian.halt()
+        return whole
+    return mark
+
+
 def interfaces(debian):
     """What ifupdown is to do: a bridge of the switch's with an address."""
     with open(f"{debian.root}/etc/network/interfaces", "w", encoding="ascii") as file:
@@ -275,11 +293,10 @@ def interfaces(debian):
 
 
 @test(timeout=600, on_request=True)
-def clean_debian_takes_the_package_and_gives_it_back(lab):
+@in_debian("debian")
+def clean_debian_takes_the_package_and_gives_it_back(debian):
     """In a clean Debian 12 that has booted: installed with its dependencies, put in the place of ovs-vswitchd, in peace with ifupdown's hook, its log rotated,
     upgraded with its rules, booted again ahead of networking; removed, which puts Open vSwitch back, and purged without a trace."""
-    binaries_of(lab)
-    debian = Debian(lab)
     debian.boot()
     debian.run("! command -v sluiced && ! command -v ovs-vsctl")
     debian.run("apt-get install -qy --no-install-recommends /root/sluice_*.deb", seconds=240)
@@ -347,7 +364,6 @@ def clean_debian_takes_the_package_and_gives_it_back(lab):
     debian.run("apt-get purge -qy sluice", seconds=60)
     left = debian.says("find / -xdev -iname '*sluice*' -not -path '/root/*' -not -path '/proc/*' -not -path '/sys/*'")
     equal(left, "", "what purging leaves")
-    debian.halt()
 
 
 def steps(path):
@@ -357,11 +373,10 @@ def steps(path):
 
 
 @test(timeout=400, on_request=True)
-def clean_debian_as_a_container(lab):
+@in_debian("image")
+def clean_debian_as_a_container(debian):
     """The steps of the Containerfile, carried out in a clean Debian 12; then its entry point: database and switch run, configuration outlives the container, it
     ends well when it is stopped, and badly when its database dies."""
-    binaries_of(lab)
-    debian = Debian(lab, "image")
     # As in the images that the first step names.
     with open(f"{debian.root}/usr/sbin/policy-rc.d", "w", encoding="ascii") as file:
         file.write("#!/bin/sh\nexit 101\n")
