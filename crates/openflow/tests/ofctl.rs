@@ -242,7 +242,7 @@ fn every_action() {
                 value: Value::from_bytes(&[2, 0, 0, 0, 0, 1]),
                 mask: eth_src.place(),
             },
-            "set_field:02:00:00:00:00:01->eth_src",
+            "mod_dl_src:02:00:00:00:00:01",
             "set_field:02:00:00:00:00:01->eth_src",
         ),
         (
@@ -251,7 +251,7 @@ fn every_action() {
                 value: Value::from_u128(0x10, 8),
                 mask: Value::from_u128(0xf0, 8),
             },
-            "set_field:0x10/0xf0->metadata",
+            "load:0x1->OXM_OF_METADATA[4..7]",
             "set_field:0x10/0xf0->metadata",
         ),
         (

@@ -663,7 +663,7 @@ const SAME: &[&str] = &[
     "netdev-dummy/set-admin-state p1 huh",
     "netdev-dummy/set-admin-state p1 up",
     "netdev-dummy/conn-state p1",
-    "netdev-dummy/conn-state nope",
+    "netdev-dummy/conn-state absent",
     "netdev-dummy/conn-state",
     "dpif-netdev/pmd-stats-clear",
     "dpif-netdev/pmd-rxq-rebalance",
