@@ -331,9 +331,10 @@ fn old_set_field(
     if experimenter || field.tunnel_option().is_some() {
         return set_field(out, version, field, value, mask);
     }
-    // As a load counts bits: from the lowest of the field on the wire.
+    // As a load counts bits: from the lowest of the field on the wire, as many as actions reach.
     let number = |value: &Value| value.to_u128() >> def.shift << def.wire_shift;
-    let (value, mut left) = (number(value), number(mask));
+    let reached = u128::MAX >> (128 - def.action_bits.clamp(1, 128));
+    let (value, mut left) = (number(value), number(mask) & reached);
     while left != 0 {
         let start = left.trailing_zeros();
         let bits = (left >> start).trailing_ones().min(64);

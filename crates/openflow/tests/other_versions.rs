@@ -194,7 +194,26 @@ fn old_versions_are_told_of_every_field() {
             let with = encode(version, 1, &packet_out(vec![action]));
             let without = encode(version, 1, &packet_out(vec![]));
             assert!(with.len() > without.len(), "{} in {version:?}", def.name);
+            // And a peer can read it: one action that it cannot read costs it the whole message.
+            told(version, None, whole(def.field, 1));
         }
+    }
+}
+
+/// Loads reach as far into a field as actions do: half of the ingress port, and no tag's presence.
+#[test]
+fn loads_do_not_reach_beyond_what_actions_reach() {
+    for version in [Version::V1_0, Version::V1_1] {
+        let got = told(version, None, whole(Field::InPort, 5));
+        assert_eq!(written(Field::InPort, &got), (0xffff, 5));
+        let vid = Field::VlanVid.def();
+        let action = Action::SetField {
+            field: Field::VlanVid,
+            value: Value::from_u128(0x1005, vid.bytes),
+            mask: Value::from_u128(0x10ff, vid.bytes),
+        };
+        let got = told(version, None, action);
+        assert_eq!(written(Field::VlanVid, &got), (0xff, 5));
     }
 }
 

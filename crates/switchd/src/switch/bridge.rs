@@ -321,7 +321,8 @@ impl Bridge {
                 && control.set_mtu(wanted).is_ok()
             {
                 port.mtu_given = Some(wanted);
-                port.info = control.info();
+                // Of all else somebody is told when news of this port come.
+                port.info.mtu = control.info().mtu;
                 changed = true;
             }
         }

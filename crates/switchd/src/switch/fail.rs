@@ -99,12 +99,13 @@ impl Bridge {
                 bands: Vec::new(),
             },
         };
-        let done = self
-            .group_mod(&groups, Version::V1_3)
-            .and_then(|()| self.meter_mod(&meters));
-        if let Err(error) = done {
-            let name = &self.name;
-            tracing::error!(target: "bridge", "{name}: cannot delete groups and meters: {error}");
+        let groups = ("groups", self.group_mod(&groups, Version::V1_3));
+        let meters = ("meters", self.meter_mod(&meters));
+        for (what, done) in [groups, meters] {
+            if let Err(error) = done {
+                let name = &self.name;
+                tracing::error!(target: "bridge", "{name}: cannot delete its {what}: {error}");
+            }
         }
     }
 
