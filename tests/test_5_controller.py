@@ -167,11 +167,10 @@ def secure_controllers_and_pauses(lab):
     equal(stranger.subjects, [], "certificates shown to a stranger")
     wait_for("the database says why", lambda: status("last_error"), 10)
     check(status("state") in ("BACKOFF", "CONNECTING"), "state", status("state"))
-    # Open vSwitch says of the longest pause that it will say no more of it.
-    longest = (lambda: "suppressing further logging" in switch.log()) if switch.is_ovs else (lambda: pauses().count(4) >= 2)
-    wait_for("the pauses are at their longest", longest, 60)
+    # Of the longest pause the log says that it will say no more of it.
+    wait_for("the pauses are at their longest", lambda: "suppressing further logging" in switch.log(), 60)
     equal(sorted(set(pauses())), sorted(pauses()[:len(set(pauses()))]), "pauses, in order")
-    equal(max(pauses()), 2 if switch.is_ovs else 4, "the longest pause that the log tells of")
+    equal(max(pauses()), 2, "the longest pause that the log tells of")
     stranger.hang_up()
     friend = SecureController(switch.namespace, pki, "cl")
     wait_for("the friend is accepted", lambda: connected(switch), 30)

@@ -169,6 +169,11 @@ def mtu_follows_ports(lab):
     def set_mtu(name, mtu):
         switch.namespace.run(f"ip link set {name} mtu {mtu}")
     becomes(lambda: mtus("br0", "p1"), [1500, 1500], "MTUs in the beginning")
+    # Also where the switch has never given it one.
+    set_mtu("br0", 1300)
+    becomes(lambda: mtus("br0"), [1300], "the bridge's first MTU of somebody's")
+    time.sleep(0.5)
+    equal(mtus("br0"), [1300], "the bridge's first MTU of somebody's, later")
     set_mtu("p1", 1400)
     becomes(lambda: mtus("br0", "p1", "p2"), [1400, 1400, 1500], "MTUs when one port's is less")
     for name in ("p1", "p2"):

@@ -2,15 +2,20 @@
 //! kind has, is no port.
 //!
 //! Its frames would be carried twice, by both. Of bridges, bonds and the like the kernel tells. A
-//! switch says of each interface of its own that it has it, by a Unix socket with an abstract name:
-//! such a name is known in one network namespace only, as interfaces are, and goes with the
-//! process.
+//! switch says of each kernel interface that it opens as a `system` port that it has it, by a lock on
+//! one byte of a file, which goes with the process. There is one file for each network namespace; its
+//! directory is root's, so nobody without rights can keep interfaces from a switch. A switch that may
+//! not open the file has its interfaces without a lock.
 
-use crate::error::{Error, last_errno};
+use crate::error::Error;
 use crate::link::{LinkState, Links, SharedLinks};
-use std::os::fd::OwnedFd;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+
+/// Where the files with the locks are: for all switches of the machine.
+const DIRECTORY: &str = "/run/sluice";
 
 /// Devices that another one can be part of although all of its frames go on to whoever listens.
 const HARMLESS: [&str; 1] = ["vrf"];
@@ -18,7 +23,42 @@ const HARMLESS: [&str; 1] = ["vrf"];
 /// A port's hold on an interface, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Hold {
-    _socket: OwnedFd,
+    _locked: Option<File>,
+}
+
+/// Opens the file with the locks of this thread's network namespace.
+fn locks() -> io::Result<File> {
+    let namespace = std::fs::metadata("/proc/thread-self/ns/net")?.ino();
+    let made = DirBuilder::new().mode(0o755).create(DIRECTORY);
+    if let Err(error) = made
+        && error.kind() != io::ErrorKind::AlreadyExists
+    {
+        return Err(error);
+    }
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(format!("{DIRECTORY}/interfaces-{namespace}"))
+}
+
+/// Locks the byte of an interface; fails with `EAGAIN` where somebody else has it. The lock belongs
+/// to the open file, and so not to another one of the same process (fcntl(2), F_OFD_SETLK).
+fn lock(file: &File, ifindex: u32) -> io::Result<()> {
+    // SAFETY: a `flock` is plain numbers, of which zero is one.
+    let mut range: libc::flock = unsafe { std::mem::zeroed() };
+    range.l_type = libc::F_WRLCK as libc::c_short;
+    range.l_whence = libc::SEEK_SET as libc::c_short;
+    range.l_start = ifindex.into();
+    range.l_len = 1;
+    // SAFETY: the descriptor is open, and `range` is read during the call only.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const range) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// What an interface is part of, in words; none where it is free.
@@ -55,20 +95,18 @@ impl Hold {
         if let Some(holder) = master(&mut links.lock(), link) {
             return Err(held(holder));
         }
-        let address = format!("sluice/interface/{}", link.ifindex);
-        let socket = SocketAddr::from_abstract_name(address)
-            .and_then(|address| UnixDatagram::bind_addr(&address));
-        match socket {
-            Ok(socket) => Ok(Hold {
-                _socket: socket.into(),
+        let locked = locks().and_then(|file| lock(&file, link.ifindex).map(|()| file));
+        match locked {
+            Ok(file) => Ok(Hold {
+                _locked: Some(file),
             }),
-            Err(error) => match error.raw_os_error().unwrap_or_else(last_errno) {
-                libc::EADDRINUSE => Err(held("another switch has it".into())),
-                errno => Err(Error::Open {
-                    name: name.to_owned(),
-                    errno,
-                }),
-            },
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                Err(held("another switch has it".into()))
+            }
+            Err(error) => {
+                tracing::debug!(target: "netdev", "{name}: not locked against other switches: {error}");
+                Ok(Hold { _locked: None })
+            }
         }
     }
 }
@@ -89,9 +127,13 @@ mod tests {
 
     #[test]
     fn an_interface_is_had_once() {
+        if locks().is_err() {
+            return; // nobody has more than what the kernel tells of, without rights
+        }
         let links = SharedLinks::new().unwrap();
         let link = LinkState {
-            ifindex: 0x7fff_fff0,
+            // None that there is, nor that of another run of this test.
+            ifindex: 0x4000_0000 + std::process::id(),
             ..LinkState::default()
         };
         let first = Hold::take(&links, "x", &link).unwrap();

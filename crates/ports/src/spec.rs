@@ -126,7 +126,9 @@ pub fn options_of(kind: &str) -> Option<&'static [&'static str]> {
         "dpdkvhostuserclient" => &["vhost-server-path", "n_rxq"],
         "dpdkvhostuser" => &["n_rxq"],
         "afxdp" => &["xdp-mode", "n_rxq"],
-        "dummy" | "dummy-internal" | "dummy-pmd" => &["pcap", "tx_pcap", "rxq_pcap"],
+        "dummy" | "dummy-internal" | "dummy-pmd" => {
+            &["pcap", "tx_pcap", "rxq_pcap", "stream", "pstream"]
+        }
         _ => return None,
     })
 }
@@ -340,7 +342,13 @@ mod tests {
                 let fewer: Vec<_> = some.iter().copied().filter(|(k, _)| k != key).collect();
                 // `pcap` stands in for the other two.
                 let matters = row(kind, &fewer) != row(kind, &some);
-                assert!(matters || *key == "pcap", "{kind} {key}");
+                // Of the two streams a port has one at most: see below.
+                let apart = ["pcap", "stream", "pstream"].contains(key);
+                assert!(matters || apart, "{kind} {key}");
+            }
+            for key in ["stream", "pstream"] {
+                let one = row(kind, &[(key, "unix:/s")]);
+                assert_eq!(one != row(kind, &[]), known.contains(&key), "{kind} {key}");
             }
         }
         assert_eq!(options_of("vxlan"), None);

@@ -271,7 +271,8 @@ impl PortSpec {
     /// Guarantees the default queue `rate` bit/s, where others have guarantees and it has less: else
     /// it would get nothing while they use all of the port's rate. Where the port cannot keep that
     /// beside the others' guarantees, they give it up in proportion; an eighth of the port's rate at
-    /// most is asked of them. Changes nothing where guarantees cannot be kept anyway
+    /// most is asked of them, and no more than the highest guarantee among them, since what is left
+    /// of the rate is shared by guarantees. Changes nothing where guarantees cannot be kept anyway
     /// ([`PortSpec::check`] says so) or where the default queue belongs to a tenant.
     pub fn guarantee_default(&mut self, rate: u64) {
         let default = self.default_queue;
@@ -287,7 +288,9 @@ impl PortSpec {
             .iter()
             .filter(direct)
             .map(|queue| queue.min_rate);
-        let others = tenants.chain(queues).fold(0, u64::saturating_add);
+        let guarantees = tenants.chain(queues);
+        let rate = rate.min(guarantees.clone().max().unwrap_or(0));
+        let others = guarantees.fold(0, u64::saturating_add);
         if others == 0 || self.queues[at].min_rate >= rate {
             return;
         }
@@ -422,7 +425,7 @@ mod tests {
         let own = [(0, 12_000), (1, 88_000)];
         assert_eq!(guaranteed(100_000, &own), [12_000, 88_000]);
         // Less than the least is raised; a slow port is not used up by it.
-        assert_eq!(guaranteed(1_000_000, &[(0, 5), (1, 7)]), [12_000, 7]);
+        assert_eq!(guaranteed(1_000_000, &[(0, 5), (1, 7)]), [7, 7]);
         assert_eq!(guaranteed(8_000, &[(0, 0), (1, 8_000)]), [1_000, 7_000]);
         // Guarantees that cannot be kept stay for `check` to refuse.
         let above = [(0, 0), (1, 2_000_000)];
@@ -453,7 +456,8 @@ mod tests {
             let before = port.clone();
             port.guarantee_default(12_000);
             prop_assert_eq!(port.check(), Ok(()));
-            let wanted = 12_000.min(rate / 8);
+            let highest = guarantees(&before).into_iter().max().unwrap_or(0);
+            let wanted = 12_000.min(rate / 8).min(highest);
             let others: u64 = guarantees(&before).iter().sum();
             prop_assert_eq!(port.queues[0].min_rate, if others == 0 { 0 } else { wanted });
             for (now, was) in port.queues.iter().zip(&before.queues).skip(1) {

@@ -293,9 +293,7 @@ fn unused_options(kind: &str) -> &'static [&'static str] {
         "dpdkvhostuser" | "dpdkvhostuserclient" => &["tx-retries-max"],
         "afxdp" => &["use-need-wakeup"],
         // Those of its counterpart for tests, which takes any.
-        "dummy" | "dummy-internal" | "dummy-pmd" => {
-            &["n_rxq", "n_txq", "numa_id", "ifindex", "stream", "pstream"]
-        }
+        "dummy" | "dummy-internal" | "dummy-pmd" => &["n_rxq", "n_txq", "numa_id", "ifindex"],
         _ => &[],
     }
 }

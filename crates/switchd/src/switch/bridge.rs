@@ -309,6 +309,10 @@ impl Bridge {
         );
         for port in ports.values_mut().filter(|port| is_internal(port)) {
             let wanted = port.config.mtu_request.unwrap_or(mtu);
+            if port.info.mtu == wanted {
+                // It has it from somebody; what is lower later is somebody's wish.
+                port.mtu_given = Some(wanted);
+            }
             if !gives_mtu(port.mtu_given, wanted, port.info.mtu) {
                 continue;
             }

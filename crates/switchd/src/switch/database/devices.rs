@@ -58,6 +58,8 @@ struct Failed {
 pub(super) struct Known {
     /// Interfaces that could not be opened, as each was when last looked for.
     failed: RefCell<BTreeMap<String, Failed>>,
+    /// How often all of these have been looked for: those that something else has take turns.
+    looks: Cell<usize>,
     /// How many seconds have been, and with which interface the sweep goes on.
     turns: Cell<usize>,
     sweep: Cell<usize>,
@@ -215,12 +217,27 @@ impl Database {
             .collect();
         known.retain(|name, _| failed.contains_key(name.as_str()));
         let mut may_open = false;
-        for (name, must_be_there) in failed {
-            // Nobody tells that another switch has let go of one.
+        // Nobody tells that another switch has let go of one, and each look takes two questions to
+        // the kernel.
+        let turns = known
+            .values()
+            .filter(|known| known.held)
+            .count()
+            .div_ceil(SWEEP_MOST);
+        let turn = self.devices.looks.get();
+        if names.is_none() {
+            self.devices.looks.set(turn.wrapping_add(1));
+        }
+        for (place, (name, must_be_there)) in failed.into_iter().enumerate() {
             let before = known.get(name).copied();
-            let was_held = before.is_some_and(|before| before.held);
-            let unnamed = names.is_some_and(|names| !names.contains(name));
-            if unnamed && before.is_some() && !was_held {
+            let unnamed = match names {
+                Some(names) => !names.contains(name),
+                None => {
+                    let is_held = before.is_some_and(|before| before.held);
+                    is_held && !place.wrapping_add(turn).is_multiple_of(turns)
+                }
+            };
+            if unnamed && before.is_some() {
                 continue;
             }
             let index = interface_index(name);
