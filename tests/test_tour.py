@@ -16,7 +16,9 @@ def tour(lab, path, seconds):
     if lab.is_ovs:
         raise Skip("the documents are about Sluice")
     parts = [block for block in blocks(path) if block.runs]
-    check(len(parts) > 6, f"{path} has no tour")
+    check(len(parts) >= 6, f"{path} has no tour")
+    # Other tests on this machine use the same names; the mount goes with the test's namespaces.
+    run("mount -t tmpfs tmpfs /tmp")
     binaries = os.path.dirname(lab.switchd[0])
     script = "".join(f"printf '{NEXT}'\n{block.text}" for block in parts).replace("$PWD/target/release", binaries)
     # A shell that is not interactive has no %1 unless it is told to have jobs.
@@ -25,6 +27,10 @@ def tour(lab, path, seconds):
     last = parts[len(printed) - 1]
     check(done.returncode == 0, f"the commands of {path}, line {last.line} and on, ended with {done.returncode}:\n{done.stdout[-3000:]}")
     equal(len(printed), len(parts), "blocks that ran")
+    equal(os.listdir("/tmp"), [], f"what {path} leaves in /tmp")
+    for what in ("netns list", "-br link show type veth"):
+        equal(run(f"ip {what}").stdout, "", f"what {path} leaves of the network")
+    nothing_runs()
     return [(block.heading, output) for block, output in zip(parts, printed)]
 
 
@@ -44,25 +50,13 @@ def received(output):
 @test(timeout=170)
 def readme(lab):
     """The five-minute tour of README.md."""
-    shutil.rmtree("/tmp/sluice-tour", ignore_errors=True)
-    try:
-        tour(lab, "README.md", 150)
-        check(not os.path.exists("/tmp/sluice-tour"), "the tour left /tmp/sluice-tour")
-        nothing_runs()
-    finally:
-        shutil.rmtree("/tmp/sluice-tour", ignore_errors=True)
+    tour(lab, "README.md", 150)
 
 
 @test(timeout=320)
 def user_guide(lab):
     """The examples of docs/user-guide.md, and that they show what the text says of them."""
-    shutil.rmtree("/tmp/sluice-guide", ignore_errors=True)
-    try:
-        printed = tour(lab, "docs/user-guide.md", 300)
-        check(not os.path.exists("/tmp/sluice-guide"), "the guide left /tmp/sluice-guide")
-        nothing_runs()
-    finally:
-        shutil.rmtree("/tmp/sluice-guide", ignore_errors=True)
+    printed = tour(lab, "docs/user-guide.md", 300)
 
     def of(heading):
         found = [output for name, output in printed if name == heading]
@@ -71,15 +65,20 @@ def user_guide(lab):
     shaped, policed = of("Quality of service")
     bounded, guaranteed, other = received(shaped)
     check(3 < bounded < 10.5, "Mbit/s of the queue that may have 10:", bounded)
-    check(50 < guaranteed < 101, "Mbit/s of the queue that is sure of 60:", guaranteed)
-    check(3 < other < 101, "Mbit/s of the other queue:", other)
+    check(50 < guaranteed < 80, "Mbit/s of the queue that is sure of 60 beside one that is sure of 30:", guaranteed)
+    check(20 < other < 80, "Mbit/s of the other queue, which is alone for some of its time:", other)
     check("over_bound" in shaped, "what qos/show says of drops:", shaped)
     # A policer lets a burst pass on top: 1 Mbit and 125 kB, in 2 s.
     by_p1, by_p3 = received(policed)
     check(6 < by_p1 < 22, "Mbit/s that came in by p1, which may have 20:", by_p1)
     check(3 < by_p3 < 12, "Mbit/s that left by p3, which may have 10:", by_p3)
-    lost = [int(line.strip('"')) for line in policed.splitlines() if re.fullmatch(r'"?\d+"?', line)]
-    check(len(lost) == 2 and min(lost) > 100, "packets that the policers dropped:", lost)
+    lost = {name: int(count) for name, count in re.findall(r"^(\w+_policer) +(\d+)", policed, re.M)}
+    check(lost.get("ingress_policer", 0) > 100 and lost.get("egress_policer", 0) > 100, "packets that the policers dropped:", lost)
+
+    card = of("A network card and its address")[0]
+    equal(re.search(r"lladdr (\S+)", card)[1], re.search(r"^br0 +\w+ +(\S+)", card, re.M)[1], "who answers ARP for the bridge's address")
+    refused, tunnel = (re.search(pattern, of("OVN and OpenStack")[0]) for pattern in ("OFPBAC_BAD_VENDOR_TYPE", r'type \\"geneve\\" is not supported'))
+    check(refused and tunnel, "what there is not yet:", of("OVN and OpenStack"))
 
     equal(len(re.findall(r"ICMP echo", of("Mirrors")[0])), 4, "packets that the mirror showed")
     replayed = of("DPDK devices")[0]
