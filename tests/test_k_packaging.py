@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 
+from documents import blocks, commands
 from harness import PATIENCE, ROOT, Failure, Skip, check, equal, run, test, wait_for
 
 PACKAGING = os.path.join(ROOT, "packaging")
@@ -286,6 +287,14 @@ def in_debian(name):
     return mark
 
 
+def documented(path, heading):
+    """The commands of the first block under a heading that wants a service manager, but for `make deb`; and those of the second, if there is one. The packages
+    are where the test has put them."""
+    found = [block for block in blocks(path) if block.heading == heading and block.needs == "a service manager"]
+    check(found, f"{path} says nothing of systemctl under {heading}")
+    return [[command.replace("./.build/deb/", "/root/") for command in commands(block) if command != "make deb"] for block in found]
+
+
 def interfaces(debian):
     """What ifupdown is to do: a bridge of the switch's with an address."""
     with open(f"{debian.root}/etc/network/interfaces", "w", encoding="ascii") as file:
@@ -299,13 +308,24 @@ def clean_debian_takes_the_package_and_gives_it_back(debian):
     upgraded with its rules, booted again ahead of networking; removed, which puts Open vSwitch back, and purged without a trace."""
     debian.boot()
     debian.run("! command -v sluiced && ! command -v ovs-vsctl")
-    debian.run("apt-get install -qy --no-install-recommends /root/sluice_*.deb", seconds=240)
+    # Nobody is there to say yes.
+    debian.run("echo 'APT::Get::Assume-Yes true; APT::Install-Recommends false;' >/etc/apt/apt.conf.d/90test")
+    (install, *replace), = documented("README.md", "Installing")
+    debian.run(install, seconds=240)
     # As installed Open vSwitch's daemon goes on.
     wait_for("Open vSwitch runs", lambda: debian.switch()[0].startswith("/usr/lib/openvswitch-switch/"), 30)
     equal(debian.run("systemctl is-active sluiced", ok=False).stdout.strip(), "inactive", "sluiced after the installation")
-    # As the user guide says.
-    debian.run("systemctl stop openvswitch-switch && systemctl enable sluiced && systemctl start openvswitch-switch", seconds=60)
+    for command in replace:
+        debian.run(command, seconds=60)
     equal(debian.switch()[0], DAEMON, "the switch")
+    # Back, and over again, as the user guide says.
+    over, back = documented("docs/user-guide.md", "Beside the distribution's ovsdb-server")
+    for command in back:
+        debian.run(command, seconds=60)
+    wait_for("Open vSwitch runs again", lambda: debian.switch()[0].startswith("/usr/lib/openvswitch-switch/"), 30)
+    for command in over:
+        debian.run(command, seconds=60)
+    equal(debian.switch()[0], DAEMON, "the switch after going back and over again")
     equal(debian.says("systemctl is-active sluiced ovs-vswitchd openvswitch-switch ovsdb-server").split(), ["active"] * 4, "units")
     equal(debian.says("ovs-appctl version").splitlines()[0], "ovs-vswitchd (Open vSwitch) 3.1.0", "who answers")
     # Where the machine's own manager may say so, the kernel has it too.
@@ -345,6 +365,10 @@ def clean_debian_takes_the_package_and_gives_it_back(debian):
     debian.run("dpkg -i --force-confold /root/sluice_*.deb", seconds=120)
     check(debian.switch()[0] == DAEMON and debian.switch()[1] != before[1], "the new daemon does not run:", before, debian.switch())
     check("cookie=0x77" in debian.says("ovs-ofctl dump-flows br0"), "the rules are gone after an upgrade")
+    (install, *look), = documented("docs/user-guide.md", "Upgrade and restart")
+    debian.run(install, seconds=120)
+    for command in look:
+        check("luice" in debian.says(command), f"{command} says nothing of the switch:", debian.says(command))
     check("mlockall" in debian.says("cat /etc/default/sluiced"), "an upgrade has written over /etc/default/sluiced")
     errors = debian.says("journalctl -q --no-pager -u sluiced -p err")
     equal(errors, "", "errors in the journal")
