@@ -172,13 +172,12 @@ fn system() -> (String, String) {
 /// Starts a database and a daemon.
 pub fn up(options: &UpOptions) -> Result<()> {
     warn_without_root();
-    fs::create_dir_all(&options.directory).with_context(|| {
-        let hint = match options.directory == Path::new(DIRECTORY) {
-            true => "; name a directory of your own: sluice up DIRECTORY",
-            false => "",
-        };
-        format!("cannot make {}{hint}", options.directory.display())
-    })?;
+    let hint = match options.directory == Path::new(DIRECTORY) {
+        true => "; name a directory of your own: sluice up DIRECTORY",
+        false => "",
+    };
+    fs::create_dir_all(&options.directory)
+        .with_context(|| format!("cannot make {}{hint}", options.directory.display()))?;
     let directory = options.directory.canonicalize()?;
     if let Some(pid) = alive(&directory.join("ovs-vswitchd.pid")) {
         eprintln!("sluiced runs already (process {pid})");
@@ -190,6 +189,11 @@ pub fn up(options: &UpOptions) -> Result<()> {
         tell(&directory);
         return Ok(());
     }
+    // A switch of root's leaves the directory, which others may not write.
+    let probe = directory.join(format!(".sluice-up-{}", std::process::id()));
+    fs::File::create(&probe)
+        .with_context(|| format!("cannot write into {}{hint}", directory.display()))?;
+    fs::remove_file(&probe)?;
     let was_there = directory.join("conf.db").exists();
     let started_database = start_database(&options.schema, &directory)?;
     let started = write_system(options, &directory)
