@@ -62,7 +62,7 @@ class Figures(unittest.TestCase):
     def test_the_readme_says_no_more_than_the_figures(self):
         with open(os.path.join(plot.ROOT, "README.md"), encoding="utf-8") as file:
             beginning = " ".join(file.read().split("\n## ")[0].split())
-        said = re.search(r"([\d.]+) to ([\d.]+) times as many packets with everyday rules, ([\d.]+) to ([\d.]+) times as many .*\(([\d,]+) times as many", beginning)
+        said = re.search(r"([\d.]+) to ([\d.]+) times as many packets with everyday rules, ([\d.]+) to ([\d.]+) times as many .* and ([\d,]+) times as many", beginning)
         ratios = sorted(case["times"] for case in self.data["cases"])
         everyday, many = [ratio for ratio in ratios if ratio < 10], [ratio for ratio in ratios[:-1] if ratio > 10]
         self.assertEqual([float(word.replace(",", "")) for word in said.groups()], [everyday[0], everyday[-1], many[0], many[-1], ratios[-1]])
