@@ -59,6 +59,15 @@ class Figures(unittest.TestCase):
             self.assertIn(word, text)
         self.assertTrue(os.access(os.path.join(plot.ROOT, self.data["command"].split()[0]), os.X_OK))
 
+    def test_the_readme_says_no_more_than_the_figures(self):
+        with open(os.path.join(plot.ROOT, "README.md"), encoding="utf-8") as file:
+            beginning = " ".join(file.read().split("\n## ")[0].split())
+        said = re.search(r"([\d.]+) to ([\d.]+) times as many packets with everyday rules, ([\d.]+) to ([\d.]+) times as many .* and ([\d,]+) times as many", beginning)
+        ratios = sorted(case["times"] for case in self.data["cases"])
+        everyday, many = [ratio for ratio in ratios if ratio < 10], [ratio for ratio in ratios[:-1] if ratio > 10]
+        self.assertEqual([float(word.replace(",", "")) for word in said.groups()], [everyday[0], everyday[-1], many[0], many[-1], ratios[-1]])
+        self.assertIn("](docs/forwarding.svg)", beginning)
+
     def test_every_case_can_be_measured_again(self):
         for case in self.data["cases"]:
             self.assertIn(case["case"], CASES)

@@ -323,8 +323,11 @@ def clean_debian_takes_the_package_and_gives_it_back(debian):
     for command in back:
         debian.run(command, seconds=60)
     wait_for("Open vSwitch runs again", lambda: debian.switch()[0].startswith("/usr/lib/openvswitch-switch/"), 30)
+    debian.run("ovs-vsctl --timeout=20 add-br br8 -- set bridge br8 datapath_type=netdev && ovs-ofctl add-flow br8 cookie=0x88,priority=9,udp,actions=drop")
     for command in over:
         debian.run(command, seconds=60)
+    check("cookie=0x88" in debian.says("ovs-ofctl dump-flows br8"), "the rules of ovs-vswitchd are gone")
+    debian.run("ovs-vsctl --timeout=20 del-br br8")
     equal(debian.switch()[0], DAEMON, "the switch after going back and over again")
     equal(debian.says("systemctl is-active sluiced ovs-vswitchd openvswitch-switch ovsdb-server").split(), ["active"] * 4, "units")
     equal(debian.says("ovs-appctl version").splitlines()[0], "ovs-vswitchd (Open vSwitch) 3.1.0", "who answers")
