@@ -17,14 +17,14 @@ use program::Program;
 use program::counters::CounterId;
 use program::epoch::{Epoch, NEVER, Reader};
 use program::host::{Context, Drop as DropReason, Host};
-use program::learn::{Answer, Learn, Part, Request, Source, Target, Verdict};
-use program::ops::{
+use program::actions::learn::{Answer, Learn, Part, Request, Source, Target, Verdict};
+use program::actions::{
     Bits, Bundle, Clause, Multipath, Op, OpList, PacketInReason, PortNo, ToController,
 };
 use program::rule::RuleSpec;
-use program::spread::{Choice, HashFields};
+use program::actions::multipath::{Choice, HashFields};
 use program::table::{Bridge, BridgeWriter, Miss, RuleRef};
-use program::walk::{Engine, Frozen, Thaw};
+use program::exec::{Engine, Frozen, Thaw};
 use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

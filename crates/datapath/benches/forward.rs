@@ -9,7 +9,7 @@ use datapath::{BridgeId, Datapath, Options, PortKind, PortSettings, PortSpec};
 use packet::io::{BURST, RxQueue, TxOutcome, TxQueue};
 use packet::{Field, Frame, Match, Offload};
 use program::Program;
-use program::ops::{Op, OpList, PortNo};
+use program::actions::{Op, OpList, PortNo};
 use program::rule::RuleSpec;
 use program::table::{Bridge, BridgeWriter};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};

@@ -11,7 +11,7 @@ use datapath::{BridgeId, BridgeSettings, Datapath, Options, PortKind, PortSettin
 use packet::io::{BURST, RxQueue, TxOutcome, TxQueue};
 use packet::{Frame, Match, Offload};
 use program::Program;
-use program::ops::{Op, OpList, PortNo};
+use program::actions::{Op, OpList, PortNo};
 use program::rule::RuleSpec;
 use program::table::{Bridge, BridgeWriter};
 use std::sync::Arc;

@@ -6,9 +6,9 @@
 use crossbeam_utils::CachePadded;
 use packet::io::{QueueDrops, TxOutcome};
 use packet::parse::Malformed;
+use program::actions::learn::Verdict;
 use program::epoch::MAX_READERS;
 use program::host::Event;
-use program::learn::Verdict;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A count with one writer.

@@ -17,10 +17,10 @@ use crate::wish::{Wanted, Wish, WishRing};
 use packet::hot::HotWords;
 use packet::io::{BURST, Lengths, TxQueue};
 use packet::{FlowKey, Frame};
+use program::actions::learn::{Ended, Request};
+use program::actions::{PacketInReason, PortNo, ToController};
+use program::exec::Frozen;
 use program::host::{Context, Drop as WalkDrop, Event, Host, Place};
-use program::learn::{Ended, Request};
-use program::ops::{PacketInReason, PortNo, ToController};
-use program::walk::Frozen;
 use std::collections::VecDeque;
 use std::sync::Arc;
 

@@ -6,7 +6,7 @@
 use crate::counters::DropReason;
 use crate::snapshot::{BridgeState, PortState};
 use crate::vlan::{Ethernet, Inner, VlanConfig};
-use program::ops::PortNo;
+use program::actions::PortNo;
 
 /// Where a frame goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -7,8 +7,8 @@ use crate::clock::{cycles, cycles_per_second};
 use crate::wake::Wake;
 use crossbeam_queue::ArrayQueue;
 use packet::{FlowKey, WordSet};
-use program::ops::{PacketInReason, PortNo};
-use program::walk::Frozen;
+use program::actions::{PacketInReason, PortNo};
+use program::exec::Frozen;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -56,7 +56,7 @@ impl PacketIn {
 
 /// What a frozen walk counts for.
 pub(crate) fn weight(rest: &Frozen) -> usize {
-    size_of::<Frozen>() + rest.steps() * size_of::<program::ops::Op>()
+    size_of::<Frozen>() + rest.steps() * size_of::<program::actions::Op>()
 }
 
 /// One worker's ring.

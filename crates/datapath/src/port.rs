@@ -6,7 +6,7 @@ use packet::io::{RxQueue, TxQueue};
 use qos::policer::IngressSpec;
 
 /// Number of the port that is the host's own end of a bridge (OpenFlow's `OFPP_LOCAL`).
-pub const LOCAL: program::ops::PortNo = 0xffff_fffe;
+pub const LOCAL: program::actions::PortNo = 0xffff_fffe;
 
 /// A port of the datapath. Numbers are not used again soon, so a stale one is recognised.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
@@ -119,7 +119,7 @@ pub struct PortSpec<F: Frame> {
     /// The bridge it belongs to.
     pub bridge: BridgeId,
     /// Its OpenFlow number there: 1 to 0xfffffeff, or [`LOCAL`].
-    pub number: program::ops::PortNo,
+    pub number: program::actions::PortNo,
     /// VLANs and flags.
     pub settings: PortSettings,
     /// What is behind it.

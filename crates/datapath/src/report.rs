@@ -3,7 +3,7 @@
 use crate::counters::WorkerStats;
 use crate::port::{BridgeId, PortId};
 use crate::turns::TurnStats;
-use program::ops::PortNo;
+use program::actions::PortNo;
 
 /// A receive queue, as `dpif-netdev/pmd-rxq-show` prints it.
 #[derive(Clone, PartialEq, Eq, Debug)]

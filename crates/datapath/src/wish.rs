@@ -7,13 +7,13 @@ use crate::clock::cycles;
 use crate::packet_in::Teller;
 use crate::port::BridgeId;
 use crossbeam_queue::ArrayQueue;
-use program::learn::{Ended, Request};
+use program::actions::learn::{Ended, Request};
 use std::sync::Arc;
 
 /// Wishes that wait at most, for each worker.
 pub const WISHES: usize = 1024;
 /// Answers that wait at most: a worker asks for fewer rules at a time.
-pub(crate) const ANSWERS: usize = 4 * program::walk::ASKED_MAX;
+pub(crate) const ANSWERS: usize = 4 * program::exec::ASKED_MAX;
 
 /// What is wanted.
 #[derive(Debug)]

@@ -42,7 +42,7 @@ use packet::Frame;
 use packet::io::{BURST, RxQueue};
 use parked::{MANY, Parked, Parking};
 use program::epoch::{Epoch, Reader};
-use program::walk::{Engine, Wait};
+use program::exec::{Engine, Wait};
 use spin::Spin;
 use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};

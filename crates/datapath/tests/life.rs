@@ -6,7 +6,7 @@ use datapath::clock::Clock;
 use datapath::{Datapath, Error, Options, PortKind, PortSettings, PortSpec};
 use packet::HeapFrame;
 use program::Program;
-use program::ops::Op;
+use program::actions::Op;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -147,7 +147,7 @@ fn workers_come_and_go_and_no_frame_is_lost_or_overtaken() {
     }
     assert_eq!(switch.dropped_in_all(), 0);
     switch.datapath.set_workers(&[]).unwrap();
-    let out = Arc::new(program::ops::OpList::new(vec![Op::Output(2)]));
+    let out = Arc::new(program::actions::OpList::new(vec![Op::Output(2)]));
     assert_eq!(
         switch.datapath.packet_out(bridge, 1, vec![0; 60], out),
         Err(Error::NoWorker)
@@ -203,7 +203,7 @@ fn an_idle_worker_sleeps_and_is_woken_by_traffic_and_by_control() {
     }
     // A worker that nobody wakes looks again after a second.
     assert!(begun.elapsed().as_secs() < 10, "{:?}", begun.elapsed());
-    let out = Arc::new(program::ops::OpList::new(vec![Op::Output(2)]));
+    let out = Arc::new(program::actions::OpList::new(vec![Op::Output(2)]));
     switch
         .datapath
         .packet_out(bridge, 1, vec![0; 60], out)

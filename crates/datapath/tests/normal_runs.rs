@@ -10,7 +10,7 @@ use datapath::vlan::{PriorityTags, VlanConfig, VlanMode};
 use datapath::{BridgeId, BridgeSettings, PortFlags, PortId, PortSettings};
 use packet::build::Builder;
 use packet::{HeapFrame, Match};
-use program::ops::Op;
+use program::actions::Op;
 use proptest::prelude::*;
 use std::sync::Arc;
 use support::*;

@@ -4,7 +4,7 @@ mod support;
 
 use datapath::{PortSettings, Shape};
 use packet::{Frame, HeapFrame};
-use program::ops::{Op, OpList};
+use program::actions::{Op, OpList};
 use qos::shaper::{PortSpec, QueueSpec};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -7,7 +7,7 @@ use datapath::vlan::{VlanConfig, VlanMode};
 use datapath::{BridgeSettings, Error, LOCAL, PortFlags, PortSettings};
 use packet::build::Builder;
 use packet::{Field, Frame, HeapFrame, Match, Offload};
-use program::ops::{Op, OpList, PacketInReason, ToController};
+use program::actions::{Op, OpList, PacketInReason, ToController};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use support::*;

@@ -7,7 +7,7 @@ use crate::learn::{self, Named};
 use crate::meters::Users;
 use openflow::action::Instruction;
 use packet::keyed::Keyed;
-use program::ops::OpList;
+use program::actions::OpList;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
 

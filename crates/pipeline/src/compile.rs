@@ -14,7 +14,7 @@ use crate::options;
 use openflow::action::{Action, Instruction, Subfield};
 use openflow::port;
 use packet::{Field, Value};
-use program::ops::{Bits, Op, OpList, PacketInReason, ToController, in_set_order};
+use program::actions::{Bits, Op, OpList, PacketInReason, ToController, in_set_order};
 use std::sync::Arc;
 
 /// What of the bridge actions refer to.

@@ -1,6 +1,6 @@
 //! Rules that packets ask for (`NXAST_LEARN`), and what goes with them.
 //!
-//! A worker says which rule a packet wants ([`program::learn::Request`]); it is made into a flow mod and carried out like one that a controller sends, a
+//! A worker says which rule a packet wants ([`program::actions::learn::Request`]); it is made into a flow mod and carried out like one that a controller sends, a
 //! strict modify that adds. A rule that is there already and does the same only has its hard timeout restarted. `delete_learned` and `limit` ask about the
 //! rules of one table and cookie: such pairs are watched from when a rule names one until the last such rule has gone, so that neither question needs a search.
 
@@ -12,8 +12,8 @@ use openflow::error::Error;
 use openflow::flow::{FlowFlags, FlowMod, FlowModCommand, FlowRemovedReason};
 use openflow::port;
 use packet::Match;
-use program::learn::{self, Ended, NO_COOKIE, Part, Source, Target, Verdict};
-use program::ops::Bits;
+use program::actions::Bits;
+use program::actions::learn::{self, Ended, NO_COOKIE, Part, Source, Target, Verdict};
 use std::collections::HashMap;
 
 /// The highest table that a rule may be learned into.

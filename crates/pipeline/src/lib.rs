@@ -54,7 +54,7 @@ use openflow::flow::{FlowRemoved, FlowRemovedReason, Instructions};
 use openflow::monitor::UpdateEvent;
 use program::Program;
 use program::counters::CounterId;
-use program::group::GroupWriter;
+use program::table::GroupWriter;
 use program::table::{Bridge, BridgeWriter, FusedReport, Miss};
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};

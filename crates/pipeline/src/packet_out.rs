@@ -8,7 +8,7 @@ use openflow::message::{NO_BUFFER, PacketOut};
 use openflow::port::{self, PortNo};
 use packet::key::at;
 use packet::{Field, FlowKey, Match, WordSet, parse};
-use program::ops::OpList;
+use program::actions::OpList;
 use std::sync::Arc;
 
 /// A packet-out, checked and compiled.

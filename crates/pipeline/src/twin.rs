@@ -26,9 +26,9 @@ use openflow::flow::FlowMod;
 use openflow::port::{self, PortNo};
 use packet::key::at;
 use packet::{Field, FlowKey, Match, Value, WordSet, parse};
-use program::ops::PacketInReason;
+use program::actions::PacketInReason;
+use program::exec::{MAX_DEPTH, MAX_RESUBMITS, MAX_STACK, NO_COOKIE};
 use program::table::Miss;
-use program::walk::{MAX_DEPTH, MAX_RESUBMITS, MAX_STACK, NO_COOKIE};
 use story::{Story, Teller, What};
 
 /// The last table that rules may go into.

@@ -11,9 +11,9 @@ use packet::build::Builder;
 use packet::parse::Malformed;
 use packet::{Field, Frame, HeapFrame, Match, Value};
 use pipeline::twin::{self, Effect};
+use program::actions::ToController;
+use program::exec::{CacheMode, Engine};
 use program::host::{Context, Drop, Host};
-use program::ops::ToController;
-use program::walk::{CacheMode, Engine};
 use std::collections::HashMap;
 
 const TABLES: u64 = 8;

@@ -16,11 +16,11 @@ use packet::parse::Malformed;
 use packet::{FlowKey, HeapFrame, Match, WordSet};
 use pipeline::Clock;
 use pipeline::twin::{self, Effect, Levels};
+use program::actions::ToController;
 use program::epoch::Guard;
+use program::exec::{CacheMode, Engine};
 use program::host::{Context, Drop, Host};
-use program::ops::ToController;
 use program::table::Miss;
-use program::walk::{CacheMode, Engine};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
@@ -260,9 +260,9 @@ fn comparable(effects: &[Effect], valid: &[WordSet]) -> Vec<Effect> {
             if let Some(valid) = valid.next() {
                 key.clear(WordSet(u64::MAX).minus(*valid));
             }
-            if *reason == program::ops::PacketInReason::ActionSet
-                || *reason == program::ops::PacketInReason::Group
-                || *reason == program::ops::PacketInReason::InvalidTtl
+            if *reason == program::actions::PacketInReason::ActionSet
+                || *reason == program::actions::PacketInReason::Group
+                || *reason == program::actions::PacketInReason::InvalidTtl
             {
                 (*table, *cookie) = (0, 0);
             }

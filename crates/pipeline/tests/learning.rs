@@ -123,7 +123,7 @@ impl Pair {
             let hit = &outcome.hits[ended.hit];
             self.other
                 .pipeline
-                .connection_ended(&program::learn::Ended {
+                .connection_ended(&program::actions::learn::Ended {
                     table: hit.table,
                     priority: hit.priority,
                     matching: hit.matching.clone(),

@@ -16,9 +16,9 @@ use packet::parse::Malformed;
 use packet::{Field, HeapFrame, Match};
 use pipeline::twin::{self, Effect, Levels};
 use pipeline::{Clock, FlowModOutcome};
+use program::actions::ToController;
+use program::exec::Engine;
 use program::host::{Context, Drop, Host};
-use program::ops::ToController;
-use program::walk::Engine;
 
 fn drop_above(rate: u32) -> Band {
     Band {

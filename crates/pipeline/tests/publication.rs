@@ -7,9 +7,9 @@ use openflow::action::Instruction;
 use openflow::flow::FlowModCommand;
 use packet::parse::Malformed;
 use packet::{Field, Frame, HeapFrame, Value};
+use program::actions::ToController;
+use program::exec::Engine;
 use program::host::{Context, Drop, Host};
-use program::ops::ToController;
-use program::walk::Engine;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

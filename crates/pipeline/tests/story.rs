@@ -272,7 +272,7 @@ fn learned_rules_are_told_where_somebody_makes_them() {
 #[test]
 fn a_full_stack_is_told_by_its_name() {
     let mut switch = Switch::new();
-    let pushes = vec![actions("push:NXM_NX_REG0[]")[0].clone(); program::walk::MAX_STACK + 1];
+    let pushes = vec![actions("push:NXM_NX_REG0[]")[0].clone(); program::exec::MAX_STACK + 1];
     let rule = with(add(fields(&[]), 5), |rule| {
         rule.instructions = apply(&pushes).into();
     });

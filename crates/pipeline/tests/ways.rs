@@ -57,7 +57,7 @@ impl program::host::Host<packet::HeapFrame> for Discard {
     fn controller(
         &mut self,
         _: program::host::Context<'_>,
-        _: &program::ops::ToController,
+        _: &program::actions::ToController,
         _: &packet::HeapFrame,
     ) {
     }
@@ -77,7 +77,7 @@ fn send(switch: &Switch, from: u8, to: u8) {
         .payload(&[0; 50])
         .bytes();
     let guard = reader.begin();
-    program::walk::Engine::new().burst(
+    program::exec::Engine::new().burst(
         &switch.bridge,
         &guard,
         1,

@@ -9,12 +9,12 @@ use crate::rules::Rules;
 use crate::traffic::{Arrival, Traffic};
 use packet::parse::{self, Malformed};
 use packet::{FlowKey, Frame};
+use program::actions::{PortNo, ToController};
 use program::epoch::Guard;
+use program::exec::Engine;
 use program::host::{Context, Drop, Host};
-use program::ops::{PortNo, ToController};
 use program::rule::Rule;
 use program::table::{self, Bridge};
-use program::walk::Engine;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 

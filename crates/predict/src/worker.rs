@@ -70,7 +70,7 @@ pub struct Turns {
     pub sent: f64,
     /// Frames of a batch that is sent.
     pub batch: f64,
-    /// Whether the worker remembers walks, and why, in the words of `program::walk::CacheReport`; None where its packets have no use for that.
+    /// Whether the worker remembers walks, and why, in the words of `program::exec::CacheReport`; None where its packets have no use for that.
     pub remembers: Option<&'static str>,
 }
 

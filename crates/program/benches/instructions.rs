@@ -10,7 +10,7 @@ use packet::build::Builder;
 use packet::edit::{self, CompiledSet};
 use packet::parse::{self, PACKET_WORDS};
 use packet::{Field, FlowKey, Frame, HeapFrame, Layers, Value, WordSet};
-use program::walk::Engine;
+use program::exec::Engine;
 use std::hint::black_box;
 use support::{BURST, Buffer, Rules, Sink, Switch};
 

@@ -5,8 +5,8 @@
 use packet::key::at;
 use packet::{Field, FlowKey, Match};
 use program::Program;
+use program::actions::{Op, OpList};
 use program::epoch::Reader;
-use program::ops::{Op, OpList};
 use program::rule::RuleSpec;
 use program::table::{Bridge, BridgeWriter};
 use std::sync::Arc;

@@ -5,7 +5,7 @@
 mod ovn;
 mod support;
 
-use program::walk::{CacheMode, Engine};
+use program::exec::{CacheMode, Engine};
 use support::{BURST, Buffer, Rules, Sink, Switch};
 
 const FLOWS: usize = 100_000;

@@ -1,9 +1,9 @@
 //! What a walk asks of the datapath around it.
 
-use crate::learn::{Ended, Request, Verdict};
-use crate::ops::{Op, PortNo, ToController};
+use crate::actions::learn::{Ended, Request, Verdict};
+use crate::actions::{Op, PortNo, ToController};
+use crate::exec::suspend::freeze::Frozen;
 use crate::rule::Rule;
-use crate::walk::Frozen;
 use packet::hot::HotWords;
 use packet::io::Lengths;
 use packet::{FlowKey, Frame, WordSet};
@@ -203,7 +203,7 @@ pub trait Host<F: Frame> {
         Place::default()
     }
 
-    /// Asks control for a rule; false when that is not possible now. The answer goes to [`crate::walk::Engine::answer`].
+    /// Asks control for a rule; false when that is not possible now. The answer goes to [`crate::exec::Engine::answer`].
     fn learn(&mut self, request: Request) -> bool {
         drop(request);
         false

@@ -12,31 +12,31 @@
 //!
 //! Nothing here knows where rules came from, or what a port is: the walk asks its [`host::Host`].
 
-mod action_set;
+pub mod actions;
 mod background;
-mod bits;
+mod burst;
+mod classifier;
 pub mod clock;
-mod conjunction;
 pub mod counters;
 pub mod epoch;
+pub mod exec;
 pub mod group;
 mod growing;
 pub mod host;
-pub mod learn;
 pub mod meters;
-pub mod ops;
+mod optimizer;
+mod pace;
+mod port;
+mod prefetch;
 pub mod rule;
 #[doc(hidden)]
 pub mod secret;
-pub mod spread;
 mod sync;
 pub mod table;
-mod tuple;
 #[cfg(target_arch = "x86_64")]
 mod vector;
-pub mod walk;
 
-pub use tuple::prefetch;
+pub use prefetch::prefetch;
 
 use counters::Counters;
 use epoch::Domain;
@@ -52,7 +52,7 @@ pub struct Program {
     /// Where what takes long is made.
     pub(crate) background: background::Background,
     /// What workers' caches of walks are told, and tell.
-    pub walk_caches: walk::CacheBoard,
+    pub walk_caches: exec::CacheBoard,
     /// How many rules there are, and may be.
     pub rules: RuleCount,
 }

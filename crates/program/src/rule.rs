@@ -1,15 +1,23 @@
 //! A compiled rule.
 
-mod room;
+pub(crate) mod fused;
+pub(crate) mod slab;
+pub(crate) mod summary;
 
+use crate::actions::block::{Outline, Stretches};
+use crate::actions::{OpList, PortNo};
 use crate::counters::CounterId;
 use crate::epoch::{Epoch, NEVER};
-use crate::ops::{OpList, PortNo};
-use crate::walk::{Fused, Outline, Stretches};
+use crate::prefetch::prefetch;
+use crate::rule::fused::Fused;
 use packet::Match;
-pub(crate) use room::Housed;
+pub(crate) use slab::Housed;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+/// Number of tables of a bridge. 254 is for internal use, 255 does not exist on the wire.
+pub const TABLES: usize = 255;
 
 /// What a rule says; fixed for its life. To change a rule, remove it and insert another in the same epoch with the same counter.
 #[derive(Clone, Debug)]
@@ -43,12 +51,12 @@ pub struct Rule {
     fused: AtomicPtr<Fused>,
     /// What it says.
     pub spec: RuleSpec,
-    /// Where its chain in a tuple goes on ([`crate::tuple`]): of the newest version of a rule, the
+    /// Where its chain in a tuple goes on ([`crate::classifier::tuple`]): of the newest version of a rule, the
     /// newest rule of the next lower precedence; of an older version, the version after it.
     pub(crate) next: AtomicPtr<Rule>,
     /// The version before it, of the same match and precedence, while that is linked.
     pub(crate) older: AtomicPtr<Rule>,
-    /// What it was learned to do ([`crate::learn::Learn::fingerprint`]), 0 for a rule that was not learned.
+    /// What it was learned to do ([`crate::actions::learn::Learn::fingerprint`]), 0 for a rule that was not learned.
     pub(crate) fingerprint: AtomicU64,
     /// When a packet last learned it again, in milliseconds of the datapath's clock.
     pub(crate) learned_ms: AtomicU64,
@@ -182,4 +190,46 @@ impl Drop for Rule {
     fn drop(&mut self) {
         drop(self.hang(None));
     }
+}
+
+/// A rule in a table, as its writer knows it. Dead after [`BridgeWriter::remove`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct RuleRef(pub(crate) NonNull<Rule>);
+
+// SAFETY: a `RuleRef` is only a name; it is dereferenced by the one writer, before it hands the rule to `Domain::retire`.
+unsafe impl Send for RuleRef {}
+
+impl RuleRef {
+    /// Whether it is part of a condition.
+    pub(crate) fn is_soft(&self) -> bool {
+        self.rule().spec.ops.clauses().is_some()
+    }
+
+    pub(crate) fn rule(&self) -> &Rule {
+        // SAFETY: the writer unlinks and retires a rule only in `unlink`, which consumes the last `RuleRef` that it keeps.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// What the rule matches.
+    pub fn matching(&self) -> &Match {
+        &self.rule().spec.matching
+    }
+
+    /// Says what the rule was learned to do ([`Learn::fingerprint`]), so that workers know it again.
+    pub fn set_fingerprint(&self, fingerprint: u64) {
+        self.rule()
+            .fingerprint
+            .store(fingerprint, Ordering::Relaxed);
+    }
+
+    /// When a packet last learned the rule that was there already, in milliseconds of the datapath's clock; 0 for never.
+    pub fn learned_ms(&self) -> u64 {
+        self.rule().learned_ms.load(Ordering::Relaxed)
+    }
+}
+
+/// Fetches what every packet needs of a rule.
+#[inline(always)]
+pub(crate) fn prefetch_rule(rule: *const Rule) {
+    prefetch(rule);
 }

@@ -4,8 +4,8 @@
 use packet::key::at;
 use packet::{FlowKey, Match};
 use program::Program;
+use program::actions::{Clause, Op, OpList};
 use program::epoch::Epoch;
-use program::ops::{Clause, Op, OpList};
 use program::rule::RuleSpec;
 use program::table::{Bridge, BridgeWriter, RuleRef};
 use std::collections::BTreeMap;

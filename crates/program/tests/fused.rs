@@ -4,13 +4,13 @@
 use packet::build::Builder;
 use packet::{Field, HeapFrame, Match};
 use program::Program;
+use program::actions::{Op, OpList, ToController};
 use program::counters::{CounterId, Totals};
 use program::epoch::Reader;
+use program::exec::{CacheMode, Engine};
 use program::host::{Context, Drop, Host};
-use program::ops::{Op, OpList, ToController};
 use program::rule::RuleSpec;
 use program::table::{Bridge, BridgeWriter, RuleRef};
-use program::walk::{CacheMode, Engine};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

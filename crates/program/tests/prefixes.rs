@@ -3,8 +3,8 @@
 use packet::key::at;
 use packet::{Field, FlowKey, Match};
 use program::Program;
+use program::actions::{Op, OpList};
 use program::epoch::{Epoch, Guard};
-use program::ops::{Op, OpList};
 use program::rule::RuleSpec;
 use program::table::{Bridge, BridgeWriter, LOOKUP_MAX, RuleRef, Template};
 use proptest::prelude::*;

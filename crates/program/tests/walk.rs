@@ -3,10 +3,10 @@
 use packet::key::at;
 use packet::{Field, Frame, HeapFrame, Value};
 use program::Program;
+use program::actions::{Op, OpList, ToController};
+use program::exec::Engine;
 use program::host::{Context, Drop, Host};
-use program::ops::{Op, OpList, ToController};
 use program::table::Bridge;
-use program::walk::Engine;
 use std::sync::Arc;
 
 /// Counts what leaves and what is dropped.

@@ -11,7 +11,7 @@ use crate::port::{BridgeId, PortId};
 use crate::snapshot::{Behind, BridgeState, PortState};
 use crate::vlan::{Ethernet, Inner, Tag};
 use packet::Frame;
-use program::ops::PortNo;
+use program::actions::PortNo;
 
 /// A frame on its way out of a port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -15,8 +15,8 @@ use crate::vlan::{self, Inner, TPID_8021Q, Tag};
 use packet::Frame;
 use packet::hot::HotWords;
 use packet::key::at;
+use program::actions::PortNo;
 use program::host::{Context, Host};
-use program::ops::PortNo;
 
 /// The first byte of an address, where it is the lowest of a word: whether it is a group's.
 const GROUP: u64 = 1;

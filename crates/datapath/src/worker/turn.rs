@@ -9,7 +9,7 @@ use crate::snapshot::{Behind, BridgeState, PortState, Snapshot};
 use packet::Frame;
 use packet::io::BURST;
 use program::epoch::Guard;
-use program::walk::{Engine, Thaw};
+use program::exec::{Engine, Thaw};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of an Ethernet header.

@@ -9,7 +9,7 @@ use datapath::{BridgeId, Datapath, Options, PortId, PortKind, PortSettings, Port
 use packet::io::{BURST, Lengths, QueueDrops, RxQueue, TxOutcome, TxQueue};
 use packet::{Field, Frame, HeapFrame, Match, Offload};
 use program::Program;
-use program::ops::{Op, OpList, PortNo};
+use program::actions::{Op, OpList, PortNo};
 use program::rule::RuleSpec;
 use program::table::{Bridge, BridgeWriter, RuleRef};
 use std::collections::HashMap;

@@ -4,8 +4,8 @@ use super::bits;
 use openflow::action::{self, Action, Instruction, MultipathAlgorithm};
 use packet::edit::CompiledSet;
 use packet::key::at;
-use program::ops::{Bundle, Clause, Multipath, Op};
-use program::spread::{Choice, HashFields};
+use program::actions::multipath::{Choice, HashFields};
+use program::actions::{Bundle, Clause, Multipath, Op};
 
 /// The one step of a rule that is part of conditions; None for others.
 pub(super) fn conjunctions(instructions: &[Instruction]) -> Option<Op> {

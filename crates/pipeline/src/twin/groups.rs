@@ -7,9 +7,9 @@ use openflow::group::{self, Bucket, GroupDescription, GroupKind, Selection, Sele
 use openflow::port;
 use packet::Field;
 use packet::key::at;
+use program::actions::PacketInReason;
+use program::exec::{MAX_DEPTH, MAX_RESUBMITS};
 use program::group::LOOKS;
-use program::ops::PacketInReason;
-use program::walk::{MAX_DEPTH, MAX_RESUBMITS};
 
 /// A group that a packet met.
 #[derive(Clone, PartialEq, Eq, Debug)]

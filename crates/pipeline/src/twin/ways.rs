@@ -8,7 +8,7 @@ use openflow::action::{Action, Bundle, HashFields, Instruction, Multipath, Multi
 use openflow::port::{self, PortNo};
 use packet::key::at;
 use packet::{Field, FlowKey};
-use program::spread;
+use program::actions::multipath;
 use std::collections::BTreeMap;
 
 /// The conjunctions of a rule: id, clause and number of clauses; empty for rules that do something.
@@ -120,7 +120,7 @@ impl Machine<'_> {
                         .find(|power| *power >= ways)
                         .unwrap_or(ways)
                 };
-                let mut hashes = (0..64).map(|turn| spread::weight(hash, turn) % modulus);
+                let mut hashes = (0..64).map(|turn| multipath::weight(hash, turn) % modulus);
                 hashes.find(|way| *way < ways).unwrap_or(hash % ways)
             }
         };
@@ -155,7 +155,7 @@ impl Machine<'_> {
 fn heaviest(hash: u32, ways: &mut dyn Iterator<Item = u32>) -> u32 {
     let mut best: Option<(u32, u32)> = None;
     for way in ways {
-        let weight = spread::weight(hash, way);
+        let weight = multipath::weight(hash, way);
         if best.is_none_or(|(heaviest, _)| weight > heaviest) {
             best = Some((weight, way));
         }

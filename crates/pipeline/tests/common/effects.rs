@@ -2,8 +2,8 @@
 
 use packet::{FlowKey, Frame, HeapFrame};
 use pipeline::twin::{Effect, Sent};
+use program::actions::ToController;
 use program::host::Context;
-use program::ops::ToController;
 
 fn sent(context: &mut Context<'_>, frame: &HeapFrame) -> Sent {
     *context.sent = true;

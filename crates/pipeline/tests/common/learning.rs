@@ -6,11 +6,11 @@ use openflow::action::{Action, Learn, LearnSource, LearnSpec, LearnTarget, Subfi
 use packet::parse::Malformed;
 use packet::{Field, FlowKey, Frame, HeapFrame, WordSet};
 use pipeline::twin::Effect;
+use program::actions::learn::{Answer, Ended, Request};
+use program::actions::{PacketInReason, ToController};
 use program::epoch::Reader;
+use program::exec::{Engine, Frozen, Thaw};
 use program::host::{Context, Drop, Host};
-use program::learn::{Answer, Ended, Request};
-use program::ops::{PacketInReason, ToController};
-use program::walk::{Engine, Frozen, Thaw};
 
 /// A packet that has stopped, with what is known of it.
 struct Paused {

@@ -2,7 +2,7 @@
 
 use super::support::{Buffer, Rules, frame, set};
 use packet::{Field, Frame, Match};
-use program::ops::Op;
+use program::actions::Op;
 
 const PORTS: u32 = 64;
 const HOSTS: u32 = 256;

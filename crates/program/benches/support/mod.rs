@@ -3,9 +3,9 @@
 
 use packet::{Field, Frame, Match, Offload, Value};
 use program::Program;
+use program::actions::{Op, OpList, ToController};
 use program::epoch::Reader;
 use program::host::{Context, Drop, Host};
-use program::ops::{Op, OpList, ToController};
 use program::rule::RuleSpec;
 use program::table::{Bridge, BridgeWriter};
 use std::sync::Arc;
@@ -569,15 +569,15 @@ pub fn renew(frame: &mut Buffer) {
 
 /// Flows spread over two ports by their hash (bench/vhost.py).
 pub fn spread() -> Rules {
-    let reg0 = program::ops::Bits {
+    let reg0 = program::actions::Bits {
         field: Field::Reg0,
         start: 0,
         bits: 32,
     };
-    let choose = Op::Multipath(Box::new(program::ops::Multipath {
-        fields: program::spread::HashFields::SymmetricL4,
+    let choose = Op::Multipath(Box::new(program::actions::Multipath {
+        fields: program::actions::multipath::HashFields::SymmetricL4,
         basis: 1024,
-        choice: program::spread::Choice::Modulo,
+        choice: program::actions::multipath::Choice::Modulo,
         ways: 2,
         dst: reg0,
     }));

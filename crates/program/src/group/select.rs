@@ -5,7 +5,7 @@
 //! turns; so when a bucket comes or goes, few packets move between the others. When the bucket that is found is dead, others are tried in an order that
 //! follows from the hash: only the dead bucket's packets move, and they spread over all others by weight.
 
-use crate::spread::{mix, pair, weight};
+use crate::actions::multipath::{mix, pair, weight};
 use packet::key::at;
 use packet::{Field, FlowKey, Value, WordSet};
 

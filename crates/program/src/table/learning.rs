@@ -1,7 +1,7 @@
 //! Whose packets may come to a step that asks for a rule (`learn`).
 //!
 //! Such packets are walked one after the other, so that each meets what those before it have taught
-//! ([`crate::walk`]'s `hold`). All others go in bursts. Which these are follows from the rules: packets
+//! ([`crate::exec`]'s `hold`). All others go in bursts. Which these are follows from the rules: packets
 //! of an ingress port come to the rules of the first table that match the port, and from there to the
 //! tables that these look up in. What cannot be told is taken for one that asks.
 //!
@@ -10,7 +10,7 @@
 //! way. Readers see a set of ports that only ever holds too many: a port is added before the rule is
 //! published, and taken out after nobody can meet it.
 
-use crate::ops::{Op, PortNo, learns};
+use crate::actions::{Op, PortNo, learns};
 use crate::rule::RuleSpec;
 use crate::table::TABLES;
 use packet::key::at;
@@ -237,9 +237,9 @@ fn leads(table: u8, ops: &[Op], tell: &mut impl FnMut(To)) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::actions::OpList;
+    use crate::actions::learn::Learn;
     use crate::counters::CounterId;
-    use crate::learn::Learn;
-    use crate::ops::OpList;
     use packet::{Field, Match};
     use std::sync::Arc;
 

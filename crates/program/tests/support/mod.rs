@@ -2,8 +2,8 @@
 
 use packet::parse::Malformed;
 use packet::{Frame, HeapFrame};
+use program::actions::{PortNo, ToController};
 use program::host::{Context, Drop, Host};
-use program::ops::{PortNo, ToController};
 
 /// The ports that packets left by, and these, in order. Rules that it is used with only send: whatever else becomes of a packet fails the test.
 #[derive(Default)]

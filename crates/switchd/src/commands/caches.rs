@@ -2,7 +2,7 @@
 
 use super::{Answer, Commands};
 use crate::switch::Switch;
-use program::walk::CacheMode;
+use program::exec::CacheMode;
 use std::fmt::Write;
 
 pub(super) fn register(commands: &Commands) {

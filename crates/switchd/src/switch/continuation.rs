@@ -10,7 +10,7 @@ use datapath::BridgeId;
 use openflow::Error;
 use openflow::message::PacketIn;
 use packet::FlowKey;
-use program::walk::Frozen;
+use program::exec::Frozen;
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 

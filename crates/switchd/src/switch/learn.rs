@@ -4,7 +4,7 @@ use super::{Bridge, Switch};
 use datapath::wish::{Wanted, Wish};
 use openflow::Version;
 use pipeline::twin;
-use program::learn::{Answer, Ended, Request, Verdict};
+use program::actions::learn::{Answer, Ended, Request, Verdict};
 
 impl Switch {
     /// Makes up to `limit` of the rules that packets ask for.

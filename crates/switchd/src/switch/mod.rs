@@ -227,7 +227,7 @@ impl Switch {
     pub fn deliver(&self, packet: datapath::packet_in::PacketIn) {
         use crate::openflow::Origin;
         use openflow::message::{NO_BUFFER, PacketIn, PacketInFormat, PacketInReason};
-        use program::ops::PacketInReason as Reason;
+        use program::actions::PacketInReason as Reason;
         let Some(bridge) = self.bridge_by_id(packet.bridge) else {
             return;
         };

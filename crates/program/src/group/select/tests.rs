@@ -1,7 +1,7 @@
 //! Shares, movement and symmetry of choices.
 
 use super::*;
-use crate::spread::tests::reversed;
+use crate::actions::multipath::tests::reversed;
 
 const HASHES: u32 = 40_000;
 

@@ -16,7 +16,7 @@ use packet::FlowKey;
 use packet::key::at;
 use pipeline::twin::story::{MAX_STEPS, Step, What};
 use pipeline::twin::{self, Effect, Sent, Surroundings};
-use program::ops::PacketInReason;
+use program::actions::PacketInReason;
 use std::rc::Rc;
 
 /// Patch ports that a packet passes at most, as in the datapath.

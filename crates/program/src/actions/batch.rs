@@ -1,0 +1,120 @@
+//! What is done to packets whose rules need not be read: where each is counted, and what is done to it.
+
+use crate::actions::PortNo;
+use crate::actions::block::Stretch;
+use crate::counters::{WorkerCounter, WorkerCounters};
+use crate::rule::summary::{Ends, Verdict};
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::*;
+use std::marker::PhantomData;
+
+/// Packets whose verdicts are carried out together: as many as bursts mostly have.
+pub(crate) const STEP: usize = 32;
+
+/// What is done to so many packets, as lists of addresses: vector code writes eight at once.
+pub(crate) struct Deeds<'g> {
+    /// Each 0, or the address of a counter of the worker's, which lives for 'g.
+    counters: [usize; STEP],
+    /// Each 0, or the address of edits that live for 'g.
+    edits: [usize; STEP],
+    ports: [PortNo; STEP],
+    lives: PhantomData<&'g Stretch>,
+}
+
+impl<'g> Deeds<'g> {
+    pub const NONE: Deeds<'g> = Deeds {
+        counters: [0; STEP],
+        edits: [0; STEP],
+        ports: [0; STEP],
+        lives: PhantomData,
+    };
+
+    /// Says what is to be done to `count` packets, of [`STEP`] at most, by their verdicts, up to the first without one. Returns how many these are.
+    #[inline(always)]
+    pub fn fill(
+        &mut self,
+        counters: WorkerCounters<'g>,
+        count: usize,
+        verdict: impl Fn(usize) -> Option<Verdict<'g>>,
+    ) -> usize {
+        let many = counters.are_many();
+        for at in 0..count.min(STEP) {
+            let Some((counter, ends)) = verdict(at) else {
+                return at;
+            };
+            let counter = counters.find(counter);
+            if many && let Some(counter) = counter {
+                counter.prefetch();
+            }
+            self.counters[at] = counter.map_or(0, WorkerCounter::address);
+            match ends {
+                Ends::Sends(port) => (self.edits[at], self.ports[at]) = (0, port),
+                Ends::Edits(stretch) => {
+                    self.edits[at] = std::ptr::from_ref(stretch).expose_provenance();
+                    stretch.prefetch();
+                }
+            }
+        }
+        count.min(STEP)
+    }
+
+    /// Says what is to be done to the packets of one eight.
+    ///
+    /// # Safety
+    /// There are [`STEP`] / 8 eights. Of `counters` and `edits` each is what is said of the lists here; their provenance has been exposed.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    pub unsafe fn put_eight(
+        &mut self,
+        eight: usize,
+        counters: __m512i,
+        edits: __m512i,
+        ports: __m256i,
+    ) {
+        debug_assert!(eight < STEP / 8);
+        // SAFETY: eight elements from there on lie in each list.
+        unsafe {
+            _mm512_storeu_si512(self.counters.as_mut_ptr().add(eight * 8).cast(), counters);
+            _mm512_storeu_si512(self.edits.as_mut_ptr().add(eight * 8).cast(), edits);
+            _mm256_storeu_si256(self.ports.as_mut_ptr().add(eight * 8).cast(), ports);
+        }
+    }
+
+    /// Asks for what is read to carry out the first `count`: edits, and counters where those are `many`.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub fn prefetch(&self, count: usize, many: bool) {
+        use crate::prefetch::prefetch;
+        let fetch = |addresses: &[usize]| {
+            for address in addresses {
+                // Asking for nothing's is not free: its page is looked for every time.
+                if *address != 0 {
+                    prefetch(std::ptr::without_provenance::<u8>(*address));
+                }
+            }
+        };
+        fetch(&self.edits[..count]);
+        if many {
+            fetch(&self.counters[..count]);
+        }
+    }
+
+    /// What is to be done to the first `count`: each one's counter, and its edits, without which it goes to the port as it is.
+    #[inline(always)]
+    pub fn first(
+        &self,
+        count: usize,
+    ) -> impl Iterator<Item = (Option<WorkerCounter<'g>>, Option<&'g Stretch>, PortNo)> {
+        let lists = (self.counters[..count].iter())
+            .zip(&self.edits[..count])
+            .zip(&self.ports[..count]);
+        lists.map(|((counter, edits), port)| {
+            // SAFETY: so it is said of the list.
+            let counter = unsafe { WorkerCounter::at(*counter) };
+            // SAFETY: so it is said of the list, and what addresses are put in has been exposed.
+            let edits = unsafe { std::ptr::with_exposed_provenance::<Stretch>(*edits).as_ref() };
+            (counter, edits, *port)
+        })
+    }
+}

@@ -1,0 +1,473 @@
+//! Rules that packets pass on a straight way: they change the packet, look it up in later tables, and send it in the end, and nothing else.
+//!
+//! Most rules of most pipelines are so. Their steps are made ready when the first rule that has them is made: each part up to a lookup or the end is a
+//! [`Stretch`], in which edits have become one ([`packet::edit::Rewrite`]) and writes to metadata a few words. A packet needs no stack of lists, no outputs
+//! that wait and no action set for them; [`super::lanes`] carries them out. A step that chooses one of several ways by a hash ([`Spread`]) ends a stretch, since it reads what the steps before it
+//! have written, and those behind it go on at once.
+
+use crate::actions::bits;
+use crate::actions::multipath::{Choice, HashFields};
+use crate::actions::{Multipath, Op, OpList, PortNo};
+use crate::burst::Words;
+use crate::prefetch::prefetch;
+use packet::WordSet;
+use packet::edit::{CompiledSet, Rewrite};
+use packet::key::at;
+use packet::parse::HOT_WORDS;
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicBool;
+
+/// Words of metadata that say how an output is sent, so that outputs that wait must go before they change: ingress port, tunnel, mark.
+pub(crate) const READ_BY_OUTPUTS: WordSet = WordSet::of_bytes(at::IN_PORT, 4)
+    .union(WordSet::of_bytes(at::TUN_ID, 8))
+    .union(WordSet::of_bytes(at::PKT_MARK, 4))
+    .union(WordSet::of_bytes(
+        at::TUN_SRC,
+        at::TUN_TTL + 1 - at::TUN_SRC,
+    ));
+
+/// Words of the key that a packet on a straight way has of its own: the hot ones, metadata and registers. The others are as they were when it came in.
+pub(crate) const LANE_WORDS: usize = 14;
+
+/// Bits of a word of metadata: `word = word & !mask | value`. By default none.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Write {
+    pub word: u8,
+    pub mask: u64,
+    pub value: u64,
+}
+
+/// Steps up to a lookup or the end.
+#[derive(Clone, Debug)]
+#[repr(C, align(64))] // what most rules need lies in the first line, the addresses of a router's edits the last of it
+pub(crate) struct Stretch {
+    pub(crate) end: End,
+    /// Number of its first step in the rule's list.
+    pub(crate) first: u16,
+    /// What it writes to metadata: one word, and others.
+    pub(crate) write: Write,
+    pub(crate) rewrite: Rewrite,
+    pub(crate) more: Box<[Write]>,
+    /// The choice at its end ([`End::Spread`]).
+    pub(crate) spread: Option<Box<Spread>>,
+}
+
+/// The number of a way that is chosen by a packet's hash, and the bits of metadata in which it goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spread {
+    fields: HashFields,
+    basis: u16,
+    choice: Choice,
+    ways: u32,
+    word: u8,
+    /// How many bits of the word, counted as on the wire, are behind those of the number.
+    behind: u32,
+    mask: u64,
+}
+
+impl Spread {
+    /// None where the number goes elsewhere than in what lanes hold of metadata and registers.
+    fn of(multipath: &Multipath) -> Option<Spread> {
+        let (word, one, mask) = bits::write_in_word(multipath.dst, 1)?;
+        let fits = (HOT_WORDS..LANE_WORDS).contains(&word) && !READ_BY_OUTPUTS.contains(word);
+        fits.then_some(Spread {
+            fields: multipath.fields,
+            basis: multipath.basis,
+            choice: multipath.choice,
+            ways: multipath.ways,
+            word: word as u8,
+            behind: u64::from_be(one).trailing_zeros(),
+            mask,
+        })
+    }
+
+    /// What it writes for a packet.
+    #[inline(always)]
+    pub(crate) fn write(&self, packet: &impl Words) -> Write {
+        let hash = self.fields.hash_words(packet, self.basis);
+        let way = u64::from(self.choice.choose(hash, self.ways));
+        Write {
+            word: self.word,
+            mask: self.mask,
+            value: (way << self.behind).to_be() & self.mask,
+        }
+    }
+}
+
+const _: () = assert!(std::mem::offset_of!(Stretch, rewrite) + 24 == 64);
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum End {
+    Output(PortNo),
+    Table {
+        table: u8,
+        resubmit: bool,
+    },
+    /// A choice, and then the next stretch.
+    Spread,
+    Nothing,
+}
+
+impl Stretch {
+    fn new(first: usize) -> Option<Stretch> {
+        Some(Stretch {
+            end: End::Nothing,
+            first: first.try_into().ok()?,
+            write: Write::default(),
+            more: Box::default(),
+            rewrite: Rewrite::default(),
+            spread: None,
+        })
+    }
+
+    /// What it writes to metadata, if anything.
+    #[inline(always)]
+    pub(crate) fn writes(&self) -> impl Iterator<Item = &Write> {
+        let any = self.write.mask != 0;
+        // Others come only behind one.
+        any.then_some(&self.write)
+            .into_iter()
+            .chain(if any { &*self.more } else { &[] })
+    }
+
+    /// Where it sends, if it does.
+    #[inline(always)]
+    pub(crate) fn port(&self) -> Option<PortNo> {
+        match self.end {
+            End::Output(port) => Some(port),
+            _ => None,
+        }
+    }
+
+    /// Asks for it: for the one line of it that most rules need.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self) {
+        prefetch(std::ptr::from_ref(self));
+    }
+
+    /// Whether there are packets with too low a TTL for it.
+    pub(crate) fn may_expire(&self) -> bool {
+        self.rewrite.may_expire()
+    }
+
+    /// Adds a step that changes the packet or its metadata; false when it is another one.
+    fn then(&mut self, op: &Op) -> bool {
+        match op {
+            Op::DecTtl(_) => self.rewrite.then_dec_ttl(),
+            Op::Set(CompiledSet::Metadata { word, value, mask }) => {
+                let at = usize::from(*word);
+                // What is read when a packet is sent has its time; see `Walk::run`.
+                if at >= LANE_WORDS || READ_BY_OUTPUTS.contains(at) {
+                    return false;
+                }
+                if self.write.mask == 0 {
+                    self.write.word = *word;
+                }
+                let mut writes = std::iter::once(&mut self.write).chain(&mut self.more);
+                match writes.find(|write| write.word == *word) {
+                    Some(write) => {
+                        write.value = write.value & !mask | value;
+                        write.mask |= mask;
+                    }
+                    None => {
+                        let mut more = std::mem::take(&mut self.more).into_vec();
+                        more.push(Write {
+                            word: *word,
+                            mask: *mask,
+                            value: *value,
+                        });
+                        self.more = more.into();
+                    }
+                }
+                true
+            }
+            Op::Set(set) => self.rewrite.then(set),
+            _ => false,
+        }
+    }
+}
+
+/// What these steps do, if that is all they do.
+pub(crate) fn stretches(ops: &[Op]) -> Option<Box<[Stretch]>> {
+    let mut done = Vec::new();
+    let mut stretch = Stretch::new(0)?;
+    for (index, op) in ops.iter().enumerate() {
+        let last = index + 1 == ops.len();
+        stretch.end = match op {
+            Op::Output(port) if last => End::Output(*port),
+            Op::Goto(table) if last => End::Table {
+                table: *table,
+                resubmit: false,
+            },
+            Op::Resubmit {
+                in_port: None,
+                table: Some(table),
+            } => End::Table {
+                table: *table,
+                resubmit: true,
+            },
+            Op::Multipath(multipath) => {
+                stretch.spread = Some(Box::new(Spread::of(multipath)?));
+                End::Spread
+            }
+            op if stretch.then(op) => continue,
+            _ => return None,
+        };
+        done.push(std::mem::replace(&mut stretch, Stretch::new(index + 1)?));
+    }
+    // A lookup, or an output, at the end of the list has nothing behind it; a choice has the end of the list.
+    let chosen = matches!(
+        done.last(),
+        Some(Stretch {
+            end: End::Spread,
+            ..
+        })
+    );
+    if usize::from(stretch.first) < ops.len() || ops.is_empty() || chosen {
+        done.push(stretch);
+    }
+    Some(done.into())
+}
+
+/// A rule's stretches; valid as long as the rule, whose list of steps they belong to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stretches(NonNull<[Stretch]>);
+
+impl Stretches {
+    pub fn of(stretches: &[Stretch]) -> Stretches {
+        Stretches(NonNull::from(stretches))
+    }
+
+    /// The first one; none of nothing.
+    #[inline(always)]
+    pub(crate) fn first<'a>(self) -> Option<&'a Stretch> {
+        self.get().first()
+    }
+
+    /// The only stretch and the port of a rule that sends, perhaps an edited packet.
+    #[inline(always)]
+    pub(crate) fn only_send<'a>(self) -> Option<(&'a Stretch, PortNo)> {
+        let stretch = self.first()?;
+        Some((stretch, stretch.port()?))
+    }
+
+    /// The only one, if there is one only.
+    #[inline(always)]
+    pub(crate) fn only<'a>(self) -> Option<&'a Stretch> {
+        match self.get() {
+            [only] => Some(only),
+            _ => None,
+        }
+    }
+
+    /// Asks for the first one, of which most rules need one line.
+    #[inline(always)]
+    pub(crate) fn prefetch(self) {
+        prefetch(self.0.as_ptr().cast::<u8>());
+    }
+
+    #[inline(always)]
+    pub(crate) fn get<'a>(self) -> &'a [Stretch] {
+        // SAFETY: a rule's list of steps is not changed while the rule lives, and what is kept of a burst is dropped before its guard (see `Steps`). Those that a place tells of are
+        // valid for the same guard (`kept` and `EditsOf::Own` in `table::places`).
+        unsafe { self.0.as_ref() }
+    }
+}
+
+// SAFETY: stretches are only read, and hold nothing that belongs to a thread.
+unsafe impl Send for Stretches {}
+// SAFETY: as above.
+unsafe impl Sync for Stretches {}
+
+/// What lanes need to know of a rule, in little room: its stretches if it has some, its port if it does nothing but send to one, and whether it does nothing
+/// but leave packets to the learning switch.
+#[derive(Debug)]
+pub(crate) struct Outline {
+    first: Option<NonNull<Stretch>>,
+    /// Of stretches; without any, 1 for a rule whose only step is NORMAL.
+    count: u16,
+    /// Whether one of its steps shortens the rule's timeouts at the end of a TCP connection.
+    shortens_timeouts: bool,
+    /// Whether control has been told of a FIN or RST.
+    pub(crate) fin_told: AtomicBool,
+    /// [`NO_PORT`] for none.
+    port: PortNo,
+}
+
+/// No port has this number (`OFPP_ANY`), and a rule that sends there anyway goes the general way.
+const NO_PORT: PortNo = PortNo::MAX;
+
+impl Outline {
+    /// Of a rule with these steps, for as long as they live.
+    pub fn of(ops: &OpList) -> Outline {
+        let stretches = ops.straight().map_or(&[][..], Stretches::get);
+        // A list too long to be counted is carried out step by step.
+        let (stretches, count) = match u16::try_from(stretches.len()) {
+            Ok(count) => (stretches, count),
+            Err(_) => (&[][..], 0),
+        };
+        let normal = stretches.is_empty() && matches!(&*ops.ops, [Op::Normal]);
+        Outline {
+            first: stretches.first().map(NonNull::from),
+            count: count + u16::from(normal),
+            shortens_timeouts: crate::actions::fin_timeouts(&ops.ops).is_some(),
+            fin_told: AtomicBool::new(false),
+            port: match &*ops.ops {
+                [Op::Output(port)] => *port,
+                _ => NO_PORT,
+            },
+        }
+    }
+
+    /// The stretches.
+    #[inline(always)]
+    pub fn straight(&self) -> Option<Stretches> {
+        let all = NonNull::slice_from_raw_parts(self.first?, self.count as usize);
+        Some(Stretches(all))
+    }
+
+    /// Asks for the first stretch, of which most rules need one line.
+    #[inline(always)]
+    pub fn prefetch(&self) {
+        // Nothing comes of asking for no address.
+        prefetch(
+            self.first
+                .map_or(std::ptr::null(), |first| first.as_ptr().cast_const()),
+        );
+    }
+
+    /// Returns whether a FIN or RST among its packets shortens the rule's timeouts.
+    #[inline(always)]
+    pub fn shortens_timeouts(&self) -> bool {
+        self.shortens_timeouts
+    }
+
+    /// The port.
+    #[inline(always)]
+    pub fn only_output(&self) -> Option<PortNo> {
+        (self.port != NO_PORT).then_some(self.port)
+    }
+
+    /// Whether the only step is NORMAL.
+    #[inline(always)]
+    pub fn only_normal(&self) -> bool {
+        self.first.is_none() && self.count == 1
+    }
+}
+
+// SAFETY: as for `Stretches`, of which this is another form.
+unsafe impl Send for Outline {}
+// SAFETY: as above.
+unsafe impl Sync for Outline {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::actions::Bits;
+    use packet::{Field, FlowKey};
+
+    fn multipath(fields: HashFields, choice: Choice, dst: Bits) -> Multipath {
+        Multipath {
+            fields,
+            basis: 7,
+            choice,
+            ways: 5,
+            dst,
+        }
+    }
+
+    /// A choice writes what the step's own way of doing it writes, wherever in metadata and registers; a choice that goes elsewhere is left to it.
+    #[test]
+    fn a_choice_writes_what_its_step_writes() {
+        let fields = [
+            HashFields::EthSrc,
+            HashFields::SymmetricL4,
+            HashFields::SymmetricL3L4Udp,
+            HashFields::NwDst,
+        ];
+        let choices = [
+            Choice::Modulo,
+            Choice::Threshold,
+            Choice::HighestWeight,
+            Choice::Iterate(8),
+        ];
+        let mut key = FlowKey::ZERO;
+        let mut taken = 0;
+        for (seed, field) in packet::fields::FIELDS
+            .iter()
+            .map(|def| def.field)
+            .enumerate()
+        {
+            for (at, word) in key.words.iter_mut().enumerate() {
+                *word = crate::actions::multipath::pair(seed as u64, at as u64);
+            }
+            key.set_u16(
+                packet::key::at::ETH_TYPE,
+                [0x0800, 0x86dd, 0x0806][seed % 3],
+            );
+            let wide = field.def().action_bits;
+            for (start, bits) in [(0, wide), (0, 2), (wide / 2, wide - wide / 2)] {
+                let (start, bits) = (start as u16, bits.clamp(1, 128) as u16);
+                let dst = Bits { field, start, bits };
+                let (fields, choice) = (fields[seed % 4], choices[seed / 4 % 4]);
+                let step = multipath(fields, choice, dst);
+                let held = bits::write_in_word(dst, 0)
+                    .is_some_and(|(word, ..)| (HOT_WORDS..LANE_WORDS).contains(&word));
+                let Some(spread) = Spread::of(&step) else {
+                    assert!(!held, "{field:?}");
+                    continue;
+                };
+                assert!(held, "{field:?}");
+                taken += 1;
+                let way = choice.choose(fields.hash(&key, 7), 5);
+                let wanted = bits::write_in_word(dst, way.into());
+                let write = spread.write(&key);
+                let written = (usize::from(write.word), write.value, write.mask);
+                assert_eq!(wanted, Some(written), "{field:?} {start} {bits}");
+            }
+        }
+        assert!(taken >= 3 * 16, "{taken}");
+    }
+
+    /// Packets pass a choice in their lanes, and what is behind it also where that is nothing.
+    #[test]
+    fn rules_that_choose_are_on_straight_ways() {
+        let register = Bits {
+            field: Field::Reg0,
+            start: 0,
+            bits: 8,
+        };
+        let choose =
+            |dst| Op::Multipath(Box::new(multipath(HashFields::NwSrc, Choice::Modulo, dst)));
+        let resubmit = Op::Resubmit {
+            in_port: None,
+            table: Some(1),
+        };
+        let ends = |ops: &[Op]| {
+            let stretches = stretches(ops)?;
+            let shown = |stretch: &Stretch| {
+                assert_eq!(stretch.spread.is_some(), matches!(stretch.end, End::Spread));
+                (stretch.first, format!("{:?}", stretch.end))
+            };
+            Some(stretches.iter().map(shown).collect::<Vec<_>>())
+        };
+        let table = "Table { table: 1, resubmit: true }";
+        assert_eq!(
+            ends(&[choose(register), resubmit]),
+            Some(vec![(0, "Spread".into()), (1, table.into())])
+        );
+        assert_eq!(
+            ends(&[Op::DecTtl([0].into()), choose(register), choose(register)]),
+            Some(vec![
+                (0, "Spread".into()),
+                (2, "Spread".into()),
+                (3, "Nothing".into())
+            ])
+        );
+        let address = Bits {
+            field: Field::Ipv4Dst,
+            ..register
+        };
+        assert_eq!(ends(&[choose(address), Op::Output(1)]), None);
+    }
+}

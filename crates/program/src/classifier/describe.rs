@@ -1,0 +1,276 @@
+//! What a table's lookup is, and what it costs: for people, and for predicting what a switch will do.
+
+use crate::classifier::tuple_space::TupleWriters;
+use packet::fields::FIELDS;
+use packet::key::at;
+use std::collections::BTreeMap;
+
+/// How a table looks its rules up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Template {
+    /// No rule, no work.
+    Empty,
+    /// Rules are compared one after the other.
+    Linear,
+    /// One hash table: all rules look at the same bits.
+    Hash,
+    /// A hash table for each set of bits.
+    Tuples,
+    /// Decision trees; what they do not hold is in tuples.
+    Trees,
+    /// A trie of prefixes; what is no prefix is in tuples.
+    LongestPrefix,
+    /// Any of the others, and conditions gathered from tuples beside it.
+    Conjunctive,
+}
+
+impl Template {
+    /// A word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Template::Empty => "empty",
+            Template::Linear => "linear",
+            Template::Hash => "hash",
+            Template::Tuples => "tuples",
+            Template::Trees => "trees",
+            Template::LongestPrefix => "longest prefix",
+            Template::Conjunctive => "conjunctive",
+        }
+    }
+}
+
+/// What a lookup does for one packet.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Work {
+    /// Memory accesses, in cache lines, each of which may miss; the rule that is found, too.
+    pub accesses: f64,
+    /// Rules compared with the packet.
+    pub compares: f64,
+    /// Hashes computed.
+    pub hashes: f64,
+}
+
+impl Work {
+    /// One after the other.
+    pub fn and(self, other: Work) -> Work {
+        Work {
+            accesses: self.accesses + other.accesses,
+            compares: self.compares + other.compares,
+            hashes: self.hashes + other.hashes,
+        }
+    }
+
+    /// A rough number of cycles, when what is looked at has `bytes`: from costs as measured on one machine (Zen 4), where a burst's accesses overlap.
+    pub fn cycles(&self, bytes: usize) -> f64 {
+        let access = match bytes {
+            0..=0x7fff => 3.0,
+            0x8000..=0x7f_ffff => 7.0,
+            0x80_0000..=0x1ff_ffff => 18.0,
+            _ => 45.0,
+        };
+        self.accesses * access + self.compares * 5.0 + self.hashes * 20.0
+    }
+}
+
+/// A table's lookup.
+#[derive(Clone, Debug)]
+pub struct Description {
+    /// How rules are looked up.
+    pub template: Template,
+    /// Rules that are linked, also those that have ended and wait for being unlinked.
+    pub rules: usize,
+    /// Different sets of bits that rules look at.
+    pub masks: usize,
+    /// For packets that meet the rules evenly.
+    pub typical: Work,
+    /// For the packet that costs most.
+    pub worst: Work,
+    /// Memory of the lookup itself, without the rules.
+    pub bytes: usize,
+    /// What of a packet the rules look at, and why the template is this one.
+    pub why: String,
+}
+
+impl Description {
+    /// A rough number of cycles for a packet as most are.
+    pub fn typical_cycles(&self) -> f64 {
+        self.typical.cycles(self.bytes + self.rules * RULE_BYTES)
+    }
+
+    /// A rough number of cycles for the packet that costs most.
+    pub fn worst_cycles(&self) -> f64 {
+        self.worst.cycles(self.bytes + self.rules * RULE_BYTES)
+    }
+}
+
+/// What a packet touches of a rule that it meets.
+pub(crate) const RULE_BYTES: usize = 128;
+impl TupleWriters {
+    pub(crate) fn describe(&self) -> Description {
+        let masks = self.tuples.len();
+        let visit = |tuples: f64| Work {
+            accesses: tuples + 1.0,
+            compares: 1.0,
+            hashes: tuples,
+        };
+        let (template, why) = if masks == 1 {
+            (Template::Hash, "all rules look at the same bits")
+        } else {
+            (Template::Tuples, "rules look at different bits")
+        };
+        Description {
+            template,
+            rules: self.rules,
+            masks,
+            typical: visit(self.visited()),
+            worst: visit(masks as f64),
+            bytes: self.tuples.iter().map(|writer| writer.shared.bytes()).sum(),
+            why: format!(
+                "{why}; {}",
+                fields(self.tuples.iter().map(|writer| writer.shared.words()))
+            ),
+        }
+    }
+
+    /// Tuples that are looked up for a packet on average, when packets meet the rules evenly: those that hold a rule of higher precedence than the
+    /// packet's, and its own.
+    fn visited(&self) -> f64 {
+        let mut rules: BTreeMap<u32, usize> = BTreeMap::new();
+        for writer in &self.tuples {
+            for (priority, count) in &writer.priorities {
+                *rules.entry(*priority).or_default() += count;
+            }
+        }
+        let mut highest: Vec<u32> = self
+            .tuples
+            .iter()
+            .filter_map(crate::classifier::tuple_space::TupleWriter::highest)
+            .collect();
+        highest.sort_unstable();
+        let above =
+            |priority: &u32| highest.len() - highest.partition_point(|highest| highest <= priority);
+        let visits: usize = rules
+            .iter()
+            .map(|(priority, count)| count * (above(priority) + 1).min(highest.len()))
+            .sum();
+        visits as f64 / self.rules.max(1) as f64
+    }
+}
+
+/// The fields that masks look at, with the lengths of their prefixes: `ip_src/8-32, tp_dst`.
+pub(crate) fn fields<'a>(masks: impl Iterator<Item = &'a [(u8, u64)]>) -> String {
+    let mut seen: BTreeMap<(usize, &'static str), Looked> = BTreeMap::new();
+    for mask in masks {
+        let mut bytes = [0_u8; packet::key::WORDS * 8];
+        for (word, mask) in mask {
+            let at = usize::from(*word) * 8;
+            bytes[at..at + 8].copy_from_slice(&mask.to_ne_bytes());
+        }
+        for def in FIELDS {
+            let whole = def.place();
+            let place = &mut bytes[def.offset..def.offset + def.bytes];
+            if !place
+                .iter()
+                .zip(&*whole)
+                .any(|(bits, whole)| bits & whole != 0)
+            {
+                continue;
+            }
+            let looked = Looked::at(place, &whole);
+            place
+                .iter_mut()
+                .zip(&*whole)
+                .for_each(|(bits, whole)| *bits &= !whole);
+            let name = match def.offset {
+                at::TP_SRC => "tp_src",
+                at::TP_DST => "tp_dst",
+                _ => def.name,
+            };
+            seen.entry((def.offset, name))
+                .and_modify(|other| *other = other.and(looked))
+                .or_insert(looked);
+        }
+    }
+    if seen.is_empty() {
+        return "nothing is looked at".to_owned();
+    }
+    let names: Vec<String> = seen
+        .iter()
+        .map(|((_, name), looked)| match looked {
+            Looked::Prefix(from, to, bits) if from == bits && to == bits => (*name).to_owned(),
+            Looked::Prefix(from, to, _) if from == to => format!("{name}/{from}"),
+            Looked::Prefix(from, to, _) => format!("{name}/{from}-{to}"),
+            Looked::Bits => format!("{name}&"),
+        })
+        .collect();
+    names.join(", ")
+}
+
+/// Which bits of a field are looked at.
+#[derive(Clone, Copy)]
+enum Looked {
+    /// The first ones: fewest, most, of how many.
+    Prefix(u32, u32, u32),
+    /// Others.
+    Bits,
+}
+
+impl Looked {
+    fn at(place: &[u8], whole: &[u8]) -> Looked {
+        let number = |bytes: &[u8]| {
+            bytes
+                .iter()
+                .fold(0_u128, |number, byte| number << 8 | u128::from(*byte))
+        };
+        let (place, whole) = (number(place), number(whole));
+        let looked = (place & whole) >> whole.trailing_zeros();
+        let width = whole.count_ones();
+        let length = looked.count_ones();
+        // A prefix has all its ones above its zeros.
+        if looked.trailing_zeros() + length == width {
+            Looked::Prefix(length, length, width)
+        } else {
+            Looked::Bits
+        }
+    }
+
+    fn and(self, other: Looked) -> Looked {
+        match (self, other) {
+            (Looked::Prefix(from, to, bits), Looked::Prefix(other_from, other_to, _)) => {
+                Looked::Prefix(from.min(other_from), to.max(other_to), bits)
+            }
+            _ => Looked::Bits,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use packet::{Field, Match};
+
+    #[test]
+    fn fields_are_named_with_their_prefixes() {
+        let masks: Vec<Box<[(u8, u64)]>> = [8_u32, 24]
+            .into_iter()
+            .map(|bits| {
+                let mut matching = Match::any();
+                matching.set_exact(Field::EthType, 0x800);
+                matching.set(
+                    Field::Ipv4Dst,
+                    &[0; 4],
+                    &(u32::MAX << (32 - bits)).to_be_bytes(),
+                );
+                matching.set(Field::TcpDst, &[0; 2], &[0xf0, 0x0f]);
+                matching
+                    .words()
+                    .iter()
+                    .map(|word| (word.word, word.mask))
+                    .collect()
+            })
+            .collect();
+        let text = fields(masks.iter().map(|mask| &**mask));
+        assert_eq!(text, "eth_type, ip_dst/8-24, tp_dst&");
+        assert_eq!(fields([&[][..]].into_iter()), "nothing is looked at");
+    }
+}

@@ -1,0 +1,255 @@
+//! What a lookup costs in memory: counted, not measured.
+//!
+//! Each template says for one key how many rules it compares, how many hash tables it tries, and which cache lines of the rules' own memory it reads. `sluice predict`
+//! shows these figures for each table; they follow the lookups of [`super`] step by step.
+
+use crate::classifier::Shape;
+use crate::classifier::linear::LinearEntry;
+use crate::classifier::tuple_space::TupleEntry;
+use crate::epoch::Epoch;
+use crate::rule::Rule;
+use packet::FlowKey;
+use std::collections::BTreeSet;
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// What one lookup takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Effort {
+    /// Rules compared one after the other.
+    pub compares: u32,
+    /// Hash tables tried, and inner nodes of trees and tries.
+    pub probes: u32,
+    /// Different cache lines read of tables and rules. The key's own are left out, and so are counters and steps.
+    pub lines: u32,
+}
+
+/// An effort while it is counted.
+#[derive(Default)]
+pub(crate) struct Count {
+    pub compares: u32,
+    pub probes: u32,
+    lines: BTreeSet<usize>,
+}
+
+impl Count {
+    /// Notes that a value is read.
+    pub fn reads<T: ?Sized>(&mut self, value: &T) {
+        let first = std::ptr::from_ref(value).cast::<u8>() as usize;
+        let bytes = size_of_val(value).max(1);
+        self.lines.extend(first / LINE..=(first + bytes - 1) / LINE);
+    }
+
+    /// How many different lines have been read.
+    pub fn lines(&self) -> usize {
+        self.lines.len()
+    }
+
+    pub fn reads_rule(&mut self, rule: &Rule) {
+        self.reads(&rule.added);
+        self.reads(&rule.spec.priority);
+    }
+}
+
+impl Effort {
+    /// What looking `key` up takes.
+    pub(crate) fn of(shape: Option<&Shape>, key: &FlowKey, epoch: Epoch) -> Effort {
+        let mut count = Count::default();
+        if let Some(shape) = shape {
+            of_shape(shape, key, epoch, &mut count);
+        }
+        Effort {
+            compares: count.compares,
+            probes: count.probes,
+            lines: count.lines() as u32,
+        }
+    }
+}
+
+fn of_shape(shape: &Shape, key: &FlowKey, epoch: Epoch, count: &mut Count) {
+    match shape {
+        Shape::Linear(entries) => of_list(entries, key, epoch, count),
+        Shape::Tuples(tuples) => {
+            let told =
+                crate::classifier::tuple_space::exact_of(tuples, epoch).is_some_and(|exact| {
+                    // Its own, and the precedence of the next one.
+                    tuples.iter().take(2).for_each(|entry| count.reads(entry));
+                    exact.read_by(key, count)
+                });
+            if !told {
+                of_tuples(tuples, key, None, epoch, count);
+            }
+        }
+        Shape::Trees(shape) => {
+            let best = shape.trees.read_by(key, count);
+            of_tuples(&shape.beside, key, best, epoch, count);
+        }
+        Shape::Prefixes(shape) => {
+            let best = shape.trie.read_by(key, count);
+            of_tuples(&shape.beside, key, best, epoch, count);
+        }
+        Shape::Conjunctive { ordinary, soft } => {
+            if let Some(ordinary) = ordinary {
+                of_shape(ordinary, key, epoch, count);
+            }
+            // Every tuple of soft rules is looked at, for each may fulfil a clause.
+            for entry in soft {
+                count.probes += 1;
+                entry.tuple.view().read_by(key, count);
+            }
+        }
+    }
+}
+
+fn of_list(entries: &[LinearEntry], key: &FlowKey, epoch: Epoch, count: &mut Count) {
+    for entry in entries {
+        count.compares += 1;
+        count.reads(entry);
+        count.reads(&entry.words[..]);
+        let has = |word: &crate::classifier::tuple::MaskedWord| {
+            key.words[usize::from(word.word)] & word.mask == word.value
+        };
+        if entry.words.iter().all(has) {
+            // SAFETY: as in `linear`: the entry belongs to a shape that is alive, and a rule outlives every shape that names it.
+            let rule = unsafe { entry.rule.as_ref() };
+            count.reads_rule(rule);
+            if rule.holds_in(epoch) {
+                return;
+            }
+        }
+    }
+}
+
+/// `best`: the precedence of what has been found before.
+fn of_tuples(
+    tuples: &[TupleEntry],
+    key: &FlowKey,
+    mut best: Option<u32>,
+    epoch: Epoch,
+    count: &mut Count,
+) {
+    for entry in tuples {
+        count.reads(entry);
+        if best.is_some_and(|best| best >= entry.max_priority) {
+            return;
+        }
+        if !entry.admits(key) {
+            continue;
+        }
+        count.probes += 1;
+        let view = entry.tuple.view();
+        view.read_by(key, count);
+        if let Some(rule) = view.find(view.hash(key), key, epoch) {
+            count.reads_rule(rule);
+            best = best.max(Some(rule.spec.priority));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Program;
+    use crate::actions::{Op, OpList};
+    use crate::classifier::linear::LINEAR_MAX;
+    use crate::rule::RuleSpec;
+    use crate::table::{Bridge, BridgeWriter};
+    use packet::key::at;
+    use packet::{Field, Match};
+    use std::sync::Arc;
+
+    fn table(rules: impl Iterator<Item = (Match, u32)>) -> (Arc<Program>, BridgeWriter) {
+        let program = Arc::new(Program::new());
+        let mut writer = BridgeWriter::new(Bridge::new(Arc::clone(&program)));
+        for (matching, priority) in rules {
+            let spec = RuleSpec {
+                matching,
+                priority,
+                ops: Arc::new(OpList::new(vec![Op::Output(2)])),
+                counter: program.counters.allocate().unwrap(),
+                cookie: 0,
+            };
+            writer.insert(0, spec);
+        }
+        writer.commit();
+        program.domain.publish();
+        (program, writer)
+    }
+
+    fn port(number: u128) -> Match {
+        let mut matching = Match::any();
+        matching.set_exact(Field::InPort, number);
+        matching
+    }
+
+    fn effort(program: &Program, writer: &BridgeWriter, port: u32) -> Effort {
+        let mut key = FlowKey::ZERO;
+        key.set_u32(at::IN_PORT, port);
+        let mut reader = program.domain.reader().unwrap();
+        writer.bridge().effort(0, &key, &reader.begin())
+    }
+
+    #[test]
+    fn a_list_is_compared_up_to_the_rule_that_matches() {
+        let (program, writer) = table((1..=10).map(|number| (port(number), 20 - number as u32)));
+        for (number, compares) in [(1, 1), (7, 7), (10, 10), (99, 10)] {
+            assert_eq!(effort(&program, &writer, number).compares, compares);
+        }
+        assert_eq!(effort(&program, &writer, 1).probes, 0);
+        let (first, last) = (effort(&program, &writer, 1), effort(&program, &writer, 10));
+        assert!(first.lines < last.lines && last.lines >= 10, "{last:?}");
+    }
+
+    #[test]
+    fn one_mask_takes_one_probe_whatever_the_number_of_rules() {
+        let many = LINEAR_MAX as u128 * 40;
+        let (program, writer) = table((1..=many).map(|number| (port(number), 5)));
+        for number in [1, 99, many as u32, many as u32 + 1] {
+            let effort = effort(&program, &writer, number);
+            assert_eq!((effort.compares, effort.probes), (0, 1));
+            assert!((2..16).contains(&effort.lines), "{effort:?}");
+        }
+    }
+
+    #[test]
+    fn a_large_tuple_is_not_probed_by_a_packet_that_differs_from_all_its_rules() {
+        let (program, writer) = table((1..=5000).map(|number| (port(number), 5)));
+        // 8192 is a bit that no rule has.
+        for (number, probes) in [(1, 1), (4999, 1), (8191, 1), (8192, 0), (9999, 0)] {
+            assert_eq!(effort(&program, &writer, number).probes, probes);
+        }
+    }
+
+    #[test]
+    fn a_tuple_of_one_match_is_compared_first() {
+        let both = |number: u128| {
+            let mut matching = port(1);
+            matching.set_exact(Field::EthType, number);
+            matching
+        };
+        let many = (1..=30).map(|priority| (port(7), priority));
+        let (program, writer) = table(many.chain([(both(0x0800), 1000)]));
+        assert_eq!(effort(&program, &writer, 7).probes, 1);
+        assert_eq!(effort(&program, &writer, 8).probes, 0);
+    }
+
+    #[test]
+    fn a_packet_that_is_told_by_value_asks_no_tuple() {
+        let other = |number: u128| {
+            let mut matching = Match::any();
+            matching.set_exact(Field::EthType, number);
+            matching
+        };
+        let many = (1..=100).map(|number| (port(number), 5));
+        let others = (1..=2).map(|number| (other(number), 3));
+        let (program, mut writer) = table(many.chain(others));
+        let before = effort(&program, &writer, 7);
+        writer.shape_now();
+        let told = effort(&program, &writer, 7);
+        assert_eq!((told.compares, told.probes), (0, 1));
+        assert!(told.lines < before.lines, "{told:?} {before:?}");
+        // One that is not told is looked up in both tuples.
+        assert_eq!(effort(&program, &writer, 101).probes, 3);
+    }
+}

@@ -1,0 +1,336 @@
+//! Decision trees: a lookup with a bounded number of memory accesses, whatever bits the rules look at.
+//!
+//! A tree's inner node takes one or two runs of bits of the key and uses them as an index into its children; a leaf holds a few rules, which are compared one
+//! after the other, highest precedence first. So one tree over a table of prefixes is a multibit trie, and one over an access list cuts
+//! where the list's rules differ most, by the beginnings of both addresses for instance (HiCuts, Gupta and McKeown 1999; cutting by chosen bits as in ByteCuts, Daly and Torng 2018). Rules that leave most of a
+//! tree's bits open would have to be copied into many children; they go to another tree, which cuts elsewhere (EffiCuts, Vamanan et al. 2010). What no
+//! tree separates stays in tuples.
+//!
+//! Rules are named by rank: 0 is the one of the highest precedence. A lookup in all trees gives the lowest rank that matches, and only then is asked for the
+//! rule. Trees are made once ([`build`]) and never changed, but for one thing: a rank whose rule is freed is emptied, or handed to the rule that
+//! replaces it. A packet whose rank leads to no rule of its epoch is looked up in the table's tuples, which hold all rules always.
+//!
+//! What stands at a rank ([`Place`]) says of most rules all that their packets need to know, so these are not read.
+//!
+//! The first rule that matches all packets is in no tree: who meets no rule there meets this one.
+//!
+//! A burst descends level by level ([`ranks`]).
+
+mod build;
+mod ranks;
+#[cfg(test)]
+mod tests;
+
+use crate::actions::block::Stretches;
+use crate::burst::LOOKUP_MAX;
+use crate::burst::Words;
+use crate::classifier::effort::Count;
+use crate::epoch::Epoch;
+use crate::rule::Rule;
+use crate::rule::summary::{ASK, EditsOf, Place, Told, resolve};
+pub(crate) use build::{Built, Snapshot};
+use packet::FlowKey;
+use packet::hot::Variant;
+use packet::matching::MatchWord;
+use smallvec::SmallVec;
+use std::ptr::NonNull;
+use std::slice::ChunksExact;
+use std::sync::atomic::Ordering;
+
+/// No rule.
+const NONE: u32 = u32::MAX;
+/// Most words of the key that rules in trees look at together.
+const WORDS_MAX: usize = 16;
+
+/// A run of bits of one of the words that rules look at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Run {
+    /// Which of the words.
+    slot: usize,
+    /// How many bits of the word lie below it.
+    shift: u32,
+    bits: u32,
+}
+
+impl Run {
+    /// No bits.
+    const EMPTY: Run = Run {
+        slot: 0,
+        shift: 0,
+        bits: 0,
+    };
+
+    /// Its bits in their word.
+    fn place(self) -> u64 {
+        self.mask() << self.shift
+    }
+
+    /// As many ones as it has bits.
+    #[inline(always)]
+    fn mask(self) -> u64 {
+        !(u64::MAX << self.bits)
+    }
+}
+
+/// A child: an inner node, or a leaf. Bits 0 to 31 say where its children or its rules begin (which of all nodes, which word of all leaves). An inner node has its
+/// two runs from [`Branch::RUNS`] on: which word, how far it is shifted, how many bits are taken; the first run's bits are the lower ones of the index. A leaf, which has
+/// bit 63, has from [`Branch::COUNT`] on how many rules it has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Branch(u64);
+
+impl Branch {
+    const EMPTY: Branch = Branch::leaf(0, 0);
+    /// Where what is known of each run begins.
+    const RUNS: [u32; 2] = [32, 47];
+    /// Bits for the word, for how far it is shifted, and for how many bits are taken.
+    const WIDTHS: [u32; 3] = [4, 6, 5];
+    /// Where a leaf's number of rules begins, and how many bits it has.
+    const COUNT: u32 = 49;
+    const COUNT_WIDTH: u32 = 14;
+
+    fn inner(base: u32, runs: [Run; 2]) -> Branch {
+        let [word, shift, _] = Branch::WIDTHS;
+        let packed = |run: Run| {
+            debug_assert!(run.slot < WORDS_MAX && run.shift < 64 && run.bits <= 16);
+            run.slot as u64 | u64::from(run.shift) << word | u64::from(run.bits) << (word + shift)
+        };
+        let [first, second] = Branch::RUNS;
+        Branch(u64::from(base) | packed(runs[0]) << first | packed(runs[1]) << second)
+    }
+
+    const fn leaf(first: u32, rules: u16) -> Branch {
+        Branch(first as u64 | (rules as u64) << Branch::COUNT | 1 << 63)
+    }
+
+    #[inline(always)]
+    fn is_leaf(self) -> bool {
+        self.0 >> 63 != 0
+    }
+
+    /// Where its children or rules begin.
+    #[inline(always)]
+    fn base(self) -> usize {
+        self.0 as u32 as usize
+    }
+
+    /// The number of a leaf's rules.
+    #[inline(always)]
+    fn rules(self) -> usize {
+        (self.0 >> Branch::COUNT & !(u64::MAX << Branch::COUNT_WIDTH)) as usize
+    }
+
+    /// The runs of an inner node.
+    #[inline(always)]
+    fn runs(self) -> [Run; 2] {
+        let [word, shift, bits] = Branch::WIDTHS;
+        Branch::RUNS.map(|from| Run {
+            slot: (self.0 >> from & !(u64::MAX << word)) as usize,
+            shift: (self.0 >> (from + word) & !(u64::MAX << shift)) as u32,
+            bits: (self.0 >> (from + word + shift) & !(u64::MAX << bits)) as u32 & 31,
+        })
+    }
+
+    /// How many children an inner node has.
+    fn children(self) -> usize {
+        1 << self.runs().iter().map(|run| run.bits).sum::<u32>()
+    }
+
+    /// The place of the child that a key belongs to, whose word of each slot is given; of a leaf somewhere behind its base.
+    #[inline(always)]
+    fn child(self, word: impl Fn(usize) -> u64) -> usize {
+        let [first, second] = self.runs();
+        let low = word(first.slot) >> first.shift & first.mask();
+        let high = word(second.slot) >> second.shift & second.mask();
+        self.base() + (low | high << first.bits) as usize
+    }
+}
+
+/// One tree.
+#[derive(Clone, Copy, Debug)]
+struct Tree {
+    root: Branch,
+    /// The lowest rank in it.
+    first: u32,
+}
+
+/// The trees of a table.
+pub(crate) struct Trees {
+    /// The first epoch all of whose rules are in the trees, or in tuples beside them.
+    since: Epoch,
+    /// Which of a rule's two places ([`Rule::places`]) says its rank here.
+    lane: usize,
+    /// By the lowest rank.
+    trees: Box<[Tree]>,
+    /// The rank of packets that meet no rule of a tree; higher than all of these.
+    otherwise: u32,
+    nodes: Box<[Branch]>,
+    /// Rules of leaves: a value for each of `words`, then the rank and, 32 bits up, the number of the mask. A leaf that fits one cache line lies in one.
+    leaves: Box<[u64]>,
+    /// Masks: one for each of `words`. Here and in leaves a field's first byte is the highest of its word.
+    masks: Box<[u64]>,
+    /// The words of the key that rules look at, without those of `shared`: slot by slot.
+    words: SmallVec<[u8; WORDS_MAX]>,
+    /// What all rules of trees want alike: asked for once, before the descent.
+    shared: Box<[MatchWord]>,
+    /// By rank.
+    places: Box<[Place]>,
+    /// What rules that edit and send do: theirs while one of the rules lives that a place without [`ASK`] names them for.
+    stretches: Box<[Stretches]>,
+}
+
+// SAFETY: rules are reached only under a guard of the domain, and a rank is emptied before its rule is retired (see `Domain::retire`); `Rule` is Sync.
+unsafe impl Send for Trees {}
+// SAFETY: as above; what is not atomic does not change.
+unsafe impl Sync for Trees {}
+
+impl Trees {
+    /// The words of packets that a lookup reads: also those that only rules look at which have gone since.
+    pub fn reads(&self) -> impl Iterator<Item = u8> {
+        let shared = self.shared.iter().map(|word| word.word);
+        self.words.iter().copied().chain(shared)
+    }
+
+    /// Whether a lookup in this epoch finds all there is.
+    #[inline(always)]
+    pub fn hold_in(&self, epoch: Epoch) -> bool {
+        self.since <= epoch
+    }
+
+    /// Finds the best rule for each packet. Packets for which it cannot tell, because the best rule's rank leads to none that holds in the epoch, are given
+    /// to `missed`. Where somebody is to be told what is known of rules, those are not fetched.
+    #[inline(always)]
+    pub fn find<'k, 'g, K: Words + 'k>(
+        &'g self,
+        key: &impl Fn(usize) -> &'k K,
+        epoch: Epoch,
+        out: &mut [Option<&'g Rule>],
+        mut told: Option<&mut Told<'g>>,
+        missed: impl FnMut(usize, &mut Option<&'g Rule>),
+    ) {
+        let mut ranks = [NONE; LOOKUP_MAX];
+        // SAFETY: only a variant that the processor has is ever used.
+        unsafe { self.find_ranks(Variant::used(), key, &mut ranks[..out.len()]) };
+        if let Some(told) = &mut told {
+            told.edits = EditsOf::Listed(&self.stretches);
+        }
+        let place_of = |index: usize| self.places.get(ranks[index] as usize);
+        resolve(place_of, epoch, out, told, missed);
+    }
+
+    /// Whether this rule has a rank.
+    pub fn has(&self, rule: NonNull<Rule>) -> bool {
+        self.place(rule).is_some()
+    }
+
+    fn place(&self, rule: NonNull<Rule>) -> Option<&Place> {
+        // SAFETY: the writer asks about rules that are linked, or just being unlinked.
+        let rank = unsafe { rule.as_ref() }.places[self.lane].load(Ordering::Relaxed);
+        let place = self.places.get(rank as usize)?;
+        (place.get(Ordering::Relaxed).0 == rule.as_ptr()).then_some(place)
+    }
+
+    /// Says that a rule ends with an epoch that has not been published yet.
+    pub fn ends(&self, rule: NonNull<Rule>) {
+        if let Some(place) = self.place(rule) {
+            place.put(rule.as_ptr());
+        }
+    }
+
+    /// Empties the rank of a rule that is being unlinked, or hands it to the one that replaces it: the next of its chain, of the same precedence.
+    pub fn unlink(&self, rule: NonNull<Rule>) {
+        let Some(place) = self.place(rule) else {
+            return;
+        };
+        // SAFETY: as in `place`; the rules that follow it in its chain are linked.
+        let gone = unsafe { rule.as_ref() };
+        let next = NonNull::new(gone.next.load(Ordering::Relaxed)).filter(|next| {
+            // SAFETY: as above.
+            let next = unsafe { next.as_ref() };
+            next.spec.priority == gone.spec.priority
+        });
+        match next.filter(|next| !self.has(*next)) {
+            Some(next) => {
+                let rank = gone.places[self.lane].load(Ordering::Relaxed);
+                // SAFETY: as above.
+                unsafe { next.as_ref() }.places[self.lane].store(rank, Ordering::Relaxed);
+                place.put(next.as_ptr());
+            }
+            None => {
+                place.put(std::ptr::null_mut());
+            }
+        }
+    }
+
+    /// The rules of a leaf.
+    #[inline(always)]
+    fn rules_of(&self, leaf: Branch) -> ChunksExact<'_, u64> {
+        let stride = self.words.len() + 1;
+        self.leaves[leaf.base()..][..leaf.rules() * stride].chunks_exact(stride)
+    }
+
+    /// A rule's values, its rank and its mask.
+    #[inline(always)]
+    fn parts_of<'a>(&'a self, rule: &'a [u64]) -> (&'a [u64], u32, &'a [u64]) {
+        let count = rule.len() - 1;
+        let mask = (rule[count] >> 32) as usize * count;
+        let (values, rank) = (&rule[..count], rule[count] as u32);
+        (values, rank, &self.masks[mask..][..count])
+    }
+
+    /// Number of trees.
+    pub fn count(&self) -> usize {
+        self.trees.len()
+    }
+
+    /// Notes what looking one key up reads; returns the precedence of what it finds.
+    pub fn read_by(&self, key: &FlowKey, count: &mut Count) -> Option<u32> {
+        count.reads(&*self.shared);
+        let mut best = self.otherwise;
+        let word = |slot: usize| u64::from_be(key.word(self.words[slot]));
+        let trees = if key.has(&self.shared) {
+            &self.trees[..]
+        } else {
+            &[]
+        };
+        for tree in trees {
+            if best < tree.first {
+                break;
+            }
+            let mut branch = tree.root;
+            while !branch.is_leaf() {
+                count.probes += 1;
+                let child = &self.nodes[branch.child(word)];
+                count.reads(child);
+                branch = *child;
+            }
+            for rule in self.rules_of(branch) {
+                count.compares += 1;
+                count.reads(rule);
+                let (values, rank, mask) = self.parts_of(rule);
+                let mut slots = values.iter().zip(mask).enumerate();
+                if slots.all(|(slot, (value, mask))| word(slot) & mask == *value) {
+                    best = best.min(rank);
+                    break;
+                }
+            }
+        }
+        let place = self.places.get(best as usize)?;
+        count.reads(place);
+        let (rule, marks) = place.get(Ordering::Acquire);
+        // SAFETY: as in `find`: whoever counts does so under a guard.
+        let rule = unsafe { rule.as_ref() }?;
+        if marks & ASK != 0 {
+            count.reads_rule(rule);
+        }
+        Some(rule.spec.priority)
+    }
+
+    /// Memory, without the rules.
+    pub fn bytes(&self) -> usize {
+        size_of_val(&*self.nodes)
+            + size_of_val(&*self.leaves)
+            + size_of_val(&*self.masks)
+            + size_of_val(&*self.places)
+            + size_of_val(&*self.stretches)
+    }
+}

@@ -1,0 +1,545 @@
+//! Making trees from rules, away from the threads that change and use them.
+//!
+//! Rules are gathered from the table's tuples as a reader would, by a reader for whom nothing is freed meanwhile, and changes go on.
+//! Where to cut is chosen by estimated cost: few rules a child, few copies of rules that leave the index's bits open. Big nodes are judged by a sample.
+//! Everything is bounded: bits of an index, depth, rules of a leaf, trees, copies; what does not fit is left to tuples.
+
+mod cut;
+mod estimate;
+
+use crate::actions::OpList;
+use crate::actions::block::Stretches;
+use crate::classifier::describe::Work;
+use crate::classifier::tree::{Branch, NONE, Tree, Trees, WORDS_MAX};
+use crate::classifier::tuple::Tuple;
+use crate::epoch::{Epoch, NEVER, Reader};
+use crate::rule::Rule;
+use crate::rule::summary::{ASK, Does, EDITS, Place};
+use cut::Cut;
+use packet::matching::MatchWord;
+use smallvec::SmallVec;
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Most trees of a table.
+const TREES_MAX: usize = 6;
+/// Most inner nodes on a way.
+const DEPTH_MAX: usize = 8;
+/// Most bits of an index.
+const BITS_MAX: u32 = 16;
+/// Most rules of a leaf.
+const LEAF_MAX: usize = 16;
+/// Words of leaves in a cache line.
+const LINE: usize = 8;
+/// A leaf of so few rules is not cut any more.
+const LEAF_SMALL: usize = 3;
+
+/// What trees are to be made from.
+pub(crate) struct Snapshot {
+    /// All tuples of the table.
+    pub tuples: Vec<Arc<Tuple>>,
+    /// Keeps what is retired from [`Snapshot::from`] on.
+    pub reader: Reader,
+    /// Rules that have ended in this epoch or before are left out.
+    pub from: Epoch,
+    /// Rules that begin later are left out, too.
+    pub until: Epoch,
+    /// See [`Trees`].
+    pub lane: usize,
+}
+
+/// What has built.
+pub(crate) struct Built {
+    /// None where rules look at too many words.
+    pub trees: Option<Arc<Trees>>,
+    /// For each tuple of the snapshot the highest precedence of its rules that are in no tree.
+    pub rest: Vec<(Arc<Tuple>, u32)>,
+    /// What trees do for packets that meet their rules evenly.
+    pub typical: Work,
+    /// What they do at most.
+    pub worst: Work,
+    /// Rules in trees.
+    pub rules: usize,
+    /// How long it took.
+    pub took: Duration,
+    /// Holds the rules until the trees are in use.
+    pub reader: Reader,
+}
+
+impl Snapshot {
+    /// Makes the trees.
+    pub fn build(self) -> Built {
+        let begun = Instant::now();
+        let ranked = self.gather();
+        // Those behind it are looked for when a lookup meets it and it has gone.
+        let before = ranked.iter().position(Ranked::matches_all);
+        let before = before.unwrap_or(ranked.len());
+        let shared = self.shared(&ranked[..before]);
+        let words = self.words(&shared);
+        let mut built = Built {
+            trees: None,
+            rest: Vec::new(),
+            typical: Work::default(),
+            worst: Work::default(),
+            rules: 0,
+            took: Duration::ZERO,
+            reader: self.reader,
+        };
+        // Leaves have about as many rules as the builder's budget, at most twice that with what lies between them; `finish` makes sure.
+        let fits = 12 * (ranked.len() + 4096) * (words.len() + 1) < NONE as usize;
+        if words.len() <= WORDS_MAX && !ranked.is_empty() && fits {
+            let mut builder = Builder::new(&words, &self.tuples, &ranked);
+            let trees = builder.trees(before);
+            let mut rest = vec![None; self.tuples.len()];
+            // Those behind it are in none.
+            for (rule, left) in ranked[..before].iter().zip(&builder.left) {
+                if *left {
+                    // Ranks ascend, so the first is of the highest precedence.
+                    rest[rule.tuple as usize].get_or_insert(rule.priority);
+                } else {
+                    built.rules += 1;
+                }
+            }
+            built.rest = self
+                .tuples
+                .into_iter()
+                .zip(rest)
+                .filter_map(|(tuple, highest)| Some((tuple, highest?)))
+                .collect();
+            built.worst = builder.worst(&trees);
+            built.typical = builder.typical(&trees);
+            built.trees = Some(Arc::new(
+                builder.finish(trees, &words, shared, &ranked, self.from, self.lane),
+            ));
+        }
+        built.took = begun.elapsed();
+        built
+    }
+
+    /// The rules, by rank.
+    fn gather(&self) -> Vec<Ranked> {
+        let mut ranked: Vec<Ranked> = Vec::new();
+        for (index, tuple) in self.tuples.iter().enumerate() {
+            tuple.each_chain(|chain| {
+                let mut last = None;
+                for rule in chain {
+                    let priority = rule.spec.priority;
+                    let wanted = rule.added <= self.until && rule.removed() > self.from;
+                    // Of versions of one rule the first is enough: readers follow its chain.
+                    if wanted && last != Some(priority) {
+                        last = Some(priority);
+                        ranked.push(Ranked {
+                            priority,
+                            tuple: index as u32,
+                            rule: NonNull::from(rule),
+                        });
+                    }
+                }
+            });
+        }
+        ranked.sort_by_key(|rule| Reverse(rule.priority));
+        ranked
+    }
+
+    /// The words of which all these rules want the same.
+    fn shared(&self, ranked: &[Ranked]) -> Vec<MatchWord> {
+        let mut matches = ranked.iter().map(|ranked| {
+            // SAFETY: the snapshot's reader holds the rules that were gathered.
+            unsafe { ranked.rule.as_ref() }.spec.matching.words()
+        });
+        let mut shared = matches.next().map_or(Vec::new(), <[MatchWord]>::to_vec);
+        for words in matches {
+            if shared.is_empty() {
+                break;
+            }
+            shared.retain(|word| words.contains(word));
+        }
+        shared
+    }
+
+    /// The words that rules look at beside these.
+    fn words(&self, shared: &[MatchWord]) -> Vec<u8> {
+        let mut set = 0_u64;
+        for tuple in &self.tuples {
+            for (word, _) in tuple.words() {
+                set |= 1 << word;
+            }
+        }
+        for word in shared {
+            set &= !(1 << word.word);
+        }
+        (0..64).filter(|word| set >> word & 1 == 1).collect()
+    }
+}
+
+/// A rule that goes into trees.
+struct Ranked {
+    priority: u32,
+    /// Which tuple of the snapshot it is in; also the number of its mask.
+    tuple: u32,
+    rule: NonNull<Rule>,
+}
+
+impl Ranked {
+    fn matches_all(&self) -> bool {
+        // SAFETY: the snapshot's reader holds the rules that were gathered.
+        let rule = unsafe { self.rule.as_ref() };
+        rule.spec.matching.words().is_empty()
+    }
+}
+
+/// Masks and values are numbers here, with a field's first byte as their highest.
+struct Builder {
+    words: usize,
+    masks: Vec<u64>,
+    mask_of: Vec<u32>,
+    values: Vec<u64>,
+    nodes: Vec<Branch>,
+    leaves: Vec<u64>,
+    /// Rules in leaves, copies counted.
+    entries: usize,
+    /// Most of these.
+    budget: usize,
+    /// By rank: the leaf that holds this rule alone.
+    singles: Vec<Branch>,
+    /// See [`Trees`].
+    otherwise: u32,
+    /// By rank: whether the rule is in no tree.
+    left: Vec<bool>,
+    /// Of each index while a cut is judged: rules there. All zero between judgements.
+    counts: Vec<u32>,
+}
+
+impl Builder {
+    fn new(words: &[u8], tuples: &[Arc<Tuple>], ranked: &[Ranked]) -> Builder {
+        let mut masks = vec![0; tuples.len() * words.len()];
+        for (tuple, masks) in tuples
+            .iter()
+            .zip(masks.chunks_exact_mut(words.len().max(1)))
+        {
+            for (word, mask) in tuple.words() {
+                if let Ok(slot) = words.binary_search(word) {
+                    masks[slot] = u64::from_be(*mask);
+                }
+            }
+        }
+        let mut values = vec![0; ranked.len() * words.len()];
+        for (rule, values) in ranked
+            .iter()
+            .zip(values.chunks_exact_mut(words.len().max(1)))
+        {
+            // SAFETY: the snapshot's reader holds the rules that were gathered.
+            for word in unsafe { rule.rule.as_ref() }.spec.matching.words() {
+                if let Ok(slot) = words.binary_search(&word.word) {
+                    values[slot] = u64::from_be(word.value);
+                }
+            }
+        }
+        Builder {
+            words: words.len(),
+            masks,
+            mask_of: ranked.iter().map(|rule| rule.tuple).collect(),
+            values,
+            nodes: Vec::new(),
+            leaves: Vec::new(),
+            entries: 0,
+            budget: 5 * ranked.len() + 4096,
+            singles: vec![Branch::EMPTY; ranked.len()],
+            otherwise: NONE,
+            left: vec![false; ranked.len()],
+            counts: vec![0; 1 << BITS_MAX],
+        }
+    }
+
+    fn mask(&self, rank: u32) -> &[u64] {
+        let first = self.mask_of[rank as usize] as usize * self.words;
+        &self.masks[first..first + self.words]
+    }
+
+    fn value(&self, rank: u32) -> &[u64] {
+        let first = rank as usize * self.words;
+        &self.values[first..first + self.words]
+    }
+
+    /// Trees for the first rules, as far as trees separate them; marks what is left. The next one, if there is one, matches all packets.
+    fn trees(&mut self, rules: usize) -> Vec<Tree> {
+        if rules < self.mask_of.len() {
+            self.otherwise = rules as u32;
+        }
+        let mut trees = Vec::new();
+        let mut rules: Vec<u32> = (0..rules as u32).collect();
+        while let Some(first) = rules.first().copied() {
+            let mut known = vec![0; self.words];
+            let cut = (rules.len() > LEAF_SMALL)
+                .then(|| self.best_cut(&rules, &known, true))
+                .flatten();
+            let full = trees.len() + 1 >= TREES_MAX && rules.len() > LEAF_MAX;
+            let Some(cut) = cut.filter(|_| !full) else {
+                if rules.len() <= LEAF_MAX {
+                    let root = self.leaf(&rules);
+                    trees.push(Tree { root, first });
+                } else {
+                    rules
+                        .iter()
+                        .for_each(|rank| self.left[*rank as usize] = true);
+                }
+                break;
+            };
+            let (kept, others): (Vec<u32>, Vec<u32>) = rules
+                .iter()
+                .partition(|rank| self.open_bits(**rank, &cut) <= cut.open);
+            let Some(first) = kept.first().copied() else {
+                others
+                    .iter()
+                    .for_each(|rank| self.left[*rank as usize] = true);
+                break;
+            };
+            let root = self.divide(&kept, cut, &mut known, 1);
+            trees.push(Tree { root, first });
+            rules = others;
+        }
+        trees.sort_by_key(|tree| tree.first);
+        trees
+    }
+
+    /// The branch for rules, of which these bits have been looked at.
+    fn branch(&mut self, rules: &[u32], known: &mut [u64], depth: usize) -> Branch {
+        let rules = self.until_covered(rules, known);
+        let room = self.copied() < 1.0;
+        if rules.len() > LEAF_SMALL
+            && depth < DEPTH_MAX
+            && room
+            && let Some(cut) = self.best_cut(rules, known, false)
+        {
+            return self.divide(rules, cut, known, depth + 1);
+        }
+        self.leaf(rules)
+    }
+
+    /// How much of the room for rules in leaves is taken.
+    fn copied(&self) -> f64 {
+        self.entries as f64 / self.budget as f64
+    }
+
+    /// The rules up to the first that matches all packets that come here.
+    fn until_covered<'a>(&self, rules: &'a [u32], known: &[u64]) -> &'a [u32] {
+        let covers = |rank: &u32| {
+            let mut bits = self.mask(*rank).iter().zip(known);
+            bits.all(|(mask, known)| mask & !known == 0)
+        };
+        match rules.iter().position(covers) {
+            Some(at) => &rules[..=at],
+            None => rules,
+        }
+    }
+
+    fn leaf(&mut self, rules: &[u32]) -> Branch {
+        if let [rank] = rules
+            && self.singles[*rank as usize] != Branch::EMPTY
+        {
+            return self.singles[*rank as usize];
+        }
+        // The last rule stays in any case: where it matches all that comes here, those behind it have been left out, and are looked for only when a
+        // lookup meets it and it has gone.
+        let mut kept: SmallVec<[u32; LEAF_MAX]> =
+            SmallVec::from_slice(&rules[..rules.len().min(LEAF_MAX)]);
+        if let (Some(last), [.., covering]) = (kept.last_mut(), rules) {
+            let others = &rules[LEAF_MAX.min(rules.len())..];
+            if !others.is_empty() {
+                self.left[std::mem::replace(last, *covering) as usize] = true;
+            }
+            for rank in others.iter().filter(|rank| *rank != covering) {
+                self.left[*rank as usize] = true;
+            }
+        }
+        let rules = &kept[..];
+        if rules.is_empty() {
+            return Branch::EMPTY;
+        }
+        self.entries += rules.len();
+        let size = rules.len() * (self.words + 1);
+        if size <= LINE && self.leaves.len() % LINE + size > LINE {
+            self.leaves
+                .resize(self.leaves.len().next_multiple_of(LINE), 0);
+        }
+        let first = self.leaves.len();
+        for rank in rules {
+            let at = *rank as usize * self.words;
+            self.leaves
+                .extend_from_slice(&self.values[at..at + self.words]);
+            let mask = u64::from(self.mask_of[*rank as usize]);
+            self.leaves.push(u64::from(*rank) | mask << 32);
+        }
+        let branch = Branch::leaf(first as u32, rules.len() as u16);
+        if let [rank] = rules {
+            self.singles[*rank as usize] = branch;
+        }
+        branch
+    }
+
+    /// An inner node and all that is below it.
+    fn divide(&mut self, rules: &[u32], cut: Cut, known: &mut [u64], depth: usize) -> Branch {
+        let children = 1_usize << cut.bits();
+        let mut starts = vec![0_u32; children + 1];
+        for rank in rules {
+            self.each_index(*rank, &cut, |index| starts[index + 1] += 1);
+        }
+        for index in 0..children {
+            starts[index + 1] += starts[index];
+        }
+        let mut sorted = vec![0_u32; starts[children] as usize];
+        let mut next = starts.clone();
+        for rank in rules {
+            self.each_index(*rank, &cut, |index| {
+                sorted[next[index] as usize] = *rank;
+                next[index] += 1;
+            });
+        }
+        let base = self.nodes.len();
+        self.nodes.resize(base + children, Branch::EMPTY);
+        let before: SmallVec<[u64; WORDS_MAX]> = SmallVec::from_slice(known);
+        for run in cut.runs {
+            known[run.slot] |= run.place();
+        }
+        // Children often have the same rules: all that differ in bits which these leave open.
+        let mut made: HashMap<&[u32], Branch> = HashMap::new();
+        let copied = sorted.len() > rules.len();
+        for index in 0..children {
+            let rules = &sorted[starts[index] as usize..starts[index + 1] as usize];
+            let branch = match made.get(rules) {
+                _ if rules.is_empty() => continue,
+                Some(branch) => *branch,
+                None => self.branch(rules, known, depth),
+            };
+            // A single rule's leaf is found by itself.
+            if copied && rules.len() > 1 {
+                made.insert(rules, branch);
+            }
+            self.nodes[base + index] = branch;
+        }
+        known.copy_from_slice(&before);
+        Branch::inner(base as u32, cut.runs)
+    }
+
+    /// The index that a rule's bits give, and which bits of an index it leaves open.
+    #[inline(always)]
+    fn index_of(&self, rank: u32, cut: &Cut) -> (u64, u64) {
+        let (value, mask) = (self.value(rank), self.mask(rank));
+        let (mut index, mut open, mut at) = (0, 0, 0);
+        for run in cut.runs {
+            index |= (value[run.slot] >> run.shift & run.mask()) << at;
+            open |= (!mask[run.slot] >> run.shift & run.mask()) << at;
+            at += run.bits;
+        }
+        (index, open)
+    }
+
+    /// How many of a cut's bits a rule leaves open.
+    #[inline(always)]
+    fn open_bits(&self, rank: u32, cut: &Cut) -> u32 {
+        self.index_of(rank, cut).1.count_ones()
+    }
+
+    /// Calls `with` for each index that a rule belongs to.
+    #[inline(always)]
+    fn each_index(&self, rank: u32, cut: &Cut, mut with: impl FnMut(usize)) {
+        let (index, open) = self.index_of(rank, cut);
+        let mut bits = 0_u64;
+        loop {
+            with((index | bits) as usize);
+            bits = bits.wrapping_sub(open) & open;
+            if bits == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Puts everything into its final form.
+    fn finish(
+        self,
+        mut trees: Vec<Tree>,
+        words: &[u8],
+        shared: Vec<MatchWord>,
+        ranked: &[Ranked],
+        since: Epoch,
+        lane: usize,
+    ) -> Trees {
+        assert!(self.nodes.len() < NONE as usize && self.leaves.len() < NONE as usize - LINE);
+        let (leaves, skew) = aligned(&self.leaves);
+        let shift = |branch: &mut Branch| {
+            if branch.is_leaf() {
+                *branch = Branch::leaf((branch.base() + skew) as u32, branch.rules() as u16);
+            }
+        };
+        let mut nodes = self.nodes.into_boxed_slice();
+        nodes.iter_mut().for_each(shift);
+        trees.iter_mut().for_each(|tree| shift(&mut tree.root));
+        let mut edits = Edits::default();
+        let places = (ranked.iter().enumerate())
+            .map(|(rank, ranked)| {
+                // SAFETY: as in `new`.
+                let rule = unsafe { ranked.rule.as_ref() };
+                rule.places[lane].store(rank as u32, Ordering::Relaxed);
+                let (mut marks, action) = edits.of(rule);
+                // Those that end from now on are told of by whoever ends them.
+                if rule.added > since || rule.removed() != NEVER {
+                    marks |= ASK;
+                }
+                Place::new(ranked.rule, marks, rule.spec.counter, action)
+            })
+            .collect();
+        let trees = Trees {
+            since,
+            lane,
+            trees: trees.into(),
+            otherwise: self.otherwise,
+            nodes,
+            leaves,
+            masks: self.masks.into(),
+            words: words.into(),
+            shared: shared.into(),
+            places,
+            stretches: edits.stretches.into(),
+        };
+        trees.check();
+        trees
+    }
+}
+
+/// A copy of words, and how many others stand before it, so that it begins with a cache line.
+fn aligned(words: &[u64]) -> (Box<[u64]>, usize) {
+    let mut copy = vec![0; words.len() + LINE - 1].into_boxed_slice();
+    let skew = copy.as_ptr().align_offset(LINE * 8).min(LINE - 1);
+    copy[skew..skew + words.len()].copy_from_slice(words);
+    (copy, skew)
+}
+
+/// What rules that edit and send do, each once.
+#[derive(Default)]
+struct Edits {
+    stretches: Vec<Stretches>,
+    /// By the list of steps.
+    places: HashMap<*const OpList, u32>,
+}
+
+impl Edits {
+    /// The marks of a rule's place, and what stands there for what it does.
+    fn of(&mut self, rule: &Rule) -> (usize, u32) {
+        let straight = match Does::of(rule) {
+            Does::Sends(port) => return (0, port),
+            Does::More => return (ASK, 0),
+            Does::Edits(straight) => straight,
+        };
+        let place = *(self.places)
+            .entry(Arc::as_ptr(&rule.spec.ops))
+            .or_insert_with(|| {
+                self.stretches.push(straight);
+                self.stretches.len() as u32 - 1
+            });
+        (EDITS, place)
+    }
+}

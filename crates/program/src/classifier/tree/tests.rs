@@ -1,0 +1,186 @@
+//! Ranks, by each variant, against rules asked one after the other.
+
+use super::*;
+use crate::Program;
+use crate::actions::{Op, OpList};
+use crate::classifier::Shape;
+use crate::counters::CounterId;
+use crate::rule::RuleSpec;
+use crate::table::Bridge;
+use crate::table::BridgeWriter;
+use packet::key::at;
+use packet::{Field, Match};
+use proptest::prelude::*;
+use std::sync::Arc;
+
+/// Words that rules may look at; of each as many masks as stand in [`MASKS`].
+const WORDS: [u8; 6] = [1, 2, 3, 6, 9, 63];
+const MASKS: [u64; 6] = [
+    0,
+    u64::MAX,
+    0xff00_0000_0000_0000,
+    0xffff_0000_f000_0000,
+    0x0000_0000_ffff_ff00,
+    0x00ff,
+];
+
+/// Values that often agree in many of their bits.
+fn value() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        any::<u64>(),
+        (0_u32..64, 0_u64..4).prop_map(|(shift, bits)| bits << shift)
+    ]
+}
+
+/// A rule's precedence, which mask each word has, and its values.
+type OneRule = (u32, [usize; WORDS.len()], [u64; WORDS.len()]);
+
+fn rule() -> impl Strategy<Value = OneRule> {
+    (
+        0_u32..50,
+        prop::array::uniform(0..MASKS.len()),
+        prop::array::uniform(value()),
+    )
+}
+
+fn matching(words: usize, alike: bool, (_, masks, values): &OneRule) -> Match {
+    let mut matching = Match::any();
+    for slot in 0..words {
+        let mask = MASKS[masks[slot]];
+        matching.set_word(
+            usize::from(WORDS[slot]),
+            (values[slot] & mask).to_be(),
+            mask.to_be(),
+        );
+    }
+    if alike {
+        matching.set_word(0, 5, 7);
+    }
+    matching
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(80))]
+    #[test]
+    fn all_variants_find_the_first_rule_that_matches(
+        words in 1..=WORDS.len(),
+        alike: bool,
+        last in prop::option::of(0_u32..50),
+        rules in prop::collection::vec(rule(), 16..400),
+        packets in prop::collection::vec((any::<usize>(), prop::array::uniform::<_, 6>(value())), 1..=LOOKUP_MAX),
+    ) {
+        let mut all: Vec<(Match, u32)> = (rules.iter())
+            .map(|rule| (matching(words, alike, rule), rule.0))
+            .collect();
+        all.extend(last.map(|priority| (Match::any(), priority)));
+        let keys: Vec<FlowKey> = packets.iter().map(|(number, noise)| {
+            let mut key = FlowKey::ZERO;
+            let (_, masks, values) = &rules[number % rules.len()];
+            for slot in 0..WORDS.len() {
+                let mask = MASKS[masks[slot]];
+                key.words[usize::from(WORDS[slot])] = (values[slot] & mask | noise[slot] & !mask).to_be();
+            }
+            key.words[0] = if number % 16 == 0 { 4 } else { 13 };
+            key
+        }).collect();
+        compare(&all, &keys);
+    }
+}
+
+/// An access list: all of its rules are in trees.
+#[test]
+fn rules_over_two_addresses_are_found_by_all_variants() {
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut next = || {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random
+    };
+    let masks: Vec<[u64; 2]> = (0..30)
+        .map(|_| {
+            let [source, destination] = [(); 2].map(|()| u64::from(u32::MAX << (next() % 25)));
+            [
+                source << 32 | destination,
+                next() & 0xffff_ff00_0000_0000 | 0xff << 40,
+            ]
+        })
+        .collect();
+    let mut rules = Vec::new();
+    let mut keys = Vec::new();
+    for number in 0..1000 {
+        let mut matching = Match::any();
+        matching.set_exact(Field::EthType, 0x0800);
+        let mut key = FlowKey::ZERO;
+        key.set_u16(at::ETH_TYPE, 0x0800);
+        for (slot, mask) in masks[number % masks.len()].iter().enumerate() {
+            let value = next();
+            matching.set_word(1 + slot, value.to_be(), mask.to_be());
+            key.words[1 + slot] = (value & mask | next() & !mask).to_be();
+        }
+        rules.push((matching, 10 + number as u32));
+        keys.push(key);
+    }
+    rules.push((Match::any(), 1));
+    // One that meets none but the last.
+    keys.push(FlowKey::ZERO);
+    for keys in keys.chunks(LOOKUP_MAX) {
+        assert_eq!(compare(&rules, keys), Some(true));
+    }
+}
+
+/// Holds what each variant finds against rules asked one after the other; says whether trees hold them all, if there are trees.
+fn compare(rules: &[(Match, u32)], keys: &[FlowKey]) -> Option<bool> {
+    let program = Arc::new(Program::new());
+    let bridge = Bridge::new(Arc::clone(&program));
+    let mut writer = BridgeWriter::new(Arc::clone(&bridge));
+    for (matching, priority) in rules {
+        let spec = RuleSpec {
+            matching: matching.clone(),
+            priority: *priority,
+            ops: Arc::new(OpList::new(vec![Op::Output(2)])),
+            counter: CounterId(0),
+            cookie: 0,
+        };
+        writer.insert(0, spec);
+    }
+    writer.shape_now();
+    writer.commit();
+    program.domain.publish();
+    let mut reader = program.domain.reader().unwrap();
+    let guard = reader.begin();
+    let Some(Shape::Trees(shape)) = bridge.shape(0, &guard) else {
+        return None;
+    };
+    let trees = &shape.trees;
+    let expected: Vec<u32> = keys
+        .iter()
+        .map(|key| {
+            let rank = trees.places.iter().position(|place| {
+                let rule = place.get(Ordering::Relaxed).0;
+                // SAFETY: no rule has been removed.
+                unsafe { rule.as_ref() }.is_some_and(|rule| rule.spec.matching.matches(key))
+            });
+            rank.map_or(NONE, |rank| rank as u32)
+        })
+        .collect();
+    let mut portable = Vec::new();
+    for variant in Variant::ALL
+        .into_iter()
+        .filter(|variant| variant.is_there())
+    {
+        let mut ranks = vec![0; keys.len()];
+        // SAFETY: the processor has it.
+        unsafe { trees.find_ranks(variant, &|index| &keys[index], &mut ranks) };
+        // What is left over is looked up in tuples.
+        if shape.beside.is_empty() {
+            assert_eq!(&ranks, &expected, "{}", variant);
+        }
+        if variant == Variant::Portable {
+            portable = ranks;
+        } else {
+            assert_eq!(&ranks, &portable, "{}", variant);
+        }
+    }
+    Some(shape.beside.is_empty())
+}

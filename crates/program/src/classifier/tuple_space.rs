@@ -1,0 +1,433 @@
+//! Rules by tuples: one hash table for each set of masked bits, looked up in the order of the highest precedence in each.
+
+use crate::Program;
+use crate::burst::{LOOKUP_MAX, Words};
+use crate::classifier::exact::Exact;
+use crate::classifier::trie::Prefixes;
+use crate::classifier::tuple::Tuple;
+use crate::epoch::Epoch;
+use crate::rule::Rule;
+use crate::rule::RuleRef;
+use crate::rule::summary::Told;
+use packet::Match;
+use packet::key::at;
+use packet::keyed::Keyed;
+use packet::matching::MatchWord;
+use smallvec::SmallVec;
+use std::collections::{BTreeMap, HashMap};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// One tuple of a table, in order of precedence.
+pub(crate) struct TupleEntry {
+    pub tuple: Arc<Tuple>,
+    /// The highest precedence of its rules when the list was made.
+    pub max_priority: u32,
+    /// Bits in which all of its rules agree, the most telling first: a packet that differs in one of them has no rule here, and a hash table that is large
+    /// need not be looked at. To look at a small one costs less than to ask.
+    pub agreed: Box<[MatchWord]>,
+    /// Whether these are all that its rules look at: then all packets that have them meet the same rule.
+    pub single: bool,
+    /// What is known of its rules, where they are many and most of them only send.
+    pub exact: Option<Arc<Exact>>,
+}
+
+impl TupleEntry {
+    /// Whether the hash table is looked at for a key.
+    pub fn admits(&self, key: &impl Words) -> bool {
+        !self.single && !self.tuple.view().is_large() || key.has(&self.agreed)
+    }
+
+    /// The best rule in force of a tuple in which all rules match the same.
+    pub fn only(&self, epoch: Epoch) -> Option<&Rule> {
+        debug_assert!(self.single);
+        let (tuple, example) = (self.tuple.view(), Example(&self.agreed));
+        tuple.find(tuple.hash(&example), &example, epoch)
+    }
+}
+
+/// A key of which only these bits are known.
+pub(crate) struct Example<'a>(pub(crate) &'a [MatchWord]);
+
+impl Words for Example<'_> {
+    const AT_HAND: u8 = 0;
+
+    fn word(&self, index: u8) -> u64 {
+        let known = self.0.iter().find(|word| word.word == index);
+        known.map_or(0, |word| word.value)
+    }
+}
+
+/// The words that say best what kind of packet it is: protocol and ports, then ingress port, Ethernet type and VLAN.
+pub(crate) const TELLING: [u8; 2] = [(at::IP_PROTO / 8) as u8, (at::ETH_TYPE / 8) as u8];
+
+#[inline(always)]
+pub(crate) fn lookup_tuples<'k, 'g, K: Words + 'k>(
+    tuples: &'g [TupleEntry],
+    key: &impl Fn(usize) -> &'k K,
+    epoch: Epoch,
+    out: &mut [Option<&'g Rule>],
+) {
+    let mut all = (0..out.len() as u8).collect();
+    lookup_pending(tuples, &mut all, key, epoch, out);
+}
+
+/// What is known of the rules of the first tuple, where a packet that finds one there needs no other.
+#[inline(always)]
+pub(crate) fn exact_of(tuples: &[TupleEntry], epoch: Epoch) -> Option<&Exact> {
+    let (first, others) = tuples.split_first()?;
+    let next = others.first().map(|entry| entry.max_priority);
+    let exact = first.exact.as_deref();
+    exact.filter(|exact| exact.decides(epoch, next))
+}
+
+/// [`lookup_pending`] for somebody who is told what is known of rules.
+#[inline(always)]
+pub(crate) fn lookup_exact<'g, K: Words>(
+    tuples: &'g [TupleEntry],
+    pending: &mut SmallVec<[u8; LOOKUP_MAX]>,
+    keys: &[K],
+    epoch: Epoch,
+    out: &mut [Option<&'g Rule>],
+    told: Option<&mut Told<'g>>,
+) {
+    if let Some(told) = told
+        && let Some(exact) = exact_of(tuples, epoch)
+    {
+        exact.look_up(pending, keys, out, told);
+    }
+    lookup_pending(tuples, pending, &|index| &keys[index], epoch, out);
+}
+
+/// [`lookup_tuples`] for some packets of a burst.
+#[inline(always)]
+pub(crate) fn lookup_pending<'k, 'g, K: Words + 'k>(
+    tuples: &'g [TupleEntry],
+    pending: &mut SmallVec<[u8; LOOKUP_MAX]>,
+    key: &impl Fn(usize) -> &'k K,
+    epoch: Epoch,
+    out: &mut [Option<&'g Rule>],
+) {
+    let mut hashes = [0_u64; LOOKUP_MAX];
+    for entry in tuples {
+        // What was found may already beat every rule of this tuple and of those after it.
+        pending.retain(|index| {
+            out[usize::from(*index)].is_none_or(|rule| rule.spec.priority < entry.max_priority)
+        });
+        if pending.is_empty() {
+            return;
+        }
+        let tuple = entry.tuple.view();
+        if entry.single || tuple.is_large() {
+            lookup_admitted(entry, pending, key, epoch, out);
+            continue;
+        }
+        for index in &*pending {
+            let hash = tuple.hash(key(usize::from(*index)));
+            hashes[usize::from(*index)] = hash;
+            tuple.prefetch(hash);
+        }
+        for index in &*pending {
+            tuple.prefetch_rule(hashes[usize::from(*index)]);
+        }
+        for index in &*pending {
+            let at = usize::from(*index);
+            if let Some(rule) = tuple.find(hashes[at], key(at), epoch)
+                && out[at].is_none_or(|best| best.spec.priority < rule.spec.priority)
+            {
+                out[at] = Some(rule);
+            }
+        }
+    }
+}
+
+/// Looks some packets up in a tuple to which not all packets come.
+#[inline(never)]
+pub(crate) fn lookup_admitted<'k, 'g, K: Words + 'k>(
+    entry: &'g TupleEntry,
+    pending: &[u8],
+    key: &impl Fn(usize) -> &'k K,
+    epoch: Epoch,
+    out: &mut [Option<&'g Rule>],
+) {
+    let mut hashes = [0_u64; LOOKUP_MAX];
+    let mut admitted = [0_u8; LOOKUP_MAX];
+    let mut count = 0;
+    let tuple = entry.tuple.view();
+    if entry.single {
+        let mut rule = None;
+        for index in pending {
+            if key(usize::from(*index)).has(&entry.agreed) {
+                if count == 0 {
+                    (count, rule) = (1, entry.only(epoch));
+                }
+                take_better(&mut out[usize::from(*index)], rule);
+            }
+        }
+        return;
+    }
+    for index in pending {
+        let key = key(usize::from(*index));
+        if key.has(&entry.agreed) {
+            let hash = tuple.hash(key);
+            tuple.prefetch(hash);
+            (admitted[count], hashes[count]) = (*index, hash);
+            count += 1;
+        }
+    }
+    for hash in &hashes[..count] {
+        tuple.prefetch_rule(*hash);
+    }
+    for (index, hash) in admitted[..count].iter().zip(hashes) {
+        let at = usize::from(*index);
+        take_better(&mut out[at], tuple.find(hash, key(at), epoch));
+    }
+}
+
+/// Puts a rule in the place of one of lower precedence.
+#[inline(always)]
+pub(crate) fn take_better<'g>(best: &mut Option<&'g Rule>, other: Option<&'g Rule>) {
+    if let Some(rule) = other
+        && best.is_none_or(|best| best.spec.priority < rule.spec.priority)
+    {
+        *best = other;
+    }
+}
+
+#[cold]
+pub(crate) fn lookup_one<'g>(
+    tuples: &'g [TupleEntry],
+    key: &impl Words,
+    epoch: Epoch,
+) -> Option<&'g Rule> {
+    let mut out = [None];
+    lookup_tuples(tuples, &|_| key, epoch, &mut out);
+    out[0]
+}
+
+/// The writer's side of one tuple.
+pub(crate) struct TupleWriter {
+    pub(crate) shared: Arc<Tuple>,
+    /// How many linked rules have each precedence.
+    pub(crate) priorities: BTreeMap<u32, usize>,
+    /// The bits in which all of its rules have agreed since it was made, in the order of its words; a word may have none left.
+    pub(crate) agreed: SmallVec<[MatchWord; 4]>,
+    /// The highest precedence of its rules that are not in the table's trees or trie.
+    pub(crate) beside: Option<u32>,
+    /// How many rules are not in the table's trie.
+    pub(crate) outside: usize,
+    /// The highest precedence of its rules that came since trees began to be made.
+    pub(crate) since: Option<u32>,
+}
+
+/// What linking a rule has come to.
+pub(crate) struct Linked<'a> {
+    /// Whether the published list of tuples must be made anew.
+    pub raised: bool,
+    /// The first rule of the same match and precedence.
+    pub(crate) before: Option<NonNull<Rule>>,
+    pub(crate) tuple: &'a mut TupleWriter,
+}
+
+impl TupleWriter {
+    pub(crate) fn new(first: &Match) -> TupleWriter {
+        TupleWriter {
+            shared: Arc::new(Tuple::new(&mask_of(first))),
+            priorities: BTreeMap::new(),
+            agreed: first.words().into(),
+            beside: None,
+            outside: 0,
+            since: None,
+        }
+    }
+
+    /// Leaves out the bits in which a rule differs from those before it; true when there were some.
+    pub(crate) fn narrow(&mut self, matching: &Match) -> bool {
+        let mut narrowed = false;
+        for (agreed, word) in self.agreed.iter_mut().zip(matching.words()) {
+            let differing = (agreed.value ^ word.value) & agreed.mask;
+            agreed.mask &= !differing;
+            agreed.value &= !differing;
+            narrowed |= differing != 0;
+        }
+        narrowed
+    }
+
+    /// Links a rule.
+    pub(crate) fn link(&mut self, program: &Program, rule: RuleRef) -> Linked<'_> {
+        let priority = rule.rule().spec.priority;
+        let highest = self.highest();
+        let narrowed = self.narrow(rule.matching());
+        *self.priorities.entry(priority).or_default() += 1;
+        Linked {
+            raised: narrowed || highest.is_none_or(|highest| highest < priority),
+            before: self.shared.insert(&program.domain, rule.0),
+            tuple: self,
+        }
+    }
+
+    /// What readers are told of it; None when it has no rules.
+    pub(crate) fn entry(&self) -> Option<TupleEntry> {
+        let mut agreed: SmallVec<[MatchWord; 4]> = self.agreed.clone();
+        agreed.retain(|word| word.mask != 0);
+        agreed.sort_by_key(|word| {
+            let telling = TELLING.iter().position(|telling| *telling == word.word);
+            (telling.unwrap_or(TELLING.len()), word.word)
+        });
+        Some(TupleEntry {
+            tuple: Arc::clone(&self.shared),
+            max_priority: self.highest()?,
+            agreed: agreed.as_slice().into(),
+            single: self.is_single(),
+            exact: None,
+        })
+    }
+
+    /// Whether all rules match the same.
+    pub(crate) fn is_single(&self) -> bool {
+        let whole = |(agreed, (_, mask)): (&MatchWord, &(u8, u64))| agreed.mask == *mask;
+        self.agreed.iter().zip(self.shared.words()).all(whole)
+    }
+
+    /// The number of its rules.
+    pub(crate) fn rules(&self) -> usize {
+        self.priorities.values().sum()
+    }
+
+    /// How many bits of a trie's field its rules look at; None where they are of another kind.
+    pub(crate) fn length(&self, prefixes: &Prefixes) -> Option<u8> {
+        let mut example = Match::any();
+        for ((word, mask), agreed) in self.shared.words().iter().zip(&self.agreed) {
+            example.set_word(usize::from(*word), agreed.value, *mask);
+        }
+        prefixes.length(&example)
+    }
+
+    pub(crate) fn highest(&self) -> Option<u32> {
+        self.priorities
+            .last_key_value()
+            .map(|(priority, _)| *priority)
+    }
+}
+
+/// The writer's side of a list of tuples: all linked rules by mask.
+#[derive(Default)]
+pub(crate) struct TupleWriters {
+    pub(crate) tuples: Vec<TupleWriter>,
+    /// Where each set of masks stands among them.
+    pub(crate) places: HashMap<Box<[(u8, u64)]>, usize, Keyed>,
+    /// Where the rule that came last went: most likely the next one goes there too.
+    pub(crate) last: usize,
+    pub(crate) rules: usize,
+}
+
+impl TupleWriters {
+    pub fn len(&self) -> usize {
+        self.rules
+    }
+
+    /// Number of tuples.
+    pub(crate) fn masks(&self) -> usize {
+        self.tuples.len()
+    }
+
+    pub(crate) fn writers(&self) -> impl Iterator<Item = &TupleWriter> {
+        self.tuples.iter()
+    }
+
+    pub(crate) fn writers_mut(&mut self) -> impl Iterator<Item = &mut TupleWriter> {
+        self.tuples.iter_mut()
+    }
+
+    /// Where the tuple of rules with this match's masks stands.
+    pub(crate) fn place(&self, matching: &Match) -> Option<usize> {
+        let last = self.tuples.get(self.last);
+        if last.is_some_and(|writer| writer.shared.takes(matching)) {
+            return Some(self.last);
+        }
+        self.places.get(&*mask_of(matching)).copied()
+    }
+
+    /// Fetches what linking a rule with this match will look at.
+    pub fn expect(&self, matching: &Match) {
+        if let Some(place) = self.place(matching) {
+            self.tuples[place].shared.expect(matching);
+        }
+    }
+
+    /// The writer of the tuple that a rule with this match is in.
+    pub(crate) fn writer_for(&mut self, matching: &Match) -> Option<&mut TupleWriter> {
+        let place = self.place(matching)?;
+        self.tuples.get_mut(place)
+    }
+
+    /// The writer of this tuple, unless it has gone.
+    pub(crate) fn writer_of(&mut self, tuple: &Arc<Tuple>) -> Option<&mut TupleWriter> {
+        let place = *self.places.get(tuple.words())?;
+        let writer = &mut self.tuples[place];
+        Arc::ptr_eq(&writer.shared, tuple).then_some(writer)
+    }
+
+    /// Links a rule.
+    pub fn link(&mut self, program: &Program, rule: RuleRef) -> Linked<'_> {
+        self.rules += 1;
+        self.last = self.place(rule.matching()).unwrap_or_else(|| {
+            let mask = mask_of(rule.matching()).to_vec();
+            self.places.insert(mask.into(), self.tuples.len());
+            self.tuples.push(TupleWriter::new(rule.matching()));
+            self.tuples.len() - 1
+        });
+        self.tuples[self.last].link(program, rule)
+    }
+
+    /// Unlinks a rule; true when the published list of tuples must be made anew.
+    pub fn unlink(&mut self, rule: RuleRef) -> bool {
+        self.rules -= 1;
+        let Some(place) = self.place(rule.matching()) else {
+            return false;
+        };
+        let writer = &mut self.tuples[place];
+        let priority = rule.rule().spec.priority;
+        let highest = writer.highest();
+        if let Some(count) = writer.priorities.get_mut(&priority) {
+            *count -= 1;
+            if *count == 0 {
+                writer.priorities.remove(&priority);
+            }
+        }
+        writer.shared.remove(rule.0);
+        let lowered = highest != writer.highest();
+        if writer.priorities.is_empty() {
+            self.places.remove(writer.shared.words());
+            self.tuples.swap_remove(place);
+            // The one that was the last stands here now.
+            if let Some(moved) = self.tuples.get(place)
+                && let Some(its) = self.places.get_mut(moved.shared.words())
+            {
+                *its = place;
+            }
+        }
+        lowered
+    }
+
+    /// The tuples, in order of precedence.
+    pub fn entries(&self) -> Box<[TupleEntry]> {
+        let mut entries: Vec<TupleEntry> =
+            self.tuples.iter().filter_map(TupleWriter::entry).collect();
+        entries.sort_by_key(|entry| std::cmp::Reverse(entry.max_priority));
+        entries.into()
+    }
+
+    pub fn rules(&self) -> Vec<RuleRef> {
+        self.tuples
+            .iter()
+            .flat_map(|writer| writer.shared.rules())
+            .map(RuleRef)
+            .collect()
+    }
+}
+
+pub(crate) fn mask_of(matching: &Match) -> SmallVec<[(u8, u64); 4]> {
+    let words = matching.words().iter();
+    words.map(|word| (word.word, word.mask)).collect()
+}

@@ -1,0 +1,422 @@
+//! A packet's way through the tables, as data, a burst at a time.
+//!
+//! The engine parses a burst, looks all of it up in the first table at once, and runs each packet's steps until the packet is done or needs
+//! another lookup; packets that wait for the same table are looked up together, tables in ascending order. A walk's state (key, position in the lists
+//! of steps, registers, action set, stack) lies in [`Walk`], not on a call stack, so that it can stop at any lookup and go on.
+//!
+//! Outputs are put off as long as nothing changes the packet: the last one takes the frame itself, only the others cost a copy.
+
+mod first_table;
+pub(crate) mod flow_cache;
+pub(crate) mod interpreter;
+pub(crate) mod lanes;
+pub(crate) mod suspend;
+
+pub use flow_cache::{CacheBoard, CacheMode, CacheReport};
+pub use interpreter::{MAX_DEPTH, MAX_RESUBMITS, MAX_STACK, NO_COOKIE};
+pub use suspend::freeze::{Frozen, Thaw};
+pub use suspend::hold::{ASKED_MAX, HELD_BYTES, HELD_MAX, Held, PATIENCE_MS, Wait};
+
+use crate::actions::reserved;
+use crate::actions::{OpList, PacketInReason, PortNo, ToController};
+use crate::burst::LOOKUP_MAX;
+use crate::epoch::Guard;
+use crate::host::{Context, Drop as DropReason, Host};
+use crate::table::{Bridge, Miss};
+use interpreter::{Burst, Next, Steps, Walk};
+use packet::Frame;
+use packet::hot::{HotWords, Run};
+use packet::key::at;
+use packet::parse::{self, Malformed, MoreWords};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// Runs bursts. One for each worker; keeps its memory between bursts.
+pub struct Engine<F> {
+    walks: Vec<Walk<F>>,
+    /// The first packets' hot words, while they are looked up for the first time.
+    hot: Box<[HotWords]>,
+    /// What those of IPv6 and ARP tell beside, where the first table looks at it.
+    more: Box<[MoreWords]>,
+    /// The first packets' rules, where their hot words are not asked for.
+    runs: Vec<Run>,
+    /// Walks that wait for a lookup: table and index.
+    waiting: Vec<(u8, u16)>,
+    group: Vec<u16>,
+    /// Bytes of the burst so far.
+    received: u64,
+    /// Packets that need less than a walk.
+    lanes: lanes::Lanes<F>,
+    waiting_for: suspend::hold::Waiting<F>,
+    caches: flow_cache::Caches,
+}
+
+impl<F: Frame> Default for Engine<F> {
+    fn default() -> Self {
+        Engine::new()
+    }
+}
+
+impl<F: Frame> Engine<F> {
+    /// An engine with room for bursts of any size.
+    pub fn new() -> Engine<F> {
+        Engine {
+            walks: Vec::new(),
+            hot: vec![HotWords::ZERO; LOOKUP_MAX].into(),
+            more: vec![MoreWords::ZERO; LOOKUP_MAX].into(),
+            runs: Vec::with_capacity(LOOKUP_MAX),
+            waiting: Vec::new(),
+            group: Vec::new(),
+            received: 0,
+            lanes: lanes::Lanes::new(),
+            waiting_for: suspend::hold::Waiting::new(),
+            caches: flow_cache::Caches::new(),
+        }
+    }
+
+    /// Walks a burst that came in by `in_port` through the bridge's tables, from table 0, and leaves `frames` empty. Returns how many bytes
+    /// they had. `mirrored`: mirrors that have had these
+    /// packets already. Time is in milliseconds of the datapath's clock.
+    #[allow(clippy::too_many_arguments)] // one call per burst; a struct would only rename them
+    pub fn burst<H: Host<F>>(
+        &mut self,
+        bridge: &Bridge,
+        guard: &Guard<'_>,
+        in_port: PortNo,
+        frames: &mut Vec<F>,
+        mirrored: u32,
+        now_ms: u64,
+        host: &mut H,
+    ) -> u64 {
+        let burst = Burst {
+            bridge,
+            guard,
+            valid: bridge.needed(),
+            now_ms,
+            counters: bridge.program().counters.of_worker(guard.index()),
+            ordered: self.goes_in_order(bridge, in_port, frames, host),
+            before: u64::MAX,
+        };
+        self.received = 0;
+        // Only the general way tells fragments from others.
+        let short = !burst.ordered && !bridge.drops_fragments();
+        let mut cached = self.caches.begin(&burst, short, frames.len());
+        while !frames.is_empty() {
+            if let Some(cached) = &mut cached
+                && self.by_cache(&burst, in_port, frames, cached, mirrored, host)
+            {
+                self.drive(&burst, host);
+                continue;
+            }
+            if short && self.front(&burst, in_port, frames, mirrored, host) {
+                self.drive(&burst, host);
+                continue;
+            }
+            let count = frames.len().min(LOOKUP_MAX);
+            self.received += frames[..count]
+                .iter()
+                .map(|frame| frame.len() as u64)
+                .sum::<u64>();
+            self.walks
+                .resize_with(self.walks.len().max(count), Walk::new);
+            if self.parse(&burst, in_port, &mut frames[..count], host) {
+                if burst.ordered {
+                    self.first_lookup_in_order(&burst, frames.drain(..count), mirrored, host);
+                    continue;
+                }
+                self.first_lookup(&burst, frames.drain(..count), mirrored, host);
+            } else {
+                self.sift(&burst, frames, count, mirrored, host);
+            }
+            self.drive(&burst, host);
+        }
+        self.caches.end(&burst, cached);
+        self.received
+    }
+
+    /// Whether packets are to be walked one after the other: where they may ask for a rule, and where a rule
+    /// that has been asked for may decide one of their lookups.
+    #[inline(always)]
+    fn goes_in_order<H: Host<F>>(
+        &mut self,
+        bridge: &Bridge,
+        in_port: PortNo,
+        frames: &[F],
+        host: &H,
+    ) -> bool {
+        bridge.learns_from(in_port)
+            || (self.waiting_for.concerns(host)
+                && self.may_wait(bridge, in_port, frames, host.place().bridge))
+    }
+
+    /// Whether a rule that has been asked for may decide a lookup of these packets: told by what they came
+    /// with and no rule writes.
+    #[cold]
+    #[inline(never)]
+    fn may_wait(&mut self, bridge: &Bridge, in_port: PortNo, frames: &[F], number: u32) -> bool {
+        let kept = bridge.kept();
+        let mut first = [0; LOOKUP_MAX];
+        let hot = &mut self.hot;
+        frames.chunks(LOOKUP_MAX).any(|frames| {
+            let read = packet::hot::read_burst(frames, in_port, &[], hot, &mut first);
+            // Others tell more than that.
+            read.count < frames.len()
+                || self
+                    .waiting_for
+                    .asked
+                    .may_decide(number, kept, &hot[..frames.len()])
+        })
+    }
+
+    /// Parses frames into the keys of the first walks; false when some of them are not frames at all.
+    #[inline(always)]
+    fn parse<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        in_port: PortNo,
+        frames: &mut [F],
+        host: &mut H,
+    ) -> bool {
+        let mut sound = true;
+        for (frame, walk) in frames.iter_mut().zip(&mut self.walks) {
+            parse::parse_frame_into(frame, in_port, burst.valid, &mut walk.key, &mut walk.layers);
+            if let Some(reason) = walk.layers.malformed {
+                host.malformed(reason);
+                sound &= !matches!(reason, Malformed::Ethernet | Malformed::Split);
+            }
+        }
+        if burst.bridge.drops_fragments() {
+            sound &= !self.walks[..frames.len()].iter().any(Walk::is_fragment);
+        }
+        if burst.valid.contains(at::ACTSET_OUTPUT / 8) {
+            for walk in &mut self.walks[..frames.len()] {
+                walk.key.set_u32(at::ACTSET_OUTPUT, reserved::UNSET);
+            }
+        }
+        sound
+    }
+
+    /// Finds the rules that parsed packets meet in the first table, one for each place of `found`.
+    #[inline(always)]
+    fn look_up_first<'g>(
+        &mut self,
+        burst: &Burst<'_, 'g>,
+        found: &mut [Option<&'g crate::rule::Rule>],
+    ) {
+        let count = found.len();
+        self.walks[..count]
+            .iter_mut()
+            .for_each(|walk| walk.hide_fragment_ports(burst));
+        let walks = &self.walks;
+        burst
+            .bridge
+            .lookup_burst(0, count, |index| &walks[index].key, burst.guard, found);
+    }
+
+    /// Looks parsed frames up in the first table. A rule that only sends to a port is carried out at once.
+    #[inline(always)]
+    fn first_lookup<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        frames: impl ExactSizeIterator<Item = F>,
+        mirrored: u32,
+        host: &mut H,
+    ) {
+        let mut found = [None; LOOKUP_MAX];
+        self.look_up_first(burst, &mut found[..frames.len()]);
+        for (index, (frame, rule)) in frames.zip(found).enumerate() {
+            let walk = &mut self.walks[index];
+            host.looked_up(0, Some(&walk.key), rule);
+            if let Some(rule) = rule {
+                burst
+                    .counters
+                    .add(rule.spec.counter, 1, frame.len() as u64, burst.now_ms);
+                if let Some(port) = rule.only_output() {
+                    walk.mirrored = mirrored;
+                    walk.sent = false;
+                    let context = Context {
+                        in_port: walk.key.u32(at::IN_PORT),
+                        key: &walk.key,
+                        valid: burst.valid,
+                        table: 0,
+                        cookie: rule.spec.cookie,
+                        queue: None,
+                        mirrored: &mut walk.mirrored,
+                        sent: &mut walk.sent,
+                    };
+                    host.output(context, port, frame, false);
+                    continue;
+                }
+            }
+            walk.start(frame, mirrored);
+            let next = match rule {
+                Some(rule) => Self::hit(walk, burst, host, 0, rule),
+                None => Self::missed(walk, burst, host, 0),
+            };
+            match next {
+                Next::Done => {}
+                Next::Lookup(table) => self.waiting.push((table, index as u16)),
+                other => self.run_to_end(burst, host, index, other),
+            }
+        }
+    }
+
+    /// Throws out what is not a frame, or could not be gathered for want of memory, and looks the rest up. Such frames have been counted. Throws out
+    /// fragments too, where they are dropped.
+    #[cold]
+    fn sift<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        frames: &mut Vec<F>,
+        count: usize,
+        mirrored: u32,
+        host: &mut H,
+    ) {
+        let mut kept: SmallVec<[F; LOOKUP_MAX]> = SmallVec::new();
+        for (index, frame) in frames.drain(..count).enumerate() {
+            let walk = &self.walks[index];
+            if burst.bridge.drops_fragments() && walk.is_fragment() {
+                host.dropped(DropReason::Fragment);
+            } else if !matches!(
+                walk.layers.malformed,
+                Some(Malformed::Ethernet | Malformed::Split)
+            ) {
+                self.walks.swap(index, kept.len());
+                kept.push(frame);
+            }
+        }
+        if burst.ordered {
+            return self.first_lookup_in_order(burst, kept.into_iter(), mirrored, host);
+        }
+        self.first_lookup(burst, kept.into_iter(), mirrored, host);
+    }
+
+    /// Runs steps on one frame, as a packet-out does; `in_port` may be a reserved number. Lookups that the steps ask for find rules in the guard's epoch.
+    #[allow(clippy::too_many_arguments)] // as for `burst`
+    pub fn run_ops<H: Host<F>>(
+        &mut self,
+        bridge: &Bridge,
+        guard: &Guard<'_>,
+        in_port: PortNo,
+        mut frame: F,
+        ops: &Arc<OpList>,
+        now_ms: u64,
+        host: &mut H,
+    ) {
+        let burst = Burst::of_one(bridge, guard, ops.words(), now_ms);
+        if self.walks.is_empty() {
+            self.walks.push(Walk::new());
+        }
+        let walk = &mut self.walks[0];
+        walk.layers = parse::parse_frame(&mut frame, in_port, burst.valid, &mut walk.key);
+        walk.key.set_u32(at::ACTSET_OUTPUT, reserved::UNSET);
+        walk.start(frame, 0);
+        walk.at.steps = Steps::of(&ops.ops);
+        let next = walk.run(&burst, host);
+        self.begin_with(guard, ops);
+        self.run_to_end(&burst, host, 0, next);
+        self.end_with();
+    }
+
+    /// Looks up and runs all walks that wait until none does.
+    #[inline(always)]
+    fn drive<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H) {
+        if !self.waiting.is_empty() {
+            self.drive_on(burst, host);
+        }
+    }
+
+    fn drive_on<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H) {
+        let mut found = [None; LOOKUP_MAX];
+        while let Some(table) = self.waiting.iter().map(|(table, _)| *table).min() {
+            let mut group = std::mem::take(&mut self.group);
+            group.clear();
+            self.waiting.retain(|(wanted, index)| {
+                let now = *wanted == table && group.len() < LOOKUP_MAX;
+                if now {
+                    group.push(*index);
+                }
+                !now
+            });
+            group
+                .iter()
+                .for_each(|index| self.walks[usize::from(*index)].hide_fragment_ports(burst));
+            let walks = &self.walks;
+            burst.bridge.lookup_burst(
+                table,
+                group.len(),
+                |index| &walks[usize::from(group[index])].key,
+                burst.guard,
+                &mut found,
+            );
+            for (index, rule) in group.iter().zip(found.iter()) {
+                let walk = &mut self.walks[usize::from(*index)];
+                host.looked_up(table, Some(&walk.key), *rule);
+                let next = match rule {
+                    Some(rule) => {
+                        walk.count(burst, rule);
+                        Self::hit(walk, burst, host, table, rule)
+                    }
+                    None => Self::missed(walk, burst, host, table),
+                };
+                match next {
+                    Next::Done => {}
+                    Next::Lookup(table) => self.waiting.push((table, *index)),
+                    other => self.run_to_end(burst, host, (*index).into(), other),
+                }
+            }
+            self.group = group;
+        }
+    }
+
+    #[inline(always)]
+    fn hit<H: Host<F>>(
+        walk: &mut Walk<F>,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        table: u8,
+        rule: &crate::rule::Rule,
+    ) -> Next {
+        if rule.shortens_timeouts() {
+            walk.connection_ends(host, table, rule);
+        }
+        walk.land(table, rule);
+        walk.run(burst, host)
+    }
+
+    fn missed<H: Host<F>>(
+        walk: &mut Walk<F>,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        table: u8,
+    ) -> Next {
+        if walk.resubmitted {
+            return walk.run(burst, host);
+        }
+        walk.at.table = table;
+        walk.at.cookie = NO_COOKIE;
+        match burst.bridge.miss(table) {
+            Miss::Next if usize::from(table) + 1 < crate::rule::TABLES - 1 => {
+                Next::Lookup(table + 1)
+            }
+            // "Continue" behind the last table asks the controllers, as in Open vSwitch.
+            Miss::Controller | Miss::Next => {
+                let to = ToController {
+                    max_len: u16::MAX,
+                    reason: PacketInReason::NoRule,
+                    controller_id: 0,
+                    userdata: Vec::new(),
+                };
+                walk.send_to_controller(burst, host, &to);
+                walk.run(burst, host)
+            }
+            Miss::Drop => {
+                if walk.pending.is_empty() && !walk.sent {
+                    host.dropped(DropReason::TableMiss);
+                    walk.sent = true; // it has been counted
+                }
+                walk.run(burst, host)
+            }
+        }
+    }
+}

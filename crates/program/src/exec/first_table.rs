@@ -1,0 +1,868 @@
+//! A burst's way in when its packets are of the common kinds.
+//!
+//! Three short cuts in front of the general way (parse into whole keys, look up, walk):
+//!
+//! * The first table reads nothing but the ingress port, and the rule for it only sends to a port: one lookup is the answer for the whole burst, and no
+//!   packet is read at all. Headers that lie are then not counted as malformed, for nobody has looked at them.
+//! * The first table reads only what lies in the hot words: packets are read into one cache line each ([`packet::hot`]), looked up there, and runs of
+//!   neighbours that meet the same sending rule go out together. Where the rules are few, each packet is compared with them while it is read, or, where these
+//!   only send and drop, as it lies. A packet that has more before it goes on in a lane ([`super::lanes`]).
+//! * The first table reads more of them: the same, but that what packets of IPv6 and ARP tell beside their hot words is read for all of them first.
+//!
+//! Where rules are many, most packets meet one of their own. What places (`table::places`) tell of them, a verdict, is enough for those that send, perhaps after edits: as long as packets
+//! meet such rules they are carried out by two small loops, one that finds counters and edits and asks for them and one that edits and counts, and leave sorted by port at once, without a thought of
+//! runs. Behind a table's trie (`table::prefixes`) or one of exact matches (`table::exact`) not even the rules are looked for then.
+//!
+//! Runs of neighbours that meet a rule whose only step is NORMAL go to the learning switch together ([`Host::normal_run`]), with what has been read of them.
+//!
+//! A burst begins the general way where its next packet is of no common kind; a few common ones before it are not worth a burst of their own.
+
+#[cfg(test)]
+mod tests;
+
+use crate::actions::PortNo;
+use crate::actions::batch::{Deeds, STEP};
+use crate::actions::block::Stretch;
+use crate::burst::Words;
+use crate::burst::{LOOKUP_MAX, SetOfLanes};
+use crate::classifier::mini_key::{Patterned, Reads, Verdicts, VerdictsBy};
+use crate::counters::CounterId;
+use crate::exec::Engine;
+use crate::exec::interpreter::{Burst, Walk};
+use crate::exec::lanes::{Lanes, Way, begin_key, word_beyond};
+use crate::host::{Drop, Host};
+use crate::rule::Rule;
+use crate::rule::summary::{Brief, Told};
+use crate::table::Miss;
+use packet::Frame;
+use packet::hot::HotWords;
+use packet::hot::{self, NO_PATTERN, Pattern, Sorting};
+use packet::io::Lengths;
+use packet::parse::MoreWords;
+use smallvec::SmallVec;
+use std::ops::Range;
+
+/// Fewest common packets that are looked up by themselves when another one follows.
+pub(crate) const WORTH_IT: usize = 8;
+/// How many packets ahead is fetched what carrying their rules out reads: some hundred nanoseconds' work where rules only send, and more where they edit.
+const AHEAD: usize = 24;
+/// How often packets' verdicts are gone back to when one without has been carried out by its rule. Where more have none, this costs more than it saves.
+const RETURNS: usize = 4;
+/// Shortest frame that has an Ethernet header; a shorter one is for the general way to throw out.
+const ETHERNET_LEN: usize = 14;
+
+impl<F: Frame> Engine<F> {
+    /// Takes a number of frames from the front, does all that can be done before the next lookup, and says whether it did. Otherwise nothing has been
+    /// done, and the frames are to go the general way.
+    #[inline(always)]
+    pub(crate) fn front<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        in_port: PortNo,
+        frames: &mut Vec<F>,
+        mirrored: u32,
+        host: &mut H,
+    ) -> bool {
+        match burst.bridge.reads(0, burst.guard) {
+            Reads::Port if self.by_port(burst, in_port, frames, mirrored, host) => true,
+            Reads::Port | Reads::Hot => self.by_hot_words(burst, in_port, frames, mirrored, host),
+            Reads::Deep => self.by_all_words(burst, in_port, frames, mirrored, host),
+            Reads::Whole => false,
+        }
+    }
+
+    #[inline(always)]
+    fn by_port<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        in_port: PortNo,
+        frames: &mut Vec<F>,
+        mirrored: u32,
+        host: &mut H,
+    ) -> bool {
+        let mut found = [None];
+        let hot = [HotWords::of_port(in_port)];
+        if !(burst.bridge).lookup_hot(0, &hot, Reads::Port, burst.guard, &mut found, None) {
+            return false;
+        }
+        let Some((rule, port)) = found[0].and_then(|rule: &Rule| Some((rule, rule.only_output()?)))
+        else {
+            return false;
+        };
+        let mut lengths = Lengths::default();
+        let mut shortest = usize::MAX;
+        for frame in frames.iter() {
+            let len = frame.len();
+            lengths.add(len);
+            shortest = shortest.min(len);
+        }
+        if shortest < ETHERNET_LEN {
+            return false;
+        }
+        let count = frames.len();
+        (0..count).for_each(|_| host.looked_up(0, None, Some(rule)));
+        burst.bridge.count_hot(0, count, count, burst.guard);
+        let counter = rule.spec.counter;
+        burst
+            .counters
+            .add(counter, count as u64, lengths.bytes, burst.now_ms);
+        self.received += lengths.bytes;
+        host.output_burst(in_port, port, mirrored, frames, Some(lengths));
+        true
+    }
+
+    /// Reads the common packets that come first; None where they are too few.
+    #[inline(always)]
+    fn read_first(
+        &mut self,
+        frames: &[F],
+        in_port: PortNo,
+        patterns: &[Pattern],
+        first: &mut [u8; LOOKUP_MAX],
+    ) -> Option<hot::Read> {
+        let all = frames.len().min(LOOKUP_MAX);
+        let read = hot::read_burst(&frames[..all], in_port, patterns, &mut self.hot, first);
+        (read.count >= all.min(WORTH_IT)).then_some(read)
+    }
+
+    #[inline(always)]
+    fn by_hot_words<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        in_port: PortNo,
+        frames: &mut Vec<F>,
+        mirrored: u32,
+        host: &mut H,
+    ) -> bool {
+        let way = Way { in_port, mirrored };
+        let patterned = burst.bridge.patterned(0, burst.guard);
+        if let Some(patterned) = patterned
+            && let Some(sorting) = patterned.sorting
+            && burst.bridge.miss(0) == Miss::Drop
+            && !H::WATCHES
+        {
+            return self.by_runs(burst, in_port, patterned, sorting, frames, mirrored, host);
+        }
+        let patterns = patterned.map_or(&[][..], |patterned| patterned.patterns);
+        let mut first = [NO_PATTERN; LOOKUP_MAX];
+        let Some(read) = self.read_first(frames, in_port, patterns, &mut first) else {
+            return false;
+        };
+        if let Some(patterned) = patterned {
+            let first = &first[..read.count];
+            if read.count == frames.len()
+                && hot::all_same(first)
+                && let Some(one) = patterned.decided(first[0])
+                && meet_one(
+                    burst, in_port, one, read, None, &self.hot, frames, mirrored, host,
+                )
+            {
+                self.received += read.bytes;
+                return true;
+            }
+            if patterned.is_list() {
+                self.received += read.bytes;
+                // Counted in bytes, which hold as many, sixteen at a time.
+                let found = first.iter().map(|index| u8::from(*index != NO_PATTERN));
+                let matched = usize::from(found.sum::<u8>());
+                (burst.bridge).count_hot(0, read.count, matched, burst.guard);
+                let met = Met {
+                    first: 0,
+                    count: read.count,
+                    rule: |at: usize| patterned.rule(first[at]).map(Brief::of),
+                    same: |a, b| first[a] == first[b],
+                    fetch: |_| {},
+                };
+                self.meet(burst, in_port, met, frames, mirrored, host);
+                return true;
+            }
+        }
+        let hot = &self.hot[..read.count];
+        // Patterns know packets that have no rule in the first tuple. A few such have no verdicts. Counted in bytes, as above.
+        let mut numbers = [0; LOOKUP_MAX];
+        let in_first = first[..read.count].iter().map(|gate| u8::from(*gate == 0));
+        if !H::WATCHES
+            && (patterned.is_none() || usize::from(in_first.sum::<u8>()) * 2 >= read.count)
+            && let Some(verdicts) =
+                burst
+                    .bridge
+                    .verdicts(0, hot, Reads::Hot, burst.guard, &mut numbers)
+        {
+            self.received += read.bytes;
+            self.execute_by::<_, false>(burst, way, read.count, verdicts, frames, host);
+            return true;
+        }
+        let mut answer = Answer::EMPTY;
+        if let Some(patterned) = patterned {
+            let Answer { found, told } = &mut answer;
+            let first = &first[..read.count];
+            patterned.look_up(hot, first, &mut found[..read.count], Some(told));
+        } else if !answer.look_up(burst, hot, Reads::Hot) {
+            return false;
+        }
+        self.received += read.bytes;
+        self.meet_found(burst, way, read.count, &answer, frames, host);
+        true
+    }
+
+    /// The same where all rules only send or drop: nobody asks what packets are like.
+    #[allow(clippy::too_many_arguments)] // as for `burst`
+    #[inline(always)]
+    fn by_runs<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        in_port: PortNo,
+        patterned: Patterned<'_>,
+        sorting: &Sorting,
+        frames: &mut Vec<F>,
+        mirrored: u32,
+        host: &mut H,
+    ) -> bool {
+        let all = frames.len().min(LOOKUP_MAX);
+        let (read, lengths) = hot::sort_burst(&frames[..all], in_port, sorting, &mut self.runs);
+        if read.count < all.min(WORTH_IT) {
+            return false;
+        }
+        self.received += read.bytes;
+        if read.count == frames.len()
+            && let [one] = self.runs[..]
+            && meet_one(
+                burst,
+                in_port,
+                patterned.rule(one.found),
+                read,
+                Some(lengths),
+                &[], // only NORMAL asks for them
+                frames,
+                mirrored,
+                host,
+            )
+        {
+            return true;
+        }
+        let met = self.runs.iter().filter(|run| run.found != NO_PATTERN);
+        let matched = met.map(|run| run.packets as usize).sum();
+        (burst.bridge).count_hot(0, read.count, matched, burst.guard);
+        let mut frames = frames.drain(..read.count);
+        for run in &self.runs {
+            let frames = &mut frames.by_ref().take(run.packets as usize);
+            let rule = patterned.rule(run.found);
+            (0..run.packets).for_each(|_| host.looked_up(0, None, rule));
+            let reason = match rule {
+                Some(rule) => {
+                    let (counter, packets) = (rule.spec.counter, run.packets.into());
+                    burst
+                        .counters
+                        .add(counter, packets, run.bytes, burst.now_ms);
+                    if let Some(port) = rule.only_output() {
+                        host.output_run(in_port, port, mirrored, frames);
+                        continue;
+                    }
+                    Drop::Action
+                }
+                None => Drop::TableMiss,
+            };
+            for frame in frames {
+                drop(frame);
+                host.dropped(reason);
+            }
+        }
+        true
+    }
+
+    /// The same by all that packets of the common kinds tell.
+    #[inline(never)]
+    fn by_all_words<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        in_port: PortNo,
+        frames: &mut Vec<F>,
+        mirrored: u32,
+        host: &mut H,
+    ) -> bool {
+        let mut first = [NO_PATTERN; LOOKUP_MAX];
+        let Some(read) = self.read_first(frames, in_port, &[], &mut first) else {
+            return false;
+        };
+        let hot = &self.hot[..read.count];
+        for ((hot, more), frame) in hot.iter().zip(&mut self.more).zip(frames.iter()) {
+            if !hot.extent.is_ipv4() {
+                *more = MoreWords::of(frame.head(), hot.extent);
+            }
+        }
+        let keys = AllWords::of(hot, &self.more);
+        let mut numbers = [0; LOOKUP_MAX];
+        let way = Way { in_port, mirrored };
+        if !H::WATCHES
+            && let Some(verdicts) =
+                (burst.bridge).verdicts(0, &keys, Reads::Deep, burst.guard, &mut numbers)
+        {
+            drop(keys);
+            self.received += read.bytes;
+            self.execute_by::<_, true>(burst, way, read.count, verdicts, frames, host);
+            return true;
+        }
+        let mut answer = Answer::EMPTY;
+        if !answer.look_up(burst, &keys, Reads::Deep) {
+            return false;
+        }
+        drop(keys);
+        self.received += read.bytes;
+        self.meet_found(burst, way, read.count, &answer, frames, host);
+        true
+    }
+
+    /// Carries out what a lookup has found for the first packets, and counts it.
+    #[allow(clippy::too_many_arguments)] // as for `burst`
+    #[inline(always)]
+    fn meet_found<'d, H: Host<F>>(
+        &mut self,
+        burst: &Burst<'d, '_>,
+        way: Way,
+        count: usize,
+        answer: &Answer<'d>,
+        frames: &mut Vec<F>,
+        host: &mut H,
+    ) {
+        let Answer { found, told } = answer;
+        let found = &found[..count];
+        let matched = found.iter().filter(|rule| rule.is_some()).count();
+        (burst.bridge).count_hot(0, count, matched, burst.guard);
+        // Where rules are few, neighbours meet the same, and there are runs for them.
+        let part = match found {
+            [Some(first), Some(second), ..] => !std::ptr::eq(*first, *second),
+            [Some(_)] => true,
+            _ => false,
+        };
+        let prepare = |_: &[HotWords], those: Range<usize>, deeds: &mut Deeds<'d>| {
+            let verdict = |at: usize| {
+                let index = those.start + at;
+                found[index].and_then(|rule| told.verdict(index, rule))
+            };
+            deeds.fill(burst.counters, those.len(), verdict)
+        };
+        let done = if part && !H::WATCHES {
+            self.end_first(burst, way, 0..count, prepare, frames, host)
+        } else {
+            0
+        };
+        self.meet_from(done, burst, way, count, answer, frames, host);
+    }
+
+    /// [`Engine::execute`] by verdicts of whatever table.
+    #[inline(always)]
+    fn execute_by<'g, H: Host<F>, const ALL: bool>(
+        &mut self,
+        burst: &Burst<'_, 'g>,
+        way: Way,
+        count: usize,
+        verdicts: VerdictsBy<'g, '_>,
+        frames: &mut Vec<F>,
+        host: &mut H,
+    ) {
+        match verdicts {
+            VerdictsBy::Routes(by) => self.execute::<_, ALL>(burst, way, count, &by, frames, host),
+            VerdictsBy::OneWord(by) => self.execute::<_, ALL>(burst, way, count, &by, frames, host),
+            VerdictsBy::TwoWords(by) => {
+                self.execute::<_, ALL>(burst, way, count, &by, frames, host)
+            }
+        }
+    }
+
+    /// Executes packets' verdicts, or from the first without one on what their rules say, and counts it. `ALL` where lookups need all that packets tell.
+    #[inline(never)] // one for each kind of lookup
+    fn execute<'g, H: Host<F>, const ALL: bool>(
+        &mut self,
+        burst: &Burst<'_, 'g>,
+        way: Way,
+        count: usize,
+        verdicts: &impl Verdicts<'g>,
+        frames: &mut Vec<F>,
+        host: &mut H,
+    ) {
+        let (hot, more) = (&self.hot, &self.more);
+        let differ = |a: usize, b: usize| match ALL {
+            true => {
+                let key = |index: usize| AllWords::one(&hot[index], more, index);
+                verdicts.differ((a, &key(a)), (b, &key(b)))
+            }
+            false => verdicts.differ((a, &hot[a]), (b, &hot[b])),
+        };
+        let (mut done, mut returns) = (0, 0);
+        if part(count, differ) {
+            done = self.end_those::<_, ALL>(burst, way, 0..count, verdicts, frames, host);
+            if done == count {
+                return (burst.bridge).count_hot(0, count, count, burst.guard);
+            }
+            returns = RETURNS;
+        }
+        let mut answer = Answer::EMPTY;
+        let mut matched = done;
+        loop {
+            // Up to the next one with a verdict, if enough come from there on.
+            let mut worth_it = (done + 1..count).filter(|next| count - next >= WORTH_IT);
+            let until = match returns {
+                0 => None,
+                _ => worth_it.find(|at| self.has_verdict::<ALL>(*at, verdicts)),
+            };
+            let until = until.unwrap_or(count);
+            let Answer { found, told } = &mut answer;
+            let (hot, epoch) = (&self.hot[..until], burst.guard.epoch());
+            if ALL {
+                let keys = AllWords::of(hot, &self.more);
+                verdicts.resolve(done, &keys, epoch, &mut found[..until], told);
+            } else {
+                verdicts.resolve(done, hot, epoch, &mut found[..until], told);
+            }
+            matched += found[done..until].iter().flatten().count();
+            self.meet_from(done, burst, way, until, &answer, frames, host);
+            if until == count {
+                break;
+            }
+            // Walks that still wait may have packets of the same flows as those that follow.
+            self.drive(burst, host);
+            returns -= 1;
+            done = self.end_those::<_, ALL>(burst, way, until..count, verdicts, frames, host);
+            matched += done - until;
+            if done == count {
+                break;
+            }
+        }
+        (burst.bridge).count_hot(0, count, matched, burst.guard);
+    }
+
+    /// [`Engine::end_first`] by these verdicts.
+    #[inline(always)]
+    fn end_those<'d, 'g: 'd, H: Host<F>, const ALL: bool>(
+        &mut self,
+        burst: &Burst<'d, 'g>,
+        way: Way,
+        those: Range<usize>,
+        verdicts: &impl Verdicts<'g>,
+        frames: &mut Vec<F>,
+        host: &mut H,
+    ) -> usize {
+        // Taken meanwhile, for verdicts are asked for while hot words change. Nobody keeps what else has been read true to edits: who needs it later reads it anew.
+        let more = match ALL {
+            true => std::mem::take(&mut self.more),
+            false => Box::default(),
+        };
+        let prepare = |hot: &[HotWords], those: Range<usize>, deeds: &mut Deeds<'d>| {
+            let verdict = |index: usize| match ALL {
+                true => verdicts.verdict(index, &AllWords::one(&hot[index], &more, index)),
+                false => verdicts.verdict(index, &hot[index]),
+            };
+            verdicts.deeds(those, verdict, burst.counters, deeds)
+        };
+        let done = self.end_first(burst, way, those, prepare, frames, host);
+        if ALL {
+            self.more = more;
+        }
+        done
+    }
+
+    /// Whether a packet has a verdict.
+    #[inline(always)]
+    fn has_verdict<'g, const ALL: bool>(&self, index: usize, verdicts: &impl Verdicts<'g>) -> bool {
+        let hot = &self.hot[index];
+        let verdict = match ALL {
+            true => verdicts.verdict(index, &AllWords::one(hot, &self.more, index)),
+            false => verdicts.verdict(index, hot),
+        };
+        verdict.is_some()
+    }
+
+    /// [`Engine::meet`] for what a lookup has found for packets from `first` on.
+    #[allow(clippy::too_many_arguments)] // as for `burst`
+    #[inline(never)] // once for all kinds of lookups
+    fn meet_from<H: Host<F>>(
+        &mut self,
+        first: usize,
+        burst: &Burst<'_, '_>,
+        way: Way,
+        count: usize,
+        answer: &Answer<'_>,
+        frames: &mut Vec<F>,
+        host: &mut H,
+    ) {
+        let Answer { found, told } = answer;
+        let brief = |at: usize| found[at].map(|rule| told.of(at, rule));
+        let many = burst.counters.are_many();
+        let address = |at: usize| found[at].map(std::ptr::from_ref);
+        let met = Met {
+            first,
+            count,
+            rule: brief,
+            same: |a, b| address(a) == address(b),
+            fetch: |at| {
+                if many && let Some(brief) = brief(at) {
+                    fetch(burst, brief);
+                }
+            },
+        };
+        self.meet(burst, way.in_port, met, frames, way.mirrored, host);
+    }
+
+    /// Executes the verdicts of these packets, and takes and sends their frames, which are the first ones, up to one without a verdict, or whose TTL would expire. Returns its number.
+    /// Where rules are many, each packet meets one of its own, and what is done for runs would cost more than this. All of them leave at once, so that no later packet overtakes them.
+    #[inline(always)]
+    fn end_first<'d, H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        way: Way,
+        those: Range<usize>,
+        prepare: impl Fn(&[HotWords], Range<usize>, &mut Deeds<'d>) -> usize,
+        frames: &mut Vec<F>,
+        host: &mut H,
+    ) -> usize {
+        let mut ports = [0; LOOKUP_MAX];
+        let (first, mut done) = (those.start, those.start);
+        while done < those.end {
+            let mut deeds = Deeds::NONE;
+            let (from, most) = (done, STEP.min(those.end - done));
+            let known = prepare(&self.hot, from..from + most, &mut deeds);
+            let rest = frames[from - first..].iter_mut().zip(&mut self.hot[from..]);
+            done += carry_out(
+                rest,
+                &deeds,
+                known,
+                &mut ports[from - first..],
+                burst.now_ms,
+            );
+            if done < from + most {
+                break;
+            }
+        }
+        Lanes::send_first(way, host, &ports, done - first, frames);
+        done
+    }
+
+    /// Carries out what packets that have been read have met: runs of neighbours that met the same sending rule together.
+    #[inline(always)]
+    fn meet<'g, H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        in_port: PortNo,
+        met: Met<
+            impl Fn(usize) -> Option<Brief<'g>>,
+            impl Fn(usize, usize) -> bool,
+            impl Fn(usize),
+        >,
+        frames: &mut Vec<F>,
+        mirrored: u32,
+        host: &mut H,
+    ) {
+        self.walks
+            .resize_with(self.walks.len().max(met.count), Walk::new);
+        let mut frames = frames.drain(..met.count - met.first);
+        let way = Way { in_port, mirrored };
+        let (mut index, mut fetched) = (met.first, met.first);
+        while index < met.count {
+            fetched = fetched.max(index);
+            while fetched < met.count.min(index + AHEAD) {
+                (met.fetch)(fetched);
+                fetched += 1;
+            }
+            let brief = (met.rule)(index);
+            let others = index + 1..met.count;
+            let others = others.take_while(|at| (met.same)(index, *at));
+            if let Some((brief, port)) = brief.and_then(|brief| Some((brief, brief.only_output()?)))
+            {
+                let run = 1 + others.count();
+                let bytes = self.hot[index..index + run]
+                    .iter()
+                    .map(|hot| u64::from(hot.len))
+                    .sum();
+                let counter = brief.counter();
+                burst.counters.add(counter, run as u64, bytes, burst.now_ms);
+                (0..run).for_each(|_| host.looked_up(0, None, Some(brief.rule)));
+                host.output_run(in_port, port, mirrored, &mut frames.by_ref().take(run));
+                index += run;
+                continue;
+            }
+            if H::NORMAL_RUNS && brief.is_some_and(|brief| brief.only_normal()) {
+                let run = 1 + others.count();
+                self.meet_normal(burst, way, host, brief, index..index + run, &mut frames);
+                index += run;
+                continue;
+            }
+            if let Some((brief, straight)) =
+                brief.and_then(|brief| Some((brief, brief.straight()?)))
+            {
+                let alone = index + 1 == met.count || !(met.same)(index, index + 1);
+                if alone
+                    && let Some(stretch) = straight.first()
+                    && let Some(port) = goes_to(stretch, &self.hot[index])
+                {
+                    // Where rules are many, nearly every packet: what is done for runs would cost more than the edits.
+                    if let Some(mut frame) = frames.next() {
+                        let (rule, hot) = (Some(brief.rule), &mut self.hot[index]);
+                        let counter = brief.counter();
+                        edit_alone(burst, host, rule, counter, stretch, &mut frame, hot);
+                        self.lanes.send_one(index, port, frame);
+                    }
+                    index += 1;
+                    continue;
+                }
+                let rule = brief.rule;
+                let run = 1 + others.count();
+                let set = SetOfLanes::run(index, run);
+                let run = index..index + run;
+                index = run.end;
+                if let Some((stretch, port)) = straight.only_send()
+                    && !run
+                        .clone()
+                        .any(|at| stretch.rewrite.expires(&self.hot[at].words))
+                {
+                    let hot = &self.hot[run.clone()];
+                    let bytes = hot.iter().map(|hot| u64::from(hot.len)).sum();
+                    let (counter, packets) = (brief.counter(), run.len() as u64);
+                    burst.counters.add(counter, packets, bytes, burst.now_ms);
+                    for (at, mut frame) in run.zip(frames.by_ref()) {
+                        host.looked_up(0, None, Some(rule));
+                        let hot = &mut self.hot[at];
+                        stretch.rewrite.run(&mut frame, hot.extent, &mut hot.words);
+                        self.lanes.put(at, frame);
+                    }
+                    self.lanes.send(port, set);
+                    continue;
+                }
+                let read = &self.hot[run.clone()];
+                self.lanes.begin_run(run.start, read, &mut frames);
+                self.meet_lanes(burst, way, host, 0, rule, set);
+                continue;
+            }
+            if let Some(frame) = frames.next() {
+                self.begin_walk(burst, index, frame, mirrored);
+                self.first_step(burst, host, index, brief.map(|brief| brief.rule));
+            }
+            index += 1;
+        }
+        drop(frames);
+        self.drive_lanes(burst, way, host);
+    }
+
+    /// Gives packets that have met one rule whose only step is NORMAL, the next of `frames`, to the learning switch, and counts them.
+    fn meet_normal<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        way: Way,
+        host: &mut H,
+        brief: Option<Brief<'_>>,
+        run: Range<usize>,
+        frames: &mut impl ExactSizeIterator<Item = F>,
+    ) {
+        let hot = &self.hot[run];
+        if let Some(brief) = brief {
+            let bytes = hot.iter().map(|hot| u64::from(hot.len)).sum();
+            let counter = brief.counter();
+            (burst.counters).add(counter, hot.len() as u64, bytes, burst.now_ms);
+            (hot.iter()).for_each(|_| host.looked_up(0, None, Some(brief.rule)));
+        }
+        let frames = &mut frames.take(hot.len());
+        host.normal_run(way.in_port, way.mirrored, hot, frames);
+    }
+
+    /// Goes on with a packet whose walk is ready, when it has been looked up in the first table.
+    fn first_step<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        index: usize,
+        rule: Option<&Rule>,
+    ) {
+        let walk = &mut self.walks[index];
+        host.looked_up(0, Some(&walk.key), rule);
+        let next = match rule {
+            Some(rule) => {
+                walk.count(burst, rule);
+                Self::hit(walk, burst, host, 0, rule)
+            }
+            None => Self::missed(walk, burst, host, 0),
+        };
+        self.go_on(burst, host, index, next);
+    }
+
+    /// Makes the walk of a packet ready that was looked up by its hot words.
+    #[inline(always)]
+    pub(crate) fn begin_walk(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        index: usize,
+        frame: F,
+        mirrored: u32,
+    ) {
+        let (walk, hot) = (&mut self.walks[index], &self.hot[index]);
+        begin_key(&mut walk.key, &hot.words, burst.valid);
+        if !hot.extent.is_ipv4() {
+            MoreWords::of(frame.head(), hot.extent).fill(&mut walk.key);
+        }
+        walk.layers = hot.extent.layers();
+        walk.start(frame, mirrored);
+    }
+}
+
+/// All that is known of a packet of the common kinds; `more` is not looked at where it is one of IPv4.
+struct AllWords<'a> {
+    hot: &'a HotWords,
+    more: &'a MoreWords,
+}
+
+impl<'a> AllWords<'a> {
+    /// Of a burst's packet of this number.
+    #[inline(always)]
+    fn one(hot: &'a HotWords, more: &'a [MoreWords], index: usize) -> AllWords<'a> {
+        let more = &more[index];
+        AllWords { hot, more }
+    }
+
+    /// Of a burst's packets.
+    #[inline(always)]
+    fn of(hot: &'a [HotWords], more: &'a [MoreWords]) -> SmallVec<[AllWords<'a>; LOOKUP_MAX]> {
+        debug_assert!(more.len() >= hot.len());
+        let keys = hot.iter().zip(more);
+        keys.map(|(hot, more)| AllWords { hot, more }).collect()
+    }
+}
+
+impl Words for AllWords<'_> {
+    const AT_HAND: u8 = 0;
+
+    #[inline(always)]
+    fn word(&self, index: u8) -> u64 {
+        match self.hot.words.get(usize::from(index)) {
+            Some(word) => *word,
+            None => word_beyond(index, self.hot.extent, self.more),
+        }
+    }
+}
+
+/// What a lookup in the first table has found, and what is known of it.
+struct Answer<'g> {
+    found: [Option<&'g Rule>; LOOKUP_MAX],
+    told: Told<'g>,
+}
+
+impl<'g> Answer<'g> {
+    const EMPTY: Answer<'g> = Answer {
+        found: [None; LOOKUP_MAX],
+        told: Told::NOTHING,
+    };
+
+    /// See [`Bridge::lookup_hot`].
+    #[inline(always)]
+    fn look_up<K: Words>(&mut self, burst: &Burst<'_, 'g>, keys: &[K], most: Reads) -> bool {
+        let Answer { found, told } = self;
+        (burst.bridge).lookup_hot(0, keys, most, burst.guard, found, Some(told))
+    }
+}
+
+/// Whether it is by verdicts that a burst's packets are to be carried out, of which `differ` says whether two have met different rules. Where rules are many, nearly all have; the first two
+/// may be of one flow by chance, so that two others are looked at as well. Packets of one flow all the way are faster as a run, and a single one is not.
+#[inline(always)]
+fn part(count: usize, differ: impl Fn(usize, usize) -> bool) -> bool {
+    let middle = count / 2;
+    count == 1 || count > 1 && differ(0, 1) || middle + 1 < count && differ(middle, middle + 1)
+}
+
+/// Where all frames have met one rule that only sends, or whose only step is NORMAL: carries it out, and true.
+#[allow(clippy::too_many_arguments)] // as for `burst`
+#[inline(always)]
+fn meet_one<F: Frame, H: Host<F>>(
+    burst: &Burst<'_, '_>,
+    in_port: PortNo,
+    rule: Option<&Rule>,
+    read: hot::Read,
+    lengths: Option<Lengths>,
+    hot: &[HotWords],
+    frames: &mut Vec<F>,
+    mirrored: u32,
+    host: &mut H,
+) -> bool {
+    let Some(rule) = rule else {
+        return false;
+    };
+    let port = rule.only_output();
+    if port.is_none() && !(H::NORMAL_RUNS && rule.only_normal() && hot.len() >= read.count) {
+        return false;
+    }
+    let count = read.count as u64;
+    (burst.bridge).count_hot(0, read.count, read.count, burst.guard);
+    (burst.counters).add(rule.spec.counter, count, read.bytes, burst.now_ms);
+    (0..count).for_each(|_| host.looked_up(0, None, Some(rule)));
+    match port {
+        Some(port) => host.output_burst(in_port, port, mirrored, frames, lengths),
+        None => host.normal_run(in_port, mirrored, &hot[..read.count], &mut frames.drain(..)),
+    }
+    true
+}
+
+/// Carries out what is to be done to the first `known` packets, up to the first whose TTL would expire, and says where each one goes. Returns how many these are.
+#[inline(never)] // as above
+fn carry_out<'f, F: Frame + 'f>(
+    packets: impl Iterator<Item = (&'f mut F, &'f mut HotWords)>,
+    deeds: &Deeds<'_>,
+    known: usize,
+    ports: &mut [PortNo],
+    now_ms: u64,
+) -> usize {
+    let mut done = 0;
+    for ((frame, hot), ((counter, edits, by), port)) in packets.zip(deeds.first(known).zip(ports)) {
+        if let Some(stretch) = edits {
+            let Some(to) = goes_to(stretch, hot) else {
+                break;
+            };
+            *port = to;
+            (stretch.rewrite).run_last(frame, hot.extent, &mut hot.words);
+        } else {
+            *port = by;
+        }
+        if let Some(counter) = counter {
+            counter.add(1, hot.len.into(), now_ms);
+        }
+        done += 1;
+    }
+    done
+}
+
+/// The port of edits that end in sending; none where the packet's TTL would expire.
+#[inline(always)]
+fn goes_to(stretch: &Stretch, hot: &HotWords) -> Option<PortNo> {
+    let port = stretch.port();
+    port.filter(|_| !stretch.rewrite.expires(&hot.words))
+}
+
+/// Does the edits of a packet that has met a rule by itself, and counts it.
+#[inline(always)]
+fn edit_alone<F: Frame, H: Host<F>>(
+    burst: &Burst<'_, '_>,
+    host: &mut H,
+    rule: Option<&Rule>,
+    counter: CounterId,
+    stretch: &Stretch,
+    frame: &mut F,
+    hot: &mut HotWords,
+) {
+    (burst.counters).add(counter, 1, hot.len.into(), burst.now_ms);
+    host.looked_up(0, None, rule);
+    (stretch.rewrite).run_last(frame, hot.extent, &mut hot.words);
+}
+
+/// Asks for what carrying a rule out reads beside what its lookup has read: its counter, and its edits where it has not been read.
+#[inline(always)]
+fn fetch(burst: &Burst<'_, '_>, brief: Brief<'_>) {
+    burst.counters.prefetch(brief.counter());
+    if let Some(edits) = brief.edits() {
+        edits.prefetch();
+    }
+}
+
+/// What packets of a burst have met: the first for which nothing has been done yet, how many have been looked up, the rule of each, whether two have met the same, and what
+/// asks for what one's rule will read.
+struct Met<R, S, F> {
+    first: usize,
+    count: usize,
+    rule: R,
+    same: S,
+    fetch: F,
+}

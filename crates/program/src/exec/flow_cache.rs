@@ -1,0 +1,482 @@
+//! A bounded cache of walks, in front of long pipelines.
+//!
+//! A packet of the common kinds that has the same bits as an earlier one, of all bits that the bridge's rules look at, takes the same way through the tables
+//! ([`crate::table`]'s `dependence`). Where rules look at what packets of IPv6 and ARP tell beside their hot words, such packets are walked. What that way was is remembered as straight-line steps without lookups, and as the rules and tables that count it. So a walk through thirty
+//! tables costs a hash, one cache line for the bits, one for the way, and the steps that change or send the packet.
+//!
+//! * [`store`]: bits -> way, and the ways themselves. Many flows share a way, which is kept once.
+//! * [`record`]: how a walk is watched while it takes place as ever, and what of it can be remembered. Walks that ask control, meet meters or groups, or
+//!   depend on more than those bits are remembered as such that must be walked.
+//! * [`worth`]: the cache is tried where walks are long, kept on where packets cost fewer cycles with it than without, and switched off otherwise. Where they are one lookup that costs
+//!   no more than one in the cache, it is not tried at all.
+//! * [`board`]: what control says to caches and reads of them.
+//!
+//! *Rules change.* A way knows its tables; in a later epoch it holds only if none of them has changed since. It owns its steps and names its counters by number, so nothing
+//! of a rule is reached through it.
+//!
+//! *Counting.* Sixty counters a packet would cost more than all the rest, so a way notes packets and bytes itself, and ways that have something noted stand in a queue, of which each
+//! burst pays some: all of them when bursts are small, and an idle worker pays all before it sleeps. Sums are exact; a busy worker's rules show them some milliseconds late.
+//! Until then the worker owes them ([`Guard::owes`]), which keeps counters from being given to other rules.
+
+pub(crate) mod board;
+mod controller;
+mod record;
+mod store;
+
+pub use board::{CacheBoard, CacheMode, CacheReport};
+
+use crate::actions::PortNo;
+use crate::burst::LOOKUP_MAX;
+use crate::clock::cycles;
+use crate::counters::WorkerCounters;
+use crate::epoch::{Epoch, Guard, NEVER};
+use crate::exec::Engine;
+use crate::exec::first_table::WORTH_IT;
+use crate::exec::interpreter::{Burst, Next, Steps};
+use crate::host::Host;
+use board::Cell;
+use controller::Worth;
+use packet::Frame;
+use packet::hot::{self, NO_PATTERN};
+use packet::parse::MoreWords;
+use record::{Recording, Way};
+use std::collections::VecDeque;
+use store::{Fate, NO_WAY, Store, WALKED};
+
+/// Bridges that a worker keeps caches for.
+const BRIDGES: usize = 8;
+/// Bursts of fewer packets have all their ways paid at once.
+const SMALL: usize = 16;
+/// Ways paid after each larger burst.
+const PAID: usize = 2;
+/// Ways paid in each turn of a worker that has nothing else to do.
+const PAID_IDLE: usize = 64;
+/// Walks recorded in a burst, when the cache chooses itself.
+const RECORDED: usize = 2;
+
+/// A worker's caches, one for each bridge.
+pub(crate) struct Caches {
+    caches: VecDeque<Box<Cache>>,
+    /// What was said last to the domain; an engine that failed before this one may have left something.
+    owed: Option<Epoch>,
+    /// Bursts that need no thought, while they are of the same bridge.
+    quiet: u32,
+    /// The bridge of the last burst.
+    bridge: u64,
+    /// Packets of bursts that had no thought.
+    passed: usize,
+}
+
+/// One bridge's.
+struct Cache {
+    bridge: u64,
+    upheavals: u64,
+    store: Option<Store>,
+    worth: Worth,
+}
+
+/// What a burst does about the cache.
+pub(crate) struct Use {
+    /// The rest of the burst is looked up in the cache.
+    used: bool,
+    /// Walks that it may record yet.
+    records: usize,
+    packets: usize,
+    hits: u64,
+    misses: u64,
+    recorded: u64,
+    /// When it began, where that is to be measured.
+    since: Option<u64>,
+}
+
+impl Caches {
+    pub fn new() -> Caches {
+        Caches {
+            caches: VecDeque::new(),
+            owed: None,
+            quiet: 0,
+            bridge: 0,
+            passed: 0,
+        }
+    }
+
+    /// Whether rules are still to be counted for.
+    #[inline(always)]
+    pub fn owes(&self) -> bool {
+        self.owed != Some(NEVER)
+    }
+
+    /// Begins a burst of a bridge, whose cache comes to the front. `possible`: packets may take short ways.
+    #[inline(always)]
+    pub fn begin(&mut self, burst: &Burst<'_, '_>, possible: bool, packets: usize) -> Option<Use> {
+        let bridge = burst.bridge.dependence.serial();
+        let auto = burst.bridge.program().walk_caches.mode() == CacheMode::Auto;
+        if !possible || auto && self.quiet > 0 && self.bridge == bridge {
+            self.quiet = self.quiet.saturating_sub(1);
+            self.passed += packets;
+            return None;
+        }
+        self.think(burst, packets)
+    }
+
+    #[inline(never)]
+    fn think(&mut self, burst: &Burst<'_, '_>, packets: usize) -> Option<Use> {
+        let bridge = burst.bridge.dependence.serial();
+        if self
+            .caches
+            .front()
+            .is_none_or(|cache| cache.bridge != bridge)
+        {
+            self.bring(burst, bridge);
+        }
+        let board = &burst.bridge.program().walk_caches;
+        let cache = self.caches.front_mut()?;
+        let mode = board.mode();
+        if self.bridge == bridge {
+            cache.worth.pass(self.passed);
+        }
+        self.bridge = bridge;
+        self.passed = 0;
+        let plan = if mode == CacheMode::Auto && burst.bridge.is_quick(burst.guard) {
+            cache.worth.needless()
+        } else {
+            cache.worth.begin(mode, packets)
+        };
+        self.quiet = if plan.used { 0 } else { plan.rest };
+        if plan.used {
+            cache.make_ready(board.entries(), burst.bridge.dependence.upheavals());
+        }
+        Some(Use {
+            used: plan.used,
+            records: if mode == CacheMode::Always {
+                LOOKUP_MAX
+            } else {
+                RECORDED
+            },
+            packets,
+            hits: 0,
+            misses: 0,
+            recorded: 0,
+            since: plan.measured.then(cycles),
+        })
+    }
+
+    /// Finds a bridge's cache, or makes one in the place of that which has not been used for longest.
+    #[cold]
+    fn bring(&mut self, burst: &Burst<'_, '_>, bridge: u64) {
+        let at = self.caches.iter().position(|cache| cache.bridge == bridge);
+        let mut cache = match at.and_then(|at| self.caches.remove(at)) {
+            Some(cache) => cache,
+            None if self.caches.len() < BRIDGES => Box::new(Cache::new()),
+            None => self
+                .caches
+                .pop_back()
+                .unwrap_or_else(|| Box::new(Cache::new())),
+        };
+        if cache.bridge != bridge {
+            if let Some(store) = &mut cache.store {
+                store.pay(usize::MAX, burst.counters);
+            }
+            *cache = Cache::new();
+            cache.bridge = bridge;
+        }
+        self.caches.push_front(cache);
+    }
+
+    /// Ends a burst.
+    #[inline(always)]
+    pub fn end(&mut self, burst: &Burst<'_, '_>, cached: Option<Use>) {
+        if let Some(cached) = cached {
+            self.account(burst, cached);
+        }
+    }
+
+    #[inline(never)]
+    fn account(&mut self, burst: &Burst<'_, '_>, cached: Use) {
+        if let Some(cache) = self.caches.front_mut() {
+            let spent = cached.since.map(|since| cycles().wrapping_sub(since));
+            cache.worth.end(cached.packets, cached.hits, spent);
+            let cell = burst.bridge.program().walk_caches.of(burst.guard.index());
+            cell.add(cached.hits, cached.misses, cached.recorded);
+            if let Some(store) = &mut cache.store {
+                let limit = if cached.packets < SMALL {
+                    usize::MAX
+                } else {
+                    PAID
+                };
+                store.pay(limit, burst.counters);
+            }
+            if cached.recorded > 0 || cached.since.is_some() {
+                cache.tell(cell);
+            }
+        }
+        self.say_owed(burst.guard);
+        if self.owes() {
+            self.quiet = 0;
+        }
+    }
+
+    /// Tells the domain what is owed.
+    #[inline(always)]
+    fn say_owed(&mut self, guard: &Guard<'_>) {
+        let oldest = self
+            .caches
+            .iter()
+            .filter_map(|cache| cache.store.as_ref()?.owed_since());
+        let oldest = oldest.min().unwrap_or(NEVER);
+        if self.owed != Some(oldest) {
+            guard.owes(oldest);
+            self.owed = Some(oldest);
+        }
+    }
+
+    /// Pays up to so many ways of each bridge.
+    fn pay(&mut self, limit: usize, counters: WorkerCounters<'_>, guard: &Guard<'_>) {
+        for store in self
+            .caches
+            .iter_mut()
+            .filter_map(|cache| cache.store.as_mut())
+        {
+            store.pay(limit, counters);
+        }
+        self.say_owed(guard);
+    }
+}
+
+impl Cache {
+    fn new() -> Cache {
+        Cache {
+            bridge: 0,
+            upheavals: 0,
+            store: None,
+            worth: Worth::new(),
+        }
+    }
+
+    /// Sees to it that there is a store of the wanted size, in which nothing is from before the last upheaval.
+    #[inline(always)]
+    fn make_ready(&mut self, entries: usize, upheavals: u64) {
+        let ready = self.upheavals == upheavals
+            && self
+                .store
+                .as_ref()
+                .is_some_and(|store| store.is_of(entries));
+        if !ready {
+            self.renew(entries, upheavals);
+        }
+    }
+
+    #[cold]
+    fn renew(&mut self, entries: usize, upheavals: u64) {
+        match &mut self.store {
+            Some(store) if store.is_of(entries) => store.forget(),
+            Some(store) if store.owed_since().is_some() => {
+                // What it owes is paid burst by burst, and then it is replaced.
+                store.forget();
+            }
+            store => *store = Some(Store::new(entries)),
+        }
+        self.upheavals = upheavals;
+    }
+
+    fn tell(&self, cell: &Cell) {
+        let (entries, ways) = self.store.as_ref().map_or((0, 0), Store::size);
+        cell.show(&self.worth, entries, ways);
+    }
+}
+
+impl<F: Frame> Engine<F> {
+    /// Whether packets have been walked by the cache whose rules are still to be counted for: then call [`Engine::pay`] before resting.
+    #[inline(always)]
+    pub fn owes(&self) -> bool {
+        self.caches.owes()
+    }
+
+    /// Counts for rules that packets have met, for some of them; see [`Engine::owes`].
+    pub fn pay(&mut self, program: &crate::Program, guard: &Guard<'_>) {
+        let counters = program.counters.of_worker(guard.index());
+        self.caches.pay(PAID_IDLE, counters, guard);
+    }
+
+    /// Takes a number of frames from the front, carries out those walks that are remembered, and has the others looked up in the first
+    /// table. False, with nothing done, where the frames in front are not of the common kind.
+    pub(crate) fn by_cache<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        in_port: PortNo,
+        frames: &mut Vec<F>,
+        cached: &mut Use,
+        mirrored: u32,
+        host: &mut H,
+    ) -> bool {
+        if !cached.used {
+            return false;
+        }
+        let all = frames.len().min(LOOKUP_MAX);
+        let mut first = [NO_PATTERN; LOOKUP_MAX];
+        let read = hot::read_burst(&frames[..all], in_port, &[], &mut self.hot, &mut first);
+        let count = read.count;
+        if count < all.min(WORTH_IT) {
+            cached.used = false;
+            return false;
+        }
+        self.walks.resize_with(
+            self.walks.len().max(count),
+            crate::exec::interpreter::Walk::new,
+        );
+        let Some(cache) = self.caches.caches.front_mut() else {
+            return false;
+        };
+        let Some(store) = &mut cache.store else {
+            return false;
+        };
+        let bits = burst.bridge.dependence.bits();
+        let mut found = [NO_WAY; LOOKUP_MAX];
+        store.find(&self.hot[..count], &bits, &mut found);
+        // What these packets tell beside their hot words is not among the bits that are remembered.
+        let told_by_bits = burst.valid.intersect(MoreWords::WORDS).is_empty();
+        let mut hits = 0;
+        for (way, hot) in found[..count].iter_mut().zip(&self.hot) {
+            if !told_by_bits && !hot.extent.is_ipv4() {
+                *way = WALKED;
+                continue;
+            }
+            if !store.holds(*way, &burst.bridge.dependence, burst.guard.epoch()) {
+                *way = NO_WAY;
+            }
+            hits += u64::from(*way != NO_WAY);
+        }
+        cached.hits += hits;
+        cached.misses += count as u64 - hits;
+        self.received += read.bytes;
+        self.carry_out(
+            burst,
+            in_port,
+            frames,
+            &found[..count],
+            cached,
+            mirrored,
+            host,
+        );
+        true
+    }
+
+    /// Carries out what was found for the first frames, in their order.
+    #[allow(clippy::too_many_arguments)] // as for `burst`
+    #[inline(always)]
+    fn carry_out<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        in_port: PortNo,
+        frames: &mut Vec<F>,
+        found: &[u32],
+        cached: &mut Use,
+        mirrored: u32,
+        host: &mut H,
+    ) {
+        let mut frames = frames.drain(..found.len());
+        let mut index = 0;
+        while index < found.len() {
+            let store = self
+                .caches
+                .caches
+                .front_mut()
+                .and_then(|cache| cache.store.as_mut());
+            let Some(store) = store else { break };
+            let way = found[index];
+            match store.fate(way) {
+                Fate::Port(port) => {
+                    let same = |way: &&u32| store.fate(**way) == Fate::Port(port);
+                    let run = found[index..].iter().take_while(same).count();
+                    for (way, hot) in found[index..].iter().zip(&self.hot[index..]).take(run) {
+                        store.note(*way, hot.len.into(), burst);
+                    }
+                    host.output_run(in_port, port, mirrored, &mut frames.by_ref().take(run));
+                    index += run;
+                    continue;
+                }
+                Fate::Lost(reason) => {
+                    store.note(way, self.hot[index].len.into(), burst);
+                    drop(frames.next());
+                    host.dropped(reason);
+                }
+                Fate::Steps => {
+                    store.note(way, self.hot[index].len.into(), burst);
+                    let steps = Steps::of(store.steps(way));
+                    if let Some(frame) = frames.next() {
+                        self.begin_walk(burst, index, frame, mirrored);
+                        let walk = &mut self.walks[index];
+                        walk.at.steps = steps;
+                        let next = walk.run(burst, host);
+                        debug_assert!(matches!(next, Next::Done), "a way has no lookups");
+                    }
+                }
+                Fate::Walk => {
+                    if let Some(frame) = frames.next() {
+                        // The first that miss are recorded, so that no packet overtakes one of its flow.
+                        if way == NO_WAY && cached.records > 0 {
+                            cached.records -= 1;
+                            cached.recorded += 1;
+                            self.begin_walk(burst, index, frame, mirrored);
+                            self.record(burst, index, host);
+                        } else {
+                            if way != WALKED {
+                                cached.records = 0;
+                            }
+                            self.lanes.begin(index, &self.hot[index], frame);
+                            self.lanes.look_up_first(index);
+                        }
+                    }
+                }
+            }
+            index += 1;
+        }
+        drop(frames);
+        let way = super::lanes::Way { in_port, mirrored };
+        self.drive_lanes(burst, way, host);
+    }
+
+    /// Walks a packet to its end, and remembers how.
+    #[cold]
+    fn record<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, index: usize, host: &mut H) {
+        let mut recording = Recording::new(host);
+        let mut next = Next::Lookup(0);
+        while let Next::Lookup(table) = next {
+            let walk = &mut self.walks[index];
+            let length = walk.frame.as_ref().map_or(0, Frame::len);
+            let found = burst.bridge.lookup(table, &walk.key, burst.guard);
+            recording.host().looked_up(table, Some(&walk.key), found);
+            recording.looked(burst.bridge, table, found, length, walk.resubmitted);
+            next = match found {
+                Some(rule) => {
+                    walk.count(burst, rule);
+                    Self::hit(walk, burst, &mut recording, table, rule)
+                }
+                None => Self::missed(walk, burst, &mut recording, table),
+            };
+        }
+        let ended = matches!(next, Next::Done);
+        if !ended {
+            self.run_to_end(burst, &mut recording, index, next);
+        }
+        let way = recording.finish(ended);
+        self.remember(burst, index, way);
+    }
+
+    fn remember(&mut self, burst: &Burst<'_, '_>, index: usize, way: Way) {
+        let Some(cache) = self.caches.caches.front_mut() else {
+            return;
+        };
+        if let Some(store) = &mut cache.store {
+            let bits = burst.bridge.dependence.bits();
+            let dependence = &burst.bridge.dependence;
+            store.remember(
+                &self.hot[index],
+                &bits,
+                way,
+                dependence,
+                burst.guard.epoch(),
+            );
+        }
+    }
+}

@@ -1,0 +1,441 @@
+//! Bits -> way, and ways.
+//!
+//! Bits are kept in sets of eight, each in a cache line of its own with the number of its way; a word of eight tags says which line of a set to look at, if any. Memory for lines is
+//! taken as they are needed, a chunk at a time, so that beginning costs no pause. A full set gives up one of its lines in turn.
+//!
+//! A way has a serial number, which changes when the way is given to another walk or no longer holds; lines that know it by another number are as good as empty. Where ways run out, one
+//! that has nothing to pay is taken, in turn.
+
+use crate::actions::{Op, PortNo};
+use crate::counters::WorkerCounters;
+use crate::epoch::Epoch;
+use crate::exec::flow_cache::record::Way;
+use crate::exec::interpreter::Burst;
+use crate::host::Drop as DropReason;
+use crate::optimizer::unwildcarded::{Dependence, HotBits};
+use packet::hot::HotWords;
+use packet::parse::HOT_WORDS;
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
+
+/// Lines in a set.
+const WAYS: usize = 8;
+/// Sets in a chunk of memory.
+const CHUNK: usize = 64;
+/// Fewest lines of a store.
+const FEWEST: usize = CHUNK * WAYS;
+
+/// Stands for no way.
+pub(crate) const NO_WAY: u32 = u32::MAX;
+/// Stands for the way of a packet that must be walked whatever is known.
+pub(crate) const WALKED: u32 = u32::MAX - 1;
+
+/// What becomes of a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fate {
+    /// It leaves by a port, as it is.
+    Port(PortNo),
+    /// It is lost.
+    Lost(DropReason),
+    /// Steps are run.
+    Steps,
+    /// It must be walked.
+    Walk,
+}
+
+/// The bits of one flow.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line {
+    words: HotBits,
+    way: u32,
+    serial: u32,
+}
+
+const EMPTY: Line = Line {
+    words: [0; HOT_WORDS],
+    way: NO_WAY,
+    serial: 0,
+};
+
+type Chunk = [Line; CHUNK * WAYS];
+
+/// A way that is remembered.
+struct Kept {
+    serial: u32,
+    /// It stands in the queue of those to be paid.
+    noted: bool,
+    fate: Fate,
+    /// The last epoch in which it is known to hold.
+    checked: Epoch,
+    packets: u64,
+    bytes: u64,
+    used_ms: u64,
+    /// The epoch in which it came into the queue.
+    since: Epoch,
+    way: Box<Way>,
+}
+
+/// The store of one worker and bridge.
+pub(crate) struct Store {
+    tags: Box<[u64]>,
+    chunks: Box<[Option<Box<Chunk>>]>,
+    lines: usize,
+    /// Which line of a full set goes next.
+    turn: usize,
+    ways: Vec<Kept>,
+    most_ways: usize,
+    /// Which way is looked at next when another is needed.
+    hand: usize,
+    known: HashMap<u64, u32>,
+    hasher: RandomState,
+    to_pay: VecDeque<u32>,
+    seeds: HotBits,
+}
+
+#[inline(always)]
+fn folded(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    product as u64 ^ (product >> 64) as u64
+}
+
+#[inline(always)]
+fn prefetch<T>(place: &T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch of a valid reference.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch(std::ptr::from_ref(place).cast(), _MM_HINT_T0);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = place;
+}
+
+/// A tag in each byte of a word; never zero, which stands for an empty line.
+#[inline(always)]
+fn tags_of(hash: u64) -> u64 {
+    (hash >> 56).max(1) * 0x0101_0101_0101_0101
+}
+
+/// The bytes of a word that are zero, as their highest bits. A byte above one that is zero may seem to be: who finds it compares all bits.
+#[inline(always)]
+fn zero_bytes(word: u64) -> u64 {
+    word.wrapping_sub(0x0101_0101_0101_0101) & !word & 0x8080_8080_8080_8080
+}
+
+/// Whether they are the same, without a call of the library's, which compares bytes.
+#[inline(always)]
+fn same_words(a: &HotBits, b: &HotBits) -> bool {
+    let both = a.iter().zip(b);
+    both.fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
+}
+
+fn masked(words: &HotBits, bits: &HotBits) -> HotBits {
+    std::array::from_fn(|index| words[index] & bits[index])
+}
+
+impl Store {
+    /// An empty one, of at least so many lines.
+    pub fn new(lines: usize) -> Store {
+        let lines = Store::lines_for(lines);
+        let hasher = RandomState::new();
+        Store {
+            tags: vec![0; lines / WAYS].into(),
+            chunks: (0..lines / FEWEST).map(|_| None).collect(),
+            lines: 0,
+            turn: 0,
+            ways: Vec::with_capacity(lines / 2),
+            most_ways: lines / 2,
+            hand: 0,
+            known: HashMap::with_capacity(lines / 2),
+            to_pay: VecDeque::with_capacity(lines / 2),
+            seeds: std::array::from_fn(|index| hasher.hash_one(index) | 1),
+            hasher,
+        }
+    }
+
+    fn lines_for(wanted: usize) -> usize {
+        wanted.next_power_of_two().max(FEWEST)
+    }
+
+    /// Whether it was made for so many lines.
+    #[inline(always)]
+    pub fn is_of(&self, lines: usize) -> bool {
+        self.tags.len() * WAYS == Store::lines_for(lines)
+    }
+
+    /// Lines and ways in use.
+    pub fn size(&self) -> (usize, usize) {
+        (self.lines, self.known.len())
+    }
+
+    /// Nothing is remembered any more. What is owed still is.
+    pub fn forget(&mut self) {
+        self.tags.fill(0);
+        self.lines = 0;
+        self.known.clear();
+        self.ways.iter_mut().for_each(Kept::end);
+    }
+
+    #[inline(always)]
+    fn hash(&self, words: &HotBits) -> u64 {
+        let seeds = &self.seeds;
+        let [a, b, c, d, e] = *words;
+        let ab = folded(a ^ seeds[0], b ^ seeds[1]);
+        let cd = folded(c ^ seeds[2], d ^ seeds[3]);
+        folded(ab ^ cd ^ e, seeds[4])
+    }
+
+    #[inline(always)]
+    fn line(&self, set: usize, place: usize) -> &Line {
+        match &self.chunks[set / CHUNK] {
+            Some(chunk) => &chunk[set % CHUNK * WAYS + place],
+            None => &EMPTY,
+        }
+    }
+
+    /// Looks packets up; a way that was found need not hold.
+    #[inline(always)]
+    pub fn find(&self, packets: &[HotWords], bits: &HotBits, found: &mut [u32]) {
+        let mut hashes = [0; crate::burst::LOOKUP_MAX];
+        let last = self.tags.len() - 1;
+        for (packet, hash) in packets.iter().zip(&mut hashes) {
+            *hash = self.hash(&masked(&packet.words, bits));
+            prefetch(&self.tags[*hash as usize & last]);
+        }
+        for hash in &hashes[..packets.len()] {
+            let set = *hash as usize & last;
+            let same = zero_bytes(self.tags[set] ^ tags_of(*hash));
+            if same != 0 {
+                prefetch(self.line(set, same.trailing_zeros() as usize / 8));
+            }
+        }
+        for ((packet, hash), found) in packets.iter().zip(&hashes).zip(&mut *found) {
+            let set = *hash as usize & last;
+            let words = masked(&packet.words, bits);
+            *found = self.find_in(set, *hash, &words).unwrap_or(NO_WAY);
+            if let Some(way) = self.ways.get(*found as usize) {
+                prefetch(way);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn find_in(&self, set: usize, hash: u64, words: &HotBits) -> Option<u32> {
+        let mut same = zero_bytes(self.tags[set] ^ tags_of(hash));
+        while same != 0 {
+            let line = self.line(set, same.trailing_zeros() as usize / 8);
+            if same_words(&line.words, words) {
+                // A way known by another number is found out by `holds`, which is told by number; see there.
+                return (self.ways[line.way as usize].serial == line.serial).then_some(line.way);
+            }
+            same &= same - 1;
+        }
+        None
+    }
+
+    /// Whether a way that was found is still that of its packets.
+    #[inline(always)]
+    pub fn holds(&mut self, way: u32, dependence: &Dependence, epoch: Epoch) -> bool {
+        match self.ways.get_mut(way as usize) {
+            None => false,
+            Some(kept) if kept.checked == epoch => true,
+            Some(kept) => kept.check(dependence, epoch),
+        }
+    }
+
+    /// What becomes of the packets of a way; those of none must be walked.
+    #[inline(always)]
+    pub fn fate(&self, way: u32) -> Fate {
+        self.ways
+            .get(way as usize)
+            .map_or(Fate::Walk, |kept| kept.fate)
+    }
+
+    /// The steps of a way.
+    #[inline(always)]
+    pub fn steps(&self, way: u32) -> &[Op] {
+        &self.ways[way as usize].way.steps
+    }
+
+    /// Notes that a packet of this length has taken a way.
+    #[inline(always)]
+    pub fn note(&mut self, way: u32, length: u64, burst: &Burst<'_, '_>) {
+        let kept = &mut self.ways[way as usize];
+        kept.packets += 1;
+        kept.bytes += length;
+        kept.used_ms = burst.now_ms;
+        if !kept.noted {
+            kept.noted = true;
+            kept.since = burst.guard.epoch();
+            self.to_pay.push_back(way);
+        }
+    }
+
+    /// The oldest epoch in which something was noted that is not paid.
+    pub fn owed_since(&self) -> Option<Epoch> {
+        let first = self.to_pay.front()?;
+        Some(self.ways[*first as usize].since)
+    }
+
+    /// Counts what has been noted, for up to so many ways.
+    pub fn pay(&mut self, limit: usize, counters: WorkerCounters<'_>) {
+        for _ in 0..limit {
+            let Some(way) = self.to_pay.pop_front() else {
+                return;
+            };
+            self.ways[way as usize].pay(counters);
+        }
+    }
+
+    /// Remembers the way of a packet.
+    pub fn remember(
+        &mut self,
+        packet: &HotWords,
+        bits: &HotBits,
+        way: Way,
+        dependence: &Dependence,
+        epoch: Epoch,
+    ) {
+        let Some(way) = self.keep(way, dependence, epoch) else {
+            return;
+        };
+        let words = masked(&packet.words, bits);
+        let hash = self.hash(&words);
+        let set = hash as usize & (self.tags.len() - 1);
+        let place = self.place_for(set, hash, &words);
+        let tag = tags_of(hash) & 0xff << (place * 8);
+        if self.tags[set] >> (place * 8) & 0xff == 0 {
+            self.lines += 1;
+        }
+        self.tags[set] = self.tags[set] & !(0xff << (place * 8)) | tag;
+        let serial = self.ways[way as usize].serial;
+        let chunk = self.chunks[set / CHUNK].get_or_insert_with(new_chunk);
+        chunk[set % CHUNK * WAYS + place] = Line { words, way, serial };
+    }
+
+    /// Which line of a set takes these bits: their own, an empty one, or the next in turn.
+    fn place_for(&mut self, set: usize, hash: u64, words: &HotBits) -> usize {
+        let tags = self.tags[set];
+        let own = (0..WAYS).find(|place| {
+            tags >> (place * 8) & 0xff == tags_of(hash) & 0xff
+                && self.line(set, *place).words == *words
+        });
+        let empty = || (0..WAYS).find(|place| tags >> (place * 8) & 0xff == 0);
+        own.or_else(empty).unwrap_or_else(|| {
+            self.turn = self.turn.wrapping_add(1);
+            self.turn % WAYS
+        })
+    }
+
+    /// Keeps a way, as the one that is there already if that still holds. None when all have something to pay.
+    fn keep(&mut self, way: Way, dependence: &Dependence, epoch: Epoch) -> Option<u32> {
+        let content = self.hasher.hash_one(&way);
+        if let Some(known) = self.known.get(&content).copied() {
+            let kept = &mut self.ways[known as usize];
+            if *kept.way == way {
+                if !kept.check(dependence, epoch) {
+                    // Packets that took it before may now take another.
+                    kept.serial = kept.serial.wrapping_add(1);
+                    kept.checked = epoch;
+                }
+                return Some(known);
+            }
+        }
+        let number = self.free_way()?;
+        let kept = &mut self.ways[number as usize];
+        kept.fate = Fate::of(&way);
+        kept.checked = epoch;
+        *kept.way = way;
+        self.known.insert(content, number);
+        Some(number)
+    }
+
+    /// A way to be used anew, with a number that no line knows.
+    fn free_way(&mut self) -> Option<u32> {
+        if self.ways.len() < self.most_ways {
+            self.ways.push(Kept::new());
+            return Some(self.ways.len() as u32 - 1);
+        }
+        for _ in 0..16 {
+            self.hand = (self.hand + 1) % self.most_ways;
+            let kept = &mut self.ways[self.hand];
+            if !kept.noted {
+                kept.end();
+                let content = self.hasher.hash_one(&*kept.way);
+                if self.known.get(&content) == Some(&(self.hand as u32)) {
+                    self.known.remove(&content);
+                }
+                return Some(self.hand as u32);
+            }
+        }
+        None
+    }
+}
+
+fn new_chunk() -> Box<Chunk> {
+    let lines = vec![EMPTY; CHUNK * WAYS].into_boxed_slice();
+    lines
+        .try_into()
+        .unwrap_or_else(|_| unreachable!("of that length"))
+}
+
+impl Fate {
+    fn of(way: &Way) -> Fate {
+        match &*way.steps {
+            _ if !way.pure => Fate::Walk,
+            [] if way.missed => Fate::Lost(DropReason::TableMiss),
+            [] => Fate::Lost(DropReason::Action),
+            [Op::Output(port)] => Fate::Port(*port),
+            _ => Fate::Steps,
+        }
+    }
+}
+
+impl Kept {
+    fn new() -> Kept {
+        Kept {
+            serial: 0,
+            noted: false,
+            fate: Fate::Walk,
+            checked: 0,
+            packets: 0,
+            bytes: 0,
+            used_ms: 0,
+            since: 0,
+            way: Box::default(),
+        }
+    }
+
+    /// No line knows it any more.
+    fn end(&mut self) {
+        self.serial = self.serial.wrapping_add(1);
+        self.checked = 0;
+    }
+
+    /// Whether it holds in an epoch later than the one for which that was found out last.
+    #[inline(never)]
+    fn check(&mut self, dependence: &Dependence, epoch: Epoch) -> bool {
+        let holds = self.checked == epoch
+            || self.checked != 0
+                && self.checked < epoch
+                && dependence.unchanged(&self.way.tables, self.checked, epoch);
+        if holds {
+            self.checked = epoch;
+        }
+        holds
+    }
+
+    fn pay(&mut self, counters: WorkerCounters<'_>) {
+        let (packets, bytes) = (self.packets, self.bytes);
+        for (counter, longer) in &self.way.rules {
+            let bytes = bytes.wrapping_add_signed(i64::from(*longer) * packets as i64);
+            counters.add_late(*counter, packets, bytes, self.used_ms);
+        }
+        for (counter, matched) in &self.way.lookups {
+            let matched = if *matched { packets } else { 0 };
+            counters.add(*counter, packets, matched, 0);
+        }
+        (self.packets, self.bytes, self.noted) = (0, 0, false);
+    }
+}

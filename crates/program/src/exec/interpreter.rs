@@ -1,0 +1,884 @@
+//! One packet's walk, step by step: what rules say beyond what lanes do.
+
+mod choices;
+mod encapsulation;
+mod groups;
+mod meters;
+
+use crate::actions::block::READ_BY_OUTPUTS;
+use crate::actions::set::ActionSet;
+use crate::actions::{Bits, Op, PacketInReason, PortNo, ToController, bits, reserved};
+use crate::counters::WorkerCounters;
+use crate::epoch::Guard;
+use crate::host::{Context, Drop as DropReason, Host};
+use crate::table::Bridge;
+use packet::edit::{self, CompiledSet};
+use packet::key::at;
+use packet::parse::Layers;
+use packet::{Field, FlowKey, Frame, Value, WordSet};
+use smallvec::SmallVec;
+use std::ptr::NonNull;
+
+/// Most resubmits, gotos and action lists that one packet may run through, as Open vSwitch's `MAX_RESUBMITS`.
+pub const MAX_RESUBMITS: u32 = 4096;
+/// How deep resubmits may nest, as Open vSwitch's `MAX_DEPTH`.
+pub const MAX_DEPTH: u32 = 64;
+/// Most values on a walk's stack, as Open vSwitch's 64 KiB of 16 bytes would be 4096; less is kept here for the sake of a worker's memory.
+pub const MAX_STACK: usize = 1024;
+
+/// Cookie shown where no rule acts.
+pub const NO_COOKIE: u64 = u64::MAX;
+
+/// Steps to run. Valid for the burst: lists belong to rules seen under the burst's guard or in an epoch that is held, to the walk itself, or to the caller.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Steps(pub(super) NonNull<[Op]>);
+
+impl Steps {
+    pub(crate) fn of(ops: &[Op]) -> Steps {
+        Steps(NonNull::from(ops))
+    }
+
+    #[inline(always)]
+    pub(crate) fn get<'a>(self) -> &'a [Op] {
+        // SAFETY: see the type; the engine finishes every walk of a burst, and so drops every `Steps`, before the guard or the caller's list can go.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+// SAFETY: between bursts a `Steps` is kept only in held walks, whose epoch is held with them (`Guard::hold`), so an idle engine may move to another thread.
+unsafe impl Send for Steps {}
+// SAFETY: lists of steps are only read.
+unsafe impl Sync for Steps {}
+
+/// What a clone's or a bucket's steps must not change, put back when they are done.
+pub(crate) struct Saved<F> {
+    pub(crate) frame: Option<F>,
+    pub(crate) key: FlowKey,
+    pub(crate) layers: Layers,
+    pub(crate) queue: Option<u32>,
+    pub(crate) set: ActionSet,
+    pub(crate) values: Vec<(u128, u16)>,
+    /// The clone's own action set once its list has ended, while it is run.
+    pub(crate) running_set: Option<Box<[Op]>>,
+    /// Whether it is a bucket's: action set and stack are not put back.
+    pub(crate) bucket: bool,
+}
+
+/// Where a walk goes on.
+pub(crate) struct Position<F> {
+    pub(crate) steps: Steps,
+    pub(crate) next: usize,
+    pub(crate) table: u8,
+    pub(crate) cookie: u64,
+    pub(crate) depth: u32,
+    /// How many select groups have chosen on the way here.
+    pub(crate) level: u32,
+    pub(crate) saved: Option<Box<Saved<F>>>,
+}
+
+/// One packet's state. What packets on straight ways need lies together, behind the key.
+#[repr(C)]
+pub(crate) struct Walk<F> {
+    pub(crate) key: FlowKey,
+    pub(crate) frame: Option<F>,
+    pub(crate) at: Position<F>,
+    pub(crate) layers: Layers,
+    pub(crate) resubmits: u32,
+    pub(crate) mirrored: u32,
+    pub(crate) sent: bool,
+    /// The lookup under way came from a resubmit: no rule means go on, not a miss.
+    pub(crate) resubmitted: bool,
+    pub(crate) queue: Option<u32>,
+    pub(crate) stack: SmallVec<[Position<F>; 2]>,
+    pub(crate) set: ActionSet,
+    /// The action set while it is run.
+    pub(crate) running_set: Option<Box<[Op]>>,
+    pub(crate) values: Vec<(u128, u16)>,
+    /// Outputs that wait for the packet to change or the walk to end.
+    pub(crate) pending: SmallVec<[Pending; 4]>,
+    /// Lists of a walk that was frozen.
+    pub(crate) owned: Vec<Box<[Op]>>,
+    /// Used by buckets again and again.
+    pub(crate) spare: Vec<Box<Saved<F>>>,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Pending {
+    pub(crate) kind: PendingKind,
+    pub(crate) queue: Option<u32>,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) enum PendingKind {
+    Port(PortNo),
+    InPort,
+    All { flood: bool },
+    Normal,
+}
+
+/// What all walks of a burst share.
+pub(crate) struct Burst<'b, 'g> {
+    pub(crate) bridge: &'b Bridge,
+    pub(crate) guard: &'g Guard<'g>,
+    pub(crate) valid: WordSet,
+    pub(crate) now_ms: u64,
+    pub(crate) counters: WorkerCounters<'b>,
+    /// Packets are walked one after the other, each to its end.
+    pub(crate) ordered: bool,
+    /// Lookups wait for rules on their way that have tickets up to this one.
+    pub(crate) before: u64,
+}
+
+impl<'b, 'g> Burst<'b, 'g> {
+    /// A burst of one packet, whose steps read `words` beside what tables look at.
+    pub(crate) fn of_one(
+        bridge: &'b Bridge,
+        guard: &'g Guard<'g>,
+        words: WordSet,
+        now_ms: u64,
+    ) -> Burst<'b, 'g> {
+        Burst {
+            bridge,
+            guard,
+            valid: bridge.needed().union(words),
+            now_ms,
+            counters: bridge.program().counters.of_worker(guard.index()),
+            ordered: true,
+            before: u64::MAX,
+        }
+    }
+}
+
+pub(crate) enum Next {
+    /// Look up in this table.
+    Lookup(u8),
+    /// Look up with another ingress port, in this table.
+    LookupFrom(PortNo, u8),
+    /// Ask for the rule that the last step says.
+    Learn,
+    Done,
+}
+
+impl<F: Frame> Walk<F> {
+    pub(crate) fn new() -> Walk<F> {
+        Walk {
+            frame: None,
+            key: FlowKey::ZERO,
+            layers: Layers::default(),
+            at: Position {
+                steps: Steps::of(&[]),
+                next: 0,
+                table: 0,
+                cookie: NO_COOKIE,
+                depth: 0,
+                level: 0,
+                saved: None,
+            },
+            stack: SmallVec::new(),
+            set: ActionSet::default(),
+            running_set: None,
+            values: Vec::new(),
+            pending: SmallVec::new(),
+            queue: None,
+            resubmits: 0,
+            mirrored: 0,
+            sent: false,
+            resubmitted: false,
+            owned: Vec::new(),
+            spare: Vec::new(),
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn start(&mut self, frame: F, mirrored: u32) {
+        self.frame = Some(frame);
+        self.at = Position {
+            steps: Steps::of(&[]),
+            next: 0,
+            table: 0,
+            cookie: NO_COOKIE,
+            depth: 0,
+            level: 0,
+            saved: None,
+        };
+        self.queue = None;
+        self.resubmits = 0;
+        self.mirrored = mirrored;
+        self.sent = false;
+        self.resubmitted = false;
+    }
+
+    #[inline(always)]
+    pub(crate) fn context(&mut self, burst: &Burst<'_, '_>) -> (Context<'_>, &mut Option<F>) {
+        let context = Context {
+            in_port: self.key.u32(at::IN_PORT),
+            key: &self.key,
+            valid: burst.valid,
+            table: self.at.table,
+            cookie: self.at.cookie,
+            queue: self.queue,
+            mirrored: &mut self.mirrored,
+            sent: &mut self.sent,
+        };
+        (context, &mut self.frame)
+    }
+
+    /// Sends a frame to where an output said.
+    #[inline(always)]
+    pub(crate) fn deliver<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        to: Pending,
+        frame: F,
+    ) {
+        let queue = std::mem::replace(&mut self.queue, to.queue);
+        let (context, _) = self.context(burst);
+        match to.kind {
+            PendingKind::Port(port) => host.output(context, port, frame, false),
+            PendingKind::InPort => {
+                let port = context.in_port;
+                host.output(context, port, frame, true);
+            }
+            PendingKind::All { flood } => host.output_all(context, frame, flood),
+            PendingKind::Normal => host.normal(context, frame),
+        }
+        self.queue = queue;
+    }
+
+    /// Carries out the outputs that wait, on copies: the packet is about to change, or somebody must see it in order.
+    #[inline(always)]
+    pub(crate) fn flush<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H) {
+        if !self.pending.is_empty() {
+            self.send_pending(burst, host);
+        }
+    }
+
+    #[inline(never)]
+    pub(crate) fn send_pending<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H) {
+        for to in std::mem::take(&mut self.pending) {
+            match self.frame.as_ref().and_then(Frame::duplicate) {
+                Some(copy) => self.deliver(burst, host, to, copy),
+                None => host.dropped(DropReason::NoBuffer),
+            }
+        }
+    }
+
+    /// Ends the walk: the last output takes the frame.
+    #[inline(always)]
+    pub(crate) fn finish<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H) {
+        if let Some(last) = self.pending.pop() {
+            if !self.pending.is_empty() {
+                self.flush(burst, host);
+            }
+            match self.frame.take() {
+                Some(frame) => self.deliver(burst, host, last, frame),
+                // A clone found no memory to keep the packet.
+                None => host.dropped(DropReason::NoBuffer),
+            }
+        } else if !self.sent {
+            host.dropped(DropReason::Action);
+        }
+        self.clear();
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.frame = None;
+        self.pending.clear();
+        self.stack.clear();
+        self.at.saved = None;
+        self.set.clear();
+        self.running_set = None;
+        self.values.clear();
+        self.owned.clear();
+    }
+
+    pub(crate) fn fail<H: Host<F>>(&mut self, host: &mut H, reason: DropReason) -> Next {
+        host.dropped(reason);
+        self.clear();
+        Next::Done
+    }
+
+    pub(crate) fn send_to_controller<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        to: &ToController,
+    ) {
+        if self.controller_meter_passes(burst, host) {
+            self.hand_to_controller(burst, host, to);
+        }
+    }
+
+    /// Writes bits of a field, in the key and, for a header field, in the packet. False when there is no room for a tag that it takes.
+    pub(crate) fn set<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        field: Field,
+        value: &Value,
+        mask: &Value,
+    ) -> bool {
+        if !edit::is_metadata(field) {
+            self.edit(burst, host, |frame, layers, key| {
+                edit::set_field(frame, layers, key, field, value, mask)
+            })
+        } else {
+            if !field.def().words().intersect(READ_BY_OUTPUTS).is_empty() {
+                self.flush(burst, host);
+            }
+            let offset = field.def().offset;
+            for (byte, (value, mask)) in self.key.bytes_mut()[offset..offset + value.len()]
+                .iter_mut()
+                .zip(value.iter().zip(mask.iter()))
+            {
+                *byte = *byte & !mask | value & mask;
+            }
+            true
+        }
+    }
+
+    /// Writes bits of a word of the key that packets themselves do not hold.
+    #[inline(always)]
+    pub(crate) fn write_metadata<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        word: usize,
+        value: u64,
+        mask: u64,
+    ) {
+        let word = word % packet::key::WORDS;
+        if READ_BY_OUTPUTS.contains(word) {
+            self.flush(burst, host);
+        }
+        let word = &mut self.key.words[word];
+        *word = *word & !mask | value;
+    }
+
+    /// Changes the frame by `change`, which says whether it could be done.
+    pub(crate) fn edit<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        change: impl FnOnce(&mut F, &mut Layers, &mut FlowKey) -> bool,
+    ) -> bool {
+        self.flush(burst, host);
+        match &mut self.frame {
+            Some(frame) => change(frame, &mut self.layers, &mut self.key),
+            None => false,
+        }
+    }
+
+    /// Notes an output to a port number that may be reserved.
+    pub(crate) fn output_number<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        port: PortNo,
+    ) {
+        let kind = match port {
+            reserved::IN_PORT => PendingKind::InPort,
+            reserved::NORMAL => PendingKind::Normal,
+            reserved::FLOOD => PendingKind::All { flood: true },
+            reserved::ALL => PendingKind::All { flood: false },
+            reserved::NONE => return,
+            reserved::CONTROLLER => {
+                let to = ToController {
+                    max_len: u16::MAX,
+                    reason: PacketInReason::Action,
+                    controller_id: 0,
+                    userdata: Vec::new(),
+                };
+                return self.send_to_controller(burst, host, &to);
+            }
+            port => PendingKind::Port(port),
+        };
+        self.pending.push(Pending {
+            kind,
+            queue: self.queue,
+        });
+    }
+
+    /// Leaves the current list for the one that called it; false when there is none.
+    #[inline(always)]
+    pub(crate) fn go_back<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H) -> bool {
+        if let Some(saved) = &mut self.at.saved {
+            // A clone runs what the action set holds by then, and the walk does so again at its end, as Open vSwitch 3.1.
+            if saved.running_set.is_none()
+                && !saved.bucket
+                && let Some(ops) = self.set.take()
+            {
+                self.at.steps = Steps::of(saved.running_set.insert(ops));
+                self.at.next = 0;
+                return true;
+            }
+            self.flush(burst, host);
+        }
+        if let Some(saved) = self.at.saved.take_if(|saved| saved.bucket) {
+            self.leave_bucket(saved);
+        }
+        if let Some(saved) = self.at.saved.take() {
+            self.frame = saved.frame;
+            self.key = saved.key;
+            self.layers = saved.layers;
+            self.queue = saved.queue;
+            self.set = saved.set;
+            self.values = saved.values;
+        }
+        if let Some(position) = self.stack.pop() {
+            self.at = position;
+            return true;
+        }
+        if self.running_set.is_some() {
+            return false;
+        }
+        self.running_set = self.set.take();
+        match &self.running_set {
+            None => false,
+            Some(ops) => {
+                self.at.steps = Steps::of(ops);
+                self.at.next = 0;
+                true
+            }
+        }
+    }
+
+    /// How deep a resubmit to `table` nests: only those that do not go forward count, as in Open vSwitch, for the others end by themselves.
+    #[inline(always)]
+    pub(crate) fn depth_in(&self, table: u8) -> u32 {
+        self.at.depth + u32::from(self.resubmitted && table <= self.at.table)
+    }
+
+    /// Enters a list; where it ends, the walk comes back here.
+    pub(crate) fn enter(&mut self, steps: Steps, table: u8, cookie: u64) {
+        let (depth, level) = (self.depth_in(table), self.at.level);
+        let here = std::mem::replace(
+            &mut self.at,
+            Position {
+                steps,
+                next: 0,
+                table,
+                cookie,
+                depth,
+                level,
+                saved: None,
+            },
+        );
+        self.stack.push(here);
+    }
+
+    /// Goes on with a rule's steps.
+    #[inline(always)]
+    pub(crate) fn land(&mut self, table: u8, rule: &crate::rule::Rule) {
+        let steps = Steps::of(&rule.spec.ops.ops);
+        if self.at.next == self.at.steps.get().len()
+            && self.stack.is_empty()
+            && self.at.saved.is_none()
+        {
+            // Nothing to come back to: a first lookup, a goto, or a resubmit at the end of its list.
+            let depth = self.depth_in(table);
+            self.at = Position {
+                steps,
+                next: 0,
+                table,
+                cookie: rule.spec.cookie,
+                depth,
+                level: self.at.level,
+                saved: None,
+            };
+        } else {
+            self.enter(steps, table, rule.spec.cookie);
+        }
+    }
+
+    /// Goes on in a table whose lookup gains nothing by being made for several packets together: one of few rules, of which many a long pipeline's stage
+    /// has but one. False, with nothing done, for other tables, and where no rule is found.
+    #[inline(always)]
+    pub(crate) fn look_up_at_once<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        table: u8,
+    ) -> bool {
+        if burst.ordered || H::FOLLOWS {
+            return false;
+        }
+        self.hide_fragment_ports(burst);
+        let found = burst
+            .bridge
+            .lookup_at_once(table, &self.key, burst.guard, burst.counters);
+        let Some(rule) = found else {
+            return false;
+        };
+        host.looked_up(table, Some(&self.key), found);
+        self.count(burst, rule);
+        if rule.shortens_timeouts() {
+            self.connection_ends(host, table, rule);
+        }
+        self.land(table, rule);
+        true
+    }
+
+    /// Runs steps until the walk needs a lookup or is done.
+    #[inline]
+    pub(crate) fn run<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H) -> Next {
+        loop {
+            let ops = self.at.steps.get();
+            let Some(op) = ops.get(self.at.next) else {
+                if self.go_back(burst, host) {
+                    continue;
+                }
+                self.finish(burst, host);
+                return Next::Done;
+            };
+            self.at.next += 1;
+            if H::FOLLOWS {
+                host.steps(op, &self.key, self.values.last().map(|(value, _)| *value));
+            }
+            match op {
+                Op::Output(port) => self.pending.push(Pending {
+                    kind: PendingKind::Port(*port),
+                    queue: self.queue,
+                }),
+                Op::InPort => self.pending.push(Pending {
+                    kind: PendingKind::InPort,
+                    queue: self.queue,
+                }),
+                Op::All { flood } => {
+                    self.pending.push(Pending {
+                        kind: PendingKind::All { flood: *flood },
+                        queue: self.queue,
+                    });
+                }
+                Op::Normal => self.pending.push(Pending {
+                    kind: PendingKind::Normal,
+                    queue: self.queue,
+                }),
+                Op::Set(CompiledSet::Metadata { word, value, mask }) => {
+                    self.write_metadata(burst, host, (*word).into(), *value, *mask);
+                }
+                Op::Set(set) => {
+                    if !self.edit(burst, host, |frame, layers, key| {
+                        set.run(frame, layers, key)
+                    }) {
+                        return self.fail(host, DropReason::ActionFailed);
+                    }
+                }
+                Op::Goto(table) => {
+                    // Nothing comes after a goto in its list, so there is nothing to come back to.
+                    self.at.next = ops.len();
+                    self.resubmits += 1;
+                    self.resubmitted = false;
+                    if !self.look_up_at_once(burst, host, *table) {
+                        return Next::Lookup(*table);
+                    }
+                }
+                Op::Resubmit { in_port, table } => {
+                    self.resubmits += 1;
+                    if self.resubmits > MAX_RESUBMITS || self.at.depth >= MAX_DEPTH {
+                        return self.fail(host, DropReason::TooManyResubmits);
+                    }
+                    self.resubmitted = true;
+                    if let Some(port) = in_port {
+                        let table = table.unwrap_or(self.at.table);
+                        if burst.ordered {
+                            return Next::LookupFrom(*port, table);
+                        }
+                        self.resubmit_from(burst, host, *port, table);
+                        continue;
+                    }
+                    let table = table.unwrap_or(self.at.table);
+                    if !self.look_up_at_once(burst, host, table) {
+                        return Next::Lookup(table);
+                    }
+                }
+                other => {
+                    if let Some(next) = self.run_seldom(burst, host, other) {
+                        return next;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Before a lookup: where fragments' ports are not to be matched, the key of a fragment does not show them, whatever steps have written there.
+    #[inline(always)]
+    pub(crate) fn hide_fragment_ports(&mut self, burst: &Burst<'_, '_>) {
+        if self.key.u8(at::IP_FRAG) != 0 && !burst.bridge.matches_fragment_ports() {
+            self.key.set_u32(at::TP_SRC, 0);
+        }
+    }
+
+    /// Whether the packet is an IP fragment, the first one included.
+    pub(crate) fn is_fragment(&self) -> bool {
+        self.key.u8(at::IP_FRAG) != 0
+    }
+
+    /// Looks up with another ingress port, which holds for the lookup only.
+    pub(crate) fn resubmit_from<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        port: PortNo,
+        table: u8,
+    ) {
+        self.hide_fragment_ports(burst);
+        let own = self.key.u32(at::IN_PORT);
+        self.key.set_u32(at::IN_PORT, port);
+        let found = burst.bridge.lookup(table, &self.key, burst.guard);
+        host.looked_up(table, Some(&self.key), found);
+        self.key.set_u32(at::IN_PORT, own);
+        if let Some(rule) = found {
+            self.count(burst, rule);
+            if rule.shortens_timeouts() {
+                self.connection_ends(host, table, rule);
+            }
+            self.enter(Steps::of(&rule.spec.ops.ops), table, rule.spec.cookie);
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn count(&self, burst: &Burst<'_, '_>, rule: &crate::rule::Rule) {
+        let bytes = self.frame.as_ref().map_or(0, Frame::len) as u64;
+        burst
+            .counters
+            .add(rule.spec.counter, 1, bytes, burst.now_ms);
+    }
+
+    /// The steps that most packets do without.
+    pub(crate) fn run_seldom<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        op: &Op,
+    ) -> Option<Next> {
+        match op {
+            Op::OutputReg(source) => {
+                let port = bits::port_number(bits::read(&self.key, *source));
+                self.output_number(burst, host, port);
+            }
+            Op::OutputTruncated { port, max_len } => {
+                self.output_truncated(burst, host, *port, *max_len)
+            }
+            Op::Enqueue { port, queue } => {
+                let own = self.queue.replace(*queue);
+                self.output_number(burst, host, *port);
+                self.queue = own;
+            }
+            Op::Controller(to) => self.send_to_controller(burst, host, to),
+            Op::SetField { field, value, mask } => {
+                if !self.set(burst, host, *field, value, mask) {
+                    return Some(self.fail(host, DropReason::ActionFailed));
+                }
+            }
+            Op::Move { src, dst } => {
+                let value = bits::read(&self.key, *src);
+                if !self.write_bits(burst, host, *dst, value) {
+                    return Some(self.fail(host, DropReason::ActionFailed));
+                }
+            }
+            Op::PushVlan(tpid) => {
+                let tpid = *tpid;
+                if !self.edit(burst, host, |frame, layers, key| {
+                    edit::push_vlan(frame, layers, key, tpid)
+                }) {
+                    return Some(self.fail(host, DropReason::ActionFailed));
+                }
+            }
+            Op::PopVlan => {
+                self.edit(burst, host, |frame, layers, key| {
+                    edit::pop_vlan(frame, layers, key);
+                    true
+                });
+            }
+            Op::SetVlanVid { vid, push } => {
+                let (vid, push) = (*vid, *push);
+                if !self.edit(burst, host, |frame, layers, key| {
+                    edit::set_vlan_vid(frame, layers, key, vid, push)
+                }) {
+                    return Some(self.fail(host, DropReason::ActionFailed));
+                }
+            }
+            Op::SetVlanPcp { pcp, push } => {
+                let (pcp, push) = (*pcp, *push);
+                if !self.edit(burst, host, |frame, layers, key| {
+                    edit::set_vlan_pcp(frame, layers, key, pcp, push)
+                }) {
+                    return Some(self.fail(host, DropReason::ActionFailed));
+                }
+            }
+            Op::PushMpls(_)
+            | Op::PopMpls(_)
+            | Op::DecMplsTtl
+            | Op::CopyTtlOut
+            | Op::CopyTtlIn
+            | Op::PushPbb
+            | Op::PopPbb => return self.run_encapsulation(burst, host, op),
+            Op::DecTtl(controllers) => return self.dec_ttl(burst, host, controllers),
+            Op::SetQueue(queue) => {
+                self.queue = *queue;
+                self.key.set_u32(at::SKB_PRIORITY, queue.unwrap_or(0));
+            }
+            Op::WriteActions(ops) => {
+                if !self.set.write(ops) {
+                    return Some(self.fail(host, DropReason::StackFull));
+                }
+                self.key.set_u32(at::ACTSET_OUTPUT, self.set.output());
+            }
+            Op::ClearActions => {
+                self.set.clear();
+                self.key.set_u32(at::ACTSET_OUTPUT, reserved::UNSET);
+            }
+            Op::StackPush(source) => {
+                if self.values.len() == MAX_STACK {
+                    return Some(self.fail(host, DropReason::StackFull));
+                }
+                self.values
+                    .push((bits::read(&self.key, *source), source.bits));
+            }
+            Op::StackPop(to) => {
+                if let Some((value, _)) = self.values.pop()
+                    && !self.write_bits(burst, host, *to, value)
+                {
+                    return Some(self.fail(host, DropReason::ActionFailed));
+                }
+            }
+            Op::Clone(list) => {
+                self.flush(burst, host);
+                let saved = Saved {
+                    frame: self.frame.as_ref().and_then(Frame::duplicate),
+                    key: self.key,
+                    layers: self.layers,
+                    queue: self.queue,
+                    set: self.set.clone(),
+                    values: self.values.clone(),
+                    running_set: None,
+                    bucket: false,
+                };
+                let (table, cookie) = (self.at.table, self.at.cookie);
+                self.resubmitted = false; // a clone in a rule that a resubmit found is no deeper than the rule
+                self.enter(Steps::of(&list.ops), table, cookie);
+                self.at.saved = Some(Box::new(saved));
+            }
+            Op::Exit => {
+                self.unwind(burst, host);
+            }
+            Op::Group(group) => return self.group(burst, host, *group),
+            Op::Bucket(bucket) => return self.bucket(burst, host, bucket, self.at.level),
+            Op::Conjunction(_) => {}
+            Op::Multipath(multipath) => {
+                if !self.multipath(burst, host, multipath) {
+                    return Some(self.fail(host, DropReason::ActionFailed));
+                }
+            }
+            Op::Bundle(bundle) => {
+                if !self.bundle(burst, host, bundle) {
+                    return Some(self.fail(host, DropReason::ActionFailed));
+                }
+            }
+            Op::CheckLength { max_len, dst } => {
+                if !self.check_length(burst, host, *max_len, *dst) {
+                    return Some(self.fail(host, DropReason::ActionFailed));
+                }
+            }
+            Op::Meter(meter) => return self.meter(burst, host, meter),
+            Op::MeterController(meter) => self.meter_controller(burst, host, meter),
+            Op::Learn(_) => return Some(Next::Learn),
+            Op::FinTimeout { .. } => {} // done when the rule was met
+            Op::Pause(to) => self.freeze(burst, host, to),
+            Op::Output(_)
+            | Op::InPort
+            | Op::All { .. }
+            | Op::Normal
+            | Op::Set(_)
+            | Op::Goto(_)
+            | Op::Resubmit { .. } => unreachable!("handled in `run`"),
+        }
+        None
+    }
+
+    /// `exit`: leaves every list, putting back what clones saved. The action set is not run: so does Open vSwitch 3.1, though its
+    /// ovs-actions(7) says otherwise.
+    pub(crate) fn unwind<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H) {
+        if self.is_in_bucket() {
+            return self.unwind_bucket(burst, host);
+        }
+        self.set.clear();
+        self.at.next = self.at.steps.get().len();
+        while !self.stack.is_empty() {
+            self.go_back(burst, host);
+            self.set.clear();
+            self.at.next = self.at.steps.get().len();
+        }
+    }
+
+    pub(crate) fn write_bits<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        to: Bits,
+        value: u128,
+    ) -> bool {
+        if edit::is_metadata(to.field)
+            && let Some((word, value, mask)) = bits::write_in_word(to, value)
+        {
+            self.write_metadata(burst, host, word, value, mask);
+            return true;
+        }
+        let (value, mask) = bits::write(to, value);
+        self.set(burst, host, to.field, &value, &mask)
+    }
+
+    pub(crate) fn output_truncated<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        port: PortNo,
+        max_len: u32,
+    ) {
+        self.flush(burst, host);
+        let whole = match self.frame.as_ref().map(Frame::duplicate) {
+            Some(Some(copy)) => self.frame.replace(copy),
+            Some(None) => return host.dropped(DropReason::NoBuffer),
+            None => return,
+        };
+        if let Some(frame) = &mut self.frame {
+            frame.truncate(max_len as usize);
+        }
+        self.output_number(burst, host, port);
+        if let (Some(to), Some(short)) = (self.pending.pop(), self.frame.take()) {
+            self.deliver(burst, host, to, short);
+        }
+        self.frame = whole;
+    }
+
+    pub(crate) fn dec_ttl<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        controllers: &[u16],
+    ) -> Option<Next> {
+        self.flush(burst, host);
+        let frame = self.frame.as_mut()?;
+        if edit::dec_ttl(frame, &self.layers, &mut self.key).is_ok() {
+            return None;
+        }
+        for id in controllers {
+            let to = ToController {
+                max_len: u16::MAX,
+                reason: PacketInReason::InvalidTtl,
+                controller_id: *id,
+                userdata: Vec::new(),
+            };
+            self.send_to_controller(burst, host, &to);
+        }
+        if controllers.is_empty() {
+            host.dropped(DropReason::TtlExpired);
+            self.sent = true; // it has been counted
+        }
+        // Only this list ends (Open vSwitch's `compose_dec_ttl`); what called it goes on.
+        self.at.next = self.at.steps.get().len();
+        None
+    }
+}

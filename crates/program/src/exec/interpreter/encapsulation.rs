@@ -1,0 +1,65 @@
+//! Steps that push and pop MPLS labels and PBB headers, and handle labels' TTLs.
+
+use crate::actions::{Op, PacketInReason, ToController};
+use crate::exec::interpreter::{Burst, Next, Walk};
+use crate::host::{Drop as DropReason, Host};
+use packet::Frame;
+use packet::edit::{self, MplsTtl};
+
+impl<F: Frame> Walk<F> {
+    /// Runs one of those steps; others do nothing.
+    #[cold]
+    pub(crate) fn run_encapsulation<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        op: &Op,
+    ) -> Option<Next> {
+        self.flush(burst, host);
+        let frame = self.frame.as_mut()?;
+        let (layers, key) = (&mut self.layers, &mut self.key);
+        let done = match op {
+            Op::PushMpls(eth_type) => edit::push_mpls(frame, layers, key, *eth_type),
+            Op::PushPbb => edit::push_pbb(frame, layers, key),
+            Op::PopMpls(eth_type) => {
+                edit::pop_mpls(frame, layers, key, *eth_type);
+                true
+            }
+            Op::PopPbb => {
+                edit::pop_pbb(frame, layers, key);
+                true
+            }
+            Op::CopyTtlOut => {
+                edit::copy_ttl_out(frame, layers, key);
+                true
+            }
+            Op::CopyTtlIn => {
+                edit::copy_ttl_in(frame, layers, key);
+                true
+            }
+            Op::DecMplsTtl => {
+                match edit::dec_mpls_ttl(frame, layers, key) {
+                    MplsTtl::Decremented => {}
+                    MplsTtl::Expired(_) => self.mpls_ttl_expired(burst, host),
+                    // Open vSwitch ends the list here too.
+                    MplsTtl::Absent => self.at.next = self.at.steps.get().len(),
+                }
+                true
+            }
+            _ => true,
+        };
+        (!done).then(|| self.fail(host, DropReason::ActionFailed))
+    }
+
+    /// The controllers hear of it, and this list ends; what called it goes on.
+    fn mpls_ttl_expired<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H) {
+        let to = ToController {
+            max_len: u16::MAX,
+            reason: PacketInReason::InvalidTtl,
+            controller_id: 0,
+            userdata: Vec::new(),
+        };
+        self.send_to_controller(burst, host, &to);
+        self.at.next = self.at.steps.get().len();
+    }
+}

@@ -1,0 +1,232 @@
+//! Groups: buckets run as on copies of the packet.
+//!
+//! Most need no copy. A bucket that only sends changes nothing, and after the last step of a walk nobody sees what a bucket has changed. Only a bucket that changes
+//! the packet while something follows runs between a copy that is put aside and its return.
+
+use crate::actions::set::ActionSet;
+use crate::counters::CounterId;
+use crate::exec::interpreter::{Burst, MAX_DEPTH, MAX_RESUBMITS, Next, Pending, PendingKind};
+use crate::exec::interpreter::{Position, Saved, Steps, Walk};
+use crate::group::{Bucket, GroupRef, Kind, LOOKS};
+use crate::host::Drop as DropReason;
+use crate::host::Host;
+use packet::Frame;
+
+/// Places for what buckets put aside that a walk keeps.
+const SPARE: usize = 4;
+
+impl<F: Frame> Walk<F> {
+    /// Runs a group.
+    pub(crate) fn group<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        to: GroupRef,
+    ) -> Option<Next> {
+        let Some(group) = burst.bridge.group(to, burst.guard) else {
+            self.without_bucket(host, DropReason::NoGroup);
+            return None;
+        };
+        if self.at.depth >= MAX_DEPTH {
+            return Some(self.fail(host, DropReason::GroupTooDeep));
+        }
+        let mut looks = LOOKS;
+        let (bucket, level) = match &group.kind {
+            Kind::Every(steps) => {
+                self.count_at(burst, group.counter);
+                self.call(Steps::of(steps), self.at.depth, self.at.level);
+                return None;
+            }
+            Kind::FirstLive(buckets) => {
+                let live = |bucket: &&Bucket| is_live(burst, host, bucket, 0, &mut looks);
+                (buckets.iter().find(live), self.at.level)
+            }
+            Kind::Selected { buckets, selector } => {
+                let hash = selector.hash.hash(&self.key, self.at.level);
+                let chosen = selector.choose(hash, |place| {
+                    is_live(burst, host, &buckets[place], 0, &mut looks)
+                });
+                (chosen.map(|place| &buckets[place]), self.at.level + 1)
+            }
+        };
+        let Some(bucket) = bucket else {
+            self.without_bucket(host, DropReason::NoLiveBucket);
+            return None;
+        };
+        self.count_at(burst, group.counter);
+        self.bucket(burst, host, bucket, level)
+    }
+
+    /// A group did nothing; where nothing else was done either, that is why the packet is dropped.
+    fn without_bucket<H: Host<F>>(&mut self, host: &mut H, reason: DropReason) {
+        if self.pending.is_empty() && !self.sent {
+            host.dropped(reason);
+            self.sent = true; // it has been counted
+        }
+    }
+
+    fn count_at(&self, burst: &Burst<'_, '_>, counter: CounterId) {
+        let bytes = self.frame.as_ref().map_or(0, Frame::len) as u64;
+        burst.counters.add(counter, 1, bytes, burst.now_ms);
+    }
+
+    /// Whether nothing of the walk but an action set comes after the step that is run.
+    fn is_last(&self) -> bool {
+        self.at.next == self.at.steps.get().len()
+            && self.stack.is_empty()
+            && self.at.saved.is_none()
+    }
+
+    /// The beginning of steps that stand where this step stands.
+    fn position(&self, steps: Steps, depth: u32, level: u32) -> Position<F> {
+        Position {
+            steps,
+            next: 0,
+            table: self.at.table,
+            cookie: self.at.cookie,
+            depth,
+            level,
+            saved: None,
+        }
+    }
+
+    /// Runs steps and comes back, if there is something to come back to.
+    fn call(&mut self, steps: Steps, depth: u32, level: u32) {
+        let position = self.position(steps, depth, level);
+        let here = std::mem::replace(&mut self.at, position);
+        let over = here.next == here.steps.get().len() && here.saved.is_none();
+        if !over || !self.stack.is_empty() {
+            self.stack.push(here);
+        }
+    }
+
+    /// Runs a bucket.
+    pub(crate) fn bucket<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        bucket: &Bucket,
+        level: u32,
+    ) -> Option<Next> {
+        // Groups of groups multiply, so each bucket counts like a resubmit.
+        self.resubmits += 1;
+        if self.resubmits > MAX_RESUBMITS {
+            return Some(self.fail(host, DropReason::TooManyResubmits));
+        }
+        self.count_at(burst, bucket.counter);
+        if let Some(port) = bucket.only_output {
+            self.pending.push(Pending {
+                kind: PendingKind::Port(port),
+                queue: self.queue,
+            });
+            return None;
+        }
+        let (steps, depth) = (Steps::of(&bucket.ops), self.at.depth + 1);
+        // Rules that a bucket runs may write to the action set, which must meet the packet as it was.
+        let unseen = self.is_last()
+            && self.set.is_empty()
+            && (!bucket.resubmits || !burst.bridge.writes_sets());
+        if !bucket.changes || unseen {
+            self.call(steps, depth, level);
+            return None;
+        }
+        self.flush(burst, host);
+        let saved = self.put_aside();
+        let position = self.position(steps, depth, level);
+        let here = std::mem::replace(&mut self.at, position);
+        self.stack.push(here);
+        self.at.saved = Some(saved);
+        None
+    }
+
+    fn put_aside(&mut self) -> Box<Saved<F>> {
+        let frame = self.frame.as_ref().and_then(Frame::duplicate);
+        match self.spare.pop() {
+            Some(mut saved) => {
+                saved.frame = frame;
+                saved.key = self.key;
+                saved.layers = self.layers;
+                saved.queue = self.queue;
+                saved
+            }
+            None => Box::new(Saved {
+                frame,
+                key: self.key,
+                layers: self.layers,
+                queue: self.queue,
+                set: ActionSet::default(),
+                values: Vec::new(),
+                running_set: None,
+                bucket: true,
+            }),
+        }
+    }
+
+    /// Puts back what a bucket must not change.
+    #[cold]
+    pub(crate) fn leave_bucket(&mut self, mut saved: Box<Saved<F>>) {
+        self.frame = saved.frame.take();
+        self.key = saved.key;
+        self.layers = saved.layers;
+        self.queue = saved.queue;
+        if self.spare.len() < SPARE {
+            self.spare.push(saved);
+        }
+    }
+
+    /// Whether a bucket is being run that puts the packet back at its end.
+    pub(crate) fn is_in_bucket(&self) -> bool {
+        self.at.is_bucket() || self.stack.iter().any(Position::is_bucket)
+    }
+
+    /// An `exit` in a bucket ends the bucket, and what stands behind the group is run (Open vSwitch).
+    pub(crate) fn unwind_bucket<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H) {
+        self.at.next = self.at.steps.get().len();
+        while !self.at.is_bucket() {
+            if self.at.saved.is_some() {
+                self.set.clear(); // a clone's, which is not run
+            }
+            self.go_back(burst, host);
+            self.at.next = self.at.steps.get().len();
+        }
+    }
+}
+
+impl<F> Position<F> {
+    fn is_bucket(&self) -> bool {
+        self.saved.as_ref().is_some_and(|saved| saved.bucket)
+    }
+}
+
+/// Whether a bucket is live (OpenFlow 1.3.5 section 6.5): what it watches is, or it watches nothing.
+fn is_live<F: Frame, H: Host<F>>(
+    burst: &Burst<'_, '_>,
+    host: &H,
+    bucket: &Bucket,
+    depth: u32,
+    looks: &mut u32,
+) -> bool {
+    let Some(watch) = &bucket.watch else {
+        return true;
+    };
+    if *looks == 0 || depth >= MAX_DEPTH {
+        return false;
+    }
+    *looks -= 1;
+    if watch.port.is_some_and(|port| host.port_is_live(port)) {
+        return true;
+    }
+    let group = watch
+        .group
+        .and_then(|group| burst.bridge.group(group, burst.guard));
+    match group.map(|group| &group.kind) {
+        None => false,
+        Some(Kind::Every(steps)) => !steps.is_empty(),
+        Some(Kind::FirstLive(buckets)) => buckets
+            .iter()
+            .any(|bucket| is_live(burst, host, bucket, depth + 1, looks)),
+        Some(Kind::Selected { buckets, selector }) => selector
+            .weighted()
+            .any(|place| is_live(burst, host, &buckets[place], depth + 1, looks)),
+    }
+}

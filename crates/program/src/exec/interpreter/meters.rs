@@ -1,0 +1,123 @@
+//! Meters in a walk: a packet above the rate is dropped, or its class lowered.
+
+use crate::actions::{Op, ToController};
+use crate::exec::interpreter::{Burst, Next, Steps, Walk};
+use crate::host::{Drop as DropReason, Host};
+use crate::meters::MeterRef;
+use packet::key::at;
+use packet::{Field, Frame, Value};
+use qos::meter::{Verdict, raise_drop_precedence};
+
+impl<F: Frame> Walk<F> {
+    fn police<H: Host<F>>(&self, burst: &Burst<'_, '_>, host: &mut H, meter: &MeterRef) -> Verdict {
+        match meter.get(burst.guard) {
+            Some(meter) => {
+                let bytes = self.frame.as_ref().map_or(0, Frame::len) as u64;
+                meter.police(bytes, host.now_ns())
+            }
+            None => Verdict::Pass,
+        }
+    }
+
+    /// A meter in a list of steps. What was sent before stays sent.
+    #[cold]
+    pub(crate) fn meter<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        meter: &MeterRef,
+    ) -> Option<Next> {
+        match self.police(burst, host, meter) {
+            Verdict::Pass => None,
+            Verdict::Remark(steps) => {
+                let old = self.key.u8(at::IP_TOS);
+                let new = raise_drop_precedence(old >> 2, steps) << 2;
+                if new == old & 0xfc {
+                    return None;
+                }
+                let (value, mask) = (Value::from_bytes(&[new]), Value::from_bytes(&[0xfc]));
+                if self.set(burst, host, Field::IpDscpShifted, &value, &mask) {
+                    None
+                } else {
+                    Some(self.fail(host, DropReason::ActionFailed))
+                }
+            }
+            Verdict::Drop => self.metered_out(burst, host),
+        }
+    }
+
+    /// The packet is dropped: in a clone, the clone ends; else the walk.
+    fn metered_out<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H) -> Option<Next> {
+        self.flush(burst, host);
+        host.dropped(DropReason::Meter);
+        loop {
+            if let Some(saved) = &mut self.at.saved {
+                // Nothing of the clone is left to run, its action set neither.
+                saved.running_set.get_or_insert_default();
+                self.at.steps = Steps::of(&[]);
+                self.at.next = 0;
+                return None;
+            }
+            match self.stack.pop() {
+                Some(position) => self.at = position,
+                None => break,
+            }
+        }
+        self.clear();
+        Some(Next::Done)
+    }
+
+    /// A meter for the packet-in that the next step sends: above the rate that step is left out, and the packet goes on.
+    #[cold]
+    pub(crate) fn meter_controller<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        meter: &MeterRef,
+    ) {
+        let Some(Op::Controller(to)) = self.at.steps.get().get(self.at.next) else {
+            return;
+        };
+        self.at.next += 1;
+        if meter.get(burst.guard).is_none() {
+            // A meter that is not there limits nothing, and leaves the bridge's own in force (Open vSwitch).
+            return self.send_to_controller(burst, host, to);
+        }
+        match self.police(burst, host, meter) {
+            Verdict::Drop => self.packet_in_dropped(host),
+            _ => self.hand_to_controller(burst, host, to),
+        }
+    }
+
+    /// Whether the bridge's meter for packet-ins (`OFPM_CONTROLLER`) lets one pass.
+    pub(crate) fn controller_meter_passes<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+    ) -> bool {
+        let passes = self.police(burst, host, burst.bridge.controller_meter()) != Verdict::Drop;
+        if !passes {
+            self.packet_in_dropped(host);
+        }
+        passes
+    }
+
+    fn packet_in_dropped<H: Host<F>>(&mut self, host: &mut H) {
+        host.dropped(DropReason::MeterController);
+        self.sent = true; // it has been counted
+    }
+
+    pub(crate) fn hand_to_controller<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        to: &ToController,
+    ) {
+        self.flush(burst, host);
+        let (context, frame) = self.context(burst);
+        *context.sent = true;
+        if let Some(frame) = frame {
+            host.controller(context, to, frame);
+        }
+    }
+}

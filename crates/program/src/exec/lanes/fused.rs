@@ -1,0 +1,133 @@
+//! Lanes on ways that were made of several stages ([`crate::exec`]'s `fused`).
+
+use crate::actions::block::End;
+use crate::burst::{Members, SetOfLanes};
+use crate::exec::Engine;
+use crate::exec::interpreter::Burst;
+use crate::exec::lanes::{NOWHERE, Waiting, Way};
+use crate::host::Host;
+use crate::rule::Rule;
+use crate::rule::fused::{Fused, Way as FusedWay};
+use packet::Frame;
+
+impl<F: Frame> Engine<F> {
+    /// What has been made of a rule and those behind it, and which of these packets may go by it: each by itself, so that those of one flow go one way.
+    #[inline(always)]
+    pub(crate) fn fused<'r, H: Host<F>>(
+        &self,
+        burst: &Burst<'_, '_>,
+        rule: &'r Rule,
+        back: u16,
+        set: impl Members,
+    ) -> Option<(&'r Fused, SetOfLanes)> {
+        if H::WATCHES {
+            return None;
+        }
+        let fused = rule.fused()?;
+        if !fused.holds(&burst.bridge.dependence, burst.guard) || fused.sends && back != NOWHERE {
+            return None;
+        }
+        // Ways are made for packets of IPv4.
+        let mut taken = set.whole().minus(self.lanes.wide);
+        if fused.may_expire {
+            let rewrite = &rule.straight()?.get().first()?.rewrite;
+            let lanes = &self.lanes.lanes;
+            taken = taken.those(|lane| !rewrite.expires(lanes[lane].hot_words()));
+        }
+        (!taken.is_empty()).then_some((fused, taken))
+    }
+
+    /// Lanes do what a rule that they have met and those behind it do.
+    #[inline(always)]
+    pub(super) fn fly<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        way: Way,
+        host: &mut H,
+        fused: &Fused,
+        waited: Waiting,
+        set: impl Members,
+    ) {
+        let mut rest = set.whole();
+        if let Some(one) = rest.only() {
+            if let Some(own) = fused.way(&self.lanes.lanes[one.place()]) {
+                self.carry(burst, way, host, own, waited, one);
+            }
+            return;
+        }
+        for own in &fused.ways {
+            let lanes = &self.lanes.lanes;
+            let taken = match &*own.words {
+                [] => rest,
+                _ => rest.those(|lane| own.takes(&lanes[lane])),
+            };
+            if !taken.is_empty() {
+                rest = rest.minus(taken);
+                self.carry(burst, way, host, own, waited, taken);
+            }
+            if rest.is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// Lanes take a way to its end.
+    #[inline(always)]
+    fn carry<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        way: Way,
+        host: &mut H,
+        own: &FusedWay,
+        waited: Waiting,
+        set: impl Members,
+    ) {
+        let lanes = &mut self.lanes;
+        let mut bytes = 0;
+        set.each(|at| {
+            let lane = &mut lanes.lanes[at];
+            bytes += u64::from(lane.len);
+            lane.hops += own.hops;
+        });
+        let counters = burst.counters;
+        counters.add(own.counter, set.len() as u64, bytes, burst.now_ms);
+        lanes.edit(&own.stretch, set);
+        for rewrite in &own.rewrites {
+            lanes.rewrite(rewrite, set);
+        }
+        match own.stretch.end {
+            End::Output(port) => lanes.send(port, set),
+            End::Table { table, resubmit } => {
+                let backs = own.backs.iter();
+                let back = backs.fold(waited.back, |up, here| lanes.note(*here, up));
+                lanes.wait(Waiting {
+                    table,
+                    resubmit,
+                    back,
+                    set: set.whole(),
+                });
+            }
+            // No way is made past a choice.
+            End::Spread | End::Nothing => self.come_back(burst, way, host, waited.back, set),
+        }
+    }
+
+    /// Lanes go on where they are to come back to.
+    #[inline(never)]
+    pub(crate) fn come_back<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        way: Way,
+        host: &mut H,
+        back: u16,
+        set: impl Members,
+    ) {
+        match self.lanes.backs.get(usize::from(back)) {
+            Some(after) => {
+                let (here, up) = (after.here, after.up);
+                self.pass(burst, way, host, here, up, set);
+            }
+            None => self.lose(host, set.whole()),
+        }
+    }
+}

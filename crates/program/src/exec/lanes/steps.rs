@@ -1,0 +1,148 @@
+//! What lanes do when a table has been looked up: rules that one packet each has met are carried out one after the other, without what sets need.
+
+use crate::actions::block::{End, Stretches};
+use crate::burst::{Members, One, SetOfLanes};
+use crate::classifier::lanes::Meeting;
+use crate::exec::Engine;
+use crate::exec::interpreter::Burst;
+use crate::exec::lanes::{Lanes, Waiting, Way};
+use crate::host::Host;
+use crate::rule::Rule;
+use packet::Frame;
+
+/// What has become of a packet whose rule was to be carried out at once.
+enum Step {
+    /// It waits to be sent.
+    Sent,
+    /// It is to be looked up.
+    Waits { table: u8, resubmit: bool },
+    /// Nothing has been done: its rule is of another kind.
+    Not,
+}
+
+impl<F: Frame> Engine<F> {
+    /// Carries out a rule that one lane has met, if it is one of the common kind: a single stretch, which ends at a later table or a port. In
+    /// most tables after the first each packet meets a rule of its own, so this is what packets cost there.
+    #[inline(always)]
+    fn step<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        (from, back): (u8, u16),
+        rule: &Rule,
+        one: One,
+    ) -> Step {
+        let Some(stretch) = rule.straight().and_then(Stretches::only) else {
+            return Step::Not;
+        };
+        let Lanes { lanes, frames, .. } = &mut self.lanes;
+        let (lane, frame) = (&mut lanes[one.place()], &mut frames[one.place()]);
+        if H::WATCHES
+            || matches!(stretch.end, End::Spread | End::Nothing)
+            || stretch.leads_off(from, back)
+            || stretch.rewrite.expires(lane.hot_words())
+        {
+            return Step::Not;
+        }
+        host.looked_up(from, None, Some(rule));
+        let (counters, len) = (burst.counters, lane.len.into());
+        counters.add(rule.spec.counter, 1, len, burst.now_ms);
+        stretch.writes().for_each(|write| lane.write(write));
+        lane.rewrite(frame, &stretch.rewrite);
+        match stretch.end {
+            End::Output(port) => {
+                self.lanes.send(port, one);
+                Step::Sent
+            }
+            End::Table { table, resubmit } => {
+                lane.hops += 1;
+                Step::Waits { table, resubmit }
+            }
+            End::Spread | End::Nothing => Step::Not,
+        }
+    }
+
+    /// Asks for rules' counters, where a cache does not hold all.
+    #[inline(always)]
+    pub(crate) fn fetch(burst: &Burst<'_, '_>, found: &[Meeting<'_>]) {
+        if burst.counters.are_many() {
+            for rule in found.iter().filter_map(|(rule, _)| *rule) {
+                burst.counters.prefetch(rule.spec.counter);
+            }
+        }
+    }
+
+    /// Lanes that have waited do what they have found.
+    #[inline(always)]
+    pub(super) fn meet_all<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        way: Way,
+        host: &mut H,
+        waited: Waiting,
+        found: &[Meeting<'_>],
+    ) {
+        // Most go on to one table together.
+        let mut ahead = Waiting {
+            set: SetOfLanes::EMPTY,
+            ..waited
+        };
+        let mut rest = found;
+        loop {
+            if let [(_, set), ..] = rest
+                && set.only().is_some()
+            {
+                let from = (waited.table, waited.back);
+                rest = self.step_by_step(burst, host, from, rest, &mut ahead);
+            }
+            let [(rule, set), others @ ..] = rest else {
+                break;
+            };
+            rest = others;
+            let (rule, set) = (*rule, *set);
+            let waited = Waiting { set, ..waited };
+            match (rule, set.only()) {
+                (None, _) => self.miss_lanes(burst, way, host, waited),
+                (Some(rule), Some(one)) => self.meet_after(burst, way, host, waited, rule, one),
+                (Some(rule), None) => self.meet_after(burst, way, host, waited, rule, set),
+            }
+        }
+        self.lanes.wait_if_any(ahead);
+    }
+
+    /// Carries out the first rules of those that were found in a table, up to one that several lanes have met or that is not of the common kind, and returns it and
+    /// those behind it. Lanes that go on to one table are gathered in `ahead`.
+    #[inline(never)] // so that what its loop needs stays in registers
+    fn step_by_step<'f, 'g, H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        from: (u8, u16),
+        found: &'f [Meeting<'g>],
+        ahead: &mut Waiting,
+    ) -> &'f [Meeting<'g>] {
+        let (mut rest, mut to, mut set) = (found, (ahead.table, ahead.resubmit), ahead.set);
+        while let [(Some(rule), met), others @ ..] = rest
+            && let Some(one) = met.only()
+            && rule.fused().is_none()
+        {
+            match self.step(burst, host, from, rule, one) {
+                Step::Sent => {}
+                Step::Waits { table, resubmit } if to == (table, resubmit) => {
+                    set = set.union(one.whole());
+                }
+                Step::Waits { table, resubmit } => {
+                    (ahead.table, ahead.resubmit) = to;
+                    ahead.set = set;
+                    self.lanes.wait_if_any(*ahead);
+                    (to, set) = ((table, resubmit), one.whole());
+                }
+                Step::Not => break,
+            }
+            rest = others;
+        }
+        (ahead.table, ahead.resubmit) = to;
+        ahead.set = set;
+        rest
+    }
+}

@@ -1,0 +1,81 @@
+//! Lanes whose packets are of IPv6 or ARP: what these tell beside a lane's words.
+
+use crate::actions::block::Spread;
+use crate::burst::Words;
+use crate::burst::beyond;
+use crate::burst::{LOOKUP_MAX, SetOfLanes};
+use crate::classifier::lanes::Found;
+use crate::exec::interpreter::Burst;
+use crate::exec::lanes::{Lane, Lanes};
+use packet::Frame;
+use packet::parse::{Extent, MoreWords};
+
+/// A word of a packet of the common kinds that is no hot one; `more` is not looked at where the packet is one of IPv4.
+#[inline(always)]
+pub(crate) fn word_beyond(index: u8, extent: Extent, more: &MoreWords) -> u64 {
+    if extent.is_ipv4() {
+        beyond(index)
+    } else {
+        beyond(index) | more.word(index.into())
+    }
+}
+
+/// A lane with what its packet tells beside.
+#[derive(Clone, Copy)]
+struct Wide<'a> {
+    lane: &'a Lane,
+    more: &'a MoreWords,
+}
+
+impl Words for Wide<'_> {
+    const AT_HAND: u8 = 0;
+
+    #[inline(always)]
+    fn word(&self, index: u8) -> u64 {
+        match self.lane.words.get(usize::from(index)) {
+            Some(word) => *word,
+            None => word_beyond(index, self.lane.extent, self.more),
+        }
+    }
+}
+
+impl<F: Frame> Lanes<F> {
+    /// Of lanes in which packets and their hot words are, those that are wide get what these tell beside.
+    #[inline(never)]
+    pub(crate) fn begin_wide(&mut self, run: std::ops::Range<usize>) {
+        for index in run {
+            let extent = self.lanes[index].extent;
+            if !extent.is_ipv4()
+                && let Some(frame) = &self.frames[index]
+            {
+                self.more[index] = MoreWords::of(frame.head(), extent);
+                self.wide = self.wide.union(SetOfLanes::one(index));
+            }
+        }
+    }
+
+    /// Makes a choice for one of them.
+    pub(crate) fn spread_wide(&mut self, lane: usize, spread: &Spread) {
+        let wide = Wide {
+            lane: &self.lanes[lane],
+            more: &self.more[lane],
+        };
+        let write = spread.write(&wide);
+        self.lanes[lane].write(&write);
+    }
+
+    #[inline(never)]
+    pub(crate) fn look_up_wide<'g>(
+        &self,
+        burst: &Burst<'_, 'g>,
+        table: u8,
+        set: SetOfLanes,
+        found: &mut Found<'g>,
+    ) -> bool {
+        let lanes: [Wide<'_>; LOOKUP_MAX] = std::array::from_fn(|lane| Wide {
+            lane: &self.lanes[lane],
+            more: &self.more[lane],
+        });
+        (burst.bridge).lookup_lanes(table, set, &lanes, burst.guard, found)
+    }
+}

@@ -1,0 +1,177 @@
+//! Walks that stop until a controller says how they go on.
+//!
+//! `controller(pause)` sends the packet away together with what is still to be done with it: a [`Frozen`], which holds copies of the steps that remain and no
+//! packet, since the controller sends one back, changed perhaps. It may lie anywhere for as long as its keeper likes, and goes on in the epoch of that time.
+//! A pause in a clone freezes the clone; what it was cloned from goes on at once.
+
+use crate::actions::set::ActionSet;
+use crate::actions::{Op, ToController};
+use crate::epoch::Guard;
+use crate::exec::Engine;
+use crate::exec::interpreter::{Burst, Position, Steps, Walk};
+use crate::host::Host;
+use crate::table::Bridge;
+use packet::key::at;
+use packet::{FlowKey, Frame, WordSet, parse};
+
+/// A list of which some steps remain.
+#[derive(Clone, Debug)]
+struct Remaining {
+    ops: Box<[Op]>,
+    table: u8,
+    cookie: u64,
+    depth: u32,
+}
+
+/// What is still to be done with a packet.
+#[derive(Clone, Debug, Default)]
+pub struct Frozen {
+    /// The innermost list last.
+    lists: Vec<Remaining>,
+    set: ActionSet,
+    /// The action set has been run, or is being run.
+    set_run: bool,
+    values: Vec<(u128, u16)>,
+    queue: Option<u32>,
+    resubmits: u32,
+    mirrored: u32,
+}
+
+/// A walk to go on: [`Engine::thaw`].
+pub struct Thaw<'a, F> {
+    /// The packet as it is now.
+    pub frame: F,
+    /// Its metadata; its ingress port is in here.
+    pub metadata: &'a FlowKey,
+    /// What remains.
+    pub rest: Frozen,
+}
+
+impl Frozen {
+    /// Steps that remain, a measure of its size.
+    pub fn steps(&self) -> usize {
+        let lists: usize = self.lists.iter().map(|list| list.ops.len()).sum();
+        lists + self.set.steps().len() + self.values.len()
+    }
+
+    fn words(&self) -> WordSet {
+        let lists = self.lists.iter().flat_map(|list| list.ops.iter());
+        lists
+            .chain(self.set.steps().iter())
+            .fold(WordSet::EMPTY, |set, op| set.union(op.words()))
+    }
+}
+
+impl<F: Frame> Walk<F> {
+    /// Sends the packet and what remains to the controllers, and ends the walk, or the clone that it is in.
+    #[cold]
+    pub(crate) fn freeze<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        to: &ToController,
+    ) {
+        self.flush(burst, host);
+        let lists: Vec<&Position<F>> = self.stack.iter().chain([&self.at]).collect();
+        let clone = lists.iter().rposition(|position| position.saved.is_some());
+        let remaining = |position: &Position<F>| Remaining {
+            ops: position.steps.get()[position.next..].into(),
+            table: position.table,
+            cookie: position.cookie,
+            depth: position.depth,
+        };
+        let set_runs = |position: &&Position<F>| {
+            let saved = position.saved.as_ref();
+            saved.map_or(self.running_set.is_some(), |saved| {
+                saved.running_set.is_some()
+            })
+        };
+        let first = clone.unwrap_or(0);
+        let rest = Frozen {
+            set_run: lists.get(first).is_some_and(set_runs),
+            lists: lists[first..]
+                .iter()
+                .map(|position| remaining(position))
+                .collect(),
+            set: self.set.clone(),
+            values: self.values.clone(),
+            queue: self.queue,
+            resubmits: self.resubmits,
+            mirrored: self.mirrored,
+        };
+        let (context, frame) = self.context(burst);
+        *context.sent = true;
+        if let Some(frame) = frame {
+            host.pause(context, to, frame, rest);
+        }
+        self.leave(clone);
+    }
+
+    /// Ends the clone whose list is at this position, or all: its action set is not run either.
+    fn leave(&mut self, clone: Option<usize>) {
+        self.set.clear();
+        match clone {
+            None => {
+                self.stack.clear();
+                // An empty set that has been run, so that nothing more comes.
+                self.running_set = Some(Box::default());
+            }
+            Some(index) => {
+                while self.stack.len() > index {
+                    if let Some(position) = self.stack.pop() {
+                        self.at = position;
+                    }
+                }
+                if let Some(saved) = &mut self.at.saved {
+                    saved.running_set = Some(Box::default());
+                }
+            }
+        }
+        self.at.next = self.at.steps.get().len();
+    }
+}
+
+impl<F: Frame> Engine<F> {
+    /// Goes on with a frozen walk, in this bridge and the guard's epoch.
+    pub fn thaw<H: Host<F>>(
+        &mut self,
+        bridge: &Bridge,
+        guard: &Guard<'_>,
+        thaw: Thaw<'_, F>,
+        now_ms: u64,
+        host: &mut H,
+    ) {
+        let Thaw {
+            mut frame,
+            metadata,
+            rest,
+        } = thaw;
+        let burst = Burst::of_one(bridge, guard, rest.words(), now_ms);
+        if self.walks.is_empty() {
+            self.walks.push(Walk::new());
+        }
+        let walk = &mut self.walks[0];
+        let in_port = metadata.u32(at::IN_PORT);
+        walk.layers = parse::parse_frame(&mut frame, in_port, burst.valid, &mut walk.key);
+        for word in burst.valid.minus(parse::PACKET_WORDS).iter() {
+            walk.key.words[word] = metadata.words[word];
+        }
+        walk.start(frame, rest.mirrored);
+        walk.queue = rest.queue;
+        walk.resubmits = rest.resubmits;
+        walk.sent = true;
+        walk.key.set_u32(at::SKB_PRIORITY, rest.queue.unwrap_or(0));
+        walk.key.set_u32(at::ACTSET_OUTPUT, rest.set.output());
+        walk.set = rest.set;
+        walk.values = rest.values;
+        walk.running_set = rest.set_run.then(Box::default);
+        for list in rest.lists {
+            // The steps stay where they are when their box moves.
+            walk.enter(Steps::of(&list.ops), list.table, list.cookie);
+            walk.at.depth = list.depth;
+            walk.owned.push(list.ops);
+        }
+        let next = walk.run(&burst, host);
+        self.run_to_end(&burst, host, 0, next);
+    }
+}

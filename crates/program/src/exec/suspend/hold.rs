@@ -1,0 +1,756 @@
+//! Packets that wait for a rule, and how they go on.
+//!
+//! A walk that comes to a `learn` step whose rule is not in force asks control for it and is held: moved out of the burst as it is, with the outputs that
+//! wait in it, so that no answer to the packet can overtake the rule. It goes on when control has answered and every worker works by the answer, in the epoch
+//! before that of its rule: a packet does not meet the rules that it learned itself, as in Open vSwitch, but those of the packets before it. Later packets of
+//! this worker whose lookup the coming rule would decide are held behind it, and then look up again in the rule's epoch. So packets of one worker do as if
+//! each had been done with before the next, except that a packet which is held at a lookup teaches later what it has to teach after that.
+//!
+//! Steps of a held walk are still those of rules, by address: the worker holds its oldest epoch ([`Guard::hold`]), so nothing of it is freed. All is bounded:
+//! rules asked for ([`ASKED_MAX`]), walks held ([`HELD_MAX`], [`HELD_BYTES`]), and time ([`PATIENCE_MS`]), after which a walk goes on without an answer.
+
+use crate::actions::learn::{Answer, Ended, Learn, Request, Values, Verdict};
+use crate::actions::{Bits, Op, OpList, PortNo};
+use crate::epoch::{Epoch, Guard, NEVER};
+use crate::exec::Engine;
+use crate::exec::interpreter::{Burst, Next, Walk};
+use crate::exec::suspend::asked::{Asked, AskedRules};
+use crate::host::{Drop as DropReason, Event, Host, Place};
+use crate::rule::Rule;
+use crate::table::Bridge;
+use packet::key::at;
+use packet::parse::{self, Layers};
+use packet::{FlowKey, Frame, WordSet};
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Rules that a worker asks for at a time. More are not asked for, and their packets go on.
+pub const ASKED_MAX: usize = 256;
+/// Walks held at a time. Packets beyond are dropped.
+pub const HELD_MAX: usize = 1024;
+/// Bytes of packets in held walks. Packets beyond are dropped.
+pub const HELD_BYTES: usize = 8 << 20;
+/// How long a walk is held altogether, and a rule waited for, in milliseconds.
+pub const PATIENCE_MS: u64 = 50;
+/// Refusals remembered.
+const REFUSALS: usize = 64;
+/// How old the note in a rule may be that says when it was last learned, in milliseconds.
+const NOTE_MS: u64 = 100;
+/// FIN and RST.
+const ENDS: u16 = 0x05;
+
+/// What a held walk wants to look up.
+#[derive(Clone, Copy)]
+struct Wanted {
+    table: u8,
+    /// The ingress port to match, when it is not the packet's own.
+    from: Option<PortNo>,
+}
+
+/// What stays the same however often a walk is held.
+struct Origin {
+    /// Its place among held walks.
+    order: u64,
+    /// The oldest epoch whose rules its steps belong to.
+    since: Epoch,
+    /// When it goes on whatever has been answered.
+    deadline_ms: u64,
+    /// The last ticket of the packets before it, whose rules it obeys.
+    before: u64,
+    /// The epoch of the first rule that it has taught, which it does not come to.
+    own_from: Epoch,
+    /// The list that it began with, if that belongs to no rule: kept for the steps that point into it.
+    #[allow(dead_code)]
+    keep: Option<Arc<OpList>>,
+}
+
+/// What a walk waits for.
+#[derive(Clone, Copy)]
+struct Ticket {
+    number: u64,
+    /// Whether the walk itself has asked, and not one before it.
+    own: bool,
+    /// The bit that tells of it.
+    result: Option<Bits>,
+}
+
+type Tickets = SmallVec<[Ticket; 2]>;
+
+/// A walk that waits.
+pub struct Held<F> {
+    walk: Walk<F>,
+    /// The lookup to be made, if it waits at one.
+    wanted: Option<Wanted>,
+    tickets: Tickets,
+    /// Bits to write when it goes on.
+    results: SmallVec<[(Bits, bool); 2]>,
+    origin: Origin,
+    /// The epoch to go on in.
+    epoch: Epoch,
+    valid: WordSet,
+    place: Place,
+    bytes: usize,
+}
+
+impl<F> Held<F> {
+    /// Takes note of what has become of what it waits for.
+    fn hear(&mut self, resolved: &[Resolved]) {
+        let Held {
+            tickets,
+            results,
+            origin,
+            epoch,
+            ..
+        } = self;
+        let since = *epoch;
+        tickets.retain(|ticket| {
+            let Ok(at) = resolved.binary_search_by_key(&ticket.number, |end| end.ticket) else {
+                return true;
+            };
+            let end = &resolved[at];
+            results.extend(ticket.result.map(|bit| (bit, end.learned)));
+            if ticket.own && end.new {
+                origin.own_from = end.epoch.min(origin.own_from);
+            }
+            false
+        });
+        // All that packets before it have taught by now, whether it waits for that or not.
+        let earlier = resolved.partition_point(|end| end.ticket <= origin.before);
+        if let Some(last) = resolved[..earlier].last() {
+            *epoch = last.epoch.max(*epoch);
+        }
+        if origin.own_from != NEVER {
+            *epoch = (origin.own_from - 1).max(since);
+        }
+    }
+
+    /// Where it was.
+    pub fn place(&self) -> Place {
+        self.place
+    }
+}
+
+/// A request that has come to its end.
+struct Resolved {
+    ticket: u64,
+    learned: bool,
+    /// It was not there before.
+    new: bool,
+    /// From when on this is so.
+    epoch: Epoch,
+}
+
+/// A refusal that holds until something is published.
+struct Refusal {
+    learn: Arc<Learn>,
+    /// None: the limit is reached, for all values.
+    values: Option<Values>,
+    epoch: Epoch,
+}
+
+/// What an engine remembers between bursts.
+pub(crate) struct Waiting<F> {
+    pub(crate) asked: AskedRules,
+    /// In order.
+    held: VecDeque<Box<Held<F>>>,
+    /// Those that may go on, in order.
+    ready: VecDeque<Box<Held<F>>>,
+    refusals: VecDeque<Refusal>,
+    /// Bytes of all held walks.
+    bytes: usize,
+    tickets: u64,
+    orders: u64,
+    /// Whether an epoch is held.
+    pinned: bool,
+    /// Of the walk that goes on now, or began with a list of its own.
+    origin: Option<Origin>,
+}
+
+impl<F> Waiting<F> {
+    pub fn new() -> Waiting<F> {
+        Waiting {
+            asked: AskedRules::default(),
+            held: VecDeque::new(),
+            ready: VecDeque::new(),
+            refusals: VecDeque::new(),
+            bytes: 0,
+            tickets: 0,
+            orders: 0,
+            // An engine that failed before this one may have left an epoch held.
+            pinned: true,
+            origin: None,
+        }
+    }
+
+    /// Whether packets of a bridge may have to wait for rules.
+    #[inline(always)]
+    pub fn concerns<H: Host<F>>(&self, host: &H) -> bool
+    where
+        F: Frame,
+    {
+        !self.asked.is_empty() && self.concerns_bridge(host.place().bridge)
+    }
+
+    #[cold]
+    fn concerns_bridge(&self, bridge: u32) -> bool {
+        self.asked.concern(bridge)
+    }
+
+    fn is_refused(&self, learn: &Arc<Learn>, values: &Values, epoch: Epoch) -> bool {
+        self.refusals.iter().any(|refusal| {
+            refusal.epoch == epoch
+                && Arc::ptr_eq(&refusal.learn, learn)
+                && refusal
+                    .values
+                    .as_ref()
+                    .is_none_or(|refused| refused == values)
+        })
+    }
+
+    fn remember(&mut self, asked: Asked, verdict: Verdict, epoch: Epoch) {
+        if self.refusals.len() == REFUSALS {
+            self.refusals.pop_front();
+        }
+        self.refusals.push_back(Refusal {
+            learn: asked.learn,
+            values: (verdict == Verdict::Refused).then_some(asked.values),
+            epoch,
+        });
+    }
+
+    /// Takes out what has been answered and seen by every worker, or waited for too long; by ticket, ascending.
+    fn resolve(
+        &mut self,
+        guard: &Guard<'_>,
+        now_ms: u64,
+        noted: &mut impl FnMut(Event),
+    ) -> Vec<Resolved> {
+        let mut resolved = Vec::new();
+        let mut passed = 0;
+        let ended = self.asked.take_ended(|asked| {
+            let answered = asked.answer.is_some_and(|answer| {
+                answer.epoch <= passed || {
+                    let seen = guard.domain().passed(answer.epoch);
+                    passed = if seen {
+                        answer.epoch.max(passed)
+                    } else {
+                        passed
+                    };
+                    seen
+                }
+            });
+            answered || now_ms >= asked.deadline_ms
+        });
+        for asked in ended {
+            // An answer counts once every worker works by it.
+            let answer = asked.answer.filter(|answer| answer.epoch <= passed);
+            let verdict = answer.map(|answer| answer.verdict);
+            if answer.is_none() {
+                noted(Event::NoAnswer);
+            }
+            let learned = matches!(verdict, Some(Verdict::Learned | Verdict::Known));
+            resolved.push(Resolved {
+                ticket: asked.ticket,
+                learned,
+                new: verdict == Some(Verdict::Learned),
+                // Without an answer, that of now: what was asked for before may be there.
+                epoch: asked.answer.map_or(guard.epoch(), |answer| answer.epoch),
+            });
+            match (verdict, asked.answer) {
+                (Some(Verdict::Learned | Verdict::Known), _) => noted(Event::Learned),
+                (Some(verdict), Some(answer)) => {
+                    noted(Event::Refused(verdict));
+                    self.remember(asked, verdict, answer.epoch);
+                }
+                _ => {}
+            }
+        }
+        resolved
+    }
+
+    /// Finds the walks that may go on, and lets go of epochs that no walk needs any more.
+    fn settle(&mut self, guard: &Guard<'_>, now_ms: u64, noted: &mut impl FnMut(Event)) {
+        let resolved = self.resolve(guard, now_ms, noted);
+        for mut held in std::mem::take(&mut self.held) {
+            held.hear(&resolved);
+            if held.tickets.is_empty() || now_ms >= held.origin.deadline_ms {
+                let late = held.tickets.drain(..);
+                let late: SmallVec<[Bits; 2]> = late.filter_map(|late| late.result).collect();
+                held.results
+                    .extend(late.into_iter().map(|bit| (bit, false)));
+                self.ready.push_back(held);
+            } else {
+                self.held.push_back(held);
+            }
+        }
+        let waiting = self.held.iter().chain(&self.ready);
+        let oldest = waiting.map(|held| held.origin.since).min();
+        guard.hold(oldest.unwrap_or(NEVER));
+        self.pinned = oldest.is_some();
+    }
+
+    fn put_back(&mut self, held: Box<Held<F>>) {
+        let order = held.origin.order;
+        let at = self
+            .held
+            .partition_point(|other| other.origin.order < order);
+        self.held.insert(at, held);
+    }
+}
+
+/// When a worker has to look at held walks again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wait {
+    /// Nothing is held.
+    Idle,
+    /// Soon, for what is waited for is not told.
+    Now,
+    /// When control answers, or after so many milliseconds.
+    Until(u64),
+}
+
+impl<F: Frame> Engine<F> {
+    /// Takes control's answer to a request. One that came too late is ignored.
+    pub fn answer(&mut self, answer: Answer) {
+        if let Some(asked) = self.waiting_for.asked.get_mut(answer.ticket) {
+            asked.answer = Some(answer);
+        }
+    }
+
+    /// Whether anything waits: then [`Engine::settle`] has to be called each turn.
+    #[inline(always)]
+    pub fn is_waiting(&self) -> bool {
+        !self.waiting_for.asked.is_empty() || self.waiting_for.pinned
+    }
+
+    /// Walks held now, and the bytes of their packets.
+    pub fn held(&self) -> (usize, usize) {
+        let waiting = &self.waiting_for;
+        (waiting.held.len() + waiting.ready.len(), waiting.bytes)
+    }
+
+    /// When to call [`Engine::settle`] again at the latest.
+    pub fn wait(&self, now_ms: u64) -> Wait {
+        let waiting = &self.waiting_for;
+        if !self.is_waiting() {
+            return Wait::Idle;
+        }
+        let answered = waiting.asked.iter().any(|asked| asked.answer.is_some());
+        if answered || !waiting.ready.is_empty() || waiting.asked.is_empty() {
+            return Wait::Now;
+        }
+        let deadline = waiting.asked.iter().map(|asked| asked.deadline_ms).min();
+        Wait::Until(deadline.unwrap_or(0).saturating_sub(now_ms))
+    }
+
+    /// Finds out which walks may go on; [`Engine::release`] hands them out. Call it at the beginning of a turn, before packets are received.
+    pub fn settle(&mut self, guard: &Guard<'_>, now_ms: u64, noted: &mut impl FnMut(Event)) {
+        self.waiting_for.settle(guard, now_ms, noted);
+    }
+
+    /// The next walk that may go on: hand it to [`Engine::resume`], or drop it when its bridge is gone.
+    pub fn release(&mut self) -> Option<Box<Held<F>>> {
+        let held = self.waiting_for.ready.pop_front()?;
+        self.waiting_for.bytes -= held.bytes;
+        Some(held)
+    }
+
+    /// Forgets all walks that wait, and says how many they were.
+    pub fn forget_held(&mut self) -> usize {
+        let waiting = &mut self.waiting_for;
+        let count = waiting.held.len() + waiting.ready.len();
+        waiting.held.clear();
+        waiting.ready.clear();
+        waiting.asked.clear();
+        waiting.bytes = 0;
+        waiting.origin = None;
+        count
+    }
+
+    /// Lets a walk go on, in the bridge that it was in. It may come to be held again.
+    #[allow(clippy::boxed_local)] // it comes boxed, and may go back so
+    pub fn resume<H: Host<F>>(
+        &mut self,
+        held: Box<Held<F>>,
+        bridge: &Bridge,
+        guard: &Guard<'_>,
+        now_ms: u64,
+        host: &mut H,
+    ) {
+        let held = *held;
+        let guard = guard.in_held(held.epoch);
+        let late = now_ms >= held.origin.deadline_ms;
+        let burst = Burst {
+            bridge,
+            guard: &guard,
+            valid: bridge.needed().union(held.valid),
+            now_ms,
+            counters: bridge.program().counters.of_worker(guard.index()),
+            ordered: true,
+            before: if late { 0 } else { held.origin.before },
+        };
+        self.waiting_for.origin = Some(held.origin);
+        if self.walks.is_empty() {
+            self.walks.push(Walk::new());
+        }
+        let walk = &mut self.walks[0];
+        *walk = held.walk;
+        walk.fill(&burst, held.valid);
+        let mut written = true;
+        for (to, value) in &held.results {
+            written &= walk.write_bits(&burst, host, *to, u128::from(*value));
+        }
+        let next = match held.wanted {
+            _ if !written => walk.fail(host, DropReason::ActionFailed),
+            None => walk.run(&burst, host),
+            Some(wanted) => wanted.next(),
+        };
+        self.run_to_end(&burst, host, 0, next);
+        self.waiting_for.origin = None;
+    }
+
+    /// Notes the list that a walk begins with, and that belongs to no rule.
+    pub(crate) fn begin_with(&mut self, guard: &Guard<'_>, ops: &Arc<OpList>) {
+        self.waiting_for.orders += 1;
+        self.waiting_for.origin = Some(Origin {
+            order: self.waiting_for.orders,
+            since: guard.epoch(),
+            deadline_ms: NEVER,
+            before: self.waiting_for.tickets,
+            own_from: NEVER,
+            keep: Some(Arc::clone(ops)),
+        });
+    }
+
+    /// The walk with a list of its own has ended, or is held.
+    pub(crate) fn end_with(&mut self) {
+        self.waiting_for.origin = None;
+    }
+
+    /// What [`Engine::first_lookup`] does, packet after packet, each to its end, so that a packet obeys what those before it have learned. All look up
+    /// in one epoch, so the first lookup may be made for all at once.
+    #[inline(never)]
+    pub(crate) fn first_lookup_in_order<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        frames: impl ExactSizeIterator<Item = F>,
+        mirrored: u32,
+        host: &mut H,
+    ) {
+        let mut found = [None; crate::burst::LOOKUP_MAX];
+        self.look_up_first(burst, &mut found[..frames.len()]);
+        for (index, (frame, rule)) in frames.zip(found).enumerate() {
+            self.walks[index].start(frame, mirrored);
+            host.looked_up(0, Some(&self.walks[index].key), rule);
+            let first = Wanted {
+                table: 0,
+                from: None,
+            };
+            let next = self.obey(burst, host, index, first, rule);
+            self.run_to_end(burst, host, index, next);
+        }
+    }
+
+    /// Runs a walk until it is done, or held.
+    pub(crate) fn run_to_end<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        index: usize,
+        mut next: Next,
+    ) {
+        loop {
+            let wanted = match next {
+                Next::Done => return,
+                Next::Learn => {
+                    next = self.learn(burst, host, index);
+                    continue;
+                }
+                Next::Lookup(table) => Wanted { table, from: None },
+                Next::LookupFrom(port, table) => Wanted {
+                    table,
+                    from: Some(port),
+                },
+            };
+            let walk = &mut self.walks[index];
+            walk.hide_fragment_ports(burst);
+            let own = walk.key.u32(at::IN_PORT);
+            walk.key.set_u32(at::IN_PORT, wanted.from.unwrap_or(own));
+            let found = burst.bridge.lookup(wanted.table, &walk.key, burst.guard);
+            host.looked_up(wanted.table, Some(&walk.key), found);
+            walk.key.set_u32(at::IN_PORT, own);
+            next = self.obey(burst, host, index, wanted, found);
+        }
+    }
+
+    /// A lookup has found a rule, or none: obeys it, unless a rule that is on its way would come first.
+    fn obey<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        index: usize,
+        wanted: Wanted,
+        found: Option<&Rule>,
+    ) -> Next {
+        if !self.waiting_for.asked.is_empty() {
+            let walk = &mut self.walks[index];
+            let own = walk.key.u32(at::IN_PORT);
+            walk.key.set_u32(at::IN_PORT, wanted.from.unwrap_or(own));
+            let bridge = host.place().bridge;
+            let ticket = self.waiting_for.asked.in_the_way(
+                burst.before,
+                bridge,
+                wanted.table,
+                &walk.key,
+                found,
+            );
+            walk.key.set_u32(at::IN_PORT, own);
+            if let Some(number) = ticket {
+                let ticket = Ticket {
+                    number,
+                    own: false,
+                    result: None,
+                };
+                let tickets = SmallVec::from_slice(&[ticket]);
+                let before = self.waiting_for.tickets;
+                return self.hold(burst, host, index, Some(wanted), tickets, before);
+            }
+        }
+        let walk = &mut self.walks[index];
+        match found {
+            Some(rule) => {
+                walk.count(burst, rule);
+                Self::hit(walk, burst, host, wanted.table, rule)
+            }
+            None => Self::missed(walk, burst, host, wanted.table),
+        }
+    }
+
+    /// Carries out the `learn` step that the walk has come to, and those that follow it at once.
+    fn learn<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H, index: usize) -> Next {
+        let before = self.waiting_for.tickets;
+        let mut tickets = Tickets::new();
+        // What is not known before the answers are there.
+        let mut unknown = WordSet::EMPTY;
+        loop {
+            let walk = &mut self.walks[index];
+            let steps = walk.at.steps.get();
+            let Some(Op::Learn(learn)) = steps.get(walk.at.next - 1) else {
+                break;
+            };
+            match Self::ask(&mut self.waiting_for, burst, host, learn, &walk.key) {
+                Ok(done) => {
+                    if let Some(to) = learn.result
+                        && !walk.write_bits(burst, host, to, u128::from(done))
+                    {
+                        return walk.fail(host, DropReason::ActionFailed);
+                    }
+                }
+                Err(number) => {
+                    tickets.push(Ticket {
+                        number,
+                        own: number > before,
+                        result: learn.result,
+                    });
+                    if let Some(to) = learn.result {
+                        unknown = unknown.union(to.field.def().words());
+                    }
+                }
+            }
+            match steps.get(walk.at.next) {
+                Some(Op::Learn(next)) if next.reads().intersect(unknown).is_empty() => {
+                    walk.at.next += 1;
+                }
+                _ => break,
+            }
+        }
+        let late = self.waiting_for.origin.as_ref();
+        let late = late.is_some_and(|origin| burst.now_ms >= origin.deadline_ms);
+        if tickets.is_empty() || late {
+            return self.walks[index].run(burst, host);
+        }
+        self.hold(burst, host, index, None, tickets, before)
+    }
+
+    /// Sees to it that a rule is there: whether it is, or the ticket of the request.
+    fn ask<H: Host<F>>(
+        waiting: &mut Waiting<F>,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        learn: &Arc<Learn>,
+        key: &FlowKey,
+    ) -> Result<bool, u64> {
+        let values = learn.values(key);
+        let (fingerprint, bridge) = (learn.fingerprint(&values), host.place().bridge);
+        let matching = learn.matching(&values);
+        // What has been asked for last counts, and not what holds until then.
+        if let Some(asked) = waiting.asked.like(bridge, learn, &matching) {
+            if asked.fingerprint == fingerprint {
+                return Err(asked.ticket);
+            }
+        } else if let Some(rule) = burst.bridge.find(learn, &values, burst.guard)
+            && rule.fingerprint.load(Ordering::Relaxed) == fingerprint
+        {
+            if rule.learned_ms.load(Ordering::Relaxed) + NOTE_MS <= burst.now_ms {
+                rule.learned_ms.store(burst.now_ms, Ordering::Relaxed);
+            }
+            return Ok(true);
+        }
+        if waiting.is_refused(learn, &values, burst.guard.epoch()) {
+            return Ok(false);
+        }
+        waiting.tickets += 1;
+        let request = Request {
+            ticket: waiting.tickets,
+            learn: Arc::clone(learn),
+            values: values.clone(),
+        };
+        if waiting.asked.len() >= ASKED_MAX || !host.learn(request) {
+            host.noted(Event::AskedTooMuch);
+            return Ok(false);
+        }
+        waiting.asked.push(Asked {
+            ticket: waiting.tickets,
+            bridge,
+            matching,
+            learn: Arc::clone(learn),
+            values,
+            fingerprint,
+            deadline_ms: burst.now_ms + PATIENCE_MS,
+            answer: None,
+        });
+        Err(waiting.tickets)
+    }
+
+    /// Moves a walk out of the burst, or drops it where there is no room.
+    #[allow(clippy::too_many_arguments)] // what a held walk is made of
+    fn hold<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        index: usize,
+        wanted: Option<Wanted>,
+        tickets: Tickets,
+        before: u64,
+    ) -> Next {
+        let walk = &mut self.walks[index];
+        let bytes = walk.bytes();
+        let (count, all) = (
+            self.waiting_for.held.len() + self.waiting_for.ready.len(),
+            self.waiting_for.bytes,
+        );
+        if count >= HELD_MAX || all + bytes > HELD_BYTES {
+            return walk.fail(host, DropReason::HeldTooMany);
+        }
+        let waiting = &mut self.waiting_for;
+        let mut origin = waiting.origin.take().unwrap_or_else(|| {
+            waiting.orders += 1;
+            Origin {
+                order: waiting.orders,
+                since: burst.guard.epoch(),
+                deadline_ms: NEVER,
+                before,
+                own_from: NEVER,
+                keep: None,
+            }
+        });
+        origin.deadline_ms = origin.deadline_ms.min(burst.now_ms + PATIENCE_MS);
+        burst.guard.hold(burst.guard.held().min(origin.since));
+        waiting.pinned = true;
+        waiting.bytes += bytes;
+        let held = Held {
+            walk: std::mem::replace(walk, Walk::new()),
+            wanted,
+            tickets,
+            results: SmallVec::new(),
+            origin,
+            epoch: burst.guard.epoch(),
+            valid: burst.valid,
+            place: host.place(),
+            bytes,
+        };
+        host.noted(Event::Held);
+        self.waiting_for.put_back(Box::new(held));
+        Next::Done
+    }
+}
+
+impl Wanted {
+    fn next(self) -> Next {
+        match self.from {
+            None => Next::Lookup(self.table),
+            Some(port) => Next::LookupFrom(port, self.table),
+        }
+    }
+}
+
+impl<F: Frame> Walk<F> {
+    /// What it takes of the bytes that may be held.
+    fn bytes(&self) -> usize {
+        let saved = |position: &crate::exec::interpreter::Position<F>| {
+            let saved = position.saved.as_ref();
+            saved.map_or(0, |saved| {
+                saved.frame.as_ref().map_or(0, Frame::len) + size_of::<FlowKey>()
+            })
+        };
+        let copies: usize = self.stack.iter().chain([&self.at]).map(saved).sum();
+        size_of::<Held<F>>() + self.frame.as_ref().map_or(0, Frame::len) + copies
+    }
+
+    /// Fills words of the key that rules have come to need since `filled` were.
+    fn fill(&mut self, burst: &Burst<'_, '_>, filled: WordSet) {
+        let missing = burst.valid.minus(filled).minus(WordSet::HOT);
+        if missing.is_empty() {
+            return;
+        }
+        let in_port = self.key.u32(at::IN_PORT);
+        let fill = |frame: &mut F, key: &mut FlowKey| {
+            let mut fresh = FlowKey::ZERO;
+            let _: Layers = parse::parse_frame(frame, in_port, missing, &mut fresh);
+            missing
+                .iter()
+                .for_each(|word| key.words[word] = fresh.words[word]);
+        };
+        if let Some(frame) = &mut self.frame {
+            fill(frame, &mut self.key);
+        }
+        if missing.contains(at::ACTSET_OUTPUT / 8) {
+            self.key.set_u32(at::ACTSET_OUTPUT, self.set.output());
+        }
+        for position in self.stack.iter_mut().chain([&mut self.at]) {
+            if let Some(saved) = &mut position.saved
+                && let Some(frame) = &mut saved.frame
+            {
+                fill(frame, &mut saved.key);
+                if missing.contains(at::ACTSET_OUTPUT / 8) {
+                    saved.key.set_u32(at::ACTSET_OUTPUT, saved.set.output());
+                }
+            }
+        }
+    }
+
+    /// A rule that shortens its timeouts when a connection ends has been met.
+    #[cold]
+    pub(crate) fn connection_ends<H: Host<F>>(&self, host: &mut H, table: u8, rule: &Rule) {
+        let Some((idle, hard)) = crate::actions::fin_timeouts(&rule.spec.ops.ops) else {
+            return;
+        };
+        let ends = self.key.u16(at::TCP_FLAGS) & ENDS != 0;
+        if !ends || idle == 0 && hard == 0 || rule.fin_told().swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let told = host.connection_ended(Ended {
+            table,
+            priority: rule.spec.priority,
+            matching: rule.spec.matching.clone(),
+            idle,
+            hard,
+        });
+        if !told {
+            rule.fin_told().store(false, Ordering::Relaxed);
+            host.noted(Event::AskedTooMuch);
+        }
+    }
+}

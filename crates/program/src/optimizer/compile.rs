@@ -1,0 +1,710 @@
+//! Working out what packets do behind a rule, from what the rule says of them.
+//!
+//! The rule's steps and those of the rules behind it are followed as a packet would, with what is known of all packets that come this way ([`Known`]). At a lookup the
+//! table's rules that such packets may meet are gathered: if one is left that takes them all, they meet it; if a few are left, each of which looks at more than is
+//! known, the way parts; else it ends there and the packets are looked up. Everything is bounded: ways of a rule, stages of a way, rules looked at, ways in all.
+
+use crate::Program;
+use crate::actions::block::{End, LANE_WORDS, Stretch, Write};
+use crate::burst::beyond;
+use crate::classifier::tuple::MaskedWord;
+use crate::counters::{CounterId, Share};
+use crate::epoch::Epoch;
+use crate::optimizer::unwildcarded::{TableSet, add_table};
+use crate::rule::Rule;
+use crate::rule::fused::Here;
+use crate::rule::fused::{Fused, Way};
+use packet::edit::Rewrite;
+use packet::key::at;
+use packet::matching::MatchWord;
+use packet::parse::HOT_WORDS;
+use smallvec::SmallVec;
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+/// Most ways of a rule.
+const WAYS_MAX: usize = 8;
+/// Most ways into which one lookup parts.
+const CASES_MAX: usize = 4;
+/// Most stages of a way.
+const STAGES_MAX: usize = 64;
+/// Most rules of one set of masks that are compared with what is known, one by one.
+const SCAN_MAX: usize = 1024;
+/// Least bits of one word of the packet in which rules must agree entirely, for packets to be told by them that they meet none of these rules: a port, an address.
+const TELLING_BITS: u32 = 16;
+
+/// Most ways of a bridge.
+pub(crate) const ALL_WAYS_MAX: usize = 8192;
+/// Most comparisons of a rule with what is known, in one making.
+const WORK_MAX: u64 = 30_000_000;
+
+/// What rules of a bridge are when ways are made: those in force in the epoch that is held.
+#[derive(Default)]
+pub(crate) struct Tables<'a>(HashMap<u8, Listed<'a>>);
+
+/// A table's rules.
+enum Listed<'a> {
+    /// It is looked up, always.
+    Opaque,
+    /// By the bits that they look at.
+    Groups(Vec<Group<'a>>),
+}
+
+/// Words that rules look at, and which bits of them.
+type Masks = SmallVec<[(u8, u64); 4]>;
+
+/// Rules that look at the same bits.
+struct Group<'a> {
+    mask: Masks,
+    /// The highest precedence first.
+    rules: Vec<&'a Rule>,
+    /// Bits in which all agree.
+    agreed: Vec<MatchWord>,
+    /// By value, the number of the first.
+    index: HashMap<SmallVec<[u64; 4]>, u32>,
+}
+
+impl<'a> Tables<'a> {
+    /// A table with too many rules, or with other than ordinary ones.
+    pub fn opaque(&mut self, table: u8) {
+        self.0.insert(table, Listed::Opaque);
+    }
+
+    /// A table's rules, in any order.
+    pub fn list(&mut self, table: u8, rules: impl Iterator<Item = &'a Rule>) {
+        let mut groups: HashMap<Masks, Vec<&'a Rule>> = HashMap::new();
+        for rule in rules {
+            let words = rule.spec.matching.words().iter();
+            let mask = words.map(|word| (word.word, word.mask)).collect();
+            groups.entry(mask).or_default().push(rule);
+        }
+        let groups = groups.into_iter();
+        let groups = groups.map(|(mask, rules)| Group::new(mask, rules));
+        self.0.insert(table, Listed::Groups(groups.collect()));
+    }
+
+    /// All rules that have been listed, tables in order.
+    fn rules(&self) -> Vec<(u8, &'a Rule)> {
+        let mut tables: Vec<_> = self.0.iter().collect();
+        tables.sort_by_key(|(table, _)| **table);
+        let of = |(table, listed): (&u8, &Listed<'a>)| match listed {
+            Listed::Opaque => Vec::new(),
+            Listed::Groups(groups) => {
+                let rules = groups.iter().flat_map(|group| &group.rules);
+                rules.map(|rule| (*table, *rule)).collect()
+            }
+        };
+        tables.into_iter().flat_map(of).collect()
+    }
+}
+
+impl<'a> Group<'a> {
+    fn new(mask: Masks, mut rules: Vec<&'a Rule>) -> Group<'a> {
+        rules.sort_by_key(|rule| std::cmp::Reverse(rule.spec.priority));
+        let mut index = HashMap::with_capacity(rules.len());
+        for (number, rule) in rules.iter().enumerate() {
+            let words = rule.spec.matching.words().iter();
+            let values = words.map(|word| word.value).collect();
+            index.entry(values).or_insert(number as u32);
+        }
+        Group {
+            agreed: agreed(rules.iter().map(|rule| rule.spec.matching.words())),
+            mask,
+            rules,
+            index,
+        }
+    }
+}
+
+/// The bits in which lists of the same words with the same masks agree; words without such are left out.
+fn agreed<'m>(mut lists: impl Iterator<Item = &'m [MatchWord]>) -> Vec<MatchWord> {
+    let mut agreed = lists.next().unwrap_or_default().to_vec();
+    for list in lists {
+        for (agreed, word) in agreed.iter_mut().zip(list) {
+            let same = !(agreed.value ^ word.value);
+            agreed.mask &= same;
+            agreed.value &= same;
+        }
+    }
+    agreed.retain(|word| word.mask != 0);
+    agreed
+}
+
+/// What is known of packets.
+#[derive(Clone)]
+struct Known {
+    mask: [u64; LANE_WORDS],
+    value: [u64; LANE_WORDS],
+    /// Bits that edits have changed, so that packets do not have them yet.
+    edited: [u64; HOT_WORDS],
+}
+
+/// Bits that are to be looked at, of a match of which the others are known to be as wanted.
+type Left = SmallVec<[MaskedWord; 4]>;
+
+impl Known {
+    /// Of packets that come to `table` in lanes and may take ways: those of IPv4 (see `Engine::fused`).
+    fn of_lanes(table: u8) -> Known {
+        let mut bytes = [0; 8];
+        let mut known = Known {
+            mask: [0; LANE_WORDS],
+            value: [0; LANE_WORDS],
+            edited: [0; HOT_WORDS],
+        };
+        bytes[at::ETH_TYPE % 8..at::ETH_TYPE % 8 + 2].fill(u8::MAX);
+        known.mask[at::ETH_TYPE / 8] = u64::from_ne_bytes(bytes);
+        bytes[at::ETH_TYPE % 8..at::ETH_TYPE % 8 + 2].copy_from_slice(&[8, 0]);
+        known.value[at::ETH_TYPE / 8] = u64::from_ne_bytes(bytes);
+        let mut bytes = [0; 8];
+        bytes[at::IP_FRAG % 8] = u8::MAX;
+        known.mask[at::IP_FRAG / 8] = u64::from_ne_bytes(bytes);
+        if table == 0 {
+            // Nothing has been written: lanes lead forward only.
+            known.mask[HOT_WORDS..].fill(u64::MAX);
+        }
+        known
+    }
+
+    fn learn(&mut self, word: u8, mask: u64, value: u64) {
+        if let Some(known) = self.mask.get_mut(usize::from(word)) {
+            *known |= mask;
+            let known = &mut self.value[usize::from(word)];
+            *known = *known & !mask | value;
+        }
+    }
+
+    /// What is known of a word.
+    fn word(&self, word: u8) -> (u64, u64) {
+        match self.mask.get(usize::from(word)) {
+            Some(mask) => (*mask, self.value[usize::from(word)]),
+            None => (u64::MAX, beyond(word)),
+        }
+    }
+
+    /// What packets are to be asked for, to be told whether they match; None where they do not.
+    fn left(&self, words: &[MatchWord]) -> Option<Left> {
+        let mut left = Left::new();
+        for word in words {
+            let (mask, value) = self.word(word.word);
+            if (value ^ word.value) & word.mask & mask != 0 {
+                return None;
+            }
+            let open = word.mask & !mask;
+            if open != 0 {
+                left.push(MaskedWord {
+                    word: word.word,
+                    mask: open,
+                    value: word.value & open,
+                });
+            }
+        }
+        Some(left)
+    }
+
+    /// Whether packets still have these bits as they came.
+    fn may_ask(&self, left: &Left) -> bool {
+        left.iter().all(|word| {
+            let edited = self.edited.get(usize::from(word.word));
+            edited.is_none_or(|edited| edited & word.mask == 0)
+        })
+    }
+
+    fn edit(&mut self, rewrite: &Rewrite) {
+        for (word, touched) in rewrite.touches().into_iter().enumerate() {
+            self.edited[word] |= touched;
+            self.mask[word] &= !touched;
+            self.value[word] &= !touched;
+        }
+    }
+}
+
+/// What packets of which something is known meet in a table.
+enum Residue<'a> {
+    /// They must be looked up.
+    Many,
+    /// In order: those with these bits meet the rule, or must be looked up; the others meet the last one, or none.
+    Few {
+        cases: Vec<(Left, Option<&'a Rule>)>,
+        last: Option<&'a Rule>,
+    },
+}
+
+/// A way that is being followed.
+#[derive(Clone)]
+struct Path<'a> {
+    known: Known,
+    words: Left,
+    writes: SmallVec<[Write; 4]>,
+    rewrites: Vec<Rewrite>,
+    hops: u32,
+    shares: Vec<(CounterId, Share)>,
+    here: Place<'a>,
+    stack: SmallVec<[Place<'a>; 2]>,
+}
+
+/// A place in a rule.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    rule: &'a Rule,
+    stretches: &'a [Stretch],
+    next: usize,
+    table: u8,
+}
+
+impl<'a> Place<'a> {
+    /// The beginning of a rule, if packets that meet it there can go on in their lanes.
+    fn of(rule: &'a Rule, table: u8, nothing_behind: bool) -> Option<Place<'a>> {
+        let stretches = rule.straight()?.get();
+        let fits = stretches.iter().all(|stretch| match stretch.end {
+            End::Table { table: next, .. } => next > table,
+            End::Output(_) => nothing_behind,
+            End::Spread => false,
+            End::Nothing => true,
+        });
+        (fits && !rule.shortens_timeouts()).then_some(Place {
+            rule,
+            stretches,
+            next: 0,
+            table,
+        })
+    }
+}
+
+/// A rule's ways, before they hang there.
+pub(crate) struct Made {
+    pub fused: Box<Fused>,
+    /// For each way, what its counter stands for.
+    pub shares: Vec<Vec<(CounterId, Share)>>,
+}
+
+impl Made {
+    /// Gives the rules and tables shares of the ways' counters.
+    pub fn share(&self, counters: &crate::counters::Counters) {
+        for (way, shares) in self.fused.ways.iter().zip(&self.shares) {
+            counters.share(way.counter, shares);
+        }
+    }
+}
+
+/// Makes ways, rule by rule.
+pub(crate) struct Compiler<'a> {
+    pub tables: Tables<'a>,
+    pub program: &'a Arc<Program>,
+    /// Where tables count lookups.
+    pub lookups: &'a dyn Fn(u8) -> Option<CounterId>,
+    pub from: Epoch,
+    /// Ways that may be made yet.
+    pub room: usize,
+    /// Rules left out for want of room or time.
+    pub left_out: usize,
+    work: u64,
+}
+
+/// One rule's ways while they are made.
+struct Making<'a> {
+    ways: Vec<Path<'a>>,
+    ends: Vec<End>,
+    tables: TableSet,
+    /// Those that ways end before.
+    stops: TableSet,
+    /// Ways that have been begun.
+    open: usize,
+    /// Stages behind the first rule.
+    stages: usize,
+}
+
+impl<'a> Compiler<'a> {
+    pub fn new(
+        tables: Tables<'a>,
+        program: &'a Arc<Program>,
+        lookups: &'a dyn Fn(u8) -> Option<CounterId>,
+        from: Epoch,
+        room: usize,
+    ) -> Compiler<'a> {
+        Compiler {
+            tables,
+            program,
+            lookups,
+            from,
+            room,
+            left_out: 0,
+            work: 0,
+        }
+    }
+
+    /// Makes the ways of all rules that have some, but for those of which it is said that they have theirs.
+    pub fn make(&mut self, has: impl Fn(&Rule) -> bool, mut with: impl FnMut(&'a Rule, Made)) {
+        for (table, rule) in self.tables.rules() {
+            if has(rule) {
+                continue;
+            }
+            if self.work > WORK_MAX || self.room == 0 {
+                self.left_out += usize::from(Place::of(rule, table, true).is_some());
+                continue;
+            }
+            if let Some(made) = self.rule(rule, table) {
+                with(rule, made);
+            }
+        }
+    }
+
+    fn rule(&mut self, rule: &'a Rule, table: u8) -> Option<Made> {
+        let here = Place::of(rule, table, true)?;
+        let (first, others) = here.stretches.split_first()?;
+        // Packets' TTLs are looked at where a way begins, and nowhere else.
+        if !matches!(first.end, End::Table { .. }) || others.iter().any(Stretch::may_expire) {
+            return None;
+        }
+        let mut known = Known::of_lanes(table);
+        for word in rule.spec.matching.words() {
+            let (mask, value) = known.word(word.word);
+            if (value ^ word.value) & word.mask & mask != 0 {
+                // No packet of the common kind meets it.
+                return None;
+            }
+            known.learn(word.word, word.mask, word.value);
+        }
+        let mut making = Making {
+            ways: Vec::new(),
+            ends: Vec::new(),
+            tables: TableSet::default(),
+            stops: TableSet::default(),
+            open: 1,
+            stages: 0,
+        };
+        let path = Path {
+            known,
+            words: Left::new(),
+            writes: SmallVec::new(),
+            rewrites: Vec::new(),
+            hops: 0,
+            shares: vec![(rule.spec.counter, Share::Rule)],
+            here,
+            stack: SmallVec::new(),
+        };
+        self.follow(&mut making, path);
+        if making.stages == 0 {
+            return None;
+        }
+        if making.ways.len() > self.room {
+            self.left_out += 1;
+            return None;
+        }
+        let counters = &self.program.counters;
+        let mut numbers = Vec::with_capacity(making.ways.len());
+        for _ in &making.ways {
+            match counters.allocate() {
+                Some(number) => numbers.push(number),
+                None => {
+                    numbers.into_iter().for_each(|number| counters.free(number));
+                    self.left_out += 1;
+                    return None;
+                }
+            }
+        }
+        self.room -= numbers.len();
+        Some(making.finish(first, self.from, Arc::downgrade(self.program), &numbers))
+    }
+
+    /// Follows a way until it ends, and those that part from it.
+    fn follow(&mut self, making: &mut Making<'a>, mut path: Path<'a>) {
+        loop {
+            let Some(stretch) = path.here.stretches.get(path.here.next) else {
+                match path.stack.pop() {
+                    Some(back) => path.here = back,
+                    None => return making.end(path, End::Nothing),
+                }
+                continue;
+            };
+            path.here.next += 1;
+            path.pass(stretch);
+            match stretch.end {
+                // No place is made in a rule that has one.
+                End::Spread | End::Nothing => {}
+                End::Output(port) => return making.end(path, End::Output(port)),
+                End::Table { table, resubmit } => {
+                    path.hops += 1;
+                    if path.here.next < path.here.stretches.len() {
+                        let here = path.here;
+                        path.stack.push(here);
+                    }
+                    match self.part(making, path, table, resubmit) {
+                        Some(next) => path = next,
+                        None => return,
+                    }
+                }
+            }
+        }
+    }
+
+    /// Parts a way at a lookup: follows those ways that part, and gives back the one for the other packets, unless it ends.
+    fn part(
+        &mut self,
+        making: &mut Making<'a>,
+        mut path: Path<'a>,
+        table: u8,
+        resubmit: bool,
+    ) -> Option<Path<'a>> {
+        let stop = End::Table { table, resubmit };
+        let residue = if path.shares.len() / 2 < STAGES_MAX && self.work <= WORK_MAX {
+            self.residue(&path.known, table)
+        } else {
+            Residue::Many
+        };
+        let Residue::Few { cases, last } = residue else {
+            making.end(path, stop);
+            return None;
+        };
+        let behind = path.stack.is_empty();
+        let enters = |rule: &'a Rule| {
+            let place = Place::of(rule, table, behind)?;
+            (!place.stretches.iter().any(Stretch::may_expire)).then_some(place)
+        };
+        let last_enters = match last {
+            Some(rule) => enters(rule).is_some(),
+            // Who has no rule goes on after a resubmit.
+            None => resubmit,
+        };
+        let gains = last_enters
+            || cases
+                .iter()
+                .any(|(_, rule)| rule.is_some_and(|rule| enters(rule).is_some()));
+        let may_ask = cases.iter().all(|(left, _)| path.known.may_ask(left));
+        if !gains || !may_ask || making.open + cases.len() > WAYS_MAX {
+            making.end(path, stop);
+            return None;
+        }
+        making.open += cases.len();
+        add_table(&mut making.tables, table);
+        let counter = (self.lookups)(table);
+        for (left, rule) in cases {
+            let mut path = path.clone();
+            for word in left {
+                path.known.learn(word.word, word.mask, word.value);
+                path.ask(word);
+            }
+            match rule.and_then(enters) {
+                Some(place) => {
+                    making.stages += 1;
+                    path.meet(place, counter);
+                    self.follow(making, path);
+                }
+                None => making.end(path, stop),
+            }
+        }
+        match last.map(enters) {
+            Some(Some(place)) => {
+                making.stages += 1;
+                path.meet(place, counter);
+            }
+            None if resubmit => {
+                making.stages += 1;
+                path.shares
+                    .extend(counter.map(|counter| (counter, Share::Lookup)));
+                // What it comes back to is next.
+                path.here.next = path.here.stretches.len();
+            }
+            Some(None) | None => {
+                making.end(path, stop);
+                return None;
+            }
+        }
+        Some(path)
+    }
+
+    /// What packets meet in a table.
+    fn residue(&mut self, known: &Known, table: u8) -> Residue<'a> {
+        let groups = match self.tables.0.get(&table) {
+            None => &[][..],
+            Some(Listed::Opaque) => return Residue::Many,
+            Some(Listed::Groups(groups)) => groups,
+        };
+        let mut met: Vec<(&'a Rule, Left, usize)> = Vec::new();
+        for (number, group) in groups.iter().enumerate() {
+            self.work += 1;
+            if known.left(&group.agreed).is_none() {
+                continue;
+            }
+            let exact = (group.mask.iter()).all(|(word, mask)| mask & !known.word(*word).0 == 0);
+            if exact {
+                let values = group.mask.iter();
+                let values: SmallVec<[u64; 4]> = values
+                    .map(|(word, mask)| known.word(*word).1 & mask)
+                    .collect();
+                if let Some(first) = group.index.get(&values) {
+                    met.push((group.rules[*first as usize], Left::new(), number));
+                }
+                continue;
+            }
+            if group.rules.len() > SCAN_MAX {
+                return Residue::Many;
+            }
+            self.work += group.rules.len() as u64;
+            let fits = group
+                .rules
+                .iter()
+                .filter_map(|rule| Some((*rule, known.left(rule.spec.matching.words())?, number)));
+            met.extend(fits);
+        }
+        met.sort_by_key(|(rule, ..)| std::cmp::Reverse(rule.spec.priority));
+        let last = met.iter().position(|(_, left, _)| left.is_empty());
+        let last = last.map(|at| {
+            met.truncate(at + 1);
+            met[at].0
+        });
+        if last.is_some() {
+            met.pop();
+        }
+        if met.len() <= CASES_MAX {
+            let cases = met.into_iter().map(|(rule, left, _)| (left, Some(rule)));
+            return Residue::Few {
+                cases: cases.collect(),
+                last,
+            };
+        }
+        self.work += (groups.len() * met.len()) as u64;
+        match gates(known, groups.len(), &met) {
+            Some(cases) if last.is_some() => Residue::Few { cases, last },
+            _ => Residue::Many,
+        }
+    }
+}
+
+/// What tells packets that meet none of these rules, group by group: bits in which all of a group agree and that few packets are likely to have. None where rules
+/// do not agree so.
+fn gates<'a>(
+    known: &Known,
+    groups: usize,
+    met: &[(&'a Rule, Left, usize)],
+) -> Option<Vec<(Left, Option<&'a Rule>)>> {
+    let mut cases = Vec::new();
+    for group in 0..groups {
+        let rules = met.iter().filter(|(.., of)| *of == group);
+        let words = rules.clone().map(|(rule, ..)| rule.spec.matching.words());
+        let Some(first) = words.clone().next() else {
+            continue;
+        };
+        let agreed = agreed(words);
+        let whole = |word: &MatchWord| {
+            let mask = first.iter().find(|other| other.word == word.word);
+            let open = word.mask & !known.word(word.word).0;
+            // What rules have written tells nothing: packets that come here have it as a rule.
+            usize::from(word.word) < HOT_WORDS
+                && mask.is_some_and(|mask| mask.mask == word.mask)
+                && open.count_ones() >= TELLING_BITS
+        };
+        if cases.len() == CASES_MAX || !agreed.iter().any(whole) {
+            return None;
+        }
+        // One telling word is enough for packets that lack it, and most do.
+        cases.push((known.left(&agreed)?, None));
+    }
+    Some(cases)
+}
+
+impl<'a> Path<'a> {
+    /// Does what a stretch does.
+    fn pass(&mut self, stretch: &Stretch) {
+        let writes = std::iter::once(&stretch.write).chain(&stretch.more);
+        for write in writes.filter(|write| write.mask != 0) {
+            self.known.learn(write.word, write.mask, write.value);
+            match self
+                .writes
+                .iter_mut()
+                .find(|other| other.word == write.word)
+            {
+                Some(other) => {
+                    other.value = other.value & !write.mask | write.value;
+                    other.mask |= write.mask;
+                }
+                None => self.writes.push(*write),
+            }
+        }
+        if !stretch.rewrite.is_nothing() {
+            self.known.edit(&stretch.rewrite);
+            self.rewrites.push(stretch.rewrite.clone());
+        }
+    }
+
+    /// Goes on at the beginning of a rule.
+    fn meet(&mut self, place: Place<'a>, lookups: Option<CounterId>) {
+        self.shares.push((place.rule.spec.counter, Share::Rule));
+        self.shares
+            .extend(lookups.map(|counter| (counter, Share::Match)));
+        self.here = place;
+    }
+
+    /// Packets of this way have these bits.
+    fn ask(&mut self, bits: MaskedWord) {
+        match self.words.iter_mut().find(|word| word.word == bits.word) {
+            Some(word) => {
+                word.mask |= bits.mask;
+                word.value |= bits.value;
+            }
+            None => self.words.push(bits),
+        }
+    }
+
+    fn into_way(self, first: &Stretch, end: End, counter: CounterId) -> Way {
+        let mut writes = self.writes.into_iter();
+        let own = !first.rewrite.is_nothing();
+        Way {
+            words: self.words.as_slice().into(),
+            counter,
+            hops: self.hops,
+            rewrites: self.rewrites[usize::from(own)..].into(),
+            backs: self.stack.iter().filter_map(Place::remembered).collect(),
+            stretch: Stretch {
+                end,
+                first: 0,
+                write: writes.next().unwrap_or_default(),
+                more: writes.collect(),
+                rewrite: first.rewrite.clone(),
+                spread: None,
+            },
+        }
+    }
+}
+
+impl Place<'_> {
+    fn remembered(&self) -> Option<Here> {
+        Here::of(self.rule, self.next as u16, self.table)
+    }
+}
+
+impl<'a> Making<'a> {
+    fn end(&mut self, path: Path<'a>, end: End) {
+        if let End::Table { table, .. } = end {
+            add_table(&mut self.stops, table);
+        }
+        self.ways.push(path);
+        self.ends.push(end);
+    }
+
+    fn finish(
+        self,
+        first: &Stretch,
+        from: Epoch,
+        program: Weak<Program>,
+        counters: &[CounterId],
+    ) -> Made {
+        let sends = self.ends.iter().any(|end| matches!(end, End::Output(_)));
+        let shares = self.ways.iter().map(|path| path.shares.clone()).collect();
+        let ways = self.ways.into_iter().zip(self.ends).zip(counters);
+        let ways = ways.map(|((path, end), counter)| path.into_way(first, end, *counter));
+        let fused = Fused {
+            from,
+            tables: self.tables,
+            stops: self.stops,
+            stages: self.stages,
+            sends,
+            may_expire: first.rewrite.may_expire(),
+            ways: ways.collect(),
+            program,
+        };
+        Made {
+            fused: Box::new(fused),
+            shares,
+        }
+    }
+}

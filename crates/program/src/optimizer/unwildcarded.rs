@@ -1,0 +1,233 @@
+//! What a packet's walk may depend on: kept by the writer, for those who remember walks ([`crate::exec`]'s cache).
+//!
+//! A packet of the common kind is told by its hot words ([`packet::WordSet::HOT`]). Its walk depends on those bits of them that some rule of the bridge matches or
+//! some step reads, and on the rules of the tables that it is looked up in. So two such packets with the same bits take the same way; and they still do so later if
+//! none of those tables has changed since. Bits are only ever added, before the rule that looks at them is published: a walk remembered by fewer bits cannot have met it.
+
+use crate::actions::Op;
+use crate::epoch::Epoch;
+use crate::rule::RuleSpec;
+use crate::rule::TABLES;
+use packet::Field;
+use packet::key::at;
+use packet::parse::HOT_WORDS;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bits of the hot words, each as it lies in the key.
+pub(crate) type HotBits = [u64; HOT_WORDS];
+
+/// Numbers bridges, so that none is taken for one that was before.
+static SERIALS: AtomicU64 = AtomicU64::new(1);
+
+/// What has been said so far.
+pub(crate) struct Dependence {
+    serial: u64,
+    bits: [AtomicU64; HOT_WORDS],
+    /// For each table the last epoch that has begun, or is to begin, with other rules in it.
+    changed: Box<[AtomicU64]>,
+    /// The latest of these.
+    last: AtomicU64,
+    /// Changes that hold at once.
+    upheavals: AtomicU64,
+}
+
+/// A set of tables.
+pub(crate) type TableSet = [u64; TABLES.div_ceil(64)];
+
+impl Default for Dependence {
+    fn default() -> Self {
+        let mut bits = HotBits::default();
+        // What kind of packet it is decides whether a step finds the header that it is to change; the port, whether it may go out again.
+        for (from, bytes) in [(at::IN_PORT, 8), (at::IP_PROTO, 1), (at::IP_FRAG, 1)] {
+            (from..from + bytes).for_each(|byte| add_byte(&mut bits, byte, 0xff));
+        }
+        Dependence {
+            serial: SERIALS.fetch_add(1, Ordering::Relaxed),
+            bits: bits.map(AtomicU64::new),
+            changed: (0..TABLES).map(|_| AtomicU64::new(0)).collect(),
+            last: AtomicU64::new(0),
+            upheavals: AtomicU64::new(0),
+        }
+    }
+}
+
+fn add_byte(bits: &mut HotBits, byte: usize, mask: u8) {
+    if let Some(word) = bits.get_mut(byte / 8) {
+        let mut bytes = [0; 8];
+        bytes[byte % 8] = mask;
+        *word |= u64::from_ne_bytes(bytes);
+    }
+}
+
+fn add_field(bits: &mut HotBits, field: Field) {
+    let def = field.def();
+    for (index, mask) in def.place().iter().enumerate() {
+        add_byte(bits, def.offset + index, *mask);
+    }
+}
+
+/// Adds what steps read of a packet, of those steps that can be remembered.
+fn add_steps(bits: &mut HotBits, ops: &[Op]) {
+    for op in ops {
+        match op {
+            Op::OutputReg(source) | Op::StackPush(source) => add_field(bits, source.field),
+            Op::Move { src, .. } => add_field(bits, src.field),
+            Op::DecTtl(_) => add_byte(bits, at::IP_TTL, 0xff),
+            Op::WriteActions(ops) => add_steps(bits, ops),
+            _ => {}
+        }
+    }
+}
+
+impl Dependence {
+    /// Which bridge it is of.
+    #[inline(always)]
+    pub fn serial(&self) -> u64 {
+        self.serial
+    }
+
+    /// How often something has changed that no epoch tells.
+    #[inline(always)]
+    pub fn upheavals(&self) -> u64 {
+        self.upheavals.load(Ordering::Acquire)
+    }
+
+    /// The bits that matter. Read them under a guard: then they are those of its epoch's rules, and perhaps more.
+    #[inline(always)]
+    pub fn bits(&self) -> HotBits {
+        std::array::from_fn(|word| self.bits[word].load(Ordering::Relaxed))
+    }
+
+    /// Whether these tables have the rules of `then` still in `now`, which began later.
+    #[inline]
+    pub fn unchanged(&self, tables: &TableSet, then: Epoch, now: Epoch) -> bool {
+        debug_assert!(then <= now);
+        self.last.load(Ordering::Acquire) <= then
+            || members(tables).all(|table| self.changed[table].load(Ordering::Acquire) <= then)
+    }
+
+    /// A rule will hold from `epoch` on.
+    pub fn rule_comes(&self, table: u8, spec: &RuleSpec, epoch: Epoch) {
+        let mut bits = HotBits::default();
+        for word in spec.matching.words() {
+            if let Some(bits) = bits.get_mut(usize::from(word.word)) {
+                *bits |= word.mask;
+            }
+        }
+        add_steps(&mut bits, &spec.ops.ops);
+        for (all, new) in self.bits.iter().zip(bits) {
+            if new & !all.load(Ordering::Relaxed) != 0 {
+                all.fetch_or(new, Ordering::Release);
+            }
+        }
+        self.table_changes(table, epoch);
+    }
+
+    /// A table will have other rules from `epoch` on.
+    pub fn table_changes(&self, table: u8, epoch: Epoch) {
+        // There is one writer. A change for a reserved epoch may come before one for an earlier
+        // epoch.
+        for place in [&self.changed[usize::from(table)], &self.last] {
+            if place.load(Ordering::Relaxed) < epoch {
+                place.store(epoch, Ordering::Release);
+            }
+        }
+    }
+
+    /// Something changes now.
+    pub fn all_changes(&self) {
+        self.upheavals.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// Adds a table to a set.
+pub(crate) fn add_table(tables: &mut TableSet, table: u8) {
+    // Number 255 is no table: nothing is ever found or changed there.
+    if usize::from(table) < TABLES {
+        tables[usize::from(table) / 64] |= 1 << (table % 64);
+    }
+}
+
+fn members(tables: &TableSet) -> impl Iterator<Item = usize> {
+    tables.iter().enumerate().flat_map(|(index, word)| {
+        let mut bits = *word;
+        std::iter::from_fn(move || {
+            let bit = (bits != 0).then(|| bits.trailing_zeros() as usize)?;
+            bits &= bits - 1;
+            Some(index * 64 + bit)
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::actions::{Bits, OpList};
+    use crate::counters::CounterId;
+    use packet::Match;
+    use std::sync::Arc;
+
+    fn rule(matching: Match, ops: Vec<Op>) -> RuleSpec {
+        RuleSpec {
+            matching,
+            priority: 1,
+            ops: Arc::new(OpList::new(ops)),
+            counter: CounterId(0),
+            cookie: 0,
+        }
+    }
+
+    fn byte(dependence: &Dependence, at: usize) -> u8 {
+        dependence.bits()[at / 8].to_ne_bytes()[at % 8]
+    }
+
+    #[test]
+    fn bits_are_those_that_rules_match_and_steps_read() {
+        let dependence = Dependence::default();
+        assert_eq!(byte(&dependence, at::IN_PORT), 0xff);
+        assert_eq!(byte(&dependence, at::TP_DST), 0);
+        let mut matching = Match::any();
+        matching.set(Field::Ipv4Dst, &[10, 0, 0, 0], &[0xff, 0xf0, 0, 0]);
+        matching.set_exact(Field::Reg3, 7);
+        dependence.rule_comes(0, &rule(matching, vec![]), 2);
+        let dst: Vec<u8> = (0..4)
+            .map(|index| byte(&dependence, at::IPV4_DST + index))
+            .collect();
+        assert_eq!(dst, [0xff, 0xf0, 0, 0]);
+        let part = |field| Bits {
+            field,
+            start: 0,
+            bits: 4,
+        };
+        let copy = Op::Move {
+            src: part(Field::UdpSrc),
+            dst: part(Field::Reg0),
+        };
+        let steps = vec![copy, Op::WriteActions(vec![Op::DecTtl([].into())].into())];
+        dependence.rule_comes(0, &rule(Match::any(), steps), 3);
+        assert_eq!(byte(&dependence, at::TP_SRC + 1), 0xff);
+        assert_eq!(byte(&dependence, at::IP_TTL), 0xff);
+        assert_eq!(byte(&dependence, at::ETH_DST), 0);
+    }
+
+    #[test]
+    fn a_walk_outlasts_changes_of_other_tables() {
+        let dependence = Dependence::default();
+        let mut tables = TableSet::default();
+        add_table(&mut tables, 3);
+        add_table(&mut tables, 200);
+        dependence.table_changes(3, 5);
+        assert!(!dependence.unchanged(&tables, 4, 6));
+        assert!(dependence.unchanged(&tables, 5, 6));
+        dependence.table_changes(4, 9);
+        assert!(dependence.unchanged(&tables, 5, 12));
+        dependence.table_changes(200, 12);
+        assert!(!dependence.unchanged(&tables, 11, 12));
+        // What is prepared for a later epoch is not forgotten for what comes sooner.
+        dependence.table_changes(200, 100);
+        dependence.table_changes(200, 13);
+        assert!(!dependence.unchanged(&tables, 13, 100));
+        assert!(dependence.unchanged(&tables, 100, 101));
+        assert!(!dependence.unchanged(&tables, 5, 12));
+    }
+}

@@ -1,0 +1,595 @@
+//! The one writer of a bridge's tables.
+
+use super::policy::Shaping;
+use super::{Bridge, Miss, NO_COUNTER, RuleRef, TABLES};
+use super::{learning, optimize};
+use crate::Program;
+use crate::classifier::conjunction::SoftWriter;
+use crate::classifier::linear::{LINEAR_MAX, LinearEntry};
+use crate::classifier::tuple::MaskedWord;
+use crate::classifier::{Published, Shape};
+use crate::counters::CounterId;
+use crate::epoch::{Epoch, NEVER};
+use crate::rule::{Housed, Rule, RuleSpec};
+use packet::Match;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// The writer's side of a table: all linked rules, also those that are marked as gone.
+pub(crate) enum TableWriter {
+    /// By precedence, highest first. `since`: the first epoch in which no reader comes to the tuples that these rules were chained in before, once
+    /// that is known; until all have passed it, the chains must stay as they are.
+    Linear {
+        rules: Vec<RuleRef>,
+        since: Option<Epoch>,
+    },
+    /// By mask, and trees where they are faster.
+    Many(Box<Shaping>),
+}
+
+/// Whether a table's lookups ask what is known of rules by value: only the first one's, and only without conditions.
+pub(crate) fn asks_exact(table: u8, soft: &BTreeMap<u8, SoftWriter>) -> bool {
+    table == 0 && !soft.contains_key(&table)
+}
+
+impl Default for TableWriter {
+    fn default() -> Self {
+        TableWriter::Linear {
+            rules: Vec::new(),
+            since: Some(0),
+        }
+    }
+}
+
+/// Whether a reader may still follow the chains of rules that have been a list since the epoch `since`.
+pub(crate) fn chains_in_use(program: &Program, since: Option<Epoch>) -> bool {
+    since.is_none_or(|epoch| epoch > program.domain.current() || !program.domain.unread(epoch))
+}
+
+impl TableWriter {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            TableWriter::Linear { rules, .. } => rules.len(),
+            TableWriter::Many(shaping) => shaping.len(),
+        }
+    }
+
+    /// Links a rule; true when the published shape must be made anew.
+    pub(crate) fn link(&mut self, program: &Program, rule: RuleRef) -> bool {
+        match self {
+            TableWriter::Linear { rules, since }
+                if rules.len() < LINEAR_MAX || chains_in_use(program, *since) =>
+            {
+                let spec = &rule.rule().spec;
+                let from =
+                    rules.partition_point(|other| other.rule().spec.priority > spec.priority);
+                let same = |other: &&RuleRef| other.rule().spec.priority == spec.priority;
+                let peers = rules[from..].iter().take_while(same).count();
+                // Behind its last version, so that packets find a rule in one place while it is
+                // replaced (`hot::versions`).
+                let version = |other: &RuleRef| other.rule().spec.matching == spec.matching;
+                let version = rules[from..from + peers].iter().rposition(version);
+                rules.insert(from + version.map_or(peers, |at| at + 1), rule);
+                true
+            }
+            TableWriter::Linear { rules, .. } => {
+                rules.push(rule);
+                self.turn_into_tuples(program);
+                true
+            }
+            TableWriter::Many(shaping) => shaping.link(program, rule),
+        }
+    }
+
+    pub(crate) fn turn_into_tuples(&mut self, program: &Program) {
+        let all = self.rules();
+        *self = TableWriter::Many(Box::default());
+        for rule in all {
+            self.link(program, rule);
+        }
+    }
+
+    /// Turns a list that grew too long while its rules' chains were in use into tuples, once they are not; true when it did.
+    pub(crate) fn grow(&mut self, program: &Program) -> bool {
+        let due = matches!(self, TableWriter::Linear { rules, since }
+            if rules.len() > LINEAR_MAX && !chains_in_use(program, *since));
+        if due {
+            self.turn_into_tuples(program);
+        }
+        due
+    }
+
+    /// Unlinks a rule; true when the published shape must be made anew.
+    pub(crate) fn unlink(&mut self, program: &Program, rule: RuleRef) -> bool {
+        match self {
+            TableWriter::Linear { rules, .. } => {
+                rules.retain(|other| *other != rule);
+                true
+            }
+            TableWriter::Many(shaping) => {
+                let lowered = shaping.unlink(program, rule);
+                if shaping.len() <= LINEAR_AGAIN {
+                    let mut all = shaping.rules();
+                    all.sort_by_key(|rule| std::cmp::Reverse(rule.rule().spec.priority));
+                    *self = TableWriter::Linear {
+                        rules: all,
+                        since: None,
+                    };
+                    return true;
+                }
+                lowered
+            }
+        }
+    }
+
+    pub(crate) fn shape(&self) -> Shape {
+        match self {
+            TableWriter::Linear { rules, .. } => Shape::Linear(
+                rules
+                    .iter()
+                    .map(|rule| LinearEntry {
+                        words: rule
+                            .rule()
+                            .spec
+                            .matching
+                            .words()
+                            .iter()
+                            .map(MaskedWord::from)
+                            .collect(),
+                        rule: rule.0,
+                    })
+                    .collect(),
+            ),
+            TableWriter::Many(shaping) => shaping.shape(),
+        }
+    }
+
+    pub(crate) fn rules(&self) -> Vec<RuleRef> {
+        match self {
+            TableWriter::Linear { rules, .. } => rules.clone(),
+            TableWriter::Many(shaping) => shaping.rules(),
+        }
+    }
+}
+
+/// The one writer of a bridge's tables.
+///
+/// Order of use: any number of `insert`, `remove`, `set_miss`; then [`BridgeWriter::commit`]; then one `domain.publish()` for all bridges.
+/// Changes hold from `domain.next()` as it was when they were made.
+pub struct BridgeWriter {
+    pub(crate) bridge: Arc<Bridge>,
+    pub(crate) tables: BTreeMap<u8, TableWriter>,
+    /// Soft rules of the tables that have any.
+    pub(crate) soft: BTreeMap<u8, SoftWriter>,
+    pub(crate) dirty: WordSetOf256,
+    /// Rules marked as gone, in the order in which they were let go; one that waits for its epoch
+    /// keeps those behind it waiting.
+    pub(crate) gone: VecDeque<(Epoch, u8, RuleRef)>,
+    /// How many of them have come since the last commit.
+    pub(crate) removed: usize,
+    /// What is made of rules and those behind them.
+    pub(crate) fusing: optimize::Fusing,
+    /// The reserved epoch that changes carry.
+    pub(crate) reserved: Option<Epoch>,
+    /// Where rules lead.
+    pub(crate) reach: learning::Reach,
+}
+
+/// A set of table numbers.
+#[derive(Default)]
+pub(crate) struct WordSetOf256(pub(crate) [u64; 4]);
+
+impl WordSetOf256 {
+    pub(crate) fn insert(&mut self, table: u8) {
+        self.0[usize::from(table) / 64] |= 1 << (table % 64);
+    }
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = u8> + use<> {
+        let taken = std::mem::take(&mut self.0);
+        (0..=255_u8).filter(move |table| taken[usize::from(*table) / 64] >> (table % 64) & 1 == 1)
+    }
+}
+
+impl BridgeWriter {
+    /// The writer of `bridge`; make one only.
+    pub fn new(bridge: Arc<Bridge>) -> BridgeWriter {
+        BridgeWriter {
+            bridge,
+            tables: BTreeMap::new(),
+            soft: BTreeMap::new(),
+            dirty: WordSetOf256::default(),
+            gone: VecDeque::new(),
+            removed: 0,
+            fusing: optimize::Fusing::default(),
+            reserved: None,
+            reach: learning::Reach::default(),
+        }
+    }
+
+    /// Says that changes from now on carry this epoch, which is reserved
+    /// ([`crate::epoch::Domain::reserve`]); None for the domain's next one, as at first.
+    pub fn change_in(&mut self, reserved: Option<Epoch>) {
+        self.reserved = reserved;
+    }
+
+    /// The epoch that changes carry.
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.reserved
+            .unwrap_or_else(|| self.bridge.program.domain.next())
+    }
+
+    /// The tables it writes.
+    pub fn bridge(&self) -> &Arc<Bridge> {
+        &self.bridge
+    }
+
+    /// Adds a rule that holds from the domain's next epoch on, or the reserved one. `table` is
+    /// below [`TABLES`].
+    pub fn insert(&mut self, table: u8, spec: RuleSpec) -> RuleRef {
+        assert!(usize::from(table) < TABLES);
+        let words = spec.matching.word_set().union(spec.ops.words());
+        self.bridge.need(words);
+        let epoch = self.epoch();
+        self.bridge.dependence.rule_comes(table, &spec, epoch);
+        self.fusing.changes();
+        if spec.ops.writes_set() && !self.bridge.writes_sets() {
+            self.bridge.writes_sets.store(true, Ordering::Relaxed);
+        }
+        if spec.ops.goes_on() && !self.bridge.goes_on.load(Ordering::Relaxed) {
+            self.bridge.goes_on.store(true, Ordering::Relaxed);
+        }
+        self.ensure_counter(table);
+        self.reach.rule_comes(&self.bridge.learning, table, &spec);
+        if spec.ops.changes() {
+            let written = spec.ops.written();
+            self.bridge.written.fetch_or(written.0, Ordering::Release);
+        }
+        let program = &*self.bridge.program;
+        let rule = RuleRef(Housed::lodge(Rule::new(spec, epoch)));
+        program.rules.linked.fetch_add(1, Ordering::Relaxed);
+        let renewed = if rule.is_soft() {
+            self.soft.entry(table).or_default().link(program, rule)
+        } else {
+            self.tables.entry(table).or_default().link(program, rule)
+        };
+        if renewed {
+            self.dirty.insert(table);
+        }
+        rule
+    }
+
+    /// Sees to it that a table counts its lookups; whether it has not until now.
+    pub(crate) fn ensure_counter(&self, table: u8) -> bool {
+        let slot = &self.bridge.slots[usize::from(table)];
+        if slot.counter.load(Ordering::Relaxed) == NO_COUNTER
+            && let Some(counter) = self.bridge.program.counters.allocate()
+        {
+            slot.counter.store(counter.0, Ordering::Release);
+            return true;
+        }
+        false
+    }
+
+    /// Says that a rule with this match will be inserted soon, so that what that looks at is fetched from memory meanwhile.
+    pub fn expect(&self, table: u8, matching: &Match) {
+        if let Some(TableWriter::Many(shaping)) = self.tables.get(&table) {
+            shaping.expect(matching);
+        }
+    }
+
+    /// Ends a rule with the domain's next epoch, or the reserved one. Its counter stays the
+    /// caller's: hand it to [`BridgeWriter::release_counter`], or to another rule.
+    pub fn remove(&mut self, table: u8, rule: RuleRef) {
+        self.end(table, rule);
+        self.let_go(table, rule);
+    }
+
+    /// The first part of [`BridgeWriter::remove`]: the rule ends, but stays in memory for as long
+    /// as its owner looks at it, until [`BridgeWriter::let_go`].
+    pub fn end(&mut self, table: u8, rule: RuleRef) {
+        let epoch = self.epoch();
+        debug_assert_eq!(rule.rule().removed(), NEVER, "removed twice");
+        rule.rule().remove_in(epoch);
+        if let Some(TableWriter::Many(shaping)) = self.tables.get_mut(&table) {
+            shaping.removed(rule);
+        }
+        self.bridge.dependence.table_changes(table, epoch);
+        self.fusing.changes();
+    }
+
+    /// The second part: it may be unlinked and freed once no worker can see it. Once for each rule
+    /// that has ended.
+    pub fn let_go(&mut self, table: u8, rule: RuleRef) {
+        let epoch = rule.rule().removed();
+        debug_assert_ne!(epoch, NEVER, "has not ended");
+        if rule.rule().added < epoch {
+            self.removed += 1;
+            self.gone.push_back((epoch, table, rule));
+        } else {
+            // It has never been published, so nobody needs it to be found.
+            self.take_out(table, rule);
+        }
+    }
+
+    /// Unlinks a rule that no reader needs, and has it freed when none can be looking at it.
+    pub(crate) fn take_out(&mut self, table: u8, rule: RuleRef) {
+        self.unlink(table, rule);
+        let linked = &self.bridge.program.rules.linked;
+        linked.fetch_sub(1, Ordering::Relaxed);
+        let spec = &rule.rule().spec;
+        self.reach.rule_goes(&self.bridge.learning, table, spec);
+        // SAFETY: lodged in `insert`, unlinked just now; the shape that may still name it was made
+        // before, and is retired by `commit` no earlier than this rule, so both go after the same
+        // grace period.
+        let garbage = Box::new(unsafe { Housed::take_back(rule.0) });
+        self.bridge.program.domain.retire(garbage);
+    }
+
+    /// Unlinks up to `limit` rules that no reader needs any more, but begins none after `time`, about;
+    /// returns how many.
+    pub(crate) fn unlink_gone(&mut self, limit: usize, time: Duration) -> usize {
+        let program = Arc::clone(&self.bridge.program);
+        let mut unlinked = 0;
+        let mut passed = 0;
+        let begun = Instant::now();
+        while unlinked < limit {
+            // A short prefix takes long to leave a large trie.
+            if unlinked > 0 && unlinked.is_multiple_of(16) && begun.elapsed() > time {
+                break;
+            }
+            let Some((epoch, _, _)) = self.gone.front() else {
+                break;
+            };
+            if *epoch > passed {
+                if *epoch > program.domain.current() || !program.domain.quiet(*epoch) {
+                    break;
+                }
+                passed = *epoch;
+            }
+            let Some((_, table, rule)) = self.gone.pop_front() else {
+                break;
+            };
+            self.take_out(table, rule);
+            unlinked += 1;
+        }
+        unlinked
+    }
+
+    /// Gives a counter back once no worker can count on it.
+    pub fn release_counter(&self, counter: CounterId) {
+        struct Release(Arc<Program>, CounterId);
+        impl Drop for Release {
+            fn drop(&mut self) {
+                self.0.counters.free(self.1);
+            }
+        }
+        // Two grace periods: the rule that counts here is itself unlinked one period after it ends.
+        struct Later(Option<Release>);
+        impl Drop for Later {
+            fn drop(&mut self) {
+                if let Some(release) = self.0.take() {
+                    let domain = Arc::clone(&release.0.domain);
+                    domain.retire(Box::new(release));
+                }
+            }
+        }
+        let release = Release(Arc::clone(&self.bridge.program), counter);
+        self.bridge
+            .program
+            .domain
+            .retire(Box::new(Later(Some(release))));
+    }
+
+    /// Says what becomes of packets that `table` has no rule for; at once, not by epoch.
+    pub fn set_miss(&mut self, table: u8, miss: Miss) {
+        self.bridge.slots[usize::from(table)]
+            .miss
+            .store(miss as u8, Ordering::Relaxed);
+        self.bridge.dependence.all_changes();
+        if miss == Miss::Next {
+            self.bridge.misses_go_on.store(true, Ordering::Relaxed);
+        }
+        self.bridge.learning.miss_changes(miss == Miss::Next);
+        if self.ensure_counter(table) {
+            // Ways through it do not count it.
+            let next = self.bridge.program.domain.next();
+            self.bridge.dependence.table_changes(table, next);
+            self.fusing.changes();
+        }
+    }
+
+    /// Makes lookups ready for what was inserted. Call it before publishing.
+    pub fn commit(&mut self) {
+        // A lookup passes over what was replaced and is still linked: so that goes as fast as it
+        // comes, where readers let it.
+        let limit = 2 * std::mem::take(&mut self.removed) + UNLINKED_BY_COMMIT;
+        self.unlink_gone(limit, COMMIT_TIME);
+        self.renew();
+        let goes_on = self.bridge.misses_go_on.load(Ordering::Relaxed);
+        self.reach.tell(&self.bridge.learning, goes_on);
+    }
+
+    /// Publishes the lookups of tables that need another one.
+    pub(crate) fn renew(&mut self) {
+        for table in self.dirty.drain() {
+            if let Some(TableWriter::Linear {
+                since: since @ None,
+                ..
+            }) = self.tables.get_mut(&table)
+            {
+                *since = Some(self.bridge.program.domain.next());
+            }
+            let shape = self.shape(table).map_or(std::ptr::null_mut(), |shape| {
+                Box::into_raw(Box::new(Published::new(table, shape)))
+            });
+            let old = self.bridge.slots[usize::from(table)]
+                .shape
+                .swap(shape, Ordering::AcqRel);
+            if !old.is_null() {
+                // SAFETY: made by `Box::into_raw` here, and unlinked by the swap; readers are waited for by `retire`.
+                self.bridge
+                    .program
+                    .domain
+                    .retire(unsafe { Box::from_raw(old) });
+            }
+        }
+    }
+
+    /// A table's lookup as it is now; None for an empty table.
+    pub(crate) fn shape(&self, table: u8) -> Option<Shape> {
+        let ordinary = self.tables.get(&table).filter(|writer| writer.len() != 0);
+        let ordinary = ordinary.map(TableWriter::shape);
+        match self.soft.get(&table) {
+            None => ordinary,
+            Some(soft) => Some(Shape::Conjunctive {
+                ordinary: ordinary.map(Box::new),
+                soft: soft.entries(),
+            }),
+        }
+    }
+
+    /// Unlinks a rule from its table.
+    pub(crate) fn unlink(&mut self, table: u8, rule: RuleRef) {
+        self.fusing.unlink(rule);
+        let renewed = if !rule.is_soft() {
+            self.tables
+                .get_mut(&table)
+                .is_some_and(|writer| writer.unlink(&self.bridge.program, rule))
+        } else if let Some(soft) = self.soft.get_mut(&table) {
+            let renewed = soft.unlink(rule);
+            if soft.is_empty() {
+                self.soft.remove(&table);
+            }
+            renewed
+        } else {
+            false
+        };
+        if renewed {
+            self.dirty.insert(table);
+        }
+    }
+
+    /// Unlinks and frees what no worker can see any more, up to `limit` rules and, where there is a limit, for two milliseconds; returns how many it unlinked. Gives tables the shape that they had
+    /// to wait for. Commits.
+    pub fn housekeep(&mut self, limit: usize) -> usize {
+        let time = match limit {
+            usize::MAX => Duration::MAX,
+            _ => UNLINKING_TIME,
+        };
+        let unlinked = self.unlink_gone(limit, time);
+        let program = Arc::clone(&self.bridge.program);
+        for (table, writer) in &mut self.tables {
+            if writer.grow(&program) {
+                self.dirty.insert(*table);
+            }
+        }
+        self.settle();
+        unlinked
+    }
+
+    /// Gives tables the lookups that have been made for them in the background, and begins to make those that are due; true while some are being made or
+    /// wanted. Call it ten times a second or so, while that is so and after rules have changed. Commits.
+    pub fn shape_tables(&mut self) -> bool {
+        let wants_unlinking = |writer: &TableWriter| matches!(writer, TableWriter::Many(shaping) if shaping.wants_unlinking());
+        let mut busy = false;
+        if self.waiting() > 0 && self.tables.values().any(wants_unlinking) {
+            self.housekeep(UNLINKED_AT_ONCE);
+            busy = self.waiting() > 0;
+        } else {
+            self.settle();
+        }
+        let program = Arc::clone(&self.bridge.program);
+        let now = Instant::now();
+        for (table, writer) in &mut self.tables {
+            if let TableWriter::Many(shaping) = writer {
+                shaping.begin(&program, now);
+                let asks_exact = asks_exact(*table, &self.soft);
+                busy |= shaping.is_busy() || shaping.wants_exact(asks_exact);
+            }
+        }
+        self.begin_fused(now) | busy
+    }
+
+    /// Gives every table the lookup that fits it best, at once: for those who want to know it, and for tests. Commits.
+    pub fn shape_now(&mut self) {
+        let program = Arc::clone(&self.bridge.program);
+        let now = Instant::now();
+        for (table, writer) in &mut self.tables {
+            let asks_exact = asks_exact(*table, &self.soft);
+            if let TableWriter::Many(shaping) = writer
+                && shaping.shape_now(&program) | shaping.settle_exact(asks_exact, &program, now)
+            {
+                self.dirty.insert(*table);
+            }
+        }
+        self.commit();
+        self.fuse_now();
+    }
+
+    pub(crate) fn settle(&mut self) {
+        let program = &self.bridge.program;
+        let now = Instant::now();
+        for (table, writer) in &mut self.tables {
+            let asks_exact = asks_exact(*table, &self.soft);
+            if let TableWriter::Many(shaping) = writer
+                && shaping.settle(program) | shaping.settle_exact(asks_exact, program, now)
+            {
+                self.dirty.insert(*table);
+            }
+        }
+        self.settle_fused();
+        self.renew();
+    }
+
+    /// Rules that are marked as gone and not yet unlinked.
+    pub fn waiting(&self) -> usize {
+        self.gone.len()
+    }
+}
+
+impl Drop for BridgeWriter {
+    fn drop(&mut self) {
+        // The datapath has let go of the bridge before its writer goes, or does so within this grace period.
+        for slot in &self.bridge.slots {
+            let old = slot.shape.swap(std::ptr::null_mut(), Ordering::AcqRel);
+            if !old.is_null() {
+                // SAFETY: as in `commit`.
+                self.bridge
+                    .program
+                    .domain
+                    .retire(unsafe { Box::from_raw(old) });
+            }
+        }
+        let soft = self.soft.values().flat_map(SoftWriter::rules);
+        for rule in self
+            .tables
+            .values()
+            .flat_map(TableWriter::rules)
+            .chain(soft)
+        {
+            let linked = &self.bridge.program.rules.linked;
+            linked.fetch_sub(1, Ordering::Relaxed);
+            // SAFETY: lodged in `insert`; linked rules include those in `gone`, each once, and all are unlinked by the loop above.
+            self.bridge
+                .program
+                .domain
+                .retire(Box::new(unsafe { Housed::take_back(rule.0) }));
+        }
+    }
+}
+
+/// A table of tuples turns linear again when it has no more rules than this; the gap to [`LINEAR_MAX`] keeps it from turning to and fro.
+pub const LINEAR_AGAIN: usize = 6;
+
+/// Most rules that are unlinked while tables get their lookups.
+pub(crate) const UNLINKED_AT_ONCE: usize = 4096;
+
+/// How long unlinking may take at once, about.
+pub(crate) const UNLINKING_TIME: Duration = Duration::from_millis(2);
+
+/// Rules that each commit unlinks beside twice as many as were removed since the last one.
+pub(crate) const UNLINKED_BY_COMMIT: usize = 16;
+
+/// How long a commit may take for that, about.
+pub(crate) const COMMIT_TIME: Duration = Duration::from_millis(1);
