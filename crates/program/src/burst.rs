@@ -17,37 +17,37 @@ const _: () = assert!(LOOKUP_MAX == u64::BITS as usize);
 
 /// A set of packets of a burst, by their places.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct SetOfLanes(pub(crate) u64);
+pub(crate) struct LaneSet(pub(crate) u64);
 
 const _: () = assert!(LOOKUP_MAX == u64::BITS as usize);
 
-impl SetOfLanes {
+impl LaneSet {
     /// None.
-    pub const EMPTY: SetOfLanes = SetOfLanes(0);
+    pub const EMPTY: LaneSet = LaneSet(0);
 
     /// `count` of them, at least one, from `first` on.
     #[inline(always)]
-    pub fn run(first: usize, count: usize) -> SetOfLanes {
+    pub fn run(first: usize, count: usize) -> LaneSet {
         debug_assert!(count > 0 && first + count <= LOOKUP_MAX);
-        SetOfLanes((u64::MAX >> (LOOKUP_MAX - count)) << first)
+        LaneSet((u64::MAX >> (LOOKUP_MAX - count)) << first)
     }
 
     /// One of them.
     #[inline(always)]
-    pub fn one(lane: usize) -> SetOfLanes {
-        SetOfLanes(1 << lane)
+    pub fn one(lane: usize) -> LaneSet {
+        LaneSet(1 << lane)
     }
 
     /// Those in one of both.
     #[inline(always)]
-    pub fn union(self, other: SetOfLanes) -> SetOfLanes {
-        SetOfLanes(self.0 | other.0)
+    pub fn union(self, other: LaneSet) -> LaneSet {
+        LaneSet(self.0 | other.0)
     }
 
     /// Those that are not in the other.
     #[inline(always)]
-    pub fn minus(self, other: SetOfLanes) -> SetOfLanes {
-        SetOfLanes(self.0 & !other.0)
+    pub fn minus(self, other: LaneSet) -> LaneSet {
+        LaneSet(self.0 & !other.0)
     }
 
     /// Whether there are none.
@@ -64,9 +64,9 @@ impl SetOfLanes {
 
     /// The first `count` of them, or all.
     #[inline(always)]
-    pub fn front(self, count: usize) -> SetOfLanes {
+    pub fn front(self, count: usize) -> LaneSet {
         let rest = (0..count).fold(self.0, |rest, _| rest & rest.wrapping_sub(1));
-        SetOfLanes(self.0 & !rest)
+        LaneSet(self.0 & !rest)
     }
 
     /// Their places, ascending, each below [`LOOKUP_MAX`].
@@ -109,25 +109,25 @@ impl SetOfLanes {
 
     /// Those at whose places this stands. All places are compared: whole vectors at once, and none by itself.
     #[inline(always)]
-    pub fn those_with(self, all: &[u32; LOOKUP_MAX], wanted: u32) -> SetOfLanes {
+    pub fn those_with(self, all: &[u32; LOOKUP_MAX], wanted: u32) -> LaneSet {
         #[cfg(target_arch = "x86_64")]
         if Variant::used() == Variant::Avx512 {
             // SAFETY: only a variant that the processor has is ever used.
-            return SetOfLanes(self.0 & unsafe { places_with(all, wanted) });
+            return LaneSet(self.0 & unsafe { places_with(all, wanted) });
         }
         let equal: [u8; LOOKUP_MAX] = std::array::from_fn(|lane| u8::from(all[lane] == wanted));
         let (eights, _) = equal.as_chunks();
         let bits = eights.iter().rev().fold(0, |bits, eight| {
             bits << 8 | u64::from_le_bytes(*eight).wrapping_mul(TO_BITS) >> 56
         });
-        SetOfLanes(self.0 & bits)
+        LaneSet(self.0 & bits)
     }
 
     /// Those of which it is true.
     #[inline(always)]
-    pub fn those(self, mut holds: impl FnMut(usize) -> bool) -> SetOfLanes {
-        self.iter().fold(SetOfLanes::EMPTY, |those, lane| {
-            SetOfLanes(those.0 | u64::from(holds(lane)) << lane)
+    pub fn those(self, mut holds: impl FnMut(usize) -> bool) -> LaneSet {
+        self.iter().fold(LaneSet::EMPTY, |those, lane| {
+            LaneSet(those.0 | u64::from(holds(lane)) << lane)
         })
     }
 }
@@ -163,11 +163,11 @@ pub(crate) trait Members: Copy {
     fn len(self) -> usize;
 
     /// The set of them.
-    fn whole(self) -> SetOfLanes;
+    fn whole(self) -> LaneSet;
 }
 
-impl Members for SetOfLanes {
-    /// As [`SetOfLanes::iter`]; faster where they are neighbours, as in most sets.
+impl Members for LaneSet {
+    /// As [`LaneSet::iter`]; faster where they are neighbours, as in most sets.
     #[inline(always)]
     fn each(self, mut with: impl FnMut(usize)) {
         match self.as_run() {
@@ -197,7 +197,7 @@ impl Members for SetOfLanes {
     }
 
     #[inline(always)]
-    fn whole(self) -> SetOfLanes {
+    fn whole(self) -> LaneSet {
         self
     }
 }
@@ -236,8 +236,8 @@ impl Members for One {
     }
 
     #[inline(always)]
-    fn whole(self) -> SetOfLanes {
-        SetOfLanes::one(self.0)
+    fn whole(self) -> LaneSet {
+        LaneSet::one(self.0)
     }
 }
 /// What lookups read: a whole key, or only the part of it that they need.
@@ -262,6 +262,12 @@ pub(crate) trait Words {
             .all(|word| self.word(word.word) & word.mask == word.value)
     }
 
+    /// The whole key, where it is one.
+    #[inline(always)]
+    fn whole(&self) -> Option<&FlowKey> {
+        None
+    }
+
     /// These packets' keys as hot words behind each other, where they are.
     #[inline(always)]
     fn hot(_: &[Self]) -> Option<&[HotWords]>
@@ -273,7 +279,7 @@ pub(crate) trait Words {
 
     /// The bits of word `index` in which some of a set of packets differ from `wanted`.
     #[inline(always)]
-    fn differing(packets: &[Self; LOOKUP_MAX], set: SetOfLanes, index: u8, wanted: u64) -> u64
+    fn differing(packets: &[Self; LOOKUP_MAX], set: LaneSet, index: u8, wanted: u64) -> u64
     where
         Self: Sized,
     {
@@ -285,6 +291,11 @@ pub(crate) trait Words {
 
 impl Words for FlowKey {
     const AT_HAND: u8 = 64;
+
+    #[inline(always)]
+    fn whole(&self) -> Option<&FlowKey> {
+        Some(self)
+    }
 
     #[inline(always)]
     fn word(&self, index: u8) -> u64 {

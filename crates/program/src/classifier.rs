@@ -1,15 +1,19 @@
 //! How a table's rules are looked up.
 //!
-//! A table's *shape* is the lookup that fits its rules:
+//! Each kind of lookup is one file with one type that is a [`Classify`]; [`Classifier`] lists them.
 //!
-//! * [`Shape::Linear`]: up to [`LINEAR_MAX`](linear::LINEAR_MAX) rules, compared one after the other by precedence. Cost grows with the number of rules and with nothing
-//!   else, so a table of four rules over four masks (the tuple space explosion of Csikor et al.) costs four compares for any traffic.
-//! * [`Shape::Tuples`]: one hash table for each set of masked bits, tried in the order of the highest precedence in each, until what was found
-//!   beats all that is left. A packet that differs from what all rules of a tuple have in common, their protocol for instance, passes it over
-//!   without a look into memory. Hash tables grow in place; the list of tuples is replaced as a whole.
-//! * [`Shape::Trees`]: decision trees made in the background, and tuples for what they do not hold ([`tree`]).
-//! * [`Shape::Prefixes`]: a trie over one field that is changed in place, and tuples for rules that are no prefixes of it ([`trie`]).
-//! * [`Shape::Conjunctive`]: one of the above, and beside it the rules that are parts of conditions ([`conjunction`]).
+//! * [`Linear`]: up to [`LINEAR_MAX`](linear::LINEAR_MAX) rules, compared one after the other by
+//!   precedence. Cost grows with the number of rules and with nothing else, so a table of four rules
+//!   over four masks (the tuple space explosion of Csikor et al.) costs four compares for any traffic.
+//! * [`TupleSpace`]: one hash table for each set of masked bits, tried in the order of the highest
+//!   precedence in each, until what was found beats all that is left. A packet that differs from what
+//!   all rules of a tuple have in common, their protocol for instance, passes it over without a look
+//!   into memory. Hash tables grow in place; the list of tuples is replaced as a whole.
+//! * [`Trees`](tree::TreeClassifier): decision trees made in the background, and tuples for what they
+//!   do not hold.
+//! * [`Trie`](trie::TrieClassifier): a trie over one field that is changed in place, and tuples for
+//!   rules that are no prefixes of it.
+//! * [`Conjunctive`]: one of the above, and beside it the rules that are parts of conditions.
 
 pub(crate) mod conjunction;
 pub(crate) mod describe;
@@ -18,225 +22,285 @@ pub(crate) mod exact;
 pub(crate) mod lanes;
 pub(crate) mod linear;
 pub(crate) mod mini_key;
+pub(crate) mod prefilter;
 pub(crate) mod tree;
 pub(crate) mod trie;
 pub(crate) mod tuple;
 pub(crate) mod tuple_space;
+pub(crate) mod verdicts;
 
 use crate::actions::learn::Learn;
-use crate::burst::{LOOKUP_MAX, Words};
+use crate::burst::{LOOKUP_MAX, LaneSet, Words};
 use crate::epoch::Epoch;
 use crate::rule::Rule;
 use crate::rule::summary::Told;
-use linear::{LinearEntry, linear};
+use conjunction::Conjunctive;
+use effort::Count;
+use lanes::Found;
+use linear::Linear;
 use mini_key::Reads;
 use packet::FlowKey;
-use std::sync::Arc;
-use tree::Trees;
-use trie::{NextHops, Trie};
-use tuple::MaskedWord;
-use tuple_space::{TupleEntry, lookup_one, lookup_pending, lookup_tuples};
+use packet::hot::{Pattern, Sorting};
+use prefilter::Behind;
+use tree::TreeClassifier;
+use trie::TrieClassifier;
+use tuple_space::TupleSpace;
+use verdicts::VerdictsBy;
 
-/// A table's lookup.
-pub(crate) enum Shape {
-    /// Compare all, in order.
-    Linear(Box<[LinearEntry]>),
-    /// Hash, tuple by tuple.
-    Tuples(Box<[TupleEntry]>),
-    /// Descend, then hash what has come since.
-    Trees(TreesShape),
-    /// Follow the bits of an address, then hash for what is no prefix.
-    Prefixes(PrefixesShape),
-    /// Ordinary rules, if there are any, and soft ones.
-    Conjunctive {
-        ordinary: Option<Box<Shape>>,
-        soft: Box<[TupleEntry]>,
-    },
-}
+/// One kind of lookup. All of it is monomorphised: a lookup chooses among kinds once for a burst.
+pub(crate) trait Classify {
+    /// Returns what of a packet lookups read.
+    fn reads(&self) -> Reads;
 
-/// Trees, and what they do not hold.
-pub(crate) struct TreesShape {
-    pub(crate) trees: Arc<Trees>,
-    /// Tuples with rules that are not in the trees, with the highest precedence of those.
-    pub(crate) beside: Box<[TupleEntry]>,
-    /// All tuples.
-    pub(crate) all: Box<[TupleEntry]>,
-}
-
-/// A trie, and what it does not hold.
-pub(crate) struct PrefixesShape {
-    pub(crate) trie: Arc<Trie>,
-    /// As of [`TreesShape`].
-    pub(crate) beside: Box<[TupleEntry]>,
-    pub(crate) all: Box<[TupleEntry]>,
-}
-
-// SAFETY: rules are reached only under a guard of the domain, and outlive it (see `Domain::retire`); `Rule` itself is Sync.
-unsafe impl Send for Shape {}
-
-// SAFETY: as above; a published shape is not changed except through atomics inside `Tuple`.
-unsafe impl Sync for Shape {}
-
-/// A shape as readers find it.
-pub(crate) struct Published {
-    pub(crate) shape: Shape,
-    /// What of a packet it looks at.
-    pub(crate) reads: Reads,
-    /// The matches of a short list, or the agreed bits of a few tuples, that look at hot words only.
-    pub(crate) patterns: Option<Box<[packet::hot::Pattern]>>,
-    /// The same of the first table's list, made ready for packets as they lie, where its rules only send or drop.
-    pub(crate) sorting: Option<Box<packet::hot::Sorting>>,
-    /// Whether no cache is expected to find sooner what a packet meets.
-    pub(crate) quick: bool,
-}
-
-/// Most tuples of which a lookup costs no more than one in a cache of walks, which is one of the same kind.
-pub(crate) const QUICK_TUPLES: usize = 2;
-
-impl Shape {
-    /// Whether a lookup costs no more than one in a cache of walks: that hashes five words, and reads a set's tags, a line and its way.
-    pub(crate) fn is_quick(&self) -> bool {
-        match self {
-            Shape::Linear(_) => true,
-            Shape::Tuples(tuples) => tuples.len() <= QUICK_TUPLES,
-            Shape::Prefixes(shape) => shape.beside.len() < QUICK_TUPLES,
-            Shape::Trees(_) | Shape::Conjunctive { .. } => false,
-        }
-    }
-}
-
-/// The rule that `learn` means where `key` has its values.
-pub(crate) fn find_exact<'g>(
-    shape: &'g Shape,
-    learn: &Learn,
-    key: &FlowKey,
-    epoch: Epoch,
-) -> Option<&'g Rule> {
-    let priority = learn.priority.into();
-    match shape {
-        Shape::Linear(entries) => entries.iter().find_map(|entry| {
-            let same = |(word, (at, mask)): (&MaskedWord, &(u8, u64))| {
-                (word.word, word.mask) == (*at, *mask)
-                    && key.words[usize::from(*at)] & mask == word.value
-            };
-            let same = entry.words.len() == learn.shape.len()
-                && entry.words.iter().zip(&learn.shape).all(same);
-            let rule = entry.rule();
-            (same && rule.spec.priority == priority && rule.holds_in(epoch)).then_some(rule)
-        }),
-        Shape::Tuples(tuples)
-        | Shape::Trees(TreesShape { all: tuples, .. })
-        | Shape::Prefixes(PrefixesShape { all: tuples, .. }) => tuples
-            .iter()
-            .find_map(|entry| entry.tuple.find_exact(&learn.shape, key, priority, epoch)),
-        // Learned rules are ordinary ones.
-        Shape::Conjunctive { ordinary, .. } => find_exact(ordinary.as_deref()?, learn, key, epoch),
-    }
-}
-
-/// Apart, so that other tables' lookups keep their registers.
-#[inline(never)]
-pub(crate) fn lookup_trees<'k, 'g, K: Words + 'k>(
-    shape: &'g TreesShape,
-    key: &impl Fn(usize) -> &'k K,
-    epoch: Epoch,
-    out: &mut [Option<&'g Rule>],
-    told: Option<&mut Told<'g>>,
-) {
-    if !shape.trees.hold_in(epoch) {
-        return lookup_tuples(&shape.all, key, epoch, out);
-    }
-    // Where others are looked up beside, rules' precedences are compared.
-    let told = told.filter(|_| shape.beside.is_empty());
-    shape.trees.find(key, epoch, out, told, |index, out| {
-        *out = lookup_one(&shape.all, key(index), epoch);
-    });
-    if !shape.beside.is_empty() {
-        lookup_tuples(&shape.beside, key, epoch, out);
-    }
-}
-
-/// Apart, so that other tables' lookups keep their registers.
-#[inline(never)]
-pub(crate) fn lookup_prefixes<'k, 'g, K: Words + 'k>(
-    shape: &'g PrefixesShape,
-    key: &impl Fn(usize) -> &'k K,
-    epoch: Epoch,
-    out: &mut [Option<&'g Rule>],
-    told: Option<&mut Told<'g>>,
-) {
-    let mut numbers = [0; LOOKUP_MAX];
-    let next_hops = shape.trie.next_hops(key, out.len(), &mut numbers);
-    shape.resolve(&next_hops, 0, key, epoch, out, told);
-}
-
-impl PrefixesShape {
-    /// Whether what stands beside is not of higher precedence than any prefix, most often a table's last rule: only packets without a prefix ask for it.
-    #[inline(always)]
-    pub(crate) fn decides(&self) -> bool {
-        let highest = self.beside.first().map(|entry| entry.max_priority);
-        highest <= Some(self.trie.floor())
-    }
-
-    /// The rules of packets whose next hops these are, from number `from` on.
-    #[inline(always)]
-    pub(crate) fn resolve<'k, 'g, K: Words + 'k>(
+    /// Finds each key's rule: the one of the highest precedence that matches and holds in `epoch`.
+    /// `out`, one place for each key, is empty before. `told` gets what is known of rules that were
+    /// found without reading them.
+    fn look_up<'k, 'g, K: Words + 'k>(
         &'g self,
-        next_hops: &NextHops<'g, '_>,
-        from: usize,
-        key: &impl Fn(usize) -> &'k K,
+        keys: impl Keys<'k, K>,
         epoch: Epoch,
         out: &mut [Option<&'g Rule>],
         told: Option<&mut Told<'g>>,
-    ) {
-        let decides = self.decides();
-        let told = told.filter(|_| decides);
-        next_hops.resolve(from, epoch, out, told, |index, out| {
-            *out = lookup_one(&self.all, key(index), epoch);
-        });
-        if !self.beside.is_empty() {
-            let mut pending = (from as u8..out.len() as u8)
-                .filter(|index| !decides || out[usize::from(*index)].is_none())
-                .collect();
-            lookup_pending(&self.beside, &mut pending, key, epoch, out);
+    );
+
+    /// Looks up a set of lanes, adds their rules to `found`, neighbours of one rule together, and
+    /// returns those that have none.
+    #[inline(always)]
+    fn look_up_lanes<'g, K: Words>(
+        &'g self,
+        set: LaneSet,
+        lanes: &[K; LOOKUP_MAX],
+        epoch: Epoch,
+        found: &mut Found<'g>,
+    ) -> LaneSet {
+        lanes::look_up_each(self, set, lanes, epoch, found)
+    }
+
+    /// Returns the verdicts of keys where the classifier knows them without reading rules; what they
+    /// are found by goes to `numbers`, and stays there.
+    #[inline(always)]
+    fn verdicts<'g, 'n, K: Words>(
+        &'g self,
+        _keys: &[K],
+        _epoch: Epoch,
+        _numbers: &'n mut [u32; LOOKUP_MAX],
+    ) -> Option<VerdictsBy<'g, 'n>> {
+        None
+    }
+
+    /// Returns the rule that `learn` means where `key` has its values.
+    fn find_exact<'g>(&'g self, learn: &Learn, key: &FlowKey, epoch: Epoch) -> Option<&'g Rule>;
+
+    /// Counts what looking a key up takes.
+    fn count_effort(&self, key: &FlowKey, epoch: Epoch, count: &mut Count);
+
+    /// Returns whether a lookup costs no more than one in the flow cache: that hashes five words, and
+    /// reads a set's tags, a line and its way.
+    fn is_quick(&self) -> bool {
+        false
+    }
+
+    /// Returns patterns that packets can be compared with while they are read.
+    fn patterns(&self) -> Option<Box<[Pattern]>> {
+        None
+    }
+
+    /// Returns what [`Classify::patterns`] stand for in this epoch, where they hold in it.
+    #[inline(always)]
+    fn behind_patterns(&self, _epoch: Epoch) -> Option<Behind<'_>> {
+        None
+    }
+
+    /// Returns the patterns made ready for packets as they lie, where all rules only send or drop.
+    fn sorting(&self, _patterns: &[Pattern]) -> Option<Box<Sorting>> {
+        None
+    }
+
+    /// Returns the rule for one key where that gains nothing by being looked up for several packets
+    /// together.
+    #[inline(always)]
+    fn look_up_at_once(&self, _key: &FlowKey, _epoch: Epoch) -> Option<&Rule> {
+        None
+    }
+}
+
+/// The keys of a burst's packets, by number.
+pub(crate) trait Keys<'k, K: 'k>: Copy {
+    /// Returns the key of this number.
+    fn key(&self, index: usize) -> &'k K;
+
+    /// Returns all of them where they lie behind each other.
+    #[inline(always)]
+    fn slice(&self) -> Option<&'k [K]> {
+        None
+    }
+}
+
+impl<'k, K> Keys<'k, K> for &'k [K] {
+    #[inline(always)]
+    fn key(&self, index: usize) -> &'k K {
+        &self[index]
+    }
+
+    #[inline(always)]
+    fn slice(&self) -> Option<&'k [K]> {
+        Some(self)
+    }
+}
+
+/// Keys that are found by a function.
+#[derive(Clone, Copy)]
+pub(crate) struct KeysBy<F>(pub(crate) F);
+
+impl<'k, K: 'k, F: Fn(usize) -> &'k K + Copy> Keys<'k, K> for KeysBy<F> {
+    #[inline(always)]
+    fn key(&self, index: usize) -> &'k K {
+        (self.0)(index)
+    }
+}
+
+/// Defines [`Classifier`]: its kinds, and each call of [`Classify`] for the one that it is.
+macro_rules! classifiers {
+    ($($(#[$doc:meta])* $kind:ident($type:ty),)*) => {
+        /// A table's lookup.
+        pub(crate) enum Classifier {
+            $($(#[$doc])* $kind($type),)*
         }
-    }
-}
 
-#[inline(never)]
-pub(crate) fn lookup_conjunctive<'k, 'g>(
-    ordinary: Option<&'g Shape>,
-    soft: &'g [TupleEntry],
-    key: &impl Fn(usize) -> &'k FlowKey,
-    epoch: Epoch,
-    out: &mut [Option<&'g Rule>],
-) {
-    let look_up = |key: &FlowKey| {
-        let mut out = [None];
-        lookup_ordinary(ordinary, &|_| key, epoch, &mut out);
-        out[0]
-    };
-    lookup_ordinary(ordinary, key, epoch, out);
-    for (index, found) in out.iter_mut().enumerate() {
-        *found = conjunction::look_up(soft, key(index), epoch, *found, look_up);
-    }
-}
+        $(impl From<$type> for Classifier {
+            fn from(kind: $type) -> Classifier {
+                Classifier::$kind(kind)
+            }
+        })*
 
-pub(crate) fn lookup_ordinary<'k, 'g, K: Words + 'k>(
-    shape: Option<&'g Shape>,
-    key: &impl Fn(usize) -> &'k K,
-    epoch: Epoch,
-    out: &mut [Option<&'g Rule>],
-) {
-    match shape {
-        Some(Shape::Linear(entries)) => {
-            for (index, found) in out.iter_mut().enumerate() {
-                *found = linear(entries, key(index), epoch);
+        impl Classify for Classifier {
+            fn reads(&self) -> Reads {
+                match self { $(Classifier::$kind(kind) => kind.reads(),)* }
+            }
+
+            #[inline(always)]
+            fn look_up<'k, 'g, K: Words + 'k>(
+                &'g self,
+                keys: impl Keys<'k, K>,
+                epoch: Epoch,
+                out: &mut [Option<&'g Rule>],
+                told: Option<&mut Told<'g>>,
+            ) {
+                match self { $(Classifier::$kind(kind) => kind.look_up(keys, epoch, out, told),)* }
+            }
+
+            #[inline(always)]
+            fn look_up_lanes<'g, K: Words>(
+                &'g self,
+                set: LaneSet,
+                lanes: &[K; LOOKUP_MAX],
+                epoch: Epoch,
+                found: &mut Found<'g>,
+            ) -> LaneSet {
+                match self {
+                    $(Classifier::$kind(kind) => kind.look_up_lanes(set, lanes, epoch, found),)*
+                }
+            }
+
+            #[inline(always)]
+            fn verdicts<'g, 'n, K: Words>(
+                &'g self,
+                keys: &[K],
+                epoch: Epoch,
+                numbers: &'n mut [u32; LOOKUP_MAX],
+            ) -> Option<VerdictsBy<'g, 'n>> {
+                match self { $(Classifier::$kind(kind) => kind.verdicts(keys, epoch, numbers),)* }
+            }
+
+            fn find_exact<'g>(
+                &'g self,
+                learn: &Learn,
+                key: &FlowKey,
+                epoch: Epoch,
+            ) -> Option<&'g Rule> {
+                match self { $(Classifier::$kind(kind) => kind.find_exact(learn, key, epoch),)* }
+            }
+
+            fn count_effort(&self, key: &FlowKey, epoch: Epoch, count: &mut Count) {
+                match self { $(Classifier::$kind(kind) => kind.count_effort(key, epoch, count),)* }
+            }
+
+            fn is_quick(&self) -> bool {
+                match self { $(Classifier::$kind(kind) => kind.is_quick(),)* }
+            }
+
+            fn patterns(&self) -> Option<Box<[Pattern]>> {
+                match self { $(Classifier::$kind(kind) => kind.patterns(),)* }
+            }
+
+            #[inline(always)]
+            fn behind_patterns(&self, epoch: Epoch) -> Option<Behind<'_>> {
+                match self { $(Classifier::$kind(kind) => kind.behind_patterns(epoch),)* }
+            }
+
+            fn sorting(&self, patterns: &[Pattern]) -> Option<Box<Sorting>> {
+                match self { $(Classifier::$kind(kind) => kind.sorting(patterns),)* }
+            }
+
+            #[inline(always)]
+            fn look_up_at_once(&self, key: &FlowKey, epoch: Epoch) -> Option<&Rule> {
+                match self { $(Classifier::$kind(kind) => kind.look_up_at_once(key, epoch),)* }
             }
         }
-        Some(Shape::Tuples(tuples)) => lookup_tuples(tuples, key, epoch, out),
-        Some(Shape::Trees(shape)) => lookup_trees(shape, key, epoch, out, None),
-        Some(Shape::Prefixes(shape)) => lookup_prefixes(shape, key, epoch, out, None),
-        Some(Shape::Conjunctive { .. }) | None => {}
+    };
+}
+
+classifiers! {
+    /// Compare all, in order.
+    Linear(Linear),
+    /// Hash, tuple by tuple.
+    Tuples(TupleSpace),
+    /// Descend, then hash what has come since.
+    Trees(TreeClassifier),
+    /// Follow the bits of an address, then hash for what is no prefix.
+    Trie(TrieClassifier),
+    /// Ordinary rules, if there are any, and soft ones.
+    Conjunctive(Conjunctive),
+}
+
+// SAFETY: rules are reached only under a guard of the domain, and outlive it (see `Domain::retire`);
+// `Rule` itself is Sync.
+unsafe impl Send for Classifier {}
+// SAFETY: as above; a published classifier is not changed except through atomics.
+unsafe impl Sync for Classifier {}
+
+/// A classifier as readers find it.
+pub(crate) struct Published {
+    pub(crate) classifier: Classifier,
+    /// What of a packet it looks at.
+    pub(crate) reads: Reads,
+    /// The matches of a short list, or the agreed bits of a few tuples, that look at hot words only.
+    pub(crate) patterns: Option<Box<[Pattern]>>,
+    /// The same of the first table's list, made ready for packets as they lie, where its rules only
+    /// send or drop.
+    pub(crate) sorting: Option<Box<Sorting>>,
+    /// Whether the flow cache is not expected to find sooner what a packet meets.
+    pub(crate) quick: bool,
+}
+
+impl Published {
+    /// Returns what readers of `table` are to find.
+    pub(crate) fn new(table: u8, classifier: Classifier) -> Published {
+        let reads = classifier.reads();
+        let patterns = match reads {
+            Reads::Port | Reads::Hot => classifier.patterns(),
+            Reads::Deep | Reads::Whole => None,
+        };
+        let sorting = match &patterns {
+            Some(patterns) if table == 0 => classifier.sorting(patterns),
+            _ => None,
+        };
+        Published {
+            quick: reads <= Reads::Hot && classifier.is_quick(),
+            classifier,
+            reads,
+            patterns,
+            sorting,
+        }
     }
 }

@@ -27,11 +27,7 @@ pub use writer::{BridgeWriter, LINEAR_AGAIN};
 use crate::Program;
 use crate::actions::PortNo;
 use crate::actions::learn::Learn;
-use crate::classifier::linear::linear;
-use crate::classifier::tuple_space::lookup_tuples;
-use crate::classifier::{
-    Published, Shape, find_exact, lookup_conjunctive, lookup_prefixes, lookup_trees,
-};
+use crate::classifier::{Classifier, Classify, KeysBy, Published};
 use crate::counters::{CounterId, Totals};
 use crate::epoch::Guard;
 use crate::group::{Group, GroupRef, GroupTable};
@@ -172,7 +168,8 @@ impl Bridge {
         guard: &'g Guard<'_>,
     ) -> Option<&'g Rule> {
         let key = learn.example(values);
-        find_exact(self.shape(learn.table, guard)?, learn, &key, guard.epoch())
+        self.classifier(learn.table, guard)?
+            .find_exact(learn, &key, guard.epoch())
     }
 
     /// The words of the key that rules match or actions read.
@@ -233,8 +230,8 @@ impl Bridge {
     }
 
     #[inline(always)]
-    pub(crate) fn shape<'g>(&self, table: u8, guard: &'g Guard<'_>) -> Option<&'g Shape> {
-        Some(&self.published(table, guard)?.shape)
+    pub(crate) fn classifier<'g>(&self, table: u8, guard: &'g Guard<'_>) -> Option<&'g Classifier> {
+        Some(&self.published(table, guard)?.classifier)
     }
 
     #[inline(always)]
@@ -265,34 +262,24 @@ impl Bridge {
         &self,
         table: u8,
         count: usize,
-        key: impl Fn(usize) -> &'k FlowKey,
+        key: impl Fn(usize) -> &'k FlowKey + Copy,
         guard: &'g Guard<'_>,
         out: &mut [Option<&'g Rule>],
     ) {
         let out = &mut out[..count];
         out.fill(None);
         let epoch = guard.epoch();
-        match self.shape(table, guard) {
-            None => return self.count_lookups(table, count, 0, guard),
-            Some(Shape::Linear(entries)) => {
-                for (index, found) in out.iter_mut().enumerate() {
-                    *found = linear(entries, key(index), epoch);
-                }
-            }
-            Some(Shape::Tuples(tuples)) => lookup_tuples(tuples, &key, epoch, out),
-            Some(Shape::Trees(shape)) => lookup_trees(shape, &key, epoch, out, None),
-            Some(Shape::Prefixes(shape)) => lookup_prefixes(shape, &key, epoch, out, None),
-            Some(Shape::Conjunctive { ordinary, soft }) => {
-                lookup_conjunctive(ordinary.as_deref(), soft, &key, epoch, out);
-            }
-        }
+        let Some(classifier) = self.classifier(table, guard) else {
+            return self.count_lookups(table, count, 0, guard);
+        };
+        classifier.look_up(KeysBy(key), epoch, out, None);
         let matched = out.iter().filter(|found| found.is_some()).count();
         self.count_lookups(table, count, matched, guard);
     }
 
     /// What looking `key` up in `table` takes, in the guard's epoch. Slow: for prediction, not for packets.
     pub fn effort(&self, table: u8, key: &FlowKey, guard: &Guard<'_>) -> Effort {
-        Effort::of(self.shape(table, guard), key, guard.epoch())
+        Effort::of(self.classifier(table, guard), key, guard.epoch())
     }
 
     #[inline(always)]

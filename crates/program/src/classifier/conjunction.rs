@@ -9,13 +9,19 @@
 //! ever. A packet's fulfilled clauses are gathered in a hash table of the worker's, which costs one probe for each clause of each soft
 //! rule that it matches, however many rules there are.
 
+use super::effort::Count;
+use super::mini_key::Reads;
+use super::{Classifier, Classify, Keys};
 use crate::Program;
 use crate::actions::Clause;
+use crate::actions::learn::Learn;
+use crate::burst::Words;
 use crate::classifier::describe::Description;
 use crate::classifier::tuple_space::{TupleEntry, TupleWriters};
 use crate::epoch::Epoch;
 use crate::rule::Rule;
 use crate::rule::RuleRef;
+use crate::rule::summary::Told;
 use crate::secret::Secret;
 use packet::FlowKey;
 use packet::key::at;
@@ -200,6 +206,64 @@ pub(crate) fn look_up<'g>(
         });
         found.or(ordinary)
     })
+}
+
+/// Ordinary rules, if there are any, and soft ones.
+pub(crate) struct Conjunctive {
+    pub(crate) ordinary: Option<Box<Classifier>>,
+    pub(crate) soft: Box<[TupleEntry]>,
+}
+
+impl Classify for Conjunctive {
+    /// Conditions are gathered from whole keys.
+    fn reads(&self) -> Reads {
+        Reads::Whole
+    }
+
+    /// Finds nothing for keys that are not whole.
+    #[inline(never)]
+    fn look_up<'k, 'g, K: Words + 'k>(
+        &'g self,
+        keys: impl Keys<'k, K>,
+        epoch: Epoch,
+        out: &mut [Option<&'g Rule>],
+        _: Option<&mut Told<'g>>,
+    ) {
+        let ordinary = self.ordinary.as_deref();
+        let look_up_again = |key: &FlowKey| {
+            let mut out = [None];
+            if let Some(ordinary) = ordinary {
+                ordinary.look_up(std::slice::from_ref(key), epoch, &mut out, None);
+            }
+            out[0]
+        };
+        let whole = |index| keys.key(index).whole();
+        debug_assert!((0..out.len()).all(|index| whole(index).is_some()));
+        if let Some(ordinary) = ordinary {
+            ordinary.look_up(keys, epoch, out, None);
+        }
+        for (index, found) in out.iter_mut().enumerate() {
+            if let Some(key) = whole(index) {
+                *found = look_up(&self.soft, key, epoch, *found, look_up_again);
+            }
+        }
+    }
+
+    /// Learned rules are ordinary ones.
+    fn find_exact<'g>(&'g self, learn: &Learn, key: &FlowKey, epoch: Epoch) -> Option<&'g Rule> {
+        self.ordinary.as_deref()?.find_exact(learn, key, epoch)
+    }
+
+    fn count_effort(&self, key: &FlowKey, epoch: Epoch, count: &mut Count) {
+        if let Some(ordinary) = &self.ordinary {
+            ordinary.count_effort(key, epoch, count);
+        }
+        // Every tuple of soft rules is looked at, for each may fulfil a clause.
+        for entry in &self.soft {
+            count.probes += 1;
+            entry.tuple.view().read_by(key, count);
+        }
+    }
 }
 
 #[cfg(test)]

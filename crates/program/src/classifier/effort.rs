@@ -3,9 +3,7 @@
 //! Each template says for one key how many rules it compares, how many hash tables it tries, and which cache lines of the rules' own memory it reads. `sluice predict`
 //! shows these figures for each table; they follow the lookups of [`super`] step by step.
 
-use crate::classifier::Shape;
-use crate::classifier::linear::LinearEntry;
-use crate::classifier::tuple_space::TupleEntry;
+use super::{Classifier, Classify};
 use crate::epoch::Epoch;
 use crate::rule::Rule;
 use packet::FlowKey;
@@ -54,95 +52,15 @@ impl Count {
 
 impl Effort {
     /// What looking `key` up takes.
-    pub(crate) fn of(shape: Option<&Shape>, key: &FlowKey, epoch: Epoch) -> Effort {
+    pub(crate) fn of(classifier: Option<&Classifier>, key: &FlowKey, epoch: Epoch) -> Effort {
         let mut count = Count::default();
-        if let Some(shape) = shape {
-            of_shape(shape, key, epoch, &mut count);
+        if let Some(classifier) = classifier {
+            classifier.count_effort(key, epoch, &mut count);
         }
         Effort {
             compares: count.compares,
             probes: count.probes,
             lines: count.lines() as u32,
-        }
-    }
-}
-
-fn of_shape(shape: &Shape, key: &FlowKey, epoch: Epoch, count: &mut Count) {
-    match shape {
-        Shape::Linear(entries) => of_list(entries, key, epoch, count),
-        Shape::Tuples(tuples) => {
-            let told =
-                crate::classifier::tuple_space::exact_of(tuples, epoch).is_some_and(|exact| {
-                    // Its own, and the precedence of the next one.
-                    tuples.iter().take(2).for_each(|entry| count.reads(entry));
-                    exact.read_by(key, count)
-                });
-            if !told {
-                of_tuples(tuples, key, None, epoch, count);
-            }
-        }
-        Shape::Trees(shape) => {
-            let best = shape.trees.read_by(key, count);
-            of_tuples(&shape.beside, key, best, epoch, count);
-        }
-        Shape::Prefixes(shape) => {
-            let best = shape.trie.read_by(key, count);
-            of_tuples(&shape.beside, key, best, epoch, count);
-        }
-        Shape::Conjunctive { ordinary, soft } => {
-            if let Some(ordinary) = ordinary {
-                of_shape(ordinary, key, epoch, count);
-            }
-            // Every tuple of soft rules is looked at, for each may fulfil a clause.
-            for entry in soft {
-                count.probes += 1;
-                entry.tuple.view().read_by(key, count);
-            }
-        }
-    }
-}
-
-fn of_list(entries: &[LinearEntry], key: &FlowKey, epoch: Epoch, count: &mut Count) {
-    for entry in entries {
-        count.compares += 1;
-        count.reads(entry);
-        count.reads(&entry.words[..]);
-        let has = |word: &crate::classifier::tuple::MaskedWord| {
-            key.words[usize::from(word.word)] & word.mask == word.value
-        };
-        if entry.words.iter().all(has) {
-            // SAFETY: as in `linear`: the entry belongs to a shape that is alive, and a rule outlives every shape that names it.
-            let rule = unsafe { entry.rule.as_ref() };
-            count.reads_rule(rule);
-            if rule.holds_in(epoch) {
-                return;
-            }
-        }
-    }
-}
-
-/// `best`: the precedence of what has been found before.
-fn of_tuples(
-    tuples: &[TupleEntry],
-    key: &FlowKey,
-    mut best: Option<u32>,
-    epoch: Epoch,
-    count: &mut Count,
-) {
-    for entry in tuples {
-        count.reads(entry);
-        if best.is_some_and(|best| best >= entry.max_priority) {
-            return;
-        }
-        if !entry.admits(key) {
-            continue;
-        }
-        count.probes += 1;
-        let view = entry.tuple.view();
-        view.read_by(key, count);
-        if let Some(rule) = view.find(view.hash(key), key, epoch) {
-            count.reads_rule(rule);
-            best = best.max(Some(rule.spec.priority));
         }
     }
 }

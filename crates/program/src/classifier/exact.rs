@@ -12,6 +12,8 @@
 #[cfg(test)]
 mod tests;
 
+use super::tuple_space::{TupleEntry, lookup_pending};
+use super::verdicts::Verdicts;
 use crate::actions::OpList;
 use crate::actions::block::Stretch;
 use crate::burst::LOOKUP_MAX;
@@ -643,5 +645,37 @@ impl ExactWriter {
     pub fn told(&self) -> Option<(usize, usize)> {
         let made = self.made.as_ref()?;
         Some((made.rules, made.bytes()))
+    }
+}
+
+/// Packets in a table of exact matches.
+pub(crate) struct ExactMatches<'g, 'n, const N: usize, const SLOTS: usize> {
+    pub(crate) tuples: &'g [TupleEntry],
+    pub(crate) search: Search<'g, 'n, N, SLOTS>,
+}
+
+impl<'g, const N: usize, const SLOTS: usize> Verdicts<'g> for ExactMatches<'g, '_, N, SLOTS> {
+    #[inline(always)]
+    fn differ<K: Words>(&self, one: (usize, &K), other: (usize, &K)) -> bool {
+        self.search.differ(one, other)
+    }
+
+    #[inline(always)]
+    fn verdict<K: Words>(&self, index: usize, key: &K) -> Option<Verdict<'g>> {
+        self.search.verdict(index, key)
+    }
+
+    #[inline(never)] // as above
+    fn resolve<K: Words>(
+        &self,
+        from: usize,
+        keys: &[K],
+        epoch: Epoch,
+        out: &mut [Option<&'g Rule>],
+        told: &mut Told<'g>,
+    ) {
+        let mut pending = (from as u8..keys.len() as u8).collect();
+        self.search.resolve(&mut pending, keys, out, told);
+        lookup_pending(self.tuples, &mut pending, &|index| &keys[index], epoch, out);
     }
 }

@@ -21,10 +21,14 @@ mod ranks;
 #[cfg(test)]
 mod tests;
 
+use super::effort::Count;
+use super::mini_key::Reads;
+use super::tuple_space::{TupleEntry, find_exact, lookup_one, lookup_tuples, of_tuples, words_of};
+use super::{Classify, Keys};
 use crate::actions::block::Stretches;
+use crate::actions::learn::Learn;
 use crate::burst::LOOKUP_MAX;
 use crate::burst::Words;
-use crate::classifier::effort::Count;
 use crate::epoch::Epoch;
 use crate::rule::Rule;
 use crate::rule::summary::{ASK, EditsOf, Place, Told, resolve};
@@ -35,6 +39,7 @@ use packet::matching::MatchWord;
 use smallvec::SmallVec;
 use std::ptr::NonNull;
 use std::slice::ChunksExact;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// No rule.
@@ -332,5 +337,53 @@ impl Trees {
             + size_of_val(&*self.masks)
             + size_of_val(&*self.places)
             + size_of_val(&*self.stretches)
+    }
+}
+
+/// Trees, and what they do not hold.
+pub(crate) struct TreeClassifier {
+    pub(crate) trees: Arc<Trees>,
+    /// Tuples with rules that are not in the trees, with the highest precedence of those.
+    pub(crate) beside: Box<[TupleEntry]>,
+    /// All tuples.
+    pub(crate) all: Box<[TupleEntry]>,
+}
+
+impl Classify for TreeClassifier {
+    fn reads(&self) -> Reads {
+        let trees = self.trees.reads().map(|word| (word, u64::MAX));
+        Reads::of(words_of(&self.all).chain(trees))
+    }
+
+    /// Apart, so that other tables' lookups keep their registers.
+    #[inline(never)]
+    fn look_up<'k, 'g, K: Words + 'k>(
+        &'g self,
+        keys: impl Keys<'k, K>,
+        epoch: Epoch,
+        out: &mut [Option<&'g Rule>],
+        told: Option<&mut Told<'g>>,
+    ) {
+        let key = &move |index| keys.key(index);
+        if !self.trees.hold_in(epoch) {
+            return lookup_tuples(&self.all, key, epoch, out);
+        }
+        // Where others are looked up beside, rules' precedences are compared.
+        let told = told.filter(|_| self.beside.is_empty());
+        self.trees.find(key, epoch, out, told, |index, out| {
+            *out = lookup_one(&self.all, key(index), epoch);
+        });
+        if !self.beside.is_empty() {
+            lookup_tuples(&self.beside, key, epoch, out);
+        }
+    }
+
+    fn find_exact<'g>(&'g self, learn: &Learn, key: &FlowKey, epoch: Epoch) -> Option<&'g Rule> {
+        find_exact(&self.all, learn, key, epoch)
+    }
+
+    fn count_effort(&self, key: &FlowKey, epoch: Epoch, count: &mut Count) {
+        let best = self.trees.read_by(key, count);
+        of_tuples(&self.beside, key, best, epoch, count);
     }
 }

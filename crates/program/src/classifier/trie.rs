@@ -16,11 +16,18 @@ mod avx512;
 mod nodes;
 mod writer;
 
+use super::effort::Count;
+use super::mini_key::Reads;
+use super::tuple_space::{
+    QUICK_TUPLES, TupleEntry, find_exact, lookup_one, lookup_pending, of_tuples, words_of,
+};
+use super::verdicts::{Verdicts, VerdictsBy};
+use super::{Classify, Keys};
 use crate::actions::batch::Deeds;
 use crate::actions::block::Stretch;
+use crate::actions::learn::Learn;
 use crate::burst::LOOKUP_MAX;
 use crate::burst::Words;
-use crate::classifier::effort::Count;
 use crate::counters::WorkerCounters;
 use crate::epoch::Epoch;
 use crate::growing::Growing;
@@ -32,6 +39,7 @@ use packet::FlowKey;
 use packet::hot::HotWords;
 use packet::matching::MatchWord;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 pub(crate) use writer::{Candidate, Prefixes};
 
@@ -428,5 +436,156 @@ impl Trie {
             count.reads_rule(rule);
         }
         Some(rule.spec.priority)
+    }
+}
+
+/// A trie, and what it does not hold.
+pub(crate) struct TrieClassifier {
+    pub(crate) trie: Arc<Trie>,
+    /// Tuples with rules that are not in the trie, with the highest precedence of those.
+    pub(crate) beside: Box<[TupleEntry]>,
+    /// All tuples.
+    pub(crate) all: Box<[TupleEntry]>,
+}
+
+impl TrieClassifier {
+    /// Whether what stands beside is not of higher precedence than any prefix, most often a table's last rule: only packets without a prefix ask for it.
+    #[inline(always)]
+    pub(crate) fn decides(&self) -> bool {
+        let highest = self.beside.first().map(|entry| entry.max_priority);
+        highest <= Some(self.trie.floor())
+    }
+
+    /// The rules of packets whose next hops these are, from number `from` on.
+    #[inline(always)]
+    pub(crate) fn resolve<'k, 'g, K: Words + 'k>(
+        &'g self,
+        next_hops: &NextHops<'g, '_>,
+        from: usize,
+        key: &impl Fn(usize) -> &'k K,
+        epoch: Epoch,
+        out: &mut [Option<&'g Rule>],
+        told: Option<&mut Told<'g>>,
+    ) {
+        let decides = self.decides();
+        let told = told.filter(|_| decides);
+        next_hops.resolve(from, epoch, out, told, |index, out| {
+            *out = lookup_one(&self.all, key(index), epoch);
+        });
+        if !self.beside.is_empty() {
+            let mut pending = (from as u8..out.len() as u8)
+                .filter(|index| !decides || out[usize::from(*index)].is_none())
+                .collect();
+            lookup_pending(&self.beside, &mut pending, key, epoch, out);
+        }
+    }
+
+    /// Apart, so that what its loops need stays in registers.
+    #[inline(never)]
+    pub(crate) fn next_hops<'g, 'n, K: Words>(
+        &'g self,
+        keys: &[K],
+        numbers: &'n mut [u32; LOOKUP_MAX],
+    ) -> NextHops<'g, 'n> {
+        match K::hot(keys) {
+            Some(hot) => self.trie.next_hops_of_hot(hot, numbers),
+            None => (self.trie).next_hops(&|index| &keys[index], keys.len(), numbers),
+        }
+    }
+}
+
+impl Classify for TrieClassifier {
+    fn reads(&self) -> Reads {
+        let trie = self.trie.reads().map(|word| (word, u64::MAX));
+        Reads::of(words_of(&self.all).chain(trie))
+    }
+
+    /// Apart, so that other tables' lookups keep their registers.
+    #[inline(never)]
+    fn look_up<'k, 'g, K: Words + 'k>(
+        &'g self,
+        keys: impl Keys<'k, K>,
+        epoch: Epoch,
+        out: &mut [Option<&'g Rule>],
+        told: Option<&mut Told<'g>>,
+    ) {
+        let mut numbers = [0; LOOKUP_MAX];
+        let key = &move |index| keys.key(index);
+        let next_hops = self.trie.next_hops(key, out.len(), &mut numbers);
+        self.resolve(&next_hops, 0, key, epoch, out, told);
+    }
+
+    #[inline(always)]
+    fn verdicts<'g, 'n, K: Words>(
+        &'g self,
+        keys: &[K],
+        _: Epoch,
+        numbers: &'n mut [u32; LOOKUP_MAX],
+    ) -> Option<VerdictsBy<'g, 'n>> {
+        self.decides().then(|| {
+            let next_hops = self.next_hops(keys, numbers);
+            VerdictsBy::Routes(Routes {
+                classifier: self,
+                next_hops,
+            })
+        })
+    }
+
+    fn find_exact<'g>(&'g self, learn: &Learn, key: &FlowKey, epoch: Epoch) -> Option<&'g Rule> {
+        find_exact(&self.all, learn, key, epoch)
+    }
+
+    fn count_effort(&self, key: &FlowKey, epoch: Epoch, count: &mut Count) {
+        let best = self.trie.read_by(key, count);
+        of_tuples(&self.beside, key, best, epoch, count);
+    }
+
+    fn is_quick(&self) -> bool {
+        self.beside.len() < QUICK_TUPLES
+    }
+}
+
+/// Packets' next hops in a table of prefixes.
+pub(crate) struct Routes<'g, 'n> {
+    pub(crate) classifier: &'g TrieClassifier,
+    pub(crate) next_hops: NextHops<'g, 'n>,
+}
+
+impl<'g> Verdicts<'g> for Routes<'g, '_> {
+    #[inline(always)]
+    fn differ<K: Words>(&self, (one, _): (usize, &K), (other, _): (usize, &K)) -> bool {
+        self.next_hops.differ(one, other)
+    }
+
+    #[inline(always)]
+    fn verdict<K: Words>(&self, index: usize, _: &K) -> Option<Verdict<'g>> {
+        self.next_hops.verdict(index)
+    }
+
+    #[inline(always)]
+    fn deeds<'d>(
+        &self,
+        those: Range<usize>,
+        _: impl Fn(usize) -> Option<Verdict<'g>>,
+        counters: WorkerCounters<'d>,
+        deeds: &mut Deeds<'d>,
+    ) -> usize
+    where
+        'g: 'd,
+    {
+        self.next_hops.deeds(those, counters, deeds)
+    }
+
+    #[inline(never)] // most bursts' packets need only their verdicts
+    fn resolve<K: Words>(
+        &self,
+        from: usize,
+        keys: &[K],
+        epoch: Epoch,
+        out: &mut [Option<&'g Rule>],
+        told: &mut Told<'g>,
+    ) {
+        let key = |index: usize| &keys[index];
+        (self.classifier).resolve(&self.next_hops, from, &key, epoch, out, Some(told));
     }
 }

@@ -1,7 +1,17 @@
 //! Rules by tuples: one hash table for each set of masked bits, looked up in the order of the highest precedence in each.
 
+use super::effort::Count;
+use super::exact::{ByWords, ExactMatches};
+use super::lanes::{Found, look_up_each};
+use super::mini_key::Reads;
+use super::prefilter::{Behind, GATES_MAX};
+use super::tuple::View;
+use super::verdicts::VerdictsBy;
+use super::{Classify, Keys};
 use crate::Program;
+use crate::actions::learn::Learn;
 use crate::burst::{LOOKUP_MAX, Words};
+use crate::burst::{LaneSet, Members};
 use crate::classifier::exact::Exact;
 use crate::classifier::trie::Prefixes;
 use crate::classifier::tuple::Tuple;
@@ -9,7 +19,9 @@ use crate::epoch::Epoch;
 use crate::rule::Rule;
 use crate::rule::RuleRef;
 use crate::rule::summary::Told;
+use packet::FlowKey;
 use packet::Match;
+use packet::hot::Pattern;
 use packet::key::at;
 use packet::keyed::Keyed;
 use packet::matching::MatchWord;
@@ -17,6 +29,9 @@ use smallvec::SmallVec;
 use std::collections::{BTreeMap, HashMap};
 use std::ptr::NonNull;
 use std::sync::Arc;
+
+/// Packets that are compared with the first of a set, to see whether a tuple tells them apart at all.
+const SAMPLE: usize = 8;
 
 /// One tuple of a table, in order of precedence.
 pub(crate) struct TupleEntry {
@@ -430,4 +445,291 @@ impl TupleWriters {
 pub(crate) fn mask_of(matching: &Match) -> SmallVec<[(u8, u64); 4]> {
     let words = matching.words().iter();
     words.map(|word| (word.word, word.mask)).collect()
+}
+
+/// Tuples, in order of precedence.
+pub(crate) struct TupleSpace(pub(crate) Box<[TupleEntry]>);
+
+/// Most tuples of which a lookup costs no more than one in the flow cache, which is one of the same
+/// kind.
+pub(crate) const QUICK_TUPLES: usize = 2;
+
+impl Classify for TupleSpace {
+    fn reads(&self) -> Reads {
+        Reads::of(words_of(&self.0))
+    }
+
+    #[inline(always)]
+    fn look_up<'k, 'g, K: Words + 'k>(
+        &'g self,
+        keys: impl Keys<'k, K>,
+        epoch: Epoch,
+        out: &mut [Option<&'g Rule>],
+        told: Option<&mut Told<'g>>,
+    ) {
+        match keys.slice() {
+            Some(keys) => {
+                let mut all = (0..out.len() as u8).collect();
+                lookup_exact(&self.0, &mut all, keys, epoch, out, told);
+            }
+            None => lookup_tuples(&self.0, &move |index| keys.key(index), epoch, out),
+        }
+    }
+
+    #[inline(always)]
+    fn look_up_lanes<'g, K: Words>(
+        &'g self,
+        set: LaneSet,
+        lanes: &[K; LOOKUP_MAX],
+        epoch: Epoch,
+        found: &mut Found<'g>,
+    ) -> LaneSet {
+        self.by_tuples(set, lanes, epoch, found)
+    }
+
+    #[inline(always)]
+    fn verdicts<'g, 'n, K: Words>(
+        &'g self,
+        keys: &[K],
+        epoch: Epoch,
+        numbers: &'n mut [u32; LOOKUP_MAX],
+    ) -> Option<VerdictsBy<'g, 'n>> {
+        let tuples = &self.0;
+        let exact = exact_of(tuples, epoch)?;
+        Some(match exact.search(keys, 0..keys.len(), numbers) {
+            ByWords::One(search) => VerdictsBy::OneWord(ExactMatches { tuples, search }),
+            ByWords::Two(search) => VerdictsBy::TwoWords(ExactMatches { tuples, search }),
+        })
+    }
+
+    fn find_exact<'g>(&'g self, learn: &Learn, key: &FlowKey, epoch: Epoch) -> Option<&'g Rule> {
+        find_exact(&self.0, learn, key, epoch)
+    }
+
+    fn count_effort(&self, key: &FlowKey, epoch: Epoch, count: &mut Count) {
+        let told = exact_of(&self.0, epoch).is_some_and(|exact| {
+            // Its own, and the precedence of the next one.
+            self.0.iter().take(2).for_each(|entry| count.reads(entry));
+            exact.read_by(key, count)
+        });
+        if !told {
+            of_tuples(&self.0, key, None, epoch, count);
+        }
+    }
+
+    fn is_quick(&self) -> bool {
+        self.0.len() <= QUICK_TUPLES
+    }
+
+    fn patterns(&self) -> Option<Box<[Pattern]>> {
+        gates(&self.0)
+    }
+
+    #[inline(always)]
+    fn behind_patterns(&self, epoch: Epoch) -> Option<Behind<'_>> {
+        Some(Behind::Tuples(&self.0, epoch))
+    }
+}
+
+/// The masked words of tuples.
+pub(crate) fn words_of(tuples: &[TupleEntry]) -> impl Iterator<Item = (u8, u64)> {
+    let words = tuples.iter().map(|entry| entry.tuple.words());
+    words.flat_map(|words| words.iter().copied())
+}
+
+/// The rule that `learn` means where `key` has its values, in one of these tuples.
+pub(crate) fn find_exact<'g>(
+    tuples: &'g [TupleEntry],
+    learn: &Learn,
+    key: &FlowKey,
+    epoch: Epoch,
+) -> Option<&'g Rule> {
+    let priority = learn.priority.into();
+    let mut tuples = tuples.iter().map(|entry| &entry.tuple);
+    tuples.find_map(|tuple| tuple.find_exact(&learn.shape, key, priority, epoch))
+}
+
+impl TupleSpace {
+    /// Packets that tuples cannot tell apart are looked up once. As soon as there seem to be few such,
+    /// the rest are looked up packet by packet.
+    #[inline(always)]
+    fn by_tuples<'g, K: Words>(
+        &'g self,
+        set: LaneSet,
+        lanes: &[K; LOOKUP_MAX],
+        epoch: Epoch,
+        found: &mut Found<'g>,
+    ) -> LaneSet {
+        let tuples = &*self.0;
+        let mut missed = LaneSet::EMPTY;
+        let mut rest = set;
+        while let Some(first) = rest.first() {
+            let Some((rule, alike)) = look_up_alike(tuples, rest, first, lanes, epoch) else {
+                let others = match tuples {
+                    [only] if !only.single => self.look_up_in(only, rest, lanes, epoch, found),
+                    _ => look_up_each(self, rest, lanes, epoch, found),
+                };
+                return missed.union(others);
+            };
+            match rule {
+                Some(rule) => found.push(Some(rule), alike),
+                None => missed = missed.union(alike),
+            }
+            rest = rest.minus(alike);
+        }
+        missed
+    }
+
+    /// Packet by packet, in the only tuple of a table.
+    #[inline(always)]
+    fn look_up_in<'g, K: Words>(
+        &'g self,
+        only: &'g TupleEntry,
+        set: LaneSet,
+        lanes: &[K; LOOKUP_MAX],
+        epoch: Epoch,
+        found: &mut Found<'g>,
+    ) -> LaneSet {
+        let tuple = only.tuple.view();
+        let words = only.tuple.words();
+        // A large one is first asked whether it can have a packet's rule at all.
+        let other = tuple.is_large() || words.iter().any(|(word, _)| *word >= K::AT_HAND);
+        match words {
+            _ if other => look_up_each(self, set, lanes, epoch, found),
+            [a] => look_up_by(&tuple, [*a], set, lanes, epoch, found),
+            [a, b] => look_up_by(&tuple, [*a, *b], set, lanes, epoch, found),
+            [a, b, c] => look_up_by(&tuple, [*a, *b, *c], set, lanes, epoch, found),
+            _ => look_up_each(self, set, lanes, epoch, found),
+        }
+    }
+}
+
+/// The rule of the first packet of a set, and those that have the same bits as it, of all that were
+/// looked at to find it. None, where there are others but none is seen soon.
+#[inline(always)]
+fn look_up_alike<'g, K: Words>(
+    tuples: &'g [TupleEntry],
+    set: LaneSet,
+    first: usize,
+    lanes: &[K; LOOKUP_MAX],
+    epoch: Epoch,
+) -> Option<(Option<&'g Rule>, LaneSet)> {
+    let key = &lanes[first % LOOKUP_MAX];
+    let mut alike = set;
+    let mut best: Option<&Rule> = None;
+    for entry in tuples {
+        if best.is_some_and(|best| best.spec.priority >= entry.max_priority) {
+            break;
+        }
+        let words = entry.tuple.words();
+        if alike.len() > 1 {
+            let mut others = alike.front(SAMPLE).minus(LaneSet::one(first)).iter();
+            let same = |lane: usize| {
+                let other = &lanes[lane % LOOKUP_MAX];
+                let mut words = words.iter();
+                words.all(|(word, mask)| (other.word(*word) ^ key.word(*word)) & mask == 0)
+            };
+            if !others.any(same) {
+                return None;
+            }
+            alike = same_bits(words, alike, key, lanes);
+        }
+        if entry.single {
+            if key.has(&entry.agreed) {
+                take_better(&mut best, entry.only(epoch));
+            }
+        } else if entry.admits(key) {
+            let tuple = entry.tuple.view();
+            take_better(&mut best, tuple.find(tuple.hash(key), key, epoch));
+        }
+    }
+    Some((best, alike))
+}
+
+/// Those of a set that have the same bits as `key` in these words.
+#[inline(always)]
+fn same_bits<K: Words>(
+    words: &[(u8, u64)],
+    set: LaneSet,
+    key: &K,
+    lanes: &[K; LOOKUP_MAX],
+) -> LaneSet {
+    words.iter().fold(set, |same, (word, mask)| {
+        let wanted = key.word(*word);
+        // Most of the time all or few are the same.
+        if K::differing(lanes, same, *word, wanted) & mask == 0 {
+            return same;
+        }
+        same.those(|lane| (lanes[lane % LOOKUP_MAX].word(*word) ^ wanted) & mask == 0)
+    })
+}
+
+/// Packet by packet, in a tuple of N words.
+#[inline(never)] // so that what its loops need stays in registers
+fn look_up_by<'g, K: Words, const N: usize>(
+    tuple: &View<'g>,
+    words: [(u8, u64); N],
+    set: LaneSet,
+    lanes: &[K; LOOKUP_MAX],
+    epoch: Epoch,
+    found: &mut Found<'g>,
+) -> LaneSet {
+    // What the loops need, by itself.
+    let places: [usize; N] = std::array::from_fn(|at| words[at].0.into());
+    let masks: [u64; N] = std::array::from_fn(|at| words[at].1);
+    let bits = |lane: usize| -> [u64; N] {
+        let lane = &lanes[lane % LOOKUP_MAX];
+        std::array::from_fn(|at| lane.at_hand(places[at]) & masks[at])
+    };
+    // Known to be so where this is called, and said once more for the loops' sake.
+    assert!(places.iter().all(|place| *place < usize::from(K::AT_HAND)));
+    // Slots are few enough to lie in a cache, so that nobody waits long for them.
+    let mut likely = [None; LOOKUP_MAX];
+    for lane in set.iter() {
+        likely[lane % LOOKUP_MAX] = tuple.likely(tuple.hash_bits(bits(lane)));
+    }
+    found.push_each(set.iter().map(|lane| {
+        let likely = likely[lane % LOOKUP_MAX];
+        let key = &lanes[lane % LOOKUP_MAX];
+        (lane, tuple.find_likely(likely, bits(lane), key, epoch))
+    }))
+}
+
+/// `best`: the precedence of what has been found before.
+pub(crate) fn of_tuples(
+    tuples: &[TupleEntry],
+    key: &FlowKey,
+    mut best: Option<u32>,
+    epoch: Epoch,
+    count: &mut Count,
+) {
+    for entry in tuples {
+        count.reads(entry);
+        if best.is_some_and(|best| best >= entry.max_priority) {
+            return;
+        }
+        if !entry.admits(key) {
+            continue;
+        }
+        count.probes += 1;
+        let view = entry.tuple.view();
+        view.read_by(key, count);
+        if let Some(rule) = view.find(view.hash(key), key, epoch) {
+            count.reads_rule(rule);
+            best = best.max(Some(rule.spec.priority));
+        }
+    }
+}
+
+/// The bits in which each of a few tuples' rules agree as patterns over the hot words. One tuple is looked up by all packets anyway, most of the time.
+pub(crate) fn gates(tuples: &[TupleEntry]) -> Option<Box<[Pattern]>> {
+    let one = matches!(tuples, [only] if !only.single);
+    if one || tuples.len() > GATES_MAX {
+        return None;
+    }
+    let gate = |entry: &TupleEntry| {
+        let words = entry.agreed.iter();
+        Pattern::of(words.map(|word| (word.word, word.mask, word.value)))
+    };
+    tuples.iter().map(gate).collect()
 }

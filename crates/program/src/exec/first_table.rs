@@ -24,8 +24,10 @@ use crate::actions::PortNo;
 use crate::actions::batch::{Deeds, STEP};
 use crate::actions::block::Stretch;
 use crate::burst::Words;
-use crate::burst::{LOOKUP_MAX, SetOfLanes};
-use crate::classifier::mini_key::{Patterned, Reads, Verdicts, VerdictsBy};
+use crate::burst::{LOOKUP_MAX, LaneSet};
+use crate::classifier::mini_key::Reads;
+use crate::classifier::prefilter::Patterned;
+use crate::classifier::verdicts::{Verdicts, VerdictsBy};
 use crate::counters::CounterId;
 use crate::exec::Engine;
 use crate::exec::interpreter::{Burst, Walk};
@@ -606,7 +608,7 @@ impl<F: Frame> Engine<F> {
                 }
                 let rule = brief.rule;
                 let run = 1 + others.count();
-                let set = SetOfLanes::run(index, run);
+                let set = LaneSet::run(index, run);
                 let run = index..index + run;
                 index = run.end;
                 if let Some((stretch, port)) = straight.only_send()

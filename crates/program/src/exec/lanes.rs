@@ -21,7 +21,7 @@ use crate::actions::block::{End, LANE_WORDS, Spread, Stretch, Write};
 use crate::actions::reserved;
 use crate::burst::Words;
 use crate::burst::beyond;
-use crate::burst::{LOOKUP_MAX, Members, SetOfLanes};
+use crate::burst::{LOOKUP_MAX, LaneSet, Members};
 use crate::classifier::lanes::Found;
 use crate::exec::Engine;
 use crate::exec::interpreter::{Burst, Next, Position, Steps, Walk};
@@ -139,7 +139,7 @@ impl Words for Lane {
 
     /// As it is given, but for one look for all of them at where the word is.
     #[inline(always)]
-    fn differing(packets: &[Lane; LOOKUP_MAX], set: SetOfLanes, index: u8, wanted: u64) -> u64 {
+    fn differing(packets: &[Lane; LOOKUP_MAX], set: LaneSet, index: u8, wanted: u64) -> u64 {
         let at = usize::from(index);
         if at >= LANE_WORDS {
             return beyond(index) ^ wanted;
@@ -180,19 +180,19 @@ struct Waiting {
     /// No rule means to go on, not a miss.
     resubmit: bool,
     back: u16,
-    set: SetOfLanes,
+    set: LaneSet,
 }
 
 /// The lanes of a burst.
 pub(crate) struct Lanes<F> {
     lanes: Box<[Lane; LOOKUP_MAX]>,
     /// Those whose packets are not of IPv4, and what these tell beside.
-    wide: SetOfLanes,
+    wide: LaneSet,
     more: Box<[MoreWords; LOOKUP_MAX]>,
     frames: Box<[Option<F>; LOOKUP_MAX]>,
     /// Where those of `sent` go, when all are done.
     ports: [PortNo; LOOKUP_MAX],
-    sent: SetOfLanes,
+    sent: LaneSet,
     /// The last port of those, and whether there are others.
     port: PortNo,
     mixed: bool,
@@ -209,11 +209,11 @@ impl<F: Frame> Lanes<F> {
     pub fn new() -> Lanes<F> {
         Lanes {
             lanes: Box::new([Lane::ZERO; LOOKUP_MAX]),
-            wide: SetOfLanes::EMPTY,
+            wide: LaneSet::EMPTY,
             more: Box::new([MoreWords::ZERO; LOOKUP_MAX]),
             frames: Box::new([const { None }; LOOKUP_MAX]),
             ports: [0; LOOKUP_MAX],
-            sent: SetOfLanes::EMPTY,
+            sent: LaneSet::EMPTY,
             port: 0,
             mixed: false,
             waiting: Vec::new(),
@@ -286,7 +286,7 @@ impl<F: Frame> Lanes<F> {
             table: 0,
             resubmit: false,
             back: NOWHERE,
-            set: SetOfLanes::run(index, 1),
+            set: LaneSet::run(index, 1),
         });
     }
 
@@ -358,7 +358,7 @@ impl<F: Frame> Lanes<F> {
         self.mixed |= port != self.port && !self.sent.is_empty();
         self.port = port;
         self.ports[index] = port;
-        self.sent = self.sent.union(SetOfLanes::one(index));
+        self.sent = self.sent.union(LaneSet::one(index));
         self.frames[index] = Some(frame);
     }
 
@@ -375,7 +375,7 @@ impl<F: Frame> Lanes<F> {
         let Some(first) = ports[..count].first() else {
             return;
         };
-        let with_first = SetOfLanes::run(0, count).those_with(ports, *first);
+        let with_first = LaneSet::run(0, count).those_with(ports, *first);
         if count == frames.len() && with_first.len() == count {
             return host.output_burst(way.in_port, *first, way.mirrored, frames, None);
         }
@@ -447,7 +447,7 @@ impl<F: Frame> Lanes<F> {
     }
 
     #[inline(never)]
-    fn spread_by(&mut self, spread: &Spread, set: SetOfLanes) {
+    fn spread_by(&mut self, spread: &Spread, set: LaneSet) {
         let narrow = set.minus(self.wide);
         set.minus(narrow)
             .each(|lane| self.spread_wide(lane, spread));
@@ -475,7 +475,7 @@ impl<F: Frame> Lanes<F> {
 /// Meanwhile the vector says that it is empty, and its first `all` places are this one's: at those of `rest` and at those from `count` on is a frame each, at the others none any more.
 struct Leaving<'a, F> {
     frames: &'a mut Vec<F>,
-    rest: SetOfLanes,
+    rest: LaneSet,
     count: usize,
     all: usize,
 }
@@ -490,7 +490,7 @@ impl<'a, F> Leaving<'a, F> {
         unsafe { frames.set_len(0) };
         Leaving {
             frames,
-            rest: SetOfLanes::run(0, count),
+            rest: LaneSet::run(0, count),
             count,
             all,
         }
@@ -506,7 +506,7 @@ impl<'a, F> Leaving<'a, F> {
 
     /// Those of a set that are left.
     #[inline(always)]
-    fn take(&mut self, set: SetOfLanes) -> Taken<'_, F> {
+    fn take(&mut self, set: LaneSet) -> Taken<'_, F> {
         let others = self.rest.minus(set);
         let set = self.rest.minus(others);
         self.rest = others;
@@ -541,7 +541,7 @@ impl<F> Drop for Leaving<'_, F> {
 struct Taken<'a, F> {
     /// Where the list begins. At each of the set's places is a frame that belongs to this.
     from: *mut F,
-    set: SetOfLanes,
+    set: LaneSet,
     frames: PhantomData<&'a mut F>,
 }
 
@@ -551,7 +551,7 @@ impl<F> Iterator for Taken<'_, F> {
     #[inline(always)]
     fn next(&mut self) -> Option<F> {
         let lane = self.set.first()?;
-        self.set = self.set.minus(SetOfLanes::one(lane));
+        self.set = self.set.minus(LaneSet::one(lane));
         // SAFETY: `from` says so of this place, which is in the set no more.
         Some(unsafe { self.from.add(lane).read() })
     }
@@ -595,7 +595,7 @@ impl<F: Frame> Engine<F> {
         host: &mut H,
         table: u8,
         rule: &Rule,
-        set: SetOfLanes,
+        set: LaneSet,
     ) {
         let waited = Waiting {
             table,
@@ -738,7 +738,7 @@ impl<F: Frame> Engine<F> {
         host: &mut H,
         here: Here,
         back: u16,
-        set: SetOfLanes,
+        set: LaneSet,
     ) {
         let Some(stretch) = here.stretch() else {
             return;
@@ -753,7 +753,7 @@ impl<F: Frame> Engine<F> {
     }
 
     /// Lanes end without having been sent.
-    fn lose<H: Host<F>>(&mut self, host: &mut H, set: SetOfLanes) {
+    fn lose<H: Host<F>>(&mut self, host: &mut H, set: LaneSet) {
         for lane in set.iter() {
             self.lanes.frames[lane] = None;
             host.dropped(DropReason::Action);
@@ -768,7 +768,7 @@ impl<F: Frame> Engine<F> {
         host: &mut H,
         table: u8,
         rule: Option<&Rule>,
-        set: SetOfLanes,
+        set: LaneSet,
     ) {
         if !H::WATCHES {
             return (0..set.len()).for_each(|_| host.looked_up(table, None, rule));
@@ -831,7 +831,7 @@ impl<F: Frame> Engine<F> {
         host: &mut H,
         here: Here,
         back: u16,
-        set: SetOfLanes,
+        set: LaneSet,
     ) {
         for lane in set.iter() {
             if let Some(walk) = self.leave(burst, way, lane, back) {
@@ -904,7 +904,7 @@ impl<F: Frame> Engine<F> {
             self.drive_waiting(burst, way, host);
         }
         self.lanes.backs.clear();
-        self.lanes.wide = SetOfLanes::EMPTY;
+        self.lanes.wide = LaneSet::EMPTY;
         self.lanes.rounds = 0;
         self.lanes.flush(way, host);
     }

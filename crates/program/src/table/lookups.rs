@@ -1,15 +1,12 @@
 //! Lookups of a burst's packets in a bridge's tables, by what has been read of them.
 
 use super::{Bridge, NO_COUNTER};
-use crate::burst::{LOOKUP_MAX, Members, SetOfLanes, Words};
-use crate::classifier::exact::ByWords;
-use crate::classifier::lanes::{Found, by_tuples, compare, look_up};
-use crate::classifier::linear::linear;
-use crate::classifier::mini_key::{
-    Behind, ExactMatches, Patterned, Reads, Routes, VerdictsBy, has_versions,
-};
-use crate::classifier::tuple_space::{exact_of, lookup_exact};
-use crate::classifier::{Published, Shape, lookup_prefixes, lookup_trees};
+use crate::burst::{LOOKUP_MAX, LaneSet, Members, Words};
+use crate::classifier::Classify;
+use crate::classifier::lanes::Found;
+use crate::classifier::mini_key::Reads;
+use crate::classifier::prefilter::Patterned;
+use crate::classifier::verdicts::VerdictsBy;
 use crate::counters::{CounterId, WorkerCounters};
 use crate::epoch::Guard;
 use crate::rule::Rule;
@@ -31,18 +28,7 @@ impl Bridge {
     pub(crate) fn patterned<'g>(&self, table: u8, guard: &'g Guard<'_>) -> Option<Patterned<'g>> {
         let published = self.published(table, guard)?;
         let patterns = published.patterns.as_deref()?;
-        let epoch = guard.epoch();
-        let behind = match &published.shape {
-            Shape::Linear(entries) => {
-                if entries.iter().all(|entry| entry.rule().holds_in(epoch)) {
-                    Behind::Rules(entries)
-                } else {
-                    has_versions(entries, epoch).then_some(Behind::Versions(entries, epoch))?
-                }
-            }
-            Shape::Tuples(tuples) => Behind::Tuples(tuples, epoch),
-            Shape::Trees(_) | Shape::Prefixes(_) | Shape::Conjunctive { .. } => return None,
-        };
+        let behind = published.classifier.behind_patterns(guard.epoch())?;
         Some(Patterned {
             patterns,
             sorting: published.sorting.as_deref(),
@@ -67,34 +53,10 @@ impl Bridge {
         let epoch = guard.epoch();
         match self.published(table, guard) {
             None => {}
-            Some(Published { reads, .. }) if *reads > most => return false,
-            Some(Published {
-                shape: Shape::Linear(entries),
-                ..
-            }) => {
-                for (found, key) in out.iter_mut().zip(keys) {
-                    *found = linear(entries, key, epoch);
-                }
+            Some(published) if published.reads > most || published.reads == Reads::Whole => {
+                return false;
             }
-            Some(Published {
-                shape: Shape::Tuples(tuples),
-                ..
-            }) => {
-                let mut all = (0..out.len() as u8).collect();
-                lookup_exact(tuples, &mut all, keys, epoch, out, told);
-            }
-            Some(Published {
-                shape: Shape::Trees(shape),
-                ..
-            }) => lookup_trees(shape, &|index| &keys[index], epoch, out, told),
-            Some(Published {
-                shape: Shape::Prefixes(shape),
-                ..
-            }) => lookup_prefixes(shape, &|index| &keys[index], epoch, out, told),
-            Some(Published {
-                shape: Shape::Conjunctive { .. },
-                ..
-            }) => return false,
+            Some(published) => published.classifier.look_up(keys, epoch, out, told),
         }
         true
     }
@@ -114,20 +76,7 @@ impl Bridge {
         if published.reads > most {
             return None;
         }
-        match &published.shape {
-            Shape::Prefixes(shape) if shape.decides() => {
-                let next_hops = shape.next_hops(keys, numbers);
-                Some(VerdictsBy::Routes(Routes { shape, next_hops }))
-            }
-            Shape::Tuples(tuples) => {
-                let exact = exact_of(tuples, guard.epoch())?;
-                Some(match exact.search(keys, 0..keys.len(), numbers) {
-                    ByWords::One(search) => VerdictsBy::OneWord(ExactMatches { tuples, search }),
-                    ByWords::Two(search) => VerdictsBy::TwoWords(ExactMatches { tuples, search }),
-                })
-            }
-            _ => None,
-        }
+        (published.classifier).verdicts(keys, guard.epoch(), numbers)
     }
 
     /// The rule of `table` for one packet, if the table is one whose rules are compared one after the other; the lookup is counted then. None where it is another
@@ -140,10 +89,8 @@ impl Bridge {
         guard: &'g Guard<'_>,
         counters: WorkerCounters<'_>,
     ) -> Option<&'g Rule> {
-        let Shape::Linear(entries) = self.shape(table, guard)? else {
-            return None;
-        };
-        let rule = linear(entries, key, guard.epoch())?;
+        let classifier = self.classifier(table, guard)?;
+        let rule = classifier.look_up_at_once(key, guard.epoch())?;
         let counter = self.slots[usize::from(table)]
             .counter
             .load(Ordering::Relaxed);
@@ -167,21 +114,17 @@ impl Bridge {
     pub(crate) fn lookup_lanes<'g, K: Words>(
         &self,
         table: u8,
-        set: SetOfLanes,
+        set: LaneSet,
         lanes: &[K; LOOKUP_MAX],
         guard: &'g Guard<'_>,
         found: &mut Found<'g>,
     ) -> bool {
         let epoch = guard.epoch();
-        found.count = 0;
-        let missed = match self.shape(table, guard) {
+        found.clear();
+        let missed = match self.published(table, guard) {
             None => set,
-            Some(Shape::Conjunctive { .. }) => return false,
-            Some(Shape::Linear(entries)) => compare(entries, set, lanes, epoch, found),
-            Some(shape @ Shape::Tuples(tuples)) => {
-                by_tuples(shape, tuples, set, lanes, epoch, found)
-            }
-            Some(shape) => look_up(shape, set, lanes, epoch, found),
+            Some(published) if published.reads == Reads::Whole => return false,
+            Some(published) => (published.classifier).look_up_lanes(set, lanes, epoch, found),
         };
         if !missed.is_empty() {
             found.push(None, missed);

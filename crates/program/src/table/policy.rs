@@ -13,13 +13,16 @@
 //! New trees are begun when something has changed and it is time to ([`super::pace`]). Trees that promise too little are not used, and tried again when the table has changed by an eighth.
 
 use crate::Program;
+use crate::classifier::Classifier;
 use crate::classifier::describe::{Description, Template, Work};
 use crate::classifier::exact::{ExactWriter, Largest};
+use crate::classifier::tree::TreeClassifier;
 use crate::classifier::tree::{Built, Snapshot, Trees};
+use crate::classifier::trie::TrieClassifier;
 use crate::classifier::trie::{Candidate, Prefixes};
 use crate::classifier::tuple::{Tuple, versions_from};
+use crate::classifier::tuple_space::TupleSpace;
 use crate::classifier::tuple_space::{TupleEntry, TupleWriters};
-use crate::classifier::{PrefixesShape, Shape, TreesShape};
 use crate::pace::Pace;
 use crate::table::RuleRef;
 use packet::Match;
@@ -300,22 +303,24 @@ impl Shaping {
         emptied | renewed | self.keep_prefixes()
     }
 
-    pub fn shape(&self) -> Shape {
+    pub fn classifier(&self) -> Classifier {
         let all = self.tuples.entries();
         if let Some(prefixes) = &self.prefixes {
-            return Shape::Prefixes(PrefixesShape {
+            let trie = TrieClassifier {
                 trie: Arc::clone(prefixes.trie()),
                 beside: self.beside(),
                 all,
-            });
+            };
+            return trie.into();
         }
         match &self.in_use {
-            None => Shape::Tuples(self.with_exact(all)),
-            Some(in_use) => Shape::Trees(TreesShape {
+            None => TupleSpace(self.with_exact(all)).into(),
+            Some(in_use) => TreeClassifier {
                 trees: Arc::clone(&in_use.trees),
                 beside: self.beside(),
                 all,
-            }),
+            }
+            .into(),
         }
     }
 

@@ -4,10 +4,11 @@ use super::policy::Shaping;
 use super::{Bridge, Miss, NO_COUNTER, RuleRef, TABLES};
 use super::{learning, optimize};
 use crate::Program;
+use crate::classifier::conjunction::Conjunctive;
 use crate::classifier::conjunction::SoftWriter;
-use crate::classifier::linear::{LINEAR_MAX, LinearEntry};
+use crate::classifier::linear::{LINEAR_MAX, Linear, LinearEntry};
 use crate::classifier::tuple::MaskedWord;
-use crate::classifier::{Published, Shape};
+use crate::classifier::{Classifier, Published};
 use crate::counters::CounterId;
 use crate::epoch::{Epoch, NEVER};
 use crate::rule::{Housed, Rule, RuleSpec};
@@ -124,9 +125,9 @@ impl TableWriter {
         }
     }
 
-    pub(crate) fn shape(&self) -> Shape {
+    pub(crate) fn classifier(&self) -> Classifier {
         match self {
-            TableWriter::Linear { rules, .. } => Shape::Linear(
+            TableWriter::Linear { rules, .. } => Linear(
                 rules
                     .iter()
                     .map(|rule| LinearEntry {
@@ -141,8 +142,9 @@ impl TableWriter {
                         rule: rule.0,
                     })
                     .collect(),
-            ),
-            TableWriter::Many(shaping) => shaping.shape(),
+            )
+            .into(),
+            TableWriter::Many(shaping) => shaping.classifier(),
         }
     }
 
@@ -420,9 +422,11 @@ impl BridgeWriter {
             {
                 *since = Some(self.bridge.program.domain.next());
             }
-            let shape = self.shape(table).map_or(std::ptr::null_mut(), |shape| {
-                Box::into_raw(Box::new(Published::new(table, shape)))
-            });
+            let shape = self
+                .classifier(table)
+                .map_or(std::ptr::null_mut(), |classifier| {
+                    Box::into_raw(Box::new(Published::new(table, classifier)))
+                });
             let old = self.bridge.slots[usize::from(table)]
                 .shape
                 .swap(shape, Ordering::AcqRel);
@@ -437,15 +441,18 @@ impl BridgeWriter {
     }
 
     /// A table's lookup as it is now; None for an empty table.
-    pub(crate) fn shape(&self, table: u8) -> Option<Shape> {
+    pub(crate) fn classifier(&self, table: u8) -> Option<Classifier> {
         let ordinary = self.tables.get(&table).filter(|writer| writer.len() != 0);
-        let ordinary = ordinary.map(TableWriter::shape);
+        let ordinary = ordinary.map(TableWriter::classifier);
         match self.soft.get(&table) {
             None => ordinary,
-            Some(soft) => Some(Shape::Conjunctive {
-                ordinary: ordinary.map(Box::new),
-                soft: soft.entries(),
-            }),
+            Some(soft) => Some(
+                Conjunctive {
+                    ordinary: ordinary.map(Box::new),
+                    soft: soft.entries(),
+                }
+                .into(),
+            ),
         }
     }
 

@@ -3,7 +3,7 @@
 use super::*;
 use crate::Program;
 use crate::actions::{Op, OpList};
-use crate::burst::One;
+use crate::burst::{Members, One};
 use crate::rule::RuleSpec;
 use crate::secret::Secret;
 use crate::table::Bridge;
@@ -51,7 +51,7 @@ fn frame((source, port): (u32, u32)) -> HeapFrame {
 proptest! {
     #[test]
     fn sets_show_their_members(bits in sets()) {
-        let set = SetOfLanes(bits);
+        let set = LaneSet(bits);
         let wanted: Vec<usize> = (0..64).filter(|lane| bits >> lane & 1 == 1).collect();
         let mut all: [usize; LOOKUP_MAX] = std::array::from_fn(|lane| lane);
         let folded = set.fold(&all, Vec::new(), |mut shown, lane| {
@@ -111,9 +111,9 @@ proptest! {
         let mut frames: Vec<HeapFrame> = packets.iter().map(|(source, port)| frame((*source, port.unwrap_or(*source)))).collect();
         let (mut hot, mut first) = ([HotWords::ZERO; LOOKUP_MAX], [NO_PATTERN; LOOKUP_MAX]);
         packet::hot::read_burst(&frames, 1, &[], &mut hot, &mut first);
-        let all = SetOfLanes::run(0, frames.len());
+        let all = LaneSet::run(0, frames.len());
         let address = |rule: &Rule| std::ptr::from_ref(rule);
-        for set in [all, SetOfLanes(all.0 & bits)] {
+        for set in [all, LaneSet(all.0 & bits)] {
             if set.is_empty() {
                 continue;
             }
@@ -190,7 +190,7 @@ fn a_tag_is_not_taken_for_the_values() {
         let (mut hot, mut patterns) = ([HotWords::ZERO; LOOKUP_MAX], [NO_PATTERN; LOOKUP_MAX]);
         packet::hot::read_burst(&frames, 1, &[], &mut hot, &mut patterns);
         let mut found = Found::new();
-        let both = SetOfLanes::run(0, 2);
+        let both = LaneSet::run(0, 2);
         assert!(bridge.lookup_lanes(0, both, &hot, &guard, &mut found));
         let mut met = [const { None }; 2];
         for (rule, lanes) in found.list() {

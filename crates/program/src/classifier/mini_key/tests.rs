@@ -3,18 +3,25 @@
 use super::*;
 use crate::Program;
 use crate::actions::{Clause, Op, OpList};
-use crate::burst::{Members, SetOfLanes};
+use crate::burst::LOOKUP_MAX;
+use crate::burst::{LaneSet, Members};
+use crate::classifier::Classifier;
 use crate::classifier::exact::Exact;
 use crate::classifier::lanes::Found;
+use crate::classifier::prefilter::Behind;
 use crate::classifier::tuple_space::exact_of;
+use crate::epoch::Epoch;
 use crate::epoch::Guard;
 use crate::epoch::Reader;
+use crate::rule::Rule;
 use crate::rule::RuleRef;
 use crate::rule::RuleSpec;
+use crate::rule::summary::Told;
 use crate::table::Bridge;
 use crate::table::BridgeWriter;
 use packet::FlowKey;
 use packet::build::Builder;
+use packet::hot::{HotWords, NO_PATTERN};
 use packet::{Field, HeapFrame, Layers, Match};
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -150,7 +157,7 @@ fn look_up_sets(
 ) {
     let (mut hot, mut first) = ([HotWords::ZERO; LOOKUP_MAX], [NO_PATTERN; LOOKUP_MAX]);
     packet::hot::read_burst(frames, 1, &[], &mut hot, &mut first);
-    let all = SetOfLanes::run(0, frames.len());
+    let all = LaneSet::run(0, frames.len());
     for set in [
         all,
         all.those(|lane| !(lane + frames.len()).is_multiple_of(4)),
@@ -424,8 +431,8 @@ fn look_up_told(bridge: &Bridge, keys: &[FlowKey], guard: &Guard<'_>) -> (Option
             }
         }
     }
-    let tuples = match bridge.shape(0, guard) {
-        Some(Shape::Tuples(tuples)) => &tuples[..],
+    let tuples = match bridge.classifier(0, guard) {
+        Some(Classifier::Tuples(tuples)) => &tuples.0[..],
         _ => &[],
     };
     let asked = exact_of(tuples, guard.epoch()).is_some();
@@ -611,8 +618,8 @@ impl Ports {
     fn told(&self) -> Option<Arc<Exact>> {
         let mut reader = self.program.domain.reader().unwrap();
         let guard = reader.begin();
-        match self.writer.bridge().shape(0, &guard) {
-            Some(Shape::Tuples(tuples)) => tuples[0].exact.clone(),
+        match self.writer.bridge().classifier(0, &guard) {
+            Some(Classifier::Tuples(tuples)) => tuples.0[0].exact.clone(),
             _ => None,
         }
     }

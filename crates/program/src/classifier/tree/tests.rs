@@ -3,7 +3,7 @@
 use super::*;
 use crate::Program;
 use crate::actions::{Op, OpList};
-use crate::classifier::Shape;
+use crate::classifier::Classifier;
 use crate::counters::CounterId;
 use crate::rule::RuleSpec;
 use crate::table::Bridge;
@@ -149,7 +149,7 @@ fn compare(rules: &[(Match, u32)], keys: &[FlowKey]) -> Option<bool> {
     program.domain.publish();
     let mut reader = program.domain.reader().unwrap();
     let guard = reader.begin();
-    let Some(Shape::Trees(shape)) = bridge.shape(0, &guard) else {
+    let Some(Classifier::Trees(shape)) = bridge.classifier(0, &guard) else {
         return None;
     };
     let trees = &shape.trees;

@@ -1,7 +1,7 @@
 //! Lanes on ways that were made of several stages ([`crate::exec`]'s `fused`).
 
 use crate::actions::block::End;
-use crate::burst::{Members, SetOfLanes};
+use crate::burst::{LaneSet, Members};
 use crate::exec::Engine;
 use crate::exec::interpreter::Burst;
 use crate::exec::lanes::{NOWHERE, Waiting, Way};
@@ -19,7 +19,7 @@ impl<F: Frame> Engine<F> {
         rule: &'r Rule,
         back: u16,
         set: impl Members,
-    ) -> Option<(&'r Fused, SetOfLanes)> {
+    ) -> Option<(&'r Fused, LaneSet)> {
         if H::WATCHES {
             return None;
         }

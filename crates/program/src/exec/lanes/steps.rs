@@ -1,7 +1,7 @@
 //! What lanes do when a table has been looked up: rules that one packet each has met are carried out one after the other, without what sets need.
 
 use crate::actions::block::{End, Stretches};
-use crate::burst::{Members, One, SetOfLanes};
+use crate::burst::{LaneSet, Members, One};
 use crate::classifier::lanes::Meeting;
 use crate::exec::Engine;
 use crate::exec::interpreter::Burst;
@@ -84,7 +84,7 @@ impl<F: Frame> Engine<F> {
     ) {
         // Most go on to one table together.
         let mut ahead = Waiting {
-            set: SetOfLanes::EMPTY,
+            set: LaneSet::EMPTY,
             ..waited
         };
         let mut rest = found;

@@ -3,7 +3,7 @@
 use crate::actions::block::Spread;
 use crate::burst::Words;
 use crate::burst::beyond;
-use crate::burst::{LOOKUP_MAX, SetOfLanes};
+use crate::burst::{LOOKUP_MAX, LaneSet};
 use crate::classifier::lanes::Found;
 use crate::exec::interpreter::Burst;
 use crate::exec::lanes::{Lane, Lanes};
@@ -49,7 +49,7 @@ impl<F: Frame> Lanes<F> {
                 && let Some(frame) = &self.frames[index]
             {
                 self.more[index] = MoreWords::of(frame.head(), extent);
-                self.wide = self.wide.union(SetOfLanes::one(index));
+                self.wide = self.wide.union(LaneSet::one(index));
             }
         }
     }
@@ -69,7 +69,7 @@ impl<F: Frame> Lanes<F> {
         &self,
         burst: &Burst<'_, 'g>,
         table: u8,
-        set: SetOfLanes,
+        set: LaneSet,
         found: &mut Found<'g>,
     ) -> bool {
         let lanes: [Wide<'_>; LOOKUP_MAX] = std::array::from_fn(|lane| Wide {

@@ -1,0 +1,104 @@
+//! Packets compared with patterns while they are read.
+
+use super::linear::{LinearEntry, version};
+use super::tuple_space::{TupleEntry, lookup_exact};
+use crate::burst::LOOKUP_MAX;
+use crate::epoch::Epoch;
+use crate::rule::Rule;
+use crate::rule::summary::Told;
+use packet::hot::{HotWords, NO_PATTERN, Pattern, Sorting};
+use smallvec::SmallVec;
+
+/// Most tuples whose agreed bits packets are compared with while they are read.
+pub(crate) const GATES_MAX: usize = 8;
+
+/// A table over the hot words whose packets are compared with patterns while they are read.
+#[derive(Clone, Copy)]
+pub(crate) struct Patterned<'g> {
+    /// In order of precedence.
+    pub patterns: &'g [Pattern],
+    /// Where each is a rule's that only sends or drops: the same for packets as they lie.
+    pub sorting: Option<&'g Sorting>,
+    pub(crate) behind: Behind<'g>,
+}
+
+/// What patterns stand for.
+#[derive(Clone, Copy)]
+pub(crate) enum Behind<'g> {
+    /// Each for a rule, all in force.
+    Rules(&'g [LinearEntry]),
+    /// Each for a version of a rule. Versions of one rule are neighbours, so the first of them is
+    /// what packets find, and one of them is in force in this epoch.
+    Versions(&'g [LinearEntry], Epoch),
+    /// Each for a tuple: a packet has no rule in those before its first one.
+    Tuples(&'g [TupleEntry], Epoch),
+}
+
+impl<'g> Patterned<'g> {
+    /// Whether each pattern is a rule's.
+    #[inline(always)]
+    pub fn is_list(&self) -> bool {
+        !matches!(self.behind, Behind::Tuples(..))
+    }
+
+    /// The rule that packets meet whose first pattern is `index`, or [`NO_PATTERN`], if that tells: Some(None) for no rule, None where it does not tell.
+    #[inline(always)]
+    pub fn decided(&self, index: u8) -> Option<Option<&'g Rule>> {
+        match self.behind {
+            Behind::Rules(_) | Behind::Versions(..) => Some(self.rule(index)),
+            Behind::Tuples(..) if index == NO_PATTERN => Some(None),
+            Behind::Tuples(tuples, epoch) => {
+                let at = usize::from(index);
+                let entry = tuples.get(at).filter(|entry| entry.single)?;
+                let rule = entry.only(epoch);
+                let is_best = rule.is_some_and(|rule| rule.spec.priority >= entry.max_priority);
+                (is_best || at + 1 == tuples.len()).then_some(rule)
+            }
+        }
+    }
+
+    /// The rule of a list's pattern `index`; None for [`NO_PATTERN`].
+    #[inline(always)]
+    pub fn rule(&self, index: u8) -> Option<&'g Rule> {
+        match self.behind {
+            Behind::Rules(entries) => Some(entries.get(usize::from(index))?.rule()),
+            Behind::Versions(entries, epoch) => version(entries, index, epoch),
+            Behind::Tuples(..) => None,
+        }
+    }
+
+    /// Looks packets up whose first patterns are known, in those tuples where they may have a rule; `out` is empty before.
+    #[inline(always)]
+    pub fn look_up(
+        &self,
+        keys: &[HotWords],
+        first: &[u8],
+        out: &mut [Option<&'g Rule>],
+        told: Option<&mut Told<'g>>,
+    ) {
+        let Behind::Tuples(tuples, epoch) = self.behind else {
+            return;
+        };
+        let mut pending: SmallVec<[u8; LOOKUP_MAX]> = SmallVec::new();
+        let mut answers = [None; GATES_MAX];
+        let (mut asked, mut from) = (0_u32, tuples.len());
+        for (index, gate) in first.iter().enumerate() {
+            let at = usize::from(*gate);
+            if at >= tuples.len().min(GATES_MAX) {
+                continue;
+            }
+            if asked >> at & 1 == 0 {
+                asked |= 1 << at;
+                answers[at] = self.decided(*gate);
+            }
+            if let Some(rule) = answers[at] {
+                out[index] = rule;
+            } else {
+                pending.push(index as u8);
+                from = from.min(at);
+            }
+        }
+        let tuples = &tuples[from..];
+        lookup_exact(tuples, &mut pending, keys, epoch, out, told);
+    }
+}
