@@ -289,6 +289,25 @@ pub(crate) trait Words {
     }
 }
 
+impl<W: Words> Words for &W {
+    const AT_HAND: u8 = W::AT_HAND;
+
+    #[inline(always)]
+    fn word(&self, index: u8) -> u64 {
+        W::word(self, index)
+    }
+
+    #[inline(always)]
+    fn at_hand(&self, index: usize) -> u64 {
+        W::at_hand(self, index)
+    }
+
+    #[inline(always)]
+    fn whole(&self) -> Option<&FlowKey> {
+        W::whole(self)
+    }
+}
+
 impl Words for FlowKey {
     const AT_HAND: u8 = 64;
 

@@ -13,7 +13,7 @@
 mod tests;
 
 use super::tuple_space::{TupleEntry, lookup_pending};
-use super::verdicts::Verdicts;
+use super::verdicts::{FoundRules, Verdicts};
 use crate::actions::OpList;
 use crate::actions::block::Stretch;
 use crate::burst::LOOKUP_MAX;
@@ -666,16 +666,18 @@ impl<'g, const N: usize, const SLOTS: usize> Verdicts<'g> for ExactMatches<'g, '
     }
 
     #[inline(never)] // as above
-    fn resolve<K: Words>(
-        &self,
+    fn rules<'a, K: Words>(
+        &'a self,
         from: usize,
         keys: &[K],
         epoch: Epoch,
-        out: &mut [Option<&'g Rule>],
-        told: &mut Told<'g>,
-    ) {
+        room: &'a mut FoundRules<'g>,
+    ) -> &'a FoundRules<'g> {
+        let FoundRules { found, told } = &mut *room;
+        let out = &mut found[..keys.len()];
         let mut pending = (from as u8..keys.len() as u8).collect();
         self.search.resolve(&mut pending, keys, out, told);
         lookup_pending(self.tuples, &mut pending, &|index| &keys[index], epoch, out);
+        room
     }
 }

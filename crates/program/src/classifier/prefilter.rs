@@ -2,10 +2,11 @@
 
 use super::linear::{LinearEntry, version};
 use super::tuple_space::{TupleEntry, lookup_exact};
+use super::verdicts::Rules;
 use crate::burst::LOOKUP_MAX;
 use crate::epoch::Epoch;
 use crate::rule::Rule;
-use crate::rule::summary::Told;
+use crate::rule::summary::{Brief, Told};
 use packet::hot::{HotWords, NO_PATTERN, Pattern, Sorting};
 use smallvec::SmallVec;
 
@@ -100,5 +101,24 @@ impl<'g> Patterned<'g> {
         }
         let tuples = &tuples[from..];
         lookup_exact(tuples, &mut pending, keys, epoch, out, told);
+    }
+}
+
+/// The rules of packets that have been compared with a list's patterns.
+pub(crate) struct PatternRules<'g, 'p> {
+    pub list: Patterned<'g>,
+    /// Each packet's pattern.
+    pub first: &'p [u8],
+}
+
+impl<'g> Rules<'g> for PatternRules<'g, '_> {
+    #[inline(always)]
+    fn rule(&self, index: usize) -> Option<Brief<'g>> {
+        self.list.rule(self.first[index]).map(Brief::of)
+    }
+
+    #[inline(always)]
+    fn same(&self, one: usize, other: usize) -> bool {
+        self.first[one] == self.first[other]
     }
 }

@@ -21,7 +21,7 @@ use super::mini_key::Reads;
 use super::tuple_space::{
     QUICK_TUPLES, TupleEntry, find_exact, lookup_one, lookup_pending, of_tuples, words_of,
 };
-use super::verdicts::{Verdicts, VerdictsBy};
+use super::verdicts::{FoundRules, Verdicts, VerdictsBy};
 use super::{Classify, Keys};
 use crate::actions::batch::Deeds;
 use crate::actions::block::Stretch;
@@ -577,15 +577,17 @@ impl<'g> Verdicts<'g> for Routes<'g, '_> {
     }
 
     #[inline(never)] // most bursts' packets need only their verdicts
-    fn resolve<K: Words>(
-        &self,
+    fn rules<'a, K: Words>(
+        &'a self,
         from: usize,
         keys: &[K],
         epoch: Epoch,
-        out: &mut [Option<&'g Rule>],
-        told: &mut Told<'g>,
-    ) {
+        room: &'a mut FoundRules<'g>,
+    ) -> &'a FoundRules<'g> {
+        let FoundRules { found, told } = &mut *room;
+        let out = &mut found[..keys.len()];
         let key = |index: usize| &keys[index];
         (self.classifier).resolve(&self.next_hops, from, &key, epoch, out, Some(told));
+        room
     }
 }

@@ -3,11 +3,11 @@
 use super::exact::ExactMatches;
 use super::trie::Routes;
 use crate::actions::batch::Deeds;
-use crate::burst::Words;
+use crate::burst::{LOOKUP_MAX, Words};
 use crate::counters::WorkerCounters;
 use crate::epoch::Epoch;
 use crate::rule::Rule;
-use crate::rule::summary::{Told, Verdict};
+use crate::rule::summary::{Brief, Told, Verdict};
 use std::ops::Range;
 
 /// What becomes of a burst's packets, as lookups say that know it before they find the rules: what a switch's tables call a verdict. By kind of table.
@@ -17,16 +17,36 @@ pub(crate) enum VerdictsBy<'g, 'n> {
     TwoWords(ExactMatches<'g, 'n, 2, 2>),
 }
 
-/// What all of these tell, of the packets whose keys they have been looked up by.
+/// What a source of verdicts says of packets of a burst, by their numbers. A packet's verdict is what its
+/// rule does, where that is no more than sending, perhaps after edits, and known without reading the
+/// rule.
 pub(crate) trait Verdicts<'g> {
-    /// Whether two packets, of which these are the numbers and the keys, have met different rules.
+    /// How often verdicts are gone back to when packets without one have been carried out by their
+    /// rules. Where more have none, this costs more than it saves.
+    const RETURNS: usize = 4;
+
+    /// Returns whether `count` packets are to be carried out by verdicts, one after the other, and not
+    /// as runs of those that have met one rule. Where rules are many, nearly all have met different
+    /// ones; the first two may be of one flow by chance, so that two others are looked at as well.
+    /// Packets of one flow all the way are faster as a run, and a single one is not.
+    #[inline(always)]
+    fn should_batch<K: Words>(&self, count: usize, key: impl Fn(usize) -> K) -> bool {
+        let differ = |a, b| self.differ((a, &key(a)), (b, &key(b)));
+        let middle = count / 2;
+        count == 1 || count > 1 && differ(0, 1) || middle + 1 < count && differ(middle, middle + 1)
+    }
+
+    /// Returns whether two packets, of which these are the numbers and the keys, have met different
+    /// rules.
     fn differ<K: Words>(&self, one: (usize, &K), other: (usize, &K)) -> bool;
 
-    /// The verdict of the rule that packet `index` has met, where it is known. It cannot be where the rule does not hold in the guard's epoch.
+    /// Returns the verdict of packet `index`, where it has one. It cannot where the rule does not hold
+    /// in the guard's epoch.
     fn verdict<K: Words>(&self, index: usize, key: &K) -> Option<Verdict<'g>>;
 
-    /// Says what is to be done to packets of these numbers by their verdicts, up to the first without one, or to [`STEP`](super::STEP) of them. Returns how many these are. `verdict` is
-    /// [`Verdicts::verdict`] of such a packet.
+    /// Says what is to be done to packets of these numbers by their verdicts, up to the first without
+    /// one, or to [`STEP`](crate::actions::batch::STEP) of them. Returns how many these are. `verdict`
+    /// is [`Verdicts::verdict`] of such a packet.
     #[inline(always)]
     fn deeds<'d>(
         &self,
@@ -41,13 +61,101 @@ pub(crate) trait Verdicts<'g> {
         deeds.fill(counters, those.len(), |at| verdict(those.start + at))
     }
 
-    /// The rules of packets from number `from` on, whatever their verdicts.
-    fn resolve<K: Words>(
-        &self,
+    /// Returns the rules of packets from number `from` on, whatever their verdicts; there are as many
+    /// keys. `room` is for those who have not found them yet.
+    fn rules<'a, K: Words>(
+        &'a self,
         from: usize,
         keys: &[K],
         epoch: Epoch,
-        out: &mut [Option<&'g Rule>],
-        told: &mut Told<'g>,
-    );
+        room: &'a mut FoundRules<'g>,
+    ) -> &'a FoundRules<'g>;
+}
+
+/// The rules that packets have met.
+pub(crate) trait Rules<'g> {
+    /// Returns the rule of packet `index`, and what is known of it.
+    fn rule(&self, index: usize) -> Option<Brief<'g>>;
+
+    /// Returns whether two packets have met the same.
+    fn same(&self, one: usize, other: usize) -> bool;
+
+    /// Asks for what carrying out the rule of packet `index` reads beside what its lookup has read.
+    #[inline(always)]
+    fn prefetch(&self, _index: usize, _counters: WorkerCounters<'_>) {}
+}
+
+/// Rules that a lookup has found, and what is known of them without having read them.
+pub(crate) struct FoundRules<'g> {
+    pub found: [Option<&'g Rule>; LOOKUP_MAX],
+    pub told: Told<'g>,
+}
+
+impl FoundRules<'_> {
+    /// Nothing.
+    pub const EMPTY: Self = FoundRules {
+        found: [None; LOOKUP_MAX],
+        told: Told::NOTHING,
+    };
+}
+
+impl<'g> Rules<'g> for FoundRules<'g> {
+    #[inline(always)]
+    fn rule(&self, index: usize) -> Option<Brief<'g>> {
+        self.found[index].map(|rule| self.told.of(index, rule))
+    }
+
+    #[inline(always)]
+    fn same(&self, one: usize, other: usize) -> bool {
+        let address = |index: usize| self.found[index].map(std::ptr::from_ref);
+        address(one) == address(other)
+    }
+
+    /// Asks for a rule's counter, and for its edits where the rule has not been read.
+    #[inline(always)]
+    fn prefetch(&self, index: usize, counters: WorkerCounters<'_>) {
+        if counters.are_many()
+            && let Some(brief) = self.rule(index)
+        {
+            counters.prefetch(brief.counter());
+            if let Some(edits) = brief.edits() {
+                edits.prefetch();
+            }
+        }
+    }
+}
+
+impl<'g> Verdicts<'g> for FoundRules<'g> {
+    const RETURNS: usize = 0;
+
+    /// Only the first two are looked at: where rules are few, neighbours meet the same.
+    #[inline(always)]
+    fn should_batch<K: Words>(&self, count: usize, _: impl Fn(usize) -> K) -> bool {
+        match &self.found[..count] {
+            [Some(first), Some(second), ..] => !std::ptr::eq(*first, *second),
+            [Some(_)] => true,
+            _ => false,
+        }
+    }
+
+    #[inline(always)]
+    fn differ<K: Words>(&self, (one, _): (usize, &K), (other, _): (usize, &K)) -> bool {
+        !self.same(one, other)
+    }
+
+    #[inline(always)]
+    fn verdict<K: Words>(&self, index: usize, _: &K) -> Option<Verdict<'g>> {
+        self.found[index].and_then(|rule| self.told.verdict(index, rule))
+    }
+
+    #[inline(always)]
+    fn rules<'a, K: Words>(
+        &'a self,
+        _: usize,
+        _: &[K],
+        _: Epoch,
+        _: &'a mut FoundRules<'g>,
+    ) -> &'a FoundRules<'g> {
+        self
+    }
 }

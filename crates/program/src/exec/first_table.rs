@@ -26,15 +26,15 @@ use crate::actions::block::Stretch;
 use crate::burst::Words;
 use crate::burst::{LOOKUP_MAX, LaneSet};
 use crate::classifier::mini_key::Reads;
-use crate::classifier::prefilter::Patterned;
-use crate::classifier::verdicts::{Verdicts, VerdictsBy};
+use crate::classifier::prefilter::{PatternRules, Patterned};
+use crate::classifier::verdicts::{FoundRules, Rules, Verdicts, VerdictsBy};
 use crate::counters::CounterId;
 use crate::exec::Engine;
 use crate::exec::interpreter::{Burst, Walk};
 use crate::exec::lanes::{Lanes, Way, begin_key, word_beyond};
 use crate::host::{Drop, Host};
 use crate::rule::Rule;
-use crate::rule::summary::{Brief, Told};
+use crate::rule::summary::Brief;
 use crate::table::Miss;
 use packet::Frame;
 use packet::hot::HotWords;
@@ -48,8 +48,6 @@ use std::ops::Range;
 pub(crate) const WORTH_IT: usize = 8;
 /// How many packets ahead is fetched what carrying their rules out reads: some hundred nanoseconds' work where rules only send, and more where they edit.
 const AHEAD: usize = 24;
-/// How often packets' verdicts are gone back to when one without has been carried out by its rule. Where more have none, this costs more than it saves.
-const RETURNS: usize = 4;
 /// Shortest frame that has an Ethernet header; a shorter one is for the general way to throw out.
 const ETHERNET_LEN: usize = 14;
 
@@ -168,14 +166,9 @@ impl<F: Frame> Engine<F> {
                 let found = first.iter().map(|index| u8::from(*index != NO_PATTERN));
                 let matched = usize::from(found.sum::<u8>());
                 (burst.bridge).count_hot(0, read.count, matched, burst.guard);
-                let met = Met {
-                    first: 0,
-                    count: read.count,
-                    rule: |at: usize| patterned.rule(first[at]).map(Brief::of),
-                    same: |a, b| first[a] == first[b],
-                    fetch: |_| {},
-                };
-                self.meet(burst, in_port, met, frames, mirrored, host);
+                let list = patterned;
+                let rules = PatternRules { list, first };
+                self.meet(burst, way, 0..read.count, &rules, frames, host);
                 return true;
             }
         }
@@ -194,16 +187,17 @@ impl<F: Frame> Engine<F> {
             self.execute_by::<_, false>(burst, way, read.count, verdicts, frames, host);
             return true;
         }
-        let mut answer = Answer::EMPTY;
+        let mut rules = FoundRules::EMPTY;
+        let FoundRules { found, told } = &mut rules;
         if let Some(patterned) = patterned {
-            let Answer { found, told } = &mut answer;
             let first = &first[..read.count];
             patterned.look_up(hot, first, &mut found[..read.count], Some(told));
-        } else if !answer.look_up(burst, hot, Reads::Hot) {
+        } else if !(burst.bridge).lookup_hot(0, hot, Reads::Hot, burst.guard, found, Some(told)) {
             return false;
         }
         self.received += read.bytes;
-        self.meet_found(burst, way, read.count, &answer, frames, host);
+        // What has been found needs no keys.
+        self.execute::<_, _, false>(burst, way, read.count, &rules, frames, host);
         true
     }
 
@@ -304,51 +298,16 @@ impl<F: Frame> Engine<F> {
             self.execute_by::<_, true>(burst, way, read.count, verdicts, frames, host);
             return true;
         }
-        let mut answer = Answer::EMPTY;
-        if !answer.look_up(burst, &keys, Reads::Deep) {
+        let mut rules = FoundRules::EMPTY;
+        let FoundRules { found, told } = &mut rules;
+        if !(burst.bridge).lookup_hot(0, &keys, Reads::Deep, burst.guard, found, Some(told)) {
             return false;
         }
         drop(keys);
         self.received += read.bytes;
-        self.meet_found(burst, way, read.count, &answer, frames, host);
+        // What has been found needs no keys.
+        self.execute::<_, _, false>(burst, way, read.count, &rules, frames, host);
         true
-    }
-
-    /// Carries out what a lookup has found for the first packets, and counts it.
-    #[allow(clippy::too_many_arguments)] // as for `burst`
-    #[inline(always)]
-    fn meet_found<'d, H: Host<F>>(
-        &mut self,
-        burst: &Burst<'d, '_>,
-        way: Way,
-        count: usize,
-        answer: &Answer<'d>,
-        frames: &mut Vec<F>,
-        host: &mut H,
-    ) {
-        let Answer { found, told } = answer;
-        let found = &found[..count];
-        let matched = found.iter().filter(|rule| rule.is_some()).count();
-        (burst.bridge).count_hot(0, count, matched, burst.guard);
-        // Where rules are few, neighbours meet the same, and there are runs for them.
-        let part = match found {
-            [Some(first), Some(second), ..] => !std::ptr::eq(*first, *second),
-            [Some(_)] => true,
-            _ => false,
-        };
-        let prepare = |_: &[HotWords], those: Range<usize>, deeds: &mut Deeds<'d>| {
-            let verdict = |at: usize| {
-                let index = those.start + at;
-                found[index].and_then(|rule| told.verdict(index, rule))
-            };
-            deeds.fill(burst.counters, those.len(), verdict)
-        };
-        let done = if part && !H::WATCHES {
-            self.end_first(burst, way, 0..count, prepare, frames, host)
-        } else {
-            0
-        };
-        self.meet_from(done, burst, way, count, answer, frames, host);
     }
 
     /// [`Engine::execute`] by verdicts of whatever table.
@@ -363,42 +322,39 @@ impl<F: Frame> Engine<F> {
         host: &mut H,
     ) {
         match verdicts {
-            VerdictsBy::Routes(by) => self.execute::<_, ALL>(burst, way, count, &by, frames, host),
-            VerdictsBy::OneWord(by) => self.execute::<_, ALL>(burst, way, count, &by, frames, host),
+            VerdictsBy::Routes(by) => {
+                self.execute::<_, _, ALL>(burst, way, count, &by, frames, host)
+            }
+            VerdictsBy::OneWord(by) => {
+                self.execute::<_, _, ALL>(burst, way, count, &by, frames, host)
+            }
             VerdictsBy::TwoWords(by) => {
-                self.execute::<_, ALL>(burst, way, count, &by, frames, host)
+                self.execute::<_, _, ALL>(burst, way, count, &by, frames, host)
             }
         }
     }
 
-    /// Executes packets' verdicts, or from the first without one on what their rules say, and counts it. `ALL` where lookups need all that packets tell.
-    #[inline(never)] // one for each kind of lookup
-    fn execute<'g, H: Host<F>, const ALL: bool>(
+    /// Executes packets' verdicts, or from the first without one on what their rules say, and counts
+    /// it. `ALL` where lookups need all that packets tell.
+    #[inline(never)] // one for each source of verdicts
+    fn execute<'g, V: Verdicts<'g>, H: Host<F>, const ALL: bool>(
         &mut self,
         burst: &Burst<'_, 'g>,
         way: Way,
         count: usize,
-        verdicts: &impl Verdicts<'g>,
+        verdicts: &V,
         frames: &mut Vec<F>,
         host: &mut H,
     ) {
-        let (hot, more) = (&self.hot, &self.more);
-        let differ = |a: usize, b: usize| match ALL {
-            true => {
-                let key = |index: usize| AllWords::one(&hot[index], more, index);
-                verdicts.differ((a, &key(a)), (b, &key(b)))
-            }
-            false => verdicts.differ((a, &hot[a]), (b, &hot[b])),
-        };
         let (mut done, mut returns) = (0, 0);
-        if part(count, differ) {
+        if !H::WATCHES && self.should_batch::<_, ALL>(count, verdicts) {
             done = self.end_those::<_, ALL>(burst, way, 0..count, verdicts, frames, host);
             if done == count {
                 return (burst.bridge).count_hot(0, count, count, burst.guard);
             }
-            returns = RETURNS;
+            returns = V::RETURNS;
         }
-        let mut answer = Answer::EMPTY;
+        let mut room = FoundRules::EMPTY;
         let mut matched = done;
         loop {
             // Up to the next one with a verdict, if enough come from there on.
@@ -408,16 +364,15 @@ impl<F: Frame> Engine<F> {
                 _ => worth_it.find(|at| self.has_verdict::<ALL>(*at, verdicts)),
             };
             let until = until.unwrap_or(count);
-            let Answer { found, told } = &mut answer;
             let (hot, epoch) = (&self.hot[..until], burst.guard.epoch());
-            if ALL {
+            let rules = if ALL {
                 let keys = AllWords::of(hot, &self.more);
-                verdicts.resolve(done, &keys, epoch, &mut found[..until], told);
+                verdicts.rules(done, &keys, epoch, &mut room)
             } else {
-                verdicts.resolve(done, hot, epoch, &mut found[..until], told);
-            }
-            matched += found[done..until].iter().flatten().count();
-            self.meet_from(done, burst, way, until, &answer, frames, host);
+                verdicts.rules(done, hot, epoch, &mut room)
+            };
+            matched += rules.found[done..until].iter().flatten().count();
+            self.meet_found(done..until, burst, way, rules, frames, host);
             if until == count {
                 break;
             }
@@ -431,6 +386,20 @@ impl<F: Frame> Engine<F> {
             }
         }
         (burst.bridge).count_hot(0, count, matched, burst.guard);
+    }
+
+    /// See [`Verdicts::should_batch`].
+    #[inline(always)]
+    fn should_batch<'g, V: Verdicts<'g>, const ALL: bool>(
+        &self,
+        count: usize,
+        verdicts: &V,
+    ) -> bool {
+        let (hot, more) = (&self.hot, &self.more);
+        match ALL {
+            true => verdicts.should_batch(count, |at| AllWords::one(&hot[at], more, at)),
+            false => verdicts.should_batch(count, |at| &hot[at]),
+        }
     }
 
     /// [`Engine::end_first`] by these verdicts.
@@ -474,35 +443,18 @@ impl<F: Frame> Engine<F> {
         verdict.is_some()
     }
 
-    /// [`Engine::meet`] for what a lookup has found for packets from `first` on.
-    #[allow(clippy::too_many_arguments)] // as for `burst`
+    /// [`Engine::meet`] for what a lookup has found.
     #[inline(never)] // once for all kinds of lookups
-    fn meet_from<H: Host<F>>(
+    fn meet_found<H: Host<F>>(
         &mut self,
-        first: usize,
+        those: Range<usize>,
         burst: &Burst<'_, '_>,
         way: Way,
-        count: usize,
-        answer: &Answer<'_>,
+        rules: &FoundRules<'_>,
         frames: &mut Vec<F>,
         host: &mut H,
     ) {
-        let Answer { found, told } = answer;
-        let brief = |at: usize| found[at].map(|rule| told.of(at, rule));
-        let many = burst.counters.are_many();
-        let address = |at: usize| found[at].map(std::ptr::from_ref);
-        let met = Met {
-            first,
-            count,
-            rule: brief,
-            same: |a, b| address(a) == address(b),
-            fetch: |at| {
-                if many && let Some(brief) = brief(at) {
-                    fetch(burst, brief);
-                }
-            },
-        };
-        self.meet(burst, way.in_port, met, frames, way.mirrored, host);
+        self.meet(burst, way, those, rules, frames, host);
     }
 
     /// Executes the verdicts of these packets, and takes and sends their frames, which are the first ones, up to one without a verdict, or whose TTL would expire. Returns its number.
@@ -539,35 +491,32 @@ impl<F: Frame> Engine<F> {
         done
     }
 
-    /// Carries out what packets that have been read have met: runs of neighbours that met the same sending rule together.
+    /// Carries out the rules that those packets have met, the first of `frames`: runs of neighbours
+    /// that have met the same sending rule together.
     #[inline(always)]
     fn meet<'g, H: Host<F>>(
         &mut self,
         burst: &Burst<'_, '_>,
-        in_port: PortNo,
-        met: Met<
-            impl Fn(usize) -> Option<Brief<'g>>,
-            impl Fn(usize, usize) -> bool,
-            impl Fn(usize),
-        >,
+        way: Way,
+        those: Range<usize>,
+        rules: &impl Rules<'g>,
         frames: &mut Vec<F>,
-        mirrored: u32,
         host: &mut H,
     ) {
         self.walks
-            .resize_with(self.walks.len().max(met.count), Walk::new);
-        let mut frames = frames.drain(..met.count - met.first);
-        let way = Way { in_port, mirrored };
-        let (mut index, mut fetched) = (met.first, met.first);
-        while index < met.count {
+            .resize_with(self.walks.len().max(those.end), Walk::new);
+        let mut frames = frames.drain(..those.len());
+        let Way { in_port, mirrored } = way;
+        let (mut index, mut fetched) = (those.start, those.start);
+        while index < those.end {
             fetched = fetched.max(index);
-            while fetched < met.count.min(index + AHEAD) {
-                (met.fetch)(fetched);
+            while fetched < those.end.min(index + AHEAD) {
+                rules.prefetch(fetched, burst.counters);
                 fetched += 1;
             }
-            let brief = (met.rule)(index);
-            let others = index + 1..met.count;
-            let others = others.take_while(|at| (met.same)(index, *at));
+            let brief = rules.rule(index);
+            let others = index + 1..those.end;
+            let others = others.take_while(|at| rules.same(index, *at));
             if let Some((brief, port)) = brief.and_then(|brief| Some((brief, brief.only_output()?)))
             {
                 let run = 1 + others.count();
@@ -591,7 +540,7 @@ impl<F: Frame> Engine<F> {
             if let Some((brief, straight)) =
                 brief.and_then(|brief| Some((brief, brief.straight()?)))
             {
-                let alone = index + 1 == met.count || !(met.same)(index, index + 1);
+                let alone = index + 1 == those.end || !rules.same(index, index + 1);
                 if alone
                     && let Some(stretch) = straight.first()
                     && let Some(port) = goes_to(stretch, &self.hot[index])
@@ -739,34 +688,6 @@ impl Words for AllWords<'_> {
     }
 }
 
-/// What a lookup in the first table has found, and what is known of it.
-struct Answer<'g> {
-    found: [Option<&'g Rule>; LOOKUP_MAX],
-    told: Told<'g>,
-}
-
-impl<'g> Answer<'g> {
-    const EMPTY: Answer<'g> = Answer {
-        found: [None; LOOKUP_MAX],
-        told: Told::NOTHING,
-    };
-
-    /// See [`Bridge::lookup_hot`].
-    #[inline(always)]
-    fn look_up<K: Words>(&mut self, burst: &Burst<'_, 'g>, keys: &[K], most: Reads) -> bool {
-        let Answer { found, told } = self;
-        (burst.bridge).lookup_hot(0, keys, most, burst.guard, found, Some(told))
-    }
-}
-
-/// Whether it is by verdicts that a burst's packets are to be carried out, of which `differ` says whether two have met different rules. Where rules are many, nearly all have; the first two
-/// may be of one flow by chance, so that two others are looked at as well. Packets of one flow all the way are faster as a run, and a single one is not.
-#[inline(always)]
-fn part(count: usize, differ: impl Fn(usize, usize) -> bool) -> bool {
-    let middle = count / 2;
-    count == 1 || count > 1 && differ(0, 1) || middle + 1 < count && differ(middle, middle + 1)
-}
-
 /// Where all frames have met one rule that only sends, or whose only step is NORMAL: carries it out, and true.
 #[allow(clippy::too_many_arguments)] // as for `burst`
 #[inline(always)]
@@ -848,23 +769,4 @@ fn edit_alone<F: Frame, H: Host<F>>(
     (burst.counters).add(counter, 1, hot.len.into(), burst.now_ms);
     host.looked_up(0, None, rule);
     (stretch.rewrite).run_last(frame, hot.extent, &mut hot.words);
-}
-
-/// Asks for what carrying a rule out reads beside what its lookup has read: its counter, and its edits where it has not been read.
-#[inline(always)]
-fn fetch(burst: &Burst<'_, '_>, brief: Brief<'_>) {
-    burst.counters.prefetch(brief.counter());
-    if let Some(edits) = brief.edits() {
-        edits.prefetch();
-    }
-}
-
-/// What packets of a burst have met: the first for which nothing has been done yet, how many have been looked up, the rule of each, whether two have met the same, and what
-/// asks for what one's rule will read.
-struct Met<R, S, F> {
-    first: usize,
-    count: usize,
-    rule: R,
-    same: S,
-    fetch: F,
 }
