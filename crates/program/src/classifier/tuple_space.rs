@@ -468,10 +468,7 @@ impl Classify for TupleSpace {
         told: Option<&mut Told<'g>>,
     ) {
         match keys.slice() {
-            Some(keys) => {
-                let mut all = (0..out.len() as u8).collect();
-                lookup_exact(&self.0, &mut all, keys, epoch, out, told);
-            }
+            Some(keys) => self.look_up_slice(keys, epoch, out, told),
             None => lookup_tuples(&self.0, &move |index| keys.key(index), epoch, out),
         }
     }
@@ -550,6 +547,19 @@ pub(crate) fn find_exact<'g>(
 }
 
 impl TupleSpace {
+    /// Apart, so that what its loops need stays in registers.
+    #[inline(never)]
+    fn look_up_slice<'g, K: Words>(
+        &'g self,
+        keys: &[K],
+        epoch: Epoch,
+        out: &mut [Option<&'g Rule>],
+        told: Option<&mut Told<'g>>,
+    ) {
+        let mut all = (0..out.len() as u8).collect();
+        lookup_exact(&self.0, &mut all, keys, epoch, out, told);
+    }
+
     /// Packets that tuples cannot tell apart are looked up once. As soon as there seem to be few such,
     /// the rest are looked up packet by packet.
     #[inline(always)]
