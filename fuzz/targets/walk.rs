@@ -16,7 +16,7 @@ use packet::{Field, FlowKey, Frame, HeapFrame, Match, Value, WordSet};
 use program::Program;
 use program::counters::CounterId;
 use program::epoch::{Epoch, NEVER, Reader};
-use program::host::{Context, Drop as DropReason, Host};
+use program::host::{Context, DropReason as DropReason, Host};
 use program::actions::learn::{Answer, Learn, Part, Request, Source, Target, Verdict};
 use program::actions::{
     Bits, Bundle, Clause, Multipath, Op, OpList, PacketInReason, PortNo, ToController,

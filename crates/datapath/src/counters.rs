@@ -33,7 +33,7 @@ impl Count {
     }
 }
 
-/// Why a frame was dropped. The first kinds are those of the walk ([`program::host::Drop`]), in its order.
+/// Why a frame was dropped. The first kinds are those of the walk ([`program::host::DropReason`]), in its order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[repr(usize)]
 pub enum DropReason {
@@ -256,7 +256,7 @@ impl Cell {
 
     /// A drop of the walk, by its number in the walk's own list.
     #[inline(always)]
-    pub fn drop_by_walk(&self, reason: program::host::Drop) {
+    pub fn drop_by_walk(&self, reason: program::host::DropReason) {
         self.drops.0[reason as usize].add(1);
     }
 }
@@ -545,10 +545,13 @@ mod tests {
     #[test]
     fn the_walks_reasons_come_first_and_bear_its_names() {
         assert_eq!(
-            DropReason::NAMES[..program::host::Drop::COUNT],
-            program::host::Drop::NAMES
+            DropReason::NAMES[..program::host::DropReason::COUNT],
+            program::host::DropReason::NAMES
         );
         assert_eq!(DropReason::BridgeGone.name(), "bridge_gone");
-        assert_eq!(DropReason::UnknownPort as usize, program::host::Drop::COUNT);
+        assert_eq!(
+            DropReason::UnknownPort as usize,
+            program::host::DropReason::COUNT
+        );
     }
 }

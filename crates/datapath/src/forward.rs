@@ -14,13 +14,13 @@ use crate::shape::{NoDevice, Shaping, Way, inspect};
 use crate::snapshot::{Behind, BridgeState, PortState, Snapshot};
 use crate::vlan::{self, Ethernet, Inner, Malformed, Tag};
 use crate::wish::{Wanted, Wish, WishRing};
-use packet::hot::HotWords;
 use packet::io::{BURST, Lengths, TxQueue};
+use packet::mini_key::MiniKey;
 use packet::{FlowKey, Frame};
 use program::actions::learn::{Ended, Request};
 use program::actions::{PacketInReason, PortNo, ToController};
 use program::exec::Frozen;
-use program::host::{Context, Drop as WalkDrop, Event, Host, Place};
+use program::host::{Context, DropReason as WalkDrop, Event, Host, Place};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -685,7 +685,7 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
         &mut self,
         in_port: PortNo,
         mirrored: u32,
-        hot: &[HotWords],
+        hot: &[MiniKey],
         frames: &mut impl ExactSizeIterator<Item = F>,
     ) {
         self.bridge_run(in_port, mirrored, hot, frames);

@@ -4,7 +4,7 @@
 
 use packet::build::Builder;
 use packet::edit::{self, CompiledSet};
-use packet::hot::{self, HotWords, Pattern, Sorting, Variant};
+use packet::mini_key::{self, MiniKey, Pattern, RawPrefilter, Variant};
 use packet::parse::{self, PACKET_WORDS};
 use packet::{Field, FlowKey, Frame, HeapFrame, Layers, Value, WordSet};
 use std::hint::black_box;
@@ -71,16 +71,17 @@ fn parsing(name: &str, builder: &Builder, needed: WordSet) {
     });
 }
 
-/// Reads hot words by each variant that there is, and compares them with a pattern that does not match.
+/// Reads mini keys by each variant that there is, and compares them with a pattern that does not match.
 fn reading(name: &str, builder: &Builder) {
     let frames = burst(builder);
-    let mut words = vec![HotWords::ZERO; BURST];
+    let mut words = vec![MiniKey::ZERO; BURST];
     let mut found = [0; BURST];
     let patterns: Vec<Pattern> = Pattern::of([(2, 0xffff, 9)]).into_iter().collect();
     for variant in Variant::ALL.into_iter().filter(|one| one.is_there()) {
         measure(&format!("read {name}, {}", variant.name()), || {
             let frames = black_box(&frames);
-            let read = hot::read_burst_by(variant, frames, 1, &patterns, &mut words, &mut found);
+            let read =
+                mini_key::read_burst_by(variant, frames, 1, &patterns, &mut words, &mut found);
             assert_eq!(black_box(read).count, BURST);
             black_box(&words);
         });
@@ -97,13 +98,13 @@ fn sorting(name: &str, builder: &Builder) {
     let none = Pattern::of([(2, 0xffff, 9)]);
     for (order, patterns) in [("first", [ip, none]), ("second", [none, ip])] {
         let patterns: Vec<Pattern> = patterns.into_iter().flatten().collect();
-        let Some(sorting) = Sorting::new(&patterns) else {
+        let Some(sorting) = RawPrefilter::new(&patterns) else {
             continue;
         };
         for variant in Variant::ALL.into_iter().filter(|one| one.is_there()) {
             measure(&format!("sort {name}, {order}, {}", variant.name()), || {
                 let frames = black_box(&frames);
-                let (read, _) = hot::sort_burst_by(variant, frames, 1, &sorting, &mut runs);
+                let (read, _) = mini_key::sort_burst_by(variant, frames, 1, &sorting, &mut runs);
                 assert_eq!(black_box(read).count, BURST);
                 black_box(&runs);
             });

@@ -217,7 +217,7 @@ impl WordSet {
     /// No word.
     pub const EMPTY: WordSet = WordSet(0);
     /// Words 0 to 4: what parsing Ethernet, IPv4 and a transport header fills at once; always filled.
-    pub const HOT: WordSet = WordSet(0b1_1111);
+    pub const MINI_KEY: WordSet = WordSet(0b1_1111);
 
     /// The words that the bytes `offset..offset + len` lie in.
     pub const fn of_bytes(offset: usize, len: usize) -> WordSet {

@@ -8,7 +8,7 @@
 //! * [`fields`] is the one table of match fields: name, width, place in the key, wire numbers, prerequisites.
 //! * [`matching::Match`] is a set of (value, mask) bits over the key: what a rule matches.
 //! * [`options`] are the fields of tunnels that each bridge gives a meaning.
-//! * [`hot`] reads a burst's common packets into one cache line each and compares them with patterns.
+//! * [`mini_key`] reads a burst's common packets into one cache line each and compares them with patterns.
 //! * [`parse`] fills a key from a frame; [`edit`] changes a frame; [`checksum`] keeps it sound;
 //!   [`segment`] cuts large ones.
 //! * [`wire`] has views of headers, [`build`] puts packets together for tests.
@@ -18,11 +18,11 @@ pub mod checksum;
 pub mod edit;
 pub mod fields;
 pub mod frame;
-pub mod hot;
 pub mod io;
 pub mod key;
 pub mod keyed;
 pub mod matching;
+pub mod mini_key;
 pub mod options;
 pub mod parse;
 pub mod segment;

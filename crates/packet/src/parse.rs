@@ -26,7 +26,8 @@ pub use others::{MoreWords, other_words};
 pub const HEADERS_LIMIT: usize = 1024;
 
 /// The words that are filled from the packet's bytes; the others hold metadata and are only set to zero.
-pub const PACKET_WORDS: WordSet = WordSet(WordSet::HOT.0 | 0x1ff_8000 | 1 << (at::PBB_ISID / 8));
+pub const PACKET_WORDS: WordSet =
+    WordSet(WordSet::MINI_KEY.0 | 0x1ff_8000 | 1 << (at::PBB_ISID / 8));
 
 /// Why parsing ended early. The key holds what came before.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -146,12 +147,12 @@ pub(crate) const IPV6_LEN: usize = 40;
 /// IPv4 without options and the longest transport header that is read at once.
 pub(crate) const COMMON_LEN: usize = 20 + 20;
 const LOW_48: u64 = 0xffff_ffff_ffff;
-/// Words of [`WordSet::HOT`].
-pub const HOT_WORDS: usize = WordSet::HOT.len();
+/// Words of [`WordSet::MINI_KEY`].
+pub const MINI_KEY_WORDS: usize = WordSet::MINI_KEY.len();
 
 /// Fills `key` from the frame whose first segment is `head` and whose length over all segments is `total_len`.
 ///
-/// Always filled: [`WordSet::HOT`]. Of the other words only those in `needed`: from the packet where they are in [`PACKET_WORDS`], else
+/// Always filled: [`WordSet::MINI_KEY`]. Of the other words only those in `needed`: from the packet where they are in [`PACKET_WORDS`], else
 /// set to zero. Words outside both hold anything afterwards.
 #[inline]
 pub fn parse(
@@ -180,7 +181,7 @@ fn parse_into(
     match common(head, total_len, in_port, key) {
         Some(found) => {
             *layers = found;
-            let others = needed.minus(WordSet::HOT);
+            let others = needed.minus(WordSet::MINI_KEY);
             if !others.is_empty() {
                 key.clear(others);
             }
@@ -189,7 +190,7 @@ fn parse_into(
     }
 }
 
-/// The common case; None, with the key's hot words undefined, when the packet is another one.
+/// The common case; None, with the key's mini keys undefined, when the packet is another one.
 ///
 /// Words are put together as little-endian numbers, whose lowest byte is the first in memory; `to_le` makes them native.
 #[inline(always)]
@@ -215,7 +216,7 @@ pub enum Network {
     Arp = 2,
 }
 
-/// Where the headers of a packet of a common kind ([`hot_words`]) lie: enough to tell its [`Layers`].
+/// Where the headers of a packet of a common kind ([`mini_key`]) lie: enough to tell its [`Layers`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct Extent {
@@ -249,7 +250,7 @@ impl Extent {
         [a, b, c, d]
     }
 
-    /// The layers of a packet that [`hot_words`] has read.
+    /// The layers of a packet that [`mini_key`] has read.
     #[inline(always)]
     pub fn layers(self) -> Layers {
         Layers {
@@ -288,20 +289,20 @@ impl Extent {
         }
     }
 
-    /// Whether it is a packet of IPv4. Others have more to tell than the hot words hold ([`MoreWords`]).
+    /// Whether it is a packet of IPv4. Others have more to tell than the mini keys hold ([`MoreWords`]).
     #[inline(always)]
     pub fn is_ipv4(self) -> bool {
         self.network() == Network::Ipv4
     }
 }
 
-/// The hot words of a packet of the common kinds: those of [`common_words`], and of [`other_words`]. None, with `words` undefined, when it is another one.
+/// The mini keys of a packet of the common kinds: those of [`common_words`], and of [`other_words`]. None, with `words` undefined, when it is another one.
 #[inline(always)]
-pub fn hot_words(
+pub fn mini_key(
     head: &[u8],
     total_len: usize,
     in_port: u32,
-    words: &mut [u64; HOT_WORDS],
+    words: &mut [u64; MINI_KEY_WORDS],
 ) -> Option<Extent> {
     common_words(head, total_len, in_port, words)
         .or_else(|| other_words(head, total_len, in_port, words))
@@ -334,14 +335,14 @@ fn ethernet(head: &[u8]) -> Ethernet {
     }
 }
 
-/// The words of [`WordSet::HOT`] of a packet of the common case: Ethernet, at most one VLAN tag, IPv4 without options and not a fragment, whole TCP or UDP
+/// The words of [`WordSet::MINI_KEY`] of a packet of the common case: Ethernet, at most one VLAN tag, IPv4 without options and not a fragment, whole TCP or UDP
 /// header. None, with `words` undefined, when it is another one; nothing is said then about whether it is sound.
 #[inline(always)]
 pub fn common_words(
     head: &[u8],
     total_len: usize,
     in_port: u32,
-    words: &mut [u64; HOT_WORDS],
+    words: &mut [u64; MINI_KEY_WORDS],
 ) -> Option<Extent> {
     if head.len() < ETHERNET_LEN + COMMON_LEN {
         return None;
@@ -432,7 +433,7 @@ fn gather<F: Frame>(frame: &mut F, in_port: u32, needed: WordSet, key: &mut Flow
 /// [`parse_frame`] of a frame that has been edited: reads `vlan_limit` tags and fills all of [`PACKET_WORDS`].
 #[cold]
 pub(crate) fn again<F: Frame>(frame: &mut F, key: &mut FlowKey, vlan_limit: u8) -> Layers {
-    let words = PACKET_WORDS.minus(WordSet::HOT);
+    let words = PACKET_WORDS.minus(WordSet::MINI_KEY);
     let in_port = key.u32(at::IN_PORT);
     let read = |frame: &F, key: &mut FlowKey| {
         general::extract(frame.head(), frame.len(), in_port, words, key, vlan_limit)

@@ -13,7 +13,7 @@ use packet::{Field, Frame, HeapFrame, Match, Value};
 use pipeline::twin::{self, Effect};
 use program::actions::ToController;
 use program::exec::{CacheMode, Engine};
-use program::host::{Context, Drop, Host};
+use program::host::{Context, DropReason, Host};
 use std::collections::HashMap;
 
 const TABLES: u64 = 8;
@@ -47,7 +47,7 @@ impl Host<HeapFrame> for Notes {
     fn now_ns(&mut self) -> u64 {
         0
     }
-    fn dropped(&mut self, _: Drop) {
+    fn dropped(&mut self, _: DropReason) {
         self.lost += 1;
     }
 }

@@ -19,7 +19,7 @@ use pipeline::twin::{self, Effect, Levels};
 use program::actions::ToController;
 use program::epoch::Guard;
 use program::exec::{CacheMode, Engine};
-use program::host::{Context, Drop, Host};
+use program::host::{Context, DropReason, Host};
 use program::table::Miss;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -68,8 +68,8 @@ impl Host<HeapFrame> for Notes {
     fn now_ns(&mut self) -> u64 {
         NOW_NS
     }
-    fn dropped(&mut self, reason: Drop) {
-        self.failed |= reason == Drop::ActionFailed;
+    fn dropped(&mut self, reason: DropReason) {
+        self.failed |= reason == DropReason::ActionFailed;
     }
 }
 

@@ -18,7 +18,7 @@ use pipeline::twin::{self, Effect, Levels};
 use pipeline::{Clock, FlowModOutcome};
 use program::actions::ToController;
 use program::exec::Engine;
-use program::host::{Context, Drop, Host};
+use program::host::{Context, DropReason, Host};
 
 fn drop_above(rate: u32) -> Band {
     Band {
@@ -201,7 +201,7 @@ fn rules_go_with_their_meter_and_say_so() {
 struct Sink {
     now_ns: u64,
     effects: Vec<Effect>,
-    drops: Vec<Drop>,
+    drops: Vec<DropReason>,
 }
 
 impl Host<HeapFrame> for Sink {
@@ -225,7 +225,7 @@ impl Host<HeapFrame> for Sink {
     fn port_is_live(&self, _: u32) -> bool {
         true
     }
-    fn dropped(&mut self, reason: Drop) {
+    fn dropped(&mut self, reason: DropReason) {
         self.drops.push(reason);
     }
 }
@@ -356,7 +356,7 @@ fn what_passes_is_what_passes_in_the_twin() {
                 switch.pipeline.meter_configs(ALL),
                 switch.flows()
             );
-            let metered = sink.drops.contains(&Drop::Meter);
+            let metered = sink.drops.contains(&DropReason::Meter);
             passed += usize::from(!metered);
             dropped += usize::from(metered);
         }
@@ -420,7 +420,7 @@ fn packet_ins_have_meters_of_their_own() {
     let told = |effect: &&Effect| matches!(effect, Effect::Controller { .. });
     assert_eq!(sink.effects.iter().filter(told).count(), 2);
     assert_eq!(sink.effects.len(), 3, "and the output");
-    assert_eq!(sink.drops, [Drop::MeterController; 3]);
+    assert_eq!(sink.drops, [DropReason::MeterController; 3]);
     let stats = switch
         .pipeline
         .meter_stats(CONTROLLER, switch.clock())

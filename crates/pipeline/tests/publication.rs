@@ -9,7 +9,7 @@ use packet::parse::Malformed;
 use packet::{Field, Frame, HeapFrame, Value};
 use program::actions::ToController;
 use program::exec::Engine;
-use program::host::{Context, Drop, Host};
+use program::host::{Context, DropReason, Host};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -31,7 +31,7 @@ impl Host<HeapFrame> for Ports {
     fn now_ns(&mut self) -> u64 {
         0
     }
-    fn dropped(&mut self, _: Drop) {
+    fn dropped(&mut self, _: DropReason) {
         self.1 += 1;
     }
 }

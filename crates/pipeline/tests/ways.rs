@@ -65,7 +65,7 @@ impl program::host::Host<packet::HeapFrame> for Discard {
     fn now_ns(&mut self) -> u64 {
         0
     }
-    fn dropped(&mut self, _: program::host::Drop) {}
+    fn dropped(&mut self, _: program::host::DropReason) {}
 }
 
 /// Sends a frame from one Ethernet address to another.

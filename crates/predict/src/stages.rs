@@ -12,7 +12,7 @@ use crate::traffic::Traffic;
 use crate::{Effort, Error};
 use datapath::clock::cycles;
 use packet::io::BURST;
-use packet::parse::{self, HOT_WORDS};
+use packet::parse::{self, MINI_KEY_WORDS};
 use packet::{FlowKey, Frame, Layers};
 use program::epoch::Guard;
 use program::table::{Bridge, Reads};
@@ -107,7 +107,7 @@ fn parse_cycles(bridge: &Bridge, guard: &Guard<'_>, traffic: &Traffic) -> f64 {
     }
     let reading = reading_cycles();
     let needed = bridge.needed();
-    let mut hot = [[0_u64; HOT_WORDS]; BURST];
+    let mut hot = [[0_u64; MINI_KEY_WORDS]; BURST];
     let mut keys = vec![FlowKey::ZERO; BURST];
     let mut layers = vec![Layers::default(); BURST];
     let mut round = || {
@@ -121,7 +121,7 @@ fn parse_cycles(bridge: &Bridge, guard: &Guard<'_>, traffic: &Traffic) -> f64 {
             let start = cycles();
             for (index, frame) in frames.iter_mut().enumerate() {
                 let common = reads != Reads::Whole
-                    && parse::hot_words(frame.head(), frame.len(), port, &mut hot[index]).is_some();
+                    && parse::mini_key(frame.head(), frame.len(), port, &mut hot[index]).is_some();
                 if !common {
                     parse::parse_frame_into(
                         frame,

@@ -12,7 +12,7 @@ use packet::{FlowKey, Frame};
 use program::actions::{PortNo, ToController};
 use program::epoch::Guard;
 use program::exec::Engine;
-use program::host::{Context, Drop, Host};
+use program::host::{Context, DropReason, Host};
 use program::rule::Rule;
 use program::table::{self, Bridge};
 use serde::Serialize;
@@ -157,7 +157,7 @@ impl<F: Frame> Host<F> for Steps {
     fn now_ns(&mut self) -> u64 {
         1_000_000
     }
-    fn dropped(&mut self, _: Drop) {
+    fn dropped(&mut self, _: DropReason) {
         self.end.others.insert("drop");
     }
 }

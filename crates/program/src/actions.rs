@@ -10,7 +10,7 @@ pub mod learn;
 pub mod multipath;
 pub(crate) mod set;
 
-use crate::actions::block::{Stretch, Stretches, stretches};
+use crate::actions::block::{ActionBlock, ActionBlocks, blocks};
 use crate::actions::learn::Learn;
 use crate::actions::multipath::{Choice, HashFields};
 use crate::actions::set::ActionSet;
@@ -260,8 +260,8 @@ pub enum Op {
 pub struct OpList {
     /// The steps, in order.
     pub ops: Box<[Op]>,
-    /// The same for packets on a straight way, made when the first rule wants it.
-    straight: OnceLock<Option<Box<[Stretch]>>>,
+    /// The same for packets on a blocks way, made when the first rule wants it.
+    blocks: OnceLock<Option<Box<[ActionBlock]>>>,
 }
 
 impl PartialEq for OpList {
@@ -283,14 +283,14 @@ impl OpList {
     pub fn new(ops: Vec<Op>) -> OpList {
         OpList {
             ops: compiled(ops),
-            straight: OnceLock::new(),
+            blocks: OnceLock::new(),
         }
     }
 
-    /// What its steps do on a straight way, if that is all they do. Nothing may be bound afterwards.
-    pub(crate) fn straight(&self) -> Option<Stretches> {
-        let made = self.straight.get_or_init(|| stretches(&self.ops));
-        made.as_deref().map(Stretches::of)
+    /// What its steps do on a blocks way, if that is all they do. Nothing may be bound afterwards.
+    pub(crate) fn blocks(&self) -> Option<ActionBlocks> {
+        let made = self.blocks.get_or_init(|| blocks(&self.ops));
+        made.as_deref().map(ActionBlocks::of)
     }
 
     /// The clauses of a rule that is part of conditions; None for one that does something.

@@ -2,11 +2,11 @@
 
 use crate::port::reserved;
 use packet::FlowKey;
-use packet::hot::HotWords;
-#[cfg(target_arch = "x86_64")]
-use packet::hot::Variant;
 use packet::key::at;
 use packet::matching::MatchWord;
+use packet::mini_key::MiniKey;
+#[cfg(target_arch = "x86_64")]
+use packet::mini_key::Variant;
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
@@ -268,9 +268,9 @@ pub(crate) trait Words {
         None
     }
 
-    /// These packets' keys as hot words behind each other, where they are.
+    /// These packets' keys as mini keys behind each other, where they are.
     #[inline(always)]
-    fn hot(_: &[Self]) -> Option<&[HotWords]>
+    fn hot(_: &[Self]) -> Option<&[MiniKey]>
     where
         Self: Sized,
     {
@@ -322,8 +322,8 @@ impl Words for FlowKey {
     }
 }
 
-impl Words for HotWords {
-    const AT_HAND: u8 = packet::parse::HOT_WORDS as u8;
+impl Words for MiniKey {
+    const AT_HAND: u8 = packet::parse::MINI_KEY_WORDS as u8;
 
     #[inline(always)]
     fn word(&self, index: u8) -> u64 {
@@ -332,7 +332,7 @@ impl Words for HotWords {
     }
 
     #[inline(always)]
-    fn hot(keys: &[HotWords]) -> Option<&[HotWords]> {
+    fn hot(keys: &[MiniKey]) -> Option<&[MiniKey]> {
         Some(keys)
     }
 }

@@ -33,14 +33,14 @@ use crate::actions::learn::Learn;
 use crate::burst::{LOOKUP_MAX, LaneSet, Words};
 use crate::epoch::Epoch;
 use crate::rule::Rule;
-use crate::rule::summary::Told;
+use crate::rule::summary::Summaries;
 use conjunction::Conjunctive;
 use effort::Count;
 use lanes::Found;
 use linear::Linear;
 use mini_key::Reads;
 use packet::FlowKey;
-use packet::hot::{Pattern, Sorting};
+use packet::mini_key::{Pattern, RawPrefilter};
 use prefilter::Behind;
 use tree::TreeClassifier;
 use trie::TrieClassifier;
@@ -53,14 +53,14 @@ pub(crate) trait Classify {
     fn reads(&self) -> Reads;
 
     /// Finds each key's rule: the one of the highest precedence that matches and holds in `epoch`.
-    /// `out`, one place for each key, is empty before. `told` gets what is known of rules that were
+    /// `out`, one place for each key, is empty before. `summaries` gets what is known of rules that were
     /// found without reading them.
     fn look_up<'k, 'g, K: Words + 'k>(
         &'g self,
         keys: impl Keys<'k, K>,
         epoch: Epoch,
         out: &mut [Option<&'g Rule>],
-        told: Option<&mut Told<'g>>,
+        summaries: Option<&mut Summaries<'g>>,
     );
 
     /// Looks up a set of lanes, adds their rules to `found`, neighbours of one rule together, and
@@ -112,7 +112,7 @@ pub(crate) trait Classify {
     }
 
     /// Returns the patterns made ready for packets as they lie, where all rules only send or drop.
-    fn sorting(&self, _patterns: &[Pattern]) -> Option<Box<Sorting>> {
+    fn prefilter(&self, _patterns: &[Pattern]) -> Option<Box<RawPrefilter>> {
         None
     }
 
@@ -184,9 +184,9 @@ macro_rules! classifiers {
                 keys: impl Keys<'k, K>,
                 epoch: Epoch,
                 out: &mut [Option<&'g Rule>],
-                told: Option<&mut Told<'g>>,
+                summaries: Option<&mut Summaries<'g>>,
             ) {
-                match self { $(Classifier::$kind(kind) => kind.look_up(keys, epoch, out, told),)* }
+                match self { $(Classifier::$kind(kind) => kind.look_up(keys, epoch, out, summaries),)* }
             }
 
             #[inline(always)]
@@ -238,8 +238,8 @@ macro_rules! classifiers {
                 match self { $(Classifier::$kind(kind) => kind.behind_patterns(epoch),)* }
             }
 
-            fn sorting(&self, patterns: &[Pattern]) -> Option<Box<Sorting>> {
-                match self { $(Classifier::$kind(kind) => kind.sorting(patterns),)* }
+            fn prefilter(&self, patterns: &[Pattern]) -> Option<Box<RawPrefilter>> {
+                match self { $(Classifier::$kind(kind) => kind.prefilter(patterns),)* }
             }
 
             #[inline(always)]
@@ -274,11 +274,11 @@ pub(crate) struct Published {
     pub(crate) classifier: Classifier,
     /// What of a packet it looks at.
     pub(crate) reads: Reads,
-    /// The matches of a short list, or the agreed bits of a few tuples, that look at hot words only.
+    /// The matches of a short list, or the agreed bits of a few tuples, that look at mini keys only.
     pub(crate) patterns: Option<Box<[Pattern]>>,
     /// The same of the first table's list, made ready for packets as they lie, where its rules only
     /// send or drop.
-    pub(crate) sorting: Option<Box<Sorting>>,
+    pub(crate) prefilter: Option<Box<RawPrefilter>>,
     /// Whether the flow cache is not expected to find sooner what a packet meets.
     pub(crate) quick: bool,
 }
@@ -288,19 +288,19 @@ impl Published {
     pub(crate) fn new(table: u8, classifier: Classifier) -> Published {
         let reads = classifier.reads();
         let patterns = match reads {
-            Reads::Port | Reads::Hot => classifier.patterns(),
+            Reads::Port | Reads::MiniKey => classifier.patterns(),
             Reads::Deep | Reads::Whole => None,
         };
-        let sorting = match &patterns {
-            Some(patterns) if table == 0 => classifier.sorting(patterns),
+        let prefilter = match &patterns {
+            Some(patterns) if table == 0 => classifier.prefilter(patterns),
             _ => None,
         };
         Published {
-            quick: reads <= Reads::Hot && classifier.is_quick(),
+            quick: reads <= Reads::MiniKey && classifier.is_quick(),
             classifier,
             reads,
             patterns,
-            sorting,
+            prefilter,
         }
     }
 }

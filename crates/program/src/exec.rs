@@ -21,12 +21,12 @@ use crate::actions::reserved;
 use crate::actions::{OpList, PacketInReason, PortNo, ToController};
 use crate::burst::LOOKUP_MAX;
 use crate::epoch::Guard;
-use crate::host::{Context, Drop as DropReason, Host};
+use crate::host::{Context, DropReason, Host};
 use crate::table::{Bridge, Miss};
 use interpreter::{Burst, Next, Steps, Walk};
 use packet::Frame;
-use packet::hot::{HotWords, Run};
 use packet::key::at;
+use packet::mini_key::{MiniKey, Run};
 use packet::parse::{self, Malformed, MoreWords};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -34,11 +34,11 @@ use std::sync::Arc;
 /// Runs bursts. One for each worker; keeps its memory between bursts.
 pub struct Engine<F> {
     walks: Vec<Walk<F>>,
-    /// The first packets' hot words, while they are looked up for the first time.
-    hot: Box<[HotWords]>,
+    /// The first packets' mini keys, while they are looked up for the first time.
+    hot: Box<[MiniKey]>,
     /// What those of IPv6 and ARP tell beside, where the first table looks at it.
     more: Box<[MoreWords]>,
-    /// The first packets' rules, where their hot words are not asked for.
+    /// The first packets' rules, where their mini keys are not asked for.
     runs: Vec<Run>,
     /// Walks that wait for a lookup: table and index.
     waiting: Vec<(u8, u16)>,
@@ -62,7 +62,7 @@ impl<F: Frame> Engine<F> {
     pub fn new() -> Engine<F> {
         Engine {
             walks: Vec::new(),
-            hot: vec![HotWords::ZERO; LOOKUP_MAX].into(),
+            hot: vec![MiniKey::ZERO; LOOKUP_MAX].into(),
             more: vec![MoreWords::ZERO; LOOKUP_MAX].into(),
             runs: Vec::with_capacity(LOOKUP_MAX),
             waiting: Vec::new(),
@@ -158,7 +158,7 @@ impl<F: Frame> Engine<F> {
         let mut first = [0; LOOKUP_MAX];
         let hot = &mut self.hot;
         frames.chunks(LOOKUP_MAX).any(|frames| {
-            let read = packet::hot::read_burst(frames, in_port, &[], hot, &mut first);
+            let read = packet::mini_key::read_burst(frames, in_port, &[], hot, &mut first);
             // Others tell more than that.
             read.count < frames.len()
                 || self

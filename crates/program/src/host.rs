@@ -4,8 +4,8 @@ use crate::actions::learn::{Ended, Request, Verdict};
 use crate::actions::{Op, PortNo, ToController};
 use crate::exec::suspend::freeze::Frozen;
 use crate::rule::Rule;
-use packet::hot::HotWords;
 use packet::io::Lengths;
+use packet::mini_key::MiniKey;
 use packet::{FlowKey, Frame, WordSet};
 
 /// What a host may know about the walk that calls it.
@@ -47,7 +47,7 @@ impl<'a> Context<'a> {
 /// Why a walk ended without the packet leaving, or a step could not be done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[repr(usize)]
-pub enum Drop {
+pub enum DropReason {
     /// No rule, and the table drops what it has no rule for.
     TableMiss,
     /// A rule without an output.
@@ -78,12 +78,12 @@ pub enum Drop {
     GroupTooDeep,
 }
 
-impl Drop {
+impl DropReason {
     /// How many kinds there are.
     pub const COUNT: usize = 14;
 
     /// Names for counters, in the order of the variants.
-    pub const NAMES: [&'static str; Drop::COUNT] = [
+    pub const NAMES: [&'static str; DropReason::COUNT] = [
         "table_miss",
         "action",
         "too_many_resubmits",
@@ -178,7 +178,7 @@ pub trait Host<F: Frame> {
         &mut self,
         in_port: PortNo,
         mirrored: u32,
-        hot: &[HotWords],
+        hot: &[MiniKey],
         frames: &mut impl ExactSizeIterator<Item = F>,
     ) {
         let _ = hot;
@@ -246,5 +246,5 @@ pub trait Host<F: Frame> {
     fn now_ns(&mut self) -> u64;
 
     /// Counts a drop. The frame is gone already, or about to be.
-    fn dropped(&mut self, reason: Drop);
+    fn dropped(&mut self, reason: DropReason);
 }

@@ -4,14 +4,14 @@ pub(crate) mod fused;
 pub(crate) mod slab;
 pub(crate) mod summary;
 
-use crate::actions::block::{Outline, Stretches};
+use crate::actions::block::{ActionBlocks, ActionSummary};
 use crate::actions::{OpList, PortNo};
 use crate::counters::CounterId;
 use crate::epoch::{Epoch, NEVER};
 use crate::prefetch::prefetch;
-use crate::rule::fused::Fused;
+use crate::rule::fused::FusedPaths;
 use packet::Match;
-pub(crate) use slab::Housed;
+pub(crate) use slab::RuleSlab;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -46,9 +46,9 @@ pub struct Rule {
     /// The value of the first word that it matches, 0 where it matches all.
     pub(crate) first: u64,
     /// What it does, when that is only to change packets and send them, or send them on.
-    outline: Outline,
+    summary: ActionSummary,
     /// What its packets do by it and the rules behind it together, where that has been made; null elsewhere.
-    fused: AtomicPtr<Fused>,
+    fused: AtomicPtr<FusedPaths>,
     /// What it says.
     pub spec: RuleSpec,
     /// Where its chain in a tuple goes on ([`crate::classifier::tuple`]): of the newest version of a rule, the
@@ -67,14 +67,14 @@ pub struct Rule {
 impl Rule {
     /// A rule that holds from `added` on.
     pub fn new(spec: RuleSpec, added: Epoch) -> Rule {
-        let outline = Outline::of(&spec.ops);
+        let summary = ActionSummary::of(&spec.ops);
         let first = spec.matching.words().first().map_or(0, |word| word.value);
         Rule {
             spec,
             first,
             added,
             removed: AtomicU64::new(NEVER),
-            outline,
+            summary,
             fused: AtomicPtr::default(),
             fingerprint: AtomicU64::new(0),
             learned_ms: AtomicU64::new(0),
@@ -86,14 +86,14 @@ impl Rule {
 
     /// What it does, when that is only to change packets and send them, or send them on.
     #[inline(always)]
-    pub(crate) fn straight(&self) -> Option<Stretches> {
-        self.outline.straight()
+    pub(crate) fn blocks(&self) -> Option<ActionBlocks> {
+        self.summary.blocks()
     }
 
     /// The port, when its only step is an output to one: most rules of most switches, so the walk has a short cut for them.
     #[inline(always)]
     pub(crate) fn only_output(&self) -> Option<PortNo> {
-        self.outline.only_output()
+        self.summary.only_output()
     }
 
     /// Whether its packets end here, sent to a port or dropped, and nothing else is done with them.
@@ -104,18 +104,18 @@ impl Rule {
     /// Whether its only step is NORMAL: the one rule of most switches without a controller.
     #[inline(always)]
     pub(crate) fn only_normal(&self) -> bool {
-        self.outline.only_normal()
+        self.summary.only_normal()
     }
 
     /// Returns whether a FIN or RST among its packets shortens its timeouts.
     #[inline(always)]
     pub(crate) fn shortens_timeouts(&self) -> bool {
-        self.outline.shortens_timeouts()
+        self.summary.shortens_timeouts()
     }
 
     /// Whether control has been told of a FIN or RST.
     pub(crate) fn fin_told(&self) -> &AtomicBool {
-        &self.outline.fin_told
+        &self.summary.fin_told
     }
 
     /// The version of it that holds in `epoch`, if one does: `self` is the newest that the caller
@@ -149,7 +149,7 @@ impl Rule {
 
     /// What has been made of it and the rules behind it.
     #[inline(always)]
-    pub(crate) fn fused(&self) -> Option<&Fused> {
+    pub(crate) fn fused(&self) -> Option<&FusedPaths> {
         // SAFETY: null or made by `Box::into_raw` in `hang`. What is replaced is retired, so it outlives every guard under which it may have been read, and
         // the rule itself, which frees it, does so too.
         unsafe { self.fused.load(Ordering::Acquire).as_ref() }
@@ -160,12 +160,12 @@ impl Rule {
     pub(crate) fn prefetch_steps(&self) {
         match self.fused() {
             Some(fused) => fused.prefetch(),
-            None => self.outline.prefetch(),
+            None => self.summary.prefetch(),
         }
     }
 
     /// Hangs ways at it, or none, and returns those before, which readers may still follow: they are to be retired. Only the table's writer calls this.
-    pub(crate) fn hang(&self, fused: Option<Box<Fused>>) -> Option<Box<Fused>> {
+    pub(crate) fn hang(&self, fused: Option<Box<FusedPaths>>) -> Option<Box<FusedPaths>> {
         let fused = fused.map_or(std::ptr::null_mut(), Box::into_raw);
         let before = self.fused.swap(fused, Ordering::AcqRel);
         // SAFETY: made by `Box::into_raw` here, and nobody comes to it any more.

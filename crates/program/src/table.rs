@@ -32,7 +32,7 @@ use crate::counters::{CounterId, Totals};
 use crate::epoch::Guard;
 use crate::group::{Group, GroupRef, GroupTable};
 use crate::meters::MeterRef;
-use crate::optimizer::unwildcarded::Dependence;
+use crate::optimizer::unwildcarded::Unwildcarded;
 use crate::rule::Rule;
 use learning::Learning;
 use packet::{FlowKey, WordSet};
@@ -84,7 +84,7 @@ pub struct Bridge {
     /// Words of the key that some rule has written.
     written: AtomicU64,
     /// What a walk may depend on.
-    pub(crate) dependence: Dependence,
+    pub(crate) unwildcarded: Unwildcarded,
 }
 
 impl Bridge {
@@ -100,7 +100,7 @@ impl Bridge {
         Arc::new(Bridge {
             program,
             slots,
-            needed: AtomicU64::new(WordSet::HOT.0),
+            needed: AtomicU64::new(WordSet::MINI_KEY.0),
             groups: GroupTable::default(),
             writes_sets: AtomicBool::new(false),
             goes_on: AtomicBool::new(false),
@@ -110,7 +110,7 @@ impl Bridge {
             learning: Learning::default(),
             misses_go_on: AtomicBool::new(false),
             written: AtomicU64::new(0),
-            dependence: Dependence::default(),
+            unwildcarded: Unwildcarded::default(),
         })
     }
 

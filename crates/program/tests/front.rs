@@ -9,7 +9,7 @@ use program::actions::{Op, OpList, ToController};
 use program::counters::{CounterId, Totals};
 use program::epoch::Reader;
 use program::exec::Engine;
-use program::host::{Context, Drop, Host};
+use program::host::{Context, DropReason, Host};
 use program::rule::RuleSpec;
 use program::table::{Bridge, BridgeWriter, Miss, RuleRef, Template};
 use proptest::prelude::*;
@@ -46,11 +46,11 @@ impl Host<HeapFrame> for Sink {
         self.2 += 1;
     }
     fn malformed(&mut self, _: Malformed) {}
-    fn dropped(&mut self, reason: Drop) {
+    fn dropped(&mut self, reason: DropReason) {
         match reason {
-            Drop::Action => self.1[0] += 1,
-            Drop::TableMiss => self.1[1] += 1,
-            Drop::TtlExpired => self.1[2] += 1,
+            DropReason::Action => self.1[0] += 1,
+            DropReason::TableMiss => self.1[1] += 1,
+            DropReason::TtlExpired => self.1[2] += 1,
             _ => {}
         }
     }
@@ -136,7 +136,7 @@ fn condition() -> impl Strategy<Value = (usize, Vec<u8>)> {
 
 /// Whether a condition is over what is read first.
 fn is_shallow((offset, _): &(usize, Vec<u8>)) -> bool {
-    WordSet::HOT.contains(offset / 8)
+    WordSet::MINI_KEY.contains(offset / 8)
 }
 
 /// Conditions over what is read first.
@@ -876,11 +876,11 @@ proptest! {
         rest in prop::option::of((deed(), 1..4_u32)),
         // What lookups tell most rules do.
         told in prop::collection::vec(prop::sample::select(vec![0, 1, ROUTES]), 1..4),
-        deeds in prop::collection::vec(deed(), 1..4),
+        batch in prop::collection::vec(deed(), 1..4),
         steps in prop::collection::vec(step_of_stations(), 1..40),
     ) {
         let kind = |number: u8| {
-            let kinds = if number % 8 == 7 { &deeds } else { &told };
+            let kinds = if number % 8 == 7 { &batch } else { &told };
             kinds[usize::from(number) % kinds.len()]
         };
         with_stations(stations, rest, kind).take(steps)?;
@@ -891,7 +891,7 @@ proptest! {
         addresses in prop::sample::select(vec![Field::Ipv4Src, Field::Ipv6Src, Field::Ipv6Dst]),
         default in prop::option::of((deed(), 1..4_u32)),
         // Rules of a table often do the same, and packets of a burst with them.
-        deeds in prop::collection::vec(deed(), 1..4),
+        batch in prop::collection::vec(deed(), 1..4),
         steps in prop::collection::vec(step_of_prefixes(), 1..60),
     ) {
         let mut table = Changing::new();
@@ -904,7 +904,7 @@ proptest! {
             for number in (0..192_u8).step_by(1 << (32 - length)) {
                 // Nor have others.
                 if number % 11 != 3 {
-                    let kind = deeds[usize::from(number) % deeds.len()];
+                    let kind = batch[usize::from(number) % batch.len()];
                     table.add_prefix(number, length, kind, u32::from(number) % 3 + 1);
                 }
             }

@@ -8,7 +8,7 @@ use program::actions::{Op, OpList, ToController};
 use program::counters::{CounterId, Totals};
 use program::epoch::Reader;
 use program::exec::{CacheMode, Engine};
-use program::host::{Context, Drop, Host};
+use program::host::{Context, DropReason, Host};
 use program::rule::RuleSpec;
 use program::table::{Bridge, BridgeWriter, RuleRef};
 use std::sync::Arc;
@@ -39,7 +39,7 @@ impl Host<HeapFrame> for Sink {
     fn now_ns(&mut self) -> u64 {
         0
     }
-    fn dropped(&mut self, _: Drop) {
+    fn dropped(&mut self, _: DropReason) {
         self.lost += 1;
     }
 }

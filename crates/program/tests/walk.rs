@@ -5,7 +5,7 @@ use packet::{Field, Frame, HeapFrame, Value};
 use program::Program;
 use program::actions::{Op, OpList, ToController};
 use program::exec::Engine;
-use program::host::{Context, Drop, Host};
+use program::host::{Context, DropReason, Host};
 use program::table::Bridge;
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use std::sync::Arc;
 #[derive(Default)]
 struct Sink {
     sent: Vec<Vec<u8>>,
-    dropped: Vec<Drop>,
+    dropped: Vec<DropReason>,
 }
 
 impl Host<HeapFrame> for Sink {
@@ -39,7 +39,7 @@ impl Host<HeapFrame> for Sink {
     fn now_ns(&mut self) -> u64 {
         0
     }
-    fn dropped(&mut self, reason: Drop) {
+    fn dropped(&mut self, reason: DropReason) {
         self.dropped.push(reason);
     }
 }
@@ -88,7 +88,7 @@ fn a_packet_without_room_for_its_tag_is_dropped_and_counted() {
         assert_eq!(with.sent[0][12..14], [0x81, 0], "{list:?}");
         let without = walk(false);
         assert_eq!(without.sent.len(), 0, "{list:?}");
-        assert_eq!(without.dropped, [Drop::ActionFailed], "{list:?}");
+        assert_eq!(without.dropped, [DropReason::ActionFailed], "{list:?}");
     }
 }
 
@@ -115,7 +115,7 @@ fn fragments_are_dropped_where_the_bridge_says_so() {
         engine.burst(&bridge, &guard, 1, &mut frames, 0, 1, &mut sink);
         sink.dropped
             .iter()
-            .filter(|reason| **reason == Drop::Fragment)
+            .filter(|reason| **reason == DropReason::Fragment)
             .count()
     };
     assert_eq!(dropped(false), 0);

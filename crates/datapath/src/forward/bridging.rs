@@ -13,8 +13,8 @@ use crate::normal::is_reserved;
 use crate::snapshot::{BridgeState, PortState};
 use crate::vlan::{self, Inner, TPID_8021Q, Tag};
 use packet::Frame;
-use packet::hot::HotWords;
 use packet::key::at;
+use packet::mini_key::MiniKey;
 use program::actions::PortNo;
 use program::host::{Context, Host};
 
@@ -29,13 +29,13 @@ const UNTAGGED: u16 = 14;
 
 /// An Ethernet address, its first byte the lowest, with anything above it.
 #[inline(always)]
-fn address(hot: &HotWords, offset: usize) -> u64 {
+fn address(hot: &MiniKey, offset: usize) -> u64 {
     hot.words[offset / 8].to_le()
 }
 
 /// The tag that a frame of the common kinds came in with, as far as its key tells: without the DEI bit.
 #[inline(always)]
-fn known_tag(hot: &HotWords) -> Option<Tag> {
+fn known_tag(hot: &MiniKey) -> Option<Tag> {
     let tci = (hot.words[at::VLAN_TCI / 8].to_le() >> (at::VLAN_TCI % 8 * 8)) as u16;
     (hot.extent.l3() != UNTAGGED).then(|| Tag {
         tpid: TPID_8021Q,
@@ -56,7 +56,7 @@ fn stations(
     bridge: &BridgeState,
     ingress: &PortState,
     untagged: Option<Inner>,
-    hot: &HotWords,
+    hot: &MiniKey,
 ) -> (Station, Station) {
     let inner = match known_tag(hot) {
         None => untagged,
@@ -88,7 +88,7 @@ impl<F: Frame> Forward<'_, F> {
         &mut self,
         in_port: PortNo,
         mirrored: u32,
-        hot: &[HotWords],
+        hot: &[MiniKey],
         frames: &mut impl ExactSizeIterator<Item = F>,
     ) {
         let ingress = self.bridge.port(in_port).filter(|port| !port.reserved);
@@ -105,7 +105,7 @@ impl<F: Frame> Forward<'_, F> {
         &mut self,
         ingress: &PortState,
         mirrored: u32,
-        hot: &[HotWords],
+        hot: &[MiniKey],
         frames: &mut impl ExactSizeIterator<Item = F>,
     ) {
         let bridge = self.bridge;

@@ -1,14 +1,14 @@
 //! Several edits of a packet of the common kind as one.
 //!
 //! What a router does to a packet (TTL, both Ethernet addresses, perhaps addresses and ports) are several steps of a rule. On a packet of a common kind
-//! ([`crate::parse::hot_words`]) all headers lie where its [`Extent`] says, so that the steps' sum is known when the rule is made: which bytes become what,
-//! and one difference for each checksum (RFC 1624). The packet's hot words are all that is kept true beside it.
+//! ([`crate::parse::mini_key`]) all headers lie where its [`Extent`] says, so that the steps' sum is known when the rule is made: which bytes become what,
+//! and one difference for each checksum (RFC 1624). The packet's mini keys are all that is kept true beside it.
 
 use super::{CompiledSet, update_transport};
 use crate::checksum::{Delta, update_word};
 use crate::frame::Frame;
 use crate::key::at;
-use crate::parse::{COMMON_LEN, Extent, HOT_WORDS, Network};
+use crate::parse::{COMMON_LEN, Extent, MINI_KEY_WORDS, Network};
 
 #[cfg(test)]
 mod tests;
@@ -200,8 +200,8 @@ impl Rewrite {
         self.parts == Parts::default()
     }
 
-    /// The bits of the hot words that it may change.
-    pub fn touches(&self) -> [u64; HOT_WORDS] {
+    /// The bits of the mini keys that it may change.
+    pub fn touches(&self) -> [u64; MINI_KEY_WORDS] {
         let byte = |at: usize| {
             let mut bytes = [0; 8];
             bytes[at % 8] = u8::MAX;
@@ -218,7 +218,7 @@ impl Rewrite {
             (Parts::ADDRESSES, (ADDRESSES, self.address_mask)),
             (Parts::PORTS, (at::TP_SRC / 8, u64::from_ne_bytes(in_word))),
         ];
-        let mut touched = [0; HOT_WORDS];
+        let mut touched = [0; MINI_KEY_WORDS];
         for (part, (word, bits)) in parts {
             if self.parts.has(part) {
                 touched[word] |= bits;
@@ -235,14 +235,14 @@ impl Rewrite {
 
     /// Whether it would decrement the packet's TTL beyond what there is, or there is none. Such a packet is not to be rewritten.
     #[inline(always)]
-    pub fn expires(&self, words: &[u64; HOT_WORDS]) -> bool {
+    pub fn expires(&self, words: &[u64; MINI_KEY_WORDS]) -> bool {
         let ttl = words[at::IP_TTL / 8].to_ne_bytes()[at::IP_TTL % 8];
         ttl < self.least
     }
 
-    /// Rewrites a packet of a common kind and its hot words, which say the same as the packet.
+    /// Rewrites a packet of a common kind and its mini keys, which say the same as the packet.
     #[inline(always)]
-    pub fn run<F: Frame>(&self, frame: &mut F, extent: Extent, words: &mut [u64; HOT_WORDS]) {
+    pub fn run<F: Frame>(&self, frame: &mut F, extent: Extent, words: &mut [u64; MINI_KEY_WORDS]) {
         if self.parts.has(Parts::OTHERS) || !extent.is_ipv4() {
             return self.run_all(frame, extent, words);
         }
@@ -260,7 +260,7 @@ impl Rewrite {
 
     /// [`Rewrite::run`] whatever there is to change in which packet.
     #[inline(never)] // what most rules do not need is not to take registers from what they do
-    fn run_all<F: Frame>(&self, frame: &mut F, extent: Extent, words: &mut [u64; HOT_WORDS]) {
+    fn run_all<F: Frame>(&self, frame: &mut F, extent: Extent, words: &mut [u64; MINI_KEY_WORDS]) {
         if !extent.is_ipv4() {
             return self.run_other(frame, extent, words);
         }
@@ -279,9 +279,14 @@ impl Rewrite {
         }
     }
 
-    /// [`Rewrite::run`] for a packet that nobody looks at any more: its hot words need not say the same as the packet afterwards.
+    /// [`Rewrite::run`] for a packet that nobody looks at any more: its mini keys need not say the same as the packet afterwards.
     #[inline(always)]
-    pub fn run_last<F: Frame>(&self, frame: &mut F, extent: Extent, words: &mut [u64; HOT_WORDS]) {
+    pub fn run_last<F: Frame>(
+        &self,
+        frame: &mut F,
+        extent: Extent,
+        words: &mut [u64; MINI_KEY_WORDS],
+    ) {
         if self.parts == Parts::ROUTED && extent.is_ipv4() {
             let l3 = usize::from(extent.l3());
             if let Some(head) = frame.head_mut().get_mut(..l3 + COMMON_LEN) {
@@ -315,7 +320,7 @@ impl Rewrite {
 
     /// Both Ethernet addresses.
     #[inline(always)]
-    fn run_ethernet(&self, head: &mut [u8], words: &mut [u64; HOT_WORDS]) {
+    fn run_ethernet(&self, head: &mut [u8], words: &mut [u64; MINI_KEY_WORDS]) {
         if self.parts.has(Parts::DESTINATION) {
             let to = self.destination();
             words[DESTINATION] = words[DESTINATION] & !ADDRESS | to;
@@ -329,7 +334,12 @@ impl Rewrite {
     }
 
     /// [`Rewrite::run`] on a packet of IPv6 or ARP, which has no IPv4 addresses; one of ARP has an Ethernet header only.
-    fn run_other<F: Frame>(&self, frame: &mut F, extent: Extent, words: &mut [u64; HOT_WORDS]) {
+    fn run_other<F: Frame>(
+        &self,
+        frame: &mut F,
+        extent: Extent,
+        words: &mut [u64; MINI_KEY_WORDS],
+    ) {
         let Some(head) = frame.head_mut().get_mut(..usize::from(extent.l3())) else {
             return;
         };
@@ -361,7 +371,7 @@ impl Rewrite {
 
     /// TTL and ToS, and the IP header's checksum, of which the addresses are part.
     #[inline(always)]
-    fn run_network(&self, header: &mut [u8; 20], words: &mut [u64; HOT_WORDS]) {
+    fn run_network(&self, header: &mut [u8; 20], words: &mut [u64; MINI_KEY_WORDS]) {
         let mut delta = Delta::new();
         if self.parts.has(Parts::TTL) {
             let old = header[8];
@@ -399,7 +409,12 @@ impl Rewrite {
 
     /// Addresses of IPv4 and ports, and the transport checksum.
     #[inline(never)] // what most rules do not need is not to take registers from what they do
-    fn run_transport<F: Frame>(&self, frame: &mut F, extent: Extent, words: &mut [u64; HOT_WORDS]) {
+    fn run_transport<F: Frame>(
+        &self,
+        frame: &mut F,
+        extent: Extent,
+        words: &mut [u64; MINI_KEY_WORDS],
+    ) {
         let protocol = words[at::IP_PROTO / 8].to_ne_bytes()[at::IP_PROTO % 8];
         let (l3, l4) = (usize::from(extent.l3()), usize::from(extent.l4()));
         let offload = frame.offload();
@@ -444,7 +459,7 @@ impl Rewrite {
 
 /// Writes a byte of the key.
 #[inline(always)]
-fn set_byte(words: &mut [u64; HOT_WORDS], place: usize, to: u8) {
+fn set_byte(words: &mut [u64; MINI_KEY_WORDS], place: usize, to: u8) {
     let mut bytes = words[place / 8].to_ne_bytes();
     bytes[place % 8] = to;
     words[place / 8] = u64::from_ne_bytes(bytes);

@@ -16,7 +16,7 @@ pub(super) fn read_again(frame: &HeapFrame, key: &FlowKey, layers: &Layers) -> (
     let bytes = frame.to_vec();
     let mut again = *key;
     let limit = layers.vlans.max(1);
-    let words = PACKET_WORDS.minus(WordSet::HOT);
+    let words = PACKET_WORDS.minus(WordSet::MINI_KEY);
     let in_port = key.u32(at::IN_PORT);
     let found = parse::with_limit(&bytes, in_port, words, &mut again, limit);
     (again, found)

@@ -60,7 +60,7 @@ pub fn pop_vlan<F: Frame>(frame: &mut F, layers: &mut Layers, key: &mut FlowKey)
     key.set_u16(at::VLAN_TCI2, tags[1]);
     let hidden = matches!(frame.head().get(12..14), Some([0x81, 0] | [0x88, 0xa8]));
     if layers.vlans == 0 && hidden {
-        let needed = PACKET_WORDS.minus(WordSet::HOT);
+        let needed = PACKET_WORDS.minus(WordSet::MINI_KEY);
         let in_port = key.u32(at::IN_PORT);
         *layers = parse::parse_frame(frame, in_port, needed, key);
     }

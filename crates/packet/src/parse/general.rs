@@ -97,7 +97,7 @@ pub fn extract(
     key: &mut FlowKey,
     vlan_limit: u8,
 ) -> Layers {
-    key.clear(needed.union(WordSet::HOT));
+    key.clear(needed.union(WordSet::MINI_KEY));
     key.set_u32(at::IN_PORT, in_port);
     let mut layers = Layers {
         end: total_len as u32,
@@ -120,7 +120,7 @@ pub fn extract(
 
 /// See [`super::innermost`]. Every header on the way is at least 4 bytes long, so the walk ends.
 pub fn innermost(head: &[u8], total_len: usize, key: &mut FlowKey) -> Layers {
-    key.clear(WordSet::HOT);
+    key.clear(WordSet::MINI_KEY);
     let mut layers = Layers {
         end: total_len as u32,
         ..Layers::default()

@@ -1,9 +1,11 @@
 //! The common kinds beside IPv4: IPv6 and ARP.
 //!
-//! A packet of IPv6 without extension headers with a whole header of TCP, UDP or ICMPv6, or of ARP for Ethernet and IPv4, tells its hot words as one of IPv4 does. What it tells
+//! A packet of IPv6 without extension headers with a whole header of TCP, UDP or ICMPv6, or of ARP for Ethernet and IPv4, tells its mini keys as one of IPv4 does. What it tells
 //! beside them ([`MoreWords`]) is read only by those who look at it. Neighbour discovery is left to `general`, which reads its options.
 
-use super::{ETHERNET_LEN, Ethernet, Extent, HOT_WORDS, IPV6_LEN, LOW_48, Network, ethernet, load};
+use super::{
+    ETHERNET_LEN, Ethernet, Extent, IPV6_LEN, LOW_48, MINI_KEY_WORDS, Network, ethernet, load,
+};
 use crate::key::{FlowKey, WORDS, WordSet, at};
 
 const IPV6: u16 = 0x86dd_u16.swap_bytes();
@@ -17,7 +19,7 @@ pub fn other_words(
     head: &[u8],
     total_len: usize,
     in_port: u32,
-    words: &mut [u64; HOT_WORDS],
+    words: &mut [u64; MINI_KEY_WORDS],
 ) -> Option<Extent> {
     if head.len() < ETHERNET_LEN + ARP_LEN {
         return None;
@@ -119,7 +121,7 @@ fn arp(packet: &[u8], left: usize) -> Option<Told> {
     })
 }
 
-/// What packets of IPv6 and ARP tell beside their hot words: IPv6 addresses and label, ARP's hardware addresses. All other words that are filled from packets are zero in packets of
+/// What packets of IPv6 and ARP tell beside their mini keys: IPv6 addresses and label, ARP's hardware addresses. All other words that are filled from packets are zero in packets of
 /// the common kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(align(64))]
@@ -159,7 +161,7 @@ impl MoreWords {
     /// Those of a packet of IPv4.
     pub const ZERO: MoreWords = MoreWords([0; 8]);
 
-    /// Those of a packet whose hot words have been read.
+    /// Those of a packet whose mini keys have been read.
     #[inline(never)] // so that those who read IPv4 are as short as without it
     pub fn of(head: &[u8], extent: Extent) -> MoreWords {
         let mut words = [0; 8];

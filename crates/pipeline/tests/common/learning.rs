@@ -10,7 +10,7 @@ use program::actions::learn::{Answer, Ended, Request};
 use program::actions::{PacketInReason, ToController};
 use program::epoch::Reader;
 use program::exec::{Engine, Frozen, Thaw};
-use program::host::{Context, Drop, Host};
+use program::host::{Context, DropReason, Host};
 
 /// A packet that has stopped, with what is known of it.
 struct Paused {
@@ -68,7 +68,7 @@ impl Host<HeapFrame> for Notes {
         0
     }
     fn malformed(&mut self, _: Malformed) {}
-    fn dropped(&mut self, _: Drop) {}
+    fn dropped(&mut self, _: DropReason) {}
 }
 
 /// Effects without what is not defined: keys, and where a clone's or an action set's step stands.

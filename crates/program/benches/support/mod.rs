@@ -5,7 +5,7 @@ use packet::{Field, Frame, Match, Offload, Value};
 use program::Program;
 use program::actions::{Op, OpList, ToController};
 use program::epoch::Reader;
-use program::host::{Context, Drop, Host};
+use program::host::{Context, DropReason, Host};
 use program::rule::RuleSpec;
 use program::table::{Bridge, BridgeWriter};
 use std::sync::Arc;
@@ -149,7 +149,7 @@ impl Host<Buffer> for Sink {
     fn now_ns(&mut self) -> u64 {
         0
     }
-    fn dropped(&mut self, _: Drop) {
+    fn dropped(&mut self, _: DropReason) {
         self.lost += 1;
     }
 }

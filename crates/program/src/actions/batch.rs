@@ -1,9 +1,9 @@
 //! What is done to packets whose rules need not be read: where each is counted, and what is done to it.
 
 use crate::actions::PortNo;
-use crate::actions::block::Stretch;
+use crate::actions::block::ActionBlock;
 use crate::counters::{WorkerCounter, WorkerCounters};
-use crate::rule::summary::{Ends, Verdict};
+use crate::rule::summary::{CountedVerdict, Verdict};
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
@@ -12,17 +12,17 @@ use std::marker::PhantomData;
 pub(crate) const STEP: usize = 32;
 
 /// What is done to so many packets, as lists of addresses: vector code writes eight at once.
-pub(crate) struct Deeds<'g> {
+pub(crate) struct ActionBatch<'g> {
     /// Each 0, or the address of a counter of the worker's, which lives for 'g.
     counters: [usize; STEP],
     /// Each 0, or the address of edits that live for 'g.
     edits: [usize; STEP],
     ports: [PortNo; STEP],
-    lives: PhantomData<&'g Stretch>,
+    lives: PhantomData<&'g ActionBlock>,
 }
 
-impl<'g> Deeds<'g> {
-    pub const NONE: Deeds<'g> = Deeds {
+impl<'g> ActionBatch<'g> {
+    pub const NONE: ActionBatch<'g> = ActionBatch {
         counters: [0; STEP],
         edits: [0; STEP],
         ports: [0; STEP],
@@ -35,7 +35,7 @@ impl<'g> Deeds<'g> {
         &mut self,
         counters: WorkerCounters<'g>,
         count: usize,
-        verdict: impl Fn(usize) -> Option<Verdict<'g>>,
+        verdict: impl Fn(usize) -> Option<CountedVerdict<'g>>,
     ) -> usize {
         let many = counters.are_many();
         for at in 0..count.min(STEP) {
@@ -48,10 +48,10 @@ impl<'g> Deeds<'g> {
             }
             self.counters[at] = counter.map_or(0, WorkerCounter::address);
             match ends {
-                Ends::Sends(port) => (self.edits[at], self.ports[at]) = (0, port),
-                Ends::Edits(stretch) => {
-                    self.edits[at] = std::ptr::from_ref(stretch).expose_provenance();
-                    stretch.prefetch();
+                Verdict::Sends(port) => (self.edits[at], self.ports[at]) = (0, port),
+                Verdict::Edits(block) => {
+                    self.edits[at] = std::ptr::from_ref(block).expose_provenance();
+                    block.prefetch();
                 }
             }
         }
@@ -105,7 +105,7 @@ impl<'g> Deeds<'g> {
     pub fn first(
         &self,
         count: usize,
-    ) -> impl Iterator<Item = (Option<WorkerCounter<'g>>, Option<&'g Stretch>, PortNo)> {
+    ) -> impl Iterator<Item = (Option<WorkerCounter<'g>>, Option<&'g ActionBlock>, PortNo)> {
         let lists = (self.counters[..count].iter())
             .zip(&self.edits[..count])
             .zip(&self.ports[..count]);
@@ -113,7 +113,8 @@ impl<'g> Deeds<'g> {
             // SAFETY: so it is said of the list.
             let counter = unsafe { WorkerCounter::at(*counter) };
             // SAFETY: so it is said of the list, and what addresses are put in has been exposed.
-            let edits = unsafe { std::ptr::with_exposed_provenance::<Stretch>(*edits).as_ref() };
+            let edits =
+                unsafe { std::ptr::with_exposed_provenance::<ActionBlock>(*edits).as_ref() };
             (counter, edits, *port)
         })
     }

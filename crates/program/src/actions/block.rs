@@ -1,8 +1,8 @@
-//! Rules that packets pass on a straight way: they change the packet, look it up in later tables, and send it in the end, and nothing else.
+//! Rules that packets pass on a blocks way: they change the packet, look it up in later tables, and send it in the end, and nothing else.
 //!
 //! Most rules of most pipelines are so. Their steps are made ready when the first rule that has them is made: each part up to a lookup or the end is a
-//! [`Stretch`], in which edits have become one ([`packet::edit::Rewrite`]) and writes to metadata a few words. A packet needs no stack of lists, no outputs
-//! that wait and no action set for them; [`super::lanes`] carries them out. A step that chooses one of several ways by a hash ([`Spread`]) ends a stretch, since it reads what the steps before it
+//! [`ActionBlock`], in which edits have become one ([`packet::edit::Rewrite`]) and writes to metadata a few words. A packet needs no stack of lists, no outputs
+//! that wait and no action set for them; [`super::lanes`] carries them out. A step that chooses one of several ways by a hash ([`MultipathHash`]) ends a block, since it reads what the steps before it
 //! have written, and those behind it go on at once.
 
 use crate::actions::bits;
@@ -13,7 +13,7 @@ use crate::prefetch::prefetch;
 use packet::WordSet;
 use packet::edit::{CompiledSet, Rewrite};
 use packet::key::at;
-use packet::parse::HOT_WORDS;
+use packet::parse::MINI_KEY_WORDS;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicBool;
 
@@ -26,7 +26,7 @@ pub(crate) const READ_BY_OUTPUTS: WordSet = WordSet::of_bytes(at::IN_PORT, 4)
         at::TUN_TTL + 1 - at::TUN_SRC,
     ));
 
-/// Words of the key that a packet on a straight way has of its own: the hot ones, metadata and registers. The others are as they were when it came in.
+/// Words of the key that a packet on a blocks way has of its own: those of the mini key, metadata and registers. The others are as they were when it came in.
 pub(crate) const LANE_WORDS: usize = 14;
 
 /// Bits of a word of metadata: `word = word & !mask | value`. By default none.
@@ -40,7 +40,7 @@ pub(crate) struct Write {
 /// Steps up to a lookup or the end.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))] // what most rules need lies in the first line, the addresses of a router's edits the last of it
-pub(crate) struct Stretch {
+pub(crate) struct ActionBlock {
     pub(crate) end: End,
     /// Number of its first step in the rule's list.
     pub(crate) first: u16,
@@ -48,13 +48,13 @@ pub(crate) struct Stretch {
     pub(crate) write: Write,
     pub(crate) rewrite: Rewrite,
     pub(crate) more: Box<[Write]>,
-    /// The choice at its end ([`End::Spread`]).
-    pub(crate) spread: Option<Box<Spread>>,
+    /// The choice at its end ([`End::Multipath`]).
+    pub(crate) multipath: Option<Box<MultipathHash>>,
 }
 
 /// The number of a way that is chosen by a packet's hash, and the bits of metadata in which it goes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Spread {
+pub(crate) struct MultipathHash {
     fields: HashFields,
     basis: u16,
     choice: Choice,
@@ -65,12 +65,12 @@ pub(crate) struct Spread {
     mask: u64,
 }
 
-impl Spread {
+impl MultipathHash {
     /// None where the number goes elsewhere than in what lanes hold of metadata and registers.
-    fn of(multipath: &Multipath) -> Option<Spread> {
+    fn of(multipath: &Multipath) -> Option<MultipathHash> {
         let (word, one, mask) = bits::write_in_word(multipath.dst, 1)?;
-        let fits = (HOT_WORDS..LANE_WORDS).contains(&word) && !READ_BY_OUTPUTS.contains(word);
-        fits.then_some(Spread {
+        let fits = (MINI_KEY_WORDS..LANE_WORDS).contains(&word) && !READ_BY_OUTPUTS.contains(word);
+        fits.then_some(MultipathHash {
             fields: multipath.fields,
             basis: multipath.basis,
             choice: multipath.choice,
@@ -94,7 +94,7 @@ impl Spread {
     }
 }
 
-const _: () = assert!(std::mem::offset_of!(Stretch, rewrite) + 24 == 64);
+const _: () = assert!(std::mem::offset_of!(ActionBlock, rewrite) + 24 == 64);
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum End {
@@ -103,20 +103,20 @@ pub(crate) enum End {
         table: u8,
         resubmit: bool,
     },
-    /// A choice, and then the next stretch.
-    Spread,
+    /// A choice, and then the next block.
+    Multipath,
     Nothing,
 }
 
-impl Stretch {
-    fn new(first: usize) -> Option<Stretch> {
-        Some(Stretch {
+impl ActionBlock {
+    fn new(first: usize) -> Option<ActionBlock> {
+        Some(ActionBlock {
             end: End::Nothing,
             first: first.try_into().ok()?,
             write: Write::default(),
             more: Box::default(),
             rewrite: Rewrite::default(),
-            spread: None,
+            multipath: None,
         })
     }
 
@@ -188,12 +188,12 @@ impl Stretch {
 }
 
 /// What these steps do, if that is all they do.
-pub(crate) fn stretches(ops: &[Op]) -> Option<Box<[Stretch]>> {
+pub(crate) fn blocks(ops: &[Op]) -> Option<Box<[ActionBlock]>> {
     let mut done = Vec::new();
-    let mut stretch = Stretch::new(0)?;
+    let mut block = ActionBlock::new(0)?;
     for (index, op) in ops.iter().enumerate() {
         let last = index + 1 == ops.len();
-        stretch.end = match op {
+        block.end = match op {
             Op::Output(port) if last => End::Output(*port),
             Op::Goto(table) if last => End::Table {
                 table: *table,
@@ -207,53 +207,53 @@ pub(crate) fn stretches(ops: &[Op]) -> Option<Box<[Stretch]>> {
                 resubmit: true,
             },
             Op::Multipath(multipath) => {
-                stretch.spread = Some(Box::new(Spread::of(multipath)?));
-                End::Spread
+                block.multipath = Some(Box::new(MultipathHash::of(multipath)?));
+                End::Multipath
             }
-            op if stretch.then(op) => continue,
+            op if block.then(op) => continue,
             _ => return None,
         };
-        done.push(std::mem::replace(&mut stretch, Stretch::new(index + 1)?));
+        done.push(std::mem::replace(&mut block, ActionBlock::new(index + 1)?));
     }
     // A lookup, or an output, at the end of the list has nothing behind it; a choice has the end of the list.
     let chosen = matches!(
         done.last(),
-        Some(Stretch {
-            end: End::Spread,
+        Some(ActionBlock {
+            end: End::Multipath,
             ..
         })
     );
-    if usize::from(stretch.first) < ops.len() || ops.is_empty() || chosen {
-        done.push(stretch);
+    if usize::from(block.first) < ops.len() || ops.is_empty() || chosen {
+        done.push(block);
     }
     Some(done.into())
 }
 
-/// A rule's stretches; valid as long as the rule, whose list of steps they belong to.
+/// A rule's blocks; valid as long as the rule, whose list of steps they belong to.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Stretches(NonNull<[Stretch]>);
+pub(crate) struct ActionBlocks(NonNull<[ActionBlock]>);
 
-impl Stretches {
-    pub fn of(stretches: &[Stretch]) -> Stretches {
-        Stretches(NonNull::from(stretches))
+impl ActionBlocks {
+    pub fn of(blocks: &[ActionBlock]) -> ActionBlocks {
+        ActionBlocks(NonNull::from(blocks))
     }
 
     /// The first one; none of nothing.
     #[inline(always)]
-    pub(crate) fn first<'a>(self) -> Option<&'a Stretch> {
+    pub(crate) fn first<'a>(self) -> Option<&'a ActionBlock> {
         self.get().first()
     }
 
-    /// The only stretch and the port of a rule that sends, perhaps an edited packet.
+    /// The only block and the port of a rule that sends, perhaps an edited packet.
     #[inline(always)]
-    pub(crate) fn only_send<'a>(self) -> Option<(&'a Stretch, PortNo)> {
-        let stretch = self.first()?;
-        Some((stretch, stretch.port()?))
+    pub(crate) fn only_send<'a>(self) -> Option<(&'a ActionBlock, PortNo)> {
+        let block = self.first()?;
+        Some((block, block.port()?))
     }
 
     /// The only one, if there is one only.
     #[inline(always)]
-    pub(crate) fn only<'a>(self) -> Option<&'a Stretch> {
+    pub(crate) fn only<'a>(self) -> Option<&'a ActionBlock> {
         match self.get() {
             [only] => Some(only),
             _ => None,
@@ -267,24 +267,24 @@ impl Stretches {
     }
 
     #[inline(always)]
-    pub(crate) fn get<'a>(self) -> &'a [Stretch] {
+    pub(crate) fn get<'a>(self) -> &'a [ActionBlock] {
         // SAFETY: a rule's list of steps is not changed while the rule lives, and what is kept of a burst is dropped before its guard (see `Steps`). Those that a place tells of are
         // valid for the same guard (`kept` and `EditsOf::Own` in `table::places`).
         unsafe { self.0.as_ref() }
     }
 }
 
-// SAFETY: stretches are only read, and hold nothing that belongs to a thread.
-unsafe impl Send for Stretches {}
+// SAFETY: blocks are only read, and hold nothing that belongs to a thread.
+unsafe impl Send for ActionBlocks {}
 // SAFETY: as above.
-unsafe impl Sync for Stretches {}
+unsafe impl Sync for ActionBlocks {}
 
-/// What lanes need to know of a rule, in little room: its stretches if it has some, its port if it does nothing but send to one, and whether it does nothing
+/// What lanes need to know of a rule, in little room: its blocks if it has some, its port if it does nothing but send to one, and whether it does nothing
 /// but leave packets to the learning switch.
 #[derive(Debug)]
-pub(crate) struct Outline {
-    first: Option<NonNull<Stretch>>,
-    /// Of stretches; without any, 1 for a rule whose only step is NORMAL.
+pub(crate) struct ActionSummary {
+    first: Option<NonNull<ActionBlock>>,
+    /// Of blocks; without any, 1 for a rule whose only step is NORMAL.
     count: u16,
     /// Whether one of its steps shortens the rule's timeouts at the end of a TCP connection.
     shortens_timeouts: bool,
@@ -297,18 +297,18 @@ pub(crate) struct Outline {
 /// No port has this number (`OFPP_ANY`), and a rule that sends there anyway goes the general way.
 const NO_PORT: PortNo = PortNo::MAX;
 
-impl Outline {
+impl ActionSummary {
     /// Of a rule with these steps, for as long as they live.
-    pub fn of(ops: &OpList) -> Outline {
-        let stretches = ops.straight().map_or(&[][..], Stretches::get);
+    pub fn of(ops: &OpList) -> ActionSummary {
+        let blocks = ops.blocks().map_or(&[][..], ActionBlocks::get);
         // A list too long to be counted is carried out step by step.
-        let (stretches, count) = match u16::try_from(stretches.len()) {
-            Ok(count) => (stretches, count),
+        let (blocks, count) = match u16::try_from(blocks.len()) {
+            Ok(count) => (blocks, count),
             Err(_) => (&[][..], 0),
         };
-        let normal = stretches.is_empty() && matches!(&*ops.ops, [Op::Normal]);
-        Outline {
-            first: stretches.first().map(NonNull::from),
+        let normal = blocks.is_empty() && matches!(&*ops.ops, [Op::Normal]);
+        ActionSummary {
+            first: blocks.first().map(NonNull::from),
             count: count + u16::from(normal),
             shortens_timeouts: crate::actions::fin_timeouts(&ops.ops).is_some(),
             fin_told: AtomicBool::new(false),
@@ -319,14 +319,14 @@ impl Outline {
         }
     }
 
-    /// The stretches.
+    /// The blocks.
     #[inline(always)]
-    pub fn straight(&self) -> Option<Stretches> {
+    pub fn blocks(&self) -> Option<ActionBlocks> {
         let all = NonNull::slice_from_raw_parts(self.first?, self.count as usize);
-        Some(Stretches(all))
+        Some(ActionBlocks(all))
     }
 
-    /// Asks for the first stretch, of which most rules need one line.
+    /// Asks for the first block, of which most rules need one line.
     #[inline(always)]
     pub fn prefetch(&self) {
         // Nothing comes of asking for no address.
@@ -355,10 +355,10 @@ impl Outline {
     }
 }
 
-// SAFETY: as for `Stretches`, of which this is another form.
-unsafe impl Send for Outline {}
+// SAFETY: as for `ActionBlocks`, of which this is another form.
+unsafe impl Send for ActionSummary {}
 // SAFETY: as above.
-unsafe impl Sync for Outline {}
+unsafe impl Sync for ActionSummary {}
 
 #[cfg(test)]
 mod tests {
@@ -412,8 +412,8 @@ mod tests {
                 let (fields, choice) = (fields[seed % 4], choices[seed / 4 % 4]);
                 let step = multipath(fields, choice, dst);
                 let held = bits::write_in_word(dst, 0)
-                    .is_some_and(|(word, ..)| (HOT_WORDS..LANE_WORDS).contains(&word));
-                let Some(spread) = Spread::of(&step) else {
+                    .is_some_and(|(word, ..)| (MINI_KEY_WORDS..LANE_WORDS).contains(&word));
+                let Some(multipath) = MultipathHash::of(&step) else {
                     assert!(!held, "{field:?}");
                     continue;
                 };
@@ -421,7 +421,7 @@ mod tests {
                 taken += 1;
                 let way = choice.choose(fields.hash(&key, 7), 5);
                 let wanted = bits::write_in_word(dst, way.into());
-                let write = spread.write(&key);
+                let write = multipath.write(&key);
                 let written = (usize::from(write.word), write.value, write.mask);
                 assert_eq!(wanted, Some(written), "{field:?} {start} {bits}");
             }
@@ -444,23 +444,26 @@ mod tests {
             table: Some(1),
         };
         let ends = |ops: &[Op]| {
-            let stretches = stretches(ops)?;
-            let shown = |stretch: &Stretch| {
-                assert_eq!(stretch.spread.is_some(), matches!(stretch.end, End::Spread));
-                (stretch.first, format!("{:?}", stretch.end))
+            let blocks = blocks(ops)?;
+            let shown = |block: &ActionBlock| {
+                assert_eq!(
+                    block.multipath.is_some(),
+                    matches!(block.end, End::Multipath)
+                );
+                (block.first, format!("{:?}", block.end))
             };
-            Some(stretches.iter().map(shown).collect::<Vec<_>>())
+            Some(blocks.iter().map(shown).collect::<Vec<_>>())
         };
         let table = "Table { table: 1, resubmit: true }";
         assert_eq!(
             ends(&[choose(register), resubmit]),
-            Some(vec![(0, "Spread".into()), (1, table.into())])
+            Some(vec![(0, "MultipathHash".into()), (1, table.into())])
         );
         assert_eq!(
             ends(&[Op::DecTtl([0].into()), choose(register), choose(register)]),
             Some(vec![
-                (0, "Spread".into()),
-                (2, "Spread".into()),
+                (0, "MultipathHash".into()),
+                (2, "MultipathHash".into()),
                 (3, "Nothing".into())
             ])
         );

@@ -21,7 +21,7 @@ use crate::classifier::tuple_space::{TupleEntry, TupleWriters};
 use crate::epoch::Epoch;
 use crate::rule::Rule;
 use crate::rule::RuleRef;
-use crate::rule::summary::Told;
+use crate::rule::summary::Summaries;
 use crate::secret::Secret;
 use packet::FlowKey;
 use packet::key::at;
@@ -227,7 +227,7 @@ impl Classify for Conjunctive {
         keys: impl Keys<'k, K>,
         epoch: Epoch,
         out: &mut [Option<&'g Rule>],
-        _: Option<&mut Told<'g>>,
+        _: Option<&mut Summaries<'g>>,
     ) {
         let ordinary = self.ordinary.as_deref();
         let look_up_again = |key: &FlowKey| {

@@ -164,10 +164,10 @@ mod tests {
         let (program, mut writer) = table(many.chain(others));
         let before = effort(&program, &writer, 7);
         writer.shape_now();
-        let told = effort(&program, &writer, 7);
-        assert_eq!((told.compares, told.probes), (0, 1));
-        assert!(told.lines < before.lines, "{told:?} {before:?}");
-        // One that is not told is looked up in both tuples.
+        let summaries = effort(&program, &writer, 7);
+        assert_eq!((summaries.compares, summaries.probes), (0, 1));
+        assert!(summaries.lines < before.lines, "{summaries:?} {before:?}");
+        // One that is not summaries is looked up in both tuples.
         assert_eq!(effort(&program, &writer, 101).probes, 3);
     }
 }

@@ -15,7 +15,7 @@ mod tests;
 use super::tuple_space::{TupleEntry, lookup_pending};
 use super::verdicts::{FoundRules, Verdicts};
 use crate::actions::OpList;
-use crate::actions::block::Stretch;
+use crate::actions::block::ActionBlock;
 use crate::burst::LOOKUP_MAX;
 use crate::burst::Words;
 use crate::classifier::effort::Count;
@@ -28,9 +28,9 @@ use crate::pace::Pace;
 use crate::prefetch::prefetch;
 use crate::rule::Rule;
 use crate::rule::RuleRef;
-use crate::rule::summary as places;
-use crate::rule::summary::Told;
-use crate::rule::summary::{Does, EditsOf, Ends, Place, Verdict};
+use crate::rule::summary;
+use crate::rule::summary::Summaries;
+use crate::rule::summary::{CountedVerdict, Edits, Effect, RuleSummary, Verdict};
 use crate::secret::Secret;
 use packet::matching::MatchWord;
 use packet::{FlowKey, Match};
@@ -105,14 +105,14 @@ impl Answer {
 
     /// The rule's verdict, by the edits of its table; none where packets are looked up in the tuple.
     #[inline(always)]
-    fn verdict<'g>(&self, edits: &'g [Stretch]) -> Option<Verdict<'g>> {
+    fn verdict<'g>(&self, edits: &'g [ActionBlock]) -> Option<CountedVerdict<'g>> {
         // A mark is there before its rule's end is published, and a guard's epoch is read before this: no other order is needed, for nothing else of an answer ever changes.
         let counter = self.counter.load(Ordering::Relaxed);
         match counter & (ASK | EDITS) {
-            0 => Some((CounterId(counter), Ends::Sends(self.action))),
+            0 => Some((CounterId(counter), Verdict::Sends(self.action))),
             EDITS => {
-                let stretch = edits.get(self.action as usize)?;
-                Some((CounterId(counter & !EDITS), Ends::Edits(stretch)))
+                let block = edits.get(self.action as usize)?;
+                Some((CounterId(counter & !EDITS), Verdict::Edits(block)))
             }
             _ => None,
         }
@@ -156,7 +156,7 @@ pub(crate) struct Buckets<const N: usize, const SLOTS: usize> {
     /// The last ones, all but one of a run, are nobody's own.
     buckets: Box<[Bucket<N, SLOTS>]>,
     /// The rules themselves, slot by slot.
-    places: Box<[Place]>,
+    places: Box<[RuleSummary]>,
 }
 
 impl<const N: usize, const SLOTS: usize> Buckets<N, SLOTS> {
@@ -167,7 +167,7 @@ impl<const N: usize, const SLOTS: usize> Buckets<N, SLOTS> {
             words,
             secret: Secret::draw(0),
             buckets: (0..count).map(|_| Bucket::new()).collect(),
-            places: (0..count * SLOTS).map(|_| Place::default()).collect(),
+            places: (0..count * SLOTS).map(|_| RuleSummary::default()).collect(),
         }
     }
 
@@ -238,13 +238,13 @@ impl<const N: usize, const SLOTS: usize> Buckets<N, SLOTS> {
     fn add(&mut self, rule: &Rule, is_edit: bool, action: u32) -> bool {
         let counter = rule.spec.counter;
         let (mark, place_mark) = if is_edit {
-            (EDITS, places::EDITS)
+            (EDITS, summary::EDITS)
         } else {
             (0, 0)
         };
         let slot = self.put(self.wanted(&rule.spec.matching), counter.0 | mark, action);
         if let Some(slot) = slot {
-            self.places[slot] = Place::new(NonNull::from(rule), place_mark, counter, action);
+            self.places[slot] = RuleSummary::new(NonNull::from(rule), place_mark, counter, action);
         }
         slot.is_some()
     }
@@ -305,7 +305,7 @@ pub(crate) struct Exact {
     shared: Box<[MatchWord]>,
     known: ByWords<Buckets<1, 4>, Buckets<2, 2>>,
     /// What those do that edit before they send: copies of their own, so that a number leads to them without another line.
-    edits: Box<[Stretch]>,
+    edits: Box<[ActionBlock]>,
     /// How many are known.
     rules: usize,
 }
@@ -353,10 +353,10 @@ impl Exact {
                 later += 1;
                 return;
             }
-            let (is_edit, action) = match Does::of(rule) {
-                Does::Sends(port) => (false, port),
-                Does::Edits(straight) => {
-                    let Some(stretch) = straight.first() else {
+            let (is_edit, action) = match Effect::of(rule) {
+                Effect::Sends(port) => (false, port),
+                Effect::Edits(blocks) => {
+                    let Some(block) = blocks.first() else {
                         return;
                     };
                     let ops = Arc::as_ptr(&rule.spec.ops);
@@ -364,12 +364,12 @@ impl Exact {
                         return;
                     }
                     let number = *numbers.entry(ops).or_insert_with(|| {
-                        edits.push(stretch.clone());
+                        edits.push(block.clone());
                         edits.len() as u32 - 1
                     });
                     (true, number)
                 }
-                Does::More => return,
+                Effect::More => return,
             };
             if with_either!(&mut exact.known, known => known.add(rule, is_edit, action)) {
                 exact.floor = exact.floor.min(rule.spec.priority);
@@ -443,7 +443,7 @@ impl Exact {
         }
     }
 
-    /// Finds the rules of those packets of a burst that can be told here, says what is known of these, and leaves the others in `pending`, of which `out` has none so far. Only
+    /// Finds the rules of those packets of a burst that can be summaries here, says what is known of these, and leaves the others in `pending`, of which `out` has none so far. Only
     /// for a guard of whose epoch [`Exact::decides`] says so.
     #[inline(always)]
     pub fn look_up<'g, K: Words>(
@@ -451,11 +451,11 @@ impl Exact {
         pending: &mut SmallVec<[u8; LOOKUP_MAX]>,
         keys: &[K],
         out: &mut [Option<&'g Rule>],
-        told: &mut Told<'g>,
+        summaries: &mut Summaries<'g>,
     ) {
         let those = pending.iter().map(|index| usize::from(*index));
         let mut own = [0; LOOKUP_MAX];
-        with_either!(self.search(keys, those, &mut own), search => search.resolve(pending, keys, out, told));
+        with_either!(self.search(keys, those, &mut own), search => search.resolve(pending, keys, out, summaries));
     }
 }
 
@@ -463,7 +463,7 @@ impl Exact {
 pub(crate) struct Search<'g, 'n, const N: usize, const SLOTS: usize> {
     known: &'g Buckets<N, SLOTS>,
     shared: &'g [MatchWord],
-    edits: &'g [Stretch],
+    edits: &'g [ActionBlock],
     /// Where whoever asks keeps them.
     own: &'n [u32; LOOKUP_MAX],
 }
@@ -495,7 +495,7 @@ impl<'g, const N: usize, const SLOTS: usize> Search<'g, '_, N, SLOTS> {
 
     /// The verdict of the rule that packet `index` meets, where that is known. Only for a guard of whose epoch [`Exact::decides`] says so.
     #[inline(always)]
-    pub fn verdict(&self, index: usize, key: &impl Words) -> Option<Verdict<'g>> {
+    pub fn verdict(&self, index: usize, key: &impl Words) -> Option<CountedVerdict<'g>> {
         let slot = self.slot(index, key)?;
         self.known.answer(slot).verdict(self.edits)
     }
@@ -507,10 +507,10 @@ impl<'g, const N: usize, const SLOTS: usize> Search<'g, '_, N, SLOTS> {
         pending: &mut SmallVec<[u8; LOOKUP_MAX]>,
         keys: &[K],
         out: &mut [Option<&'g Rule>],
-        told: &mut Told<'g>,
+        summaries: &mut Summaries<'g>,
     ) {
         let places = &*self.known.places;
-        told.edits = EditsOf::Own(self.edits);
+        summaries.edits = Edits::Own(self.edits);
         let mut slots = [None; LOOKUP_MAX];
         // Once, for a `SmallVec` asks with each index where its bytes lie.
         let indices = &mut pending[..];
@@ -528,7 +528,7 @@ impl<'g, const N: usize, const SLOTS: usize> Search<'g, '_, N, SLOTS> {
             let rule = place.and_then(|place| {
                 let (rule, marks) = place.get(Ordering::Acquire);
                 // The mark first: a rule with one may have been freed.
-                if marks & places::ASK != 0 {
+                if marks & summary::ASK != 0 {
                     return None;
                 }
                 // SAFETY: null in a slot that is not used. Else the rule came no later than `from`, and the guard's epoch is not before that (`decides`); and it is marked
@@ -536,7 +536,7 @@ impl<'g, const N: usize, const SLOTS: usize> Search<'g, '_, N, SLOTS> {
                 unsafe { rule.as_ref() }
             });
             if let Some(place) = place {
-                told.tell(usize::from(index), place);
+                summaries.tell(usize::from(index), place);
             }
             out[usize::from(index)] = rule;
             indices[left] = index;
@@ -641,8 +641,8 @@ impl ExactWriter {
         self.pace.forget();
     }
 
-    /// How many rules are told of, and the memory for it.
-    pub fn told(&self) -> Option<(usize, usize)> {
+    /// How many rules are summaries of, and the memory for it.
+    pub fn summaries(&self) -> Option<(usize, usize)> {
         let made = self.made.as_ref()?;
         Some((made.rules, made.bytes()))
     }
@@ -661,7 +661,7 @@ impl<'g, const N: usize, const SLOTS: usize> Verdicts<'g> for ExactMatches<'g, '
     }
 
     #[inline(always)]
-    fn verdict<K: Words>(&self, index: usize, key: &K) -> Option<Verdict<'g>> {
+    fn verdict<K: Words>(&self, index: usize, key: &K) -> Option<CountedVerdict<'g>> {
         self.search.verdict(index, key)
     }
 
@@ -673,10 +673,10 @@ impl<'g, const N: usize, const SLOTS: usize> Verdicts<'g> for ExactMatches<'g, '
         epoch: Epoch,
         room: &'a mut FoundRules<'g>,
     ) -> &'a FoundRules<'g> {
-        let FoundRules { found, told } = &mut *room;
+        let FoundRules { found, summaries } = &mut *room;
         let out = &mut found[..keys.len()];
         let mut pending = (from as u8..keys.len() as u8).collect();
-        self.search.resolve(&mut pending, keys, out, told);
+        self.search.resolve(&mut pending, keys, out, summaries);
         lookup_pending(self.tuples, &mut pending, &|index| &keys[index], epoch, out);
         room
     }

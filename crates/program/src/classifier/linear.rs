@@ -10,9 +10,9 @@ use crate::actions::learn::Learn;
 use crate::burst::{LOOKUP_MAX, LaneSet, Members, Words};
 use crate::epoch::Epoch;
 use crate::rule::Rule;
-use crate::rule::summary::Told;
+use crate::rule::summary::Summaries;
 use packet::FlowKey;
-use packet::hot::{Pattern, Sorting};
+use packet::mini_key::{Pattern, RawPrefilter};
 use smallvec::SmallVec;
 use std::ptr::NonNull;
 
@@ -54,7 +54,7 @@ impl Classify for Linear {
         keys: impl Keys<'k, K>,
         epoch: Epoch,
         out: &mut [Option<&'g Rule>],
-        _: Option<&mut Told<'g>>,
+        _: Option<&mut Summaries<'g>>,
     ) {
         for (index, found) in out.iter_mut().enumerate() {
             *found = linear(&self.0, keys.key(index), epoch);
@@ -107,8 +107,8 @@ impl Classify for Linear {
         has_versions(entries, epoch).then_some(Behind::Versions(entries, epoch))
     }
 
-    fn sorting(&self, patterns: &[Pattern]) -> Option<Box<Sorting>> {
-        sorting(&self.0, patterns)
+    fn prefilter(&self, patterns: &[Pattern]) -> Option<Box<RawPrefilter>> {
+        prefilter(&self.0, patterns)
     }
 
     #[inline(always)]
@@ -203,12 +203,15 @@ fn of_list(entries: &[LinearEntry], key: &FlowKey, epoch: Epoch, count: &mut Cou
 }
 
 /// A short list's patterns made ready for packets as they lie, where nobody asks for more than which rule they meet.
-pub(crate) fn sorting(entries: &[LinearEntry], patterns: &[Pattern]) -> Option<Box<Sorting>> {
+pub(crate) fn prefilter(
+    entries: &[LinearEntry],
+    patterns: &[Pattern],
+) -> Option<Box<RawPrefilter>> {
     let ends = entries.iter().all(|entry| entry.rule().only_ends());
-    ends.then(|| Sorting::new(patterns).map(Box::new))?
+    ends.then(|| RawPrefilter::new(patterns).map(Box::new))?
 }
 
-/// A short list's matches as patterns over the hot words.
+/// A short list's matches as patterns over the mini keys.
 pub(crate) fn patterns(entries: &[LinearEntry]) -> Option<Box<[Pattern]>> {
     if entries.len() > LINEAR_MAX {
         return None;

@@ -1,8 +1,8 @@
 //! Lookups in the part of a key that is read first.
 //!
 //! A whole key has 512 bytes, and a burst's keys more than a first-level cache holds beside everything else. Most tables look at Ethernet, IPv4 and ports
-//! only, which fit one cache line a packet ([`HotWords`]); some look at nothing but the ingress port, and one answer holds for the whole burst. What a
-//! table reads is told when its shape is made ([`Reads`]), and the burst's way in (`walk::front`) goes by it.
+//! only, which fit one cache line a packet ([`MiniKey`]); some look at nothing but the ingress port, and one answer holds for the whole burst. What a
+//! table reads is summaries when its shape is made ([`Reads`]), and the burst's way in (`walk::front`) goes by it.
 
 #[cfg(test)]
 mod tests;
@@ -15,8 +15,8 @@ use packet::key::at;
 pub enum Reads {
     /// The ingress port, or nothing.
     Port,
-    /// Words of [`WordSet::HOT`].
-    Hot,
+    /// Words of [`WordSet::MINI_KEY`].
+    MiniKey,
     /// Others too.
     Deep,
     /// Whole keys, and nothing else will do.
@@ -38,9 +38,9 @@ impl Reads {
     pub(crate) fn of(words: impl Iterator<Item = (u8, u64)>) -> Reads {
         words.fold(Reads::Port, |reads, (word, mask)| match (reads, word) {
             (Reads::Deep | Reads::Whole, _) => reads,
-            (_, word) if !WordSet::HOT.contains(usize::from(word)) => Reads::Deep,
+            (_, word) if !WordSet::MINI_KEY.contains(usize::from(word)) => Reads::Deep,
             (Reads::Port, 0) if mask & !PORT_MASK == 0 => Reads::Port,
-            _ => Reads::Hot,
+            _ => Reads::MiniKey,
         })
     }
 }

@@ -6,20 +6,20 @@ use super::verdicts::Rules;
 use crate::burst::LOOKUP_MAX;
 use crate::epoch::Epoch;
 use crate::rule::Rule;
-use crate::rule::summary::{Brief, Told};
-use packet::hot::{HotWords, NO_PATTERN, Pattern, Sorting};
+use crate::rule::summary::{MatchedRule, Summaries};
+use packet::mini_key::{MiniKey, NO_PATTERN, Pattern, RawPrefilter};
 use smallvec::SmallVec;
 
 /// Most tuples whose agreed bits packets are compared with while they are read.
 pub(crate) const GATES_MAX: usize = 8;
 
-/// A table over the hot words whose packets are compared with patterns while they are read.
+/// A table over the mini keys whose packets are compared with patterns while they are read.
 #[derive(Clone, Copy)]
 pub(crate) struct Patterned<'g> {
     /// In order of precedence.
     pub patterns: &'g [Pattern],
     /// Where each is a rule's that only sends or drops: the same for packets as they lie.
-    pub sorting: Option<&'g Sorting>,
+    pub prefilter: Option<&'g RawPrefilter>,
     pub(crate) behind: Behind<'g>,
 }
 
@@ -72,10 +72,10 @@ impl<'g> Patterned<'g> {
     #[inline(always)]
     pub fn look_up(
         &self,
-        keys: &[HotWords],
+        keys: &[MiniKey],
         first: &[u8],
         out: &mut [Option<&'g Rule>],
-        told: Option<&mut Told<'g>>,
+        summaries: Option<&mut Summaries<'g>>,
     ) {
         let Behind::Tuples(tuples, epoch) = self.behind else {
             return;
@@ -100,7 +100,7 @@ impl<'g> Patterned<'g> {
             }
         }
         let tuples = &tuples[from..];
-        lookup_exact(tuples, &mut pending, keys, epoch, out, told);
+        lookup_exact(tuples, &mut pending, keys, epoch, out, summaries);
     }
 }
 
@@ -113,8 +113,8 @@ pub(crate) struct PatternRules<'g, 'p> {
 
 impl<'g> Rules<'g> for PatternRules<'g, '_> {
     #[inline(always)]
-    fn rule(&self, index: usize) -> Option<Brief<'g>> {
-        self.list.rule(self.first[index]).map(Brief::of)
+    fn rule(&self, index: usize) -> Option<MatchedRule<'g>> {
+        self.list.rule(self.first[index]).map(MatchedRule::of)
     }
 
     #[inline(always)]

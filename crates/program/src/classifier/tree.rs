@@ -10,7 +10,7 @@
 //! rule. Trees are made once ([`build`]) and never changed, but for one thing: a rank whose rule is freed is emptied, or handed to the rule that
 //! replaces it. A packet whose rank leads to no rule of its epoch is looked up in the table's tuples, which hold all rules always.
 //!
-//! What stands at a rank ([`Place`]) says of most rules all that their packets need to know, so these are not read.
+//! What stands at a rank ([`RuleSummary`]) says of most rules all that their packets need to know, so these are not read.
 //!
 //! The first rule that matches all packets is in no tree: who meets no rule there meets this one.
 //!
@@ -25,17 +25,17 @@ use super::effort::Count;
 use super::mini_key::Reads;
 use super::tuple_space::{TupleEntry, find_exact, lookup_one, lookup_tuples, of_tuples, words_of};
 use super::{Classify, Keys};
-use crate::actions::block::Stretches;
+use crate::actions::block::ActionBlocks;
 use crate::actions::learn::Learn;
 use crate::burst::LOOKUP_MAX;
 use crate::burst::Words;
 use crate::epoch::Epoch;
 use crate::rule::Rule;
-use crate::rule::summary::{ASK, EditsOf, Place, Told, resolve};
+use crate::rule::summary::{ASK, Edits, RuleSummary, Summaries, resolve};
 pub(crate) use build::{Built, Snapshot};
 use packet::FlowKey;
-use packet::hot::Variant;
 use packet::matching::MatchWord;
+use packet::mini_key::Variant;
 use smallvec::SmallVec;
 use std::ptr::NonNull;
 use std::slice::ChunksExact;
@@ -178,9 +178,9 @@ pub(crate) struct Trees {
     /// What all rules of trees want alike: asked for once, before the descent.
     shared: Box<[MatchWord]>,
     /// By rank.
-    places: Box<[Place]>,
+    places: Box<[RuleSummary]>,
     /// What rules that edit and send do: theirs while one of the rules lives that a place without [`ASK`] names them for.
-    stretches: Box<[Stretches]>,
+    blocks: Box<[ActionBlocks]>,
 }
 
 // SAFETY: rules are reached only under a guard of the domain, and a rank is emptied before its rule is retired (see `Domain::retire`); `Rule` is Sync.
@@ -202,24 +202,24 @@ impl Trees {
     }
 
     /// Finds the best rule for each packet. Packets for which it cannot tell, because the best rule's rank leads to none that holds in the epoch, are given
-    /// to `missed`. Where somebody is to be told what is known of rules, those are not fetched.
+    /// to `missed`. Where somebody is to be summaries what is known of rules, those are not fetched.
     #[inline(always)]
     pub fn find<'k, 'g, K: Words + 'k>(
         &'g self,
         key: &impl Fn(usize) -> &'k K,
         epoch: Epoch,
         out: &mut [Option<&'g Rule>],
-        mut told: Option<&mut Told<'g>>,
+        mut summaries: Option<&mut Summaries<'g>>,
         missed: impl FnMut(usize, &mut Option<&'g Rule>),
     ) {
         let mut ranks = [NONE; LOOKUP_MAX];
         // SAFETY: only a variant that the processor has is ever used.
         unsafe { self.find_ranks(Variant::used(), key, &mut ranks[..out.len()]) };
-        if let Some(told) = &mut told {
-            told.edits = EditsOf::Listed(&self.stretches);
+        if let Some(summaries) = &mut summaries {
+            summaries.edits = Edits::Listed(&self.blocks);
         }
         let place_of = |index: usize| self.places.get(ranks[index] as usize);
-        resolve(place_of, epoch, out, told, missed);
+        resolve(place_of, epoch, out, summaries, missed);
     }
 
     /// Whether this rule has a rank.
@@ -227,7 +227,7 @@ impl Trees {
         self.place(rule).is_some()
     }
 
-    fn place(&self, rule: NonNull<Rule>) -> Option<&Place> {
+    fn place(&self, rule: NonNull<Rule>) -> Option<&RuleSummary> {
         // SAFETY: the writer asks about rules that are linked, or just being unlinked.
         let rank = unsafe { rule.as_ref() }.places[self.lane].load(Ordering::Relaxed);
         let place = self.places.get(rank as usize)?;
@@ -336,7 +336,7 @@ impl Trees {
             + size_of_val(&*self.leaves)
             + size_of_val(&*self.masks)
             + size_of_val(&*self.places)
-            + size_of_val(&*self.stretches)
+            + size_of_val(&*self.blocks)
     }
 }
 
@@ -362,15 +362,15 @@ impl Classify for TreeClassifier {
         keys: impl Keys<'k, K>,
         epoch: Epoch,
         out: &mut [Option<&'g Rule>],
-        told: Option<&mut Told<'g>>,
+        summaries: Option<&mut Summaries<'g>>,
     ) {
         let key = &move |index| keys.key(index);
         if !self.trees.hold_in(epoch) {
             return lookup_tuples(&self.all, key, epoch, out);
         }
         // Where others are looked up beside, rules' precedences are compared.
-        let told = told.filter(|_| self.beside.is_empty());
-        self.trees.find(key, epoch, out, told, |index, out| {
+        let summaries = summaries.filter(|_| self.beside.is_empty());
+        self.trees.find(key, epoch, out, summaries, |index, out| {
             *out = lookup_one(&self.all, key(index), epoch);
         });
         if !self.beside.is_empty() {

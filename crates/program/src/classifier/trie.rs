@@ -23,8 +23,8 @@ use super::tuple_space::{
 };
 use super::verdicts::{FoundRules, Verdicts, VerdictsBy};
 use super::{Classify, Keys};
-use crate::actions::batch::Deeds;
-use crate::actions::block::Stretch;
+use crate::actions::batch::ActionBatch;
+use crate::actions::block::ActionBlock;
 use crate::actions::learn::Learn;
 use crate::burst::LOOKUP_MAX;
 use crate::burst::Words;
@@ -33,11 +33,13 @@ use crate::epoch::Epoch;
 use crate::growing::Growing;
 use crate::prefetch::prefetch;
 use crate::rule::Rule;
-use crate::rule::summary::{ASK, EditsOf, KeptEdits, Place, Told, Verdict, kept, resolve_from};
+use crate::rule::summary::{
+    ASK, CountedVerdict, Edits, KeptEdits, RuleSummary, Summaries, kept, resolve_from,
+};
 use nodes::{Entry, Lines, Slot};
 use packet::FlowKey;
-use packet::hot::HotWords;
 use packet::matching::MatchWord;
+use packet::mini_key::MiniKey;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -95,13 +97,13 @@ pub(crate) struct NextHops<'g, 'n> {
     /// Where whoever asks keeps them.
     numbers: &'n [u32; LOOKUP_MAX],
     default: u32,
-    places: &'g [Place],
-    edits: &'g [AtomicPtr<Stretch>],
+    places: &'g [RuleSummary],
+    edits: &'g [AtomicPtr<ActionBlock>],
 }
 
 impl<'g> NextHops<'g, '_> {
     #[inline(always)]
-    fn place(&self, index: usize) -> Option<&'g Place> {
+    fn place(&self, index: usize) -> Option<&'g RuleSummary> {
         place(self.places, self.default, self.numbers[index % LOOKUP_MAX])
     }
 
@@ -113,36 +115,36 @@ impl<'g> NextHops<'g, '_> {
 
     /// The verdict of the rule that packet `index` has met, where its place tells. This cannot be so where the rule does not hold in the guard's epoch.
     #[inline(always)]
-    pub fn verdict(&self, index: usize) -> Option<Verdict<'g>> {
+    pub fn verdict(&self, index: usize) -> Option<CountedVerdict<'g>> {
         self.place(index)?
             .verdict(|number| kept(self.edits, number))
     }
 
     /// Says what is to be done to packets of these numbers by their verdicts, up to the first without one, or to [`STEP`](super::STEP) of them. Returns how many these are.
     #[inline(never)] // so that what its loops need stays in registers
-    pub fn deeds<'d>(
+    pub fn batch<'d>(
         &self,
         those: Range<usize>,
         counters: WorkerCounters<'d>,
-        deeds: &mut Deeds<'d>,
+        batch: &mut ActionBatch<'d>,
     ) -> usize
     where
         'g: 'd,
     {
         #[cfg(target_arch = "x86_64")]
-        if packet::hot::Variant::used() == packet::hot::Variant::Avx512 {
+        if packet::mini_key::Variant::used() == packet::mini_key::Variant::Avx512 {
             // SAFETY: only a variant that the processor has is ever used.
-            return unsafe { avx512::deeds(self, those, counters, deeds) };
+            return unsafe { avx512::batch(self, those, counters, batch) };
         }
         // By themselves, so that they are not read for each packet anew.
         let numbers = &self.numbers[..those.end][those.start..];
         let (places, default, edits) = (self.places, self.default, self.edits);
-        deeds.fill(counters, numbers.len(), |at| {
+        batch.fill(counters, numbers.len(), |at| {
             place(places, default, numbers[at])?.verdict(|number| kept(edits, number))
         })
     }
 
-    /// Finds the rules of packets, from number `from` on. Those for which their places do not tell are given to `missed`. Where somebody is to be told what is known of rules, these are not
+    /// Finds the rules of packets, from number `from` on. Those for which their places do not tell are given to `missed`. Where somebody is to be summaries what is known of rules, these are not
     /// fetched.
     #[inline(always)]
     pub fn resolve(
@@ -150,19 +152,26 @@ impl<'g> NextHops<'g, '_> {
         from: usize,
         epoch: Epoch,
         out: &mut [Option<&'g Rule>],
-        mut told: Option<&mut Told<'g>>,
+        mut summaries: Option<&mut Summaries<'g>>,
         missed: impl FnMut(usize, &mut Option<&'g Rule>),
     ) {
-        if let Some(told) = &mut told {
-            told.edits = EditsOf::Kept(self.edits);
+        if let Some(summaries) = &mut summaries {
+            summaries.edits = Edits::Kept(self.edits);
         }
-        resolve_from(from, |index| self.place(index), epoch, out, told, missed);
+        resolve_from(
+            from,
+            |index| self.place(index),
+            epoch,
+            out,
+            summaries,
+            missed,
+        );
     }
 }
 
 /// The place of this number; of [`NONE`] the default's.
 #[inline(always)]
-fn place(all: &[Place], default: u32, number: u32) -> Option<&Place> {
+fn place(all: &[RuleSummary], default: u32, number: u32) -> Option<&RuleSummary> {
     let number = if number == NONE { default } else { number };
     // The first one belongs to nobody.
     all.get(number as usize).filter(|_| number != NONE)
@@ -175,7 +184,7 @@ pub(crate) struct Trie {
     shared: Box<[MatchWord]>,
     /// The root, and nodes.
     lines: Lines,
-    places: Growing<Place>,
+    places: Growing<RuleSummary>,
     edits: KeptEdits,
     /// The place of the rule for all addresses that no longer prefix holds.
     default: AtomicU32,
@@ -235,16 +244,16 @@ impl Trie {
         self.placed(numbers)
     }
 
-    /// [`Trie::next_hops`] for hot words that lie behind each other. Where vector code does it, addresses are taken out of them sixteen at a time.
+    /// [`Trie::next_hops`] for mini keys that lie behind each other. Where vector code does it, addresses are taken out of them sixteen at a time.
     #[inline(always)]
-    pub fn next_hops_of_hot<'g, 'n>(
+    pub fn next_hops_of_mini_keys<'g, 'n>(
         &'g self,
-        keys: &[HotWords],
+        keys: &[MiniKey],
         numbers: &'n mut [u32; LOOKUP_MAX],
     ) -> NextHops<'g, 'n> {
         #[cfg(target_arch = "x86_64")]
         if let Some(sought) = self.sought()
-            && packet::hot::Variant::used() == packet::hot::Variant::Avx512
+            && packet::mini_key::Variant::used() == packet::mini_key::Variant::Avx512
         {
             numbers.fill(STRANGER);
             let mut addresses = [0; LOOKUP_MAX];
@@ -264,7 +273,7 @@ impl Trie {
         self.next_hops(&|index| &keys[index], keys.len(), numbers)
     }
 
-    /// What vector code looks for in hot words, where the field is four of their bytes and rules want bits of another four alike, as most do.
+    /// What vector code looks for in mini keys, where the field is four of their bytes and rules want bits of another four alike, as most do.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     fn sought(&self) -> Option<avx512::Sought> {
@@ -317,7 +326,7 @@ impl Trie {
         places: &mut [u32; LOOKUP_MAX],
     ) {
         #[cfg(target_arch = "x86_64")]
-        if packet::hot::Variant::used() == packet::hot::Variant::Avx512 {
+        if packet::mini_key::Variant::used() == packet::mini_key::Variant::Avx512 {
             // SAFETY: only a variant that the processor has is ever used.
             unsafe {
                 avx512::descend(self.lines.view(), addresses, known, STRANGER, count, places)
@@ -465,11 +474,11 @@ impl TrieClassifier {
         key: &impl Fn(usize) -> &'k K,
         epoch: Epoch,
         out: &mut [Option<&'g Rule>],
-        told: Option<&mut Told<'g>>,
+        summaries: Option<&mut Summaries<'g>>,
     ) {
         let decides = self.decides();
-        let told = told.filter(|_| decides);
-        next_hops.resolve(from, epoch, out, told, |index, out| {
+        let summaries = summaries.filter(|_| decides);
+        next_hops.resolve(from, epoch, out, summaries, |index, out| {
             *out = lookup_one(&self.all, key(index), epoch);
         });
         if !self.beside.is_empty() {
@@ -488,7 +497,7 @@ impl TrieClassifier {
         numbers: &'n mut [u32; LOOKUP_MAX],
     ) -> NextHops<'g, 'n> {
         match K::hot(keys) {
-            Some(hot) => self.trie.next_hops_of_hot(hot, numbers),
+            Some(hot) => self.trie.next_hops_of_mini_keys(hot, numbers),
             None => (self.trie).next_hops(&|index| &keys[index], keys.len(), numbers),
         }
     }
@@ -507,12 +516,12 @@ impl Classify for TrieClassifier {
         keys: impl Keys<'k, K>,
         epoch: Epoch,
         out: &mut [Option<&'g Rule>],
-        told: Option<&mut Told<'g>>,
+        summaries: Option<&mut Summaries<'g>>,
     ) {
         let mut numbers = [0; LOOKUP_MAX];
         let key = &move |index| keys.key(index);
         let next_hops = self.trie.next_hops(key, out.len(), &mut numbers);
-        self.resolve(&next_hops, 0, key, epoch, out, told);
+        self.resolve(&next_hops, 0, key, epoch, out, summaries);
     }
 
     #[inline(always)]
@@ -558,22 +567,22 @@ impl<'g> Verdicts<'g> for Routes<'g, '_> {
     }
 
     #[inline(always)]
-    fn verdict<K: Words>(&self, index: usize, _: &K) -> Option<Verdict<'g>> {
+    fn verdict<K: Words>(&self, index: usize, _: &K) -> Option<CountedVerdict<'g>> {
         self.next_hops.verdict(index)
     }
 
     #[inline(always)]
-    fn deeds<'d>(
+    fn batch<'d>(
         &self,
         those: Range<usize>,
-        _: impl Fn(usize) -> Option<Verdict<'g>>,
+        _: impl Fn(usize) -> Option<CountedVerdict<'g>>,
         counters: WorkerCounters<'d>,
-        deeds: &mut Deeds<'d>,
+        batch: &mut ActionBatch<'d>,
     ) -> usize
     where
         'g: 'd,
     {
-        self.next_hops.deeds(those, counters, deeds)
+        self.next_hops.batch(those, counters, batch)
     }
 
     #[inline(never)] // most bursts' packets need only their verdicts
@@ -584,10 +593,10 @@ impl<'g> Verdicts<'g> for Routes<'g, '_> {
         epoch: Epoch,
         room: &'a mut FoundRules<'g>,
     ) -> &'a FoundRules<'g> {
-        let FoundRules { found, told } = &mut *room;
+        let FoundRules { found, summaries } = &mut *room;
         let out = &mut found[..keys.len()];
         let key = |index: usize| &keys[index];
-        (self.classifier).resolve(&self.next_hops, from, &key, epoch, out, Some(told));
+        (self.classifier).resolve(&self.next_hops, from, &key, epoch, out, Some(summaries));
         room
     }
 }

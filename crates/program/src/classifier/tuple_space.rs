@@ -18,13 +18,13 @@ use crate::classifier::tuple::Tuple;
 use crate::epoch::Epoch;
 use crate::rule::Rule;
 use crate::rule::RuleRef;
-use crate::rule::summary::Told;
+use crate::rule::summary::Summaries;
 use packet::FlowKey;
 use packet::Match;
-use packet::hot::Pattern;
 use packet::key::at;
 use packet::keyed::Keyed;
 use packet::matching::MatchWord;
+use packet::mini_key::Pattern;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, HashMap};
 use std::ptr::NonNull;
@@ -96,7 +96,7 @@ pub(crate) fn exact_of(tuples: &[TupleEntry], epoch: Epoch) -> Option<&Exact> {
     exact.filter(|exact| exact.decides(epoch, next))
 }
 
-/// [`lookup_pending`] for somebody who is told what is known of rules.
+/// [`lookup_pending`] for somebody who is summaries what is known of rules.
 #[inline(always)]
 pub(crate) fn lookup_exact<'g, K: Words>(
     tuples: &'g [TupleEntry],
@@ -104,12 +104,12 @@ pub(crate) fn lookup_exact<'g, K: Words>(
     keys: &[K],
     epoch: Epoch,
     out: &mut [Option<&'g Rule>],
-    told: Option<&mut Told<'g>>,
+    summaries: Option<&mut Summaries<'g>>,
 ) {
-    if let Some(told) = told
+    if let Some(summaries) = summaries
         && let Some(exact) = exact_of(tuples, epoch)
     {
-        exact.look_up(pending, keys, out, told);
+        exact.look_up(pending, keys, out, summaries);
     }
     lookup_pending(tuples, pending, &|index| &keys[index], epoch, out);
 }
@@ -281,7 +281,7 @@ impl TupleWriter {
         }
     }
 
-    /// What readers are told of it; None when it has no rules.
+    /// What readers are summaries of it; None when it has no rules.
     pub(crate) fn entry(&self) -> Option<TupleEntry> {
         let mut agreed: SmallVec<[MatchWord; 4]> = self.agreed.clone();
         agreed.retain(|word| word.mask != 0);
@@ -465,10 +465,10 @@ impl Classify for TupleSpace {
         keys: impl Keys<'k, K>,
         epoch: Epoch,
         out: &mut [Option<&'g Rule>],
-        told: Option<&mut Told<'g>>,
+        summaries: Option<&mut Summaries<'g>>,
     ) {
         match keys.slice() {
-            Some(keys) => self.look_up_slice(keys, epoch, out, told),
+            Some(keys) => self.look_up_slice(keys, epoch, out, summaries),
             None => lookup_tuples(&self.0, &move |index| keys.key(index), epoch, out),
         }
     }
@@ -504,12 +504,12 @@ impl Classify for TupleSpace {
     }
 
     fn count_effort(&self, key: &FlowKey, epoch: Epoch, count: &mut Count) {
-        let told = exact_of(&self.0, epoch).is_some_and(|exact| {
+        let summaries = exact_of(&self.0, epoch).is_some_and(|exact| {
             // Its own, and the precedence of the next one.
             self.0.iter().take(2).for_each(|entry| count.reads(entry));
             exact.read_by(key, count)
         });
-        if !told {
+        if !summaries {
             of_tuples(&self.0, key, None, epoch, count);
         }
     }
@@ -554,10 +554,10 @@ impl TupleSpace {
         keys: &[K],
         epoch: Epoch,
         out: &mut [Option<&'g Rule>],
-        told: Option<&mut Told<'g>>,
+        summaries: Option<&mut Summaries<'g>>,
     ) {
         let mut all = (0..out.len() as u8).collect();
-        lookup_exact(&self.0, &mut all, keys, epoch, out, told);
+        lookup_exact(&self.0, &mut all, keys, epoch, out, summaries);
     }
 
     /// Packets that tuples cannot tell apart are looked up once. As soon as there seem to be few such,
@@ -731,7 +731,7 @@ pub(crate) fn of_tuples(
     }
 }
 
-/// The bits in which each of a few tuples' rules agree as patterns over the hot words. One tuple is looked up by all packets anyway, most of the time.
+/// The bits in which each of a few tuples' rules agree as patterns over the mini keys. One tuple is looked up by all packets anyway, most of the time.
 pub(crate) fn gates(tuples: &[TupleEntry]) -> Option<Box<[Pattern]>> {
     let one = matches!(tuples, [only] if !only.single);
     if one || tuples.len() > GATES_MAX {

@@ -2,12 +2,12 @@
 
 use super::exact::ExactMatches;
 use super::trie::Routes;
-use crate::actions::batch::Deeds;
+use crate::actions::batch::ActionBatch;
 use crate::burst::{LOOKUP_MAX, Words};
 use crate::counters::WorkerCounters;
 use crate::epoch::Epoch;
 use crate::rule::Rule;
-use crate::rule::summary::{Brief, Told, Verdict};
+use crate::rule::summary::{CountedVerdict, MatchedRule, Summaries};
 use std::ops::Range;
 
 /// What becomes of a burst's packets, as lookups say that know it before they find the rules: what a switch's tables call a verdict. By kind of table.
@@ -42,23 +42,23 @@ pub(crate) trait Verdicts<'g> {
 
     /// Returns the verdict of packet `index`, where it has one. It cannot where the rule does not hold
     /// in the guard's epoch.
-    fn verdict<K: Words>(&self, index: usize, key: &K) -> Option<Verdict<'g>>;
+    fn verdict<K: Words>(&self, index: usize, key: &K) -> Option<CountedVerdict<'g>>;
 
     /// Says what is to be done to packets of these numbers by their verdicts, up to the first without
     /// one, or to [`STEP`](crate::actions::batch::STEP) of them. Returns how many these are. `verdict`
     /// is [`Verdicts::verdict`] of such a packet.
     #[inline(always)]
-    fn deeds<'d>(
+    fn batch<'d>(
         &self,
         those: Range<usize>,
-        verdict: impl Fn(usize) -> Option<Verdict<'g>>,
+        verdict: impl Fn(usize) -> Option<CountedVerdict<'g>>,
         counters: WorkerCounters<'d>,
-        deeds: &mut Deeds<'d>,
+        batch: &mut ActionBatch<'d>,
     ) -> usize
     where
         'g: 'd,
     {
-        deeds.fill(counters, those.len(), |at| verdict(those.start + at))
+        batch.fill(counters, those.len(), |at| verdict(those.start + at))
     }
 
     /// Returns the rules of packets from number `from` on, whatever their verdicts; there are as many
@@ -75,7 +75,7 @@ pub(crate) trait Verdicts<'g> {
 /// The rules that packets have met.
 pub(crate) trait Rules<'g> {
     /// Returns the rule of packet `index`, and what is known of it.
-    fn rule(&self, index: usize) -> Option<Brief<'g>>;
+    fn rule(&self, index: usize) -> Option<MatchedRule<'g>>;
 
     /// Returns whether two packets have met the same.
     fn same(&self, one: usize, other: usize) -> bool;
@@ -88,21 +88,21 @@ pub(crate) trait Rules<'g> {
 /// Rules that a lookup has found, and what is known of them without having read them.
 pub(crate) struct FoundRules<'g> {
     pub found: [Option<&'g Rule>; LOOKUP_MAX],
-    pub told: Told<'g>,
+    pub summaries: Summaries<'g>,
 }
 
 impl FoundRules<'_> {
     /// Nothing.
     pub const EMPTY: Self = FoundRules {
         found: [None; LOOKUP_MAX],
-        told: Told::NOTHING,
+        summaries: Summaries::NOTHING,
     };
 }
 
 impl<'g> Rules<'g> for FoundRules<'g> {
     #[inline(always)]
-    fn rule(&self, index: usize) -> Option<Brief<'g>> {
-        self.found[index].map(|rule| self.told.of(index, rule))
+    fn rule(&self, index: usize) -> Option<MatchedRule<'g>> {
+        self.found[index].map(|rule| self.summaries.of(index, rule))
     }
 
     #[inline(always)]
@@ -115,10 +115,10 @@ impl<'g> Rules<'g> for FoundRules<'g> {
     #[inline(always)]
     fn prefetch(&self, index: usize, counters: WorkerCounters<'_>) {
         if counters.are_many()
-            && let Some(brief) = self.rule(index)
+            && let Some(matched_rule) = self.rule(index)
         {
-            counters.prefetch(brief.counter());
-            if let Some(edits) = brief.edits() {
+            counters.prefetch(matched_rule.counter());
+            if let Some(edits) = matched_rule.edits() {
                 edits.prefetch();
             }
         }
@@ -144,8 +144,8 @@ impl<'g> Verdicts<'g> for FoundRules<'g> {
     }
 
     #[inline(always)]
-    fn verdict<K: Words>(&self, index: usize, _: &K) -> Option<Verdict<'g>> {
-        self.found[index].and_then(|rule| self.told.verdict(index, rule))
+    fn verdict<K: Words>(&self, index: usize, _: &K) -> Option<CountedVerdict<'g>> {
+        self.found[index].and_then(|rule| self.summaries.verdict(index, rule))
     }
 
     #[inline(always)]

@@ -4,10 +4,10 @@
 //!
 //! * The first table reads nothing but the ingress port, and the rule for it only sends to a port: one lookup is the answer for the whole burst, and no
 //!   packet is read at all. Headers that lie are then not counted as malformed, for nobody has looked at them.
-//! * The first table reads only what lies in the hot words: packets are read into one cache line each ([`packet::hot`]), looked up there, and runs of
+//! * The first table reads only what lies in the mini keys: packets are read into one cache line each ([`packet::mini_key`]), looked up there, and runs of
 //!   neighbours that meet the same sending rule go out together. Where the rules are few, each packet is compared with them while it is read, or, where these
 //!   only send and drop, as it lies. A packet that has more before it goes on in a lane ([`super::lanes`]).
-//! * The first table reads more of them: the same, but that what packets of IPv6 and ARP tell beside their hot words is read for all of them first.
+//! * The first table reads more of them: the same, but that what packets of IPv6 and ARP tell beside their mini keys is read for all of them first.
 //!
 //! Where rules are many, most packets meet one of their own. What places (`table::places`) tell of them, a verdict, is enough for those that send, perhaps after edits: as long as packets
 //! meet such rules they are carried out by two small loops, one that finds counters and edits and asks for them and one that edits and counts, and leave sorted by port at once, without a thought of
@@ -21,8 +21,8 @@
 mod tests;
 
 use crate::actions::PortNo;
-use crate::actions::batch::{Deeds, STEP};
-use crate::actions::block::Stretch;
+use crate::actions::batch::{ActionBatch, STEP};
+use crate::actions::block::ActionBlock;
 use crate::burst::Words;
 use crate::burst::{LOOKUP_MAX, LaneSet};
 use crate::classifier::mini_key::Reads;
@@ -31,15 +31,15 @@ use crate::classifier::verdicts::{FoundRules, Rules, Verdicts, VerdictsBy};
 use crate::counters::CounterId;
 use crate::exec::Engine;
 use crate::exec::interpreter::{Burst, Walk};
-use crate::exec::lanes::{Lanes, Way, begin_key, word_beyond};
-use crate::host::{Drop, Host};
+use crate::exec::lanes::{Arrival, Lanes, begin_key, word_beyond};
+use crate::host::{DropReason, Host};
 use crate::rule::Rule;
-use crate::rule::summary::Brief;
+use crate::rule::summary::MatchedRule;
 use crate::table::Miss;
 use packet::Frame;
-use packet::hot::HotWords;
-use packet::hot::{self, NO_PATTERN, Pattern, Sorting};
 use packet::io::Lengths;
+use packet::mini_key::MiniKey;
+use packet::mini_key::{self, NO_PATTERN, Pattern, RawPrefilter};
 use packet::parse::MoreWords;
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -53,7 +53,7 @@ const ETHERNET_LEN: usize = 14;
 
 impl<F: Frame> Engine<F> {
     /// Takes a number of frames from the front, does all that can be done before the next lookup, and says whether it did. Otherwise nothing has been
-    /// done, and the frames are to go the general way.
+    /// done, and the frames are to go the general arrival.
     #[inline(always)]
     pub(crate) fn front<H: Host<F>>(
         &mut self,
@@ -65,7 +65,9 @@ impl<F: Frame> Engine<F> {
     ) -> bool {
         match burst.bridge.reads(0, burst.guard) {
             Reads::Port if self.by_port(burst, in_port, frames, mirrored, host) => true,
-            Reads::Port | Reads::Hot => self.by_hot_words(burst, in_port, frames, mirrored, host),
+            Reads::Port | Reads::MiniKey => {
+                self.by_mini_keys(burst, in_port, frames, mirrored, host)
+            }
             Reads::Deep => self.by_all_words(burst, in_port, frames, mirrored, host),
             Reads::Whole => false,
         }
@@ -81,8 +83,8 @@ impl<F: Frame> Engine<F> {
         host: &mut H,
     ) -> bool {
         let mut found = [None];
-        let hot = [HotWords::of_port(in_port)];
-        if !(burst.bridge).lookup_hot(0, &hot, Reads::Port, burst.guard, &mut found, None) {
+        let hot = [MiniKey::of_port(in_port)];
+        if !(burst.bridge).lookup_mini_keys(0, &hot, Reads::Port, burst.guard, &mut found, None) {
             return false;
         }
         let Some((rule, port)) = found[0].and_then(|rule: &Rule| Some((rule, rule.only_output()?)))
@@ -101,7 +103,7 @@ impl<F: Frame> Engine<F> {
         }
         let count = frames.len();
         (0..count).for_each(|_| host.looked_up(0, None, Some(rule)));
-        burst.bridge.count_hot(0, count, count, burst.guard);
+        burst.bridge.count_looked_up(0, count, count, burst.guard);
         let counter = rule.spec.counter;
         burst
             .counters
@@ -119,14 +121,14 @@ impl<F: Frame> Engine<F> {
         in_port: PortNo,
         patterns: &[Pattern],
         first: &mut [u8; LOOKUP_MAX],
-    ) -> Option<hot::Read> {
+    ) -> Option<mini_key::Read> {
         let all = frames.len().min(LOOKUP_MAX);
-        let read = hot::read_burst(&frames[..all], in_port, patterns, &mut self.hot, first);
+        let read = mini_key::read_burst(&frames[..all], in_port, patterns, &mut self.hot, first);
         (read.count >= all.min(WORTH_IT)).then_some(read)
     }
 
     #[inline(always)]
-    fn by_hot_words<H: Host<F>>(
+    fn by_mini_keys<H: Host<F>>(
         &mut self,
         burst: &Burst<'_, '_>,
         in_port: PortNo,
@@ -134,14 +136,14 @@ impl<F: Frame> Engine<F> {
         mirrored: u32,
         host: &mut H,
     ) -> bool {
-        let way = Way { in_port, mirrored };
+        let arrival = Arrival { in_port, mirrored };
         let patterned = burst.bridge.patterned(0, burst.guard);
         if let Some(patterned) = patterned
-            && let Some(sorting) = patterned.sorting
+            && let Some(prefilter) = patterned.prefilter
             && burst.bridge.miss(0) == Miss::Drop
             && !H::WATCHES
         {
-            return self.by_runs(burst, in_port, patterned, sorting, frames, mirrored, host);
+            return self.by_runs(burst, in_port, patterned, prefilter, frames, mirrored, host);
         }
         let patterns = patterned.map_or(&[][..], |patterned| patterned.patterns);
         let mut first = [NO_PATTERN; LOOKUP_MAX];
@@ -151,7 +153,7 @@ impl<F: Frame> Engine<F> {
         if let Some(patterned) = patterned {
             let first = &first[..read.count];
             if read.count == frames.len()
-                && hot::all_same(first)
+                && mini_key::all_same(first)
                 && let Some(one) = patterned.decided(first[0])
                 && meet_one(
                     burst, in_port, one, read, None, &self.hot, frames, mirrored, host,
@@ -165,10 +167,10 @@ impl<F: Frame> Engine<F> {
                 // Counted in bytes, which hold as many, sixteen at a time.
                 let found = first.iter().map(|index| u8::from(*index != NO_PATTERN));
                 let matched = usize::from(found.sum::<u8>());
-                (burst.bridge).count_hot(0, read.count, matched, burst.guard);
+                (burst.bridge).count_looked_up(0, read.count, matched, burst.guard);
                 let list = patterned;
                 let rules = PatternRules { list, first };
-                self.meet(burst, way, 0..read.count, &rules, frames, host);
+                self.meet(burst, arrival, 0..read.count, &rules, frames, host);
                 return true;
             }
         }
@@ -181,23 +183,30 @@ impl<F: Frame> Engine<F> {
             && let Some(verdicts) =
                 burst
                     .bridge
-                    .verdicts(0, hot, Reads::Hot, burst.guard, &mut numbers)
+                    .verdicts(0, hot, Reads::MiniKey, burst.guard, &mut numbers)
         {
             self.received += read.bytes;
-            self.execute_by::<_, false>(burst, way, read.count, verdicts, frames, host);
+            self.execute_by::<_, false>(burst, arrival, read.count, verdicts, frames, host);
             return true;
         }
         let mut rules = FoundRules::EMPTY;
-        let FoundRules { found, told } = &mut rules;
+        let FoundRules { found, summaries } = &mut rules;
         if let Some(patterned) = patterned {
             let first = &first[..read.count];
-            patterned.look_up(hot, first, &mut found[..read.count], Some(told));
-        } else if !(burst.bridge).lookup_hot(0, hot, Reads::Hot, burst.guard, found, Some(told)) {
+            patterned.look_up(hot, first, &mut found[..read.count], Some(summaries));
+        } else if !(burst.bridge).lookup_mini_keys(
+            0,
+            hot,
+            Reads::MiniKey,
+            burst.guard,
+            found,
+            Some(summaries),
+        ) {
             return false;
         }
         self.received += read.bytes;
         // What has been found needs no keys.
-        self.execute::<_, _, false>(burst, way, read.count, &rules, frames, host);
+        self.execute::<_, _, false>(burst, arrival, read.count, &rules, frames, host);
         true
     }
 
@@ -209,13 +218,14 @@ impl<F: Frame> Engine<F> {
         burst: &Burst<'_, '_>,
         in_port: PortNo,
         patterned: Patterned<'_>,
-        sorting: &Sorting,
+        prefilter: &RawPrefilter,
         frames: &mut Vec<F>,
         mirrored: u32,
         host: &mut H,
     ) -> bool {
         let all = frames.len().min(LOOKUP_MAX);
-        let (read, lengths) = hot::sort_burst(&frames[..all], in_port, sorting, &mut self.runs);
+        let (read, lengths) =
+            mini_key::prefilter_burst(&frames[..all], in_port, prefilter, &mut self.runs);
         if read.count < all.min(WORTH_IT) {
             return false;
         }
@@ -238,7 +248,7 @@ impl<F: Frame> Engine<F> {
         }
         let met = self.runs.iter().filter(|run| run.found != NO_PATTERN);
         let matched = met.map(|run| run.packets as usize).sum();
-        (burst.bridge).count_hot(0, read.count, matched, burst.guard);
+        (burst.bridge).count_looked_up(0, read.count, matched, burst.guard);
         let mut frames = frames.drain(..read.count);
         for run in &self.runs {
             let frames = &mut frames.by_ref().take(run.packets as usize);
@@ -254,9 +264,9 @@ impl<F: Frame> Engine<F> {
                         host.output_run(in_port, port, mirrored, frames);
                         continue;
                     }
-                    Drop::Action
+                    DropReason::Action
                 }
-                None => Drop::TableMiss,
+                None => DropReason::TableMiss,
             };
             for frame in frames {
                 drop(frame);
@@ -288,25 +298,32 @@ impl<F: Frame> Engine<F> {
         }
         let keys = AllWords::of(hot, &self.more);
         let mut numbers = [0; LOOKUP_MAX];
-        let way = Way { in_port, mirrored };
+        let arrival = Arrival { in_port, mirrored };
         if !H::WATCHES
             && let Some(verdicts) =
                 (burst.bridge).verdicts(0, &keys, Reads::Deep, burst.guard, &mut numbers)
         {
             drop(keys);
             self.received += read.bytes;
-            self.execute_by::<_, true>(burst, way, read.count, verdicts, frames, host);
+            self.execute_by::<_, true>(burst, arrival, read.count, verdicts, frames, host);
             return true;
         }
         let mut rules = FoundRules::EMPTY;
-        let FoundRules { found, told } = &mut rules;
-        if !(burst.bridge).lookup_hot(0, &keys, Reads::Deep, burst.guard, found, Some(told)) {
+        let FoundRules { found, summaries } = &mut rules;
+        if !(burst.bridge).lookup_mini_keys(
+            0,
+            &keys,
+            Reads::Deep,
+            burst.guard,
+            found,
+            Some(summaries),
+        ) {
             return false;
         }
         drop(keys);
         self.received += read.bytes;
         // What has been found needs no keys.
-        self.execute::<_, _, false>(burst, way, read.count, &rules, frames, host);
+        self.execute::<_, _, false>(burst, arrival, read.count, &rules, frames, host);
         true
     }
 
@@ -315,7 +332,7 @@ impl<F: Frame> Engine<F> {
     fn execute_by<'g, H: Host<F>, const ALL: bool>(
         &mut self,
         burst: &Burst<'_, 'g>,
-        way: Way,
+        arrival: Arrival,
         count: usize,
         verdicts: VerdictsBy<'g, '_>,
         frames: &mut Vec<F>,
@@ -323,13 +340,13 @@ impl<F: Frame> Engine<F> {
     ) {
         match verdicts {
             VerdictsBy::Routes(by) => {
-                self.execute::<_, _, ALL>(burst, way, count, &by, frames, host)
+                self.execute::<_, _, ALL>(burst, arrival, count, &by, frames, host)
             }
             VerdictsBy::OneWord(by) => {
-                self.execute::<_, _, ALL>(burst, way, count, &by, frames, host)
+                self.execute::<_, _, ALL>(burst, arrival, count, &by, frames, host)
             }
             VerdictsBy::TwoWords(by) => {
-                self.execute::<_, _, ALL>(burst, way, count, &by, frames, host)
+                self.execute::<_, _, ALL>(burst, arrival, count, &by, frames, host)
             }
         }
     }
@@ -340,7 +357,7 @@ impl<F: Frame> Engine<F> {
     fn execute<'g, V: Verdicts<'g>, H: Host<F>, const ALL: bool>(
         &mut self,
         burst: &Burst<'_, 'g>,
-        way: Way,
+        arrival: Arrival,
         count: usize,
         verdicts: &V,
         frames: &mut Vec<F>,
@@ -348,9 +365,9 @@ impl<F: Frame> Engine<F> {
     ) {
         let (mut done, mut returns) = (0, 0);
         if !H::WATCHES && self.should_batch::<_, ALL>(count, verdicts) {
-            done = self.end_those::<_, ALL>(burst, way, 0..count, verdicts, frames, host);
+            done = self.end_those::<_, ALL>(burst, arrival, 0..count, verdicts, frames, host);
             if done == count {
-                return (burst.bridge).count_hot(0, count, count, burst.guard);
+                return (burst.bridge).count_looked_up(0, count, count, burst.guard);
             }
             returns = V::RETURNS;
         }
@@ -372,20 +389,20 @@ impl<F: Frame> Engine<F> {
                 verdicts.rules(done, hot, epoch, &mut room)
             };
             matched += rules.found[done..until].iter().flatten().count();
-            self.meet_found(done..until, burst, way, rules, frames, host);
+            self.meet_found(done..until, burst, arrival, rules, frames, host);
             if until == count {
                 break;
             }
             // Walks that still wait may have packets of the same flows as those that follow.
             self.drive(burst, host);
             returns -= 1;
-            done = self.end_those::<_, ALL>(burst, way, until..count, verdicts, frames, host);
+            done = self.end_those::<_, ALL>(burst, arrival, until..count, verdicts, frames, host);
             matched += done - until;
             if done == count {
                 break;
             }
         }
-        (burst.bridge).count_hot(0, count, matched, burst.guard);
+        (burst.bridge).count_looked_up(0, count, matched, burst.guard);
     }
 
     /// See [`Verdicts::should_batch`].
@@ -407,25 +424,25 @@ impl<F: Frame> Engine<F> {
     fn end_those<'d, 'g: 'd, H: Host<F>, const ALL: bool>(
         &mut self,
         burst: &Burst<'d, 'g>,
-        way: Way,
+        arrival: Arrival,
         those: Range<usize>,
         verdicts: &impl Verdicts<'g>,
         frames: &mut Vec<F>,
         host: &mut H,
     ) -> usize {
-        // Taken meanwhile, for verdicts are asked for while hot words change. Nobody keeps what else has been read true to edits: who needs it later reads it anew.
+        // Taken meanwhile, for verdicts are asked for while mini keys change. Nobody keeps what else has been read true to edits: who needs it later reads it anew.
         let more = match ALL {
             true => std::mem::take(&mut self.more),
             false => Box::default(),
         };
-        let prepare = |hot: &[HotWords], those: Range<usize>, deeds: &mut Deeds<'d>| {
+        let prepare = |hot: &[MiniKey], those: Range<usize>, batch: &mut ActionBatch<'d>| {
             let verdict = |index: usize| match ALL {
                 true => verdicts.verdict(index, &AllWords::one(&hot[index], &more, index)),
                 false => verdicts.verdict(index, &hot[index]),
             };
-            verdicts.deeds(those, verdict, burst.counters, deeds)
+            verdicts.batch(those, verdict, burst.counters, batch)
         };
-        let done = self.end_first(burst, way, those, prepare, frames, host);
+        let done = self.end_first(burst, arrival, those, prepare, frames, host);
         if ALL {
             self.more = more;
         }
@@ -449,12 +466,12 @@ impl<F: Frame> Engine<F> {
         &mut self,
         those: Range<usize>,
         burst: &Burst<'_, '_>,
-        way: Way,
+        arrival: Arrival,
         rules: &FoundRules<'_>,
         frames: &mut Vec<F>,
         host: &mut H,
     ) {
-        self.meet(burst, way, those, rules, frames, host);
+        self.meet(burst, arrival, those, rules, frames, host);
     }
 
     /// Executes the verdicts of these packets, and takes and sends their frames, which are the first ones, up to one without a verdict, or whose TTL would expire. Returns its number.
@@ -463,22 +480,22 @@ impl<F: Frame> Engine<F> {
     fn end_first<'d, H: Host<F>>(
         &mut self,
         burst: &Burst<'_, '_>,
-        way: Way,
+        arrival: Arrival,
         those: Range<usize>,
-        prepare: impl Fn(&[HotWords], Range<usize>, &mut Deeds<'d>) -> usize,
+        prepare: impl Fn(&[MiniKey], Range<usize>, &mut ActionBatch<'d>) -> usize,
         frames: &mut Vec<F>,
         host: &mut H,
     ) -> usize {
         let mut ports = [0; LOOKUP_MAX];
         let (first, mut done) = (those.start, those.start);
         while done < those.end {
-            let mut deeds = Deeds::NONE;
+            let mut batch = ActionBatch::NONE;
             let (from, most) = (done, STEP.min(those.end - done));
-            let known = prepare(&self.hot, from..from + most, &mut deeds);
+            let known = prepare(&self.hot, from..from + most, &mut batch);
             let rest = frames[from - first..].iter_mut().zip(&mut self.hot[from..]);
             done += carry_out(
                 rest,
-                &deeds,
+                &batch,
                 known,
                 &mut ports[from - first..],
                 burst.now_ms,
@@ -487,7 +504,7 @@ impl<F: Frame> Engine<F> {
                 break;
             }
         }
-        Lanes::send_first(way, host, &ports, done - first, frames);
+        Lanes::send_first(arrival, host, &ports, done - first, frames);
         done
     }
 
@@ -497,7 +514,7 @@ impl<F: Frame> Engine<F> {
     fn meet<'g, H: Host<F>>(
         &mut self,
         burst: &Burst<'_, '_>,
-        way: Way,
+        arrival: Arrival,
         those: Range<usize>,
         rules: &impl Rules<'g>,
         frames: &mut Vec<F>,
@@ -506,7 +523,7 @@ impl<F: Frame> Engine<F> {
         self.walks
             .resize_with(self.walks.len().max(those.end), Walk::new);
         let mut frames = frames.drain(..those.len());
-        let Way { in_port, mirrored } = way;
+        let Arrival { in_port, mirrored } = arrival;
         let (mut index, mut fetched) = (those.start, those.start);
         while index < those.end {
             fetched = fetched.max(index);
@@ -514,65 +531,74 @@ impl<F: Frame> Engine<F> {
                 rules.prefetch(fetched, burst.counters);
                 fetched += 1;
             }
-            let brief = rules.rule(index);
+            let matched_rule = rules.rule(index);
             let others = index + 1..those.end;
             let others = others.take_while(|at| rules.same(index, *at));
-            if let Some((brief, port)) = brief.and_then(|brief| Some((brief, brief.only_output()?)))
+            if let Some((matched_rule, port)) = matched_rule
+                .and_then(|matched_rule| Some((matched_rule, matched_rule.only_output()?)))
             {
                 let run = 1 + others.count();
                 let bytes = self.hot[index..index + run]
                     .iter()
                     .map(|hot| u64::from(hot.len))
                     .sum();
-                let counter = brief.counter();
+                let counter = matched_rule.counter();
                 burst.counters.add(counter, run as u64, bytes, burst.now_ms);
-                (0..run).for_each(|_| host.looked_up(0, None, Some(brief.rule)));
+                (0..run).for_each(|_| host.looked_up(0, None, Some(matched_rule.rule)));
                 host.output_run(in_port, port, mirrored, &mut frames.by_ref().take(run));
                 index += run;
                 continue;
             }
-            if H::NORMAL_RUNS && brief.is_some_and(|brief| brief.only_normal()) {
+            if H::NORMAL_RUNS && matched_rule.is_some_and(|matched_rule| matched_rule.only_normal())
+            {
                 let run = 1 + others.count();
-                self.meet_normal(burst, way, host, brief, index..index + run, &mut frames);
+                self.meet_normal(
+                    burst,
+                    arrival,
+                    host,
+                    matched_rule,
+                    index..index + run,
+                    &mut frames,
+                );
                 index += run;
                 continue;
             }
-            if let Some((brief, straight)) =
-                brief.and_then(|brief| Some((brief, brief.straight()?)))
+            if let Some((matched_rule, blocks)) =
+                matched_rule.and_then(|matched_rule| Some((matched_rule, matched_rule.blocks()?)))
             {
                 let alone = index + 1 == those.end || !rules.same(index, index + 1);
                 if alone
-                    && let Some(stretch) = straight.first()
-                    && let Some(port) = goes_to(stretch, &self.hot[index])
+                    && let Some(block) = blocks.first()
+                    && let Some(port) = goes_to(block, &self.hot[index])
                 {
                     // Where rules are many, nearly every packet: what is done for runs would cost more than the edits.
                     if let Some(mut frame) = frames.next() {
-                        let (rule, hot) = (Some(brief.rule), &mut self.hot[index]);
-                        let counter = brief.counter();
-                        edit_alone(burst, host, rule, counter, stretch, &mut frame, hot);
+                        let (rule, hot) = (Some(matched_rule.rule), &mut self.hot[index]);
+                        let counter = matched_rule.counter();
+                        edit_alone(burst, host, rule, counter, block, &mut frame, hot);
                         self.lanes.send_one(index, port, frame);
                     }
                     index += 1;
                     continue;
                 }
-                let rule = brief.rule;
+                let rule = matched_rule.rule;
                 let run = 1 + others.count();
                 let set = LaneSet::run(index, run);
                 let run = index..index + run;
                 index = run.end;
-                if let Some((stretch, port)) = straight.only_send()
+                if let Some((block, port)) = blocks.only_send()
                     && !run
                         .clone()
-                        .any(|at| stretch.rewrite.expires(&self.hot[at].words))
+                        .any(|at| block.rewrite.expires(&self.hot[at].words))
                 {
                     let hot = &self.hot[run.clone()];
                     let bytes = hot.iter().map(|hot| u64::from(hot.len)).sum();
-                    let (counter, packets) = (brief.counter(), run.len() as u64);
+                    let (counter, packets) = (matched_rule.counter(), run.len() as u64);
                     burst.counters.add(counter, packets, bytes, burst.now_ms);
                     for (at, mut frame) in run.zip(frames.by_ref()) {
                         host.looked_up(0, None, Some(rule));
                         let hot = &mut self.hot[at];
-                        stretch.rewrite.run(&mut frame, hot.extent, &mut hot.words);
+                        block.rewrite.run(&mut frame, hot.extent, &mut hot.words);
                         self.lanes.put(at, frame);
                     }
                     self.lanes.send(port, set);
@@ -580,38 +606,43 @@ impl<F: Frame> Engine<F> {
                 }
                 let read = &self.hot[run.clone()];
                 self.lanes.begin_run(run.start, read, &mut frames);
-                self.meet_lanes(burst, way, host, 0, rule, set);
+                self.meet_lanes(burst, arrival, host, 0, rule, set);
                 continue;
             }
             if let Some(frame) = frames.next() {
                 self.begin_walk(burst, index, frame, mirrored);
-                self.first_step(burst, host, index, brief.map(|brief| brief.rule));
+                self.first_step(
+                    burst,
+                    host,
+                    index,
+                    matched_rule.map(|matched_rule| matched_rule.rule),
+                );
             }
             index += 1;
         }
         drop(frames);
-        self.drive_lanes(burst, way, host);
+        self.drive_lanes(burst, arrival, host);
     }
 
     /// Gives packets that have met one rule whose only step is NORMAL, the next of `frames`, to the learning switch, and counts them.
     fn meet_normal<H: Host<F>>(
         &mut self,
         burst: &Burst<'_, '_>,
-        way: Way,
+        arrival: Arrival,
         host: &mut H,
-        brief: Option<Brief<'_>>,
+        matched_rule: Option<MatchedRule<'_>>,
         run: Range<usize>,
         frames: &mut impl ExactSizeIterator<Item = F>,
     ) {
         let hot = &self.hot[run];
-        if let Some(brief) = brief {
+        if let Some(matched_rule) = matched_rule {
             let bytes = hot.iter().map(|hot| u64::from(hot.len)).sum();
-            let counter = brief.counter();
+            let counter = matched_rule.counter();
             (burst.counters).add(counter, hot.len() as u64, bytes, burst.now_ms);
-            (hot.iter()).for_each(|_| host.looked_up(0, None, Some(brief.rule)));
+            (hot.iter()).for_each(|_| host.looked_up(0, None, Some(matched_rule.rule)));
         }
         let frames = &mut frames.take(hot.len());
-        host.normal_run(way.in_port, way.mirrored, hot, frames);
+        host.normal_run(arrival.in_port, arrival.mirrored, hot, frames);
     }
 
     /// Goes on with a packet whose walk is ready, when it has been looked up in the first table.
@@ -634,7 +665,7 @@ impl<F: Frame> Engine<F> {
         self.go_on(burst, host, index, next);
     }
 
-    /// Makes the walk of a packet ready that was looked up by its hot words.
+    /// Makes the walk of a packet ready that was looked up by its mini keys.
     #[inline(always)]
     pub(crate) fn begin_walk(
         &mut self,
@@ -655,21 +686,21 @@ impl<F: Frame> Engine<F> {
 
 /// All that is known of a packet of the common kinds; `more` is not looked at where it is one of IPv4.
 struct AllWords<'a> {
-    hot: &'a HotWords,
+    hot: &'a MiniKey,
     more: &'a MoreWords,
 }
 
 impl<'a> AllWords<'a> {
     /// Of a burst's packet of this number.
     #[inline(always)]
-    fn one(hot: &'a HotWords, more: &'a [MoreWords], index: usize) -> AllWords<'a> {
+    fn one(hot: &'a MiniKey, more: &'a [MoreWords], index: usize) -> AllWords<'a> {
         let more = &more[index];
         AllWords { hot, more }
     }
 
     /// Of a burst's packets.
     #[inline(always)]
-    fn of(hot: &'a [HotWords], more: &'a [MoreWords]) -> SmallVec<[AllWords<'a>; LOOKUP_MAX]> {
+    fn of(hot: &'a [MiniKey], more: &'a [MoreWords]) -> SmallVec<[AllWords<'a>; LOOKUP_MAX]> {
         debug_assert!(more.len() >= hot.len());
         let keys = hot.iter().zip(more);
         keys.map(|(hot, more)| AllWords { hot, more }).collect()
@@ -695,9 +726,9 @@ fn meet_one<F: Frame, H: Host<F>>(
     burst: &Burst<'_, '_>,
     in_port: PortNo,
     rule: Option<&Rule>,
-    read: hot::Read,
+    read: mini_key::Read,
     lengths: Option<Lengths>,
-    hot: &[HotWords],
+    hot: &[MiniKey],
     frames: &mut Vec<F>,
     mirrored: u32,
     host: &mut H,
@@ -710,7 +741,7 @@ fn meet_one<F: Frame, H: Host<F>>(
         return false;
     }
     let count = read.count as u64;
-    (burst.bridge).count_hot(0, read.count, read.count, burst.guard);
+    (burst.bridge).count_looked_up(0, read.count, read.count, burst.guard);
     (burst.counters).add(rule.spec.counter, count, read.bytes, burst.now_ms);
     (0..count).for_each(|_| host.looked_up(0, None, Some(rule)));
     match port {
@@ -723,20 +754,20 @@ fn meet_one<F: Frame, H: Host<F>>(
 /// Carries out what is to be done to the first `known` packets, up to the first whose TTL would expire, and says where each one goes. Returns how many these are.
 #[inline(never)] // as above
 fn carry_out<'f, F: Frame + 'f>(
-    packets: impl Iterator<Item = (&'f mut F, &'f mut HotWords)>,
-    deeds: &Deeds<'_>,
+    packets: impl Iterator<Item = (&'f mut F, &'f mut MiniKey)>,
+    batch: &ActionBatch<'_>,
     known: usize,
     ports: &mut [PortNo],
     now_ms: u64,
 ) -> usize {
     let mut done = 0;
-    for ((frame, hot), ((counter, edits, by), port)) in packets.zip(deeds.first(known).zip(ports)) {
-        if let Some(stretch) = edits {
-            let Some(to) = goes_to(stretch, hot) else {
+    for ((frame, hot), ((counter, edits, by), port)) in packets.zip(batch.first(known).zip(ports)) {
+        if let Some(block) = edits {
+            let Some(to) = goes_to(block, hot) else {
                 break;
             };
             *port = to;
-            (stretch.rewrite).run_last(frame, hot.extent, &mut hot.words);
+            (block.rewrite).run_last(frame, hot.extent, &mut hot.words);
         } else {
             *port = by;
         }
@@ -750,9 +781,9 @@ fn carry_out<'f, F: Frame + 'f>(
 
 /// The port of edits that end in sending; none where the packet's TTL would expire.
 #[inline(always)]
-fn goes_to(stretch: &Stretch, hot: &HotWords) -> Option<PortNo> {
-    let port = stretch.port();
-    port.filter(|_| !stretch.rewrite.expires(&hot.words))
+fn goes_to(block: &ActionBlock, hot: &MiniKey) -> Option<PortNo> {
+    let port = block.port();
+    port.filter(|_| !block.rewrite.expires(&hot.words))
 }
 
 /// Does the edits of a packet that has met a rule by itself, and counts it.
@@ -762,11 +793,11 @@ fn edit_alone<F: Frame, H: Host<F>>(
     host: &mut H,
     rule: Option<&Rule>,
     counter: CounterId,
-    stretch: &Stretch,
+    block: &ActionBlock,
     frame: &mut F,
-    hot: &mut HotWords,
+    hot: &mut MiniKey,
 ) {
     (burst.counters).add(counter, 1, hot.len.into(), burst.now_ms);
     host.looked_up(0, None, rule);
-    (stretch.rewrite).run_last(frame, hot.extent, &mut hot.words);
+    (block.rewrite).run_last(frame, hot.extent, &mut hot.words);
 }

@@ -1,7 +1,7 @@
 //! A bounded cache of walks, in front of long pipelines.
 //!
 //! A packet of the common kinds that has the same bits as an earlier one, of all bits that the bridge's rules look at, takes the same way through the tables
-//! ([`crate::table`]'s `dependence`). Where rules look at what packets of IPv6 and ARP tell beside their hot words, such packets are walked. What that way was is remembered as straight-line steps without lookups, and as the rules and tables that count it. So a walk through thirty
+//! ([`crate::table`]'s `unwildcarded`). Where rules look at what packets of IPv6 and ARP tell beside their mini keys, such packets are walked. What that way was is remembered as straight-line steps without lookups, and as the rules and tables that count it. So a walk through thirty
 //! tables costs a hash, one cache line for the bits, one for the way, and the steps that change or send the packet.
 //!
 //! * [`store`]: bits -> way, and the ways themselves. Many flows share a way, which is kept once.
@@ -35,13 +35,13 @@ use crate::exec::first_table::WORTH_IT;
 use crate::exec::interpreter::{Burst, Next, Steps};
 use crate::host::Host;
 use board::Cell;
-use controller::Worth;
+use controller::CacheController;
 use packet::Frame;
-use packet::hot::{self, NO_PATTERN};
+use packet::mini_key::{self, NO_PATTERN};
 use packet::parse::MoreWords;
-use record::{Recording, Way};
+use record::{CachedPath, Recording};
 use std::collections::VecDeque;
-use store::{Fate, NO_WAY, Store, WALKED};
+use store::{CachedVerdict, NO_PATH, Store, WALKED};
 
 /// Bridges that a worker keeps caches for.
 const BRIDGES: usize = 8;
@@ -72,7 +72,7 @@ struct Cache {
     bridge: u64,
     upheavals: u64,
     store: Option<Store>,
-    worth: Worth,
+    controller: CacheController,
 }
 
 /// What a burst does about the cache.
@@ -109,7 +109,7 @@ impl Caches {
     /// Begins a burst of a bridge, whose cache comes to the front. `possible`: packets may take short ways.
     #[inline(always)]
     pub fn begin(&mut self, burst: &Burst<'_, '_>, possible: bool, packets: usize) -> Option<Use> {
-        let bridge = burst.bridge.dependence.serial();
+        let bridge = burst.bridge.unwildcarded.serial();
         let auto = burst.bridge.program().walk_caches.mode() == CacheMode::Auto;
         if !possible || auto && self.quiet > 0 && self.bridge == bridge {
             self.quiet = self.quiet.saturating_sub(1);
@@ -121,7 +121,7 @@ impl Caches {
 
     #[inline(never)]
     fn think(&mut self, burst: &Burst<'_, '_>, packets: usize) -> Option<Use> {
-        let bridge = burst.bridge.dependence.serial();
+        let bridge = burst.bridge.unwildcarded.serial();
         if self
             .caches
             .front()
@@ -133,18 +133,18 @@ impl Caches {
         let cache = self.caches.front_mut()?;
         let mode = board.mode();
         if self.bridge == bridge {
-            cache.worth.pass(self.passed);
+            cache.controller.pass(self.passed);
         }
         self.bridge = bridge;
         self.passed = 0;
         let plan = if mode == CacheMode::Auto && burst.bridge.is_quick(burst.guard) {
-            cache.worth.needless()
+            cache.controller.needless()
         } else {
-            cache.worth.begin(mode, packets)
+            cache.controller.begin(mode, packets)
         };
         self.quiet = if plan.used { 0 } else { plan.rest };
         if plan.used {
-            cache.make_ready(board.entries(), burst.bridge.dependence.upheavals());
+            cache.make_ready(board.entries(), burst.bridge.unwildcarded.upheavals());
         }
         Some(Use {
             used: plan.used,
@@ -195,7 +195,7 @@ impl Caches {
     fn account(&mut self, burst: &Burst<'_, '_>, cached: Use) {
         if let Some(cache) = self.caches.front_mut() {
             let spent = cached.since.map(|since| cycles().wrapping_sub(since));
-            cache.worth.end(cached.packets, cached.hits, spent);
+            cache.controller.end(cached.packets, cached.hits, spent);
             let cell = burst.bridge.program().walk_caches.of(burst.guard.index());
             cell.add(cached.hits, cached.misses, cached.recorded);
             if let Some(store) = &mut cache.store {
@@ -249,7 +249,7 @@ impl Cache {
             bridge: 0,
             upheavals: 0,
             store: None,
-            worth: Worth::new(),
+            controller: CacheController::new(),
         }
     }
 
@@ -281,7 +281,7 @@ impl Cache {
 
     fn tell(&self, cell: &Cell) {
         let (entries, ways) = self.store.as_ref().map_or((0, 0), Store::size);
-        cell.show(&self.worth, entries, ways);
+        cell.show(&self.controller, entries, ways);
     }
 }
 
@@ -314,7 +314,7 @@ impl<F: Frame> Engine<F> {
         }
         let all = frames.len().min(LOOKUP_MAX);
         let mut first = [NO_PATTERN; LOOKUP_MAX];
-        let read = hot::read_burst(&frames[..all], in_port, &[], &mut self.hot, &mut first);
+        let read = mini_key::read_burst(&frames[..all], in_port, &[], &mut self.hot, &mut first);
         let count = read.count;
         if count < all.min(WORTH_IT) {
             cached.used = false;
@@ -330,10 +330,10 @@ impl<F: Frame> Engine<F> {
         let Some(store) = &mut cache.store else {
             return false;
         };
-        let bits = burst.bridge.dependence.bits();
-        let mut found = [NO_WAY; LOOKUP_MAX];
+        let bits = burst.bridge.unwildcarded.bits();
+        let mut found = [NO_PATH; LOOKUP_MAX];
         store.find(&self.hot[..count], &bits, &mut found);
-        // What these packets tell beside their hot words is not among the bits that are remembered.
+        // What these packets tell beside their mini keys is not among the bits that are remembered.
         let told_by_bits = burst.valid.intersect(MoreWords::WORDS).is_empty();
         let mut hits = 0;
         for (way, hot) in found[..count].iter_mut().zip(&self.hot) {
@@ -341,10 +341,10 @@ impl<F: Frame> Engine<F> {
                 *way = WALKED;
                 continue;
             }
-            if !store.holds(*way, &burst.bridge.dependence, burst.guard.epoch()) {
-                *way = NO_WAY;
+            if !store.holds(*way, &burst.bridge.unwildcarded, burst.guard.epoch()) {
+                *way = NO_PATH;
             }
-            hits += u64::from(*way != NO_WAY);
+            hits += u64::from(*way != NO_PATH);
         }
         cached.hits += hits;
         cached.misses += count as u64 - hits;
@@ -384,9 +384,9 @@ impl<F: Frame> Engine<F> {
                 .and_then(|cache| cache.store.as_mut());
             let Some(store) = store else { break };
             let way = found[index];
-            match store.fate(way) {
-                Fate::Port(port) => {
-                    let same = |way: &&u32| store.fate(**way) == Fate::Port(port);
+            match store.verdict(way) {
+                CachedVerdict::Port(port) => {
+                    let same = |way: &&u32| store.verdict(**way) == CachedVerdict::Port(port);
                     let run = found[index..].iter().take_while(same).count();
                     for (way, hot) in found[index..].iter().zip(&self.hot[index..]).take(run) {
                         store.note(*way, hot.len.into(), burst);
@@ -395,12 +395,12 @@ impl<F: Frame> Engine<F> {
                     index += run;
                     continue;
                 }
-                Fate::Lost(reason) => {
+                CachedVerdict::Lost(reason) => {
                     store.note(way, self.hot[index].len.into(), burst);
                     drop(frames.next());
                     host.dropped(reason);
                 }
-                Fate::Steps => {
+                CachedVerdict::Steps => {
                     store.note(way, self.hot[index].len.into(), burst);
                     let steps = Steps::of(store.steps(way));
                     if let Some(frame) = frames.next() {
@@ -411,10 +411,10 @@ impl<F: Frame> Engine<F> {
                         debug_assert!(matches!(next, Next::Done), "a way has no lookups");
                     }
                 }
-                Fate::Walk => {
+                CachedVerdict::Walk => {
                     if let Some(frame) = frames.next() {
                         // The first that miss are recorded, so that no packet overtakes one of its flow.
-                        if way == NO_WAY && cached.records > 0 {
+                        if way == NO_PATH && cached.records > 0 {
                             cached.records -= 1;
                             cached.recorded += 1;
                             self.begin_walk(burst, index, frame, mirrored);
@@ -432,8 +432,8 @@ impl<F: Frame> Engine<F> {
             index += 1;
         }
         drop(frames);
-        let way = super::lanes::Way { in_port, mirrored };
-        self.drive_lanes(burst, way, host);
+        let arrival = super::lanes::Arrival { in_port, mirrored };
+        self.drive_lanes(burst, arrival, host);
     }
 
     /// Walks a packet to its end, and remembers how.
@@ -463,18 +463,18 @@ impl<F: Frame> Engine<F> {
         self.remember(burst, index, way);
     }
 
-    fn remember(&mut self, burst: &Burst<'_, '_>, index: usize, way: Way) {
+    fn remember(&mut self, burst: &Burst<'_, '_>, index: usize, way: CachedPath) {
         let Some(cache) = self.caches.caches.front_mut() else {
             return;
         };
         if let Some(store) = &mut cache.store {
-            let bits = burst.bridge.dependence.bits();
-            let dependence = &burst.bridge.dependence;
+            let bits = burst.bridge.unwildcarded.bits();
+            let unwildcarded = &burst.bridge.unwildcarded;
             store.remember(
                 &self.hot[index],
                 &bits,
                 way,
-                dependence,
+                unwildcarded,
                 burst.guard.epoch(),
             );
         }

@@ -10,7 +10,7 @@ use crate::actions::set::ActionSet;
 use crate::actions::{Bits, Op, PacketInReason, PortNo, ToController, bits, reserved};
 use crate::counters::WorkerCounters;
 use crate::epoch::Guard;
-use crate::host::{Context, Drop as DropReason, Host};
+use crate::host::{Context, DropReason, Host};
 use crate::table::Bridge;
 use packet::edit::{self, CompiledSet};
 use packet::key::at;
@@ -76,7 +76,7 @@ pub(crate) struct Position<F> {
     pub(crate) saved: Option<Box<Saved<F>>>,
 }
 
-/// One packet's state. What packets on straight ways need lies together, behind the key.
+/// One packet's state. What packets on blocks ways need lies together, behind the key.
 #[repr(C)]
 pub(crate) struct Walk<F> {
     pub(crate) key: FlowKey,

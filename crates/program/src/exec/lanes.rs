@@ -1,6 +1,6 @@
-//! Packets on straight ways ([`super::straight`]), a whole burst's from table to table.
+//! Packets on blocks ways ([`super::straight`]), a whole burst's from table to table.
 //!
-//! A packet of the common kinds is a lane: two cache lines with its hot words, metadata and registers, and beside them its frame and what one of IPv6 or ARP tells besides. Lanes that wait for the same table
+//! A packet of the common kinds is a lane: two cache lines with its mini keys, metadata and registers, and beside them its frame and what one of IPv6 or ARP tells besides. Lanes that wait for the same table
 //! are a set, 64 bits. They are looked up together, the answer is a list of rules, each with the set of lanes that have met it, and what a rule does is
 //! decided once for all of them. So a stage with one rule for everything costs next to nothing however many packets pass it.
 //!
@@ -17,7 +17,7 @@ mod wide;
 pub(crate) use wide::word_beyond;
 
 use crate::actions::PortNo;
-use crate::actions::block::{End, LANE_WORDS, Spread, Stretch, Write};
+use crate::actions::block::{ActionBlock, End, LANE_WORDS, MultipathHash, Write};
 use crate::actions::reserved;
 use crate::burst::Words;
 use crate::burst::beyond;
@@ -25,18 +25,18 @@ use crate::burst::{LOOKUP_MAX, LaneSet, Members};
 use crate::classifier::lanes::Found;
 use crate::exec::Engine;
 use crate::exec::interpreter::{Burst, Next, Position, Steps, Walk};
-use crate::host::{Drop as DropReason, Host};
+use crate::host::{DropReason, Host};
 use crate::rule::Rule;
 use crate::rule::fused::{Here, Met};
 use packet::edit::Rewrite;
-use packet::hot::HotWords;
 use packet::key::at;
-use packet::parse::{Extent, HOT_WORDS, MoreWords};
+use packet::mini_key::MiniKey;
+use packet::parse::{Extent, MINI_KEY_WORDS, MoreWords};
 use packet::{FlowKey, Frame, WordSet};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
-/// Sets of lanes that are looked up for a burst before those that are left go the general way, which counts its lookups itself. So lists that branch stay within bounds.
+/// Sets of lanes that are looked up for a burst before those that are left go the general arrival, which counts its lookups itself. So lists that branch stay within bounds.
 const ROUNDS: usize = 256;
 /// Lists of places by their hash.
 const RECENT: usize = 64;
@@ -45,7 +45,7 @@ const NOWHERE: u16 = u16::MAX;
 
 /// How a burst's packets came in.
 #[derive(Clone, Copy)]
-pub(crate) struct Way {
+pub(crate) struct Arrival {
     pub in_port: PortNo,
     /// Mirrors that have had them.
     pub mirrored: u32,
@@ -71,22 +71,22 @@ impl Lane {
     };
 
     #[inline(always)]
-    fn begin(&mut self, hot: &HotWords) {
-        self.words[..HOT_WORDS].copy_from_slice(&hot.words);
-        self.words[HOT_WORDS..].fill(0);
+    fn begin(&mut self, hot: &MiniKey) {
+        self.words[..MINI_KEY_WORDS].copy_from_slice(&hot.words);
+        self.words[MINI_KEY_WORDS..].fill(0);
         (self.extent, self.len, self.hops) = (hot.extent, hot.len, 0);
     }
 
     #[inline(always)]
-    fn hot(&mut self) -> &mut [u64; HOT_WORDS] {
+    fn hot(&mut self) -> &mut [u64; MINI_KEY_WORDS] {
         let hot = self.words.first_chunk_mut();
-        hot.unwrap_or_else(|| unreachable!("more words than hot ones"))
+        hot.unwrap_or_else(|| unreachable!("more words than words of the mini key"))
     }
 
     #[inline(always)]
-    fn hot_words(&self) -> &[u64; HOT_WORDS] {
+    fn mini_key(&self) -> &[u64; MINI_KEY_WORDS] {
         let hot = self.words.first_chunk();
-        hot.unwrap_or_else(|| unreachable!("more words than hot ones"))
+        hot.unwrap_or_else(|| unreachable!("more words than words of the mini key"))
     }
 
     /// Writes bits of a word.
@@ -152,7 +152,7 @@ impl Words for Lane {
 fn position<F>(here: &Here) -> Position<F> {
     let spec = &here.rule.get().spec;
     let steps = Steps::of(&spec.ops.ops);
-    let next = here.stretch().map(|stretch| usize::from(stretch.first));
+    let next = here.block().map(|block| usize::from(block.first));
     Position {
         steps,
         next: next.unwrap_or(steps.get().len()),
@@ -226,7 +226,7 @@ impl<F: Frame> Lanes<F> {
 
     /// Puts a packet that has been read into a lane.
     #[inline(always)]
-    pub fn begin(&mut self, index: usize, hot: &HotWords, frame: F) {
+    pub fn begin(&mut self, index: usize, hot: &MiniKey, frame: F) {
         let index = index % LOOKUP_MAX;
         self.lanes[index].begin(hot);
         self.put(index, frame);
@@ -240,7 +240,7 @@ impl<F: Frame> Lanes<F> {
     pub fn begin_run(
         &mut self,
         first: usize,
-        read: &[HotWords],
+        read: &[MiniKey],
         frames: &mut impl Iterator<Item = F>,
     ) {
         let run = first..(first + read.len()).min(LOOKUP_MAX);
@@ -318,7 +318,7 @@ impl<F: Frame> Lanes<F> {
         }
     }
 
-    /// Those that wait for the lowest table, and the earliest packets first: packets that rules cannot tell apart go the same way, so these stay in order however
+    /// Those that wait for the lowest table, and the earliest packets first: packets that rules cannot tell apart go the same arrival, so these stay in order however
     /// many sets they are in. Those of one connection that meet different rules (by flags, ECN, TTL) may change places within a burst, as they may in Open vSwitch's batches.
     #[inline(always)]
     fn next(&mut self) -> Option<Waiting> {
@@ -330,11 +330,11 @@ impl<F: Frame> Lanes<F> {
     /// Notes a place to come back to; those that come back to the same place share it, so that they wait together: were packets of one connection in two sets, the one with
     /// the earlier packet of another would overtake.
     fn note(&mut self, here: Here, up: u16) -> u16 {
-        let stretches = here.stretches.get().as_ptr() as usize;
-        let recent = &mut self.recent[(stretches >> 4 ^ usize::from(here.next ^ up)) % RECENT];
+        let blocks = here.blocks.get().as_ptr() as usize;
+        let recent = &mut self.recent[(blocks >> 4 ^ usize::from(here.next ^ up)) % RECENT];
         let mut at = *recent;
         while let Some(known) = self.backs.get(usize::from(at)) {
-            let same = std::ptr::eq(known.here.stretches.get(), here.stretches.get())
+            let same = std::ptr::eq(known.here.blocks.get(), here.blocks.get())
                 && (known.here.next, known.here.table, known.up) == (here.next, here.table, up)
                 && known.here.rule.get().spec.cookie == here.rule.get().spec.cookie;
             if same {
@@ -365,7 +365,7 @@ impl<F: Frame> Lanes<F> {
     /// Sends the first `count` frames of a burst, each to the port that stands at its place, in each port's order of arrival.
     #[inline(always)]
     pub fn send_first<H: Host<F>>(
-        way: Way,
+        arrival: Arrival,
         host: &mut H,
         ports: &[PortNo; LOOKUP_MAX],
         count: usize,
@@ -377,14 +377,14 @@ impl<F: Frame> Lanes<F> {
         };
         let with_first = LaneSet::run(0, count).those_with(ports, *first);
         if count == frames.len() && with_first.len() == count {
-            return host.output_burst(way.in_port, *first, way.mirrored, frames, None);
+            return host.output_burst(arrival.in_port, *first, arrival.mirrored, frames, None);
         }
         let mut leaving = Leaving::new(frames, count);
         let mut taken = leaving.take(with_first);
-        host.output_run(way.in_port, *first, way.mirrored, &mut taken);
+        host.output_run(arrival.in_port, *first, arrival.mirrored, &mut taken);
         drop(taken);
         while let Some((port, mut taken)) = leaving.next(ports) {
-            host.output_run(way.in_port, port, way.mirrored, &mut taken);
+            host.output_run(arrival.in_port, port, arrival.mirrored, &mut taken);
         }
     }
 
@@ -399,7 +399,7 @@ impl<F: Frame> Lanes<F> {
 
     /// Sends what goes to ports, in each port's order of arrival.
     #[inline(always)]
-    fn flush<H: Host<F>>(&mut self, way: Way, host: &mut H) {
+    fn flush<H: Host<F>>(&mut self, arrival: Arrival, host: &mut H) {
         let mut rest = std::mem::take(&mut self.sent);
         // Here, so that what is known of it stays in registers.
         let mut out = std::mem::take(&mut self.out);
@@ -422,37 +422,37 @@ impl<F: Frame> Lanes<F> {
             });
             // SAFETY: `out` is empty, and its first `count` places have been written just now.
             unsafe { out.set_len(count) };
-            host.output_burst(way.in_port, port, way.mirrored, &mut out, None);
+            host.output_burst(arrival.in_port, port, arrival.mirrored, &mut out, None);
             out.clear();
         }
         self.out = out;
         self.mixed = false;
     }
 
-    /// Does a stretch's edits.
+    /// Does a block's edits.
     #[inline(always)]
-    fn edit(&mut self, stretch: &Stretch, set: impl Members) {
-        for write in stretch.writes() {
+    fn edit(&mut self, block: &ActionBlock, set: impl Members) {
+        for write in block.writes() {
             set.over(&mut self.lanes, |lane| lane.write(write));
         }
-        self.rewrite(&stretch.rewrite, set);
+        self.rewrite(&block.rewrite, set);
     }
 
-    /// Makes the choice at a stretch's end, packet by packet.
+    /// Makes the choice at a block's end, packet by packet.
     #[inline(always)]
-    fn spread(&mut self, stretch: &Stretch, set: impl Members) {
-        if let Some(spread) = &stretch.spread {
-            self.spread_by(spread, set.whole());
+    fn multipath(&mut self, block: &ActionBlock, set: impl Members) {
+        if let Some(multipath) = &block.multipath {
+            self.multipath_by(multipath, set.whole());
         }
     }
 
     #[inline(never)]
-    fn spread_by(&mut self, spread: &Spread, set: LaneSet) {
+    fn multipath_by(&mut self, multipath: &MultipathHash, set: LaneSet) {
         let narrow = set.minus(self.wide);
         set.minus(narrow)
-            .each(|lane| self.spread_wide(lane, spread));
+            .each(|lane| self.multipath_wide(lane, multipath));
         narrow.over(&mut self.lanes, |lane| {
-            let write = spread.write(lane);
+            let write = multipath.write(lane);
             lane.write(&write);
         });
     }
@@ -572,15 +572,15 @@ impl<F> Drop for Taken<'_, F> {
     }
 }
 
-impl Stretch {
-    /// Whether its end, in a rule of this table with so much to come back to, is for the general way.
+impl ActionBlock {
+    /// Whether its end, in a rule of this table with so much to come back to, is for the general arrival.
     #[inline(always)]
     fn leads_off(&self, from: u8, back: u16) -> bool {
         match self.end {
             // Only forward: such ways end by themselves.
             End::Table { table, .. } => table <= from,
             End::Output(_) => back != NOWHERE,
-            End::Spread | End::Nothing => false,
+            End::Multipath | End::Nothing => false,
         }
     }
 }
@@ -591,7 +591,7 @@ impl<F: Frame> Engine<F> {
     pub(crate) fn meet_lanes<H: Host<F>>(
         &mut self,
         burst: &Burst<'_, '_>,
-        way: Way,
+        arrival: Arrival,
         host: &mut H,
         table: u8,
         rule: &Rule,
@@ -603,14 +603,14 @@ impl<F: Frame> Engine<F> {
             back: NOWHERE,
             set,
         };
-        self.meet_after(burst, way, host, waited, rule, set);
+        self.meet_after(burst, arrival, host, waited, rule, set);
     }
 
     #[inline(always)]
     fn meet_after<H: Host<F>>(
         &mut self,
         burst: &Burst<'_, '_>,
-        way: Way,
+        arrival: Arrival,
         host: &mut H,
         waited: Waiting,
         rule: &Rule,
@@ -618,25 +618,25 @@ impl<F: Frame> Engine<F> {
     ) {
         if let Some((fused, taken)) = self.fused::<H>(burst, rule, waited.back, set) {
             if taken == set.whole() {
-                return self.fly(burst, way, host, fused, waited, set);
+                return self.run_fused(burst, arrival, host, fused, waited, set);
             }
-            self.fly(burst, way, host, fused, waited, taken);
+            self.run_fused(burst, arrival, host, fused, waited, taken);
             let set = set.whole().minus(taken);
-            return self.meet_rest(burst, way, host, Waiting { set, ..waited }, rule);
+            return self.meet_rest(burst, arrival, host, Waiting { set, ..waited }, rule);
         }
-        self.meet_alone(burst, way, host, waited, rule, set);
+        self.meet_alone(burst, arrival, host, waited, rule, set);
     }
 
     #[inline(never)]
     fn meet_rest<H: Host<F>>(
         &mut self,
         burst: &Burst<'_, '_>,
-        way: Way,
+        arrival: Arrival,
         host: &mut H,
         waited: Waiting,
         rule: &Rule,
     ) {
-        self.meet_alone(burst, way, host, waited, rule, waited.set);
+        self.meet_alone(burst, arrival, host, waited, rule, waited.set);
     }
 
     /// Lanes do what a rule says, and no more.
@@ -644,7 +644,7 @@ impl<F: Frame> Engine<F> {
     fn meet_alone<H: Host<F>>(
         &mut self,
         burst: &Burst<'_, '_>,
-        way: Way,
+        arrival: Arrival,
         host: &mut H,
         waited: Waiting,
         rule: &Rule,
@@ -661,53 +661,53 @@ impl<F: Frame> Engine<F> {
         {
             return self.lanes.send(port, set);
         }
-        let Some(stretches) = rule.straight() else {
-            return self.leave_by(burst, way, host, waited, rule);
+        let Some(blocks) = rule.blocks() else {
+            return self.leave_by(burst, arrival, host, waited, rule);
         };
         let here = Here {
-            stretches,
+            blocks,
             rule: Met(NonNull::from(rule)),
             next: 0,
             table,
         };
-        self.pass(burst, way, host, here, back, set);
+        self.pass(burst, arrival, host, here, back, set);
     }
 
-    /// Carries stretches out, up to a lookup or the end.
+    /// Carries blocks out, up to a lookup or the end.
     #[inline(always)]
     fn pass<H: Host<F>>(
         &mut self,
         burst: &Burst<'_, '_>,
-        way: Way,
+        arrival: Arrival,
         host: &mut H,
         mut here: Here,
         mut back: u16,
         set: impl Members,
     ) {
         loop {
-            let stretches = here.stretches.get();
-            let Some(stretch) = stretches.get(usize::from(here.next)) else {
+            let blocks = here.blocks.get();
+            let Some(block) = blocks.get(usize::from(here.next)) else {
                 return;
             };
-            if stretch.leads_off(here.table, back) {
-                return self.leave_at(burst, way, host, here, back, set.whole());
+            if block.leads_off(here.table, back) {
+                return self.leave_at(burst, arrival, host, here, back, set.whole());
             }
-            if stretch.rewrite.may_expire() {
+            if block.rewrite.may_expire() {
                 let lanes = &mut self.lanes.lanes;
                 let mut expired = false;
-                set.each(|lane| expired |= stretch.rewrite.expires(lanes[lane].hot()));
+                set.each(|lane| expired |= block.rewrite.expires(lanes[lane].hot()));
                 if expired {
-                    return self.part(burst, way, host, here, back, set.whole());
+                    return self.part(burst, arrival, host, here, back, set.whole());
                 }
             }
-            self.lanes.edit(stretch, set);
-            match stretch.end {
+            self.lanes.edit(block, set);
+            match block.end {
                 End::Output(port) => return self.lanes.send(port, set),
                 End::Table { table, resubmit } => {
                     let lanes = &mut self.lanes;
                     set.over(&mut lanes.lanes, |lane| lane.hops += 1);
                     here.next += 1;
-                    if usize::from(here.next) < stretches.len() {
+                    if usize::from(here.next) < blocks.len() {
                         back = lanes.note(here, back);
                     }
                     return lanes.wait(Waiting {
@@ -717,8 +717,8 @@ impl<F: Frame> Engine<F> {
                         set: set.whole(),
                     });
                 }
-                End::Spread => {
-                    self.lanes.spread(stretch, set);
+                End::Multipath => {
+                    self.lanes.multipath(block, set);
                     here.next += 1;
                 }
                 End::Nothing => match self.lanes.backs.get(usize::from(back)) {
@@ -729,26 +729,26 @@ impl<F: Frame> Engine<F> {
         }
     }
 
-    /// Lanes, some of which cannot pass a stretch, part before it.
+    /// Lanes, some of which cannot pass a block, part before it.
     #[inline(never)]
     fn part<H: Host<F>>(
         &mut self,
         burst: &Burst<'_, '_>,
-        way: Way,
+        arrival: Arrival,
         host: &mut H,
         here: Here,
         back: u16,
         set: LaneSet,
     ) {
-        let Some(stretch) = here.stretch() else {
+        let Some(block) = here.block() else {
             return;
         };
         let lanes = &mut self.lanes.lanes;
-        let expired = set.those(|lane| stretch.rewrite.expires(lanes[lane].hot()));
-        self.leave_at(burst, way, host, here, back, expired);
+        let expired = set.those(|lane| block.rewrite.expires(lanes[lane].hot()));
+        self.leave_at(burst, arrival, host, here, back, expired);
         let set = set.minus(expired);
         if !set.is_empty() {
-            self.pass(burst, way, host, here, back, set);
+            self.pass(burst, arrival, host, here, back, set);
         }
     }
 
@@ -784,7 +784,7 @@ impl<F: Frame> Engine<F> {
     fn leave(
         &mut self,
         burst: &Burst<'_, '_>,
-        way: Way,
+        arrival: Arrival,
         lane: usize,
         back: u16,
     ) -> Option<&mut Walk<F>> {
@@ -793,7 +793,7 @@ impl<F: Frame> Engine<F> {
         let walk = &mut self.walks[lane];
         self.lanes.fill(lane, &mut walk.key, burst.valid);
         walk.layers = from.extent.layers();
-        walk.start(frame, way.mirrored);
+        walk.start(frame, arrival.mirrored);
         walk.resubmits = from.hops;
         let mut next = back;
         while let Some(back) = self.lanes.backs.get(usize::from(next)) {
@@ -808,13 +808,13 @@ impl<F: Frame> Engine<F> {
     fn leave_by<H: Host<F>>(
         &mut self,
         burst: &Burst<'_, '_>,
-        way: Way,
+        arrival: Arrival,
         host: &mut H,
         waited: Waiting,
         rule: &Rule,
     ) {
         for lane in waited.set.iter() {
-            if let Some(walk) = self.leave(burst, way, lane, waited.back) {
+            if let Some(walk) = self.leave(burst, arrival, lane, waited.back) {
                 walk.wait_for(waited.resubmit);
                 let next = Self::hit(walk, burst, host, waited.table, rule);
                 self.go_on(burst, host, lane, next);
@@ -827,14 +827,14 @@ impl<F: Frame> Engine<F> {
     fn leave_at<H: Host<F>>(
         &mut self,
         burst: &Burst<'_, '_>,
-        way: Way,
+        arrival: Arrival,
         host: &mut H,
         here: Here,
         back: u16,
         set: LaneSet,
     ) {
         for lane in set.iter() {
-            if let Some(walk) = self.leave(burst, way, lane, back) {
+            if let Some(walk) = self.leave(burst, arrival, lane, back) {
                 walk.at = position(&here);
                 let next = walk.run(burst, host);
                 self.go_on(burst, host, lane, next);
@@ -847,17 +847,17 @@ impl<F: Frame> Engine<F> {
     fn miss_lanes<H: Host<F>>(
         &mut self,
         burst: &Burst<'_, '_>,
-        way: Way,
+        arrival: Arrival,
         host: &mut H,
         waited: Waiting,
     ) {
         let set = waited.set;
         self.tell(burst, host, waited.table, None, set);
         if waited.resubmit {
-            return self.come_back(burst, way, host, waited.back, set);
+            return self.come_back(burst, arrival, host, waited.back, set);
         }
         for lane in set.iter() {
-            if let Some(walk) = self.leave(burst, way, lane, waited.back) {
+            if let Some(walk) = self.leave(burst, arrival, lane, waited.back) {
                 walk.wait_for(false);
                 let next = Self::missed(walk, burst, host, waited.table);
                 self.go_on(burst, host, lane, next);
@@ -867,9 +867,9 @@ impl<F: Frame> Engine<F> {
 
     /// A table that lanes cannot be looked up in.
     #[inline(never)]
-    fn wait_in_walks(&mut self, burst: &Burst<'_, '_>, way: Way, waited: Waiting) {
+    fn wait_in_walks(&mut self, burst: &Burst<'_, '_>, arrival: Arrival, waited: Waiting) {
         for lane in waited.set.iter() {
-            if let Some(walk) = self.leave(burst, way, lane, waited.back) {
+            if let Some(walk) = self.leave(burst, arrival, lane, waited.back) {
                 walk.wait_for(waited.resubmit);
                 self.waiting.push((waited.table, lane as u16));
             }
@@ -897,39 +897,39 @@ impl<F: Frame> Engine<F> {
     pub(crate) fn drive_lanes<H: Host<F>>(
         &mut self,
         burst: &Burst<'_, '_>,
-        way: Way,
+        arrival: Arrival,
         host: &mut H,
     ) {
         if !self.lanes.waiting.is_empty() {
-            self.drive_waiting(burst, way, host);
+            self.drive_waiting(burst, arrival, host);
         }
         self.lanes.backs.clear();
         self.lanes.wide = LaneSet::EMPTY;
         self.lanes.rounds = 0;
-        self.lanes.flush(way, host);
+        self.lanes.flush(arrival, host);
     }
 
     /// Takes lanes that wait to their ends.
     #[inline(always)]
-    fn drive_waiting<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, way: Way, host: &mut H) {
+    fn drive_waiting<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, arrival: Arrival, host: &mut H) {
         let mut found = Found::new();
         while let Some(waited) = self.lanes.next() {
             if self.lanes.rounds == ROUNDS {
                 // What has gone its way already leaves before what still waits.
-                self.lanes.flush(way, host);
-                self.wait_in_walks(burst, way, waited);
+                self.lanes.flush(arrival, host);
+                self.wait_in_walks(burst, arrival, waited);
                 continue;
             }
             self.lanes.rounds += 1;
             if !self.lanes.look_up(burst, waited, &mut found) {
-                self.wait_in_walks(burst, way, waited);
+                self.wait_in_walks(burst, arrival, waited);
                 continue;
             }
             let found = found.list();
             if found.len() > 1 {
                 Self::fetch(burst, found);
             }
-            self.meet_all(burst, way, host, waited, found);
+            self.meet_all(burst, arrival, host, waited, found);
         }
     }
 }
@@ -1046,12 +1046,12 @@ mod tests {
                 let mut frames = (0..all).map(new).collect::<Vec<_>>();
                 let sent = Vec::new();
                 let mut host = Fails { sent, left };
-                let way = Way {
+                let arrival = Arrival {
                     in_port: 1,
                     mirrored: 0,
                 };
                 let result = catch_unwind(AssertUnwindSafe(|| {
-                    Lanes::send_first(way, &mut host, &ports, count, &mut frames);
+                    Lanes::send_first(arrival, &mut host, &ports, count, &mut frames);
                 }));
                 assert_eq!(result.is_err(), left < count);
                 let sent = host.sent.iter().map(|(port, frame)| (*port, frame.1));

@@ -5,7 +5,7 @@
 //! known, the way parts; else it ends there and the packets are looked up. Everything is bounded: ways of a rule, stages of a way, rules looked at, ways in all.
 
 use crate::Program;
-use crate::actions::block::{End, LANE_WORDS, Stretch, Write};
+use crate::actions::block::{ActionBlock, End, LANE_WORDS, Write};
 use crate::burst::beyond;
 use crate::classifier::tuple::MaskedWord;
 use crate::counters::{CounterId, Share};
@@ -13,11 +13,11 @@ use crate::epoch::Epoch;
 use crate::optimizer::unwildcarded::{TableSet, add_table};
 use crate::rule::Rule;
 use crate::rule::fused::Here;
-use crate::rule::fused::{Fused, Way};
+use crate::rule::fused::{FusedPath, FusedPaths};
 use packet::edit::Rewrite;
 use packet::key::at;
 use packet::matching::MatchWord;
-use packet::parse::HOT_WORDS;
+use packet::parse::MINI_KEY_WORDS;
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -136,7 +136,7 @@ struct Known {
     mask: [u64; LANE_WORDS],
     value: [u64; LANE_WORDS],
     /// Bits that edits have changed, so that packets do not have them yet.
-    edited: [u64; HOT_WORDS],
+    edited: [u64; MINI_KEY_WORDS],
 }
 
 /// Bits that are to be looked at, of a match of which the others are known to be as wanted.
@@ -149,7 +149,7 @@ impl Known {
         let mut known = Known {
             mask: [0; LANE_WORDS],
             value: [0; LANE_WORDS],
-            edited: [0; HOT_WORDS],
+            edited: [0; MINI_KEY_WORDS],
         };
         bytes[at::ETH_TYPE % 8..at::ETH_TYPE % 8 + 2].fill(u8::MAX);
         known.mask[at::ETH_TYPE / 8] = u64::from_ne_bytes(bytes);
@@ -160,7 +160,7 @@ impl Known {
         known.mask[at::IP_FRAG / 8] = u64::from_ne_bytes(bytes);
         if table == 0 {
             // Nothing has been written: lanes lead forward only.
-            known.mask[HOT_WORDS..].fill(u64::MAX);
+            known.mask[MINI_KEY_WORDS..].fill(u64::MAX);
         }
         known
     }
@@ -246,7 +246,7 @@ struct Path<'a> {
 #[derive(Clone, Copy)]
 struct Place<'a> {
     rule: &'a Rule,
-    stretches: &'a [Stretch],
+    blocks: &'a [ActionBlock],
     next: usize,
     table: u8,
 }
@@ -254,16 +254,16 @@ struct Place<'a> {
 impl<'a> Place<'a> {
     /// The beginning of a rule, if packets that meet it there can go on in their lanes.
     fn of(rule: &'a Rule, table: u8, nothing_behind: bool) -> Option<Place<'a>> {
-        let stretches = rule.straight()?.get();
-        let fits = stretches.iter().all(|stretch| match stretch.end {
+        let blocks = rule.blocks()?.get();
+        let fits = blocks.iter().all(|block| match block.end {
             End::Table { table: next, .. } => next > table,
             End::Output(_) => nothing_behind,
-            End::Spread => false,
+            End::Multipath => false,
             End::Nothing => true,
         });
         (fits && !rule.shortens_timeouts()).then_some(Place {
             rule,
-            stretches,
+            blocks,
             next: 0,
             table,
         })
@@ -272,7 +272,7 @@ impl<'a> Place<'a> {
 
 /// A rule's ways, before they hang there.
 pub(crate) struct Made {
-    pub fused: Box<Fused>,
+    pub fused: Box<FusedPaths>,
     /// For each way, what its counter stands for.
     pub shares: Vec<Vec<(CounterId, Share)>>,
 }
@@ -350,9 +350,9 @@ impl<'a> Compiler<'a> {
 
     fn rule(&mut self, rule: &'a Rule, table: u8) -> Option<Made> {
         let here = Place::of(rule, table, true)?;
-        let (first, others) = here.stretches.split_first()?;
+        let (first, others) = here.blocks.split_first()?;
         // Packets' TTLs are looked at where a way begins, and nowhere else.
-        if !matches!(first.end, End::Table { .. }) || others.iter().any(Stretch::may_expire) {
+        if !matches!(first.end, End::Table { .. }) || others.iter().any(ActionBlock::may_expire) {
             return None;
         }
         let mut known = Known::of_lanes(table);
@@ -409,7 +409,7 @@ impl<'a> Compiler<'a> {
     /// Follows a way until it ends, and those that part from it.
     fn follow(&mut self, making: &mut Making<'a>, mut path: Path<'a>) {
         loop {
-            let Some(stretch) = path.here.stretches.get(path.here.next) else {
+            let Some(block) = path.here.blocks.get(path.here.next) else {
                 match path.stack.pop() {
                     Some(back) => path.here = back,
                     None => return making.end(path, End::Nothing),
@@ -417,14 +417,14 @@ impl<'a> Compiler<'a> {
                 continue;
             };
             path.here.next += 1;
-            path.pass(stretch);
-            match stretch.end {
+            path.pass(block);
+            match block.end {
                 // No place is made in a rule that has one.
-                End::Spread | End::Nothing => {}
+                End::Multipath | End::Nothing => {}
                 End::Output(port) => return making.end(path, End::Output(port)),
                 End::Table { table, resubmit } => {
                     path.hops += 1;
-                    if path.here.next < path.here.stretches.len() {
+                    if path.here.next < path.here.blocks.len() {
                         let here = path.here;
                         path.stack.push(here);
                     }
@@ -458,7 +458,7 @@ impl<'a> Compiler<'a> {
         let behind = path.stack.is_empty();
         let enters = |rule: &'a Rule| {
             let place = Place::of(rule, table, behind)?;
-            (!place.stretches.iter().any(Stretch::may_expire)).then_some(place)
+            (!place.blocks.iter().any(ActionBlock::may_expire)).then_some(place)
         };
         let last_enters = match last {
             Some(rule) => enters(rule).is_some(),
@@ -502,7 +502,7 @@ impl<'a> Compiler<'a> {
                 path.shares
                     .extend(counter.map(|counter| (counter, Share::Lookup)));
                 // What it comes back to is next.
-                path.here.next = path.here.stretches.len();
+                path.here.next = path.here.blocks.len();
             }
             Some(None) | None => {
                 making.end(path, stop);
@@ -589,7 +589,7 @@ fn gates<'a>(
             let mask = first.iter().find(|other| other.word == word.word);
             let open = word.mask & !known.word(word.word).0;
             // What rules have written tells nothing: packets that come here have it as a rule.
-            usize::from(word.word) < HOT_WORDS
+            usize::from(word.word) < MINI_KEY_WORDS
                 && mask.is_some_and(|mask| mask.mask == word.mask)
                 && open.count_ones() >= TELLING_BITS
         };
@@ -603,9 +603,9 @@ fn gates<'a>(
 }
 
 impl<'a> Path<'a> {
-    /// Does what a stretch does.
-    fn pass(&mut self, stretch: &Stretch) {
-        let writes = std::iter::once(&stretch.write).chain(&stretch.more);
+    /// Does what a block does.
+    fn pass(&mut self, block: &ActionBlock) {
+        let writes = std::iter::once(&block.write).chain(&block.more);
         for write in writes.filter(|write| write.mask != 0) {
             self.known.learn(write.word, write.mask, write.value);
             match self
@@ -620,9 +620,9 @@ impl<'a> Path<'a> {
                 None => self.writes.push(*write),
             }
         }
-        if !stretch.rewrite.is_nothing() {
-            self.known.edit(&stretch.rewrite);
-            self.rewrites.push(stretch.rewrite.clone());
+        if !block.rewrite.is_nothing() {
+            self.known.edit(&block.rewrite);
+            self.rewrites.push(block.rewrite.clone());
         }
     }
 
@@ -645,22 +645,22 @@ impl<'a> Path<'a> {
         }
     }
 
-    fn into_way(self, first: &Stretch, end: End, counter: CounterId) -> Way {
+    fn into_way(self, first: &ActionBlock, end: End, counter: CounterId) -> FusedPath {
         let mut writes = self.writes.into_iter();
         let own = !first.rewrite.is_nothing();
-        Way {
+        FusedPath {
             words: self.words.as_slice().into(),
             counter,
             hops: self.hops,
             rewrites: self.rewrites[usize::from(own)..].into(),
             backs: self.stack.iter().filter_map(Place::remembered).collect(),
-            stretch: Stretch {
+            block: ActionBlock {
                 end,
                 first: 0,
                 write: writes.next().unwrap_or_default(),
                 more: writes.collect(),
                 rewrite: first.rewrite.clone(),
-                spread: None,
+                multipath: None,
             },
         }
     }
@@ -683,7 +683,7 @@ impl<'a> Making<'a> {
 
     fn finish(
         self,
-        first: &Stretch,
+        first: &ActionBlock,
         from: Epoch,
         program: Weak<Program>,
         counters: &[CounterId],
@@ -692,7 +692,7 @@ impl<'a> Making<'a> {
         let shares = self.ways.iter().map(|path| path.shares.clone()).collect();
         let ways = self.ways.into_iter().zip(self.ends).zip(counters);
         let ways = ways.map(|((path, end), counter)| path.into_way(first, end, *counter));
-        let fused = Fused {
+        let fused = FusedPaths {
             from,
             tables: self.tables,
             stops: self.stops,

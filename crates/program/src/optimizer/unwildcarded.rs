@@ -1,6 +1,6 @@
 //! What a packet's walk may depend on: kept by the writer, for those who remember walks ([`crate::exec`]'s cache).
 //!
-//! A packet of the common kind is told by its hot words ([`packet::WordSet::HOT`]). Its walk depends on those bits of them that some rule of the bridge matches or
+//! A packet of the common kind is told by its mini keys ([`packet::WordSet::MINI_KEY`]). Its walk depends on those bits of them that some rule of the bridge matches or
 //! some step reads, and on the rules of the tables that it is looked up in. So two such packets with the same bits take the same way; and they still do so later if
 //! none of those tables has changed since. Bits are only ever added, before the rule that looks at them is published: a walk remembered by fewer bits cannot have met it.
 
@@ -10,19 +10,19 @@ use crate::rule::RuleSpec;
 use crate::rule::TABLES;
 use packet::Field;
 use packet::key::at;
-use packet::parse::HOT_WORDS;
+use packet::parse::MINI_KEY_WORDS;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bits of the hot words, each as it lies in the key.
-pub(crate) type HotBits = [u64; HOT_WORDS];
+/// Bits of the mini keys, each as it lies in the key.
+pub(crate) type MiniKeyBits = [u64; MINI_KEY_WORDS];
 
 /// Numbers bridges, so that none is taken for one that was before.
 static SERIALS: AtomicU64 = AtomicU64::new(1);
 
 /// What has been said so far.
-pub(crate) struct Dependence {
+pub(crate) struct Unwildcarded {
     serial: u64,
-    bits: [AtomicU64; HOT_WORDS],
+    bits: [AtomicU64; MINI_KEY_WORDS],
     /// For each table the last epoch that has begun, or is to begin, with other rules in it.
     changed: Box<[AtomicU64]>,
     /// The latest of these.
@@ -34,14 +34,14 @@ pub(crate) struct Dependence {
 /// A set of tables.
 pub(crate) type TableSet = [u64; TABLES.div_ceil(64)];
 
-impl Default for Dependence {
+impl Default for Unwildcarded {
     fn default() -> Self {
-        let mut bits = HotBits::default();
+        let mut bits = MiniKeyBits::default();
         // What kind of packet it is decides whether a step finds the header that it is to change; the port, whether it may go out again.
         for (from, bytes) in [(at::IN_PORT, 8), (at::IP_PROTO, 1), (at::IP_FRAG, 1)] {
             (from..from + bytes).for_each(|byte| add_byte(&mut bits, byte, 0xff));
         }
-        Dependence {
+        Unwildcarded {
             serial: SERIALS.fetch_add(1, Ordering::Relaxed),
             bits: bits.map(AtomicU64::new),
             changed: (0..TABLES).map(|_| AtomicU64::new(0)).collect(),
@@ -51,7 +51,7 @@ impl Default for Dependence {
     }
 }
 
-fn add_byte(bits: &mut HotBits, byte: usize, mask: u8) {
+fn add_byte(bits: &mut MiniKeyBits, byte: usize, mask: u8) {
     if let Some(word) = bits.get_mut(byte / 8) {
         let mut bytes = [0; 8];
         bytes[byte % 8] = mask;
@@ -59,7 +59,7 @@ fn add_byte(bits: &mut HotBits, byte: usize, mask: u8) {
     }
 }
 
-fn add_field(bits: &mut HotBits, field: Field) {
+fn add_field(bits: &mut MiniKeyBits, field: Field) {
     let def = field.def();
     for (index, mask) in def.place().iter().enumerate() {
         add_byte(bits, def.offset + index, *mask);
@@ -67,7 +67,7 @@ fn add_field(bits: &mut HotBits, field: Field) {
 }
 
 /// Adds what steps read of a packet, of those steps that can be remembered.
-fn add_steps(bits: &mut HotBits, ops: &[Op]) {
+fn add_steps(bits: &mut MiniKeyBits, ops: &[Op]) {
     for op in ops {
         match op {
             Op::OutputReg(source) | Op::StackPush(source) => add_field(bits, source.field),
@@ -79,7 +79,7 @@ fn add_steps(bits: &mut HotBits, ops: &[Op]) {
     }
 }
 
-impl Dependence {
+impl Unwildcarded {
     /// Which bridge it is of.
     #[inline(always)]
     pub fn serial(&self) -> u64 {
@@ -94,7 +94,7 @@ impl Dependence {
 
     /// The bits that matter. Read them under a guard: then they are those of its epoch's rules, and perhaps more.
     #[inline(always)]
-    pub fn bits(&self) -> HotBits {
+    pub fn bits(&self) -> MiniKeyBits {
         std::array::from_fn(|word| self.bits[word].load(Ordering::Relaxed))
     }
 
@@ -108,7 +108,7 @@ impl Dependence {
 
     /// A rule will hold from `epoch` on.
     pub fn rule_comes(&self, table: u8, spec: &RuleSpec, epoch: Epoch) {
-        let mut bits = HotBits::default();
+        let mut bits = MiniKeyBits::default();
         for word in spec.matching.words() {
             if let Some(bits) = bits.get_mut(usize::from(word.word)) {
                 *bits |= word.mask;
@@ -177,21 +177,21 @@ mod tests {
         }
     }
 
-    fn byte(dependence: &Dependence, at: usize) -> u8 {
-        dependence.bits()[at / 8].to_ne_bytes()[at % 8]
+    fn byte(unwildcarded: &Unwildcarded, at: usize) -> u8 {
+        unwildcarded.bits()[at / 8].to_ne_bytes()[at % 8]
     }
 
     #[test]
     fn bits_are_those_that_rules_match_and_steps_read() {
-        let dependence = Dependence::default();
-        assert_eq!(byte(&dependence, at::IN_PORT), 0xff);
-        assert_eq!(byte(&dependence, at::TP_DST), 0);
+        let unwildcarded = Unwildcarded::default();
+        assert_eq!(byte(&unwildcarded, at::IN_PORT), 0xff);
+        assert_eq!(byte(&unwildcarded, at::TP_DST), 0);
         let mut matching = Match::any();
         matching.set(Field::Ipv4Dst, &[10, 0, 0, 0], &[0xff, 0xf0, 0, 0]);
         matching.set_exact(Field::Reg3, 7);
-        dependence.rule_comes(0, &rule(matching, vec![]), 2);
+        unwildcarded.rule_comes(0, &rule(matching, vec![]), 2);
         let dst: Vec<u8> = (0..4)
-            .map(|index| byte(&dependence, at::IPV4_DST + index))
+            .map(|index| byte(&unwildcarded, at::IPV4_DST + index))
             .collect();
         assert_eq!(dst, [0xff, 0xf0, 0, 0]);
         let part = |field| Bits {
@@ -204,30 +204,30 @@ mod tests {
             dst: part(Field::Reg0),
         };
         let steps = vec![copy, Op::WriteActions(vec![Op::DecTtl([].into())].into())];
-        dependence.rule_comes(0, &rule(Match::any(), steps), 3);
-        assert_eq!(byte(&dependence, at::TP_SRC + 1), 0xff);
-        assert_eq!(byte(&dependence, at::IP_TTL), 0xff);
-        assert_eq!(byte(&dependence, at::ETH_DST), 0);
+        unwildcarded.rule_comes(0, &rule(Match::any(), steps), 3);
+        assert_eq!(byte(&unwildcarded, at::TP_SRC + 1), 0xff);
+        assert_eq!(byte(&unwildcarded, at::IP_TTL), 0xff);
+        assert_eq!(byte(&unwildcarded, at::ETH_DST), 0);
     }
 
     #[test]
     fn a_walk_outlasts_changes_of_other_tables() {
-        let dependence = Dependence::default();
+        let unwildcarded = Unwildcarded::default();
         let mut tables = TableSet::default();
         add_table(&mut tables, 3);
         add_table(&mut tables, 200);
-        dependence.table_changes(3, 5);
-        assert!(!dependence.unchanged(&tables, 4, 6));
-        assert!(dependence.unchanged(&tables, 5, 6));
-        dependence.table_changes(4, 9);
-        assert!(dependence.unchanged(&tables, 5, 12));
-        dependence.table_changes(200, 12);
-        assert!(!dependence.unchanged(&tables, 11, 12));
+        unwildcarded.table_changes(3, 5);
+        assert!(!unwildcarded.unchanged(&tables, 4, 6));
+        assert!(unwildcarded.unchanged(&tables, 5, 6));
+        unwildcarded.table_changes(4, 9);
+        assert!(unwildcarded.unchanged(&tables, 5, 12));
+        unwildcarded.table_changes(200, 12);
+        assert!(!unwildcarded.unchanged(&tables, 11, 12));
         // What is prepared for a later epoch is not forgotten for what comes sooner.
-        dependence.table_changes(200, 100);
-        dependence.table_changes(200, 13);
-        assert!(!dependence.unchanged(&tables, 13, 100));
-        assert!(dependence.unchanged(&tables, 100, 101));
-        assert!(!dependence.unchanged(&tables, 5, 12));
+        unwildcarded.table_changes(200, 100);
+        unwildcarded.table_changes(200, 13);
+        assert!(!unwildcarded.unchanged(&tables, 13, 100));
+        assert!(unwildcarded.unchanged(&tables, 100, 101));
+        assert!(!unwildcarded.unchanged(&tables, 5, 12));
     }
 }

@@ -147,19 +147,19 @@ impl Blocks {
 }
 
 /// A rule in its room. Dropped, it leaves it.
-pub(crate) struct Housed(NonNull<Rule>);
+pub(crate) struct RuleSlab(NonNull<Rule>);
 
 // SAFETY: it owns the rule, which may be sent (asserted below).
-unsafe impl Send for Housed {}
+unsafe impl Send for RuleSlab {}
 
 const _: () = {
     const fn shared<T: Send + Sync>() {}
     shared::<Rule>();
 };
 
-impl Housed {
-    /// Puts a rule into a room, in which it stays until [`Housed::take_back`].
-    pub fn lodge(rule: Rule) -> NonNull<Rule> {
+impl RuleSlab {
+    /// Puts a rule into a room, in which it stays until [`RuleSlab::take_back`].
+    pub fn alloc(rule: Rule) -> NonNull<Rule> {
         let room = blocks().take();
         // SAFETY: the room is as large and as aligned as a rule, and now the caller's.
         unsafe { room.write(rule) };
@@ -169,13 +169,13 @@ impl Housed {
     /// Takes a rule back.
     ///
     /// # Safety
-    /// It comes from [`Housed::lodge`], has not been taken back before, and nobody follows it once what is returned is dropped.
-    pub unsafe fn take_back(rule: NonNull<Rule>) -> Housed {
-        Housed(rule)
+    /// It comes from [`RuleSlab::alloc`], has not been taken back before, and nobody follows it once what is returned is dropped.
+    pub unsafe fn take_back(rule: NonNull<Rule>) -> RuleSlab {
+        RuleSlab(rule)
     }
 }
 
-impl Drop for Housed {
+impl Drop for RuleSlab {
     fn drop(&mut self) {
         // SAFETY: promised in `take_back`: it lives, and it is the last time that it is looked at.
         unsafe { self.0.drop_in_place() };
@@ -275,9 +275,9 @@ mod tests {
                     // SAFETY: lodged below, and named nowhere else any more.
                     assert_eq!(unsafe { room.as_ref() }.spec.priority, number);
                     // SAFETY: as above.
-                    drop(unsafe { Housed::take_back(room) });
+                    drop(unsafe { RuleSlab::take_back(room) });
                 } else {
-                    let room = Housed::lodge(rule(number, &ops));
+                    let room = RuleSlab::alloc(rule(number, &ops));
                     assert!(room.addr().get().is_multiple_of(64));
                     kept.push((number, room));
                 }
@@ -286,7 +286,7 @@ mod tests {
                 // SAFETY: as above.
                 assert_eq!(unsafe { room.as_ref() }.spec.cookie, number.into());
                 // SAFETY: as above.
-                drop(unsafe { Housed::take_back(room) });
+                drop(unsafe { RuleSlab::take_back(room) });
             }
         };
         std::thread::scope(|scope| {

@@ -4,7 +4,7 @@
 //! a cache line anywhere in memory, is not read while it is in force.
 
 use crate::actions::PortNo;
-use crate::actions::block::{Stretch, Stretches};
+use crate::actions::block::{ActionBlock, ActionBlocks};
 use crate::burst::LOOKUP_MAX;
 use crate::counters::CounterId;
 use crate::epoch::Epoch;
@@ -15,12 +15,12 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 /// Edits that places name by number.
-pub(crate) type KeptEdits = Growing<AtomicPtr<Stretch>>;
+pub(crate) type KeptEdits = Growing<AtomicPtr<ActionBlock>>;
 
 /// What stands at a number. All but `rule` changes only while nobody can be led here.
 #[derive(Default)]
 #[repr(C)] // vector code reads it as two words (`prefixes::avx512`)
-pub(crate) struct Place {
+pub(crate) struct RuleSummary {
     /// The rule, null where it has been freed, with what is to be known of it in the lowest bits.
     rule: AtomicPtr<Rule>,
     counter: AtomicU32,
@@ -35,10 +35,10 @@ pub(crate) const EDITS: usize = 2;
 pub(crate) const MARKS: usize = ASK | EDITS;
 const _: () = assert!(align_of::<Rule>() > MARKS);
 #[cfg(target_arch = "x86_64")]
-const _: () = assert!(size_of::<Place>() == 16);
+const _: () = assert!(size_of::<RuleSummary>() == 16);
 
 // SAFETY: all zeros is a place without a rule.
-unsafe impl Cell for Place {
+unsafe impl Cell for RuleSummary {
     fn copy(&self, from: &Self) {
         let numbers = [(&self.counter, &from.counter), (&self.action, &from.action)];
         for (to, from) in numbers {
@@ -49,42 +49,42 @@ unsafe impl Cell for Place {
 }
 
 /// What a place can tell of what a rule does.
-pub(crate) enum Does {
+pub(crate) enum Effect {
     /// It only sends, to this port.
     Sends(PortNo),
     /// It edits and sends, and no more.
-    Edits(Stretches),
+    Edits(ActionBlocks),
     /// Something else.
     More,
 }
 
-impl Does {
-    pub fn of(rule: &Rule) -> Does {
+impl Effect {
+    pub fn of(rule: &Rule) -> Effect {
         if let Some(port) = rule.only_output() {
-            return Does::Sends(port);
+            return Effect::Sends(port);
         }
-        let sends = |straight: &Stretches| straight.only_send().is_some();
-        rule.straight()
+        let sends = |blocks: &ActionBlocks| blocks.only_send().is_some();
+        rule.blocks()
             .filter(sends)
-            .map_or(Does::More, Does::Edits)
+            .map_or(Effect::More, Effect::Edits)
     }
 }
 
 /// What a rule does that does no more than send, perhaps after edits.
 #[derive(Clone, Copy)]
-pub(crate) enum Ends<'g> {
+pub(crate) enum Verdict<'g> {
     /// It sends to this port.
     Sends(PortNo),
     /// It does these edits, and sends where they say.
-    Edits(&'g Stretch),
+    Edits(&'g ActionBlock),
 }
 
 /// What becomes of a packet that has met such a rule: where it is counted, and what is done to it.
-pub(crate) type Verdict<'g> = (CounterId, Ends<'g>);
+pub(crate) type CountedVerdict<'g> = (CounterId, Verdict<'g>);
 
-impl Place {
-    pub fn new(rule: NonNull<Rule>, marks: usize, counter: CounterId, action: u32) -> Place {
-        let place = Place::default();
+impl RuleSummary {
+    pub fn new(rule: NonNull<Rule>, marks: usize, counter: CounterId, action: u32) -> RuleSummary {
+        let place = RuleSummary::default();
         place.set(rule, marks, counter, action);
         place
     }
@@ -122,8 +122,8 @@ impl Place {
     #[inline(always)]
     pub(crate) fn verdict<'g>(
         &self,
-        edits: impl Fn(u32) -> Option<&'g Stretch>,
-    ) -> Option<Verdict<'g>> {
+        edits: impl Fn(u32) -> Option<&'g ActionBlock>,
+    ) -> Option<CountedVerdict<'g>> {
         let (rule, marks) = self.get(Ordering::Acquire);
         if rule.is_null() || marks & ASK != 0 {
             return None;
@@ -131,15 +131,15 @@ impl Place {
         let counter = CounterId(self.counter.load(Ordering::Relaxed));
         let action = self.action.load(Ordering::Relaxed);
         let ends = match marks & EDITS {
-            0 => Ends::Sends(action),
-            _ => Ends::Edits(edits(action)?),
+            0 => Verdict::Sends(action),
+            _ => Verdict::Edits(edits(action)?),
         };
         Some((counter, ends))
     }
 
     /// If what stands here is of this rule: whether it edits.
     #[inline(always)]
-    fn tells_of(&self, rule: &Rule) -> Option<bool> {
+    fn known_of(&self, rule: &Rule) -> Option<bool> {
         let (own, marks) = self.get(Ordering::Relaxed);
         (std::ptr::eq(own, rule) && marks & ASK == 0).then_some(marks & EDITS != 0)
     }
@@ -147,126 +147,129 @@ impl Place {
 
 /// What edits the numbers in places mean.
 #[derive(Clone, Copy)]
-pub(crate) enum EditsOf<'g> {
+pub(crate) enum Edits<'g> {
     None,
     /// Of places that are made once.
-    Listed(&'g [Stretches]),
+    Listed(&'g [ActionBlocks]),
     /// Of a table that has its own copies, and lives as long as the guard that it is looked at under.
-    Own(&'g [Stretch]),
+    Own(&'g [ActionBlock]),
     /// Of places that come and go.
-    Kept(&'g [AtomicPtr<Stretch>]),
+    Kept(&'g [AtomicPtr<ActionBlock>]),
 }
 
-/// The edits of this number, which is one that a place has told under the guard that `all` is looked at under, and that did not say that its rule must be asked ([`Place::verdict`],
-/// [`Place::tells_of`]).
+/// The edits of this number, which is one that a place has summaries under the guard that `all` is looked at under, and that did not say that its rule must be asked ([`RuleSummary::verdict`],
+/// [`RuleSummary::known_of`]).
 #[inline(always)]
-pub(crate) fn kept(all: &[AtomicPtr<Stretch>], number: u32) -> Option<&Stretch> {
-    let stretch = all.get(number as usize)?.load(Ordering::Acquire);
-    // SAFETY: null, or the first stretch of the list of steps of the place's rule. That is not changed, and lives as long as the guard:
+pub(crate) fn kept(all: &[AtomicPtr<ActionBlock>], number: u32) -> Option<&ActionBlock> {
+    let block = all.get(number as usize)?.load(Ordering::Acquire);
+    // SAFETY: null, or the first block of the list of steps of the place's rule. That is not changed, and lives as long as the guard:
     // - The place was read by Acquire without `ASK`, which goes only when all guards are gone that began before the rule was in force (`Prefixes::settle`). So this one began later, and
     //   `all`, which was looked at since, has the edits at their number: they had been put there, and an array that takes another's place is a copy.
     // - The number is given to other edits only when all guards are gone that began before the last rule with this list was unlinked (`settle`, `Left::Edits`).
     // - The list lives as long as a linked rule names it, and a rule that has been unlinked is freed, and lets go of it, only when those guards are gone.
-    unsafe { stretch.as_ref() }
+    unsafe { block.as_ref() }
 }
 
-impl<'g> EditsOf<'g> {
+impl<'g> Edits<'g> {
     #[inline(always)]
-    fn get(self, number: u32) -> Option<Stretches> {
+    fn get(self, number: u32) -> Option<ActionBlocks> {
         match self {
-            EditsOf::None => None,
-            EditsOf::Listed(all) => all.get(number as usize).copied(),
-            EditsOf::Own(all) => {
-                let stretch = all.get(number as usize)?;
-                Some(Stretches::of(std::slice::from_ref(stretch)))
+            Edits::None => None,
+            Edits::Listed(all) => all.get(number as usize).copied(),
+            Edits::Own(all) => {
+                let block = all.get(number as usize)?;
+                Some(ActionBlocks::of(std::slice::from_ref(block)))
             }
-            EditsOf::Kept(all) => {
-                kept(all, number).map(|stretch| Stretches::of(std::slice::from_ref(stretch)))
+            Edits::Kept(all) => {
+                kept(all, number).map(|block| ActionBlocks::of(std::slice::from_ref(block)))
             }
         }
     }
 
-    /// The first stretch of the edits of this number.
+    /// The first block of the edits of this number.
     #[inline(always)]
-    fn first(self, number: u32) -> Option<&'g Stretch> {
+    fn first(self, number: u32) -> Option<&'g ActionBlock> {
         match self {
-            EditsOf::None => None,
-            EditsOf::Listed(all) => all.get(number as usize)?.first(),
-            EditsOf::Own(all) => all.get(number as usize),
-            EditsOf::Kept(all) => kept(all, number),
+            Edits::None => None,
+            Edits::Listed(all) => all.get(number as usize)?.first(),
+            Edits::Own(all) => all.get(number as usize),
+            Edits::Kept(all) => kept(all, number),
         }
     }
 }
 
 /// What is known of the rules that packets have met before they are read.
-pub(crate) struct Told<'g> {
-    pub(crate) edits: EditsOf<'g>,
-    places: [Option<&'g Place>; LOOKUP_MAX],
+pub(crate) struct Summaries<'g> {
+    pub(crate) edits: Edits<'g>,
+    places: [Option<&'g RuleSummary>; LOOKUP_MAX],
 }
 
-impl<'g> Told<'g> {
-    pub const NOTHING: Told<'g> = Told {
-        edits: EditsOf::None,
+impl<'g> Summaries<'g> {
+    pub const NOTHING: Summaries<'g> = Summaries {
+        edits: Edits::None,
         places: [None; LOOKUP_MAX],
     };
 
     /// Says what is known of the rule that packet `index` has met.
     #[inline(always)]
-    pub(crate) fn tell(&mut self, index: usize, place: &'g Place) {
+    pub(crate) fn tell(&mut self, index: usize, place: &'g RuleSummary) {
         self.places[index % LOOKUP_MAX] = Some(place);
     }
 
     /// What is known of the rule that packet `index` has met.
     #[inline(always)]
-    pub fn of(&self, index: usize, rule: &'g Rule) -> Brief<'g> {
-        let told = |place: &'g Place| {
-            Some(Tells {
+    pub fn of(&self, index: usize, rule: &'g Rule) -> MatchedRule<'g> {
+        let summaries = |place: &'g RuleSummary| {
+            Some(Known {
                 all: self.edits,
                 place,
-                edits: place.tells_of(rule)?,
+                edits: place.known_of(rule)?,
             })
         };
-        Brief {
+        MatchedRule {
             rule,
-            told: self.places[index % LOOKUP_MAX].and_then(told),
+            summaries: self.places[index % LOOKUP_MAX].and_then(summaries),
         }
     }
 
     /// The verdict of the rule that packet `index` has met, where it is known without reading that.
     #[inline(always)]
-    pub fn verdict(&self, index: usize, rule: &'g Rule) -> Option<Verdict<'g>> {
+    pub fn verdict(&self, index: usize, rule: &'g Rule) -> Option<CountedVerdict<'g>> {
         let place = self.places[index % LOOKUP_MAX]?;
-        place.tells_of(rule)?;
+        place.known_of(rule)?;
         place.verdict(|number| self.edits.first(number))
     }
 }
 
 /// A rule that a packet has met, and what is known of it without reading it.
 #[derive(Clone, Copy)]
-pub(crate) struct Brief<'g> {
+pub(crate) struct MatchedRule<'g> {
     pub rule: &'g Rule,
-    told: Option<Tells<'g>>,
+    summaries: Option<Known<'g>>,
 }
 
 /// A place that tells of its rule.
 #[derive(Clone, Copy)]
-struct Tells<'g> {
-    all: EditsOf<'g>,
-    place: &'g Place,
+struct Known<'g> {
+    all: Edits<'g>,
+    place: &'g RuleSummary,
     edits: bool,
 }
 
-impl<'g> Brief<'g> {
+impl<'g> MatchedRule<'g> {
     /// Nothing is known but the rule.
     #[inline(always)]
-    pub fn of(rule: &'g Rule) -> Brief<'g> {
-        Brief { rule, told: None }
+    pub fn of(rule: &'g Rule) -> MatchedRule<'g> {
+        MatchedRule {
+            rule,
+            summaries: None,
+        }
     }
 
     /// Where its packets are counted.
     #[inline(always)]
     pub fn counter(&self) -> CounterId {
-        match self.told {
+        match self.summaries {
             Some(tells) => CounterId(tells.place.counter.load(Ordering::Relaxed)),
             None => self.rule.spec.counter,
         }
@@ -275,7 +278,7 @@ impl<'g> Brief<'g> {
     /// See [`Rule::only_output`].
     #[inline(always)]
     pub fn only_output(&self) -> Option<PortNo> {
-        match self.told {
+        match self.summaries {
             Some(tells) => (!tells.edits).then_some(tells.place.action.load(Ordering::Relaxed)),
             None => self.rule.only_output(),
         }
@@ -284,48 +287,48 @@ impl<'g> Brief<'g> {
     /// See [`Rule::only_normal`].
     #[inline(always)]
     pub fn only_normal(&self) -> bool {
-        self.told.is_none() && self.rule.only_normal()
+        self.summaries.is_none() && self.rule.only_normal()
     }
 
-    /// See [`Rule::straight`]; none of a rule that only outputs, where it has not been read.
+    /// See [`Rule::blocks`]; none of a rule that only outputs, where it has not been read.
     #[inline(always)]
-    pub fn straight(&self) -> Option<Stretches> {
-        match self.told {
+    pub fn blocks(&self) -> Option<ActionBlocks> {
+        match self.summaries {
             Some(tells) if !tells.edits => None,
             Some(tells) => tells.all.get(tells.place.action.load(Ordering::Relaxed)),
-            None => self.rule.straight(),
+            None => self.rule.blocks(),
         }
     }
 
     /// The edits of a rule that has not been read, to be fetched.
     #[inline(always)]
-    pub fn edits(&self) -> Option<Stretches> {
-        self.told?;
-        self.straight()
+    pub fn edits(&self) -> Option<ActionBlocks> {
+        self.summaries?;
+        self.blocks()
     }
 }
 
 /// Gives each packet the rule at the place that it has been led to. Packets for which that does not tell, because the rule does not hold in the epoch, are given to
-/// `missed`. Where somebody is to be told what is known of rules, those are not fetched.
+/// `missed`. Where somebody is to be summaries what is known of rules, those are not fetched.
 #[inline(always)]
 pub(crate) fn resolve<'g>(
-    place_of: impl Fn(usize) -> Option<&'g Place>,
+    place_of: impl Fn(usize) -> Option<&'g RuleSummary>,
     epoch: Epoch,
     out: &mut [Option<&'g Rule>],
-    told: Option<&mut Told<'g>>,
+    summaries: Option<&mut Summaries<'g>>,
     missed: impl FnMut(usize, &mut Option<&'g Rule>),
 ) {
-    resolve_from(0, place_of, epoch, out, told, missed);
+    resolve_from(0, place_of, epoch, out, summaries, missed);
 }
 
 /// The same for packets from number `from` on.
 #[inline(always)]
 pub(crate) fn resolve_from<'g>(
     from: usize,
-    place_of: impl Fn(usize) -> Option<&'g Place>,
+    place_of: impl Fn(usize) -> Option<&'g RuleSummary>,
     epoch: Epoch,
     out: &mut [Option<&'g Rule>],
-    mut told: Option<&mut Told<'g>>,
+    mut summaries: Option<&mut Summaries<'g>>,
     mut missed: impl FnMut(usize, &mut Option<&'g Rule>),
 ) {
     let mut asked = [0_u8; LOOKUP_MAX];
@@ -339,8 +342,8 @@ pub(crate) fn resolve_from<'g>(
         if marks & ASK == 0 {
             // SAFETY: a rule found at its place is freed only after every guard that was alive when its place was emptied is gone.
             *out = unsafe { rule.as_ref() };
-            if let Some(told) = &mut told {
-                told.places[index] = Some(place);
+            if let Some(summaries) = &mut summaries {
+                summaries.places[index] = Some(place);
                 continue;
             }
         } else {

@@ -45,7 +45,7 @@ impl BridgeWriter {
                     ),
                 }
             }
-            Some(TableWriter::Many(shaping)) => shaping.describe(),
+            Some(TableWriter::Many(policy)) => policy.describe(),
         };
         if let Some(soft) = self.soft.get(&table) {
             let beside = soft.describe();

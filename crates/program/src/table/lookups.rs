@@ -10,20 +10,20 @@ use crate::classifier::verdicts::VerdictsBy;
 use crate::counters::{CounterId, WorkerCounters};
 use crate::epoch::Guard;
 use crate::rule::Rule;
-use crate::rule::summary::Told;
+use crate::rule::summary::Summaries;
 use packet::FlowKey;
 use std::sync::atomic::Ordering;
 
 impl Bridge {
-    /// What `table` looks at. Ask before [`Bridge::lookup_hot`], which answers only what may be asked of it.
+    /// What `table` looks at. Ask before [`Bridge::lookup_mini_keys`], which answers only what may be asked of it.
     #[inline(always)]
     pub fn reads(&self, table: u8, guard: &Guard<'_>) -> Reads {
         self.published(table, guard)
             .map_or(Reads::Port, |published| published.reads)
     }
 
-    /// `table` as patterns: its rules, where they are few, look at hot words only, and each has a version in the guard's epoch; or its tuples, where those are few and
-    /// look at hot words only.
+    /// `table` as patterns: its rules, where they are few, look at mini keys only, and each has a version in the guard's epoch; or its tuples, where those are few and
+    /// look at mini keys only.
     #[inline(always)]
     pub(crate) fn patterned<'g>(&self, table: u8, guard: &'g Guard<'_>) -> Option<Patterned<'g>> {
         let published = self.published(table, guard)?;
@@ -31,7 +31,7 @@ impl Bridge {
         let behind = published.classifier.behind_patterns(guard.epoch())?;
         Some(Patterned {
             patterns,
-            sorting: published.sorting.as_deref(),
+            prefilter: published.prefilter.as_deref(),
             behind,
         })
     }
@@ -39,14 +39,14 @@ impl Bridge {
     /// As [`Bridge::lookup_burst`], by keys that have no more than tables look at that read `most`; `out` is empty before. False, with `out` undefined, where the table looks at more
     /// by now.
     #[inline(always)]
-    pub(crate) fn lookup_hot<'g, K: Words>(
+    pub(crate) fn lookup_mini_keys<'g, K: Words>(
         &self,
         table: u8,
         keys: &[K],
         most: Reads,
         guard: &'g Guard<'_>,
         out: &mut [Option<&'g Rule>],
-        told: Option<&mut Told<'g>>,
+        summaries: Option<&mut Summaries<'g>>,
     ) -> bool {
         debug_assert!(keys.len() <= LOOKUP_MAX && out.iter().all(Option::is_none));
         let out = &mut out[..keys.len()];
@@ -56,7 +56,7 @@ impl Bridge {
             Some(published) if published.reads > most || published.reads == Reads::Whole => {
                 return false;
             }
-            Some(published) => published.classifier.look_up(keys, epoch, out, told),
+            Some(published) => published.classifier.look_up(keys, epoch, out, summaries),
         }
         true
     }
@@ -100,9 +100,15 @@ impl Bridge {
         Some(rule)
     }
 
-    /// Counts lookups that were made by [`Bridge::lookup_hot`] for this many packets.
+    /// Counts lookups that were made by [`Bridge::lookup_mini_keys`] for this many packets.
     #[inline(always)]
-    pub(crate) fn count_hot(&self, table: u8, lookups: usize, matched: usize, guard: &Guard<'_>) {
+    pub(crate) fn count_looked_up(
+        &self,
+        table: u8,
+        lookups: usize,
+        matched: usize,
+        guard: &Guard<'_>,
+    ) {
         self.count_lookups(table, lookups, matched, guard);
     }
 }

@@ -222,7 +222,7 @@ impl BridgeWriter {
         let listed = |table: &u8, writer: &TableWriter| match writer {
             _ if self.soft.contains_key(table) || writer.len() > RULES_MAX => Listed::Opaque,
             TableWriter::Linear { rules, .. } => Listed::List(rules.clone()),
-            TableWriter::Many(shaping) => Listed::Tuples(shaping.shared()),
+            TableWriter::Many(policy) => Listed::Tuples(policy.shared()),
         };
         let tables = self.tables.iter();
         let tables = tables.map(|(table, writer)| (*table, listed(table, writer)));
@@ -237,7 +237,7 @@ impl BridgeWriter {
         let fused = fused.filter_map(|rule| Some((*rule, rule.rule().fused()?)));
         let ways: usize = fused.clone().map(|(_, fused)| fused.len()).sum();
         let next = program.domain.next();
-        let kept = fused.filter(|(_, fused)| !fused.may_grow(&self.bridge.dependence, next));
+        let kept = fused.filter(|(_, fused)| !fused.may_grow(&self.bridge.unwildcarded, next));
         Some(Snapshot {
             counters: counters.collect(),
             tables,
@@ -257,13 +257,13 @@ impl BridgeWriter {
         for (rule, made) in ready.made {
             let next = program.domain.next();
             if rule.rule().removed() <= next
-                || !made.fused.is_made_from(&self.bridge.dependence, next)
+                || !made.fused.is_made_from(&self.bridge.unwildcarded, next)
             {
                 continue;
             }
             let before = rule.rule().fused();
             if before.is_some_and(|before| {
-                before.is_made_from(&self.bridge.dependence, next) && before.is_like(&made.fused)
+                before.is_made_from(&self.bridge.unwildcarded, next) && before.is_like(&made.fused)
             }) {
                 continue;
             }
@@ -281,7 +281,7 @@ impl BridgeWriter {
         let next = program.domain.next();
         self.fusing.fused.retain(|rule| {
             let fused = rule.rule().fused();
-            let holds = fused.is_some_and(|fused| fused.is_made_from(&bridge.dependence, next));
+            let holds = fused.is_some_and(|fused| fused.is_made_from(&bridge.unwildcarded, next));
             if !holds && let Some(before) = rule.rule().hang(None) {
                 program.domain.retire(before);
             }

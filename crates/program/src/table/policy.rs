@@ -60,7 +60,7 @@ pub(crate) struct InUse {
 
 /// The writer's side of such a table.
 #[derive(Default)]
-pub(crate) struct Shaping {
+pub(crate) struct TablePolicy {
     pub(crate) tuples: TupleWriters,
     /// A trie; there are no trees then.
     pub(crate) prefixes: Option<Prefixes>,
@@ -90,7 +90,7 @@ pub(crate) struct Shaping {
     pub(crate) lane: usize,
 }
 
-impl Shaping {
+impl TablePolicy {
     pub fn len(&self) -> usize {
         self.tuples.len()
     }
@@ -350,7 +350,7 @@ impl Shaping {
         self.prefixes.is_none() && self.in_use.is_none()
     }
 
-    /// Gathers what is known of the rules anew, where it is time to, or gives it up; true when the published shape must be made anew. `is_asked`: as of [`Shaping::wants_exact`].
+    /// Gathers what is known of the rules anew, where it is time to, or gives it up; true when the published shape must be made anew. `is_asked`: as of [`TablePolicy::wants_exact`].
     pub fn settle_exact(&mut self, is_asked: bool, program: &Program, now: Instant) -> bool {
         if !is_asked {
             return self.exact.give_up();
@@ -437,7 +437,7 @@ impl Shaping {
         let mut reader = program.domain.reader()?;
         let guard = reader.begin();
         let from = guard.epoch();
-        // What is unlinked meanwhile is told to the trees when they are taken.
+        // What is unlinked meanwhile is summaries to the trees when they are taken.
         guard.keep(from);
         reader.offline();
         (self.changed, self.replaced) = (0, 0);
@@ -509,8 +509,8 @@ impl Shaping {
 
     pub fn describe(&self) -> Description {
         let mut description = self.tuples.describe();
-        if let Some((rules, bytes)) = self.exact.told() {
-            // At least half of the rules are told so; the rule itself is not read.
+        if let Some((rules, bytes)) = self.exact.summaries() {
+            // At least half of the rules are summaries so; the rule itself is not read.
             let by_value = Work {
                 accesses: 1.0,
                 compares: 0.0,
@@ -519,7 +519,7 @@ impl Shaping {
             description.typical = by_value;
             description.worst = description.worst.and(by_value);
             description.bytes += bytes;
-            let _ = write!(description.why, "; {rules} rules told by value");
+            let _ = write!(description.why, "; {rules} rules summaries by value");
         }
         if let Some(why) = &self.no_prefixes {
             let _ = write!(description.why, "; {why}");
@@ -642,20 +642,20 @@ mod tests {
         );
     }
 
-    fn shaping(writer: &mut BridgeWriter) -> &mut Shaping {
+    fn policy(writer: &mut BridgeWriter) -> &mut TablePolicy {
         match writer.tables.get_mut(&0) {
-            Some(TableWriter::Many(shaping)) => shaping,
+            Some(TableWriter::Many(policy)) => policy,
             _ => panic!("a table of many masks"),
         }
     }
 
     /// Asks for trees at a time, waits for those that are made, and says whether there were any.
     fn begun(writer: &mut BridgeWriter, program: &Program, now: Instant) -> bool {
-        let shaping = shaping(writer);
-        shaping.begin(program, now);
-        let begun = shaping.building.is_some();
-        while shaping.building.is_some() {
-            shaping.settle(program);
+        let policy = policy(writer);
+        policy.begin(program, now);
+        let begun = policy.building.is_some();
+        while policy.building.is_some() {
+            policy.settle(program);
             std::thread::yield_now();
         }
         begun
@@ -670,8 +670,8 @@ mod tests {
         assert!(begun(&mut writer, &program, now));
         // As after trees that took very long.
         let rest = Duration::from_secs(3600);
-        shaping(&mut writer).pace.not_before = Some(now + rest);
-        let calm = CALM.max(shaping(&mut writer).pace.took);
+        policy(&mut writer).pace.not_before = Some(now + rest);
+        let calm = CALM.max(policy(&mut writer).pace.took);
         for number in 2000..2010 {
             add(&mut writer, number);
             assert!(!begun(&mut writer, &program, now), "rules come");
@@ -680,10 +680,10 @@ mod tests {
         now += calm;
         assert!(begun(&mut writer, &program, now), "no more rules come");
         assert!(
-            shaping(&mut writer).pace.not_before > Some(now + rest / 2),
+            policy(&mut writer).pace.not_before > Some(now + rest / 2),
             "the time that was left has been kept"
         );
-        let calm = CALM.max(shaping(&mut writer).pace.took);
+        let calm = CALM.max(policy(&mut writer).pace.took);
         add(&mut writer, 2010);
         assert!(!begun(&mut writer, &program, now));
         assert!(!begun(&mut writer, &program, now + calm), "early once only");

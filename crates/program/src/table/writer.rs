@@ -1,6 +1,6 @@
 //! The one writer of a bridge's tables.
 
-use super::policy::Shaping;
+use super::policy::TablePolicy;
 use super::{Bridge, Miss, NO_COUNTER, RuleRef, TABLES};
 use super::{learning, optimize};
 use crate::Program;
@@ -11,7 +11,7 @@ use crate::classifier::tuple::MaskedWord;
 use crate::classifier::{Classifier, Published};
 use crate::counters::CounterId;
 use crate::epoch::{Epoch, NEVER};
-use crate::rule::{Housed, Rule, RuleSpec};
+use crate::rule::{Rule, RuleSlab, RuleSpec};
 use packet::Match;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(crate) enum TableWriter {
         since: Option<Epoch>,
     },
     /// By mask, and trees where they are faster.
-    Many(Box<Shaping>),
+    Many(Box<TablePolicy>),
 }
 
 /// Whether a table's lookups ask what is known of rules by value: only the first one's, and only without conditions.
@@ -53,7 +53,7 @@ impl TableWriter {
     pub(crate) fn len(&self) -> usize {
         match self {
             TableWriter::Linear { rules, .. } => rules.len(),
-            TableWriter::Many(shaping) => shaping.len(),
+            TableWriter::Many(policy) => policy.len(),
         }
     }
 
@@ -69,7 +69,7 @@ impl TableWriter {
                 let same = |other: &&RuleRef| other.rule().spec.priority == spec.priority;
                 let peers = rules[from..].iter().take_while(same).count();
                 // Behind its last version, so that packets find a rule in one place while it is
-                // replaced (`hot::versions`).
+                // replaced (`mini_key::versions`).
                 let version = |other: &RuleRef| other.rule().spec.matching == spec.matching;
                 let version = rules[from..from + peers].iter().rposition(version);
                 rules.insert(from + version.map_or(peers, |at| at + 1), rule);
@@ -80,7 +80,7 @@ impl TableWriter {
                 self.turn_into_tuples(program);
                 true
             }
-            TableWriter::Many(shaping) => shaping.link(program, rule),
+            TableWriter::Many(policy) => policy.link(program, rule),
         }
     }
 
@@ -109,10 +109,10 @@ impl TableWriter {
                 rules.retain(|other| *other != rule);
                 true
             }
-            TableWriter::Many(shaping) => {
-                let lowered = shaping.unlink(program, rule);
-                if shaping.len() <= LINEAR_AGAIN {
-                    let mut all = shaping.rules();
+            TableWriter::Many(policy) => {
+                let lowered = policy.unlink(program, rule);
+                if policy.len() <= LINEAR_AGAIN {
+                    let mut all = policy.rules();
                     all.sort_by_key(|rule| std::cmp::Reverse(rule.rule().spec.priority));
                     *self = TableWriter::Linear {
                         rules: all,
@@ -144,14 +144,14 @@ impl TableWriter {
                     .collect(),
             )
             .into(),
-            TableWriter::Many(shaping) => shaping.classifier(),
+            TableWriter::Many(policy) => policy.classifier(),
         }
     }
 
     pub(crate) fn rules(&self) -> Vec<RuleRef> {
         match self {
             TableWriter::Linear { rules, .. } => rules.clone(),
-            TableWriter::Many(shaping) => shaping.rules(),
+            TableWriter::Many(policy) => policy.rules(),
         }
     }
 }
@@ -233,7 +233,7 @@ impl BridgeWriter {
         let words = spec.matching.word_set().union(spec.ops.words());
         self.bridge.need(words);
         let epoch = self.epoch();
-        self.bridge.dependence.rule_comes(table, &spec, epoch);
+        self.bridge.unwildcarded.rule_comes(table, &spec, epoch);
         self.fusing.changes();
         if spec.ops.writes_set() && !self.bridge.writes_sets() {
             self.bridge.writes_sets.store(true, Ordering::Relaxed);
@@ -248,7 +248,7 @@ impl BridgeWriter {
             self.bridge.written.fetch_or(written.0, Ordering::Release);
         }
         let program = &*self.bridge.program;
-        let rule = RuleRef(Housed::lodge(Rule::new(spec, epoch)));
+        let rule = RuleRef(RuleSlab::alloc(Rule::new(spec, epoch)));
         program.rules.linked.fetch_add(1, Ordering::Relaxed);
         let renewed = if rule.is_soft() {
             self.soft.entry(table).or_default().link(program, rule)
@@ -275,8 +275,8 @@ impl BridgeWriter {
 
     /// Says that a rule with this match will be inserted soon, so that what that looks at is fetched from memory meanwhile.
     pub fn expect(&self, table: u8, matching: &Match) {
-        if let Some(TableWriter::Many(shaping)) = self.tables.get(&table) {
-            shaping.expect(matching);
+        if let Some(TableWriter::Many(policy)) = self.tables.get(&table) {
+            policy.expect(matching);
         }
     }
 
@@ -293,10 +293,10 @@ impl BridgeWriter {
         let epoch = self.epoch();
         debug_assert_eq!(rule.rule().removed(), NEVER, "removed twice");
         rule.rule().remove_in(epoch);
-        if let Some(TableWriter::Many(shaping)) = self.tables.get_mut(&table) {
-            shaping.removed(rule);
+        if let Some(TableWriter::Many(policy)) = self.tables.get_mut(&table) {
+            policy.removed(rule);
         }
-        self.bridge.dependence.table_changes(table, epoch);
+        self.bridge.unwildcarded.table_changes(table, epoch);
         self.fusing.changes();
     }
 
@@ -324,7 +324,7 @@ impl BridgeWriter {
         // SAFETY: lodged in `insert`, unlinked just now; the shape that may still name it was made
         // before, and is retired by `commit` no earlier than this rule, so both go after the same
         // grace period.
-        let garbage = Box::new(unsafe { Housed::take_back(rule.0) });
+        let garbage = Box::new(unsafe { RuleSlab::take_back(rule.0) });
         self.bridge.program.domain.retire(garbage);
     }
 
@@ -388,7 +388,7 @@ impl BridgeWriter {
         self.bridge.slots[usize::from(table)]
             .miss
             .store(miss as u8, Ordering::Relaxed);
-        self.bridge.dependence.all_changes();
+        self.bridge.unwildcarded.all_changes();
         if miss == Miss::Next {
             self.bridge.misses_go_on.store(true, Ordering::Relaxed);
         }
@@ -396,7 +396,7 @@ impl BridgeWriter {
         if self.ensure_counter(table) {
             // Ways through it do not count it.
             let next = self.bridge.program.domain.next();
-            self.bridge.dependence.table_changes(table, next);
+            self.bridge.unwildcarded.table_changes(table, next);
             self.fusing.changes();
         }
     }
@@ -498,7 +498,7 @@ impl BridgeWriter {
     /// Gives tables the lookups that have been made for them in the background, and begins to make those that are due; true while some are being made or
     /// wanted. Call it ten times a second or so, while that is so and after rules have changed. Commits.
     pub fn shape_tables(&mut self) -> bool {
-        let wants_unlinking = |writer: &TableWriter| matches!(writer, TableWriter::Many(shaping) if shaping.wants_unlinking());
+        let wants_unlinking = |writer: &TableWriter| matches!(writer, TableWriter::Many(policy) if policy.wants_unlinking());
         let mut busy = false;
         if self.waiting() > 0 && self.tables.values().any(wants_unlinking) {
             self.housekeep(UNLINKED_AT_ONCE);
@@ -509,10 +509,10 @@ impl BridgeWriter {
         let program = Arc::clone(&self.bridge.program);
         let now = Instant::now();
         for (table, writer) in &mut self.tables {
-            if let TableWriter::Many(shaping) = writer {
-                shaping.begin(&program, now);
+            if let TableWriter::Many(policy) = writer {
+                policy.begin(&program, now);
                 let asks_exact = asks_exact(*table, &self.soft);
-                busy |= shaping.is_busy() || shaping.wants_exact(asks_exact);
+                busy |= policy.is_busy() || policy.wants_exact(asks_exact);
             }
         }
         self.begin_fused(now) | busy
@@ -524,8 +524,8 @@ impl BridgeWriter {
         let now = Instant::now();
         for (table, writer) in &mut self.tables {
             let asks_exact = asks_exact(*table, &self.soft);
-            if let TableWriter::Many(shaping) = writer
-                && shaping.shape_now(&program) | shaping.settle_exact(asks_exact, &program, now)
+            if let TableWriter::Many(policy) = writer
+                && policy.shape_now(&program) | policy.settle_exact(asks_exact, &program, now)
             {
                 self.dirty.insert(*table);
             }
@@ -539,8 +539,8 @@ impl BridgeWriter {
         let now = Instant::now();
         for (table, writer) in &mut self.tables {
             let asks_exact = asks_exact(*table, &self.soft);
-            if let TableWriter::Many(shaping) = writer
-                && shaping.settle(program) | shaping.settle_exact(asks_exact, program, now)
+            if let TableWriter::Many(policy) = writer
+                && policy.settle(program) | policy.settle_exact(asks_exact, program, now)
             {
                 self.dirty.insert(*table);
             }
@@ -581,7 +581,7 @@ impl Drop for BridgeWriter {
             self.bridge
                 .program
                 .domain
-                .retire(Box::new(unsafe { Housed::take_back(rule.0) }));
+                .retire(Box::new(unsafe { RuleSlab::take_back(rule.0) }));
         }
     }
 }

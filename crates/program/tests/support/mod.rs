@@ -3,7 +3,7 @@
 use packet::parse::Malformed;
 use packet::{Frame, HeapFrame};
 use program::actions::{PortNo, ToController};
-use program::host::{Context, Drop, Host};
+use program::host::{Context, DropReason, Host};
 
 /// The ports that packets left by, and these, in order. Rules that it is used with only send: whatever else becomes of a packet fails the test.
 #[derive(Default)]
@@ -32,7 +32,7 @@ impl Host<HeapFrame> for Met {
     fn malformed(&mut self, what: Malformed) {
         unreachable!("{what:?}");
     }
-    fn dropped(&mut self, reason: Drop) {
+    fn dropped(&mut self, reason: DropReason) {
         unreachable!("{reason:?}");
     }
 }

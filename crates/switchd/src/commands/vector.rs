@@ -2,7 +2,7 @@
 
 use super::{Answer, Commands};
 use crate::switch::Switch;
-use packet::hot::{ASKED_BY, Variant};
+use packet::mini_key::{ASKED_BY, Variant};
 use std::fmt::Write;
 
 pub(super) fn register(commands: &Commands) {

@@ -5,7 +5,7 @@ use crate::build::Builder;
 use crate::edit::{self, tests::make_partial};
 use crate::frame::HeapFrame;
 use crate::key::FlowKey;
-use crate::parse::{self, hot_words};
+use crate::parse::{self, mini_key};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -146,8 +146,8 @@ proptest! {
             }
         }
         let mut other = frame.clone();
-        let mut words = [0; HOT_WORDS];
-        let extent = hot_words(other.head(), other.len(), 3, &mut words).unwrap();
+        let mut words = [0; MINI_KEY_WORDS];
+        let extent = mini_key(other.head(), other.len(), 3, &mut words).unwrap();
         let mut expired = false;
         for step in &added {
             match step {
@@ -170,7 +170,7 @@ proptest! {
                 prop_assert_eq!((before ^ after) & !touched, 0, "changed, and not said so");
             }
             prop_assert_eq!(other.to_vec(), frame.to_vec());
-            prop_assert_eq!(&words[..], &key.words[..HOT_WORDS]);
+            prop_assert_eq!(&words[..], &key.words[..MINI_KEY_WORDS]);
         }
     }
 }
@@ -180,7 +180,7 @@ proptest! {
 fn decrements_are_counted_up_to_what_a_ttl_has() {
     let mut rewrite = Rewrite::default();
     let with_ttl = |ttl: u8| {
-        let mut words = [0; HOT_WORDS];
+        let mut words = [0; MINI_KEY_WORDS];
         set_byte(&mut words, at::IP_TTL, ttl);
         words
     };
@@ -242,16 +242,16 @@ fn as_many_decrements_as_a_ttl_has_leave_one_and_a_right_checksum() {
             if routed {
                 frame.head_mut()[..12].fill(2);
             }
-            let mut words = [0; HOT_WORDS];
-            let extent = hot_words(frame.head(), frame.len(), 3, &mut words).unwrap();
+            let mut words = [0; MINI_KEY_WORDS];
+            let extent = mini_key(frame.head(), frame.len(), 3, &mut words).unwrap();
             assert!(!rewrite.expires(&words));
             let mut last = frame.clone();
             rewrite.run_last(&mut last, extent, &mut words.clone());
             assert_eq!(last.to_vec(), wanted.to_vec());
             rewrite.run(&mut frame, extent, &mut words);
             assert_eq!(frame.to_vec(), wanted.to_vec());
-            let mut again = [0; HOT_WORDS];
-            hot_words(frame.head(), frame.len(), 3, &mut again).unwrap();
+            let mut again = [0; MINI_KEY_WORDS];
+            mini_key(frame.head(), frame.len(), 3, &mut again).unwrap();
             assert_eq!(words, again, "the words say the same as the packet");
         }
     }

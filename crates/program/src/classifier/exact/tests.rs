@@ -31,8 +31,8 @@ fn check<const N: usize, const SLOTS: usize>(
     let find = |values| {
         let slot = buckets.find(buckets.own(values), values)?;
         match buckets.answer(slot).verdict(&[])? {
-            (counter, Ends::Sends(port)) => Some((slot, (counter, port))),
-            (_, Ends::Edits(_)) => None,
+            (counter, Verdict::Sends(port)) => Some((slot, (counter, port))),
+            (_, Verdict::Edits(_)) => None,
         }
     };
     for (number, values) in all.iter().enumerate() {
@@ -168,7 +168,7 @@ fn from_port(port: u32) -> Match {
     matching
 }
 
-/// Values of one's choice may all belong to one bucket: some of them are told by value, the others are left to the tuple, and no lookup reads much.
+/// Values of one's choice may all belong to one bucket: some of them are summaries by value, the others are left to the tuple, and no lookup reads much.
 #[test]
 fn rules_that_crowd_into_a_bucket_are_found_by_few_reads() {
     const IN_ROW: u32 = 600;
@@ -203,24 +203,24 @@ fn rules_that_crowd_into_a_bucket_are_found_by_few_reads() {
         key.set_u32(at::IN_PORT, port);
         key
     };
-    // How many are found, and how many of them are told.
+    // How many are found, and how many of them are summaries.
     let mut look_up = || {
         let guard = reader.begin();
         let (mut matched, mut told_of) = (0, 0);
         for port in ports.iter().chain(&strangers) {
-            let (mut found, mut told) = ([None], Told::NOTHING);
-            assert!(bridge.lookup_hot(
+            let (mut found, mut summaries) = ([None], Summaries::NOTHING);
+            assert!(bridge.lookup_mini_keys(
                 0,
                 &[key(*port)],
-                Reads::Hot,
+                Reads::MiniKey,
                 &guard,
                 &mut found,
-                Some(&mut told),
+                Some(&mut summaries),
             ));
             if let Some(rule) = found[0] {
                 assert_eq!(rule.spec.matching, from_port(*port));
                 matched += 1;
-                told_of += usize::from(told.verdict(0, rule).is_some());
+                told_of += usize::from(summaries.verdict(0, rule).is_some());
             }
             let effort = bridge.effort(0, &key(*port), &guard);
             assert!(effort.lines < 20, "{effort:?}");
@@ -234,10 +234,10 @@ fn rules_that_crowd_into_a_bucket_are_found_by_few_reads() {
     assert!((some - few..=some + few).contains(&told_of), "{told_of}");
     let why = writer.describe(0).why;
     assert!(
-        why.contains(&format!("{told_of} rules told by value")),
+        why.contains(&format!("{told_of} rules summaries by value")),
         "{why}"
     );
-    // Rules of the crowd go, told or not.
+    // Rules of the crowd go, summaries or not.
     for rule in rules.iter().step_by(2) {
         writer.remove(0, *rule);
     }

@@ -9,8 +9,8 @@ use crate::secret::Secret;
 use crate::table::Bridge;
 use crate::table::BridgeWriter;
 use packet::build::Builder;
-use packet::hot::HotWords;
-use packet::hot::NO_PATTERN;
+use packet::mini_key::MiniKey;
+use packet::mini_key::NO_PATTERN;
 use packet::{Field, FlowKey, HeapFrame, Layers, Match};
 use proptest::prelude::*;
 use std::collections::HashSet;
@@ -85,7 +85,7 @@ proptest! {
         let mut writer = BridgeWriter::new(Arc::clone(&bridge));
         let mut reader = program.domain.reader().unwrap();
         let (mut seen, mut gone) = (HashSet::new(), Vec::new());
-        for (value, priority, fate) in rules {
+        for (value, priority, verdict) in rules {
             if !seen.insert((value, priority)) {
                 continue;
             }
@@ -96,7 +96,7 @@ proptest! {
                 counter: program.counters.allocate().unwrap(),
                 cookie: 0,
             });
-            if fate == 0 {
+            if verdict == 0 {
                 gone.push(rule);
             }
         }
@@ -109,8 +109,8 @@ proptest! {
         program.domain.publish();
         let guard = reader.begin();
         let mut frames: Vec<HeapFrame> = packets.iter().map(|(source, port)| frame((*source, port.unwrap_or(*source)))).collect();
-        let (mut hot, mut first) = ([HotWords::ZERO; LOOKUP_MAX], [NO_PATTERN; LOOKUP_MAX]);
-        packet::hot::read_burst(&frames, 1, &[], &mut hot, &mut first);
+        let (mut hot, mut first) = ([MiniKey::ZERO; LOOKUP_MAX], [NO_PATTERN; LOOKUP_MAX]);
+        packet::mini_key::read_burst(&frames, 1, &[], &mut hot, &mut first);
         let all = LaneSet::run(0, frames.len());
         let address = |rule: &Rule| std::ptr::from_ref(rule);
         for set in [all, LaneSet(all.0 & bits)] {
@@ -187,8 +187,8 @@ fn a_tag_is_not_taken_for_the_values() {
             let builder = Builder::ethernet(address, [2, 0, 0, 0, 0, 1]);
             builder.ipv4(1, 2).udp(3, 4).payload(&[0; 32]).frame()
         });
-        let (mut hot, mut patterns) = ([HotWords::ZERO; LOOKUP_MAX], [NO_PATTERN; LOOKUP_MAX]);
-        packet::hot::read_burst(&frames, 1, &[], &mut hot, &mut patterns);
+        let (mut hot, mut patterns) = ([MiniKey::ZERO; LOOKUP_MAX], [NO_PATTERN; LOOKUP_MAX]);
+        packet::mini_key::read_burst(&frames, 1, &[], &mut hot, &mut patterns);
         let mut found = Found::new();
         let both = LaneSet::run(0, 2);
         assert!(bridge.lookup_lanes(0, both, &hot, &guard, &mut found));

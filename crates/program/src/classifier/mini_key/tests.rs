@@ -16,12 +16,12 @@ use crate::epoch::Reader;
 use crate::rule::Rule;
 use crate::rule::RuleRef;
 use crate::rule::RuleSpec;
-use crate::rule::summary::Told;
+use crate::rule::summary::Summaries;
 use crate::table::Bridge;
 use crate::table::BridgeWriter;
 use packet::FlowKey;
 use packet::build::Builder;
-use packet::hot::{HotWords, NO_PATTERN};
+use packet::mini_key::{MiniKey, NO_PATTERN};
 use packet::{Field, HeapFrame, Layers, Match};
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -121,22 +121,29 @@ fn look_up<'g>(
     guard: &'g Guard<'_>,
 ) -> Vec<Option<&'g Rule>> {
     let mut found = vec![None; frames.len()];
-    let (mut hot, mut first) = ([HotWords::ZERO; LOOKUP_MAX], [NO_PATTERN; LOOKUP_MAX]);
+    let (mut hot, mut first) = ([MiniKey::ZERO; LOOKUP_MAX], [NO_PATTERN; LOOKUP_MAX]);
     let patterned = bridge.patterned(0, guard);
     let patterns = patterned.map_or(&[][..], |patterned| patterned.patterns);
-    let read = packet::hot::read_burst(frames, 1, patterns, &mut hot, &mut first);
+    let read = packet::mini_key::read_burst(frames, 1, patterns, &mut hot, &mut first);
     assert_eq!(read.count, frames.len(), "all are of the common kind");
     let first = &first[..read.count];
     match patterned {
         None => {
-            assert!(bridge.lookup_hot(0, &hot[..read.count], Reads::Hot, guard, &mut found, None))
+            assert!(bridge.lookup_mini_keys(
+                0,
+                &hot[..read.count],
+                Reads::MiniKey,
+                guard,
+                &mut found,
+                None
+            ))
         }
         Some(patterned) if patterned.is_list() => {
             (found.iter_mut().zip(first)).for_each(|(found, at)| *found = patterned.rule(*at));
         }
         Some(patterned) => {
-            let mut told = Told::NOTHING;
-            patterned.look_up(&hot[..read.count], first, &mut found, Some(&mut told));
+            let mut summaries = Summaries::NOTHING;
+            patterned.look_up(&hot[..read.count], first, &mut found, Some(&mut summaries));
             for (at, rule) in first.iter().zip(&found) {
                 let address = |rule: &Rule| std::ptr::from_ref(rule);
                 if let Some(decided) = patterned.decided(*at) {
@@ -155,8 +162,8 @@ fn look_up_sets(
     wanted: &[Option<&Rule>],
     guard: &Guard<'_>,
 ) {
-    let (mut hot, mut first) = ([HotWords::ZERO; LOOKUP_MAX], [NO_PATTERN; LOOKUP_MAX]);
-    packet::hot::read_burst(frames, 1, &[], &mut hot, &mut first);
+    let (mut hot, mut first) = ([MiniKey::ZERO; LOOKUP_MAX], [NO_PATTERN; LOOKUP_MAX]);
+    packet::mini_key::read_burst(frames, 1, &[], &mut hot, &mut first);
     let all = LaneSet::run(0, frames.len());
     for set in [
         all,
@@ -274,7 +281,7 @@ fn a_list_whose_rules_are_replaced_keeps_its_patterns() {
         let cookies = |reader: &mut Reader| {
             let guard = reader.begin();
             let patterned = bridge.patterned(0, &guard).expect("a list with patterns");
-            assert!(patterned.is_list() && patterned.sorting.is_some());
+            assert!(patterned.is_list() && patterned.prefilter.is_some());
             let found = look_up(&bridge, &frames, &guard);
             let cookie = |rule: Option<&Rule>| rule.map(|rule| rule.spec.cookie);
             found.into_iter().map(cookie).collect::<Vec<_>>()
@@ -338,10 +345,10 @@ fn trees_read_what_rules_that_have_gone_looked_at() {
     assert_eq!(bridge.reads(0, &reader.begin()), Reads::Deep);
     writer.shape_now();
     program.domain.publish();
-    assert_eq!(bridge.reads(0, &reader.begin()), Reads::Hot);
+    assert_eq!(bridge.reads(0, &reader.begin()), Reads::MiniKey);
 }
 
-/// A table of rules for ingress ports, told by value where they are many.
+/// A table of rules for ingress ports, summaries by value where they are many.
 struct Ports {
     program: Arc<Program>,
     writer: BridgeWriter,
@@ -388,12 +395,12 @@ impl Ports {
         self.writer.shape_now();
     }
 
-    /// Whether the writer has rules that are told by value.
+    /// Whether the writer has rules that are summaries by value.
     fn are_told(&self) -> bool {
-        self.writer.describe(0).why.contains("told by value")
+        self.writer.describe(0).why.contains("summaries by value")
     }
 
-    /// The precedence of what packets of this port and Ethernet type meet now, and whether rules that are told by value are asked.
+    /// The precedence of what packets of this port and Ethernet type meet now, and whether rules that are summaries by value are asked.
     fn look_up(&self, port: u32, kind: u16) -> (Option<u32>, bool) {
         let mut reader = self.program.domain.reader().unwrap();
         look_up_told(self.writer.bridge(), &[packet(port, kind)], &reader.begin())
@@ -413,21 +420,28 @@ fn of_kind(kind: u16) -> Match {
     matching
 }
 
-/// Looks packets up as somebody does who is told what is known of rules, and holds that tuples alone say the same. Returns the first one's precedence, and whether
-/// rules that are told by value were asked.
+/// Looks packets up as somebody does who is summaries what is known of rules, and holds that tuples alone say the same. Returns the first one's precedence, and whether
+/// rules that are summaries by value were asked.
 fn look_up_told(bridge: &Bridge, keys: &[FlowKey], guard: &Guard<'_>) -> (Option<u32>, bool) {
     let (mut found, mut wanted) = (vec![None; keys.len()], vec![None; keys.len()]);
-    let mut told = Told::NOTHING;
-    if bridge.lookup_hot(0, keys, Reads::Deep, guard, &mut found, Some(&mut told)) {
+    let mut summaries = Summaries::NOTHING;
+    if bridge.lookup_mini_keys(
+        0,
+        keys,
+        Reads::Deep,
+        guard,
+        &mut found,
+        Some(&mut summaries),
+    ) {
         bridge.lookup_burst(0, keys.len(), |index| &keys[index], guard, &mut wanted);
         for (index, (found, wanted)) in found.iter().zip(&wanted).enumerate() {
             let address = |rule: &Rule| std::ptr::from_ref(rule);
             assert_eq!(found.map(address), wanted.map(address));
             if let Some(rule) = found {
                 assert!(rule.holds_in(guard.epoch()) && rule.spec.matching.matches(&keys[index]));
-                let brief = told.of(index, rule);
-                assert_eq!(brief.counter(), rule.spec.counter);
-                assert_eq!(brief.only_output(), rule.only_output());
+                let matched_rule = summaries.of(index, rule);
+                assert_eq!(matched_rule.counter(), rule.spec.counter);
+                assert_eq!(matched_rule.only_output(), rule.only_output());
             }
         }
     }
@@ -439,7 +453,7 @@ fn look_up_told(bridge: &Bridge, keys: &[FlowKey], guard: &Guard<'_>) -> (Option
     (found[0].map(|rule| rule.spec.priority), asked)
 }
 
-/// A rule that another tuple's rule may beat is left to the tuples, and the others are told.
+/// A rule that another tuple's rule may beat is left to the tuples, and the others are summaries.
 #[test]
 fn rules_below_the_next_tuple_are_not_told_by_value() {
     let mut ports = Ports::new(100);
@@ -451,7 +465,7 @@ fn rules_below_the_next_tuple_are_not_told_by_value() {
     assert_eq!(ports.look_up(200, 9), (Some(1), true));
     assert_eq!(ports.look_up(50, 7), (Some(10), true));
     assert_eq!(ports.look_up(300, 9), (None, true));
-    // Another comes that beats what has been told.
+    // Another comes that beats what has been summaries.
     let above = ports.add(of_kind(9), 20);
     ports.publish();
     assert_eq!(ports.look_up(50, 9), (Some(20), false));
@@ -486,7 +500,7 @@ fn rules_beside_a_tuple_of_the_same_precedence_are_told_by_value() {
     assert_eq!(ports.look_up(200, 7), (Some(10), true));
 }
 
-/// Where patterns tell which packets meet a rule above, the others begin with those that are told.
+/// Where patterns tell which packets meet a rule above, the others begin with those that are summaries.
 #[test]
 fn rules_below_one_match_are_told_by_value() {
     let mut ports = Ports::new(100);
@@ -585,9 +599,9 @@ fn rules_told_by_value_change_beside_a_reader() {
                 let guard = reader.begin();
                 for first in [0, 50] {
                     let keys: Vec<_> = (first..first + 50).map(|port| packet(port, 7)).collect();
-                    let (best, told) = look_up_told(&bridge, &keys, &guard);
+                    let (best, summaries) = look_up_told(&bridge, &keys, &guard);
                     assert!(best.is_some());
-                    assert!(told || begun.load(Ordering::Relaxed));
+                    assert!(summaries || begun.load(Ordering::Relaxed));
                 }
                 begun.store(true, Ordering::Relaxed);
             }
@@ -614,8 +628,8 @@ fn rules_told_by_value_change_beside_a_reader() {
 }
 
 impl Ports {
-    /// What readers who are told of rules by value go by now.
-    fn told(&self) -> Option<Arc<Exact>> {
+    /// What readers who are summaries of rules by value go by now.
+    fn summaries(&self) -> Option<Arc<Exact>> {
         let mut reader = self.program.domain.reader().unwrap();
         let guard = reader.begin();
         match self.writer.bridge().classifier(0, &guard) {
@@ -625,7 +639,7 @@ impl Ports {
     }
 }
 
-/// What is told by value still names rules that have gone, and been freed, until it is made anew.
+/// What is summaries by value still names rules that have gone, and been freed, until it is made anew.
 #[test]
 fn rules_that_have_been_freed_are_not_told_by_value() {
     // It is made anew after a rest, which this test's steps may last longer than on a busy machine.
@@ -641,7 +655,7 @@ fn freed_rules_are_not_told_by_value() -> bool {
         .collect();
     ports.publish();
     ports.writer.housekeep(usize::MAX);
-    let told = ports.told().expect("told by value");
+    let summaries = ports.summaries().expect("summaries by value");
     for port in [7, 50, 199] {
         ports.writer.remove(0, rules[port]);
     }
@@ -664,6 +678,6 @@ fn freed_rules_are_not_told_by_value() -> bool {
     ] {
         assert_eq!(ports.look_up(port, 9), (priority, true), "port {port}");
     }
-    let now = ports.told();
-    now.is_some_and(|now| Arc::ptr_eq(&told, &now))
+    let now = ports.summaries();
+    now.is_some_and(|now| Arc::ptr_eq(&summaries, &now))
 }

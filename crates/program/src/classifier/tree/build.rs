@@ -8,13 +8,13 @@ mod cut;
 mod estimate;
 
 use crate::actions::OpList;
-use crate::actions::block::Stretches;
+use crate::actions::block::ActionBlocks;
 use crate::classifier::describe::Work;
 use crate::classifier::tree::{Branch, NONE, Tree, Trees, WORDS_MAX};
 use crate::classifier::tuple::Tuple;
 use crate::epoch::{Epoch, NEVER, Reader};
 use crate::rule::Rule;
-use crate::rule::summary::{ASK, Does, EDITS, Place};
+use crate::rule::summary::{ASK, EDITS, Effect, RuleSummary};
 use cut::Cut;
 use packet::matching::MatchWord;
 use smallvec::SmallVec;
@@ -485,11 +485,11 @@ impl Builder {
                 let rule = unsafe { ranked.rule.as_ref() };
                 rule.places[lane].store(rank as u32, Ordering::Relaxed);
                 let (mut marks, action) = edits.of(rule);
-                // Those that end from now on are told of by whoever ends them.
+                // Those that end from now on are summaries of by whoever ends them.
                 if rule.added > since || rule.removed() != NEVER {
                     marks |= ASK;
                 }
-                Place::new(ranked.rule, marks, rule.spec.counter, action)
+                RuleSummary::new(ranked.rule, marks, rule.spec.counter, action)
             })
             .collect();
         let trees = Trees {
@@ -503,7 +503,7 @@ impl Builder {
             words: words.into(),
             shared: shared.into(),
             places,
-            stretches: edits.stretches.into(),
+            blocks: edits.blocks.into(),
         };
         trees.check();
         trees
@@ -521,7 +521,7 @@ fn aligned(words: &[u64]) -> (Box<[u64]>, usize) {
 /// What rules that edit and send do, each once.
 #[derive(Default)]
 struct Edits {
-    stretches: Vec<Stretches>,
+    blocks: Vec<ActionBlocks>,
     /// By the list of steps.
     places: HashMap<*const OpList, u32>,
 }
@@ -529,16 +529,16 @@ struct Edits {
 impl Edits {
     /// The marks of a rule's place, and what stands there for what it does.
     fn of(&mut self, rule: &Rule) -> (usize, u32) {
-        let straight = match Does::of(rule) {
-            Does::Sends(port) => return (0, port),
-            Does::More => return (ASK, 0),
-            Does::Edits(straight) => straight,
+        let blocks = match Effect::of(rule) {
+            Effect::Sends(port) => return (0, port),
+            Effect::More => return (ASK, 0),
+            Effect::Edits(blocks) => blocks,
         };
         let place = *(self.places)
             .entry(Arc::as_ptr(&rule.spec.ops))
             .or_insert_with(|| {
-                self.stretches.push(straight);
-                self.stretches.len() as u32 - 1
+                self.blocks.push(blocks);
+                self.blocks.len() as u32 - 1
             });
         (EDITS, place)
     }

@@ -12,7 +12,7 @@ mod avx512;
 use crate::burst::Words;
 use crate::classifier::tree::{Branch, NONE, Trees, WORDS_MAX};
 use crate::prefetch::prefetch;
-use packet::hot::Variant;
+use packet::mini_key::Variant;
 
 /// Packets of a step.
 const STEP: usize = 32;

@@ -1,6 +1,6 @@
 //! The way down a trie with AVX-512, for fields of four bytes: sixteen packets at a time, whose slots are read by one gather, and two such groups side by side.
 
-use crate::actions::batch::{Deeds, STEP};
+use crate::actions::batch::{ActionBatch, STEP};
 use crate::burst::LOOKUP_MAX;
 use crate::burst::Words;
 use crate::classifier::trie::nodes::{HEAD, LINE_SHIFT, LinesView, NO_RUN, SIZE, SMALL_HEAD};
@@ -8,9 +8,9 @@ use crate::classifier::trie::{NONE, NextHops};
 use crate::counters::WorkerCounters;
 use crate::rule::summary::{ASK, EDITS, MARKS};
 use crate::vector::Quads;
-use packet::hot::HotWords;
 use packet::matching::MatchWord;
-use packet::parse::HOT_WORDS;
+use packet::mini_key::MiniKey;
+use packet::parse::MINI_KEY_WORDS;
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
@@ -68,7 +68,7 @@ impl<'a> TrieWords<'a> {
     }
 }
 
-/// What packets' addresses are taken by: which four bytes of their hot words they are, counted in fours, and which bits of which other four bytes must be what.
+/// What packets' addresses are taken by: which four bytes of their mini keys they are, counted in fours, and which bits of which other four bytes must be what.
 #[derive(Clone, Copy)]
 pub(crate) struct Sought {
     address: u32,
@@ -77,10 +77,10 @@ pub(crate) struct Sought {
     value: u32,
 }
 
-/// As many fours of bytes have the hot words.
-const QUARTETS: u32 = HOT_WORDS as u32 * 2;
-const _: () = assert!(offset_of!(HotWords, words) == 0 && size_of::<HotWords>() == 64);
-const _: () = assert!(align_of::<HotWords>() == 64);
+/// As many fours of bytes have the mini keys.
+const QUARTETS: u32 = MINI_KEY_WORDS as u32 * 2;
+const _: () = assert!(offset_of!(MiniKey, words) == 0 && size_of::<MiniKey>() == 64);
+const _: () = assert!(align_of::<MiniKey>() == 64);
 
 impl Sought {
     /// The field of four bytes at `offset`, of packets that have what `kind` says; None where they do not lie so.
@@ -104,7 +104,7 @@ impl Sought {
 
     /// The address of one packet, and whether it is of the kind.
     #[inline(always)]
-    fn in_words(self, key: &HotWords) -> (u32, bool) {
+    fn in_words(self, key: &MiniKey) -> (u32, bool) {
         let four = |at: u32| (key.word((at / 2) as u8) >> (at % 2 * 32)) as u32;
         let kind = four(self.kind) & self.mask == self.value;
         (u32::from_be(four(self.address)), kind)
@@ -114,7 +114,7 @@ impl Sought {
 /// The addresses of packets, [`LOOKUP_MAX`] at most, and a bit for each that is of the kind. Four bytes of a line are two of which each step of permutations brings twice as many together: sixteen
 /// lines need as many permutations.
 #[target_feature(enable = "avx512f,avx512bw")]
-pub(crate) fn addresses(keys: &[HotWords], sought: Sought, to: &mut [u32; LOOKUP_MAX]) -> u64 {
+pub(crate) fn addresses(keys: &[MiniKey], sought: Sought, to: &mut [u32; LOOKUP_MAX]) -> u64 {
     let (a, k) = (sought.address as i32, sought.kind as i32);
     // Address and kind of two lines; what is behind the first four is not looked at.
     let pick = _mm512_set4_epi32(16 + k, k, 16 + a, a);
@@ -131,7 +131,7 @@ pub(crate) fn addresses(keys: &[HotWords], sought: Sought, to: &mut [u32; LOOKUP
     let mut known = 0;
     for (at, (block, to)) in blocks.iter().zip(to_blocks).enumerate() {
         let line = |index: usize| {
-            // SAFETY: a `HotWords` is 64 bytes that are all initialized, aligned to as many.
+            // SAFETY: a `MiniKey` is 64 bytes that are all initialized, aligned to as many.
             unsafe { _mm512_load_si512(std::ptr::from_ref(&block[index]).cast()) }
         };
         let pair = |index: usize| _mm512_permutex2var_epi32(line(index), pick, line(index + 1));
@@ -320,17 +320,17 @@ fn ones(bits: __m512i) -> __m512i {
     )
 }
 
-/// Packets whose deeds are found side by side, eight at a time.
+/// Packets whose batch are found side by side, eight at a time.
 const EIGHTS: usize = STEP / 8;
 const _: () = assert!(STEP.is_multiple_of(LANES));
 
-/// [`NextHops::deeds`]. All packets take each step before one takes the next: accesses to memory that wait for others would leave none of the processor's places for those of the packets behind.
+/// [`NextHops::batch`]. All packets take each step before one takes the next: accesses to memory that wait for others would leave none of the processor's places for those of the packets behind.
 #[target_feature(enable = "avx512f,avx512bw")]
-pub(crate) fn deeds<'g>(
+pub(crate) fn batch<'g>(
     next_hops: &NextHops<'g, '_>,
     those: Range<usize>,
     counters: WorkerCounters<'g>,
-    deeds: &mut Deeds<'g>,
+    batch: &mut ActionBatch<'g>,
 ) -> usize {
     let numbers = next_hops.numbers;
     let (first, count) = (those.start, those.len().min(STEP));
@@ -378,46 +378,46 @@ pub(crate) fn deeds<'g>(
     }
     // SAFETY: pointers have no bytes between their own.
     let edits = unsafe { Quads::of(next_hops.edits) };
-    let mut stretches = [_mm512_setzero_si512(); EIGHTS];
-    let mut counted = stretches;
+    let mut blocks = [_mm512_setzero_si512(); EIGHTS];
+    let mut counted = blocks;
     for at in 0..EIGHTS {
-        // As `Place::verdict` has it.
+        // As `RuleSummary::verdict` has it.
         let (rule, rest) = (rules[at], rests[at]);
-        let told = _mm512_mask_test_epi64_mask(known[at], rule, all(!MARKS));
-        let told = _mm512_mask_testn_epi64_mask(told, rule, all(ASK));
-        let editing = _mm512_mask_test_epi64_mask(told, rule, all(EDITS));
-        stretches[at] = edits.gather(editing, _mm512_srli_epi64::<32>(rest));
+        let summaries = _mm512_mask_test_epi64_mask(known[at], rule, all(!MARKS));
+        let summaries = _mm512_mask_testn_epi64_mask(summaries, rule, all(ASK));
+        let editing = _mm512_mask_test_epi64_mask(summaries, rule, all(EDITS));
+        blocks[at] = edits.gather(editing, _mm512_srli_epi64::<32>(rest));
         let counter = _mm512_and_si512(rest, all(u32::MAX as usize));
-        counted[at] = counters.find_eight(told, counter);
-        known[at] = told & !(editing & _mm512_testn_epi64_mask(stretches[at], stretches[at]));
+        counted[at] = counters.find_eight(summaries, counter);
+        known[at] = summaries & !(editing & _mm512_testn_epi64_mask(blocks[at], blocks[at]));
     }
     for at in 0..EIGHTS {
         let ports = _mm512_cvtepi64_epi32(_mm512_srli_epi64::<32>(rests[at]));
         // SAFETY: there are as many eights. What has been found of counters is the worker's, and what has been found of edits lives as long as the guard, as `kept` says, by loads in the
         // order it says. Both have been exposed when they were put there.
-        unsafe { deeds.put_eight(at, counted[at], stretches[at], ports) };
+        unsafe { batch.put_eight(at, counted[at], blocks[at], ports) };
     }
     let known = known
         .iter()
         .rev()
         .fold(0_u64, |all, eight| all << 8 | u64::from(*eight));
     let known = known.trailing_ones() as usize;
-    deeds.prefetch(known, counters.are_many());
+    batch.prefetch(known, counters.are_many());
     known
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::actions::block::Stretch;
+    use crate::actions::block::ActionBlock;
     use crate::actions::{Op, OpList};
     use crate::classifier::trie::Run;
     use crate::classifier::trie::nodes::{Lines, Nodes, Prefix, Slot};
     use crate::classifier::trie::{kept, place};
     use crate::counters::{CounterId, Counters, WorkerCounter};
     use crate::epoch::Domain;
-    use crate::rule::summary::Place;
-    use packet::hot::Variant;
+    use crate::rule::summary::RuleSummary;
+    use packet::mini_key::Variant;
     use proptest::prelude::*;
     use std::ptr::NonNull;
     use std::sync::Arc;
@@ -447,12 +447,12 @@ mod tests {
         (nodes, lines)
     }
 
-    fn hot_words() -> impl Strategy<Value = HotWords> {
+    fn mini_key() -> impl Strategy<Value = MiniKey> {
         // Few values of the first word's bytes, so that masks of it are met and missed.
-        (any::<[u64; HOT_WORDS]>(), 0_u64..3, 0_u32..64).prop_map(|(mut words, few, at)| {
+        (any::<[u64; MINI_KEY_WORDS]>(), 0_u64..3, 0_u32..64).prop_map(|(mut words, few, at)| {
             words[0] = few << at;
             let words = words.map(|word| if few == 0 { word & 0xff00_00ff } else { word });
-            let mut hot = HotWords::ZERO;
+            let mut hot = MiniKey::ZERO;
             hot.words = words;
             hot
         })
@@ -461,9 +461,9 @@ mod tests {
     proptest! {
         #[test]
         fn addresses_and_kinds_are_those_of_each_packet(
-            keys in prop::collection::vec(hot_words(), 0..=LOOKUP_MAX),
-            offset in (0_u16..=HOT_WORDS as u16 * 4).prop_map(|half| half * 2),
-            word in 0..HOT_WORDS as u8 + 1,
+            keys in prop::collection::vec(mini_key(), 0..=LOOKUP_MAX),
+            offset in (0_u16..=MINI_KEY_WORDS as u16 * 4).prop_map(|half| half * 2),
+            word in 0..MINI_KEY_WORDS as u8 + 1,
             mask in prop_oneof![Just(0xffff), Just(0xffff_u64 << 32), Just(1), any::<u32>().prop_map(|low| u64::from(low | 1)), any::<u64>().prop_map(|any| any | 1)],
             value in prop_oneof![Just(0), any::<u64>()],
             from in any::<prop::sample::Index>(),
@@ -473,11 +473,11 @@ mod tests {
                 return Ok(());
             }
             // What some packet has, or anything.
-            let (at, some) = (usize::from(word), !keys.is_empty() && usize::from(word) < HOT_WORDS);
+            let (at, some) = (usize::from(word), !keys.is_empty() && usize::from(word) < MINI_KEY_WORDS);
             let value = mask & if own && some { keys[from.index(keys.len())].words[at] } else { value };
             let kind = MatchWord { word, mask, value };
             let run = Run { offset, bytes: 4 };
-            let inside = usize::from(offset) + 4 <= HOT_WORDS * 8 && usize::from(word) < HOT_WORDS;
+            let inside = usize::from(offset) + 4 <= MINI_KEY_WORDS * 8 && usize::from(word) < MINI_KEY_WORDS;
             let one_half = mask >> 32 == 0 || mask as u32 == 0;
             let sought = Sought::of(offset, kind);
             prop_assert_eq!(sought.is_some(), inside && one_half && offset.is_multiple_of(4));
@@ -540,7 +540,7 @@ mod tests {
             }
             let place_of = |(kind, counter, action): (u8, u32, u32)| {
                 let marks = match kind {
-                    0 => return Place::default(),
+                    0 => return RuleSummary::default(),
                     1 => ASK,
                     2 => ASK | EDITS,
                     3..6 => EDITS,
@@ -548,15 +548,15 @@ mod tests {
                 };
                 // The last ones' chunks are not there, or beyond all.
                 let counter = [0, 1, 4095, 4096, 8192, u32::MAX >> 2][counter as usize];
-                Place::new(NonNull::dangling(), marks, CounterId(counter), action)
+                RuleSummary::new(NonNull::dangling(), marks, CounterId(counter), action)
             };
             // Most have a rule that tells, so that many packets in a row do.
-            let places: Vec<Place> = places.into_iter().map(place_of).collect();
+            let places: Vec<RuleSummary> = places.into_iter().map(place_of).collect();
             let lists: Vec<OpList> = (0..4).map(|port| OpList::new(vec![Op::Output(port)])).collect();
-            let edits: Vec<AtomicPtr<Stretch>> = (0..5)
+            let edits: Vec<AtomicPtr<ActionBlock>> = (0..5)
                 .map(|number: usize| {
-                    let stretch = lists.get(number).and_then(|list| list.straight()?.first());
-                    AtomicPtr::new(stretch.map_or(std::ptr::null_mut(), |stretch| std::ptr::from_ref(stretch).cast_mut()))
+                    let block = lists.get(number).and_then(|list| list.blocks()?.first());
+                    AtomicPtr::new(block.map_or(std::ptr::null_mut(), |block| std::ptr::from_ref(block).cast_mut()))
                 })
                 .collect();
             let counters = Counters::default();
@@ -568,10 +568,10 @@ mod tests {
             let numbers: [u32; LOOKUP_MAX] = numbers.try_into().unwrap();
             let next_hops = NextHops { numbers: &numbers, default, places: &places, edits: &edits };
             let those = start..LOOKUP_MAX.min(start + count);
-            let mut got = Deeds::NONE;
+            let mut got = ActionBatch::NONE;
             // SAFETY: the processor has it.
-            let known = unsafe { deeds(&next_hops, those.clone(), counters, &mut got) };
-            let mut wanted = Deeds::NONE;
+            let known = unsafe { batch(&next_hops, those.clone(), counters, &mut got) };
+            let mut wanted = ActionBatch::NONE;
             let known_so = wanted.fill(counters, those.len(), |at| {
                 place(&places, default, numbers[start + at])?.verdict(|number| kept(&edits, number))
             });

@@ -8,7 +8,7 @@
 //!   a slot. The slots' packets are then looked up in tuples ([`ELSEWHERE`]), until the trie is made anew.
 
 use crate::actions::OpList;
-use crate::actions::block::Stretch;
+use crate::actions::block::ActionBlock;
 use crate::classifier::describe::Work;
 use crate::classifier::trie::nodes::{Entry, Nodes, Prefix, visit};
 use crate::classifier::trie::{ELSEWHERE, KeptEdits, NONE, Run, Trie};
@@ -18,7 +18,7 @@ use crate::epoch::{Domain, Epoch, NEVER};
 use crate::growing::Growing;
 use crate::rule::Rule;
 use crate::rule::RuleRef;
-use crate::rule::summary::{ASK, Does, EDITS, Place};
+use crate::rule::summary::{ASK, EDITS, Effect, RuleSummary};
 use packet::Match;
 use packet::fields::FIELDS;
 use packet::matching::MatchWord;
@@ -175,7 +175,7 @@ struct Grade {
 /// What readers may still see.
 enum Left {
     Node(Entry),
-    Place(u32),
+    RuleSummary(u32),
     Edits(u32),
 }
 
@@ -344,14 +344,14 @@ impl Prefixes {
             }
         };
         let spec = &rule.rule().spec;
-        let (marks, action) = match Does::of(rule.rule()) {
-            Does::Sends(port) => (0, port),
-            Does::Edits(straight) => {
-                let stretch = straight.first();
-                let number = stretch.map(|stretch| self.keep(domain, &spec.ops, stretch));
+        let (marks, action) = match Effect::of(rule.rule()) {
+            Effect::Sends(port) => (0, port),
+            Effect::Edits(blocks) => {
+                let block = blocks.first();
+                let number = block.map(|block| self.keep(domain, &spec.ops, block));
                 number.map_or((ASK, 0), |number| (EDITS, number))
             }
-            Does::More => (ASK, 0),
+            Effect::More => (ASK, 0),
         };
         let tells = marks & ASK == 0;
         self.grades[number as usize] = Grade {
@@ -369,7 +369,7 @@ impl Prefixes {
     }
 
     /// The number of a list's edits.
-    fn keep(&mut self, domain: &Domain, ops: &Arc<OpList>, stretch: &Stretch) -> u32 {
+    fn keep(&mut self, domain: &Domain, ops: &Arc<OpList>, block: &ActionBlock) -> u32 {
         if let Some(kept) = self.edits.get_mut(&Arc::as_ptr(ops)) {
             kept.places += 1;
             return kept.number;
@@ -379,9 +379,9 @@ impl Prefixes {
             self.next_edits += 1;
             self.next_edits - 1
         });
-        let stretch = std::ptr::from_ref(stretch).cast_mut(); // only ever read
-        stretch.expose_provenance(); // vector code handles addresses
-        self.trie.edits.view()[number as usize].store(stretch, Ordering::Release);
+        let block = std::ptr::from_ref(block).cast_mut(); // only ever read
+        block.expose_provenance(); // vector code handles addresses
+        self.trie.edits.view()[number as usize].store(block, Ordering::Release);
         let kept = Kept { number, places: 1 };
         self.edits.insert(Arc::as_ptr(ops), kept);
         number
@@ -394,7 +394,7 @@ impl Prefixes {
         std::ptr::eq(place.get(Ordering::Relaxed).0, rule).then_some(number)
     }
 
-    fn place(&self, rule: &Rule) -> Option<&Place> {
+    fn place(&self, rule: &Rule) -> Option<&RuleSummary> {
         self.trie.places.view().get(self.number(rule)? as usize)
     }
 
@@ -433,7 +433,7 @@ impl Prefixes {
             place.put(std::ptr::null_mut());
         }
         let epoch = domain.next();
-        self.left.push_back((epoch, Left::Place(number)));
+        self.left.push_back((epoch, Left::RuleSummary(number)));
         let ops = Arc::as_ptr(&rule.rule().spec.ops);
         if edits && let Some(kept) = self.edits.get_mut(&ops) {
             kept.places -= 1;
@@ -530,7 +530,7 @@ impl Prefixes {
         {
             match self.left.pop_front() {
                 Some((_, Left::Node(node))) => self.nodes.reuse(node),
-                Some((_, Left::Place(number))) => self.free.push(number),
+                Some((_, Left::RuleSummary(number))) => self.free.push(number),
                 Some((_, Left::Edits(number))) => self.free_edits.push(number),
                 None => {}
             }
@@ -555,7 +555,7 @@ impl Prefixes {
     /// Memory, without the rules.
     pub fn bytes(&self) -> usize {
         self.nodes.bytes()
-            + self.grades.len() * (size_of::<Place>() + size_of::<Grade>())
+            + self.grades.len() * (size_of::<RuleSummary>() + size_of::<Grade>())
             + self.next_edits as usize * size_of::<usize>()
     }
 

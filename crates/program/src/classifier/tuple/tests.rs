@@ -284,7 +284,7 @@ impl Versions {
         }
     }
 
-    /// Ends the version in force of a rule, if there is one; one that nobody has seen is unlinked.
+    /// Verdict the version in force of a rule, if there is one; one that nobody has seen is unlinked.
     fn end(&mut self, value: u64, priority: u32) {
         let Some(versions) = self.linked.get_mut(&(value, priority)) else {
             return;

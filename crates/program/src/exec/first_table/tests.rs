@@ -4,7 +4,8 @@ use super::*;
 use crate::Program;
 use crate::actions::{Op, OpList};
 use crate::rule::RuleSpec;
-use crate::rule::summary::Ends;
+use crate::rule::summary::CountedVerdict;
+use crate::rule::summary::Verdict;
 use crate::table::Bridge;
 use crate::table::BridgeWriter;
 use packet::key::at;
@@ -18,7 +19,7 @@ enum Kind {
     Stations,
     /// Destinations and sources of Ethernet: two words.
     Pairs,
-    /// Sources of IPv6: one word beyond the hot ones.
+    /// Sources of IPv6: one word beyond those of the mini key.
     Sources,
     /// Prefixes of sources, in tries.
     Ipv4Prefixes,
@@ -132,16 +133,16 @@ fn tells_verdicts(kind: Kind) {
     let reads = if kind.is_ipv6() {
         Reads::Deep
     } else {
-        Reads::Hot
+        Reads::MiniKey
     };
     assert_eq!(bridge.reads(0, &guard), reads);
     let mut without = 0;
     for first in (0..RULES).step_by(LOOKUP_MAX) {
         let numbers = first..RULES.min(first + LOOKUP_MAX as u32);
         let frames: Vec<HeapFrame> = numbers.clone().map(|number| kind.frame(number)).collect();
-        let mut hot = [HotWords::ZERO; LOOKUP_MAX];
+        let mut hot = [MiniKey::ZERO; LOOKUP_MAX];
         let mut gates = [NO_PATTERN; LOOKUP_MAX];
-        let read = hot::read_burst(&frames, 1, &[], &mut hot, &mut gates);
+        let read = mini_key::read_burst(&frames, 1, &[], &mut hot, &mut gates);
         assert_eq!(read.count, frames.len(), "all are of the common kinds");
         let hot = &hot[..read.count];
         let more: Vec<MoreWords> = (hot.iter().zip(&frames))
@@ -174,9 +175,9 @@ fn tells_verdicts(kind: Kind) {
             };
             assert_eq!(counter.0, counters[number as usize].0, "{kind:?} {number}");
             match ends {
-                Ends::Sends(port) => assert!(port == number && number % 3 != 1),
-                Ends::Edits(stretch) => {
-                    assert!(stretch.port() == Some(number) && number % 3 == 1);
+                Verdict::Sends(port) => assert!(port == number && number % 3 != 1),
+                Verdict::Edits(block) => {
+                    assert!(block.port() == Some(number) && number % 3 == 1);
                 }
             }
         }
@@ -213,7 +214,27 @@ fn prefixes_of_ipv6_have_verdicts() {
 
 #[test]
 fn bursts_of_many_rules_go_by_verdicts_whatever_their_first_two_packets() {
-    let by_verdicts = |rules: &[u32]| part(rules.len(), |a, b| rules[a] != rules[b]);
+    /// Of packets by the numbers of the rules that they have met.
+    struct Numbers<'a>(&'a [u32]);
+    impl<'g> Verdicts<'g> for Numbers<'_> {
+        fn differ<K: Words>(&self, (one, _): (usize, &K), (other, _): (usize, &K)) -> bool {
+            self.0[one] != self.0[other]
+        }
+        fn verdict<K: Words>(&self, _: usize, _: &K) -> Option<CountedVerdict<'g>> {
+            None
+        }
+        fn rules<'a, K: Words>(
+            &'a self,
+            _: usize,
+            _: &[K],
+            _: crate::epoch::Epoch,
+            room: &'a mut FoundRules<'g>,
+        ) -> &'a FoundRules<'g> {
+            room
+        }
+    }
+    let by_verdicts =
+        |rules: &[u32]| Numbers(rules).should_batch(rules.len(), |_| &packet::FlowKey::ZERO);
     for many in [
         &[1][..],
         &[1, 2],

@@ -1,7 +1,7 @@
 //! What control says to caches of walks, and what they say.
 
 use crate::epoch::MAX_READERS;
-use crate::exec::flow_cache::controller::{Standing, Worth};
+use crate::exec::flow_cache::controller::{CacheController, Standing};
 use crossbeam_utils::CachePadded;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
@@ -104,7 +104,7 @@ impl CacheBoard {
         &self.cells[worker]
     }
 
-    /// Whether no worker has still to find out what its cache is worth. Workers that have had no burst which could tell (too few packets, or such as no cache is for) do not count.
+    /// Whether no worker has still to find out what its cache is controller. Workers that have had no burst which could tell (too few packets, or such as no cache is for) do not count.
     pub fn is_judged(&self) -> bool {
         self.cells.iter().all(|cell| match cell.standing() {
             Some(standing) => standing.is_judged(),
@@ -135,13 +135,13 @@ impl Cell {
         }
     }
 
-    pub fn show(&self, worth: &Worth, entries: usize, ways: usize) {
+    pub fn show(&self, controller: &CacheController, entries: usize, ways: usize) {
         let show = |place: &AtomicU64, value| place.store(value, Ordering::Relaxed);
         show(&self.entries, entries as u64);
         show(&self.ways, ways as u64);
-        show(&self.walk, worth.walk_cycles());
-        show(&self.cached, worth.cached_cycles());
-        let standing = worth.standing() as u8 + 1;
+        show(&self.walk, controller.walk_cycles());
+        show(&self.cached, controller.cached_cycles());
+        let standing = controller.standing() as u8 + 1;
         self.standing.store(standing, Ordering::Relaxed);
     }
 

@@ -174,7 +174,7 @@ impl Sum {
 }
 
 /// One bridge's judgement.
-pub(crate) struct Worth {
+pub(crate) struct CacheController {
     standing: Standing,
     /// Until the standing is thought over: cycles of walking while the cache is not used for what it has shown, else packets.
     left: u64,
@@ -201,9 +201,9 @@ pub(crate) struct Worth {
     cached: f32,
 }
 
-impl Worth {
-    pub fn new() -> Worth {
-        Worth {
+impl CacheController {
+    pub fn new() -> CacheController {
+        CacheController {
             standing: Standing::Untried,
             left: PAUSE,
             pause: PAUSE,
@@ -306,7 +306,7 @@ impl Worth {
     #[cold]
     fn obey(&mut self, mode: CacheMode) {
         match (mode, self.standing) {
-            (CacheMode::Auto, _) => *self = Worth::new(),
+            (CacheMode::Auto, _) => *self = CacheController::new(),
             (CacheMode::Always, _) => self.standing = Standing::Forced,
             (CacheMode::Never, _) => self.standing = Standing::Forbidden,
         }
@@ -486,23 +486,23 @@ mod tests {
     }
 
     /// So many packets; how many met the cache, and the cycles of all.
-    fn run(worth: &mut Worth, packets: u64, cost: Cost) -> (u64, u64) {
+    fn run(controller: &mut CacheController, packets: u64, cost: Cost) -> (u64, u64) {
         let (mut met, mut spent, mut rest) = (0, 0, 0);
         for _ in 0..packets / BURST as u64 {
             if rest > 0 {
                 rest -= 1;
-                worth.pass(BURST);
+                controller.pass(BURST);
                 spent += cost.walk * BURST as u64;
                 continue;
             }
-            let plan = worth.begin(CacheMode::Auto, BURST);
+            let plan = controller.begin(CacheMode::Auto, BURST);
             rest = plan.rest;
             let each = if plan.used { cost.cached } else { cost.walk };
             let hits = if plan.used { cost.hits } else { 0 };
             met += u64::from(plan.used) * BURST as u64;
             let cycles = each * BURST as u64;
             spent += cycles;
-            worth.end(BURST, hits, plan.measured.then_some(cycles));
+            controller.end(BURST, hits, plan.measured.then_some(cycles));
         }
         (met, spent)
     }
@@ -515,48 +515,51 @@ mod tests {
     #[test]
     fn the_first_trial_comes_after_so_many_cycles_whatever_a_packet_costs() {
         for walk in [150, 400, 2000, 20_000] {
-            let mut worth = Worth::new();
+            let mut controller = CacheController::new();
             let before = (PAUSE / walk).saturating_sub(LOOK);
-            assert_eq!(run(&mut worth, before, good(walk, 100)).0, 0, "{walk}");
-            assert_eq!(worth.standing(), Standing::Untried);
-            run(&mut worth, judged(walk) - before, good(walk, 100));
-            assert_eq!(worth.standing(), Standing::On, "{walk}");
+            assert_eq!(run(&mut controller, before, good(walk, 100)).0, 0, "{walk}");
+            assert_eq!(controller.standing(), Standing::Untried);
+            run(&mut controller, judged(walk) - before, good(walk, 100));
+            assert_eq!(controller.standing(), Standing::On, "{walk}");
         }
     }
 
     #[test]
     fn it_is_switched_on_where_packets_cost_less() {
-        let mut worth = Worth::new();
-        run(&mut worth, judged(2000), good(2000, 100));
-        assert_eq!(worth.standing(), Standing::On);
-        let (met, _) = run(&mut worth, 1 << 24, good(2000, 100));
+        let mut controller = CacheController::new();
+        run(&mut controller, judged(2000), good(2000, 100));
+        assert_eq!(controller.standing(), Standing::On);
+        let (met, _) = run(&mut controller, 1 << 24, good(2000, 100));
         assert!(met > (1 << 24) * 99 / 100, "{met}");
-        assert_eq!((worth.walk_cycles(), worth.cached_cycles()), (2000, 100));
+        assert_eq!(
+            (controller.walk_cycles(), controller.cached_cycles()),
+            (2000, 100)
+        );
     }
 
     #[test]
     fn a_flood_costs_one_cycle_in_a_hundred() {
         for walk in [150, 400, 2000, 20_000] {
-            let mut worth = Worth::new();
+            let mut controller = CacheController::new();
             let packets = (64 * LONGEST_PAUSE / walk).max(64 * TRIAL);
-            let (met, spent) = run(&mut worth, packets, flood(walk));
+            let (met, spent) = run(&mut controller, packets, flood(walk));
             assert!(met >= 8 * TRIAL, "{met}");
             let least = packets * walk;
             assert!(spent - least <= least / 90, "{walk}: {spent}, {least}");
-            assert_eq!(worth.standing(), Standing::NoGain);
+            assert_eq!(controller.standing(), Standing::NoGain);
             // And when the flood is over, it comes back.
             run(
-                &mut worth,
+                &mut controller,
                 4 * LONGEST_PAUSE / walk + judged(walk),
                 good(walk, 100),
             );
-            assert_eq!(worth.standing(), Standing::On, "{walk}");
+            assert_eq!(controller.standing(), Standing::On, "{walk}");
         }
     }
 
     /// What a machine does to packets: the cost of each burst, by whether the cache is used, and how many packets have gone that way without a break.
     fn run_on(
-        worth: &mut Worth,
+        controller: &mut CacheController,
         packets: u64,
         cost: impl Fn(bool, u64) -> u64,
     ) -> Vec<(u64, Standing)> {
@@ -565,11 +568,11 @@ mod tests {
         for burst in 0..packets / BURST as u64 {
             if rest > 0 {
                 rest -= 1;
-                worth.pass(BURST);
+                controller.pass(BURST);
                 since += BURST as u64;
                 continue;
             }
-            let plan = worth.begin(CacheMode::Auto, BURST);
+            let plan = controller.begin(CacheMode::Auto, BURST);
             rest = plan.rest;
             if plan.used != used {
                 (used, since) = (plan.used, 0);
@@ -577,8 +580,8 @@ mod tests {
             let cycles = cost(used, since) * BURST as u64;
             since += BURST as u64;
             let hits = if used { BURST as u64 } else { 0 };
-            worth.end(BURST, hits, plan.measured.then_some(cycles));
-            let standing = worth.standing();
+            controller.end(BURST, hits, plan.measured.then_some(cycles));
+            let standing = controller.standing();
             if standings.last().is_none_or(|(_, last)| *last != standing) {
                 standings.push((burst * BURST as u64, standing));
             }
@@ -593,27 +596,31 @@ mod tests {
     fn a_trial_won_while_the_machine_was_slow_is_found_out_at_once() {
         // `slow`: how much longer walks took before the trial, and only then.
         for slow in [2, 10, 1000] {
-            let mut worth = Worth::new();
-            while worth.standing() != Standing::Trial {
-                run(&mut worth, BURST as u64, good(140 * slow, 200));
+            let mut controller = CacheController::new();
+            while controller.standing() != Standing::Trial {
+                run(&mut controller, BURST as u64, good(140 * slow, 200));
             }
-            let after = run_on(&mut worth, TRIAL + PROOF + 16 * BURST as u64, |used, _| {
-                if used { 200 } else { 140 }
-            });
+            let after = run_on(
+                &mut controller,
+                TRIAL + PROOF + 16 * BURST as u64,
+                |used, _| {
+                    if used { 200 } else { 140 }
+                },
+            );
             assert!(
                 after
                     .iter()
                     .any(|(_, standing)| *standing == Standing::Control)
             );
-            assert_eq!(worth.standing(), Standing::Doubted, "{slow}");
+            assert_eq!(controller.standing(), Standing::Doubted, "{slow}");
         }
     }
 
     #[test]
     fn walks_that_are_slow_for_having_been_left_do_not_keep_it_on() {
-        let mut worth = Worth::new();
-        while worth.standing() != Standing::Trial {
-            run(&mut worth, BURST as u64, good(1400, 200));
+        let mut controller = CacheController::new();
+        while controller.standing() != Standing::Trial {
+            run(&mut controller, BURST as u64, good(1400, 200));
         }
         // What walks need has gone from the processor's caches, and comes back bit by bit.
         let cost = |used: bool, since: u64| {
@@ -623,8 +630,8 @@ mod tests {
                 140 + 200_000 / (since + 1000)
             }
         };
-        run_on(&mut worth, TRIAL + PROOF + 16 * BURST as u64, cost);
-        assert_eq!(worth.standing(), Standing::Doubted);
+        run_on(&mut controller, TRIAL + PROOF + 16 * BURST as u64, cost);
+        assert_eq!(controller.standing(), Standing::Doubted);
     }
 
     #[test]
@@ -666,41 +673,45 @@ mod tests {
 
     #[test]
     fn where_few_packets_hit_it_is_not_looked_at_all_the_time() {
-        let mut worth = Worth::new();
+        let mut controller = CacheController::new();
         let hits = BURST as u64 * 2 / 5;
         let cost = Cost {
             walk: 700,
             cached: 400,
             hits,
         };
-        run(&mut worth, judged(700) + (1 << 20), cost);
-        let (met, _) = run(&mut worth, 1 << 22, cost);
-        assert_eq!(worth.standing(), Standing::On);
+        run(&mut controller, judged(700) + (1 << 20), cost);
+        let (met, _) = run(&mut controller, 1 << 22, cost);
+        assert_eq!(controller.standing(), Standing::On);
         assert!(met > (1 << 22) * 19 / 20, "{met}");
     }
 
     #[test]
     fn a_control_ends_where_few_bursts_are_full() {
-        let mut worth = Worth::new();
-        while worth.standing() != Standing::Control {
-            run(&mut worth, BURST as u64, good(2000, 100));
+        let mut controller = CacheController::new();
+        while controller.standing() != Standing::Control {
+            run(&mut controller, BURST as u64, good(2000, 100));
         }
         let mut packets = 0;
-        while worth.standing() == Standing::Control {
+        while controller.standing() == Standing::Control {
             let count = if packets % 640 < 6 { BURST } else { 6 };
-            let plan = worth.begin(CacheMode::Auto, count);
+            let plan = controller.begin(CacheMode::Auto, count);
             let spent = plan.measured.then_some(2000 * count as u64);
-            worth.end(count, 0, spent);
+            controller.end(count, 0, spent);
             packets += count as u64;
             assert!(packets < 2 * WINDOW, "it goes on for ever");
         }
-        assert_eq!(worth.standing(), Standing::On);
+        assert_eq!(controller.standing(), Standing::On);
     }
 
     #[test]
     fn it_is_looked_at_again_more_and_more_seldom() {
-        let mut worth = Worth::new();
-        let standings = run_on(&mut worth, 1 << 24, |used, _| if used { 100 } else { 2000 });
+        let mut controller = CacheController::new();
+        let standings = run_on(
+            &mut controller,
+            1 << 24,
+            |used, _| if used { 100 } else { 2000 },
+        );
         let controls = standings
             .iter()
             .filter(|(_, standing)| *standing == Standing::Control);
@@ -711,31 +722,31 @@ mod tests {
             assert!((wanted..wanted + 2).contains(windows), "{between:?}");
         }
         assert!(between.len() >= 9);
-        assert_eq!(worth.standing(), Standing::On);
+        assert_eq!(controller.standing(), Standing::On);
     }
 
     #[test]
     fn a_trial_that_fills_in_vain_counts_what_filling_cost() {
-        let mut worth = Worth::new();
+        let mut controller = CacheController::new();
         // Cheap in the end, but not cheaper than the walk, and dear until then.
         for trial in 0..2 {
-            while worth.standing() != Standing::Trial {
-                run(&mut worth, BURST as u64, good(400, 400));
+            while controller.standing() != Standing::Trial {
+                run(&mut controller, BURST as u64, good(400, 400));
             }
-            run(&mut worth, FILLING, good(400, 900));
-            run(&mut worth, WINDOW, good(400, 400));
+            run(&mut controller, FILLING, good(400, 900));
+            run(&mut controller, WINDOW, good(400, 400));
             // The first may have been bad luck.
             let standing = [Standing::Doubted, Standing::NoGain][trial];
-            assert_eq!(worth.standing(), standing);
-            assert_eq!(worth.left == PAUSE, trial == 0);
+            assert_eq!(controller.standing(), standing);
+            assert_eq!(controller.left == PAUSE, trial == 0);
         }
         let pause = (900 - 400) * FILLING * SHARE;
-        assert_eq!(worth.left, pause);
+        assert_eq!(controller.left, pause);
         // Packets that nobody measures are part of it as others are.
-        let (met, _) = run(&mut worth, pause / 400 - LOOK, good(400, 900));
-        assert_eq!((met, worth.standing()), (0, Standing::NoGain));
-        run(&mut worth, 2 * LOOK, good(400, 900));
-        assert_eq!(worth.standing(), Standing::Trial);
+        let (met, _) = run(&mut controller, pause / 400 - LOOK, good(400, 900));
+        assert_eq!((met, controller.standing()), (0, Standing::NoGain));
+        run(&mut controller, 2 * LOOK, good(400, 900));
+        assert_eq!(controller.standing(), Standing::Trial);
     }
 
     /// A packet's cost where so many of a window's packets hit.
@@ -752,14 +763,18 @@ mod tests {
 
     /// One trial in which hits grow so much in each filling, from the first packet of the trial on; fillings, and what came of it.
     fn filled(growth: u64) -> (u64, Standing) {
-        let mut worth = Worth::new();
-        while worth.standing() != Standing::Trial {
-            run(&mut worth, BURST as u64, flood(400));
+        let mut controller = CacheController::new();
+        while controller.standing() != Standing::Trial {
+            run(&mut controller, BURST as u64, flood(400));
         }
         for filling in 1.. {
-            run(&mut worth, TRIAL, mixed((growth * filling).min(WINDOW)));
-            if worth.standing() != Standing::Trial {
-                return (filling, worth.standing());
+            run(
+                &mut controller,
+                TRIAL,
+                mixed((growth * filling).min(WINDOW)),
+            );
+            if controller.standing() != Standing::Trial {
+                return (filling, controller.standing());
             }
         }
         unreachable!()
@@ -775,83 +790,83 @@ mod tests {
         assert_eq!(filled(WINDOW / 64), (1, Standing::Doubted));
         assert_eq!(filled(0), (1, Standing::Doubted));
         // What goes on for as long as it may, and does not come there.
-        let mut worth = Worth::new();
-        while worth.standing() != Standing::Trial {
-            run(&mut worth, BURST as u64, flood(400));
+        let mut controller = CacheController::new();
+        while controller.standing() != Standing::Trial {
+            run(&mut controller, BURST as u64, flood(400));
         }
         let dear = |hits| Cost {
             cached: 600,
             ..mixed(hits)
         };
         let mut fillings = 0;
-        while worth.standing() == Standing::Trial {
+        while controller.standing() == Standing::Trial {
             fillings += 1;
-            run(&mut worth, TRIAL, dear(fillings * GROWTH));
+            run(&mut controller, TRIAL, dear(fillings * GROWTH));
         }
-        assert_eq!(worth.standing(), Standing::Doubted);
+        assert_eq!(controller.standing(), Standing::Doubted);
         assert!((u64::from(FILLINGS)..32).contains(&fillings), "{fillings}");
     }
 
     #[test]
     fn a_flood_that_begins_later_switches_it_off() {
-        let mut worth = Worth::new();
-        run(&mut worth, judged(2000), good(2000, 100));
-        let (met, _) = run(&mut worth, TRIAL / 2, flood(2000));
-        assert_eq!(worth.standing(), Standing::Doubted);
+        let mut controller = CacheController::new();
+        run(&mut controller, judged(2000), good(2000, 100));
+        let (met, _) = run(&mut controller, TRIAL / 2, flood(2000));
+        assert_eq!(controller.standing(), Standing::Doubted);
         // Of a window that had begun before, and one that it filled.
         assert!(met <= 2 * WINDOW, "{met}");
         // Also when the flood's walks are cheap.
-        let mut worth = Worth::new();
-        run(&mut worth, judged(2000), good(2000, 100));
-        run(&mut worth, TRIAL / 2, flood(150));
-        assert_eq!(worth.standing(), Standing::Doubted);
+        let mut controller = CacheController::new();
+        run(&mut controller, judged(2000), good(2000, 100));
+        run(&mut controller, TRIAL / 2, flood(150));
+        assert_eq!(controller.standing(), Standing::Doubted);
     }
 
     #[test]
     fn short_walks_and_small_bursts_leave_it_off() {
-        let mut worth = Worth::new();
-        assert_eq!(run(&mut worth, LOOK, good(60, 50)).0, 0);
-        assert_eq!(worth.standing(), Standing::Short);
-        assert_eq!(run(&mut worth, 1 << 24, good(60, 50)).0, 0);
-        assert_eq!(worth.standing(), Standing::Short);
+        let mut controller = CacheController::new();
+        assert_eq!(run(&mut controller, LOOK, good(60, 50)).0, 0);
+        assert_eq!(controller.standing(), Standing::Short);
+        assert_eq!(run(&mut controller, 1 << 24, good(60, 50)).0, 0);
+        assert_eq!(controller.standing(), Standing::Short);
         // Longer ones later are tried as if they were the first.
-        run(&mut worth, judged(2000), good(2000, 100));
-        assert_eq!(worth.standing(), Standing::On);
-        let mut worth = Worth::new();
+        run(&mut controller, judged(2000), good(2000, 100));
+        assert_eq!(controller.standing(), Standing::On);
+        let mut controller = CacheController::new();
         for _ in 0..1 << 20 {
-            let plan = worth.begin(CacheMode::Auto, 4);
+            let plan = controller.begin(CacheMode::Auto, 4);
             assert!(!plan.used && !plan.measured);
-            worth.pass(4 * plan.rest as usize);
-            worth.end(4, 0, None);
+            controller.pass(4 * plan.rest as usize);
+            controller.end(4, 0, None);
         }
     }
 
     #[test]
     fn needless_it_is_off_until_walks_grow() {
-        let mut worth = Worth::new();
-        run(&mut worth, judged(400), good(400, 100));
-        assert_eq!(worth.standing(), Standing::On);
-        let first = worth.needless();
-        worth.end(BURST, 0, Some(400 * BURST as u64));
+        let mut controller = CacheController::new();
+        run(&mut controller, judged(400), good(400, 100));
+        assert_eq!(controller.standing(), Standing::On);
+        let first = controller.needless();
+        controller.end(BURST, 0, Some(400 * BURST as u64));
         assert!(!first.used && first.measured);
         for _ in 0..1 << 16 {
-            let plan = worth.needless();
+            let plan = controller.needless();
             assert_eq!((plan.used, plan.measured), (false, false));
-            worth.pass(BURST * plan.rest as usize);
-            worth.end(BURST, 0, None);
-            assert_eq!(worth.standing(), Standing::Short);
+            controller.pass(BURST * plan.rest as usize);
+            controller.end(BURST, 0, None);
+            assert_eq!(controller.standing(), Standing::Short);
         }
-        assert!(worth.standing().is_judged());
-        run(&mut worth, judged(400), good(400, 100));
-        assert_eq!(worth.standing(), Standing::On);
+        assert!(controller.standing().is_judged());
+        run(&mut controller, judged(400), good(400, 100));
+        assert_eq!(controller.standing(), Standing::On);
     }
 
     #[test]
     fn it_does_as_told() {
-        let mut worth = Worth::new();
-        assert!(worth.begin(CacheMode::Always, 1).used);
-        assert!(!worth.begin(CacheMode::Never, 32).used);
-        assert!(!worth.begin(CacheMode::Auto, 32).used);
-        assert_eq!(worth.standing(), Standing::Untried);
+        let mut controller = CacheController::new();
+        assert!(controller.begin(CacheMode::Always, 1).used);
+        assert!(!controller.begin(CacheMode::Never, 32).used);
+        assert!(!controller.begin(CacheMode::Auto, 32).used);
+        assert_eq!(controller.standing(), Standing::Untried);
     }
 }

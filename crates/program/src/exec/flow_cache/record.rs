@@ -15,7 +15,7 @@ use crate::actions::reserved;
 use crate::actions::{Bits, Op, PortNo, ToController};
 use crate::counters::CounterId;
 use crate::exec::suspend::freeze::Frozen;
-use crate::host::{Context, Drop as DropReason, Event, Host, Place};
+use crate::host::{Context, DropReason, Event, Host, Place};
 use crate::optimizer::unwildcarded::{TableSet, add_table};
 use crate::rule::Rule;
 use crate::table::Bridge;
@@ -28,7 +28,7 @@ const LONGEST: usize = 128;
 
 /// What a walk was.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-pub(crate) struct Way {
+pub(crate) struct CachedPath {
     /// Whether it can be carried out without walking; otherwise only the tables say something.
     pub pure: bool,
     /// What to do to the packet.
@@ -100,7 +100,7 @@ impl<'h, H> Recording<'h, H> {
     }
 
     /// What the walk was; `ended`: it came to its end by lookups and steps alone.
-    pub fn finish(mut self, ended: bool) -> Way {
+    pub fn finish(mut self, ended: bool) -> CachedPath {
         let sends = |op: &Op| {
             matches!(
                 op,
@@ -118,12 +118,12 @@ impl<'h, H> Recording<'h, H> {
         let pure = self.pure && ended && !(self.missed && seen > 0);
         let tables = self.tables;
         if !pure {
-            return Way {
+            return CachedPath {
                 tables,
-                ..Way::default()
+                ..CachedPath::default()
             };
         }
-        Way {
+        CachedPath {
             pure,
             steps: self.steps.into(),
             missed: self.missed,

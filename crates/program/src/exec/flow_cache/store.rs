@@ -9,12 +9,12 @@
 use crate::actions::{Op, PortNo};
 use crate::counters::WorkerCounters;
 use crate::epoch::Epoch;
-use crate::exec::flow_cache::record::Way;
+use crate::exec::flow_cache::record::CachedPath;
 use crate::exec::interpreter::Burst;
-use crate::host::Drop as DropReason;
-use crate::optimizer::unwildcarded::{Dependence, HotBits};
-use packet::hot::HotWords;
-use packet::parse::HOT_WORDS;
+use crate::host::DropReason;
+use crate::optimizer::unwildcarded::{MiniKeyBits, Unwildcarded};
+use packet::mini_key::MiniKey;
+use packet::parse::MINI_KEY_WORDS;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 
@@ -26,13 +26,13 @@ const CHUNK: usize = 64;
 const FEWEST: usize = CHUNK * WAYS;
 
 /// Stands for no way.
-pub(crate) const NO_WAY: u32 = u32::MAX;
+pub(crate) const NO_PATH: u32 = u32::MAX;
 /// Stands for the way of a packet that must be walked whatever is known.
 pub(crate) const WALKED: u32 = u32::MAX - 1;
 
 /// What becomes of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Fate {
+pub(crate) enum CachedVerdict {
     /// It leaves by a port, as it is.
     Port(PortNo),
     /// It is lost.
@@ -47,14 +47,14 @@ pub(crate) enum Fate {
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct Line {
-    words: HotBits,
+    words: MiniKeyBits,
     way: u32,
     serial: u32,
 }
 
 const EMPTY: Line = Line {
-    words: [0; HOT_WORDS],
-    way: NO_WAY,
+    words: [0; MINI_KEY_WORDS],
+    way: NO_PATH,
     serial: 0,
 };
 
@@ -65,7 +65,7 @@ struct Kept {
     serial: u32,
     /// It stands in the queue of those to be paid.
     noted: bool,
-    fate: Fate,
+    verdict: CachedVerdict,
     /// The last epoch in which it is known to hold.
     checked: Epoch,
     packets: u64,
@@ -73,7 +73,7 @@ struct Kept {
     used_ms: u64,
     /// The epoch in which it came into the queue.
     since: Epoch,
-    way: Box<Way>,
+    way: Box<CachedPath>,
 }
 
 /// The store of one worker and bridge.
@@ -90,7 +90,7 @@ pub(crate) struct Store {
     known: HashMap<u64, u32>,
     hasher: RandomState,
     to_pay: VecDeque<u32>,
-    seeds: HotBits,
+    seeds: MiniKeyBits,
 }
 
 #[inline(always)]
@@ -125,12 +125,12 @@ fn zero_bytes(word: u64) -> u64 {
 
 /// Whether they are the same, without a call of the library's, which compares bytes.
 #[inline(always)]
-fn same_words(a: &HotBits, b: &HotBits) -> bool {
+fn same_words(a: &MiniKeyBits, b: &MiniKeyBits) -> bool {
     let both = a.iter().zip(b);
     both.fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
 }
 
-fn masked(words: &HotBits, bits: &HotBits) -> HotBits {
+fn masked(words: &MiniKeyBits, bits: &MiniKeyBits) -> MiniKeyBits {
     std::array::from_fn(|index| words[index] & bits[index])
 }
 
@@ -178,7 +178,7 @@ impl Store {
     }
 
     #[inline(always)]
-    fn hash(&self, words: &HotBits) -> u64 {
+    fn hash(&self, words: &MiniKeyBits) -> u64 {
         let seeds = &self.seeds;
         let [a, b, c, d, e] = *words;
         let ab = folded(a ^ seeds[0], b ^ seeds[1]);
@@ -196,7 +196,7 @@ impl Store {
 
     /// Looks packets up; a way that was found need not hold.
     #[inline(always)]
-    pub fn find(&self, packets: &[HotWords], bits: &HotBits, found: &mut [u32]) {
+    pub fn find(&self, packets: &[MiniKey], bits: &MiniKeyBits, found: &mut [u32]) {
         let mut hashes = [0; crate::burst::LOOKUP_MAX];
         let last = self.tags.len() - 1;
         for (packet, hash) in packets.iter().zip(&mut hashes) {
@@ -213,7 +213,7 @@ impl Store {
         for ((packet, hash), found) in packets.iter().zip(&hashes).zip(&mut *found) {
             let set = *hash as usize & last;
             let words = masked(&packet.words, bits);
-            *found = self.find_in(set, *hash, &words).unwrap_or(NO_WAY);
+            *found = self.find_in(set, *hash, &words).unwrap_or(NO_PATH);
             if let Some(way) = self.ways.get(*found as usize) {
                 prefetch(way);
             }
@@ -221,7 +221,7 @@ impl Store {
     }
 
     #[inline(always)]
-    fn find_in(&self, set: usize, hash: u64, words: &HotBits) -> Option<u32> {
+    fn find_in(&self, set: usize, hash: u64, words: &MiniKeyBits) -> Option<u32> {
         let mut same = zero_bytes(self.tags[set] ^ tags_of(hash));
         while same != 0 {
             let line = self.line(set, same.trailing_zeros() as usize / 8);
@@ -236,20 +236,20 @@ impl Store {
 
     /// Whether a way that was found is still that of its packets.
     #[inline(always)]
-    pub fn holds(&mut self, way: u32, dependence: &Dependence, epoch: Epoch) -> bool {
+    pub fn holds(&mut self, way: u32, unwildcarded: &Unwildcarded, epoch: Epoch) -> bool {
         match self.ways.get_mut(way as usize) {
             None => false,
             Some(kept) if kept.checked == epoch => true,
-            Some(kept) => kept.check(dependence, epoch),
+            Some(kept) => kept.check(unwildcarded, epoch),
         }
     }
 
     /// What becomes of the packets of a way; those of none must be walked.
     #[inline(always)]
-    pub fn fate(&self, way: u32) -> Fate {
+    pub fn verdict(&self, way: u32) -> CachedVerdict {
         self.ways
             .get(way as usize)
-            .map_or(Fate::Walk, |kept| kept.fate)
+            .map_or(CachedVerdict::Walk, |kept| kept.verdict)
     }
 
     /// The steps of a way.
@@ -291,13 +291,13 @@ impl Store {
     /// Remembers the way of a packet.
     pub fn remember(
         &mut self,
-        packet: &HotWords,
-        bits: &HotBits,
-        way: Way,
-        dependence: &Dependence,
+        packet: &MiniKey,
+        bits: &MiniKeyBits,
+        way: CachedPath,
+        unwildcarded: &Unwildcarded,
         epoch: Epoch,
     ) {
-        let Some(way) = self.keep(way, dependence, epoch) else {
+        let Some(way) = self.keep(way, unwildcarded, epoch) else {
             return;
         };
         let words = masked(&packet.words, bits);
@@ -315,7 +315,7 @@ impl Store {
     }
 
     /// Which line of a set takes these bits: their own, an empty one, or the next in turn.
-    fn place_for(&mut self, set: usize, hash: u64, words: &HotBits) -> usize {
+    fn place_for(&mut self, set: usize, hash: u64, words: &MiniKeyBits) -> usize {
         let tags = self.tags[set];
         let own = (0..WAYS).find(|place| {
             tags >> (place * 8) & 0xff == tags_of(hash) & 0xff
@@ -329,12 +329,12 @@ impl Store {
     }
 
     /// Keeps a way, as the one that is there already if that still holds. None when all have something to pay.
-    fn keep(&mut self, way: Way, dependence: &Dependence, epoch: Epoch) -> Option<u32> {
+    fn keep(&mut self, way: CachedPath, unwildcarded: &Unwildcarded, epoch: Epoch) -> Option<u32> {
         let content = self.hasher.hash_one(&way);
         if let Some(known) = self.known.get(&content).copied() {
             let kept = &mut self.ways[known as usize];
             if *kept.way == way {
-                if !kept.check(dependence, epoch) {
+                if !kept.check(unwildcarded, epoch) {
                     // Packets that took it before may now take another.
                     kept.serial = kept.serial.wrapping_add(1);
                     kept.checked = epoch;
@@ -344,7 +344,7 @@ impl Store {
         }
         let number = self.free_way()?;
         let kept = &mut self.ways[number as usize];
-        kept.fate = Fate::of(&way);
+        kept.verdict = CachedVerdict::of(&way);
         kept.checked = epoch;
         *kept.way = way;
         self.known.insert(content, number);
@@ -380,14 +380,14 @@ fn new_chunk() -> Box<Chunk> {
         .unwrap_or_else(|_| unreachable!("of that length"))
 }
 
-impl Fate {
-    fn of(way: &Way) -> Fate {
+impl CachedVerdict {
+    fn of(way: &CachedPath) -> CachedVerdict {
         match &*way.steps {
-            _ if !way.pure => Fate::Walk,
-            [] if way.missed => Fate::Lost(DropReason::TableMiss),
-            [] => Fate::Lost(DropReason::Action),
-            [Op::Output(port)] => Fate::Port(*port),
-            _ => Fate::Steps,
+            _ if !way.pure => CachedVerdict::Walk,
+            [] if way.missed => CachedVerdict::Lost(DropReason::TableMiss),
+            [] => CachedVerdict::Lost(DropReason::Action),
+            [Op::Output(port)] => CachedVerdict::Port(*port),
+            _ => CachedVerdict::Steps,
         }
     }
 }
@@ -397,7 +397,7 @@ impl Kept {
         Kept {
             serial: 0,
             noted: false,
-            fate: Fate::Walk,
+            verdict: CachedVerdict::Walk,
             checked: 0,
             packets: 0,
             bytes: 0,
@@ -415,11 +415,11 @@ impl Kept {
 
     /// Whether it holds in an epoch later than the one for which that was found out last.
     #[inline(never)]
-    fn check(&mut self, dependence: &Dependence, epoch: Epoch) -> bool {
+    fn check(&mut self, unwildcarded: &Unwildcarded, epoch: Epoch) -> bool {
         let holds = self.checked == epoch
             || self.checked != 0
                 && self.checked < epoch
-                && dependence.unchanged(&self.way.tables, self.checked, epoch);
+                && unwildcarded.unchanged(&self.way.tables, self.checked, epoch);
         if holds {
             self.checked = epoch;
         }

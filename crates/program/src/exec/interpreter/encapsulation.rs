@@ -2,7 +2,7 @@
 
 use crate::actions::{Op, PacketInReason, ToController};
 use crate::exec::interpreter::{Burst, Next, Walk};
-use crate::host::{Drop as DropReason, Host};
+use crate::host::{DropReason, Host};
 use packet::Frame;
 use packet::edit::{self, MplsTtl};
 

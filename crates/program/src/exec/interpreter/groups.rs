@@ -8,7 +8,7 @@ use crate::counters::CounterId;
 use crate::exec::interpreter::{Burst, MAX_DEPTH, MAX_RESUBMITS, Next, Pending, PendingKind};
 use crate::exec::interpreter::{Position, Saved, Steps, Walk};
 use crate::group::{Bucket, GroupRef, Kind, LOOKS};
-use crate::host::Drop as DropReason;
+use crate::host::DropReason;
 use crate::host::Host;
 use packet::Frame;
 

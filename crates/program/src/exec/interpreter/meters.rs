@@ -2,7 +2,7 @@
 
 use crate::actions::{Op, ToController};
 use crate::exec::interpreter::{Burst, Next, Steps, Walk};
-use crate::host::{Drop as DropReason, Host};
+use crate::host::{DropReason, Host};
 use crate::meters::MeterRef;
 use packet::key::at;
 use packet::{Field, Frame, Value};

@@ -4,14 +4,14 @@ use crate::actions::block::End;
 use crate::burst::{LaneSet, Members};
 use crate::exec::Engine;
 use crate::exec::interpreter::Burst;
-use crate::exec::lanes::{NOWHERE, Waiting, Way};
+use crate::exec::lanes::{Arrival, NOWHERE, Waiting};
 use crate::host::Host;
 use crate::rule::Rule;
-use crate::rule::fused::{Fused, Way as FusedWay};
+use crate::rule::fused::{FusedPath, FusedPaths};
 use packet::Frame;
 
 impl<F: Frame> Engine<F> {
-    /// What has been made of a rule and those behind it, and which of these packets may go by it: each by itself, so that those of one flow go one way.
+    /// What has been made of a rule and those behind it, and which of these packets may go by it: each by itself, so that those of one flow go one arrival.
     #[inline(always)]
     pub(crate) fn fused<'r, H: Host<F>>(
         &self,
@@ -19,39 +19,39 @@ impl<F: Frame> Engine<F> {
         rule: &'r Rule,
         back: u16,
         set: impl Members,
-    ) -> Option<(&'r Fused, LaneSet)> {
+    ) -> Option<(&'r FusedPaths, LaneSet)> {
         if H::WATCHES {
             return None;
         }
         let fused = rule.fused()?;
-        if !fused.holds(&burst.bridge.dependence, burst.guard) || fused.sends && back != NOWHERE {
+        if !fused.holds(&burst.bridge.unwildcarded, burst.guard) || fused.sends && back != NOWHERE {
             return None;
         }
         // Ways are made for packets of IPv4.
         let mut taken = set.whole().minus(self.lanes.wide);
         if fused.may_expire {
-            let rewrite = &rule.straight()?.get().first()?.rewrite;
+            let rewrite = &rule.blocks()?.get().first()?.rewrite;
             let lanes = &self.lanes.lanes;
-            taken = taken.those(|lane| !rewrite.expires(lanes[lane].hot_words()));
+            taken = taken.those(|lane| !rewrite.expires(lanes[lane].mini_key()));
         }
         (!taken.is_empty()).then_some((fused, taken))
     }
 
     /// Lanes do what a rule that they have met and those behind it do.
     #[inline(always)]
-    pub(super) fn fly<H: Host<F>>(
+    pub(super) fn run_fused<H: Host<F>>(
         &mut self,
         burst: &Burst<'_, '_>,
-        way: Way,
+        arrival: Arrival,
         host: &mut H,
-        fused: &Fused,
+        fused: &FusedPaths,
         waited: Waiting,
         set: impl Members,
     ) {
         let mut rest = set.whole();
         if let Some(one) = rest.only() {
             if let Some(own) = fused.way(&self.lanes.lanes[one.place()]) {
-                self.carry(burst, way, host, own, waited, one);
+                self.carry(burst, arrival, host, own, waited, one);
             }
             return;
         }
@@ -63,7 +63,7 @@ impl<F: Frame> Engine<F> {
             };
             if !taken.is_empty() {
                 rest = rest.minus(taken);
-                self.carry(burst, way, host, own, waited, taken);
+                self.carry(burst, arrival, host, own, waited, taken);
             }
             if rest.is_empty() {
                 return;
@@ -76,9 +76,9 @@ impl<F: Frame> Engine<F> {
     fn carry<H: Host<F>>(
         &mut self,
         burst: &Burst<'_, '_>,
-        way: Way,
+        arrival: Arrival,
         host: &mut H,
-        own: &FusedWay,
+        own: &FusedPath,
         waited: Waiting,
         set: impl Members,
     ) {
@@ -91,11 +91,11 @@ impl<F: Frame> Engine<F> {
         });
         let counters = burst.counters;
         counters.add(own.counter, set.len() as u64, bytes, burst.now_ms);
-        lanes.edit(&own.stretch, set);
+        lanes.edit(&own.block, set);
         for rewrite in &own.rewrites {
             lanes.rewrite(rewrite, set);
         }
-        match own.stretch.end {
+        match own.block.end {
             End::Output(port) => lanes.send(port, set),
             End::Table { table, resubmit } => {
                 let backs = own.backs.iter();
@@ -108,7 +108,7 @@ impl<F: Frame> Engine<F> {
                 });
             }
             // No way is made past a choice.
-            End::Spread | End::Nothing => self.come_back(burst, way, host, waited.back, set),
+            End::Multipath | End::Nothing => self.come_back(burst, arrival, host, waited.back, set),
         }
     }
 
@@ -117,7 +117,7 @@ impl<F: Frame> Engine<F> {
     pub(crate) fn come_back<H: Host<F>>(
         &mut self,
         burst: &Burst<'_, '_>,
-        way: Way,
+        arrival: Arrival,
         host: &mut H,
         back: u16,
         set: impl Members,
@@ -125,7 +125,7 @@ impl<F: Frame> Engine<F> {
         match self.lanes.backs.get(usize::from(back)) {
             Some(after) => {
                 let (here, up) = (after.here, after.up);
-                self.pass(burst, way, host, here, up, set);
+                self.pass(burst, arrival, host, here, up, set);
             }
             None => self.lose(host, set.whole()),
         }

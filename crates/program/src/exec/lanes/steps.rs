@@ -1,11 +1,11 @@
 //! What lanes do when a table has been looked up: rules that one packet each has met are carried out one after the other, without what sets need.
 
-use crate::actions::block::{End, Stretches};
+use crate::actions::block::{ActionBlocks, End};
 use crate::burst::{LaneSet, Members, One};
 use crate::classifier::lanes::Meeting;
 use crate::exec::Engine;
 use crate::exec::interpreter::Burst;
-use crate::exec::lanes::{Lanes, Waiting, Way};
+use crate::exec::lanes::{Arrival, Lanes, Waiting};
 use crate::host::Host;
 use crate::rule::Rule;
 use packet::Frame;
@@ -21,7 +21,7 @@ enum Step {
 }
 
 impl<F: Frame> Engine<F> {
-    /// Carries out a rule that one lane has met, if it is one of the common kind: a single stretch, which ends at a later table or a port. In
+    /// Carries out a rule that one lane has met, if it is one of the common kind: a single block, which ends at a later table or a port. In
     /// most tables after the first each packet meets a rule of its own, so this is what packets cost there.
     #[inline(always)]
     fn step<H: Host<F>>(
@@ -32,24 +32,24 @@ impl<F: Frame> Engine<F> {
         rule: &Rule,
         one: One,
     ) -> Step {
-        let Some(stretch) = rule.straight().and_then(Stretches::only) else {
+        let Some(block) = rule.blocks().and_then(ActionBlocks::only) else {
             return Step::Not;
         };
         let Lanes { lanes, frames, .. } = &mut self.lanes;
         let (lane, frame) = (&mut lanes[one.place()], &mut frames[one.place()]);
         if H::WATCHES
-            || matches!(stretch.end, End::Spread | End::Nothing)
-            || stretch.leads_off(from, back)
-            || stretch.rewrite.expires(lane.hot_words())
+            || matches!(block.end, End::Multipath | End::Nothing)
+            || block.leads_off(from, back)
+            || block.rewrite.expires(lane.mini_key())
         {
             return Step::Not;
         }
         host.looked_up(from, None, Some(rule));
         let (counters, len) = (burst.counters, lane.len.into());
         counters.add(rule.spec.counter, 1, len, burst.now_ms);
-        stretch.writes().for_each(|write| lane.write(write));
-        lane.rewrite(frame, &stretch.rewrite);
-        match stretch.end {
+        block.writes().for_each(|write| lane.write(write));
+        lane.rewrite(frame, &block.rewrite);
+        match block.end {
             End::Output(port) => {
                 self.lanes.send(port, one);
                 Step::Sent
@@ -58,7 +58,7 @@ impl<F: Frame> Engine<F> {
                 lane.hops += 1;
                 Step::Waits { table, resubmit }
             }
-            End::Spread | End::Nothing => Step::Not,
+            End::Multipath | End::Nothing => Step::Not,
         }
     }
 
@@ -77,7 +77,7 @@ impl<F: Frame> Engine<F> {
     pub(super) fn meet_all<H: Host<F>>(
         &mut self,
         burst: &Burst<'_, '_>,
-        way: Way,
+        arrival: Arrival,
         host: &mut H,
         waited: Waiting,
         found: &[Meeting<'_>],
@@ -102,9 +102,9 @@ impl<F: Frame> Engine<F> {
             let (rule, set) = (*rule, *set);
             let waited = Waiting { set, ..waited };
             match (rule, set.only()) {
-                (None, _) => self.miss_lanes(burst, way, host, waited),
-                (Some(rule), Some(one)) => self.meet_after(burst, way, host, waited, rule, one),
-                (Some(rule), None) => self.meet_after(burst, way, host, waited, rule, set),
+                (None, _) => self.miss_lanes(burst, arrival, host, waited),
+                (Some(rule), Some(one)) => self.meet_after(burst, arrival, host, waited, rule, one),
+                (Some(rule), None) => self.meet_after(burst, arrival, host, waited, rule, set),
             }
         }
         self.lanes.wait_if_any(ahead);

@@ -1,6 +1,6 @@
 //! Lanes whose packets are of IPv6 or ARP: what these tell beside a lane's words.
 
-use crate::actions::block::Spread;
+use crate::actions::block::MultipathHash;
 use crate::burst::Words;
 use crate::burst::beyond;
 use crate::burst::{LOOKUP_MAX, LaneSet};
@@ -10,7 +10,7 @@ use crate::exec::lanes::{Lane, Lanes};
 use packet::Frame;
 use packet::parse::{Extent, MoreWords};
 
-/// A word of a packet of the common kinds that is no hot one; `more` is not looked at where the packet is one of IPv4.
+/// A word of a packet of the common kinds that is none of the mini key; `more` is not looked at where the packet is one of IPv4.
 #[inline(always)]
 pub(crate) fn word_beyond(index: u8, extent: Extent, more: &MoreWords) -> u64 {
     if extent.is_ipv4() {
@@ -40,7 +40,7 @@ impl Words for Wide<'_> {
 }
 
 impl<F: Frame> Lanes<F> {
-    /// Of lanes in which packets and their hot words are, those that are wide get what these tell beside.
+    /// Of lanes in which packets and their mini keys are, those that are wide get what these tell beside.
     #[inline(never)]
     pub(crate) fn begin_wide(&mut self, run: std::ops::Range<usize>) {
         for index in run {
@@ -55,12 +55,12 @@ impl<F: Frame> Lanes<F> {
     }
 
     /// Makes a choice for one of them.
-    pub(crate) fn spread_wide(&mut self, lane: usize, spread: &Spread) {
+    pub(crate) fn multipath_wide(&mut self, lane: usize, multipath: &MultipathHash) {
         let wide = Wide {
             lane: &self.lanes[lane],
             more: &self.more[lane],
         };
-        let write = spread.write(&wide);
+        let write = multipath.write(&wide);
         self.lanes[lane].write(&write);
     }
 

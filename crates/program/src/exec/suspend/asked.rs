@@ -5,8 +5,8 @@
 
 use crate::actions::learn::{Answer, Learn, Values};
 use crate::rule::Rule;
-use packet::hot::HotWords;
 use packet::keyed::Keyed;
+use packet::mini_key::MiniKey;
 use packet::{FlowKey, Match, WordSet};
 use smallvec::SmallVec;
 use std::collections::HashMap;
@@ -152,8 +152,8 @@ impl AskedRules {
     }
 
     /// Whether one may decide a lookup of one of these packets, as far as the words say that no rule writes.
-    pub fn may_decide(&self, bridge: u32, kept: WordSet, packets: &[HotWords]) -> bool {
-        let told = kept.intersect(WordSet::HOT);
+    pub fn may_decide(&self, bridge: u32, kept: WordSet, packets: &[MiniKey]) -> bool {
+        let told = kept.intersect(WordSet::MINI_KEY);
         let groups = (self.groups.iter())
             .filter(|group| group.bridge == bridge && !group.tickets.is_empty());
         for group in groups {

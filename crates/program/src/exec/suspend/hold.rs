@@ -15,7 +15,7 @@ use crate::epoch::{Epoch, Guard, NEVER};
 use crate::exec::Engine;
 use crate::exec::interpreter::{Burst, Next, Walk};
 use crate::exec::suspend::asked::{Asked, AskedRules};
-use crate::host::{Drop as DropReason, Event, Host, Place};
+use crate::host::{DropReason, Event, Host, Place};
 use crate::rule::Rule;
 use crate::table::Bridge;
 use packet::key::at;
@@ -701,7 +701,7 @@ impl<F: Frame> Walk<F> {
 
     /// Fills words of the key that rules have come to need since `filled` were.
     fn fill(&mut self, burst: &Burst<'_, '_>, filled: WordSet) {
-        let missing = burst.valid.minus(filled).minus(WordSet::HOT);
+        let missing = burst.valid.minus(filled).minus(WordSet::MINI_KEY);
         if missing.is_empty() {
             return;
         }

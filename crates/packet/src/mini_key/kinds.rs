@@ -40,7 +40,7 @@ pub const fn l4(tagged: bool, six: bool) -> usize {
     l3(tagged) + if six { IPV6_LEN } else { IPV4_LEN }
 }
 
-/// What of a kind's packets lies in whole bytes: place in the hot words, place in the packet, length. For IPv6 see also [`Six`].
+/// What of a kind's packets lies in whole bytes: place in the mini keys, place in the packet, length. For IPv6 see also [`Six`].
 pub const fn moves(tagged: bool, tcp: bool, six: bool) -> [(usize, usize, usize); 12] {
     let (l3, l4) = (l3(tagged), l4(tagged, six));
     let four = if six { 0 } else { 1 };

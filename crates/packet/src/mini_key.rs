@@ -1,8 +1,8 @@
 //! A burst's first reading: common packets into one cache line each, compared with patterns on the way.
 //!
 //! A whole key has 512 bytes, and a burst's keys more than a first-level cache holds beside everything else. Most tables look at Ethernet, IPv4 and ports
-//! only, which fit one cache line a packet ([`HotWords`]). A short list of rules over them becomes a list of [`Pattern`]s, and a packet is compared with
-//! these while its words are still in a register. Who asks for no more than the pattern has it compared as it lies ([`sort_burst`]).
+//! only, which fit one cache line a packet ([`MiniKey`]). A short list of rules over them becomes a list of [`Pattern`]s, and a packet is compared with
+//! these while its words are still in a register. Who asks for no more than the pattern has it compared as it lies ([`prefilter_burst`]).
 //!
 //! With AVX-512 a packet's first 64 bytes are one register: headers are judged by one masked compare, fields come to their places by one permutation, and a
 //! pattern costs an exclusive or and a test (`avx512`); some 40 instructions a packet in all. With AVX2 a few shuffles of 16 and 32 bytes do it (`avx2`). Elsewhere
@@ -15,25 +15,25 @@ mod avx512;
 mod kinds;
 #[cfg(target_arch = "x86_64")]
 mod lists;
-mod sorting;
+mod raw;
 #[cfg(test)]
 mod tests;
 mod variant;
 
 use crate::frame::Frame;
 use crate::key::at;
-use crate::parse::{self, Extent, HOT_WORDS, Network};
+use crate::parse::{self, Extent, MINI_KEY_WORDS, Network};
 use std::mem::offset_of;
 
-pub use sorting::{Run, Sorting, sort_burst, sort_burst_by};
+pub use raw::{RawPrefilter, Run, prefilter_burst, sort_burst_by};
 pub use variant::{ASKED_BY, Variant};
 
-/// The hot words of a packet's key, in a cache line of their own.
+/// The mini keys of a packet's key, in a cache line of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, align(64))]
-pub struct HotWords {
+pub struct MiniKey {
     /// Words 0 to 4 of the key.
-    pub words: [u64; HOT_WORDS],
+    pub words: [u64; MINI_KEY_WORDS],
     /// Where the packet's layers lie.
     pub extent: Extent,
     /// The frame's length.
@@ -41,15 +41,15 @@ pub struct HotWords {
     rest: [u64; 2],
 }
 
-/// Places in a [`HotWords`] behind the words.
-const LENGTH: usize = offset_of!(HotWords, extent) + offset_of!(Extent, length);
-const FRAME_LEN: usize = offset_of!(HotWords, len);
-const _: () = assert!(FRAME_LEN.is_multiple_of(4) && size_of::<HotWords>() == 64);
+/// Places in a [`MiniKey`] behind the words.
+const LENGTH: usize = offset_of!(MiniKey, extent) + offset_of!(Extent, length);
+const FRAME_LEN: usize = offset_of!(MiniKey, len);
+const _: () = assert!(FRAME_LEN.is_multiple_of(4) && size_of::<MiniKey>() == 64);
 
-impl HotWords {
+impl MiniKey {
     /// Those of a packet of which nothing is known.
-    pub const ZERO: HotWords = HotWords {
-        words: [0; HOT_WORDS],
+    pub const ZERO: MiniKey = MiniKey {
+        words: [0; MINI_KEY_WORDS],
         extent: Extent::ZERO,
         len: 0,
         rest: [0; 2],
@@ -62,8 +62,8 @@ impl HotWords {
     }
 
     /// Those of a packet of which only the ingress port is known.
-    pub fn of_port(port: u32) -> HotWords {
-        let mut hot = HotWords::ZERO;
+    pub fn of_port(port: u32) -> MiniKey {
+        let mut hot = MiniKey::ZERO;
         let mut bytes = [0; 8];
         bytes[at::IN_PORT % 8..at::IN_PORT % 8 + 4].copy_from_slice(&port.to_be_bytes());
         hot.words[at::IN_PORT / 8] = u64::from_ne_bytes(bytes);
@@ -71,7 +71,7 @@ impl HotWords {
     }
 }
 
-/// Bits of the hot words and what they are to be.
+/// Bits of the mini keys and what they are to be.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C, align(64))]
 pub struct Pattern {
@@ -83,12 +83,12 @@ impl Pattern {
     /// The most patterns of a list.
     pub const MOST: usize = 64;
 
-    /// The pattern of words (number, mask, value); None when one of them is not a hot word.
+    /// The pattern of words (number, mask, value); None when one of them is not a word of the mini key.
     pub fn of(words: impl IntoIterator<Item = (u8, u64, u64)>) -> Option<Pattern> {
         let mut pattern = Pattern::default();
         for (word, mask, value) in words {
             let at = usize::from(word);
-            if at >= HOT_WORDS {
+            if at >= MINI_KEY_WORDS {
                 return None;
             }
             pattern.mask[at] |= mask;
@@ -98,7 +98,7 @@ impl Pattern {
     }
 
     #[inline(always)]
-    fn matches(&self, hot: &HotWords) -> bool {
+    fn matches(&self, hot: &MiniKey) -> bool {
         let differ = (hot.words.iter().zip(&self.value).zip(&self.mask))
             .fold(0, |differ, ((word, value), mask)| {
                 differ | (word ^ value) & mask
@@ -119,14 +119,14 @@ pub struct Read {
     pub bytes: u64,
 }
 
-/// Reads packets of the common kinds ([`parse::hot_words`]) that came in through one port, up to the first that is another or to the shortest list. For each the number of the
+/// Reads packets of the common kinds ([`parse::mini_key`]) that came in through one port, up to the first that is another or to the shortest list. For each the number of the
 /// first of `patterns`, at most [`Pattern::MOST`], that matches goes to `found`, [`NO_PATTERN`] for none.
 #[inline]
 pub fn read_burst<F: Frame>(
     frames: &[F],
     in_port: u32,
     patterns: &[Pattern],
-    hot: &mut [HotWords],
+    hot: &mut [MiniKey],
     found: &mut [u8],
 ) -> Read {
     // SAFETY: only a variant that the processor has is ever used.
@@ -139,7 +139,7 @@ pub fn read_burst_by<F: Frame>(
     frames: &[F],
     in_port: u32,
     patterns: &[Pattern],
-    hot: &mut [HotWords],
+    hot: &mut [MiniKey],
     found: &mut [u8],
 ) -> Read {
     // SAFETY: the processor has it.
@@ -156,7 +156,7 @@ unsafe fn read_by<F: Frame>(
     frames: &[F],
     in_port: u32,
     patterns: &[Pattern],
-    hot: &mut [HotWords],
+    hot: &mut [MiniKey],
     found: &mut [u8],
 ) -> Read {
     debug_assert!(patterns.len() <= Pattern::MOST);
@@ -180,14 +180,14 @@ pub fn all_same(found: &[u8]) -> bool {
 
 /// The number of the first pattern that matches.
 #[inline(always)]
-fn first_of(patterns: &[Pattern], hot: &HotWords) -> u8 {
+fn first_of(patterns: &[Pattern], hot: &MiniKey) -> u8 {
     let first = patterns.iter().position(|pattern| pattern.matches(hot));
     first.map_or(NO_PATTERN, |index| index as u8)
 }
 
 /// Reads a packet of another kind than IPv4; false where it is of no common kind.
 #[inline(never)]
-fn read_other(head: &[u8], len: usize, in_port: u32, hot: &mut HotWords) -> bool {
+fn read_other(head: &[u8], len: usize, in_port: u32, hot: &mut MiniKey) -> bool {
     let extent = parse::other_words(head, len, in_port, &mut hot.words);
     hot.extent = extent.unwrap_or(hot.extent);
     extent.is_some()
@@ -200,9 +200,9 @@ fn read_others<F: Frame>(
     frames: &[F],
     in_port: u32,
     patterns: &[Pattern],
-    mut keep: impl FnMut(&HotWords, u8),
+    mut keep: impl FnMut(&MiniKey, u8),
 ) {
-    let mut hot = HotWords::ZERO;
+    let mut hot = MiniKey::ZERO;
     for frame in frames {
         let len = frame.len();
         if !read_other(frame.head(), len, in_port, &mut hot) {
@@ -220,7 +220,7 @@ fn portable<F: Frame>(
     frames: &[F],
     in_port: u32,
     patterns: &[Pattern],
-    hot: &mut [HotWords],
+    hot: &mut [MiniKey],
     found: &mut [u8],
 ) -> Read {
     let mut read = Read::default();

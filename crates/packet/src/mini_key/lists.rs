@@ -1,13 +1,13 @@
 //! The lists that vector code reads a burst into.
 
 use super::kinds::l3;
-use super::{HotWords, Pattern, Read};
+use super::{MiniKey, Pattern, Read};
 use crate::frame::Frame;
 
 /// The lists that a burst is read into, all of one length, and how far it has come.
 pub struct Lists<'a, F> {
     frames: &'a [F],
-    hot: &'a mut [HotWords],
+    hot: &'a mut [MiniKey],
     found: &'a mut [u8],
     pub in_port: u32,
     patterns: &'a [Pattern],
@@ -19,7 +19,7 @@ impl<'a, F: Frame> Lists<'a, F> {
         frames: &'a [F],
         in_port: u32,
         patterns: &'a [Pattern],
-        hot: &'a mut [HotWords],
+        hot: &'a mut [MiniKey],
         found: &'a mut [u8],
     ) -> Lists<'a, F> {
         let all = frames.len().min(hot.len()).min(found.len());
@@ -44,7 +44,7 @@ impl<'a, F: Frame> Lists<'a, F> {
 
     /// What has not been read.
     #[inline(always)]
-    pub fn rest(&mut self) -> impl Iterator<Item = ((&F, &mut HotWords), &mut u8)> {
+    pub fn rest(&mut self) -> impl Iterator<Item = ((&F, &mut MiniKey), &mut u8)> {
         let start = self.read.count;
         (self.frames[start..].iter())
             .zip(&mut self.hot[start..])
@@ -99,7 +99,7 @@ impl<'a, F: Frame> Lists<'a, F> {
 }
 
 impl Pattern {
-    /// Matches nothing: no key has all bits in the words behind the hot ones.
+    /// Matches nothing: no key has all bits in the words behind those of the mini key.
     const NEVER: Pattern = Pattern {
         mask: [0, 0, 0, 0, 0, 0, 0, 1],
         value: [0, 0, 0, 0, 0, 0, 0, 1],

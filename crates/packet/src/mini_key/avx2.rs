@@ -1,11 +1,11 @@
 //! [`super::read_burst`] with AVX2: a packet's headers by two to four shuffles.
 //!
-//! The first four words of a [`HotWords`] are one register, of two halves of 16 bytes: ingress port, Ethertype, tag and addresses; ports, protocol, ToS, TTL and the Ethernet
+//! The first four words of a [`MiniKey`] are one register, of two halves of 16 bytes: ingress port, Ethertype, tag and addresses; ports, protocol, ToS, TTL and the Ethernet
 //! destination. The fifth word, the extent and the length are half of another. A shuffle moves bytes within halves only, so what is to come into both is loaded into both.
 
 use super::kinds::{JUDGED, Judged, Six, index, judge, l3, least, load16, sound_either};
 use super::lists::Lists;
-use super::{FRAME_LEN, HotWords, LENGTH, NO_PATTERN, Pattern, Read};
+use super::{FRAME_LEN, LENGTH, MiniKey, NO_PATTERN, Pattern, Read};
 use crate::frame::Frame;
 use crate::key::at;
 use crate::parse::{COMMON_LEN, ETHERNET_LEN, Extent, IPV4_LEN, IPV6_LEN, Network};
@@ -130,7 +130,7 @@ const fn kind(tagged: bool, tcp: bool, six: bool) -> Kind {
     let mut fixed_source = [0; HIGH];
     let of = if six { Network::Ipv6 } else { Network::Ipv4 };
     let extent = Extent::bytes(l3, of, 0);
-    let place = offset_of!(HotWords, extent) - LOW;
+    let place = offset_of!(MiniKey, extent) - LOW;
     (fixed_source[place], fixed_source[place + 1]) = (extent[0], extent[1]);
     Kind {
         judged: Judged::new(tagged, tcp, six),
@@ -149,7 +149,7 @@ pub(super) fn read_burst<F: Frame>(
     frames: &[F],
     in_port: u32,
     patterns: &[Pattern],
-    hot: &mut [HotWords],
+    hot: &mut [MiniKey],
     found: &mut [u8],
 ) -> Read {
     let mut burst = Burst(Lists::new(frames, in_port, patterns, hot, found));
@@ -331,7 +331,7 @@ impl Kind {
 }
 
 impl Moves {
-    /// The hot words of a packet of this length, without TCP's flags and what only IPv6 has.
+    /// The mini keys of a packet of this length, without TCP's flags and what only IPv6 has.
     ///
     /// # Safety
     /// `head` has the [`least`] bytes of its kind.
@@ -393,7 +393,7 @@ impl Patterns<'_> {
     /// Stores a packet's words, and returns the number of the first pattern that matches.
     #[target_feature(enable = "avx2")]
     #[inline]
-    fn keep(&self, low: __m256i, high: __m128i, hot: &mut HotWords) -> u8 {
+    fn keep(&self, low: __m256i, high: __m128i, hot: &mut MiniKey) -> u8 {
         let high = _mm256_zextsi128_si256(high);
         let to = std::ptr::from_mut(hot).cast::<__m256i>();
         // SAFETY: 64 bytes, aligned; every pattern of bits is a valid value, and the unnamed rest is zero.

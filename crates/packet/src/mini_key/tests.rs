@@ -107,7 +107,7 @@ fn patterns() -> impl Strategy<Value = Vec<Pattern>> {
         (0..5_u8, any::<u64>(), any::<u64>()),
     ];
     let one = proptest::collection::vec(bits, 0..3)
-        .prop_map(|words| Pattern::of(words).expect("hot words only"));
+        .prop_map(|words| Pattern::of(words).expect("mini keys only"));
     proptest::collection::vec(one, 0..5)
 }
 
@@ -154,8 +154,8 @@ fn models() -> impl Strategy<Value = Vec<Model>> {
 }
 
 impl Model {
-    fn of(&self, packets: &[HotWords]) -> Pattern {
-        let any = HotWords::ZERO;
+    fn of(&self, packets: &[MiniKey]) -> Pattern {
+        let any = MiniKey::ZERO;
         let hot = packets
             .get(self.packet % packets.len().max(1))
             .unwrap_or(&any);
@@ -166,7 +166,7 @@ impl Model {
             .for_each(|(word, bit)| words[usize::from(word)] ^= bit);
         let all = self.fields.iter().copied().chain(other);
         Pattern::of(all.map(|(word, mask)| (word, mask, words[usize::from(word)])))
-            .expect("hot words only")
+            .expect("mini keys only")
     }
 }
 
@@ -191,10 +191,10 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(crate::cases(20_000)))]
     #[test]
     fn all_variants_read_the_same(frames in frames(), patterns in patterns(), port: u32) {
-        let (mut theirs, mut wanted) = ([HotWords::ZERO; 8], [0; 8]);
+        let (mut theirs, mut wanted) = ([MiniKey::ZERO; 8], [0; 8]);
         let known = portable(&frames, port, &patterns, &mut theirs, &mut wanted);
         for variant in Variant::ALL.into_iter().filter(|variant| variant.is_there()) {
-            let (mut ours, mut found) = ([HotWords::ZERO; 8], [0; 8]);
+            let (mut ours, mut found) = ([MiniKey::ZERO; 8], [0; 8]);
             let read = read_burst_by(variant, &frames, port, &patterns, &mut ours, &mut found);
             prop_assert_eq!(read, known, "{}", variant);
             prop_assert_eq!(&ours[..read.count], &theirs[..read.count], "{}", variant);
@@ -205,10 +205,10 @@ proptest! {
     #[test]
     fn all_variants_read_tcp_and_udp_in_turns(frames in in_turns(), patterns in patterns(), port: u32) {
         const MOST: usize = 24;
-        let (mut theirs, mut wanted) = ([HotWords::ZERO; MOST], [0; MOST]);
+        let (mut theirs, mut wanted) = ([MiniKey::ZERO; MOST], [0; MOST]);
         let known = portable(&frames, port, &patterns, &mut theirs, &mut wanted);
         for variant in Variant::ALL.into_iter().filter(|variant| variant.is_there()) {
-            let (mut ours, mut found) = ([HotWords::ZERO; MOST], [0; MOST]);
+            let (mut ours, mut found) = ([MiniKey::ZERO; MOST], [0; MOST]);
             let read = read_burst_by(variant, &frames, port, &patterns, &mut ours, &mut found);
             prop_assert_eq!(read, known, "{}", variant);
             prop_assert_eq!(&ours[..read.count], &theirs[..read.count], "{}", variant);
@@ -223,12 +223,12 @@ proptest! {
         models in models(),
         port in 1..3_u32,
     ) {
-        let (mut hot, mut wanted) = ([HotWords::ZERO; 8], [0; 8]);
+        let (mut hot, mut wanted) = ([MiniKey::ZERO; 8], [0; 8]);
         let known = portable(&frames, port, &[], &mut hot, &mut wanted);
         let mut all: Vec<Pattern> = models.iter().map(|model| model.of(&hot[..known.count])).collect();
         all.extend(patterns);
         let known = portable(&frames, port, &all, &mut hot, &mut wanted);
-        let sorting = Sorting::new(&all).expect("few");
+        let sorting = RawPrefilter::new(&all).expect("few");
         let mut runs = vec![Run::default()];
         for variant in Variant::ALL.into_iter().filter(|variant| variant.is_there()) {
             let (read, lengths) = sort_burst_by(variant, &frames, port, &sorting, &mut runs);
@@ -241,14 +241,14 @@ proptest! {
     }
 
     #[test]
-    fn hot_and_more_words_are_all_that_the_parser_reads(frames in frames(), port: u32) {
+    fn mini_keys_and_more_words_are_all_that_the_parser_reads(frames in frames(), port: u32) {
         for frame in frames {
-            let mut hot = [0; HOT_WORDS];
-            let Some(extent) = parse::hot_words(frame.head(), frame.len(), port, &mut hot) else {
+            let mut hot = [0; MINI_KEY_WORDS];
+            let Some(extent) = parse::mini_key(frame.head(), frame.len(), port, &mut hot) else {
                 continue;
             };
             let mut read = FlowKey::ZERO;
-            read.words[..HOT_WORDS].copy_from_slice(&hot);
+            read.words[..MINI_KEY_WORDS].copy_from_slice(&hot);
             let more = MoreWords::of(frame.head(), extent);
             more.fill(&mut read);
             let mut key = FlowKey::ZERO;
@@ -256,7 +256,7 @@ proptest! {
             let layers = parse::with_limit(&bytes, port, PACKET_WORDS, &mut key, 1);
             prop_assert_eq!(read, key);
             prop_assert_eq!(extent.layers(), layers);
-            for word in WordSet(u64::MAX).minus(WordSet::HOT).iter() {
+            for word in WordSet(u64::MAX).minus(WordSet::MINI_KEY).iter() {
                 prop_assert_eq!(more.word(word), key.words[word]);
             }
             if extent.is_ipv4() {
@@ -274,8 +274,8 @@ fn these_kinds_are_common_and_those_are_not() {
         if tagged { builder.vlan(5) } else { builder }
     };
     let read = |builder: &Builder| {
-        let (frame, mut words) = (builder.frame(), [0; HOT_WORDS]);
-        parse::hot_words(frame.head(), frame.len(), 1, &mut words).map(Extent::layers)
+        let (frame, mut words) = (builder.frame(), [0; MINI_KEY_WORDS]);
+        parse::mini_key(frame.head(), frame.len(), 1, &mut words).map(Extent::layers)
     };
     for tagged in [false, true] {
         let ipv6 = || ethernet(tagged).ipv6([1; 16], [2; 16]);
@@ -306,8 +306,8 @@ fn these_kinds_are_common_and_those_are_not() {
             .payload(&vec![0; payload])
             .bytes();
         bytes.truncate(14 + 40 + 8 + payload);
-        let mut words = [0; HOT_WORDS];
-        parse::hot_words(&bytes, bytes.len(), 1, &mut words).is_some()
+        let mut words = [0; MINI_KEY_WORDS];
+        parse::mini_key(&bytes, bytes.len(), 1, &mut words).is_some()
     };
     // The whole packet's length has 16 bits here.
     assert!(large(0xffff - 48));
@@ -315,7 +315,7 @@ fn these_kinds_are_common_and_those_are_not() {
 }
 
 #[test]
-fn patterns_know_hot_words_only() {
+fn patterns_know_mini_keys_only() {
     assert!(Pattern::of([(4, 1, 1)]).is_some());
     assert!(Pattern::of([(5, 1, 1)]).is_none());
 }

@@ -2,7 +2,7 @@
 
 use super::kinds::{JUDGED, Judged, Six, index, judge, l3, least, load16, moves, sound_either};
 use super::lists::Lists;
-use super::{FRAME_LEN, HotWords, LENGTH, NO_PATTERN, Pattern, Read};
+use super::{FRAME_LEN, LENGTH, MiniKey, NO_PATTERN, Pattern, Read};
 use crate::frame::Frame;
 use crate::key::at;
 use crate::parse::{Extent, Network};
@@ -35,7 +35,7 @@ impl Bytes {
 /// How one kind of common packet is read.
 struct Kind {
     judged: Judged,
-    /// From where in the packet each byte of a [`HotWords`] comes; which bytes do, and which of their bits, none of the others.
+    /// From where in the packet each byte of a [`MiniKey`] comes; which bytes do, and which of their bits, none of the others.
     from: Bytes,
     present: u64,
     keep: Bytes,
@@ -75,7 +75,7 @@ const fn kind(tagged: bool, tcp: bool, six: bool) -> Kind {
         at += 1;
     }
     let extent = Extent::bytes(l3, network, 0);
-    let place = offset_of!(HotWords, extent);
+    let place = offset_of!(MiniKey, extent);
     (fixed[place], fixed[place + 1]) = (extent[0], extent[1]);
     if tagged {
         fixed[at::VLAN_TCI] = 0x10; // a tag is present
@@ -94,7 +94,7 @@ pub(super) fn read_burst<F: Frame>(
     frames: &[F],
     in_port: u32,
     patterns: &[Pattern],
-    hot: &mut [HotWords],
+    hot: &mut [MiniKey],
     found: &mut [u8],
 ) -> Read {
     if patterns.is_empty() {
@@ -112,7 +112,7 @@ fn read<F: Frame, const PATTERNED: bool>(
     frames: &[F],
     in_port: u32,
     patterns: &[Pattern],
-    hot: &mut [HotWords],
+    hot: &mut [MiniKey],
     found: &mut [u8],
 ) -> Read {
     let mut burst: Burst<'_, F, PATTERNED> =
@@ -261,7 +261,7 @@ impl Kind {
 }
 
 impl Moves {
-    /// The hot words of a packet with these first bytes and of this length, of which only those that are `present` lie in it, or all that are kept.
+    /// The mini keys of a packet with these first bytes and of this length, of which only those that are `present` lie in it, or all that are kept.
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,bmi2")]
     #[inline]
     fn words(&self, head: &[u8], len: usize, present: Option<u64>) -> __m512i {
@@ -304,7 +304,7 @@ impl Patterns<'_> {
 /// Stores a packet's words.
 #[target_feature(enable = "avx512f")]
 #[inline]
-fn store(words: __m512i, hot: &mut HotWords) {
+fn store(words: __m512i, hot: &mut MiniKey) {
     // SAFETY: 64 bytes, aligned; every pattern of bits is a valid value, and the unnamed rest is zero.
     unsafe { _mm512_store_si512(std::ptr::from_mut(hot).cast(), words) };
 }

@@ -1,4 +1,4 @@
-//! Patterns over packets as they lie: which pattern a packet matches first, without reading its hot words.
+//! Patterns over packets as they lie: which pattern a packet matches first, without reading its mini keys.
 //!
 //! Who only sends or drops what matches needs to know no more of a packet than its pattern and its length. For each common kind of packet ([`super::kinds`]) a
 //! [`Pattern`] is turned into bits of the packet's own bytes, together with those that make it one of the kind. So a packet that matches the first pattern costs one
@@ -10,15 +10,15 @@ use super::{NO_PATTERN, Pattern, Read, Variant};
 use crate::frame::Frame;
 use crate::io::Lengths;
 use crate::key::at;
-use crate::parse::HOT_WORDS;
+use crate::parse::MINI_KEY_WORDS;
 use std::marker::PhantomData;
 
 /// Bytes that are compared at a time.
 const WIDTH: usize = 32;
 /// Most bytes of a packet that a pattern and its kind look at.
 const MOST: usize = least(true, true, true);
-/// Bytes of the hot words.
-const KEY: usize = HOT_WORDS * 8;
+/// Bytes of the mini keys.
+const KEY: usize = MINI_KEY_WORDS * 8;
 
 /// Neighbours whose first pattern is the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,9 +31,9 @@ pub struct Run {
     pub bytes: u64,
 }
 
-/// A list of patterns made ready for [`sort_burst`].
+/// A list of patterns made ready for [`prefilter_burst`].
 #[derive(Debug)]
-pub struct Sorting {
+pub struct RawPrefilter {
     /// By [`index`].
     kinds: [Kind; 8],
     /// What each pattern wants of the ingress port; empty where none wants anything.
@@ -135,7 +135,7 @@ impl Wanted {
     }
 }
 
-/// From where in a packet of a kind a byte of the hot words comes: which of its bits are those of which byte, shifted to the left by so many bits (to the right where
+/// From where in a packet of a kind a byte of the mini keys comes: which of its bits are those of which byte, shifted to the left by so many bits (to the right where
 /// that is negative).
 struct Source {
     to: usize,
@@ -144,7 +144,7 @@ struct Source {
     shift: i8,
 }
 
-/// All of a kind, and what the bytes of its packets' hot words are where they come from nowhere.
+/// All of a kind, and what the bytes of its packets' mini keys are where they come from nowhere.
 fn sources(tagged: bool, tcp: bool, six: bool) -> (Vec<Source>, [u8; KEY]) {
     let (l3, l4) = (l3(tagged), l4(tagged, six));
     let mut all = Vec::new();
@@ -253,9 +253,9 @@ fn wanted(
     (0..KEY).all(fits).then_some(wanted)
 }
 
-impl Sorting {
+impl RawPrefilter {
     /// Makes patterns, at most [`Pattern::MOST`], ready.
-    pub fn new(patterns: &[Pattern]) -> Option<Sorting> {
+    pub fn new(patterns: &[Pattern]) -> Option<RawPrefilter> {
         if patterns.len() > Pattern::MOST {
             return None;
         }
@@ -278,7 +278,7 @@ impl Sorting {
         if ports.iter().all(|port| port.mask == 0) {
             ports = Box::default();
         }
-        Some(Sorting {
+        Some(RawPrefilter {
             kinds: kinds.try_into().ok()?,
             ports,
             patterns: patterns.into(),
@@ -302,29 +302,29 @@ impl Sorting {
 /// Does what [`super::read_burst`] does, but does not say what packets are like: `runs` gets their first patterns, and is emptied before. Also says how
 /// long the packets are.
 #[inline]
-pub fn sort_burst<F: Frame>(
+pub fn prefilter_burst<F: Frame>(
     frames: &[F],
     in_port: u32,
-    sorting: &Sorting,
+    sorting: &RawPrefilter,
     runs: &mut Vec<Run>,
 ) -> (Read, Lengths) {
     // SAFETY: only a variant that the processor has is ever used.
     unsafe { sort_by(Variant::used(), frames, in_port, sorting, runs) }
 }
 
-/// [`sort_burst`] by a variant of one's own choice; where the processor does not have it, by the portable one.
+/// [`prefilter_burst`] by a variant of one's own choice; where the processor does not have it, by the portable one.
 pub fn sort_burst_by<F: Frame>(
     variant: Variant,
     frames: &[F],
     in_port: u32,
-    sorting: &Sorting,
+    sorting: &RawPrefilter,
     runs: &mut Vec<Run>,
 ) -> (Read, Lengths) {
     // SAFETY: the processor has it.
     unsafe { sort_by(variant.or_portable(), frames, in_port, sorting, runs) }
 }
 
-/// [`sort_burst`] by a variant.
+/// [`prefilter_burst`] by a variant.
 ///
 /// # Safety
 /// The processor has it.
@@ -333,7 +333,7 @@ unsafe fn sort_by<F: Frame>(
     variant: Variant,
     frames: &[F],
     in_port: u32,
-    sorting: &Sorting,
+    sorting: &RawPrefilter,
     runs: &mut Vec<Run>,
 ) -> (Read, Lengths) {
     match variant {
@@ -441,14 +441,14 @@ impl Compare for Portable {
 
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
-    use super::{Bits, Compare, Frame, Kind, Lengths, Read, Run, Sorting, Window};
+    use super::{Bits, Compare, Frame, Kind, Lengths, RawPrefilter, Read, Run, Window};
     use std::arch::x86_64::*;
 
     #[target_feature(enable = "avx2")]
     pub(super) fn sort<F: Frame>(
         frames: &[F],
         in_port: u32,
-        sorting: &Sorting,
+        sorting: &RawPrefilter,
         runs: &mut Vec<Run>,
     ) -> (Read, Lengths) {
         // SAFETY: this function is only called where there is AVX2.
@@ -540,7 +540,7 @@ mod avx2 {
 struct Sorted<'a, F, C> {
     compare: PhantomData<C>,
     frames: &'a [F],
-    sorting: &'a Sorting,
+    sorting: &'a RawPrefilter,
     /// Patterns that fit the ingress port.
     fit: u64,
     runs: &'a mut Vec<Run>,
@@ -553,7 +553,7 @@ struct Sorted<'a, F, C> {
     most: u64,
 }
 
-/// [`sort_burst`] by a way to compare.
+/// [`prefilter_burst`] by a way to compare.
 ///
 /// # Safety
 /// The processor has what the way needs.
@@ -561,7 +561,7 @@ struct Sorted<'a, F, C> {
 unsafe fn sort<F: Frame, C: Compare>(
     frames: &[F],
     in_port: u32,
-    sorting: &Sorting,
+    sorting: &RawPrefilter,
     runs: &mut Vec<Run>,
 ) -> (Read, Lengths) {
     runs.clear();
