@@ -457,13 +457,13 @@ mod tests {
         let table = "Table { table: 1, resubmit: true }";
         assert_eq!(
             ends(&[choose(register), resubmit]),
-            Some(vec![(0, "MultipathHash".into()), (1, table.into())])
+            Some(vec![(0, "Multipath".into()), (1, table.into())])
         );
         assert_eq!(
             ends(&[Op::DecTtl([0].into()), choose(register), choose(register)]),
             Some(vec![
-                (0, "MultipathHash".into()),
-                (2, "MultipathHash".into()),
+                (0, "Multipath".into()),
+                (2, "Multipath".into()),
                 (3, "Nothing".into())
             ])
         );
