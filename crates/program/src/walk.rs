@@ -134,6 +134,8 @@ struct Walk<F> {
     /// The lookup under way came from a resubmit: no rule means go on, not a miss.
     resubmitted: bool,
     queue: Option<u32>,
+    /// Where the action set stands.
+    first: Option<First>,
     stack: SmallVec<[Position<F>; 2]>,
     set: ActionSet,
     /// The action set while it is run.
@@ -145,6 +147,22 @@ struct Walk<F> {
     owned: Vec<Box<[Op]>>,
     /// Used by buckets again and again.
     spare: Vec<Box<Saved<F>>>,
+}
+
+/// Table and cookie of the first rule that a packet met, which stand for its action set too (as in
+/// Open vSwitch): its packet-ins name them, and a resubmit in it that names no table goes there.
+#[derive(Clone, Copy, Debug)]
+struct First {
+    table: u8,
+    cookie: u64,
+}
+
+impl First {
+    /// Of a packet that begins with a list of its own.
+    const NO_RULE: First = First {
+        table: 0,
+        cookie: NO_COOKIE,
+    };
 }
 
 #[derive(Clone, Copy)]
@@ -229,6 +247,7 @@ impl<F: Frame> Walk<F> {
             mirrored: 0,
             sent: false,
             resubmitted: false,
+            first: None,
             owned: Vec::new(),
             spare: Vec::new(),
         }
@@ -251,6 +270,7 @@ impl<F: Frame> Walk<F> {
         self.mirrored = mirrored;
         self.sent = false;
         self.resubmitted = false;
+        self.first = None;
     }
 
     #[inline(always)]
@@ -471,8 +491,18 @@ impl<F: Frame> Walk<F> {
         match &self.running_set {
             None => false,
             Some(ops) => {
-                self.at.steps = Steps::of(ops);
-                self.at.next = 0;
+                // The last list may have been left for good: a goto's, or one whose last step was a
+                // resubmit. The action set stands where the first rule does.
+                let First { table, cookie } = self.first.unwrap_or(First::NO_RULE);
+                self.at = Position {
+                    steps: Steps::of(ops),
+                    next: 0,
+                    table,
+                    cookie,
+                    depth: 0,
+                    level: 0,
+                    saved: None,
+                };
                 true
             }
         }
@@ -506,6 +536,10 @@ impl<F: Frame> Walk<F> {
     #[inline(always)]
     fn land(&mut self, table: u8, rule: &crate::rule::Rule) {
         let steps = Steps::of(&rule.spec.ops.ops);
+        if self.first.is_none() {
+            let cookie = rule.spec.cookie;
+            self.first = Some(First { table, cookie });
+        }
         if self.at.next == self.at.steps.get().len()
             && self.stack.is_empty()
             && self.at.saved.is_none()
@@ -1184,19 +1218,44 @@ impl<F: Frame> Engine<F> {
         bridge: &Bridge,
         guard: &Guard<'_>,
         in_port: PortNo,
+        frame: F,
+        ops: &Arc<OpList>,
+        now_ms: u64,
+        host: &mut H,
+    ) {
+        let mut metadata = FlowKey::ZERO;
+        metadata.set_u32(at::IN_PORT, in_port);
+        self.run_ops_with(bridge, guard, &metadata, frame, ops, now_ms, host);
+    }
+
+    /// [`Engine::run_ops`] on a frame that begins with this metadata: ingress port, registers, tunnel
+    /// and so on. What `metadata` says of the packet's own headers is not looked at.
+    #[allow(clippy::too_many_arguments)] // as for `burst`
+    pub fn run_ops_with<H: Host<F>>(
+        &mut self,
+        bridge: &Bridge,
+        guard: &Guard<'_>,
+        metadata: &FlowKey,
         mut frame: F,
         ops: &Arc<OpList>,
         now_ms: u64,
         host: &mut H,
     ) {
-        let burst = Burst::of_one(bridge, guard, ops.words(), now_ms);
+        // Words that neither tables nor steps look at are told to controllers all the same.
+        let given = metadata.nonzero().minus(parse::PACKET_WORDS);
+        let burst = Burst::of_one(bridge, guard, ops.words().union(given), now_ms);
         if self.walks.is_empty() {
             self.walks.push(Walk::new());
         }
         let walk = &mut self.walks[0];
+        let in_port = metadata.u32(at::IN_PORT);
         walk.layers = parse::parse_frame(&mut frame, in_port, burst.valid, &mut walk.key);
+        for word in given.iter() {
+            walk.key.words[word] = metadata.words[word];
+        }
         walk.key.set_u32(at::ACTSET_OUTPUT, action_set::NO_OUTPUT);
         walk.start(frame, 0);
+        walk.first = Some(First::NO_RULE);
         walk.at.steps = Steps::of(&ops.ops);
         let next = walk.run(&burst, host);
         self.begin_with(guard, ops);

@@ -4,7 +4,7 @@
 //! packet, since the controller sends one back, changed perhaps. It may lie anywhere for as long as its keeper likes, and goes on in the epoch of that time.
 //! A pause in a clone freezes the clone; what it was cloned from goes on at once.
 
-use super::{Burst, Engine, Position, Steps, Walk};
+use super::{Burst, Engine, First, Position, Steps, Walk};
 use crate::action_set::ActionSet;
 use crate::epoch::Guard;
 use crate::host::Host;
@@ -34,6 +34,8 @@ pub struct Frozen {
     queue: Option<u32>,
     resubmits: u32,
     mirrored: u32,
+    /// Where the action set stands.
+    first: Option<First>,
 }
 
 /// A walk to go on: [`Engine::thaw`].
@@ -97,6 +99,11 @@ impl<F: Frame> Walk<F> {
             queue: self.queue,
             resubmits: self.resubmits,
             mirrored: self.mirrored,
+            // What is left of a clone is a packet of its own, whose action set stands where it does.
+            first: clone.map_or(self.first, |clone| {
+                let Position { table, cookie, .. } = *lists[clone];
+                Some(First { table, cookie })
+            }),
         };
         let (context, frame) = self.context(burst);
         *context.sent = true;
@@ -158,6 +165,7 @@ impl<F: Frame> Engine<F> {
         walk.start(frame, rest.mirrored);
         walk.queue = rest.queue;
         walk.resubmits = rest.resubmits;
+        walk.first = rest.first;
         walk.sent = true;
         walk.key.set_u32(at::SKB_PRIORITY, rest.queue.unwrap_or(0));
         walk.key.set_u32(at::ACTSET_OUTPUT, rest.set.output());

@@ -17,7 +17,7 @@ mod wide;
 pub(super) use wide::word_beyond;
 
 use super::straight::{End, LANE_WORDS, Spread, Stretch, Stretches, Write};
-use super::{Burst, Engine, Next, Position, Steps, Walk};
+use super::{Burst, Engine, First, NO_COOKIE, Next, Position, Steps, Walk};
 use crate::action_set;
 use crate::host::{Drop as DropReason, Host};
 use crate::ops::PortNo;
@@ -245,6 +245,9 @@ pub(super) struct Lanes<F> {
     wide: SetOfLanes,
     more: Box<[MoreWords; LOOKUP_MAX]>,
     frames: Box<[Option<F>; LOOKUP_MAX]>,
+    /// Cookies of the rules that packets have met in the first table, noted where rules write action
+    /// sets; elsewhere those of earlier bursts are left.
+    firsts: Box<[u64; LOOKUP_MAX]>,
     /// Where those of `sent` go, when all are done.
     ports: [PortNo; LOOKUP_MAX],
     sent: SetOfLanes,
@@ -267,6 +270,7 @@ impl<F: Frame> Lanes<F> {
             wide: SetOfLanes::EMPTY,
             more: Box::new([MoreWords::ZERO; LOOKUP_MAX]),
             frames: Box::new([const { None }; LOOKUP_MAX]),
+            firsts: Box::new([NO_COOKIE; LOOKUP_MAX]),
             ports: [0; LOOKUP_MAX],
             sent: SetOfLanes::EMPTY,
             port: 0,
@@ -343,6 +347,12 @@ impl<F: Frame> Lanes<F> {
             back: NOWHERE,
             set: SetOfLanes::run(index, 1),
         });
+    }
+
+    /// Notes the rule that lanes have met in the first table.
+    #[inline(never)]
+    fn note_first(&mut self, rule: &Rule, set: SetOfLanes) {
+        set.each(|lane| self.firsts[lane] = rule.spec.cookie);
     }
 
     /// Keeps a frame that only waits to be sent.
@@ -658,6 +668,9 @@ impl<F: Frame> Engine<F> {
             back: NOWHERE,
             set,
         };
+        if burst.bridge.writes_sets() {
+            self.lanes.note_first(rule, set);
+        }
         self.meet_after(burst, way, host, waited, rule, set);
     }
 
@@ -835,12 +848,14 @@ impl<F: Frame> Engine<F> {
         }
     }
 
-    /// Gives a lane's packet a walk that comes back to these places.
+    /// Gives a lane's packet a walk that comes back to these places. `table`: the one that it has
+    /// been looked up in last, or waits to be.
     fn leave(
         &mut self,
         burst: &Burst<'_, '_>,
         way: Way,
         lane: usize,
+        table: u8,
         back: u16,
     ) -> Option<&mut Walk<F>> {
         let frame = self.lanes.frames[lane].take()?;
@@ -850,6 +865,11 @@ impl<F: Frame> Engine<F> {
         walk.layers = from.extent.layers();
         walk.start(frame, way.mirrored);
         walk.resubmits = from.hops;
+        // Lanes go forward only, so there has been a rule of the first table before any other one.
+        walk.first = (table > 0).then_some(First {
+            table: 0,
+            cookie: self.lanes.firsts[lane],
+        });
         let mut next = back;
         while let Some(back) = self.lanes.backs.get(usize::from(next)) {
             walk.stack.insert(0, back.here.position());
@@ -869,7 +889,7 @@ impl<F: Frame> Engine<F> {
         rule: &Rule,
     ) {
         for lane in waited.set.iter() {
-            if let Some(walk) = self.leave(burst, way, lane, waited.back) {
+            if let Some(walk) = self.leave(burst, way, lane, waited.table, waited.back) {
                 walk.wait_for(waited.resubmit);
                 let next = Self::hit(walk, burst, host, waited.table, rule);
                 self.go_on(burst, host, lane, next);
@@ -889,8 +909,12 @@ impl<F: Frame> Engine<F> {
         set: SetOfLanes,
     ) {
         for lane in set.iter() {
-            if let Some(walk) = self.leave(burst, way, lane, back) {
+            if let Some(walk) = self.leave(burst, way, lane, here.table, back) {
                 walk.at = here.position();
+                walk.first.get_or_insert(First {
+                    table: here.table,
+                    cookie: walk.at.cookie,
+                });
                 let next = walk.run(burst, host);
                 self.go_on(burst, host, lane, next);
             }
@@ -912,7 +936,7 @@ impl<F: Frame> Engine<F> {
             return self.come_back(burst, way, host, waited.back, set);
         }
         for lane in set.iter() {
-            if let Some(walk) = self.leave(burst, way, lane, waited.back) {
+            if let Some(walk) = self.leave(burst, way, lane, waited.table, waited.back) {
                 walk.wait_for(false);
                 let next = Self::missed(walk, burst, host, waited.table);
                 self.go_on(burst, host, lane, next);
@@ -924,7 +948,7 @@ impl<F: Frame> Engine<F> {
     #[inline(never)]
     fn wait_in_walks(&mut self, burst: &Burst<'_, '_>, way: Way, waited: Waiting) {
         for lane in waited.set.iter() {
-            if let Some(walk) = self.leave(burst, way, lane, waited.back) {
+            if let Some(walk) = self.leave(burst, way, lane, waited.table, waited.back) {
                 walk.wait_for(waited.resubmit);
                 self.waiting.push((waited.table, lane as u16));
             }
