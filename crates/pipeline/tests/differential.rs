@@ -7,7 +7,7 @@ mod common;
 use common::generate::{self, Random, TABLES, action, change, frame};
 use common::{Switch, apply, effects};
 use openflow::Version;
-use openflow::action::{Action, Instruction};
+use openflow::action::{Action, Instruction, Subfield};
 use openflow::flow::FlowModCommand;
 use openflow::group::{self, GroupDescription, GroupStats};
 use openflow::meter::{MeterCommand, MeterConfig, MeterMod};
@@ -661,6 +661,166 @@ fn packet_outs_do_what_their_actions_say() {
     }
     println!("{met} rules met that look at what packet-outs say, {told} packet-ins that tell it");
     assert!(met > 30 && told > 30, "{met} {told}");
+}
+
+/// A rule for neighbour discovery, or for all of IPv6, which writes its fields.
+fn neighbour_rule(random: &mut Random) -> openflow::flow::FlowMod {
+    const FIELDS: [Field; 3] = [Field::NdTarget, Field::NdSll, Field::NdTll];
+    let mut matching = Match::any();
+    matching.set_exact(Field::EthType, 0x86dd);
+    if random.one_in(2) {
+        matching.set_exact(Field::IpProto, 58);
+        if random.one_in(2) {
+            let kind: u8 = random.pick(&[135, 136]);
+            matching.set_exact(Field::Icmpv6Type, kind.into());
+            matching.set_exact(Field::Icmpv6Code, 0);
+            if random.one_in(2) {
+                let mut mask = vec![0; 16];
+                mask[15] = 1;
+                matching.set(Field::NdTarget, &[1; 16], &mask);
+            }
+        }
+    }
+    let mut actions = Vec::new();
+    for _ in 0..1 + random.below(3) {
+        let field = random.pick(&FIELDS);
+        let width = field.def().action_bits as u16;
+        let part = |random: &mut Random, most: u16| {
+            let bits = 1 + random.below(width.min(most).into()) as u16;
+            let start = random.below(u64::from(width - bits) + 1) as u16;
+            Subfield { field, start, bits }
+        };
+        actions.push(match random.below(5) {
+            0 => {
+                let dst = part(random, 64);
+                let value = random.next() & (u64::MAX >> (64 - dst.bits));
+                Action::Load { dst, value }
+            }
+            1 => {
+                let src = part(random, 128);
+                let bits = src.bits;
+                let to = random.pick(&[Field::Ipv6Dst, Field::Xxreg0, Field::NdTarget]);
+                let dst = Subfield {
+                    field: to,
+                    start: 128 - bits,
+                    bits,
+                };
+                Action::Move { src, dst }
+            }
+            2 => {
+                let dst = part(random, 128);
+                let src = Subfield {
+                    field: Field::Ipv6Src,
+                    start: 0,
+                    bits: dst.bits,
+                };
+                Action::Move { src, dst }
+            }
+            kind => {
+                let bytes = field.def().bytes;
+                let mut mask = field.def().place();
+                let mut value = mask.clone();
+                for index in 0..bytes {
+                    if kind == 3 {
+                        mask[index] &= random.next() as u8;
+                    }
+                    value[index] = random.next() as u8 & mask[index];
+                }
+                Action::SetField { field, value, mask }
+            }
+        });
+        if random.one_in(3) {
+            actions.push(common::output(1 + random.below(3) as u32));
+        }
+    }
+    actions.push(Action::Output {
+        port: port::CONTROLLER,
+        max_len: 128,
+    });
+    actions.push(common::output(1));
+    let mut rule = common::add(matching, random.below(6) as u16);
+    rule.instructions = apply(&actions).into();
+    rule
+}
+
+/// A message of neighbour discovery with none, one, both or two equal options, or something like it.
+fn neighbour_frame(random: &mut Random) -> Vec<u8> {
+    let (source, target) = ((1, [2, 0, 0, 0, 0, 1]), (2, [2, 0, 0, 0, 0, 2]));
+    let other = (random.pick(&[1, 3, 14]), [6; 6]);
+    let options: &[_] = match random.below(6) {
+        0 => &[],
+        1 => &[source],
+        2 => &[target],
+        3 => &[source, target],
+        4 => &[other, target],
+        _ => &[source, other],
+    };
+    let address = |random: &mut Random| {
+        let mut address = [0; 16];
+        (address[0], address[15]) = (0xfd, random.below(4) as u8);
+        address
+    };
+    let macs = ([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
+    let mut builder = packet::build::Builder::ethernet(macs.0, macs.1);
+    if random.one_in(4) {
+        builder = builder.tag(0x8100, 5);
+    }
+    builder = builder.ipv6(address(random), address(random));
+    let kind = random.pick(&[135, 135, 136, 136, 133]);
+    let builder = builder.neighbour(kind, address(random), options);
+    // Sometimes what follows is an option of more than one unit, or one of no length.
+    let behind: &[u8] = random.pick(&[
+        &[][..],
+        &[5, 1, 0, 0, 0, 0, 5, 0xdc],
+        &[3, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+        &[2, 0, 1, 2, 3, 4, 5, 6],
+    ]);
+    builder.payload(behind).bytes()
+}
+
+#[test]
+fn neighbour_discovery_is_written_as_the_twin_says() {
+    let (mut written, mut accepted) = (HashMap::new(), 0);
+    for seed in 1..=300 {
+        let mut case = Case::new(seed);
+        for _ in 0..1 + case.random.below(8) {
+            let rule = neighbour_rule(&mut case.random);
+            accepted += usize::from(case.switch.mod10(rule).is_ok());
+        }
+        case.switch.publish();
+        let mut reader = case.switch.program.domain.reader().unwrap();
+        case.switch.program.counters.add_worker(reader.index());
+        let mut engine = Engine::new();
+        let guard = reader.begin();
+        for _ in 0..8 {
+            let bytes = neighbour_frame(&mut case.random);
+            let outcome = compare_one(&case, &mut engine, &guard, 1, &bytes, seed);
+            let key = |bytes: &[u8]| {
+                let mut key = FlowKey::ZERO;
+                packet::parse::parse(bytes, bytes.len(), 1, WordSet(u64::MAX), &mut key);
+                key
+            };
+            let before = key(&bytes);
+            for effect in &outcome.effects {
+                let Effect::Controller { bytes: after, .. } = effect else {
+                    continue;
+                };
+                let after = key(after);
+                for field in [Field::NdTarget, Field::NdSll, Field::NdTll] {
+                    let place = field.def().offset..field.def().offset + field.def().bytes;
+                    if before.bytes()[place.clone()] != after.bytes()[place] {
+                        *written.entry(field.def().name).or_insert(0) += 1;
+                    }
+                }
+            }
+        }
+    }
+    println!("{accepted} rules, {written:?}");
+    assert!(accepted > 600, "{accepted} rules accepted");
+    for field in [Field::NdTarget, Field::NdSll, Field::NdTll] {
+        let name = field.def().name;
+        assert!(written.get(name).is_some_and(|count| *count > 50), "{name}");
+    }
 }
 
 /// A rule on a straight way (edits, registers, later tables), which may write a packet-in or a group
