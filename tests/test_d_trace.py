@@ -32,7 +32,7 @@ def texts(lab, name, command):
             done = switch.appctl(f"ofproto/{verb}", *call, ok=False)
             shown = f"{verb} {' '.join(call)}"
             answers[shown] = normal(done.stdout + done.stderr)
-    for command in (("dump-flows", "br0", "table=65"), ("dump-flows", "br1")):
+    for command in (("dump-flows", "br0", "table=65"), ("dump-flows", "br0", "table=67"), ("dump-flows", "br1")):
         answers["ovs-ofctl " + " ".join(command)] = normal("\n".join(sorted(switch.rules(*command[1:]))))
     answers["fdb/show"] = sorted(line.split()[:3] for line in switch.appctl("fdb/show", "br0").splitlines())
     switch.stop()
