@@ -663,27 +663,22 @@ fn packet_outs_do_what_their_actions_say() {
     assert!(met > 30 && told > 30, "{met} {told}");
 }
 
-/// A rule for neighbour discovery, or for all of IPv6, which writes its fields.
+/// A rule for solicitations or advertisements of neighbour discovery, which writes their fields.
 fn neighbour_rule(random: &mut Random) -> openflow::flow::FlowMod {
-    const FIELDS: [Field; 3] = [Field::NdTarget, Field::NdSll, Field::NdTll];
+    let (kind, address) = random.pick(&[(135_u8, Field::NdSll), (136, Field::NdTll)]);
     let mut matching = Match::any();
     matching.set_exact(Field::EthType, 0x86dd);
-    if random.one_in(2) {
-        matching.set_exact(Field::IpProto, 58);
-        if random.one_in(2) {
-            let kind: u8 = random.pick(&[135, 136]);
-            matching.set_exact(Field::Icmpv6Type, kind.into());
-            matching.set_exact(Field::Icmpv6Code, 0);
-            if random.one_in(2) {
-                let mut mask = vec![0; 16];
-                mask[15] = 1;
-                matching.set(Field::NdTarget, &[1; 16], &mask);
-            }
-        }
+    matching.set_exact(Field::IpProto, 58);
+    matching.set_exact(Field::Icmpv6Type, kind.into());
+    matching.set_exact(Field::Icmpv6Code, 0);
+    if random.one_in(3) {
+        let mut mask = vec![0; 16];
+        mask[15] = 1;
+        matching.set(Field::NdTarget, &[1; 16], &mask);
     }
     let mut actions = Vec::new();
     for _ in 0..1 + random.below(3) {
-        let field = random.pick(&FIELDS);
+        let field = random.pick(&[Field::NdTarget, address]);
         let width = field.def().action_bits as u16;
         let part = |random: &mut Random, most: u16| {
             let bits = 1 + random.below(width.min(most).into()) as u16;
