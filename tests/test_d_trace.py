@@ -3,7 +3,7 @@ import difflib
 import os
 import re
 
-from harness import OPEN_VSWITCH, Failure, Skip, check, switchd_command, test
+from harness import OPEN_VSWITCH, Failure, Skip, check, equal, switchd_command, test
 from trace_scenarios import CALLS, FLOWS, METERS, OLD_FLOWS, PACKET_OUTS, PEER_FLOWS
 
 
@@ -32,7 +32,7 @@ def texts(lab, name, command):
             done = switch.appctl(f"ofproto/{verb}", *call, ok=False)
             shown = f"{verb} {' '.join(call)}"
             answers[shown] = normal(done.stdout + done.stderr)
-    for command in (("dump-flows", "br0", "table=65"), ("dump-flows", "br1")):
+    for command in (("dump-flows", "br0", "table=65"), ("dump-flows", "br0", "table=67"), ("dump-flows", "br1")):
         answers["ovs-ofctl " + " ".join(command)] = normal("\n".join(sorted(switch.rules(*command[1:]))))
     answers["fdb/show"] = sorted(line.split()[:3] for line in switch.appctl("fdb/show", "br0").splitlines())
     switch.stop()
@@ -63,6 +63,9 @@ def trace_is_open_vswitchs(lab):
         raise Skip("Open vSwitch is not installed")
     ours, theirs = texts(lab, "ours", command), texts(lab, "theirs", switchd_command("ovs"))
     check(len(ours) >= 80, "only", len(ours), "calls")
+    # Of four rules that traces have taught, two had the end of their connection traced with -generate.
+    taught = re.findall(r"idle_timeout=(\d+), hard_timeout=(\d+), ", theirs["ovs-ofctl dump-flows br0 table=67"])
+    equal(sorted(taught), [("300", "500")] * 2 + [("900", "1000")] * 2, "timeouts of learned rules")
     differences = []
     for call, expected in theirs.items():
         if ours[call] != expected:

@@ -44,6 +44,9 @@ NUMBERED = {
         "load:0x7->NXM_NX_REG0[],output:NXM_OF_IN_PORT[]),resubmit(,65)",
     51: "push_mpls:0x8847,set_field:9->mpls_label,output:11",
     52: "clone(resubmit(,66)),output:3",
+    53: "learn(table=67,idle_timeout=900,hard_timeout=1000,fin_idle_timeout=300,fin_hard_timeout=500,eth_type=0x800,nw_proto=6,NXM_OF_ETH_SRC[],"
+        "output:NXM_OF_IN_PORT[]),output:2",
+    54: "resubmit(,67)",
     38: "set_field:10.9.9.9->ip_src,resubmit(,63),output:2",
 }
 
@@ -104,6 +107,10 @@ CALLS = tuple(("br0", packet) for packet in PACKETS) + (
     ("br0", "in_port=2", FRAGMENT.format("2000")), ("br0", "in_port=2", FRAGMENT.format("0064")), ("br0", "in_port=2", FRAGMENT.format("0000")),
     # What is learned stays: with -generate it is there for the next packet.
     *(("br0", f"in_port=1,udp,nw_ttl=64,nw_src=1.1.1.49,dl_src=02:00:00:00:00:0{source},dl_dst=02:00:00:00:00:01", "-generate") for source in (1, 1, 2)),
+    # A rule with fin_timeout is learned, and the end of a connection shortens its timeouts: with -generate, and not by another packet.
+    *(("br0", f"in_port=1,tcp,nw_ttl=64,nw_src=1.1.1.53,dl_src=02:00:00:00:00:5{source}", "-generate") for source in (1, 2, 3, 4)),
+    *(("br0", f"in_port=1,tcp,nw_ttl=64,nw_src=1.1.1.54,dl_src=02:00:00:00:00:5{source},tcp_flags={flags:#x}", *how)
+      for source, flags, how in ((1, 0x11, ("-generate",)), (2, 0x11, ()), (3, 0x10, ("-generate",)), (4, 4, ("-generate",)))),
     ("br0", "in_port=1,udp,nw_ttl=64,nw_src=1.1.1.49,dl_dst=02:00:00:00:00:01"),
     ("br0", "in_port=3,udp,nw_src=1.1.1.30,dl_src=02:00:00:00:00:31,dl_dst=02:00:00:00:00:32", "-generate"),
     ("br0", "in_port=3,udp,nw_src=1.1.1.30,dl_src=02:00:00:00:00:31,dl_dst=02:00:00:00:00:32", "-generate"),

@@ -7,7 +7,10 @@ use crate::message::{NO_BUFFER, PacketIn, PacketInFormat, PacketInReason, Packet
 use crate::oxm::{self, Strictness};
 use crate::port;
 use crate::wire::{Put, Reader};
-use packet::{Field, Match};
+use packet::fields::FIELDS;
+use packet::key::{WORDS, at};
+use packet::{Field, FlowKey, Match};
+use std::sync::LazyLock;
 
 fn reason(number: u8) -> Result<PacketInReason, Error> {
     Ok(match number {
@@ -260,6 +263,9 @@ pub(crate) fn take_packet_out(r: &mut Reader<'_>, version: u8) -> Result<PacketO
             let length = r.u16()?;
             r.skip(2)?;
             let matching = oxm::take_match(r, Strictness::Rule)?;
+            if !says_pipeline_fields_only(&matching) {
+                return Err(Error::PipelineFieldsOnly);
+            }
             if matching.get(Field::InPortOxm).1.is_zero() {
                 return Err(Error::BadRequestPort);
             }
@@ -284,6 +290,39 @@ pub(crate) fn take_packet_out(r: &mut Reader<'_>, version: u8) -> Result<PacketO
         actions: list.actions,
         data: r.take_rest().to_vec(),
     })
+}
+
+/// The bits of a key that a packet-out may give its packet beside what the packet itself says: ingress
+/// port, packet type, metadata, registers and tunnel, but for the tunnel's ToS and TTL (the fields
+/// that Open vSwitch takes).
+static PIPELINE_BITS: LazyLock<[u64; WORDS]> = LazyLock::new(|| {
+    let mut bits = FlowKey::ZERO;
+    for def in FIELDS {
+        let is_taken = match def.field {
+            Field::InPort | Field::InPortOxm | Field::PacketType | Field::Metadata => true,
+            Field::TunTos | Field::TunTtl => false,
+            _ => ["reg", "xreg", "xxreg", "tun_"]
+                .iter()
+                .any(|start| def.name.starts_with(start)),
+        };
+        if is_taken && def.field.tunnel_option().is_none() {
+            let place = def.place();
+            let bytes = &mut bits.bytes_mut()[def.offset..def.offset + def.bytes];
+            bytes
+                .iter_mut()
+                .zip(place.iter())
+                .for_each(|(byte, place)| *byte |= place);
+        }
+    }
+    // Tunnels' options, wherever a bridge's map puts them.
+    bits.words[at::TUN_METADATA_PRESENT / 8..].fill(u64::MAX);
+    bits.words
+});
+
+/// Whether a match names only what [`PIPELINE_BITS`] says.
+fn says_pipeline_fields_only(matching: &Match) -> bool {
+    let mut words = matching.words().iter();
+    words.all(|word| word.mask & !PIPELINE_BITS[usize::from(word.word)] == 0)
 }
 
 fn in_port_only(number: u32) -> Match {

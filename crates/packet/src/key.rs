@@ -179,6 +179,13 @@ impl FlowKey {
         self.bytes_mut()[offset..offset + 8].copy_from_slice(&value.to_be_bytes());
     }
 
+    /// The words that are not zero.
+    pub fn nonzero(&self) -> WordSet {
+        let words = self.words.iter().enumerate();
+        let set = words.filter(|(_, word)| **word != 0);
+        WordSet(set.fold(0, |set, (index, _)| set | 1 << index))
+    }
+
     /// Sets the words in `set` to zero.
     #[inline(always)]
     pub fn clear(&mut self, set: WordSet) {

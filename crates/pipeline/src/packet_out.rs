@@ -16,6 +16,9 @@ use std::sync::Arc;
 pub struct PacketOutProgram {
     /// Where the packet is to have come in: a port, or a reserved number that no port has.
     pub in_port: PortNo,
+    /// What else is known of it before it is looked at: metadata, registers and tunnel, with `in_port`
+    /// beside them. None where nothing is.
+    pub metadata: Option<Box<FlowKey>>,
     /// What to do with it.
     pub ops: Arc<OpList>,
 }
@@ -40,7 +43,30 @@ impl Pipeline {
             return Err(Error::BadRequestPort);
         }
         let ops = self.compile_actions(&message.actions, &description(&message.data), version)?;
-        Ok(PacketOutProgram { in_port, ops })
+        Ok(PacketOutProgram {
+            in_port,
+            metadata: self.metadata(&message.matching, in_port)?,
+            ops,
+        })
+    }
+
+    /// The pipeline fields of a packet-out's match; bits that it masks out are zero.
+    fn metadata(&self, matching: &Match, in_port: PortNo) -> Result<Option<Box<FlowKey>>, Error> {
+        // Every packet has an Ethernet header here.
+        if !matching.get(Field::PacketType).0.is_zero() {
+            return Err(Error::BadMatchValue);
+        }
+        let matching = self.options.matching(matching)?;
+        let mut key = FlowKey::ZERO;
+        for word in matching.words() {
+            key.words[usize::from(word.word)] = word.value;
+        }
+        key.clear(parse::PACKET_WORDS);
+        if key.nonzero().is_empty() {
+            return Ok(None);
+        }
+        key.set_u32(at::IN_PORT, in_port);
+        Ok(Some(Box::new(key)))
     }
 
     /// Checks actions for packets that a match describes, and compiles them as a packet-out's.

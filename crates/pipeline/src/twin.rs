@@ -154,30 +154,31 @@ pub fn evaluate_metered(
     machine.finish()
 }
 
-/// What becomes of a packet-out, where ports are live for which `live` says so.
+/// What becomes of a packet-out that begins with the metadata of `key` (ingress port, registers, tunnel
+/// and so on), where ports are live for which `live` says so.
 pub fn evaluate_actions(
     pipeline: &Pipeline,
-    in_port: PortNo,
+    key: &FlowKey,
     frame: &[u8],
     actions: &[Action],
     live: &dyn Fn(PortNo) -> bool,
 ) -> Outcome {
-    evaluate_actions_metered(pipeline, in_port, frame, actions, live, None)
+    evaluate_actions_metered(pipeline, key, frame, actions, live, None)
 }
 
 /// Likewise where meters limit rates.
 pub fn evaluate_actions_metered(
     pipeline: &Pipeline,
-    in_port: PortNo,
+    key: &FlowKey,
     frame: &[u8],
     actions: &[Action],
     live: &dyn Fn(PortNo) -> bool,
     levels: Option<&mut Levels>,
 ) -> Outcome {
-    let mut machine = Machine::new(pipeline, &key_of(in_port), frame);
+    let mut machine = Machine::new(pipeline, key, frame);
     machine.live = live;
     machine.levels = levels;
-    machine.list(actions, PACKET_OUT);
+    machine.begin_list(actions);
     machine.finish()
 }
 
@@ -221,14 +222,12 @@ pub fn trace(
     let before = machine.key;
     machine.teller = Some(Teller::new());
     match actions {
-        Some(actions) => {
-            machine.list(actions, PACKET_OUT);
-        }
+        Some(actions) => machine.begin_list(actions),
         None => machine.look_up(0, key.u32(at::IN_PORT), true, 0),
     }
     let cut_short = machine.outcome.cut_short;
     if !machine.stopped && !cut_short {
-        machine.run_set();
+        machine.run_own_set();
     }
     let story = machine.story(before);
     machine.stopped = true; // the action set has run
@@ -290,7 +289,9 @@ struct Machine<'p> {
     dead: bool,
     /// The meters' buckets; without them no rate is limited.
     levels: Option<&'p mut Levels>,
-    last: (u8, u64),
+    /// Where the first rule stands, or the packet-out's list: the action set stands there too, as in
+    /// Open vSwitch, which has come back to it by then.
+    first: Option<At>,
     /// The rules that are being carried out, the innermost last, by their places among the hits.
     within: Vec<usize>,
     outcome: Outcome,
@@ -323,7 +324,7 @@ impl<'p> Machine<'p> {
             stopped: false,
             dead: false,
             levels: None,
-            last: (0, NO_COOKIE),
+            first: None,
             within: Vec::new(),
             outcome: Outcome::default(),
             teller: None,
@@ -362,7 +363,7 @@ impl<'p> Machine<'p> {
 
     fn finish(mut self) -> Outcome {
         if !self.is_over() {
-            self.run_set();
+            self.run_own_set();
         }
         if self.outcome.cut_short {
             self.outcome.effects.clear();
@@ -461,7 +462,7 @@ impl<'p> Machine<'p> {
             apply,
             table_is_lookup: false,
         };
-        self.last = (table, rule.cookie);
+        self.first.get_or_insert(at);
         self.open(|| What::Rule {
             table,
             priority: rule.priority,
@@ -693,17 +694,17 @@ impl<'p> Machine<'p> {
     /// Runs a list and then the action set on a copy; nothing comes back, the action set included.
     fn clone_of_packet(&mut self, actions: &[Action], at: At) {
         let before = (self.packet.clone(), self.key, self.queue);
-        let (set, stack, last) = (self.set.clone(), self.stack.clone(), self.last);
+        let (set, stack) = (self.set.clone(), self.stack.clone());
         self.copied += self.packet.bytes().len();
         let copy = (self.packet.bytes().to_vec(), self.key);
         self.open(|| What::Copy(Box::new(copy)));
         self.list(actions, at);
         if !self.is_over() {
-            self.run_set();
+            self.run_set(at);
         }
         self.close();
         (self.packet, self.key, self.queue) = before;
-        (self.set, self.stack, self.last) = (set, stack, last);
+        (self.set, self.stack) = (set, stack);
         self.dead = false;
     }
 
@@ -748,21 +749,30 @@ impl<'p> Machine<'p> {
         self.parse_again();
     }
 
+    /// Runs the packet's own action set, in the end.
+    fn run_own_set(&mut self) {
+        let at = self.first.unwrap_or(PACKET_OUT);
+        self.run_set(at);
+    }
+
+    /// Carries out a packet-out's list.
+    fn begin_list(&mut self, actions: &[Action]) {
+        self.first = Some(PACKET_OUT);
+        self.list(actions, PACKET_OUT);
+    }
+
     /// OpenFlow 1.3.5 section 5.10, as Open vSwitch fills it in: of tag and TTL actions and the queue the last one counts, sets and moves run in order,
     /// and without a group, an output or a resubmit nothing runs.
-    fn run_set(&mut self) {
+    fn run_set(&mut self, at: At) {
         let set = std::mem::take(&mut self.set);
         let (ordered, ends) = in_order(&set);
         if !ends {
             return;
         }
-        let (table, cookie) = self.last;
         let at = At {
-            table,
-            cookie,
-            depth: 0,
             apply: PacketInReason::ActionSet,
             table_is_lookup: false,
+            ..at
         };
         self.open(|| What::ActionSet);
         self.list(&ordered, at);
@@ -783,14 +793,12 @@ impl<'p> Machine<'p> {
             });
             return;
         }
-        let last = self.last;
         self.look_up(
             table,
             in_port,
             false,
             at.depth + u32::from(table <= at.table),
         );
-        self.last = last;
     }
 
     fn choose_queue(&mut self, queue: Option<u32>) {

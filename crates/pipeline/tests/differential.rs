@@ -7,16 +7,16 @@ mod common;
 use common::generate::{self, Random, TABLES, action, change, frame};
 use common::{Switch, apply, effects};
 use openflow::Version;
-use openflow::action::Action;
+use openflow::action::{Action, Instruction, Subfield};
 use openflow::flow::FlowModCommand;
 use openflow::group::{self, GroupDescription, GroupStats};
 use openflow::meter::{MeterCommand, MeterConfig, MeterMod};
 use openflow::port;
 use packet::parse::Malformed;
-use packet::{FlowKey, HeapFrame, Match, WordSet};
+use packet::{Field, FlowKey, HeapFrame, Match, Value, WordSet};
 use pipeline::Clock;
 use pipeline::twin::{self, Effect, Levels};
-use program::actions::ToController;
+use program::actions::{PacketInReason, ToController};
 use program::epoch::Guard;
 use program::exec::{CacheMode, Engine};
 use program::host::{Context, DropReason, Host};
@@ -243,29 +243,15 @@ impl Case {
     }
 }
 
-/// Where a clone's or an action set's step stands is not defined, so table and cookie are not compared there; of the key only words that the
-/// program fills.
+/// Of a controller's key only words that the program fills.
 fn comparable(effects: &[Effect], valid: &[WordSet]) -> Vec<Effect> {
     let mut effects = effects.to_vec();
     let mut valid = valid.iter();
     for effect in &mut effects {
-        if let Effect::Controller {
-            reason,
-            table,
-            cookie,
-            key,
-            ..
-        } = effect
+        if let Effect::Controller { key, .. } = effect
+            && let Some(valid) = valid.next()
         {
-            if let Some(valid) = valid.next() {
-                key.clear(WordSet(u64::MAX).minus(*valid));
-            }
-            if *reason == program::actions::PacketInReason::ActionSet
-                || *reason == program::actions::PacketInReason::Group
-                || *reason == program::actions::PacketInReason::InvalidTtl
-            {
-                (*table, *cookie) = (0, 0);
-            }
+            key.clear(WordSet(u64::MAX).minus(*valid));
         }
     }
     effects
@@ -554,13 +540,43 @@ fn the_walk_does_what_the_rules_say() {
     }
 }
 
-/// Packet-outs run the same steps without a rule.
+/// A pipeline field that a packet-out of 1.5 may name, with a value that rules look for.
+fn set_pipeline_field(random: &mut Random, all: &mut Match) {
+    let (field, bytes) = random.pick(&[
+        (Field::Reg0, 4),
+        (Field::Reg1, 4),
+        (Field::Xreg1, 8),
+        (Field::Metadata, 8),
+        (Field::TunId, 8),
+        (Field::TunSrc, 4),
+    ]);
+    let value = Value::from_u128((1 + random.below(3)).into(), bytes);
+    let mut mask = vec![0; bytes];
+    mask[bytes - 1] = random.pick(&[0xff, 0xff, 1]);
+    all.set(field, &value, &mask);
+}
+
+/// Adds rules that look at a pipeline field and nothing else.
+fn add_pipeline_rules(case: &mut Case) {
+    for priority in 0..4 {
+        let mut matching = Match::any();
+        set_pipeline_field(&mut case.random, &mut matching);
+        let mut rule = common::add(matching, 60_000 + priority);
+        rule.instructions = apply(&[common::output(4)]).into();
+        case.switch.mod10(rule).unwrap();
+    }
+    case.switch.publish();
+}
+
+/// Packet-outs run the same steps without a rule, and begin with the pipeline fields of their match.
 #[test]
 fn packet_outs_do_what_their_actions_say() {
+    let (mut met, mut told) = (0, 0);
     for seed in 1..=300 {
         let mut case = Case::new(seed);
         let size = case.random.pick(&[2, 20]);
         case.mutate(size);
+        add_pipeline_rules(&mut case);
         let mut reader = case.switch.program.domain.reader().unwrap();
         case.switch.program.counters.add_worker(reader.index());
         let mut engine = Engine::new();
@@ -573,10 +589,21 @@ fn packet_outs_do_what_their_actions_say() {
             if case.random.one_in(2) {
                 actions.push(common::output(port::TABLE));
             }
+            let mut matching = Match::any();
+            matching.set_exact(Field::InPortOxm, 2);
+            for _ in 0..case.random.pick(&[0, 0, 1, 2, 3]) {
+                set_pipeline_field(&mut case.random, &mut matching);
+            }
+            let mut key = FlowKey::ZERO;
+            for word in matching.words() {
+                key.words[usize::from(word.word)] = word.value;
+            }
+            key.set_u32(packet::key::at::IN_PORT, 2);
+            let named = key.nonzero().len() > 1;
             let message = openflow::message::PacketOut {
                 buffer_id: openflow::message::NO_BUFFER,
                 in_port: 2,
-                matching: Match::any(),
+                matching,
                 actions: actions.clone(),
                 data: bytes.clone(),
             };
@@ -584,10 +611,12 @@ fn packet_outs_do_what_their_actions_say() {
                 continue;
             };
             assert_eq!(program.in_port, 2);
+            assert_eq!(program.metadata.is_some(), named);
+            assert_eq!(program.metadata.as_deref().copied().unwrap_or(key), key);
             let mut levels = case.levels.borrow_mut();
             let expected = twin::evaluate_actions_metered(
                 &case.switch.pipeline,
-                2,
+                &key,
                 &bytes,
                 &actions,
                 &is_live,
@@ -595,15 +624,25 @@ fn packet_outs_do_what_their_actions_say() {
             );
             let mut notes = Notes::default();
             let frame = HeapFrame::new(&bytes);
-            engine.run_ops(
-                &case.switch.bridge,
-                &guard,
-                2,
-                frame,
-                &program.ops,
-                case.switch.now,
-                &mut notes,
-            );
+            let (bridge, now) = (&case.switch.bridge, case.switch.now);
+            let ops = &program.ops;
+            match &program.metadata {
+                Some(metadata) => {
+                    engine.run_ops_with(bridge, &guard, metadata, frame, ops, now, &mut notes)
+                }
+                None => engine.run_ops(bridge, &guard, 2, frame, ops, now, &mut notes),
+            }
+            let looks = |hit: &twin::Hit| {
+                let words = hit.matching.word_set().minus(packet::parse::PACKET_WORDS);
+                !words.intersect(key.nonzero()).is_empty()
+            };
+            met += usize::from(named && expected.hits.iter().any(looks));
+            // Nothing that was given is kept from a controller, whoever looks at it beside.
+            let given = key.nonzero();
+            for valid in &notes.valid {
+                assert!(given.minus(*valid).minus(WordSet::MINI_KEY).is_empty());
+                told += usize::from(named);
+            }
             if !expected.cut_short {
                 let outcome = &expected;
                 let (expected, got) = (
@@ -620,6 +659,289 @@ fn packet_outs_do_what_their_actions_say() {
             }
         }
     }
+    println!("{met} rules met that look at what packet-outs say, {told} packet-ins that tell it");
+    assert!(met > 30 && told > 30, "{met} {told}");
+}
+
+/// A rule for solicitations or advertisements of neighbour discovery, which writes their fields.
+fn neighbour_rule(random: &mut Random) -> openflow::flow::FlowMod {
+    let (kind, address) = random.pick(&[(135_u8, Field::NdSll), (136, Field::NdTll)]);
+    let mut matching = Match::any();
+    matching.set_exact(Field::EthType, 0x86dd);
+    matching.set_exact(Field::IpProto, 58);
+    matching.set_exact(Field::Icmpv6Type, kind.into());
+    matching.set_exact(Field::Icmpv6Code, 0);
+    if random.one_in(3) {
+        let mut mask = vec![0; 16];
+        mask[15] = 1;
+        matching.set(Field::NdTarget, &[1; 16], &mask);
+    }
+    let mut actions = Vec::new();
+    for _ in 0..1 + random.below(3) {
+        let field = random.pick(&[Field::NdTarget, address]);
+        let width = field.def().action_bits as u16;
+        let part = |random: &mut Random, most: u16| {
+            let bits = 1 + random.below(width.min(most).into()) as u16;
+            let start = random.below(u64::from(width - bits) + 1) as u16;
+            Subfield { field, start, bits }
+        };
+        actions.push(match random.below(5) {
+            0 => {
+                let dst = part(random, 64);
+                let value = random.next() & (u64::MAX >> (64 - dst.bits));
+                Action::Load { dst, value }
+            }
+            1 => {
+                let src = part(random, 128);
+                let bits = src.bits;
+                let to = random.pick(&[Field::Ipv6Dst, Field::Xxreg0, Field::NdTarget]);
+                let dst = Subfield {
+                    field: to,
+                    start: 128 - bits,
+                    bits,
+                };
+                Action::Move { src, dst }
+            }
+            2 => {
+                let dst = part(random, 128);
+                let src = Subfield {
+                    field: Field::Ipv6Src,
+                    start: 0,
+                    bits: dst.bits,
+                };
+                Action::Move { src, dst }
+            }
+            kind => {
+                let bytes = field.def().bytes;
+                let mut mask = field.def().place();
+                let mut value = mask.clone();
+                for index in 0..bytes {
+                    if kind == 3 {
+                        mask[index] &= random.next() as u8;
+                    }
+                    value[index] = random.next() as u8 & mask[index];
+                }
+                Action::SetField { field, value, mask }
+            }
+        });
+        if random.one_in(3) {
+            actions.push(common::output(1 + random.below(3) as u32));
+        }
+    }
+    actions.push(Action::Output {
+        port: port::CONTROLLER,
+        max_len: 128,
+    });
+    actions.push(common::output(1));
+    let mut rule = common::add(matching, random.below(6) as u16);
+    rule.instructions = apply(&actions).into();
+    rule
+}
+
+/// A message of neighbour discovery with none, one, both or two equal options, or something like it.
+fn neighbour_frame(random: &mut Random) -> Vec<u8> {
+    let (source, target) = ((1, [2, 0, 0, 0, 0, 1]), (2, [2, 0, 0, 0, 0, 2]));
+    let other = (random.pick(&[1, 3, 14]), [6; 6]);
+    let options: &[_] = match random.below(6) {
+        0 => &[],
+        1 => &[source],
+        2 => &[target],
+        3 => &[source, target],
+        4 => &[other, target],
+        _ => &[source, other],
+    };
+    let address = |random: &mut Random| {
+        let mut address = [0; 16];
+        (address[0], address[15]) = (0xfd, random.below(4) as u8);
+        address
+    };
+    let macs = ([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
+    let mut builder = packet::build::Builder::ethernet(macs.0, macs.1);
+    if random.one_in(4) {
+        builder = builder.tag(0x8100, 5);
+    }
+    builder = builder.ipv6(address(random), address(random));
+    let kind = random.pick(&[135, 135, 136, 136, 133]);
+    let builder = builder.neighbour(kind, address(random), options);
+    // Sometimes what follows is an option of more than one unit, or one of no length.
+    let behind: &[u8] = random.pick(&[
+        &[][..],
+        &[5, 1, 0, 0, 0, 0, 5, 0xdc],
+        &[3, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+        &[2, 0, 1, 2, 3, 4, 5, 6],
+    ]);
+    builder.payload(behind).bytes()
+}
+
+#[test]
+fn neighbour_discovery_is_written_as_the_twin_says() {
+    let (mut written, mut accepted) = (HashMap::new(), 0);
+    for seed in 1..=300 {
+        let mut case = Case::new(seed);
+        for _ in 0..1 + case.random.below(8) {
+            let rule = neighbour_rule(&mut case.random);
+            accepted += usize::from(case.switch.mod10(rule).is_ok());
+        }
+        case.switch.publish();
+        let mut reader = case.switch.program.domain.reader().unwrap();
+        case.switch.program.counters.add_worker(reader.index());
+        let mut engine = Engine::new();
+        let guard = reader.begin();
+        for _ in 0..8 {
+            let bytes = neighbour_frame(&mut case.random);
+            let outcome = compare_one(&case, &mut engine, &guard, 1, &bytes, seed);
+            let key = |bytes: &[u8]| {
+                let mut key = FlowKey::ZERO;
+                packet::parse::parse(bytes, bytes.len(), 1, WordSet(u64::MAX), &mut key);
+                key
+            };
+            let before = key(&bytes);
+            for effect in &outcome.effects {
+                let Effect::Controller { bytes: after, .. } = effect else {
+                    continue;
+                };
+                let after = key(after);
+                for field in [Field::NdTarget, Field::NdSll, Field::NdTll] {
+                    let place = field.def().offset..field.def().offset + field.def().bytes;
+                    if before.bytes()[place.clone()] != after.bytes()[place] {
+                        *written.entry(field.def().name).or_insert(0) += 1;
+                    }
+                }
+            }
+        }
+    }
+    println!("{accepted} rules, {written:?}");
+    assert!(accepted > 600, "{accepted} rules accepted");
+    for field in [Field::NdTarget, Field::NdSll, Field::NdTll] {
+        let name = field.def().name;
+        assert!(written.get(name).is_some_and(|count| *count > 50), "{name}");
+    }
+}
+
+/// A rule on a straight way (edits, registers, later tables), which may write a packet-in or a group
+/// to the action set.
+fn straight_rule(random: &mut Random, table: u8) -> openflow::flow::FlowMod {
+    let mut matching = Match::any();
+    matching.set_exact(Field::EthType, 0x0800);
+    match random.below(4) {
+        0 => {}
+        1 => matching.set_exact(Field::Reg0, random.below(3).into()),
+        _ => {
+            matching.set_exact(Field::IpProto, 17);
+            matching.set_exact(Field::UdpDst, (1 + random.below(4)).into());
+        }
+    }
+    let later = |random: &mut Random| table + 1 + random.below(TABLES - u64::from(table)) as u8;
+    let has_later = u64::from(table) < TABLES;
+    let mut actions = Vec::new();
+    for _ in 0..random.below(4) {
+        let set = |field: Field, value: u64| Action::SetField {
+            field,
+            value: Value::from_u128(value.into(), field.def().bytes),
+            mask: field.def().place(),
+        };
+        actions.push(match random.below(8) {
+            0..=1 => set(Field::Reg0, random.below(3)),
+            2 => set(Field::Ipv4Dst, random.below(3)),
+            3 => set(Field::EthSrc, 5),
+            4 => Action::DecTtl(vec![0]),
+            _ if has_later => Action::Resubmit {
+                in_port: None,
+                table: Some(later(random)),
+                with_ct_orig: false,
+            },
+            _ => set(Field::Reg1, 7),
+        });
+    }
+    let mut instructions = apply(&actions);
+    if random.one_in(3) {
+        let to_controller = Action::Output {
+            port: port::CONTROLLER,
+            max_len: 128,
+        };
+        let sets: [&[Action]; 4] = [
+            &[to_controller.clone()],
+            &[Action::DecTtl(vec![0]), to_controller.clone()],
+            &[Action::Group(1)],
+            &[common::output(2)],
+        ];
+        let set = sets[random.below(4) as usize].to_vec();
+        instructions.push(Instruction::WriteActions(set));
+    }
+    if has_later && random.one_in(2) {
+        instructions.push(Instruction::GotoTable(later(random)));
+    }
+    let mut rule = common::add(matching, random.below(60_000) as u16);
+    (rule.table, rule.cookie) = (table, random.next());
+    rule.instructions = instructions.into();
+    rule
+}
+
+/// However a packet comes to the end of its tables, alone or in a burst, its action set names the rule
+/// that it met first.
+#[test]
+fn action_sets_stand_where_the_first_rule_does() {
+    let (mut sets, mut later, mut resubmitted) = (0, 0, 0);
+    for seed in 1..=300 {
+        let mut case = Case::new(seed);
+        let caches = &case.switch.program.walk_caches;
+        caches.set_mode(case.random.pick(&[CacheMode::Always, CacheMode::Never]));
+        for _ in 0..20 + case.random.below(40) {
+            let table = case.random.below(TABLES + 1) as u8;
+            let rule = straight_rule(&mut case.random, table);
+            // Not every case has the group.
+            let _ = case.switch.mod10(rule);
+        }
+        case.switch.publish();
+        if seed % 3 == 0 {
+            case.switch.pipeline.shape_now();
+        }
+        let mut reader = case.switch.program.domain.reader().unwrap();
+        case.switch.program.counters.add_worker(reader.index());
+        let mut engine = Engine::new();
+        let guard = reader.begin();
+        for _ in 0..3 {
+            let mut burst = Vec::new();
+            for index in 0..16 {
+                let ttl = case.random.pick(&[1, 2, 64]);
+                let to = 1 + case.random.below(5) as u16;
+                let bytes =
+                    packet::build::Builder::ethernet([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])
+                        .ipv4(0x0a00_0001, 0x0a00_0002)
+                        .with_ipv4(|header| header.set_ttl(ttl))
+                        .udp(1, to)
+                        .payload(&[[7; 40].as_slice(), &[0xa5, index]].concat())
+                        .bytes();
+                let outcome = compare_one(&case, &mut engine, &guard, 1, &bytes, seed);
+                for effect in &outcome.effects {
+                    let Effect::Controller {
+                        reason: PacketInReason::ActionSet,
+                        table,
+                        ..
+                    } = effect
+                    else {
+                        continue;
+                    };
+                    let [first, .., last] = &outcome.hits[..] else {
+                        continue;
+                    };
+                    assert_eq!(*table, first.table);
+                    sets += 1;
+                    later += usize::from(last.table != first.table);
+                    resubmitted += usize::from(outcome.hits.len() > 3);
+                }
+                if !outcome.cut_short {
+                    burst.push((bytes, outcome.effects));
+                }
+            }
+            compare_burst(&case, &mut engine, &guard, &burst, seed);
+        }
+    }
+    println!("{sets} action sets, {later} of later tables, {resubmitted} of long ways");
+    assert!(
+        later > 300 && resubmitted > 100,
+        "{sets} {later} {resubmitted}"
+    );
 }
 
 #[test]

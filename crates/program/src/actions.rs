@@ -260,7 +260,7 @@ pub enum Op {
 pub struct OpList {
     /// The steps, in order.
     pub ops: Box<[Op]>,
-    /// The same for packets on a blocks way, made when the first rule wants it.
+    /// The same for packets on a straight way, made when the first rule wants it.
     blocks: OnceLock<Option<Box<[ActionBlock]>>>,
 }
 
@@ -287,7 +287,7 @@ impl OpList {
         }
     }
 
-    /// What its steps do on a blocks way, if that is all they do. Nothing may be bound afterwards.
+    /// What its steps do on a straight way, if that is all they do. Nothing may be bound afterwards.
     pub(crate) fn blocks(&self) -> Option<ActionBlocks> {
         let made = self.blocks.get_or_init(|| blocks(&self.ops));
         made.as_deref().map(ActionBlocks::of)

@@ -23,11 +23,11 @@ use crate::burst::LOOKUP_MAX;
 use crate::epoch::Guard;
 use crate::host::{Context, DropReason, Host};
 use crate::table::{Bridge, Miss};
-use interpreter::{Burst, Next, Steps, Walk};
-use packet::Frame;
+use interpreter::{Burst, First, Next, Steps, Walk};
 use packet::key::at;
 use packet::mini_key::{MiniKey, Run};
 use packet::parse::{self, Malformed, MoreWords};
+use packet::{FlowKey, Frame};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -298,19 +298,44 @@ impl<F: Frame> Engine<F> {
         bridge: &Bridge,
         guard: &Guard<'_>,
         in_port: PortNo,
+        frame: F,
+        ops: &Arc<OpList>,
+        now_ms: u64,
+        host: &mut H,
+    ) {
+        let mut metadata = FlowKey::ZERO;
+        metadata.set_u32(at::IN_PORT, in_port);
+        self.run_ops_with(bridge, guard, &metadata, frame, ops, now_ms, host);
+    }
+
+    /// [`Engine::run_ops`] on a frame that begins with this metadata: ingress port, registers, tunnel
+    /// and so on. What `metadata` says of the packet's own headers is not looked at.
+    #[allow(clippy::too_many_arguments)] // as for `burst`
+    pub fn run_ops_with<H: Host<F>>(
+        &mut self,
+        bridge: &Bridge,
+        guard: &Guard<'_>,
+        metadata: &FlowKey,
         mut frame: F,
         ops: &Arc<OpList>,
         now_ms: u64,
         host: &mut H,
     ) {
-        let burst = Burst::of_one(bridge, guard, ops.words(), now_ms);
+        // Words that neither tables nor steps look at are told to controllers all the same.
+        let given = metadata.nonzero().minus(parse::PACKET_WORDS);
+        let burst = Burst::of_one(bridge, guard, ops.words().union(given), now_ms);
         if self.walks.is_empty() {
             self.walks.push(Walk::new());
         }
         let walk = &mut self.walks[0];
+        let in_port = metadata.u32(at::IN_PORT);
         walk.layers = parse::parse_frame(&mut frame, in_port, burst.valid, &mut walk.key);
+        for word in given.iter() {
+            walk.key.words[word] = metadata.words[word];
+        }
         walk.key.set_u32(at::ACTSET_OUTPUT, reserved::UNSET);
         walk.start(frame, 0);
+        walk.first = Some(First::NO_RULE);
         walk.at.steps = Steps::of(&ops.ops);
         let next = walk.run(&burst, host);
         self.begin_with(guard, ops);

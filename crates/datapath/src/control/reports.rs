@@ -32,6 +32,26 @@ impl<F: Frame + 'static> Datapath<F> {
         self.send(PacketOut {
             bridge,
             in_port,
+            metadata: None,
+            data,
+            ops,
+            rest: None,
+        })
+    }
+
+    /// [`Datapath::packet_out`] of a packet that begins with this metadata: its ingress port, registers,
+    /// tunnel and so on.
+    pub fn packet_out_with(
+        &mut self,
+        bridge: BridgeId,
+        metadata: Box<FlowKey>,
+        data: Vec<u8>,
+        ops: Arc<OpList>,
+    ) -> Result<(), Error> {
+        self.send(PacketOut {
+            bridge,
+            in_port: metadata.u32(packet::key::at::IN_PORT),
+            metadata: Some(metadata),
             data,
             ops,
             rest: None,
@@ -50,6 +70,7 @@ impl<F: Frame + 'static> Datapath<F> {
         self.send(PacketOut {
             bridge,
             in_port: metadata.u32(packet::key::at::IN_PORT),
+            metadata: None,
             data,
             ops: Arc::default(),
             rest: Some(Box::new((rest, metadata))),

@@ -103,6 +103,8 @@ impl<F: Frame> Returns<F> {
 pub(crate) struct PacketOut {
     pub bridge: crate::port::BridgeId,
     pub in_port: PortNo,
+    /// What the packet begins with, if that is more than `in_port`.
+    pub metadata: Option<Box<FlowKey>>,
     pub data: Vec<u8>,
     pub ops: Arc<OpList>,
     /// Instead of `ops`: what is still to be done, and the packet's metadata.

@@ -328,15 +328,14 @@ impl<'a, F: Frame> Turn<'a, F> {
             let (guard, now_ms) = (host.guard, host.now_ms);
             return engine.thaw(&bridge.program, guard, thaw, now_ms, &mut host.forward);
         }
-        engine.run_ops(
-            &bridge.program,
-            host.guard,
-            out.in_port,
-            frame,
-            &out.ops,
-            host.now_ms,
-            &mut host.forward,
-        );
+        let (program, guard, now_ms) = (&bridge.program, host.guard, host.now_ms);
+        let (ops, forward) = (&out.ops, &mut host.forward);
+        match &out.metadata {
+            Some(metadata) => {
+                engine.run_ops_with(program, guard, metadata, frame, ops, now_ms, forward)
+            }
+            None => engine.run_ops(program, guard, out.in_port, frame, ops, now_ms, forward),
+        }
     }
 }
 

@@ -150,7 +150,7 @@ impl Machine<'_> {
         self.hit(description.group, Some(place));
         let bucket = &description.buckets[place];
         self.open(|| What::Bucket(format!("bucket {}: using bucket", bucket.id)));
-        let before = (self.packet.clone(), self.key, self.queue, self.last);
+        let before = (self.packet.clone(), self.key, self.queue);
         let at = At {
             depth: at.depth + 1,
             apply: PacketInReason::Group,
@@ -161,7 +161,7 @@ impl Machine<'_> {
         if ends {
             self.list(&ordered, at);
         }
-        (self.packet, self.key, self.queue, self.last) = before;
+        (self.packet, self.key, self.queue) = before;
         // An exit, or a meter that drops, ends the bucket.
         (self.stopped, self.dead) = (false, false);
         self.close();

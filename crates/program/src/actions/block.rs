@@ -1,4 +1,4 @@
-//! Rules that packets pass on a blocks way: they change the packet, look it up in later tables, and send it in the end, and nothing else.
+//! Rules that packets pass on a straight way: they change the packet, look it up in later tables, and send it in the end, and nothing else.
 //!
 //! Most rules of most pipelines are so. Their steps are made ready when the first rule that has them is made: each part up to a lookup or the end is a
 //! [`ActionBlock`], in which edits have become one ([`packet::edit::Rewrite`]) and writes to metadata a few words. A packet needs no stack of lists, no outputs
@@ -26,7 +26,7 @@ pub(crate) const READ_BY_OUTPUTS: WordSet = WordSet::of_bytes(at::IN_PORT, 4)
         at::TUN_TTL + 1 - at::TUN_SRC,
     ));
 
-/// Words of the key that a packet on a blocks way has of its own: those of the mini key, metadata and registers. The others are as they were when it came in.
+/// Words of the key that a packet on a straight way has of its own: those of the mini key, metadata and registers. The others are as they were when it came in.
 pub(crate) const LANE_WORDS: usize = 14;
 
 /// Bits of a word of metadata: `word = word & !mask | value`. By default none.

@@ -76,7 +76,7 @@ pub(crate) struct Position<F> {
     pub(crate) saved: Option<Box<Saved<F>>>,
 }
 
-/// One packet's state. What packets on blocks ways need lies together, behind the key.
+/// One packet's state. What packets on straight ways need lies together, behind the key.
 #[repr(C)]
 pub(crate) struct Walk<F> {
     pub(crate) key: FlowKey,
@@ -89,6 +89,8 @@ pub(crate) struct Walk<F> {
     /// The lookup under way came from a resubmit: no rule means go on, not a miss.
     pub(crate) resubmitted: bool,
     pub(crate) queue: Option<u32>,
+    /// Where the action set stands.
+    pub(crate) first: Option<First>,
     pub(crate) stack: SmallVec<[Position<F>; 2]>,
     pub(crate) set: ActionSet,
     /// The action set while it is run.
@@ -100,6 +102,22 @@ pub(crate) struct Walk<F> {
     pub(crate) owned: Vec<Box<[Op]>>,
     /// Used by buckets again and again.
     pub(crate) spare: Vec<Box<Saved<F>>>,
+}
+
+/// Table and cookie of the first rule that a packet met, which stand for its action set too (as in
+/// Open vSwitch): its packet-ins name them, and a resubmit in it that names no table goes there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct First {
+    pub(crate) table: u8,
+    pub(crate) cookie: u64,
+}
+
+impl First {
+    /// Of a packet that begins with a list of its own.
+    pub(crate) const NO_RULE: First = First {
+        table: 0,
+        cookie: NO_COOKIE,
+    };
 }
 
 #[derive(Clone, Copy)]
@@ -184,6 +202,7 @@ impl<F: Frame> Walk<F> {
             mirrored: 0,
             sent: false,
             resubmitted: false,
+            first: None,
             owned: Vec::new(),
             spare: Vec::new(),
         }
@@ -206,6 +225,7 @@ impl<F: Frame> Walk<F> {
         self.mirrored = mirrored;
         self.sent = false;
         self.resubmitted = false;
+        self.first = None;
     }
 
     #[inline(always)]
@@ -437,8 +457,18 @@ impl<F: Frame> Walk<F> {
         match &self.running_set {
             None => false,
             Some(ops) => {
-                self.at.steps = Steps::of(ops);
-                self.at.next = 0;
+                // The last list may have been left for good: a goto's, or one whose last step was a
+                // resubmit. The action set stands where the first rule does.
+                let First { table, cookie } = self.first.unwrap_or(First::NO_RULE);
+                self.at = Position {
+                    steps: Steps::of(ops),
+                    next: 0,
+                    table,
+                    cookie,
+                    depth: 0,
+                    level: 0,
+                    saved: None,
+                };
                 true
             }
         }
@@ -472,6 +502,10 @@ impl<F: Frame> Walk<F> {
     #[inline(always)]
     pub(crate) fn land(&mut self, table: u8, rule: &crate::rule::Rule) {
         let steps = Steps::of(&rule.spec.ops.ops);
+        if self.first.is_none() {
+            let cookie = rule.spec.cookie;
+            self.first = Some(First { table, cookie });
+        }
         if self.at.next == self.at.steps.get().len()
             && self.stack.is_empty()
             && self.at.saved.is_none()

@@ -1,4 +1,4 @@
-//! Packets on blocks ways ([`super::straight`]), a whole burst's from table to table.
+//! Packets on straight ways ([`super::straight`]), a whole burst's from table to table.
 //!
 //! A packet of the common kinds is a lane: two cache lines with its mini keys, metadata and registers, and beside them its frame and what one of IPv6 or ARP tells besides. Lanes that wait for the same table
 //! are a set, 64 bits. They are looked up together, the answer is a list of rules, each with the set of lanes that have met it, and what a rule does is
@@ -24,7 +24,7 @@ use crate::burst::beyond;
 use crate::burst::{LOOKUP_MAX, LaneSet, Members};
 use crate::classifier::lanes::Found;
 use crate::exec::Engine;
-use crate::exec::interpreter::{Burst, Next, Position, Steps, Walk};
+use crate::exec::interpreter::{Burst, First, NO_COOKIE, Next, Position, Steps, Walk};
 use crate::host::{DropReason, Host};
 use crate::rule::Rule;
 use crate::rule::fused::{Here, Met};
@@ -190,6 +190,9 @@ pub(crate) struct Lanes<F> {
     wide: LaneSet,
     more: Box<[MoreWords; LOOKUP_MAX]>,
     frames: Box<[Option<F>; LOOKUP_MAX]>,
+    /// Cookies of the rules that packets have met in the first table, noted where rules write action
+    /// sets; elsewhere those of earlier bursts are left.
+    firsts: Box<[u64; LOOKUP_MAX]>,
     /// Where those of `sent` go, when all are done.
     ports: [PortNo; LOOKUP_MAX],
     sent: LaneSet,
@@ -212,6 +215,7 @@ impl<F: Frame> Lanes<F> {
             wide: LaneSet::EMPTY,
             more: Box::new([MoreWords::ZERO; LOOKUP_MAX]),
             frames: Box::new([const { None }; LOOKUP_MAX]),
+            firsts: Box::new([NO_COOKIE; LOOKUP_MAX]),
             ports: [0; LOOKUP_MAX],
             sent: LaneSet::EMPTY,
             port: 0,
@@ -288,6 +292,12 @@ impl<F: Frame> Lanes<F> {
             back: NOWHERE,
             set: LaneSet::run(index, 1),
         });
+    }
+
+    /// Notes the rule that lanes have met in the first table.
+    #[inline(never)]
+    fn note_first(&mut self, rule: &Rule, set: LaneSet) {
+        set.each(|lane| self.firsts[lane] = rule.spec.cookie);
     }
 
     /// Keeps a frame that only waits to be sent.
@@ -603,6 +613,9 @@ impl<F: Frame> Engine<F> {
             back: NOWHERE,
             set,
         };
+        if burst.bridge.writes_sets() {
+            self.lanes.note_first(rule, set);
+        }
         self.meet_after(burst, arrival, host, waited, rule, set);
     }
 
@@ -780,12 +793,14 @@ impl<F: Frame> Engine<F> {
         }
     }
 
-    /// Gives a lane's packet a walk that comes back to these places.
+    /// Gives a lane's packet a walk that comes back to these places. `table`: the one that it has
+    /// been looked up in last, or waits to be.
     fn leave(
         &mut self,
         burst: &Burst<'_, '_>,
         arrival: Arrival,
         lane: usize,
+        table: u8,
         back: u16,
     ) -> Option<&mut Walk<F>> {
         let frame = self.lanes.frames[lane].take()?;
@@ -795,6 +810,11 @@ impl<F: Frame> Engine<F> {
         walk.layers = from.extent.layers();
         walk.start(frame, arrival.mirrored);
         walk.resubmits = from.hops;
+        // Lanes go forward only, so there has been a rule of the first table before any other one.
+        walk.first = (table > 0).then_some(First {
+            table: 0,
+            cookie: self.lanes.firsts[lane],
+        });
         let mut next = back;
         while let Some(back) = self.lanes.backs.get(usize::from(next)) {
             walk.stack.insert(0, position(&back.here));
@@ -814,7 +834,7 @@ impl<F: Frame> Engine<F> {
         rule: &Rule,
     ) {
         for lane in waited.set.iter() {
-            if let Some(walk) = self.leave(burst, arrival, lane, waited.back) {
+            if let Some(walk) = self.leave(burst, arrival, lane, waited.table, waited.back) {
                 walk.wait_for(waited.resubmit);
                 let next = Self::hit(walk, burst, host, waited.table, rule);
                 self.go_on(burst, host, lane, next);
@@ -834,8 +854,12 @@ impl<F: Frame> Engine<F> {
         set: LaneSet,
     ) {
         for lane in set.iter() {
-            if let Some(walk) = self.leave(burst, arrival, lane, back) {
+            if let Some(walk) = self.leave(burst, arrival, lane, here.table, back) {
                 walk.at = position(&here);
+                walk.first.get_or_insert(First {
+                    table: here.table,
+                    cookie: walk.at.cookie,
+                });
                 let next = walk.run(burst, host);
                 self.go_on(burst, host, lane, next);
             }
@@ -857,7 +881,7 @@ impl<F: Frame> Engine<F> {
             return self.come_back(burst, arrival, host, waited.back, set);
         }
         for lane in set.iter() {
-            if let Some(walk) = self.leave(burst, arrival, lane, waited.back) {
+            if let Some(walk) = self.leave(burst, arrival, lane, waited.table, waited.back) {
                 walk.wait_for(false);
                 let next = Self::missed(walk, burst, host, waited.table);
                 self.go_on(burst, host, lane, next);
@@ -869,7 +893,7 @@ impl<F: Frame> Engine<F> {
     #[inline(never)]
     fn wait_in_walks(&mut self, burst: &Burst<'_, '_>, arrival: Arrival, waited: Waiting) {
         for lane in waited.set.iter() {
-            if let Some(walk) = self.leave(burst, arrival, lane, waited.back) {
+            if let Some(walk) = self.leave(burst, arrival, lane, waited.table, waited.back) {
                 walk.wait_for(waited.resubmit);
                 self.waiting.push((waited.table, lane as u16));
             }

@@ -55,7 +55,7 @@ unsafe impl Send for Met {}
 unsafe impl Sync for Met {}
 
 impl Here {
-    /// A place in a rule on a blocks way.
+    /// A place in a rule on a straight way.
     pub(crate) fn of(rule: &Rule, next: u16, table: u8) -> Option<Here> {
         Some(Here {
             blocks: rule.blocks()?,

@@ -226,8 +226,15 @@ impl Bridge {
     }
 
     pub(super) fn send_packet_out(&self, program: pipeline::PacketOutProgram, data: &[u8]) {
-        let sent = self.switch().with_datapath(|datapath| {
-            datapath.packet_out(self.id, program.in_port, data.to_vec(), program.ops)
+        let pipeline::PacketOutProgram {
+            in_port,
+            metadata,
+            ops,
+        } = program;
+        let data = data.to_vec();
+        let sent = self.switch().with_datapath(|datapath| match metadata {
+            Some(metadata) => datapath.packet_out_with(self.id, metadata, data, ops),
+            None => datapath.packet_out(self.id, in_port, data, ops),
         });
         if let Ok(Err(error)) = sent {
             tracing::warn!(target: "ofproto", "{}: packet-out: {error}", self.name);

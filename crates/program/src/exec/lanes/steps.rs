@@ -82,6 +82,13 @@ impl<F: Frame> Engine<F> {
         waited: Waiting,
         found: &[Meeting<'_>],
     ) {
+        if waited.table == 0 && burst.bridge.writes_sets() {
+            for (rule, set) in found {
+                if let Some(rule) = rule {
+                    self.lanes.note_first(rule, *set);
+                }
+            }
+        }
         // Most go on to one table together.
         let mut ahead = Waiting {
             set: LaneSet::EMPTY,

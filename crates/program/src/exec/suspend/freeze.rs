@@ -8,7 +8,7 @@ use crate::actions::set::ActionSet;
 use crate::actions::{Op, ToController};
 use crate::epoch::Guard;
 use crate::exec::Engine;
-use crate::exec::interpreter::{Burst, Position, Steps, Walk};
+use crate::exec::interpreter::{Burst, First, Position, Steps, Walk};
 use crate::host::Host;
 use crate::table::Bridge;
 use packet::key::at;
@@ -35,6 +35,8 @@ pub struct Frozen {
     queue: Option<u32>,
     resubmits: u32,
     mirrored: u32,
+    /// Where the action set stands.
+    first: Option<First>,
 }
 
 /// A walk to go on: [`Engine::thaw`].
@@ -98,6 +100,11 @@ impl<F: Frame> Walk<F> {
             queue: self.queue,
             resubmits: self.resubmits,
             mirrored: self.mirrored,
+            // What is left of a clone is a packet of its own, whose action set stands where it does.
+            first: clone.map_or(self.first, |clone| {
+                let Position { table, cookie, .. } = *lists[clone];
+                Some(First { table, cookie })
+            }),
         };
         let (context, frame) = self.context(burst);
         *context.sent = true;
@@ -159,6 +166,7 @@ impl<F: Frame> Engine<F> {
         walk.start(frame, rest.mirrored);
         walk.queue = rest.queue;
         walk.resubmits = rest.resubmits;
+        walk.first = rest.first;
         walk.sent = true;
         walk.key.set_u32(at::SKB_PRIORITY, rest.queue.unwrap_or(0));
         walk.key.set_u32(at::ACTSET_OUTPUT, rest.set.output());
