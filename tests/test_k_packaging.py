@@ -55,8 +55,17 @@ def commands_of(binaries, *words):
     return found
 
 
+def words_of(page):
+    """The text of a manual page in one line, without its markup."""
+    lines = [line.removeprefix(".SH ") for line in page.splitlines() if line.startswith(".SH ") or not re.match(r"\.[A-Zb]", line)]
+    text = " ".join(lines).replace("\\fB", "").replace("\\fR", "").replace("\\&", "")
+    for escape, character in (("\\(aq", "'"), ("\\(ga", "`"), ("\\-", "-"), ("\\e", "\\")):
+        text = text.replace(escape, character)
+    return " ".join(text.split())
+
+
 def check_manual(binaries, manual):
-    """There is a page for each program and command, and it has every option that --help has."""
+    """There is a page for each program and command, and it says what --help says: every option, every usage, every text."""
     pages = {"-".join(words): (1, words) for words in commands_of(binaries, "sluice")}
     check(len(pages) > 5, "commands of sluice:", pages)
     pages["sluiced"] = (8, ("sluiced",))
@@ -65,6 +74,10 @@ def check_manual(binaries, manual):
         page = text_of(f"{manual}/man{section}/{name}.{section}").replace("\\-", "-").replace("\\fB", "").replace("\\fR", "")
         options = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", help_of(binaries, *words)))
         check(options and not {option for option in options if option not in page}, f"{name}({section}) lacks options:", options, page)
+        said = words_of(text_of(f"{manual}/man{section}/{name}.{section}")).lower()
+        for line in help_of(binaries, *words).splitlines():
+            for piece in re.split(r"\s{2,}", re.sub(r"^(usage|sluiced): +", "", line.strip(), flags=re.I)):
+                check(piece.removesuffix(":").lower() in said, f"{name}({section}) does not say what --help says:", piece)
 
 
 def complete(file, *words):
