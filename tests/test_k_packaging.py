@@ -1,5 +1,6 @@
 """The Debian packages, `make install` below any prefix, and the container image: what is in them; and, on request (`make deb-check`, after `make deb`),
 how they install, run, upgrade and go in a clean Debian 12 with a service manager of its own."""
+import fcntl
 import functools
 import glob
 import json
@@ -217,6 +218,29 @@ def a_package_is_whole(lab):
         check(line in unit, f"the unit has no {line}")
     before, after = (" ".join(line.split("=", 1)[1] for line in unit if line.startswith(f"{word}=")).split() for word in ("Before", "After"))
     check({"network.target", "networking.service"} <= set(before) and {"ovsdb-server.service", "network-pre.target"} <= set(after), "order:", before, after)
+
+
+@test(timeout=60)
+def a_container_robs_nobody(lab):
+    """The image's entry point, with the host's directory of sockets: it refuses to start beside a switch that runs, with its database and without, and beside another
+    container; sockets stay."""
+    binaries_of(lab)
+    switch = lab.switch()
+    run("mkdir -p /run/openvswitch")
+    run(["mount", "--bind", switch.directory, "/run/openvswitch"])
+
+    def refused(what):
+        done = run([f"{PACKAGING}/container"], ok=False)
+        check(done.returncode == 1 and f"container: another {what}" in done.stderr, "the container's entry point:", done.returncode, done.stderr)
+        equal(switch.appctl("version", ok=False).returncode, 0, "who asks the switch")
+    refused("database is served")
+    switch.stop_database()
+    refused("switch answers")
+    switch.stop()
+    with open(f"{switch.directory}/sluice-container.lock", "w", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = run([f"{PACKAGING}/container"], ok=False)
+    check(done.returncode == 1 and "another container has not ended" in done.stderr, "beside another container:", done.returncode, done.stderr)
 
 
 def packages(name):
