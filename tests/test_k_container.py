@@ -8,7 +8,7 @@ import shutil
 
 from documents import blocks, commands
 from harness import ROOT, check, equal, run, test, wait_for
-from test_k_packaging import binaries_of, packages
+from test_k_packaging import binaries_of, newer, packages
 
 BASE = "docker.io/library/debian:12-slim"
 
@@ -102,19 +102,6 @@ class Podman:
         shutil.copy(package, f"{self.directory}/checkout/.build/deb")
         os.symlink(os.path.join(ROOT, "packaging"), f"{self.directory}/checkout/packaging")
 
-    def newer(self, package):
-        """The package with a higher version; returns its path and version."""
-        run(["dpkg-deb", "-R", package, f"{self.directory}/newer"], seconds=60)
-        path = f"{self.directory}/newer/DEBIAN/control"
-        with open(path, encoding="utf-8") as file:
-            lines = file.read().splitlines()
-        version = next(line.split()[1] for line in lines if line.startswith("Version: ")) + "+next"
-        with open(path, "w", encoding="utf-8") as file:
-            file.writelines(f"Version: {version}\n" if line.startswith("Version: ") else f"{line}\n" for line in lines)
-        name = f"{self.directory}/sluice_{version}_next.deb"
-        run(["dpkg-deb", "-Znone", "--build", f"{self.directory}/newer", name], seconds=60)
-        return name, version
-
 
 @test(timeout=1200, on_request=True)
 def podman_builds_runs_and_upgrades_the_image(lab):
@@ -176,7 +163,7 @@ def podman_builds_runs_and_upgrades_the_image(lab):
     run("ovs-ofctl add-flow br0 cookie=0x78,priority=9,udp,actions=drop")
     run("ovs-ofctl -O OpenFlow13 add-meter br0 meter=3,kbps,bands=type=drop,rate=1000")
     identity = run("ovs-vsctl get Open_vSwitch . external_ids:system-id").stdout
-    package, version = podman.newer(packages("sluice"))
+    package, version = newer(packages("sluice"), podman.directory)
     podman.checkout(package)
     for command in upgrade:
         podman.shell(command, 400)

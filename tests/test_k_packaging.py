@@ -173,8 +173,13 @@ def a_package_is_whole(lab):
     binaries = binaries_of(lab)
     out, root, symbols = (f"{lab.directory}/{name}" for name in ("out", "root", "symbols"))
     run([f"{PACKAGING}/deb", binaries, out], seconds=160, env=dict(os.environ, DEB_COMPRESSION="-Znone"))
-    version = run([f"{binaries}/sluice", "--version"]).stdout.split()[-1]
+    release = run([f"{binaries}/sluice", "--version"]).stdout.split()[-1]
     architecture = run("dpkg --print-architecture").stdout.strip()
+    version = os.path.basename(glob.glob(f"{out}/sluice_*.deb")[0]).split("_")[1]
+    # A newer one is to be newer for apt, too.
+    check(re.fullmatch(re.escape(release) + r"(\+git\d{14}\.[0-9a-f]{8}(\.changed\d{14})?)?", version), "the package's version:", version)
+    run(["dpkg", "--compare-versions", version, "ge", release])
+    run(["dpkg", "--compare-versions", version, "lt", f"{release}.1"])
     names = {name: f"{out}/{name}_{version}_{architecture}.deb" for name in ("sluice", "sluice-dbgsym")}
     equal(sorted(glob.glob(f"{out}/*")), sorted(names.values()), "packages")
     for name, where in (("sluice", root), ("sluice-dbgsym", symbols)):
@@ -241,6 +246,20 @@ def a_container_robs_nobody(lab):
         fcntl.flock(lock, fcntl.LOCK_EX)
         done = run([f"{PACKAGING}/container"], ok=False)
     check(done.returncode == 1 and "another container has not ended" in done.stderr, "beside another container:", done.returncode, done.stderr)
+
+
+def newer(package, directory):
+    """Makes a package of a higher version from one, in this directory; returns its path and its version."""
+    root = f"{directory}/newer"
+    run(["dpkg-deb", "-R", package, root], seconds=60)
+    control = text_of(f"{root}/DEBIAN/control")
+    version = re.search(r"^Version: (.*)", control, re.M)[1] + "+next"
+    with open(f"{root}/DEBIAN/control", "w", encoding="utf-8") as file:
+        file.write(re.sub(r"^Version: .*", f"Version: {version}", control, flags=re.M))
+    path = f"{directory}/sluice_{version}_next.deb"
+    run(["dpkg-deb", "-Znone", "--build", root, path], seconds=60)
+    run(["rm", "-r", root])
+    return path, version
 
 
 def packages(name):
@@ -438,10 +457,15 @@ def clean_debian_takes_the_package_and_gives_it_back(debian):
     debian.run("dpkg -i --force-confold /root/sluice_*.deb", seconds=120)
     check(debian.switch()[0] == DAEMON and debian.switch()[1] != before[1], "the new daemon does not run:", before, debian.switch())
     check("cookie=0x77" in debian.says("ovs-ofctl dump-flows br0"), "the rules are gone after an upgrade")
+    # Symbols for debuggers.
+    debian.run("dpkg -i /root/sluice-dbgsym_*.deb && dpkg -P sluice-dbgsym", seconds=60)
     (install, *look), = documented("docs/user-guide.md", "Upgrade and restart")
+    debian.run("rm /root/sluice*.deb")
+    _, version = newer(packages("sluice"), f"{debian.root}/root")
     before = debian.switch()
     debian.run(install, seconds=120)
     check(debian.switch()[0] == DAEMON and debian.switch()[1] != before[1], "the guide's upgrade does not restart the switch:", before, debian.switch())
+    equal(debian.says("dpkg-query -W -f '${Version}' sluice"), version, "the version after the guide's upgrade")
     check("cookie=0x77" in debian.says("ovs-ofctl dump-flows br0"), "the rules are gone after the guide's upgrade")
     # Open vSwitch's own package is installed anew beside it, which starts its units.
     debian.run("apt-get install -qy --reinstall openvswitch-switch", seconds=120)
@@ -452,8 +476,6 @@ def clean_debian_takes_the_package_and_gives_it_back(debian):
     check("mlockall" in debian.says("cat /etc/default/sluiced"), "an upgrade has written over /etc/default/sluiced")
     errors = debian.says("journalctl -q --no-pager -u sluiced -p err")
     equal(errors, "", "errors in the journal")
-    # Symbols for debuggers.
-    debian.run("dpkg -i /root/sluice-dbgsym_*.deb", seconds=60)
     # A second boot: interfaces are brought up by ifupdown when the switch is there.
     debian.halt()
     debian.boot()
