@@ -9,23 +9,29 @@
 #   make conformance  all of os-ken's switch certification tests (about 50 minutes; VERSIONS="1_0" selects); make test runs a sample
 #   make bench-accept  puts the counts of instructions that make test compares on record (bench/instructions.txt)
 #   make bench      packets per second beside Open vSwitch and DPDK alone (25 minutes; BENCH="--case udp-1 --rounds 1" for less); bench/ has more
-#   make install    DESTDIR= PREFIX=/usr/local
+#   make install    DESTDIR= PREFIX=/usr/local; make uninstall takes it away, but for what may have been changed in etc
 #   make deb        Debian packages of the binaries and of their debug symbols, in .build/deb
+#   make container-check  builds the container image and runs it by podman, which it installs (minutes, and the network once)
 #   make deb-check  installs and removes them in a clean Debian 12, and runs the container's steps there (minutes, and the network)
 
 PREFIX ?= /usr/local
 DESTDIR ?=
 # All below PREFIX; where that is /usr, as distributions have it, what administrators change is in /etc.
+override PREFIX := $(patsubst %/,%,$(PREFIX))
 UNITDIR ?= $(PREFIX)/lib/systemd/system
-SYSCONFDIR ?= $(if $(filter /usr,$(PREFIX)),/etc,$(PREFIX)/etc)
+SYSCONFDIR ?= $(if $(subst X/usr,,X$(PREFIX)),$(PREFIX)/etc,/etc)
 DOCDIR ?= $(PREFIX)/share/doc/sluice
+# What is installed beside binaries, manual and completion.
+HELPERS := rules container await-database
+DOCUMENTS := README.md ARCHITECTURE.md CONTRIBUTING.md CHANGELOG.md LICENSE NOTICE
+PAGES := $(wildcard docs/*.md docs/*.svg)
 TESTS ?=
 # Where cargo puts what it builds; the end-to-end tests find the daemon through it.
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 BINARIES ?= $(TARGET)/release
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: all build demo test explore e2e conformance bench bench-accept install install-built uninstall deb deb-check clean
+.PHONY: all build demo test explore e2e conformance bench bench-accept install install-built install-place uninstall deb deb-check container-check clean
 
 all: build
 
@@ -65,27 +71,41 @@ bench-accept:
 
 install: build install-built
 
-# What stands in $(BINARIES) already.
-install-built:
-	install -d $(DESTDIR)$(PREFIX)/sbin $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/sluice $(DESTDIR)$(UNITDIR) \
-	  $(DESTDIR)$(SYSCONFDIR)/default $(DESTDIR)$(SYSCONFDIR)/logrotate.d $(DESTDIR)$(DOCDIR)/docs
-	install -m 755 $(BINARIES)/sluiced $(DESTDIR)$(PREFIX)/sbin/sluiced
-	install -m 755 $(BINARIES)/sluice $(DESTDIR)$(PREFIX)/bin/sluice
-	install -m 755 packaging/rules packaging/container $(DESTDIR)$(PREFIX)/lib/sluice
-	sed 's|@PREFIX@|$(PREFIX)|g; s|@SYSCONFDIR@|$(SYSCONFDIR)|g' packaging/sluiced.service >$(DESTDIR)$(UNITDIR)/sluiced.service
-	chmod 644 $(DESTDIR)$(UNITDIR)/sluiced.service
-	[ -e $(DESTDIR)$(SYSCONFDIR)/default/sluiced ] || install -m 644 packaging/default $(DESTDIR)$(SYSCONFDIR)/default/sluiced
-	install -m 644 packaging/logrotate $(DESTDIR)$(SYSCONFDIR)/logrotate.d/sluice
-	install -m 644 README.md ARCHITECTURE.md CONTRIBUTING.md CHANGELOG.md LICENSE NOTICE $(DESTDIR)$(DOCDIR)
-	install -m 644 docs/*.md docs/*.svg $(DESTDIR)$(DOCDIR)/docs
-	packaging/documents $(BINARIES) $(DESTDIR)$(PREFIX)/share/man $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+# Paths in the unit are absolute; spaces are well there, but not what systemd, sed or a shell take for something else.
+install-place:
+	@for place in '$(subst ','\'',$(PREFIX))' '$(subst ','\'',$(UNITDIR))' '$(subst ','\'',$(SYSCONFDIR))' '$(subst ','\'',$(DOCDIR))'; do \
+	  case "$$place" in *[!-A-Za-z0-9_./+:,~@\ ]*) wrong="has a character that systemd would take for something else";; \
+	    ''|/*) continue;; *) wrong="is not absolute";; esac; \
+	  echo "make: the place '$$place' $$wrong" >&2; exit 1; done
 
-# What /etc has may have been changed, and stays.
-uninstall:
-	rm -f $(DESTDIR)$(PREFIX)/sbin/sluiced $(DESTDIR)$(PREFIX)/bin/sluice $(DESTDIR)$(UNITDIR)/sluiced.service
-	rm -f $(DESTDIR)$(PREFIX)/share/man/man1/sluice.1 $(DESTDIR)$(PREFIX)/share/man/man1/sluice-*.1 $(DESTDIR)$(PREFIX)/share/man/man8/sluiced.8
-	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/sluice $(DESTDIR)$(PREFIX)/share/bash-completion/completions/sluiced
-	rm -rf $(DESTDIR)$(DOCDIR) $(DESTDIR)$(PREFIX)/lib/sluice
+# What stands in $(BINARIES) already.
+install-built: install-place
+	install -d "$(DESTDIR)$(PREFIX)/sbin" "$(DESTDIR)$(PREFIX)/bin" "$(DESTDIR)$(PREFIX)/lib/sluice" "$(DESTDIR)$(UNITDIR)" \
+	  "$(DESTDIR)$(SYSCONFDIR)/default" "$(DESTDIR)$(SYSCONFDIR)/logrotate.d" "$(DESTDIR)$(DOCDIR)/docs"
+	install -m 755 "$(BINARIES)/sluiced" "$(DESTDIR)$(PREFIX)/sbin/sluiced"
+	install -m 755 "$(BINARIES)/sluice" "$(DESTDIR)$(PREFIX)/bin/sluice"
+	install -m 755 $(addprefix packaging/,$(HELPERS)) "$(DESTDIR)$(PREFIX)/lib/sluice"
+	sed 's|@PREFIX@|$(PREFIX)|g; s|@SYSCONFDIR@|$(SYSCONFDIR)|g; s|@DOCDIR@|$(DOCDIR)|g' packaging/sluiced.service >"$(DESTDIR)$(UNITDIR)/sluiced.service"
+	chmod 644 "$(DESTDIR)$(UNITDIR)/sluiced.service"
+	[ -e "$(DESTDIR)$(SYSCONFDIR)/default/sluiced" ] || install -m 644 packaging/default "$(DESTDIR)$(SYSCONFDIR)/default/sluiced"
+	[ -e "$(DESTDIR)$(SYSCONFDIR)/logrotate.d/sluice" ] || install -m 644 packaging/logrotate "$(DESTDIR)$(SYSCONFDIR)/logrotate.d/sluice"
+	install -m 644 $(DOCUMENTS) "$(DESTDIR)$(DOCDIR)"
+	install -m 644 $(PAGES) "$(DESTDIR)$(DOCDIR)/docs"
+	packaging/documents "$(BINARIES)" "$(DESTDIR)$(PREFIX)/share/man" "$(DESTDIR)$(PREFIX)/share/bash-completion/completions"
+
+# What /etc has may have been changed, and stays. Nothing is removed but by its name: DOCDIR may be everybody's. An enabled unit would leave its second name,
+# ovs-vswitchd.service, which would hide Open vSwitch's own unit.
+uninstall: install-place
+	[ -n "$(DESTDIR)" ] || ! command -v systemctl >/dev/null || [ ! -e "$(UNITDIR)/sluiced.service" ] || systemctl --quiet disable sluiced.service || true
+	rm -f "$(DESTDIR)$(PREFIX)/sbin/sluiced" "$(DESTDIR)$(PREFIX)/bin/sluice" "$(DESTDIR)$(UNITDIR)/sluiced.service"
+	rm -f "$(DESTDIR)$(PREFIX)/share/man/man1/sluice.1" "$(DESTDIR)$(PREFIX)/share/man/man1"/sluice-*.1 "$(DESTDIR)$(PREFIX)/share/man/man8/sluiced.8"
+	rm -f "$(DESTDIR)$(PREFIX)/share/bash-completion/completions/sluice" "$(DESTDIR)$(PREFIX)/share/bash-completion/completions/sluiced"
+	for name in $(HELPERS); do rm -f "$(DESTDIR)$(PREFIX)/lib/sluice/$$name"; done
+	for name in $(DOCUMENTS) $(PAGES); do rm -f "$(DESTDIR)$(DOCDIR)/$$name"; done
+	for directory in "$(DESTDIR)$(PREFIX)/lib/sluice" "$(DESTDIR)$(DOCDIR)/docs" "$(DESTDIR)$(DOCDIR)"; do \
+	  [ ! -d "$$directory" ] || rmdir --ignore-fail-on-non-empty "$$directory"; done
+	@if [ -z "$(DESTDIR)" ] && command -v systemctl >/dev/null && systemctl --quiet is-active sluiced.service; then \
+	  echo "make: sluiced still runs; to end it: systemctl stop sluiced" >&2; fi
 
 deb:
 	@scripts/setup build
@@ -97,6 +117,11 @@ deb-check: deb
 	@scripts/setup
 	@scripts/step debian-root scripts/debian-root .build/deb/sluice_*.deb
 	@SWITCHD="$(TARGET)/release/sluiced" tests/run k_packaging
+
+container-check: deb
+	@scripts/setup containers
+	@scripts/step debian-root scripts/debian-root .build/deb/sluice_*.deb
+	@SWITCHD="$(TARGET)/release/sluiced" tests/run k_container
 
 clean:
 	cargo clean

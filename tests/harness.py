@@ -39,7 +39,7 @@ class Skip(Exception):
 
 
 def test(timeout=60, hugepages=0, dpdk=False, on_request=False):
-    """Marks a test. `timeout` is in seconds; `hugepages` counts 2 MB pages that must be free while it runs; `dpdk` says
+    """Marks a test. `timeout` is in seconds; `hugepages` counts 2 MB pages that must be free while it runs (without any it sees none, whatever others have); `dpdk` says
     that it uses DPDK ports, for which Open vSwitch (not Sluice) needs huge pages too; `on_request` tests run only when named."""
     def mark(function):
         function.timeout, function.hugepages, function.dpdk = timeout * PATIENCE, hugepages, dpdk

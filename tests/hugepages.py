@@ -2,7 +2,7 @@
 
 Pages are the machine's: several runs may ask at the same time. So everybody adds its number to the kernel's and takes the
 same number away afterwards, under one lock. That is done by a small process which waits for the end of a pipe: it gives the
-pages back also when the runner is killed.
+pages back also when the runner is killed. A test that has reserved none sees none.
 
     python3 tests/hugepages.py COUNT COMMAND...    runs a command with that many more pages
 """
@@ -50,6 +50,12 @@ def keeper(count):
         pass
     if got:
         change(-got)
+
+
+def hide():
+    """Keeps processes of this mount namespace from seeing that there are any. What is free now may be what another run has reserved, or gone when it is wanted."""
+    if os.path.isdir(os.path.dirname(POOL)):
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", os.path.dirname(POOL)], check=True)
 
 
 @contextlib.contextmanager

@@ -151,7 +151,8 @@ def the_daemon_says_the_same_of_its_rules(lab):
 
     def ask(*words):
         # It is made when nobody else wants the processor, which may take its time.
-        asked = switch.tool("ovs-appctl", "sluice/predict", "br0", *words, ok=False, seconds=100)
+        options = [word for word in words if word.startswith("--")]
+        asked = switch.tool("ovs-appctl", "sluice/predict", *options, "br0", *words[len(options):], ok=False, seconds=100)
         if "too busy" in asked.stderr:
             raise Skip("the machine is too busy to measure on")
         check(asked.returncode == 0, asked.stderr)
@@ -168,10 +169,15 @@ def the_daemon_says_the_same_of_its_rules(lab):
             break
         check("Mpps" not in asked and "sluice_mpps" not in switch.get("Bridge", "br0", "status"), "a figure of a machine that moved:", asked)
     else:
-        raise Skip("the machine does not stand still")
+        # It does not stand still. Figures of such a machine are told to who wants them anyway, and are kept from the database.
+        asked = ask("--anyway")
     figures = {unit: float(value) for value, unit in FIGURES.findall(asked)}
     check(len(figures) == 2 and min(figures.values()) > 0, figures, asked)
     check("\nthis machine: " in asked and "\nthis machine: " in told.stdout, asked, told.stdout)
+    if "others use this machine" in asked:
+        lab.note("the machine does not stand still: no figure for the database")
+        check("sluice_mpps" not in switch.get("Bridge", "br0", "status"), "a figure of a machine that moved is in the database")
+        return
     wait_for("the figure is in the database", lambda: abs(float(switch.get("Bridge", "br0", "status").get("sluice_mpps", 0)) - figures["Mpps on one core"]) < 0.06, 20)
     status = switch.get("Bridge", "br0", "status")
     check(float(status["sluice_mpps_least"]) <= float(status["sluice_mpps"]) <= float(status["sluice_mpps_most"]), status)

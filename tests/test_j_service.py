@@ -397,13 +397,12 @@ def the_unit_is_valid(lab):
     path = f"{lab.directory}/sluiced.service"
     with open(confined.UNIT, encoding="utf-8") as file:
         text = file.read()
-    prefix = f"{lab.directory}/prefix"
-    for name in ("sbin/sluiced", "lib/sluice/rules"):
+    prefix = f"{lab.directory}/a prefix"
+    for name in ("sbin/sluiced", "lib/sluice/rules", "lib/sluice/await-database"):
         os.makedirs(os.path.dirname(f"{prefix}/{name}"), exist_ok=True)
         os.symlink("/bin/true", f"{prefix}/{name}")
-    os.makedirs(f"{prefix}/share/doc/sluice")
     with open(path, "w", encoding="utf-8") as file:
-        file.write(text.replace("@PREFIX@", prefix).replace("@SYSCONFDIR@", f"{prefix}/etc"))
+        file.write(text.replace("@PREFIX@", prefix).replace("@SYSCONFDIR@", f"{prefix}/etc").replace("@DOCDIR@", f"{prefix}/doc"))
     done = run(["systemd-analyze", "verify", "--man=no", path], ok=False)
     said = [line for line in (done.stdout + done.stderr).splitlines() if "sluiced.service" in line]
     equal(said, [], "what systemd says of the unit")

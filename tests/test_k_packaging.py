@@ -1,5 +1,6 @@
 """The Debian packages, `make install` below any prefix, and the container image: what is in them; and, on request (`make deb-check`, after `make deb`),
 how they install, run, upgrade and go in a clean Debian 12 with a service manager of its own."""
+import fcntl
 import functools
 import glob
 import json
@@ -25,9 +26,10 @@ def binaries_of(lab):
     return directory
 
 
-def make(target, **variables):
+def make(target, ok=True, umask="022", **variables):
     """Runs a target of the Makefile."""
-    return run(["make", "--no-print-directory", "-C", ROOT, target, *(f"{name}={value}" for name, value in variables.items())], seconds=60)
+    words = ["make", "--no-print-directory", "-C", ROOT, target, *(f"{name}={value}" for name, value in variables.items())]
+    return run(["sh", "-c", f'umask {umask}; exec "$@"', "-", *words], seconds=60, ok=ok)
 
 
 def files_below(directory):
@@ -54,8 +56,17 @@ def commands_of(binaries, *words):
     return found
 
 
+def words_of(page):
+    """The text of a manual page in one line, without its markup."""
+    lines = [line.removeprefix(".SH ") for line in page.splitlines() if line.startswith(".SH ") or not re.match(r"\.[A-Zb]", line)]
+    text = " ".join(lines).replace("\\fB", "").replace("\\fR", "").replace("\\&", "")
+    for escape, character in (("\\(aq", "'"), ("\\(ga", "`"), ("\\-", "-"), ("\\e", "\\")):
+        text = text.replace(escape, character)
+    return " ".join(text.split())
+
+
 def check_manual(binaries, manual):
-    """There is a page for each program and command, and it has every option that --help has."""
+    """There is a page for each program and command, and it says what --help says: every option, every usage, every text."""
     pages = {"-".join(words): (1, words) for words in commands_of(binaries, "sluice")}
     check(len(pages) > 5, "commands of sluice:", pages)
     pages["sluiced"] = (8, ("sluiced",))
@@ -64,6 +75,10 @@ def check_manual(binaries, manual):
         page = text_of(f"{manual}/man{section}/{name}.{section}").replace("\\-", "-").replace("\\fB", "").replace("\\fR", "")
         options = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", help_of(binaries, *words)))
         check(options and not {option for option in options if option not in page}, f"{name}({section}) lacks options:", options, page)
+        said = words_of(text_of(f"{manual}/man{section}/{name}.{section}")).lower()
+        for line in help_of(binaries, *words).splitlines():
+            for piece in re.split(r"\s{2,}", re.sub(r"^(usage|sluiced): +", "", line.strip(), flags=re.I)):
+                check(piece.removesuffix(":").lower() in said, f"{name}({section}) does not say what --help says:", piece)
 
 
 def complete(file, *words):
@@ -95,33 +110,61 @@ def check_links(directory):
     check(count > 8, f"only {count} links were found")
 
 
-@test(timeout=60)
+@test(timeout=120)
 def a_prefix_moves_everything(lab):
-    """`make install` puts everything below PREFIX, what it installs names no other, and `make uninstall` takes it away but for what administrators change."""
+    """`make install` puts everything below PREFIX, what it installs names no other, and `make uninstall` takes it away but for what administrators change; so it is
+    where paths have spaces, and whatever the umask of who installs."""
+    binaries = binaries_of(lab)
+    for prefix in ("/opt/switch", "/opt/my switch"):
+        top = f"{lab.directory}/top of {prefix[5:]}"
+        there = f"{top}{prefix}"
+        make("install-built", umask="077", DESTDIR=top, PREFIX=prefix, BINARIES=binaries)
+        files = files_below(top)
+        equal([name for name in files if not name.startswith(f"{prefix[1:]}/")], [], "files outside of the prefix")
+        check({"sbin/sluiced", "bin/sluice", "lib/sluice/rules", "lib/systemd/system/sluiced.service", "etc/default/sluiced", "share/doc/sluice/README.md"}
+              <= files_below(there), "what is installed:", files)
+        hidden = [path for path, _, names in os.walk(top) for path in (path, *(f"{path}/{name}" for name in names)) if path != top and not os.stat(path).st_mode & 4]
+        equal(hidden, [], "what others may not read")
+        unit = text_of(f"{there}/lib/systemd/system/sluiced.service")
+        check("@" not in re.sub(r"@system-service", "", unit), "the unit has places that were not filled in:", unit)
+        named = re.findall(rf'{prefix}/[^"\s]+', unit)
+        check(len(named) > 5, "places in the unit:", named)
+        for name in named:
+            check(os.path.exists(top + name), f"the unit names {name}, which is not installed")
+        equal(re.findall(r"/usr/(?:local|sbin|lib)\S*", unit), [], "other places in the unit")
+        check_links(f"{there}/share/doc/sluice")
+        check_manual(binaries, f"{there}/share/man")
+        # What has been changed stays when it is installed again.
+        for name in ("default/sluiced", "logrotate.d/sluice"):
+            with open(f"{there}/etc/{name}", "a", encoding="utf-8") as file:
+                file.write("# changed\n")
+        make("install-built", DESTDIR=top, PREFIX=prefix, BINARIES=binaries)
+        for name in ("default/sluiced", "logrotate.d/sluice"):
+            check("# changed" in text_of(f"{there}/etc/{name}"), f"a second installation has written over {name}")
+        make("uninstall", DESTDIR=top, PREFIX=prefix)
+        equal(files_below(there), {"etc/default/sluiced", "etc/logrotate.d/sluice"}, "what `make uninstall` leaves")
+
+
+@test(timeout=60)
+def places_are_looked_at_first(lab):
+    """What a unit cannot name is refused before anything is installed; where PREFIX is /usr, however it is written, configuration is in /etc; a directory that others use
+    stays theirs."""
     binaries = binaries_of(lab)
     top = f"{lab.directory}/top"
-    prefix = f"{top}/opt/switch"
-    make("install-built", DESTDIR=top, PREFIX="/opt/switch", BINARIES=binaries)
-    files = files_below(top)
-    equal([name for name in files if not name.startswith("opt/switch/")], [], "files outside of the prefix")
-    check({"sbin/sluiced", "bin/sluice", "lib/sluice/rules", "lib/systemd/system/sluiced.service", "etc/default/sluiced", "share/doc/sluice/README.md"}
-          <= files_below(prefix), "what is installed:", files)
-    unit = text_of(f"{prefix}/lib/systemd/system/sluiced.service")
-    check("@" not in re.sub(r"@system-service", "", unit), "the unit has places that were not filled in:", unit)
-    named = re.findall(r"/opt/switch/\S+", unit)
-    check(len(named) > 5, "places in the unit:", named)
-    for name in named:
-        check(os.path.exists(top + name), f"the unit names {name}, which is not installed")
-    equal(re.findall(r"/usr/(?:local|sbin|lib)\S*", unit), [], "other places in the unit")
-    check_links(f"{prefix}/share/doc/sluice")
-    check_manual(binaries, f"{prefix}/share/man")
-    # What has been changed stays when it is installed again.
-    with open(f"{prefix}/etc/default/sluiced", "a", encoding="utf-8") as file:
-        file.write("# changed\n")
-    make("install-built", DESTDIR=top, PREFIX="/opt/switch", BINARIES=binaries)
-    check("# changed" in text_of(f"{prefix}/etc/default/sluiced"), "a second installation has written over /etc")
-    make("uninstall", DESTDIR=top, PREFIX="/opt/switch")
-    equal(files_below(prefix), {"etc/default/sluiced", "etc/logrotate.d/sluice"}, "what `make uninstall` leaves")
+    for prefix, why in (("switch", "is not absolute"), ("/opt/50%", "has a character"), ('/opt/"x"', "has a character"), ("/opt/it's", "has a character")):
+        refused = make("install-built", ok=False, DESTDIR=top, PREFIX=prefix, BINARIES=binaries)
+        check(refused.returncode and f"the place '{prefix}' {why}" in refused.stderr, f"PREFIX={prefix}:", refused.stderr)
+    check(not os.path.exists(top), "something was installed all the same")
+    documents = f"{top}/usr/share/doc"
+    os.makedirs(documents)
+    with open(f"{documents}/others", "w", encoding="ascii") as file:
+        file.write("not Sluice's\n")
+    variables = {"DESTDIR": top, "PREFIX": "/usr/", "DOCDIR": "/usr/share/doc", "BINARIES": binaries}
+    make("install-built", **variables)
+    check({"etc/default/sluiced", "usr/sbin/sluiced", "usr/share/doc/README.md"} <= files_below(top), "what is installed:", files_below(top))
+    check("EnvironmentFile=-/etc/default/sluiced" in text_of(f"{top}/usr/lib/systemd/system/sluiced.service").splitlines(), "where the unit looks for options")
+    make("uninstall", **variables)
+    equal(files_below(top), {"etc/default/sluiced", "etc/logrotate.d/sluice", "usr/share/doc/others"}, "what `make uninstall` leaves")
 
 
 @test(timeout=170)
@@ -130,8 +173,13 @@ def a_package_is_whole(lab):
     binaries = binaries_of(lab)
     out, root, symbols = (f"{lab.directory}/{name}" for name in ("out", "root", "symbols"))
     run([f"{PACKAGING}/deb", binaries, out], seconds=160, env=dict(os.environ, DEB_COMPRESSION="-Znone"))
-    version = run([f"{binaries}/sluice", "--version"]).stdout.split()[-1]
+    release = run([f"{binaries}/sluice", "--version"]).stdout.split()[-1]
     architecture = run("dpkg --print-architecture").stdout.strip()
+    version = os.path.basename(glob.glob(f"{out}/sluice_*.deb")[0]).split("_")[1]
+    # A newer one is to be newer for apt, too.
+    check(re.fullmatch(re.escape(release) + r"(\+git\d{14}\.[0-9a-f]{8}(\.changed\d{14})?)?", version), "the package's version:", version)
+    run(["dpkg", "--compare-versions", version, "ge", release])
+    run(["dpkg", "--compare-versions", version, "lt", f"{release}.1"])
     names = {name: f"{out}/{name}_{version}_{architecture}.deb" for name in ("sluice", "sluice-dbgsym")}
     equal(sorted(glob.glob(f"{out}/*")), sorted(names.values()), "packages")
     for name, where in (("sluice", root), ("sluice-dbgsym", symbols)):
@@ -166,7 +214,7 @@ def a_package_is_whole(lab):
         path = f"{root}/DEBIAN/{script}"
         check(os.access(path, os.X_OK), f"{script} cannot be executed")
         run(["sh", "-n", path])
-    for path in ("usr/lib/sluice/rules", "usr/lib/sluice/container"):
+    for path in ("usr/lib/sluice/rules", "usr/lib/sluice/container", "usr/lib/sluice/await-database"):
         check(os.access(f"{root}/{path}", os.X_OK), f"{path} cannot be executed")
     run(["bash", "-n", f"{root}/usr/lib/sluice/container"])
     unit = text_of(f"{root}/lib/systemd/system/sluiced.service").splitlines()
@@ -175,6 +223,43 @@ def a_package_is_whole(lab):
         check(line in unit, f"the unit has no {line}")
     before, after = (" ".join(line.split("=", 1)[1] for line in unit if line.startswith(f"{word}=")).split() for word in ("Before", "After"))
     check({"network.target", "networking.service"} <= set(before) and {"ovsdb-server.service", "network-pre.target"} <= set(after), "order:", before, after)
+
+
+@test(timeout=60)
+def a_container_robs_nobody(lab):
+    """The image's entry point, with the host's directory of sockets: it refuses to start beside a switch that runs, with its database and without, and beside another
+    container; sockets stay."""
+    binaries_of(lab)
+    switch = lab.switch()
+    run("mkdir -p /run/openvswitch")
+    run(["mount", "--bind", switch.directory, "/run/openvswitch"])
+
+    def refused(what):
+        done = run([f"{PACKAGING}/container"], ok=False)
+        check(done.returncode == 1 and f"container: another {what}" in done.stderr, "the container's entry point:", done.returncode, done.stderr)
+        equal(switch.appctl("version", ok=False).returncode, 0, "who asks the switch")
+    refused("database is served")
+    switch.stop_database()
+    refused("switch answers")
+    switch.stop()
+    with open(f"{switch.directory}/sluice-container.lock", "w", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = run([f"{PACKAGING}/container"], ok=False)
+    check(done.returncode == 1 and "another container has not ended" in done.stderr, "beside another container:", done.returncode, done.stderr)
+
+
+def newer(package, directory):
+    """Makes a package of a higher version from one, in this directory; returns its path and its version."""
+    root = f"{directory}/newer"
+    run(["dpkg-deb", "-R", package, root], seconds=60)
+    control = text_of(f"{root}/DEBIAN/control")
+    version = re.search(r"^Version: (.*)", control, re.M)[1] + "+next"
+    with open(f"{root}/DEBIAN/control", "w", encoding="utf-8") as file:
+        file.write(re.sub(r"^Version: .*", f"Version: {version}", control, flags=re.M))
+    path = f"{directory}/sluice_{version}_next.deb"
+    run(["dpkg-deb", "-Znone", "--build", root, path], seconds=60)
+    run(["rm", "-r", root])
+    return path, version
 
 
 def packages(name):
@@ -337,7 +422,13 @@ def clean_debian_takes_the_package_and_gives_it_back(debian):
     interfaces(debian)
     debian.run("ifup br0")
     check("10.9.0.1/24" in debian.says("ip addr show br0"), "br0 has no address")
+    # Two at once: systemd then stops the database after it was asked to start the switch, which starts it again.
     debian.run("ifdown br0 && systemctl disable --now openvswitch-switch && systemctl start sluiced", seconds=60)
+    for _ in range(5):
+        debian.run("systemctl start openvswitch-switch", seconds=60)
+        debian.run("systemctl stop openvswitch-switch && systemctl start sluiced", seconds=60)
+    # Rules that were being saved meanwhile are lost with the database, and the journal says so.
+    since = debian.says("sleep 1; date +%s")
     before = debian.switch()
     equal((before[0], debian.run("systemctl is-active openvswitch-switch", ok=False).stdout.strip()), (DAEMON, "inactive"), "the switch alone")
     debian.run("ifup br0")
@@ -368,15 +459,25 @@ def clean_debian_takes_the_package_and_gives_it_back(debian):
     debian.run("dpkg -i --force-confold /root/sluice_*.deb", seconds=120)
     check(debian.switch()[0] == DAEMON and debian.switch()[1] != before[1], "the new daemon does not run:", before, debian.switch())
     check("cookie=0x77" in debian.says("ovs-ofctl dump-flows br0"), "the rules are gone after an upgrade")
+    # Symbols for debuggers.
+    debian.run("dpkg -i /root/sluice-dbgsym_*.deb && dpkg -P sluice-dbgsym", seconds=60)
     (install, *look), = documented("docs/user-guide.md", "Upgrade and restart")
+    debian.run("rm /root/sluice*.deb")
+    _, version = newer(packages("sluice"), f"{debian.root}/root")
+    before = debian.switch()
     debian.run(install, seconds=120)
+    check(debian.switch()[0] == DAEMON and debian.switch()[1] != before[1], "the guide's upgrade does not restart the switch:", before, debian.switch())
+    equal(debian.says("dpkg-query -W -f '${Version}' sluice"), version, "the version after the guide's upgrade")
+    check("cookie=0x77" in debian.says("ovs-ofctl dump-flows br0"), "the rules are gone after the guide's upgrade")
+    # Open vSwitch's own package is installed anew beside it, which starts its units.
+    debian.run("apt-get install -qy --reinstall openvswitch-switch", seconds=120)
+    wait_for("Sluice is still the switch", lambda: debian.switch()[0] == DAEMON, 30)
+    equal(debian.says("systemctl is-active sluiced ovs-vswitchd openvswitch-switch ovsdb-server").split(), ["active"] * 4, "units after Open vSwitch's package was installed anew")
     for command in look:
         check("luice" in debian.says(command), f"{command} says nothing of the switch:", debian.says(command))
     check("mlockall" in debian.says("cat /etc/default/sluiced"), "an upgrade has written over /etc/default/sluiced")
-    errors = debian.says("journalctl -q --no-pager -u sluiced -p err")
+    errors = debian.says(f"journalctl -q --no-pager -u sluiced -p err --since=@{since}")
     equal(errors, "", "errors in the journal")
-    # Symbols for debuggers.
-    debian.run("dpkg -i /root/sluice-dbgsym_*.deb", seconds=60)
     # A second boot: interfaces are brought up by ifupdown when the switch is there.
     debian.halt()
     debian.boot()
@@ -389,7 +490,7 @@ def clean_debian_takes_the_package_and_gives_it_back(debian):
     wait_for("Open vSwitch is the switch again", lambda: debian.switch()[0].startswith("/usr/lib/openvswitch-switch/"), 30)
     equal(debian.run("ls /etc/systemd/system/ovs-vswitchd.service /usr/sbin/sluiced 2>/dev/null", ok=False).stdout, "", "what removing leaves")
     debian.run("apt-get purge -qy sluice", seconds=60)
-    left = debian.says("find / -xdev -iname '*sluice*' -not -path '/root/*' -not -path '/proc/*' -not -path '/sys/*'")
+    left = debian.says("find / /run -xdev -iname '*sluice*' -not -path '/run/systemd/*' -not -path '/root/*' -not -path '/proc/*' -not -path '/sys/*'")
     equal(left, "", "what purging leaves")
 
 

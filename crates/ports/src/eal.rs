@@ -464,7 +464,7 @@ fn split_words(text: &str) -> Result<Vec<String>, Error> {
 }
 
 /// Free huge page memory in megabytes, over all sizes.
-fn free_huge_megabytes() -> u64 {
+pub(crate) fn free_huge_megabytes() -> u64 {
     let Ok(sizes) = std::fs::read_dir("/sys/kernel/mm/hugepages") else {
         return 0;
     };

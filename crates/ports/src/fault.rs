@@ -35,6 +35,21 @@ pub(crate) fn recent() -> Vec<usize> {
     starts.filter(|start| *start != 0).collect()
 }
 
+/// Whether the mapping that begins there was replaced since [`recent`] was asked last.
+pub(crate) fn has_replaced(start: usize) -> bool {
+    RECENT
+        .iter()
+        .any(|place| place.load(Ordering::Relaxed) == start)
+}
+
+/// Forgets what happened to the mapping that begins there, which is about to go. The kernel gives its
+/// address to the next mapping of that size, whose owner has taken nothing away.
+pub(crate) fn forget(start: usize) {
+    for place in &RECENT {
+        let _ = place.compare_exchange(start, 0, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
+
 /// Installs the handler, once.
 pub(crate) fn install() {
     static ONCE: Once = Once::new();

@@ -2,6 +2,8 @@
 //!
 //! There is one pool for each NUMA node, buffer size and [`Size`], shared by all ports, made when the first port asks for it.
 //! A pool is never freed before the EAL ends: frames in flight may come from it after their port has gone.
+//! Where there is no memory for another, a port shares the pool of other ports: huge pages that were free
+//! when the process began may be another process's by now.
 
 use crate::error::Error;
 use crate::mbuf::{HEADROOM, Mbuf};
@@ -149,9 +151,20 @@ impl Pools {
         if let Some(pool) = pools.get(&key) {
             return Ok(*pool);
         }
-        let pool = create(key, size.wanted(self.huge_pages))?;
-        pools.insert(key, pool);
-        Ok(pool)
+        match create(key, self.huge_pages) {
+            Ok(pool) => {
+                pools.insert(key, pool);
+                Ok(pool)
+            }
+            Err(error) => match stand_in(&pools, key) {
+                // It is not noted under this key: the next port tries for buffers of its own again.
+                Some(pool) => {
+                    tracing::warn!(target: "dpdk", "{error}: the port shares {} buffers with others", pool.count);
+                    Ok(pool)
+                }
+                None => Err(error),
+            },
+        }
     }
 
     /// The pool of buffers for the rest of long frames; None where there is too little memory for one beside an ordinary pool, which the log says once.
@@ -219,8 +232,18 @@ impl Pools {
     }
 }
 
-fn create(key: Key, wanted: u32) -> Result<Pool, Error> {
-    let mut count = wanted;
+/// The pool that serves in the place of one for which there is no memory: of buffers as long, on the same
+/// NUMA node if there is one, and then the largest.
+fn stand_in(pools: &HashMap<Key, Pool>, wanted: Key) -> Option<Pool> {
+    let serves =
+        |key: &Key| key.room == wanted.room && ![key.size, wanted.size].contains(&Size::Tails);
+    let others = pools.iter().filter(|(key, _)| serves(key));
+    let best = others.max_by_key(|(key, pool)| (key.socket == wanted.socket, pool.count));
+    best.map(|(_, pool)| *pool)
+}
+
+fn create(key: Key, huge_pages: bool) -> Result<Pool, Error> {
+    let mut count = key.size.wanted(huge_pages);
     loop {
         let name = format!("s{}-{}-{:?}-{count}", key.socket, key.room, key.size);
         let c_name = CString::new(name).expect("no zero bytes in numbers");
@@ -241,13 +264,46 @@ fn create(key: Key, wanted: u32) -> Result<Pool, Error> {
         if count / 2 < key.size.least() {
             // SAFETY: reads a thread-local number.
             let errno = unsafe { raw::sluice_errno() };
+            let why = crate::error::describe(errno);
             return Err(Error::Environment(format!(
-                "no memory for {count} packet buffers of {} bytes on NUMA node {} ({})",
+                "no memory for {count} packet buffers of {} bytes on NUMA node {} ({why}{})",
                 key.room,
                 key.socket,
-                crate::error::describe(errno)
+                if huge_pages {
+                    let free = crate::eal::free_huge_megabytes();
+                    format!("; {free} MB of huge pages are free")
+                } else {
+                    String::new()
+                }
             )));
         }
         count /= 2;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_without_memory_shares_the_largest_pool_that_fits() {
+        let key = |socket, room, size| Key { socket, room, size };
+        let pool = |count| Pool {
+            count,
+            ..Pool::none()
+        };
+        let pools = HashMap::from([
+            (key(0, DATA_ROOM, Size::Modest), pool(4_096)),
+            (key(0, DATA_ROOM, Size::Large), pool(16_384)),
+            (key(1, DATA_ROOM, Size::Modest), pool(8_192)),
+            (key(0, TAIL - HEADROOM, Size::Tails), pool(1_024)),
+        ]);
+        let found = |key| stand_in(&pools, key).map(|pool| pool.count);
+        assert_eq!(found(key(0, DATA_ROOM, Size::Large)), Some(16_384));
+        assert_eq!(found(key(1, DATA_ROOM, Size::Large)), Some(8_192));
+        assert_eq!(found(key(2, DATA_ROOM, Size::Modest)), Some(16_384));
+        assert_eq!(found(key(0, 9_000, Size::Large)), None, "too short");
+        assert_eq!(found(key(0, TAIL - HEADROOM, Size::Large)), None);
+        assert_eq!(found(key(1, DATA_ROOM, Size::Tails)), None);
     }
 }

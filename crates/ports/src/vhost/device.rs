@@ -220,6 +220,10 @@ impl Device {
                 }
             }
             Request::SetMemTable(list) => {
+                // Other memory does not make up for it: every time costs a worker a fault.
+                if self.memory.was_taken_back() {
+                    return Err(Refusal("it took back memory in use".into()));
+                }
                 // What was there is let go of first: addresses of both need not fit side by side.
                 self.memory = Memory::default();
                 self.memory = Memory::map(&list, &files)?;

@@ -3,6 +3,7 @@
 use super::message::{VhostUserLog, VhostUserMemoryRegion};
 use super::ring::Region;
 use crate::error::last_errno;
+use crate::fault;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -75,6 +76,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        // While the address is still this mapping's: the next to get it may be another guest's.
+        fault::forget(self.at.as_ptr() as usize);
         // SAFETY: the mapping is this object's own.
         unsafe { libc::munmap(self.at.as_ptr().cast(), self.length) };
     }
@@ -148,6 +151,12 @@ impl Memory {
     pub fn begins_at(&self, address: usize) -> bool {
         let mut starts = self.parts.iter().map(|part| part.mapping.at.as_ptr());
         starts.any(|start| start as usize == address)
+    }
+
+    /// Whether some of it was taken away lately, which ends its connection at the next tick.
+    pub fn was_taken_back(&self) -> bool {
+        let mut starts = self.parts.iter().map(|part| part.mapping.at.as_ptr());
+        starts.any(|start| fault::has_replaced(start as usize))
     }
 
     /// The node of the machine's memory that the beginning of it lies on; 0 where that is not known.
@@ -273,6 +282,26 @@ mod tests {
         // SAFETY: a new descriptor, owned by nobody else.
         let event = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) };
         assert!(refused(&two[..1], &[event]).contains("cannot map"));
+    }
+
+    /// The kernel gives the address of what goes to what comes.
+    #[test]
+    fn what_a_guest_has_taken_back_is_not_held_against_the_next() {
+        fault::install();
+        let size = 0x12_3000u64;
+        let list = [region(0, size, 0, 0)];
+        let file = file(size as i64);
+        let memory = Memory::map(&list, std::slice::from_ref(&file)).unwrap();
+        let host = memory.regions()[0].host;
+        // SAFETY: the file is ours; the mapping is whole, and what is behind it no longer there, which the
+        // handler mends.
+        unsafe {
+            assert_eq!(libc::ftruncate(file.as_raw_fd(), 0), 0);
+            assert_eq!(host.read_volatile(), 0);
+        }
+        assert!(memory.was_taken_back());
+        drop(memory);
+        assert!(!fault::has_replaced(host as usize));
     }
 
     #[test]

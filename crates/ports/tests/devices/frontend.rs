@@ -430,6 +430,36 @@ fn a_guest_that_has_moved_is_announced() {
     );
 }
 
+/// A guest takes its memory away and goes. The next one's memory comes to lie where that was, and nobody may
+/// take the one for the other.
+#[test]
+fn a_guest_is_not_ended_for_what_the_one_before_has_done() {
+    for round in 0..5 {
+        let (path, other) = (socket("robber"), socket("heir"));
+        let (mut port, mut heirs) = (listening(&path), listening(&other));
+        let mut heir = FrontEnd::connect(&other);
+        let mut robber = FrontEnd::connect(&path);
+        robber.set_up(VERSION_1);
+        is_served(&mut port, &mut robber);
+        // SAFETY: the file is ours, and nothing of this side is read or written from here on.
+        assert_eq!(unsafe { libc::ftruncate(robber.file.as_raw_fd(), 0) }, 0);
+        let mut tx = port.control.tx_queue(0).unwrap();
+        send(&mut *tx, &[&udp(1)]);
+        port.rx[0].receive(&mut Vec::new());
+        robber.stream.shutdown(std::net::Shutdown::Both).unwrap();
+        patiently("the robber is gone", || !port.control.info().link_up);
+        heir.set_up(VERSION_1);
+        is_served(&mut heirs, &mut heir);
+        // Connections are looked after ten times a second.
+        let end = Instant::now() + Duration::from_millis(250);
+        while Instant::now() < end {
+            assert!(heirs.control.info().link_up, "round {round}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        is_served(&mut heirs, &mut heir);
+    }
+}
+
 /// What a hostile hypervisor does to its own connection.
 type Offence = fn(&mut FrontEnd);
 

@@ -6,9 +6,14 @@ use crate::switch::predict::predict;
 pub(super) fn register(commands: &Commands) {
     commands.later(
         "sluice/predict",
-        "[bridge [traffic]]",
-        (0, 2),
+        "[--anyway] [bridge [traffic]]",
+        (0, 3),
         |switch, arguments, reply| {
+            let anyway = arguments.first().is_some_and(|word| word == "--anyway");
+            let arguments = &arguments[usize::from(anyway)..];
+            if arguments.len() > 2 {
+                return reply.error("a bridge and a description of traffic are meant".to_owned());
+            }
             let chosen = match arguments.first() {
                 Some(name) => super::bridge(&switch, name).map(|bridge| vec![bridge]),
                 None => Ok(bridges(&switch)),
@@ -20,7 +25,7 @@ pub(super) fn register(commands: &Commands) {
                     Err(error) => return reply.error(error),
                     Ok(chosen) => {
                         for bridge in chosen {
-                            match predict(switch.clone(), bridge, traffic.clone(), None).await {
+                            match predict(switch.clone(), bridge, traffic.clone(), anyway).await {
                                 Ok(told) => text.push_str(&told),
                                 Err(error) => return reply.error(error),
                             }

@@ -75,7 +75,8 @@ pub async fn keep(switch: Rc<Switch>) -> anyhow::Result<()> {
                 continue;
             }
             let known = known.map(|(digest, _)| digest);
-            if let Err(error) = predict(switch.clone(), bridge.clone(), None, known).await {
+            let made = renew(switch.clone(), bridge.clone(), None, known, false);
+            if let Err(error) = made.await {
                 tracing::debug!(target: "bridge", "no prediction for {}: {error}", bridge.name);
             }
         }
@@ -93,13 +94,25 @@ pub(super) struct Known {
     made: Instant,
 }
 
-/// Predicts for a bridge; the text is for people, and empty where the rules have the digest `known` still. `description` says what the packets are; what is predicted for
-/// those that the rules ask for themselves is kept.
+/// Predicts for a bridge; the text is for people. `description` says what the packets are; what is
+/// predicted for those that the rules ask for themselves is kept. Where the machine has moved meanwhile
+/// figures are told only `anyway`, and never kept.
 pub async fn predict(
     switch: Rc<Switch>,
     bridge: Rc<Bridge>,
     description: Option<String>,
+    anyway: bool,
+) -> Result<String, String> {
+    renew(switch, bridge, description, None, anyway).await
+}
+
+/// As [`predict`]; does nothing where the rules have the digest `known` still, and returns no text then.
+async fn renew(
+    switch: Rc<Switch>,
+    bridge: Rc<Bridge>,
+    description: Option<String>,
     known: Option<u64>,
+    anyway: bool,
 ) -> Result<String, String> {
     let turn = Turn::take()?;
     let origin = description.clone();
@@ -158,7 +171,7 @@ pub async fn predict(
     }
     let (prediction, notes) = made?;
     let origin = origin.as_deref().unwrap_or("the rules");
-    let mut text = report::text(&prediction, false);
+    let mut text = report::text(&prediction, anyway);
     text.push_str(&format!(
         "{}: dpdk ports, packets made from {origin}\n",
         bridge.name
