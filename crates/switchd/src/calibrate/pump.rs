@@ -129,7 +129,10 @@ fn play(peer: &mut dyn Peer, counts: &Counts) {
     while !counts.end.load(Ordering::Acquire) {
         let waiting = load(&counts.put).saturating_sub(load(&counts.received));
         let room = AHEAD.saturating_sub(waiting).min(BURST as u64);
-        let put = peer.send(room as usize) as u64;
+        let put = match room {
+            0 => 0,
+            room => peer.send(room as usize) as u64,
+        };
         counts.put.fetch_add(put, Ordering::AcqRel);
         let taken = peer.take(load(&counts.sent));
         counts.taken.store(taken, Ordering::Release);
