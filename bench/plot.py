@@ -1,12 +1,13 @@
 #!/usr/bin/python3
-"""Draws the forwarding figures of docs/performance.md as docs/forwarding.svg, the plot that README.md shows.
+"""Draws the forwarding figures of docs/performance.md as docs/forwarding.svg, README.md's plot.
 
     bench/plot.py [--data bench/forwarding.json] [--output docs/forwarding.svg]
 
-The figures, and the commit, machine and command that they come from, are in the data file. A row is a case: the medians of Sluice,
-of Open vSwitch and of the limit, with a thin line from the least to the most of the rounds. The axis is logarithmic, since the
-figures span four orders of magnitude. Colours follow the reader's preference for light or dark; the plot has its own background,
-so it can be read on any page.
+The figures, and the commit, machine and command that they come from, are in the data file. A row
+is a case: the medians of Sluice, of Open vSwitch and of the limit, with a thin line from the
+least to the most of the rounds. The axis is logarithmic, since the figures span four orders of
+magnitude. Colours follow the reader's preference for light or dark; the plot has its own
+background, so it can be read on any page.
 """
 import argparse
 import json

@@ -1,14 +1,22 @@
-//! A client of the daemon's unixctl socket: JSON-RPC 1.0 over a Unix stream, as `ovs-appctl` speaks it.
+//! A client of the daemon's unixctl socket: JSON-RPC 1.0 over a Unix stream, as `ovs-appctl` speaks
+//! it.
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
-use std::io::{Read, Write};
+use std::ffi::OsStr;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// How long an answer may take.
+/// How long a daemon may be silent, or not take what it is asked.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long an answer may take, all in all.
+const ANSWER: Duration = Duration::from_secs(30);
+/// Where the distribution's daemon has its files.
+const SYSTEM: &str = "/var/run/openvswitch";
 /// Longest answer that is read, in bytes.
 const LONGEST: usize = 64 << 20;
 
@@ -20,30 +28,111 @@ pub struct Appctl {
 }
 
 /// Where Open vSwitch's tools look for run-time files: `OVS_RUNDIR`, or the distribution's place.
+/// Where no daemon has left anything there, the place of `sluice up`.
 pub fn run_directory() -> PathBuf {
-    std::env::var_os("OVS_RUNDIR")
-        .map_or_else(|| PathBuf::from("/var/run/openvswitch"), PathBuf::from)
+    let named = std::env::var_os("OVS_RUNDIR").filter(|name| !name.is_empty());
+    chosen(
+        named.as_deref(),
+        Path::new(SYSTEM),
+        Path::new(crate::up::DIRECTORY),
+    )
 }
+
+fn chosen(named: Option<&OsStr>, system: &Path, own: &Path) -> PathBuf {
+    let has_pidfile = |directory: &Path| directory.join(PIDFILE).exists();
+    match named {
+        Some(named) => named.into(),
+        None if !has_pidfile(system) && has_pidfile(own) => own.into(),
+        None => system.into(),
+    }
+}
+
+/// The name of the file that says which process is the daemon.
+const PIDFILE: &str = "ovs-vswitchd.pid";
+/// Longest pidfile that is read, in bytes.
+const PIDFILE_MAX: u64 = 64;
 
 /// The socket of the daemon whose files are in `directory`, found through its pidfile.
 pub fn socket_in(directory: &Path) -> Result<PathBuf> {
-    let pidfile = directory.join("ovs-vswitchd.pid");
-    let text = std::fs::read_to_string(&pidfile)
-        .with_context(|| format!("{}: no daemon seems to run there", pidfile.display()))?;
+    let pidfile = directory.join(PIDFILE);
+    let shown = pidfile.display();
+    let mut text = String::new();
+    std::fs::File::open(&pidfile)
+        .and_then(|file| file.take(PIDFILE_MAX).read_to_string(&mut text))
+        .map_err(|error| match error.kind() {
+            ErrorKind::NotFound => anyhow::anyhow!(
+                "{shown} is not there: no daemon seems to run in that directory (after `sluice up \
+                 DIRECTORY` run what it prints, or name the directory here)"
+            ),
+            ErrorKind::PermissionDenied => anyhow::anyhow!("{shown}: {error}; are you root?"),
+            _ => anyhow::anyhow!("{shown}: {error}"),
+        })?;
     let pid: u32 = text
         .trim()
         .parse()
-        .with_context(|| format!("{}: not a process id", pidfile.display()))?;
+        .with_context(|| format!("{shown}: not a process id"))?;
     Ok(directory.join(format!("ovs-vswitchd.{pid}.ctl")))
+}
+
+/// Connects within [`PATIENCE`], as the standard library cannot: a daemon that does not accept
+/// connections any more leaves those who want one waiting.
+fn connect_within(path: &Path) -> io::Result<UnixStream> {
+    // SAFETY: all zeroes is a valid address.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    let bytes = path.as_os_str().as_bytes();
+    // A zero ends the path.
+    if bytes.len() >= address.sun_path.len() {
+        let text = format!("a path of more than {} bytes", address.sun_path.len() - 1);
+        return Err(io::Error::new(ErrorKind::InvalidInput, text));
+    }
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    for (to, from) in address.sun_path.iter_mut().zip(bytes) {
+        *to = *from as libc::c_char;
+    }
+    // SAFETY: plain values.
+    let fd = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: just made, owned by nobody else.
+    let stream = UnixStream::from(unsafe { OwnedFd::from_raw_fd(fd) });
+    stream.set_read_timeout(Some(PATIENCE))?;
+    // This limits the wait for a connection, too.
+    stream.set_write_timeout(Some(PATIENCE))?;
+    // SAFETY: the address is readable for its size.
+    let code = unsafe {
+        libc::connect(
+            stream.as_raw_fd(),
+            (&raw const address).cast(),
+            size_of_val(&address) as libc::socklen_t,
+        )
+    };
+    match code {
+        0 => Ok(stream),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// What an error of a socket says to people.
+fn explained(error: io::Error) -> anyhow::Error {
+    let hint = match error.kind() {
+        ErrorKind::PermissionDenied => "; are you root?",
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => "; the daemon has ended",
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+            let seconds = PATIENCE.as_secs();
+            return anyhow::anyhow!("the daemon does not answer (for {seconds} s)");
+        }
+        _ => "",
+    };
+    anyhow::anyhow!("{error}{hint}")
 }
 
 impl Appctl {
     /// Connects to a socket.
     pub fn connect(socket: &Path) -> Result<Appctl> {
-        let stream = UnixStream::connect(socket)
+        let stream = connect_within(socket)
+            .map_err(explained)
             .with_context(|| format!("cannot connect to {}", socket.display()))?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
         Ok(Appctl {
             stream,
             buffer: Vec::new(),
@@ -57,8 +146,14 @@ impl Appctl {
         let request = json!({"id": self.next_id, "method": command, "params": arguments});
         self.stream
             .write_all(request.to_string().as_bytes())
-            .context("cannot send to the daemon")?;
-        let reply = self.read_reply()?;
+            .map_err(explained)
+            .with_context(|| format!("{command} cannot be asked"))?;
+        let reply = self
+            .read_reply(Instant::now() + ANSWER)
+            .with_context(|| command.to_owned())?;
+        if reply["id"] != json!(self.next_id) {
+            bail!("{command}: the daemon's answer is to another question");
+        }
         match (&reply["error"], &reply["result"]) {
             (Value::Null, Value::String(text)) => Ok(text.clone()),
             (Value::String(text), _) => bail!("{command}: {}", text.trim_end()),
@@ -66,34 +161,72 @@ impl Appctl {
         }
     }
 
-    fn read_reply(&mut self) -> Result<Value> {
+    /// Reads one object; what comes behind it stays for the next call.
+    fn read_reply(&mut self, end: Instant) -> Result<Value> {
         let mut chunk = [0; 65536];
+        let mut scan = Scan::default();
         loop {
-            let mut values =
-                serde_json::Deserializer::from_slice(&self.buffer).into_iter::<Value>();
-            match values.next() {
-                Some(Ok(value)) => {
-                    let used = values.byte_offset();
-                    self.buffer.drain(..used);
-                    return Ok(value);
-                }
-                Some(Err(error)) if !error.is_eof() => {
-                    bail!("the daemon's answer is not JSON: {error}")
-                }
-                _ => {}
+            if let Some(length) = scan.object(&self.buffer)? {
+                let text: Vec<u8> = self.buffer.drain(..length).collect();
+                return serde_json::from_slice(&text).context("the daemon's answer is not JSON");
             }
             if self.buffer.len() > LONGEST {
                 bail!("the daemon's answer is longer than {LONGEST} bytes");
             }
-            match self
-                .stream
-                .read(&mut chunk)
-                .context("no answer from the daemon")?
-            {
+            if Instant::now() > end {
+                bail!(
+                    "the daemon's answer is not complete after {} s",
+                    ANSWER.as_secs()
+                );
+            }
+            match self.stream.read(&mut chunk).map_err(explained)? {
                 0 => bail!("the daemon closed the connection"),
                 n => self.buffer.extend_from_slice(&chunk[..n]),
             }
         }
+    }
+}
+
+/// Looks for the end of an object in bytes that come by and by, each of which it reads once: an
+/// answer may have megabytes.
+#[derive(Default)]
+struct Scan {
+    /// Bytes that have been read.
+    at: usize,
+    /// Braces that are open.
+    depth: usize,
+    in_string: bool,
+    escaped: bool,
+}
+
+impl Scan {
+    /// The length of the object that `buffer` begins with, with the blanks before it, once it is
+    /// complete. Fails where there is something else.
+    fn object(&mut self, buffer: &[u8]) -> Result<Option<usize>> {
+        while let Some(&byte) = buffer.get(self.at) {
+            self.at += 1;
+            if self.in_string {
+                let escapes = byte == b'\\' && !self.escaped;
+                self.in_string = byte != b'"' || self.escaped;
+                self.escaped = escapes;
+                continue;
+            }
+            match byte {
+                b'{' => self.depth += 1,
+                _ if self.depth == 0 && !byte.is_ascii_whitespace() => {
+                    bail!("the daemon's answer is not JSON")
+                }
+                b'"' => self.in_string = true,
+                b'}' => {
+                    self.depth -= 1;
+                    if self.depth == 0 {
+                        return Ok(Some(self.at));
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(None)
     }
 }
 
@@ -135,6 +268,84 @@ mod tests {
                 .contains("no such bridge")
         );
         assert!(answer("]]]]").is_err());
-        assert!(answer("{").unwrap_err().to_string().contains("closed"));
+        assert!(format!("{:#}", answer("{").unwrap_err()).contains("closed"));
+        let other = answer(r#"{"id":2,"result":"","error":null}"#).unwrap_err();
+        assert!(other.to_string().contains("another question"));
+    }
+
+    #[test]
+    fn an_object_ends_where_its_braces_do_however_it_comes() {
+        let text = br#" {"a":"}\"{\\","b":{"c":[1,{}]}}{"d":1}"#;
+        let first = text.iter().rposition(|byte| *byte == b'{').unwrap();
+        for step in 1..text.len() {
+            let (mut scan, mut found) = (Scan::default(), None);
+            for end in (0..text.len()).step_by(step).chain([text.len()]) {
+                found = found.or(scan.object(&text[..end]).unwrap());
+            }
+            assert_eq!(found, Some(first), "{step} bytes at a time");
+        }
+        for wrong in ["}", "x{}", "1", "\"{}\""] {
+            assert!(Scan::default().object(wrong.as_bytes()).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_answer_of_megabytes_is_read_and_the_next_one_behind_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("ctl");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let text = "0123456789\"\\".repeat(1 << 18);
+        let reply = json!({"id": 1, "result": text, "error": null}).to_string();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let next = r#"{"id":2,"result":"next","error":null}"#;
+            stream.write_all((reply + next).as_bytes()).unwrap();
+            let mut request = [0; 1024];
+            while stream.read(&mut request).is_ok_and(|n| n > 0) {}
+        });
+        let mut daemon = Appctl::connect(&socket).unwrap();
+        assert_eq!(daemon.call("one", &[]).unwrap(), text);
+        assert_eq!(daemon.call("two", &[]).unwrap(), "next");
+        drop(daemon);
+        server.join().unwrap();
+    }
+
+    #[test]
+    fn what_is_not_there_has_a_reason_and_a_way_out() {
+        let directory = tempfile::tempdir().unwrap();
+        let said = |result: Result<PathBuf>| format!("{:#}", result.unwrap_err());
+        let error = said(socket_in(directory.path()));
+        assert!(
+            error.contains("no daemon") && error.contains("sluice up"),
+            "{error}"
+        );
+        std::fs::write(directory.path().join(PIDFILE), "12\n").unwrap();
+        let socket = socket_in(directory.path()).unwrap();
+        assert!(socket.ends_with("ovs-vswitchd.12.ctl"));
+        let error = format!("{:#}", Appctl::connect(&socket).err().unwrap());
+        assert!(error.contains("the daemon has ended"), "{error}");
+        std::fs::write(directory.path().join(PIDFILE), "x".repeat(9999)).unwrap();
+        assert!(said(socket_in(directory.path())).contains("not a process id"));
+        let long = Path::new("/").join("x".repeat(200));
+        let error = format!("{:#}", Appctl::connect(&long).err().unwrap());
+        assert!(error.contains("more than 107 bytes"), "{error}");
+    }
+
+    #[test]
+    fn a_switch_of_sluice_up_is_found_where_the_system_has_none() {
+        let both = tempfile::tempdir().unwrap();
+        let (system, own) = (both.path().join("system"), both.path().join("own"));
+        for directory in [&system, &own] {
+            std::fs::create_dir(directory).unwrap();
+        }
+        assert_eq!(chosen(None, &system, &own), system);
+        std::fs::write(own.join(PIDFILE), "1").unwrap();
+        assert_eq!(chosen(None, &system, &own), own);
+        assert_eq!(
+            chosen(Some(OsStr::new("/x")), &system, &own),
+            Path::new("/x")
+        );
+        std::fs::write(system.join(PIDFILE), "1").unwrap();
+        assert_eq!(chosen(None, &system, &own), system);
     }
 }

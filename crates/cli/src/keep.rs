@@ -3,8 +3,10 @@
 //! The work is done by the script that the service's unit calls, too (`packaging/rules`), of which
 //! this command carries a copy.
 
+use crate::output::errln;
 use crate::up::{
-    DIRECTORY, SCHEMA, alive, check_own, environment, start_database, start_switch, stop,
+    DIRECTORY, SCHEMA, alive, check_own, check_readable, environment, start_database, start_switch,
+    stop,
 };
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
@@ -50,6 +52,7 @@ pub(crate) fn has_saved(directory: &Path) -> bool {
 
 /// The process of the switch whose sockets are in `directory`.
 fn running(directory: &Path) -> Result<i32> {
+    check_readable(directory)?;
     alive(&directory.join("ovs-vswitchd.pid"))
         .with_context(|| format!("{}: no switch runs there", directory.display()))
 }
@@ -83,7 +86,7 @@ pub fn save(options: &KeepOptions) -> Result<()> {
     running(&options.directory)?;
     let files = files(options)?;
     rules("save", &options.directory.canonicalize()?, &files)?;
-    eprintln!(
+    errln!(
         "Rules, groups and meters of all bridges are saved in {}.",
         files.display()
     );
@@ -95,7 +98,7 @@ pub fn restore(options: &KeepOptions) -> Result<()> {
     running(&options.directory)?;
     let files = files(options)?;
     rules("put-back", &options.directory.canonicalize()?, &files)?;
-    eprintln!(
+    errln!(
         "Rules, groups and meters are those saved in {}.",
         files.display()
     );
@@ -135,7 +138,7 @@ pub fn restart(options: &RestartOptions) -> Result<()> {
         true => "without its rules, groups and meters",
         false => "with its rules, groups and meters",
     };
-    eprintln!(
+    errln!(
         "Restarted {what}: process {before} has ended, {} runs.",
         running(&directory)?
     );

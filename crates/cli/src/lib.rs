@@ -1,10 +1,13 @@
 //! `sluice`: one command for people.
 //!
-//! It drives the switch from outside: `up` and `down` start and stop a database and a daemon in a directory of their own, `restart`, `save`
-//! and `restore` keep rules, `top` shows what a running daemon does, `predict` says what rules would cost without one, and how long packets will wait in queues. It knows the daemon only by its unixctl socket, its files and its helper commands.
+//! It drives the switch from outside: `up` and `down` start and stop a database and a daemon in a
+//! directory of their own, `restart`, `save` and `restore` keep rules, `top` shows what a running
+//! daemon does, `predict` says what rules would cost without one, and how long packets will wait in
+//! queues. It knows the daemon only by its unixctl socket, its files and its helper commands.
 
 pub mod appctl;
 pub mod keep;
+pub mod output;
 pub mod predict;
 pub mod stats;
 pub mod top;

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use cli::{keep, predict, top, up};
+use cli::{keep, output, predict, top, up};
 use std::io::IsTerminal;
 
 /// Runs and watches the Sluice virtual switch.
@@ -15,11 +15,14 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Start a database and a switch in a directory of their own, and print the line that makes ovs-* tools talk to them: eval "$(sluice up DIRECTORY)".
+    /// Start a database and a switch in a directory of their own, and print the line that makes
+    /// ovs-* tools talk to them: eval "$(sluice up DIRECTORY)".
     Up(up::UpOptions),
-    /// Stop what `up` started. Bridges and ports stay for the next `up`; rules, groups and meters do not (see save and restart).
+    /// Stop what `up` started. Bridges and ports stay for the next `up`; rules, groups and meters
+    /// do not (see save and restart).
     Down(up::DownOptions),
-    /// Stop the switch that `up` started and start it again, with the rules, groups and meters that it had.
+    /// Stop the switch that `up` started and start it again, with the rules, groups and meters that
+    /// it had.
     Restart(keep::RestartOptions),
     /// Write the rules, groups and meters of all bridges of a running switch to files.
     Save(keep::KeepOptions),
@@ -27,7 +30,8 @@ enum Command {
     Restore(keep::KeepOptions),
     /// Show ports, queues, workers, tables, drops and the busiest rules of a running switch, live.
     Top(top::TopOptions),
-    /// Say what a file of rules will cost on this machine, without a switch; or how long packets will wait (see the commands below).
+    /// Say what a file of rules will cost on this machine, without a switch; or how long packets
+    /// will wait (see the commands below).
     Predict(Box<predict::PredictOptions>),
 }
 
@@ -46,11 +50,11 @@ fn main() -> std::process::ExitCode {
     match result {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("sluice: {error:#}");
+            output::complain(format_args!("sluice: {error:#}\n"));
             // The status of `eval "$(sluice up)"` is that of what is printed, and nothing would be
             // a success: what follows would then talk to the system's switch.
             if prints_shell && !std::io::stdout().is_terminal() {
-                println!("false");
+                output::print(format_args!("false\n"));
             }
             std::process::ExitCode::FAILURE
         }

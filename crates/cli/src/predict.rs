@@ -1,4 +1,5 @@
-//! `sluice predict`: what a file of rules will cost on this machine, without a switch; and, by its commands, how long packets will wait.
+//! `sluice predict`: what a file of rules will cost on this machine, without a switch; and, by its
+//! commands, how long packets will wait.
 
 mod machine;
 mod message;
@@ -7,22 +8,27 @@ mod place;
 mod ports;
 mod queue;
 mod report;
+mod scratch;
 mod units;
 
+use crate::output::{out, outln};
 use crate::up::daemon_path;
 use ::predict::Effort;
-use ::predict::ports::{Helper, Memory, PortCost, Shares};
+use ::predict::ports::{Costs, Device, Edge, Helper, Memory, PortCost, Shares};
 use ::predict::rules::Rules;
 use ::predict::trace::Trace;
 use ::predict::traffic::Traffic;
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, Subcommand};
-use ports::Ports;
+use ports::{Policed, Ports};
+use scratch::Scratch;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Largest file of rules that is read, in bytes.
 const RULES_MAX: u64 = 1 << 30;
+/// Largest capture: more than 200,000 packets of the longest size, the most that are taken.
+const CAPTURE_MAX: u64 = 1 << 29;
 
 /// Which rules, ports and packets.
 #[derive(Args)]
@@ -40,10 +46,20 @@ pub struct PredictOptions {
     /// Meters that the rules use, as `ovs-ofctl add-meter` takes them, one a line
     #[arg(long, value_name = "FILE")]
     pub meters: Option<PathBuf>,
-    /// Ports that have names or are not DPDK devices: NAME=NUMBER, NUMBER:KIND or NAME=NUMBER:KIND, separated by commas; KIND is dpdk or memory
+    /// Ports that have names or are not DPDK devices: NAME=NUMBER, NUMBER:KIND or
+    /// NAME=NUMBER:KIND, separated by commas; KIND is dpdk, veth (which needs root), vhost (a
+    /// guest) or memory (which costs nothing)
     #[arg(long, value_name = "PORTS", default_value = "")]
     pub ports: String,
-    /// Packets: a pcap file, or a description (udp,tp_dst=80,flows=10000,size=64,zipf) [default: made from the rules]
+    /// Ports that police what comes in (ingress_policing_rate): names or numbers, separated by
+    /// commas, or all; what is told is for packets that pass
+    #[arg(long, value_name = "PORTS")]
+    pub policed: Option<String>,
+    /// Ports that police what leaves (QoS of type egress-policer), likewise
+    #[arg(long, value_name = "PORTS")]
+    pub policed_out: Option<String>,
+    /// Packets: a pcap file, or a description (udp,tp_dst=80,flows=10000,size=64,zipf) [default:
+    /// made from the rules]
     #[arg(long, value_name = "FILE|DESCRIPTION")]
     pub traffic: Option<String>,
     /// The port that packets come in by where nothing says otherwise: a name or a number
@@ -52,7 +68,8 @@ pub struct PredictOptions {
     /// The processor to measure on [default: the last one this command may use]
     #[arg(long)]
     pub cpu: Option<usize>,
-    /// Slices of each measurement, 3 to 1000; they are spread over its time, and the middle one counts
+    /// Slices of each measurement, 3 to 1000; they are spread over its time, and the middle one
+    /// counts
     #[arg(long, default_value_t = 25)]
     pub rounds: usize,
     /// Print figures although the machine's speed moved while they were measured
@@ -110,7 +127,7 @@ fn rules(options: &PredictOptions) -> Result<()> {
     let groups = optional(options.groups.as_deref())?;
     let meters = optional(options.meters.as_deref())?;
     let rules = Rules::read_all(
-        (&file, &text(flows)?),
+        (&file, &text(flows, RULES_MAX)?),
         named(&groups),
         named(&meters),
         &names,
@@ -131,33 +148,84 @@ fn rules(options: &PredictOptions) -> Result<()> {
     // In the order of what can go wrong soon.
     let prepared = ::predict::trace::trace(&rules, &traffic)?;
     let kinds = ports.kinds(&traffic, &prepared);
-    let dpdk = match kinds.dpdk() {
-        true => {
-            let whole = (kinds.shares() == Shares::ALL).then_some((&rules, &prepared));
-            measure_ports(options, &traffic, whole, effort)?
+    let (policed, mut notes) = policed(options, &traffic, &prepared, &names)?;
+    let whole = kinds.shares(Device::Dpdk) == Shares::ALL;
+    let costs = match kinds.devices().is_empty() {
+        true => Costs::new(),
+        false => {
+            let whole = whole.then_some((&rules, &prepared));
+            measure_ports(options, &kinds.devices(), &traffic, whole, effort)?
         }
-        false => PortCost::default(),
     };
-    let cost = (&dpdk, kinds.shares());
-    let prediction = ::predict::predict(&rules, &traffic, prepared, cost, effort)?;
+    let met: Vec<(&PortCost, Shares)> = costs
+        .iter()
+        .map(|(device, cost)| (cost, kinds.shares(*device)))
+        .collect();
+    let edge = Edge {
+        ports: &met,
+        policed,
+    };
+    let prediction = ::predict::predict(&rules, &traffic, prepared, edge, effort)?;
+    for (device, cost) in &costs {
+        // What is said of all kinds is said once.
+        let new = cost.notes.iter().filter(|note| !notes.contains(note));
+        let new: Vec<String> = new.cloned().collect();
+        notes.extend(new);
+        notes.push(device.note().to_owned());
+    }
     let shown = report::Shown {
         file: &file,
         traffic: &traffic,
         cpu,
-        notes: &dpdk.notes,
+        notes: &notes,
         kinds: &kinds,
         anyway: options.anyway,
     };
     match options.json {
-        true => println!("{}", shown.json(&prediction)),
-        false => print!("{}", shown.text(&prediction)),
+        true => outln!("{}", shown.json(&prediction)),
+        false => out!("{}", shown.text(&prediction)),
     }
     Ok(())
 }
 
+/// How much of the traffic meets policers, and what there is to say about that.
+fn policed(
+    options: &PredictOptions,
+    traffic: &Traffic,
+    trace: &Trace,
+    names: &dyn Fn(&str) -> Option<u32>,
+) -> Result<(Shares, Vec<String>)> {
+    let (mut policed, mut notes) = (Shares::NONE, Vec::new());
+    let asked = [
+        ("--policed", &options.policed, true),
+        ("--policed-out", &options.policed_out, false),
+    ];
+    for (option, text, inward) in asked {
+        let Some(text) = text else { continue };
+        let these = Policed::parse(text, names).with_context(|| format!("{option} {text}"))?;
+        let met = ports::shares(traffic, trace, &|port| these.contains(port));
+        let share = match inward {
+            true => {
+                policed.received = met.received;
+                met.received
+            }
+            // Where all is dropped, nothing is sent.
+            false if trace.out_ports.is_empty() => 0.0,
+            false => {
+                policed.sent = met.sent;
+                met.sent
+            }
+        };
+        if share == 0.0 {
+            notes.push(format!("no packet meets a policer of {option} {text}"));
+        }
+    }
+    Ok((policed, notes))
+}
+
 /// A file's name and text, where there is one.
 fn optional(path: Option<&Path>) -> Result<Option<(String, String)>> {
-    path.map(|path| Ok((path.display().to_string(), text(path)?)))
+    path.map(|path| Ok((path.display().to_string(), text(path, RULES_MAX)?)))
         .transpose()
 }
 
@@ -166,24 +234,37 @@ fn named(file: &Option<(String, String)>) -> Option<(&str, &str)> {
         .map(|(name, text)| (name.as_str(), text.as_str()))
 }
 
-fn text(path: &Path) -> Result<String> {
-    let mut text = String::new();
+/// A file's bytes, or those of standard input; not more than `most`, whatever it is.
+fn bytes(path: &Path, most: u64) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
     let read = if path == Path::new("-") {
         std::io::stdin()
             .lock()
-            .take(RULES_MAX + 1)
-            .read_to_string(&mut text)
+            .take(most + 1)
+            .read_to_end(&mut bytes)
     } else {
-        std::fs::File::open(path)
-            .and_then(|file| file.take(RULES_MAX + 1).read_to_string(&mut text))
+        std::fs::File::open(path).and_then(|file| file.take(most + 1).read_to_end(&mut bytes))
     };
     read.map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;
     ensure!(
-        text.len() as u64 <= RULES_MAX,
-        "{}: more than {RULES_MAX} bytes",
+        bytes.len() as u64 <= most,
+        "{}: more than {most} bytes",
         path.display()
     );
-    Ok(text)
+    Ok(bytes)
+}
+
+/// The same as text.
+fn text(path: &Path, most: u64) -> Result<String> {
+    String::from_utf8(bytes(path, most)?).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        let line = error.as_bytes()[..at]
+            .iter()
+            .filter(|byte| **byte == b'\n')
+            .count()
+            + 1;
+        anyhow::anyhow!("{}:{line}: not UTF-8", path.display())
+    })
 }
 
 fn traffic(
@@ -195,8 +276,10 @@ fn traffic(
     let Some(asked) = &options.traffic else {
         return Ok(Traffic::of_rules(rules, in_port)?);
     };
-    if Path::new(asked).is_file() {
-        let bytes = std::fs::read(asked).with_context(|| asked.clone())?;
+    // A pipe is as good as a file: `--traffic <(zcat in.pcap.gz)`.
+    let path = Path::new(asked);
+    if path.exists() && !path.is_dir() {
+        let bytes = bytes(path, CAPTURE_MAX)?;
         return Ok(Traffic::capture(asked, &bytes, in_port)?);
     }
     Traffic::described(asked, names, in_port)
@@ -205,7 +288,8 @@ fn traffic(
 
 /// The processor to measure on: one that this process may use.
 fn processor(asked: Option<usize>) -> Result<usize> {
-    // SAFETY: a `cpu_set_t` of zero bytes is an empty set; the call writes no more than the size that is given; pid 0 is the calling thread.
+    // SAFETY: a `cpu_set_t` of zero bytes is an empty set; the call writes no more than the size
+    // that is given; pid 0 is the calling thread.
     let allowed = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set);
@@ -224,19 +308,20 @@ fn processor(asked: Option<usize>) -> Result<usize> {
     }
 }
 
-/// Has the daemon's helper measure DPDK's devices with this traffic.
+/// Has the daemon's helper measure devices with this traffic.
 fn measure_ports(
     options: &PredictOptions,
+    devices: &[Device],
     traffic: &Traffic,
     whole: Option<(&Rules, &Trace)>,
     effort: Effort,
-) -> Result<PortCost> {
-    let directory = tempfile::tempdir().context("cannot make a directory for the traffic")?;
+) -> Result<Costs> {
+    let directory = Scratch::new()?;
     let program = daemon_path(options.sluiced.as_ref());
     let helper = Helper {
         program: &program,
         memory: Memory::Huge,
         capture: &directory.path().join("traffic.pcap"),
     };
-    Ok(helper.measure(traffic, whole, effort)?)
+    Ok(helper.measure(devices, traffic, whole, effort)?)
 }

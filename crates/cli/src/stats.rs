@@ -1,4 +1,5 @@
-//! What `sluice/stats`, `sluice/queues` and `sluice/busiest` tell, as JSON; and rates made from two readings.
+//! What `sluice/stats`, `sluice/queues` and `sluice/busiest` tell, as JSON; and rates made from two
+//! readings.
 
 use crate::appctl::Appctl;
 use anyhow::{Context, Result};
@@ -20,6 +21,25 @@ pub struct Stats {
     pub tables: Vec<Table>,
     /// Packets dropped, by reason.
     pub drops: BTreeMap<String, u64>,
+    /// Ports that could not be opened, or are not as the database wants them.
+    #[serde(default)]
+    pub port_errors: Vec<PortError>,
+}
+
+/// A port with an error.
+#[derive(Deserialize, Clone, Debug, Default)]
+pub struct PortError {
+    /// The bridge that wants it.
+    pub bridge: String,
+    /// Its name.
+    pub name: String,
+    /// `Interface.type`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Whether it may carry packets all the same.
+    pub open: bool,
+    /// What is wrong, in the words of `Interface.error`.
+    pub error: String,
 }
 
 /// A port's counters.
@@ -164,11 +184,10 @@ impl Reading {
             Err(error) if error.to_string().contains("not a valid command") => Ok(None),
             other => other.map(Some),
         };
+        let stats = ask("sluice/stats")?
+            .context("the daemon does not know sluice/stats: it is not Sluice, or an old one")?;
         Ok(Reading {
-            stats: understood(
-                ask("sluice/stats")?.as_deref().unwrap_or_default(),
-                "sluice/stats",
-            )?,
+            stats: understood(&stats, "sluice/stats")?,
             queues: ask("sluice/queues")?.map_or(Ok(Queues::default()), |text| {
                 understood(&text, "sluice/queues")
             })?,

@@ -1,13 +1,16 @@
-//! `sluice top`: ports, queues, workers, tables, drops and the busiest rules of a running daemon, live.
+//! `sluice top`: ports, queues, workers, tables, drops and the busiest rules of a running daemon,
+//! live.
 //!
-//! A thread reads; the screen shows the last reading that there is, and says when that is an old one.
+//! A thread reads; the screen shows the last reading that there is, and says when that is an old
+//! one.
 
 mod lay_out;
 mod sections;
 
 use crate::appctl::{Appctl, run_directory, socket_in};
+use crate::output::outln;
 use crate::stats::Reading;
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
 use crossterm::event::{self, Event, KeyCode, KeyModifiers};
 use lay_out::{Look, Shown};
@@ -26,8 +29,10 @@ const LOOK: Duration = Duration::from_millis(100);
 /// What to watch, and how.
 #[derive(Args)]
 pub struct TopOptions {
-    /// The daemon's unixctl socket [default: found in OVS_RUNDIR]
-    #[arg(long, short)]
+    /// The directory of the switch's sockets: the one given to `up` [default: $OVS_RUNDIR]
+    pub directory: Option<PathBuf>,
+    /// The daemon's unixctl socket instead
+    #[arg(long, short, conflicts_with = "directory")]
     pub target: Option<PathBuf>,
     /// Seconds between readings, 0.1 to 3600
     #[arg(long, short, default_value_t = 1.0)]
@@ -37,13 +42,32 @@ pub struct TopOptions {
     pub count: Option<u32>,
 }
 
-/// Connects to the daemon, which has another socket after each start.
-fn connect(target: Option<&PathBuf>) -> Result<Appctl> {
-    let socket = match target {
-        Some(socket) => socket.clone(),
-        None => socket_in(&run_directory())?,
-    };
-    Appctl::connect(&socket)
+/// Where a daemon is found.
+#[derive(Clone)]
+enum Place {
+    /// By its pidfile, in a directory.
+    Directory(PathBuf),
+    /// At this socket.
+    Socket(PathBuf),
+}
+
+impl Place {
+    fn of(options: &TopOptions) -> Place {
+        match (&options.target, &options.directory) {
+            (Some(socket), _) => Place::Socket(socket.clone()),
+            (None, Some(directory)) => Place::Directory(directory.clone()),
+            (None, None) => Place::Directory(run_directory()),
+        }
+    }
+
+    /// Connects to the daemon, which has another socket after each start.
+    fn connect(&self) -> Result<Appctl> {
+        let socket = match self {
+            Place::Socket(socket) => socket.clone(),
+            Place::Directory(directory) => socket_in(directory)?,
+        };
+        Appctl::connect(&socket)
+    }
 }
 
 /// Shows the daemon's figures until the user or the count ends it.
@@ -53,21 +77,22 @@ pub fn run(options: &TopOptions) -> Result<()> {
         "--interval {}: seconds between 0.1 and 3600 are meant",
         options.interval
     );
-    let mut daemon = connect(options.target.as_ref())?;
+    let place = Place::of(options);
+    let mut daemon = place.connect()?;
     let interval = Duration::from_secs_f64(options.interval);
     let count = options
         .count
         .or((!std::io::stdout().is_terminal()).then_some(1));
     let Some(count) = count else {
         let first = Reading::read(&mut daemon)?;
-        return live(options.target.clone(), daemon, first, interval);
+        return live(place, daemon, first, interval);
     };
     let mut before = Reading::read(&mut daemon)?;
     for _ in 0..count {
         std::thread::sleep(interval);
         let after = Reading::read(&mut daemon)?;
         for shown in sections::all(&before, &after, usize::MAX) {
-            println!("{}", shown.text);
+            outln!("{}", shown.text);
         }
         before = after;
     }
@@ -76,10 +101,10 @@ pub fn run(options: &TopOptions) -> Result<()> {
 
 /// Reads until nobody wants readings any more; after a failure with a new connection.
 fn keep_reading(
-    target: Option<PathBuf>,
+    place: Place,
     mut daemon: Appctl,
     interval: Duration,
-    (stop, readings): (Receiver<()>, Sender<Result<Reading>>),
+    (stop, readings): (Receiver<()>, Sender<News>),
 ) {
     let mut due = Instant::now() + interval;
     let mut failed = false;
@@ -88,23 +113,40 @@ fn keep_reading(
     {
         due = Instant::now() + interval;
         let read = match failed {
-            true => connect(target.as_ref()).and_then(|other| {
+            true => place.connect().and_then(|other| {
                 daemon = other;
                 Reading::read(&mut daemon)
             }),
             false => Reading::read(&mut daemon),
         };
-        failed = read.is_err();
-        if readings.send(read).is_err() {
+        let news = News { anew: failed, read };
+        failed = news.read.is_err();
+        if readings.send(news).is_err() {
             return;
         }
     }
 }
 
+/// A reading, or the reason why there is none.
+struct News {
+    read: Result<Reading>,
+    /// Whether it came by a new connection, so that it may be another process's.
+    anew: bool,
+}
+
 /// What is on the screen.
+#[derive(Default)]
+struct Page {
+    shown: Vec<Shown>,
+    /// The width that it was laid out for; none where there are newer figures.
+    width: Option<usize>,
+}
+
+/// What is known, and what is shown of it.
 struct Screen {
     before: Reading,
     after: Reading,
+    page: Page,
     /// When `after` was read, and how old it may be.
     read: Instant,
     fresh: Duration,
@@ -115,18 +157,41 @@ struct Screen {
 }
 
 impl Screen {
+    fn new(first: Reading, fresh: Duration) -> Screen {
+        Screen {
+            before: first.clone(),
+            after: first,
+            page: Page::default(),
+            read: Instant::now(),
+            fresh,
+            error: None,
+            top: 0,
+        }
+    }
+
     /// Takes a reading, or the reason why there is none.
-    fn take(&mut self, reading: Result<Reading>) {
-        match reading {
+    fn take(&mut self, news: News) {
+        match news.read {
             Ok(reading) => {
                 self.before = std::mem::replace(&mut self.after, reading);
                 // Counters of another process are not compared with.
-                if self.after.stats.time_us < self.before.stats.time_us {
+                if news.anew || self.after.stats.time_us < self.before.stats.time_us {
                     self.before = self.after.clone();
                 }
+                self.page.width = None;
                 (self.read, self.error) = (Instant::now(), None);
             }
             Err(error) => self.error = Some(format!("{error:#}")),
+        }
+    }
+
+    /// Lays the page out, once for each reading and width: there may be ten thousand ports.
+    fn lay_out(&mut self, width: usize) {
+        if self.page.width != Some(width) {
+            self.page = Page {
+                shown: sections::all(&self.before, &self.after, width),
+                width: Some(width),
+            };
         }
     }
 
@@ -139,11 +204,12 @@ impl Screen {
                 .error
                 .as_deref()
                 .unwrap_or("the switch does not answer");
+            let why = lay_out::harmless(why);
             format!("STALE: figures are {} s old: {why}", age.as_secs())
         })
     }
 
-    /// Moves the window over `lines` lines, of which `height` are seen; false for other keys.
+    /// Moves the window over `lines` lines, of which `height` are seen.
     fn scroll(&mut self, key: KeyCode, lines: usize, height: usize) {
         let last = lines.saturating_sub(height);
         let page = height.saturating_sub(1).max(1);
@@ -159,7 +225,8 @@ impl Screen {
         .min(last);
     }
 
-    fn draw(&self, frame: &mut Frame<'_>, shown: &[Shown], now: Instant) {
+    fn draw(&self, frame: &mut Frame<'_>, now: Instant) {
+        let shown = &self.page.shown[..];
         let [body, foot] =
             Layout::vertical([Constraint::Min(0), Constraint::Length(1)]).areas(frame.area());
         let height = body.height as usize;
@@ -192,23 +259,19 @@ fn style(look: Look) -> Style {
     }
 }
 
-fn live(target: Option<PathBuf>, daemon: Appctl, first: Reading, interval: Duration) -> Result<()> {
+fn live(place: Place, daemon: Appctl, first: Reading, interval: Duration) -> Result<()> {
     let (end, stop) = mpsc::channel();
     let (send, readings) = mpsc::channel();
     std::thread::Builder::new()
         .name("readings".into())
-        .spawn(move || keep_reading(target, daemon, interval, (stop, send)))?;
-    let mut screen = Screen {
-        before: first.clone(),
-        after: first,
-        read: Instant::now(),
-        fresh: 2 * interval + Duration::from_secs(1),
-        error: None,
-        top: 0,
-    };
-    let mut terminal = ratatui::try_init()?;
-    let result = watch(&mut terminal, &mut screen, &readings);
+        .spawn(move || keep_reading(place, daemon, interval, (stop, send)))?;
+    let mut screen = Screen::new(first, 2 * interval + Duration::from_secs(1));
+    let result = ratatui::try_init()
+        .map_err(anyhow::Error::from)
+        .and_then(|mut terminal| watch(&mut terminal, &mut screen, &readings));
+    // Also where it was prepared in part only.
     ratatui::restore();
+    let result = result.context("cannot use the terminal (-n COUNT prints readings as text)");
     // A reading that is being waited for is nobody's any more.
     drop(end);
     result
@@ -217,16 +280,16 @@ fn live(target: Option<PathBuf>, daemon: Appctl, first: Reading, interval: Durat
 fn watch(
     terminal: &mut ratatui::DefaultTerminal,
     screen: &mut Screen,
-    readings: &Receiver<Result<Reading>>,
+    readings: &Receiver<News>,
 ) -> Result<()> {
     loop {
-        while let Ok(reading) = readings.try_recv() {
-            screen.take(reading);
+        while let Ok(news) = readings.try_recv() {
+            screen.take(news);
         }
         let size = terminal.size()?;
-        let shown = sections::all(&screen.before, &screen.after, size.width as usize);
+        screen.lay_out(size.width as usize);
         let height = size.height.saturating_sub(1) as usize;
-        terminal.draw(|frame| screen.draw(frame, &shown, Instant::now()))?;
+        terminal.draw(|frame| screen.draw(frame, Instant::now()))?;
         if !event::poll(LOOK)? {
             continue;
         }
@@ -235,7 +298,7 @@ fn watch(
             match key.code {
                 KeyCode::Char('q') | KeyCode::Esc => return Ok(()),
                 KeyCode::Char('c') if control => return Ok(()),
-                code => screen.scroll(code, shown.len(), height),
+                code => screen.scroll(code, screen.page.shown.len(), height),
             }
         }
     }
@@ -246,14 +309,22 @@ mod tests {
     use super::*;
 
     fn screen() -> Screen {
-        Screen {
-            before: Reading::default(),
-            after: Reading::default(),
-            read: Instant::now(),
-            fresh: Duration::from_secs(3),
-            error: None,
-            top: 0,
-        }
+        Screen::new(Reading::default(), Duration::from_secs(3))
+    }
+
+    fn news(read: Result<Reading>) -> News {
+        News { read, anew: false }
+    }
+
+    fn reading(time_us: u64, packets: u64) -> Reading {
+        let mut reading = Reading::default();
+        reading.stats.time_us = time_us;
+        reading.stats.ports.push(crate::stats::Port {
+            name: "p".into(),
+            rx_packets: packets,
+            ..Default::default()
+        });
+        reading
     }
 
     #[test]
@@ -266,20 +337,72 @@ mod tests {
             silent.contains("7 s old: the switch does not answer"),
             "{silent}"
         );
-        screen.take(Err(anyhow::anyhow!("gone")));
-        assert!(screen.stale(now).unwrap().contains("gone"));
-        screen.take(Ok(Reading::default()));
+        screen.take(news(Err(anyhow::anyhow!("gone\u{1b}[2J"))));
+        assert!(screen.stale(now).unwrap().ends_with("gone?[2J"));
+        screen.take(news(Ok(Reading::default())));
         assert_eq!(screen.stale(screen.read), None);
     }
 
     #[test]
     fn another_process_is_not_compared_with_the_old_one() {
         let mut screen = screen();
-        screen.after.stats.time_us = 1_000_000;
-        let mut young = Reading::default();
-        young.stats.time_us = 10;
-        screen.take(Ok(young));
+        screen.take(news(Ok(reading(1_000_000, 5))));
+        screen.take(news(Ok(reading(10, 7))));
         assert_eq!(screen.before.stats.time_us, 10);
+        // One that has run for longer than the old one had when it was last heard of.
+        let another = News {
+            read: Ok(reading(5_000_000, 900)),
+            anew: true,
+        };
+        screen.take(another);
+        assert_eq!(screen.before.stats.time_us, 5_000_000);
+        screen.take(news(Ok(reading(6_000_000, 901))));
+        assert_eq!(screen.before.stats.time_us, 5_000_000);
+    }
+
+    #[test]
+    fn every_terminal_has_room_for_something() {
+        let mut screen = screen();
+        let mut many = reading(1, 1);
+        many.stats.ports = vec![many.stats.ports[0].clone(); 10_000];
+        screen.take(news(Ok(many)));
+        screen.take(news(Err(anyhow::anyhow!(
+            "a long reason for having no newer figures"
+        ))));
+        for (width, height) in [(0, 0), (1, 1), (20, 5), (80, 24), (500, 200)] {
+            let backend = ratatui::backend::TestBackend::new(width, height);
+            let mut terminal = ratatui::Terminal::new(backend).unwrap();
+            screen.lay_out(width.into());
+            let lines = screen.page.shown.len();
+            for key in [KeyCode::End, KeyCode::PageUp, KeyCode::Home] {
+                screen.scroll(key, lines, usize::from(height).saturating_sub(1));
+                let drawn = terminal.draw(|frame| screen.draw(frame, Instant::now()));
+                assert!(drawn.is_ok(), "{width} by {height}");
+            }
+            let text = terminal.backend().to_string();
+            assert_eq!(text.contains("STALE"), width >= 20, "{width} by {height}");
+            assert_eq!(
+                text.contains("10000 ports"),
+                width >= 80,
+                "{width} by {height}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_page_is_laid_out_once_for_each_reading_and_width() {
+        let mut screen = screen();
+        screen.take(news(Ok(reading(1, 1))));
+        screen.lay_out(80);
+        screen.page.shown.clear();
+        screen.lay_out(80);
+        assert!(screen.page.shown.is_empty(), "it is there");
+        screen.lay_out(81);
+        assert!(!screen.page.shown.is_empty(), "another width");
+        screen.page.shown.clear();
+        screen.take(news(Ok(reading(2, 1))));
+        screen.lay_out(81);
+        assert!(!screen.page.shown.is_empty(), "newer figures");
     }
 
     #[test]

@@ -1,5 +1,7 @@
-//! `sluice up` and `sluice down`: a database and a daemon in a directory of their own, beside anything else that runs on the machine.
+//! `sluice up` and `sluice down`: a database and a daemon in a directory of their own, beside
+//! anything else that runs on the machine.
 
+use crate::output::{errln, outln};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use std::fs;
@@ -28,7 +30,8 @@ pub struct UpOptions {
     /// The daemon [default: sluiced beside this command, or in PATH]
     #[arg(long)]
     pub sluiced: Option<PathBuf>,
-    /// Set before the daemon starts, as COLUMN:KEY=VALUE of the Open_vSwitch table (other_config:pmd-cpu-mask=0x2)
+    /// Set before the daemon starts, as COLUMN:KEY=VALUE of the Open_vSwitch table
+    /// (other_config:pmd-cpu-mask=0x2)
     #[arg(long = "set", value_name = "COLUMN:KEY=VALUE")]
     pub settings: Vec<String>,
 }
@@ -58,8 +61,8 @@ fn run(command: &mut Command) -> Result<String> {
         .to_owned())
 }
 
-/// The process that holds the lock on `pidfile`, as the daemons do until they end. The number in the
-/// file alone may be another process's by now.
+/// The process that holds the lock on `pidfile`, as the daemons do until they end. The number in
+/// the file alone may be another process's by now.
 pub(crate) fn alive(pidfile: &Path) -> Option<i32> {
     let file = fs::File::open(pidfile).ok()?;
     // SAFETY: `flock` is plain data, and all zeros is one of its values.
@@ -70,6 +73,17 @@ pub(crate) fn alive(pidfile: &Path) -> Option<i32> {
     let asked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &mut lock) };
     (asked == 0 && lock.l_type != libc::F_UNLCK as libc::c_short && lock.l_pid > 0)
         .then_some(lock.l_pid)
+}
+
+/// Fails where it cannot be seen whether a switch runs, which is not the same as that none does.
+pub(crate) fn check_readable(directory: &Path) -> Result<()> {
+    let pidfile = directory.join("ovs-vswitchd.pid");
+    match fs::File::open(&pidfile) {
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            bail!("{}: {error}; are you root?", pidfile.display())
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Whether a process is there and has not ended, though nobody may have waited for it yet.
@@ -106,15 +120,15 @@ fn tell(directory: &Path) {
     let shown = directory.display();
     match std::io::stdout().is_terminal() {
         true => {
-            eprintln!(
+            errln!(
                 "Sluice runs in {shown}. For the ovs-* tools of a shell to talk to it, run there:"
             )
         }
         false => {
-            eprintln!("Sluice runs in {shown}; ovs-* tools with the printed variables talk to it.")
+            errln!("Sluice runs in {shown}; ovs-* tools with the printed variables talk to it.")
         }
     }
-    println!("{}", exports(directory));
+    outln!("{}", exports(directory));
 }
 
 /// What a process cannot do without these capabilities, which root has.
@@ -123,7 +137,7 @@ fn warn_without_root() {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let missing = missing(&status, &NEEDED);
     if !missing.is_empty() {
-        eprintln!(
+        errln!(
             "sluice: warning: not root (no {}): the switch cannot open or make kernel interfaces, \
              bridges' own among them; only ports of type dpdk that need no device, such as \
              net_pcap, will work",
@@ -179,19 +193,30 @@ pub fn up(options: &UpOptions) -> Result<()> {
     fs::create_dir_all(&options.directory)
         .with_context(|| format!("cannot make {}{hint}", options.directory.display()))?;
     let directory = options.directory.canonicalize()?;
+    if directory.to_str().is_none() {
+        // Tools name sockets by text.
+        bail!("{}: the name is not UTF-8", directory.display());
+    }
     if let Some(pid) = alive(&directory.join("ovs-vswitchd.pid")) {
-        eprintln!("sluiced runs already (process {pid})");
+        errln!("sluiced runs already (process {pid})");
         if !options.settings.is_empty() {
             bail!(
                 "--set is for a switch that starts; ovs-vsctl set Open_vSwitch . changes this one"
             );
+        }
+        // Its database may have ended, and without one nothing can be asked of it. One that is
+        // elsewhere, as the system's is, is not ours to start.
+        let is_ours = directory.join("conf.db").exists();
+        if is_ours && start_database(&options.schema, &directory)? {
+            errln!("The switch's database did not run, and was started.");
         }
         tell(&directory);
         return Ok(());
     }
     // A switch of root's leaves the directory, which others may not write.
     let probe = directory.join(format!(".sluice-up-{}", std::process::id()));
-    fs::File::create(&probe)
+    // Somebody else's directory may have a link of that name to a file of ours.
+    fs::File::create_new(&probe)
         .with_context(|| format!("cannot write into {}{hint}", directory.display()))?;
     fs::remove_file(&probe)?;
     let was_there = directory.join("conf.db").exists();
@@ -225,7 +250,7 @@ fn tell_what_stayed(directory: &Path) {
         ),
         false => String::new(),
     };
-    eprintln!(
+    errln!(
         "The configuration of before is in force (bridges {}); rules, groups and meters of before \
          are gone{kept}.",
         bridges.join(", ")
@@ -287,7 +312,8 @@ fn write_system(options: &UpOptions, directory: &Path) -> Result<()> {
     let db_version = run(Command::new("ovsdb-tool")
         .arg("schema-version")
         .arg(&options.schema))?;
-    // The last word of the first line, as for ovs-vswitchd: the Open vSwitch version that the daemon stands in for.
+    // The last word of the first line, as for ovs-vswitchd: the Open vSwitch version that the
+    // daemon stands in for.
     let version = run(Command::new(daemon_path(options.sluiced.as_ref())).arg("--version"))?;
     let ovs_version = version
         .lines()
@@ -319,15 +345,21 @@ pub(crate) fn stop(pidfile: &Path) -> Result<()> {
     };
     // SAFETY: kill has no memory effects; the process is the one that wrote the pidfile.
     if unsafe { libc::kill(pid, libc::SIGTERM) } != 0 {
-        bail!(
-            "cannot end process {pid}: {}",
-            std::io::Error::last_os_error()
-        );
+        let error = std::io::Error::last_os_error();
+        let hint = match error.kind() {
+            std::io::ErrorKind::PermissionDenied => "; are you root?",
+            _ => "",
+        };
+        bail!("cannot end process {pid}: {error}{hint}");
     }
     let deadline = Instant::now() + END_PATIENCE;
     while is_running(pid) {
         if Instant::now() > deadline {
-            bail!("process {pid} ({}) does not end", pidfile.display());
+            bail!(
+                "process {pid} ({}) does not end within {} s; `kill -9 {pid}` ends it whatever it does",
+                pidfile.display(),
+                END_PATIENCE.as_secs()
+            );
         }
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -345,20 +377,22 @@ pub(crate) fn check_own(directory: &Path) -> Result<()> {
     );
 }
 
-/// Stops what `up` started: the switch first, then the database. The configuration stays for the next `up`.
+/// Stops what `up` started: the switch first, then the database. The configuration stays for the
+/// next `up`.
 pub fn down(options: &DownOptions) -> Result<()> {
     let directory = &options.directory;
+    check_readable(directory)?;
     check_own(directory)?;
     let ran = alive(&directory.join("ovs-vswitchd.pid")).is_some();
     stop(&directory.join("ovs-vswitchd.pid"))?;
     stop(&directory.join("ovsdb-server.pid"))?;
     let shown = directory.display();
     match ran {
-        true => eprintln!(
+        true => errln!(
             "Stopped. The configuration (bridges, ports, QoS) stays in {shown}/conf.db; rules, \
              groups and meters are gone, unless `sluice save {shown}` was run before."
         ),
-        false => eprintln!("No switch ran in {shown}."),
+        false => errln!("No switch ran in {shown}."),
     }
     Ok(())
 }
@@ -379,6 +413,42 @@ mod tests {
             directory: directory.path().to_owned(),
         })
         .unwrap();
+    }
+
+    #[test]
+    fn names_that_tools_cannot_say_are_refused() {
+        use std::os::unix::ffi::OsStrExt;
+        let directory = tempfile::tempdir().unwrap();
+        let options = UpOptions {
+            directory: directory.path().join(std::ffi::OsStr::from_bytes(b"\xff")),
+            schema: SCHEMA.into(),
+            sluiced: Some("/bin/true".into()),
+            settings: Vec::new(),
+        };
+        let error = format!("{:#}", up(&options).unwrap_err());
+        assert!(error.contains("not UTF-8"), "{error}");
+    }
+
+    #[test]
+    fn what_may_not_be_seen_is_not_taken_for_absent() {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = tempfile::tempdir().unwrap();
+        assert!(
+            check_readable(directory.path()).is_ok(),
+            "nothing runs there"
+        );
+        let pidfile = directory.path().join("ovs-vswitchd.pid");
+        fs::write(&pidfile, "1\n").unwrap();
+        assert!(check_readable(directory.path()).is_ok());
+        // Root reads everything.
+        fs::set_permissions(&pidfile, fs::Permissions::from_mode(0)).unwrap();
+        if fs::File::open(&pidfile).is_err() {
+            let options = DownOptions {
+                directory: directory.path().to_owned(),
+            };
+            let error = format!("{:#}", down(&options).unwrap_err());
+            assert!(error.contains("are you root?"), "{error}");
+        }
     }
 
     #[test]

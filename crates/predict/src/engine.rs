@@ -1,22 +1,25 @@
-//! What rules cost a worker, in cycles: its whole turns over ports in memory, under the rules and under a reference.
+//! What rules cost a worker, in cycles: its whole turns over ports in memory, under the rules and
+//! under a reference.
 //!
-//! Ports and rules do not cost their sum: a packet that is copied from cold memory is waited for by whoever reads it first. So ports are measured with a [`Reference`] in
-//! force, the simplest rules that make a worker read packets, or not read them; and rules are measured by how much more than the reference they take, over ports that
-//! behave as the real ones do.
+//! Ports and rules do not cost their sum: a packet that is copied from cold memory is waited for by
+//! whoever reads it first. So ports are measured with a [`Reference`] in force, the simplest rules
+//! that make a worker read packets, or not read them; and rules are measured by how much more than
+//! the reference they take, over ports that behave as the real ones do.
 
 use crate::machine::Watch;
 use crate::memory::{self, Buffer, Sink, Source, Store};
-use crate::ports::PortCost;
+use crate::ports::{PortCost, Shares};
 use crate::rules::Rules;
 use crate::spread::Spread;
 use crate::trace::Trace;
 use crate::traffic::Traffic;
 use crate::worker::{self, INTERRUPTED, Port, Setting, Stand, Turns, WARM, patience};
 use crate::{Effort, Error};
-use datapath::LOCAL;
 use datapath::clock::cycles;
+use datapath::{LOCAL, PortSettings, Shape};
 use packet::io::{BURST, RxQueue, TxQueue};
 use program::table::Reads;
+use qos::policer::{IngressSpec, PolicerSpec, Profile};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -55,13 +58,19 @@ impl Reference {
 
     /// The rules: what comes in leaves by port 2 or 3.
     pub fn rules(self) -> Result<Rules, Error> {
+        self.rules_to([2, 3])
+    }
+
+    /// The same with other ports.
+    fn rules_to(self, [out, other]: [u32; 2]) -> Result<Rules, Error> {
         let text = match self {
-            Reference::Untouched => "actions=output:2\n",
-            Reference::Touched => {
-                "priority=2,udp,tp_dst=65535,actions=output:3\npriority=1,actions=output:2\n"
-            }
+            Reference::Untouched => format!("actions=output:{out}\n"),
+            Reference::Touched => format!(
+                "priority=2,udp,tp_dst=65535,actions=output:{other}\n\
+                 priority=1,actions=output:{out}\n"
+            ),
         };
-        Rules::read("reference", text, &openflow::parse::no_names)
+        Rules::read("reference", &text, &openflow::parse::no_names)
     }
 }
 
@@ -72,6 +81,10 @@ pub struct EngineCost {
     pub rules: Turns,
     /// Turns under the reference.
     pub reference: Turns,
+    /// What a policer costs a packet that comes in; nothing where that was not asked.
+    pub police_in: Spread,
+    /// What a policer costs a packet that leaves, likewise.
+    pub police_out: Spread,
     /// The ports in memory.
     pub ports: PortCost,
 }
@@ -84,34 +97,102 @@ impl EngineCost {
     }
 }
 
-/// Measures the rules' worker under this traffic, and the reference's, in turns: what moves the machine moves both.
+/// Measures the rules' worker under this traffic, and the reference's, in turns: what moves the
+/// machine moves both. So do the reference's with policers, where packets meet any.
 pub fn measure(
     rules: &Rules,
     traffic: &Traffic,
     trace: &Trace,
-    reference: Reference,
+    (reference, policed): (Reference, Shares),
     effort: Effort,
     watch: &mut Watch,
 ) -> Result<EngineCost, Error> {
     let stores = stores(traffic);
-    let out =
+    let with_local =
         |ports: &mut dyn Iterator<Item = u32>| -> BTreeSet<u32> { ports.chain([LOCAL]).collect() };
     let round = traffic.arrivals.len().max(ROUND_MIN) as u64;
-    let all = out(&mut trace.out_ports.keys().copied());
-    let same = out(&mut [2, 3].into_iter());
-    let mut stands = [
-        with_worker(rules, &stores, &all, round, effort)?,
-        with_worker(&reference.rules()?, &stores, &same, round, effort)?,
+    // By ports that packets come in by none leaves again.
+    let mut free = (1..).filter(|port| stores.iter().all(|(inward, _)| inward != port));
+    let out = [free.next(), free.next()].map(|port| port.unwrap_or(LOCAL));
+    let all = with_local(&mut trace.out_ports.keys().copied());
+    let same = with_local(&mut out.into_iter());
+    let of_reference = |policer: Policer| {
+        let rules = reference.rules_to(out)?;
+        with_worker(&rules, &stores, &same, policer, round, effort)
+    };
+    let mut stands = vec![
+        with_worker(rules, &stores, &all, Policer::None, round, effort)?,
+        of_reference(Policer::None)?,
     ];
+    let asked = [
+        (policed.received, Policer::Inward),
+        (policed.sent, Policer::Outward),
+    ]
+    .map(|(share, policer)| (share > 0.0).then_some(policer));
+    for policer in asked.into_iter().flatten() {
+        stands.push(of_reference(policer)?);
+    }
     worker::in_turns(&mut stands, effort.rounds, watch)?;
-    let [of_rules, of_reference] = stands.map(Stand::finish);
+    let mut turns = stands.into_iter().map(Stand::finish);
+    let mut next = || {
+        let none = || Err(Error::new("a worker is missing"));
+        turns.next().unwrap_or_else(none)
+    };
+    let (of_rules, reference) = (next()?, next()?);
+    let more = |turns: Turns| turns.cycles.minus(reference.cycles).at_least(0.0);
+    let mut police = [Spread::default(); 2];
+    for (cost, asked) in police.iter_mut().zip(asked) {
+        if asked.is_some() {
+            *cost = more(next()?);
+        }
+    }
     let ports = ports_alone(&stores, round, effort)?;
     watch.look()?;
+    let [police_in, police_out] = police;
     Ok(EngineCost {
-        rules: of_rules?,
-        reference: of_reference?,
+        rules: of_rules,
+        reference,
+        police_in,
+        // The reference sends each packet once.
+        police_out,
         ports,
     })
+}
+
+/// What a worker's ports police.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Policer {
+    /// Nothing.
+    None,
+    /// What comes in.
+    Inward,
+    /// What leaves.
+    Outward,
+}
+
+impl Policer {
+    /// A port's settings: what a policer that lets everything pass does, not what it drops.
+    fn settings(self) -> PortSettings {
+        let mut settings = PortSettings::default();
+        match self {
+            Policer::None => {}
+            Policer::Inward => {
+                settings.ingress = IngressSpec {
+                    kbits_rate: u32::MAX,
+                    kbits_burst: u32::MAX,
+                    ..IngressSpec::default()
+                };
+            }
+            Policer::Outward => {
+                let profile = Profile {
+                    rate: 50_000_000_000,
+                    burst: 1_000_000_000,
+                };
+                settings.shape = Shape::Policer(Arc::new(PolicerSpec::One(profile)));
+            }
+        }
+        settings
+    }
 }
 
 /// Each ingress port with its frames.
@@ -134,6 +215,7 @@ fn with_worker(
     rules: &Rules,
     stores: &[(u32, Arc<Store>)],
     out: &BTreeSet<u32>,
+    policer: Policer,
     round: u64,
     effort: Effort,
 ) -> Result<Stand<Buffer>, Error> {
@@ -143,6 +225,7 @@ fn with_worker(
             number: *number,
             rx: Some(Box::new(Source::new(Arc::clone(store)))),
             tx: Box::new(Sink),
+            settings: policer.settings(),
         })
         .collect();
     for number in out {
@@ -151,6 +234,7 @@ fn with_worker(
                 number: *number,
                 rx: None,
                 tx: Box::new(Sink),
+                settings: policer.settings(),
             });
         }
     }
@@ -176,17 +260,42 @@ fn ports_alone(
             .map(|store| Box::new(Source::new(store)) as Box<dyn RxQueue<Buffer>>)
             .collect();
         let mut sink: Box<dyn TxQueue<Buffer>> = Box::new(Sink);
-        ports_loop(&mut sources, &mut sink, (effort.rounds, round))
+        let alone = Alone {
+            rounds: effort.rounds,
+            round,
+            interrupted: INTERRUPTED,
+        };
+        ports_loop(&mut sources, &mut sink, alone, &mut |_| true)
     })
 }
 
-/// Hands frames from receive queues to a transmit queue, whole bursts in every other round and small batches between, and says what each side cost. A round has so many
-/// packets; it should be as many as there are different ones. Fails where there was not one burst that nothing interrupted.
+/// How ports are measured alone.
+#[derive(Clone, Copy, Debug)]
+pub struct Alone {
+    /// Rounds that count.
+    pub rounds: usize,
+    /// Packets of a round; there should be as many as there are different ones.
+    pub round: u64,
+    /// A burst that takes longer was interrupted and does not count, in cycles.
+    pub interrupted: u64,
+}
+
+/// Hands frames from receive queues to a transmit queue, whole bursts in every other round and
+/// small batches between, and says what each side cost. Before each burst `ready` is told how many
+/// frames the one before had, and may wait until there are others; false ends it all. Fails where
+/// there was not one burst that nothing interrupted.
 pub fn ports_loop<F: packet::Frame>(
     sources: &mut [Box<dyn RxQueue<F>>],
     sink: &mut Box<dyn TxQueue<F>>,
-    (rounds, round_packets): (usize, u64),
+    alone: Alone,
+    ready: &mut dyn FnMut(usize) -> bool,
 ) -> Result<PortCost, Error> {
+    let Alone {
+        rounds,
+        round: round_packets,
+        interrupted,
+    } = alone;
+    let mut last = 0;
     let (mut receive, mut large, mut small) = (Vec::new(), Vec::new(), Vec::new());
     let mut frames = Vec::with_capacity(BURST);
     let mut part = Vec::with_capacity(BURST);
@@ -197,11 +306,16 @@ pub fn ports_loop<F: packet::Frame>(
         let (mut in_receive, mut in_send, mut packets, mut empty) = (0, 0, 0_u64, 0_u32);
         while packets < round_packets && empty < 1 << 20 && Instant::now() < end {
             for source in sources.iter_mut() {
+                if !ready(last) {
+                    empty = u32::MAX;
+                    break;
+                }
                 let start = cycles();
                 let count = source.receive(&mut frames);
+                last = count;
                 let received = cycles();
                 if count == 0 {
-                    empty += 1;
+                    empty = empty.saturating_add(1);
                     continue;
                 }
                 if whole {
@@ -214,8 +328,9 @@ pub fn ports_loop<F: packet::Frame>(
                     }
                 }
                 let sent = cycles();
-                // As for a worker's turns. Rounds of thousands of ports are long, and where others want the processor hardly one of them is not interrupted.
-                if sent.wrapping_sub(start) >= INTERRUPTED {
+                // As for a worker's turns. Rounds of thousands of ports are long, and where others
+                // want the processor hardly one of them is not interrupted.
+                if sent.wrapping_sub(start) >= interrupted {
                     continue;
                 }
                 in_receive += received.wrapping_sub(start).saturating_sub(reading);
@@ -248,7 +363,8 @@ pub fn reading_cycles() -> u64 {
     (0..1000).map(|_| read()).min().unwrap_or(0)
 }
 
-/// Does something on a thread of its own, on this processor if one is named. Fails where that cannot be had, or a thread, and where what is done does or panics.
+/// Does something on a thread of its own, on this processor if one is named. Fails where that
+/// cannot be had, or a thread, and where what is done does or panics.
 pub fn on_a_thread<T: Send>(
     cpu: Option<usize>,
     work: impl FnOnce() -> Result<T, Error> + Send,
@@ -266,4 +382,40 @@ pub fn on_a_thread<T: Send>(
             .join()
             .unwrap_or_else(|_| Err(Error::new("measuring failed")))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::traffic::FRAME_MAX;
+    use qos::policer::IngressPolicer;
+
+    #[test]
+    fn policers_that_are_measured_police_and_let_everything_pass() {
+        let inward = Policer::Inward.settings();
+        let policer = IngressPolicer::new(&inward.ingress, 0).expect("it polices");
+        // Some gigabytes within a nanosecond.
+        assert!((0..1_000_000).all(|_| policer.pass(FRAME_MAX, 1)));
+        assert_eq!(inward.shape, Shape::None);
+        let outward = Policer::Outward.settings();
+        assert!(outward.ingress.is_none());
+        let Shape::Policer(spec) = outward.shape else {
+            panic!("it does not police");
+        };
+        assert_eq!(spec.check(), Ok(()));
+        let none = Policer::None.settings();
+        assert!(none.ingress.is_none() && none.shape == Shape::None);
+    }
+
+    #[test]
+    fn references_send_by_the_ports_that_they_are_given() {
+        for reference in [Reference::Untouched, Reference::Touched] {
+            let rules = reference.rules_to([7, 9]).unwrap();
+            let traffic = Traffic::of_rules(&rules, 1).unwrap();
+            let trace = crate::trace::trace(&rules, &traffic).unwrap();
+            let ports: Vec<u32> = trace.out_ports.keys().copied().collect();
+            assert!(ports.starts_with(&[7]) && ports.iter().all(|port| [7, 9].contains(port)));
+            assert_eq!(Reference::of(&rules).unwrap(), reference);
+        }
+    }
 }

@@ -1,7 +1,10 @@
 //! What ports cost.
 //!
-//! Sending costs something for each call and something for each packet, because packets that leave by different ports go in smaller batches. Receiving is what is left of
-//! a worker's turn under a [`Reference`] when sending and the reference's own work are taken off: so it holds the waiting for packets that are not in the cache yet.
+//! Sending costs something for each call and something for each packet, because packets that leave
+//! by different ports go in smaller batches. Receiving is what is left of a worker's turn under a
+//! [`Reference`] when sending and the reference's own work are taken off: so it holds the waiting
+//! for packets that are not in the cache yet. Ports whose frames are copied as they are received
+//! leave nothing to wait for: their cost is that of receiving alone.
 
 use crate::engine::{EngineCost, Reference};
 use crate::machine::Reading;
@@ -12,15 +15,18 @@ use crate::traffic::Traffic;
 use crate::worker::longer;
 use crate::{Effort, Error};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// The option of the daemon by which it measures ports: `--calibrate-ports CAPTURE MEMORY CPU ROUNDS [RULES PLAN]`.
+/// The option of the daemon by which it measures ports:
+/// `--calibrate-ports CAPTURE MEMORY CPU ROUNDS DEVICES [RULES PLAN]`.
 pub const OPTION: &str = "--calibrate-ports";
 
-/// How long measuring in as many slices as usual may take; it runs only while nobody else wants the processor.
+/// How long measuring in as many slices as usual may take; it runs only while nobody else wants the
+/// processor.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Where the buffers of measured ports lie.
@@ -49,6 +55,68 @@ impl Memory {
     }
 }
 
+/// A kind of port that is measured.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Device {
+    /// DPDK's `net_pcap` where packets come in, `net_null` where they leave.
+    Dpdk,
+    /// One end of a veth pair.
+    Veth,
+    /// A guest's rings (vhost-user).
+    Vhost,
+}
+
+impl Device {
+    /// All of them.
+    pub const ALL: [Device; 3] = [Device::Dpdk, Device::Veth, Device::Vhost];
+
+    /// A word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Device::Dpdk => "dpdk",
+            Device::Veth => "veth",
+            Device::Vhost => "vhost",
+        }
+    }
+
+    /// The kind of this name.
+    pub fn by_name(name: &str) -> Option<Device> {
+        Device::ALL.into_iter().find(|device| device.name() == name)
+    }
+
+    /// What is measured, and what is not.
+    pub fn note(self) -> &'static str {
+        match self {
+            Device::Dpdk => "dpdk ports are measured as net_pcap in and net_null out",
+            Device::Veth => {
+                "veth ports are measured by a pair whose other end sends without pause, and drops \
+                 what it gets: the stack behind it costs more, on the worker's time; what the \
+                 kernel does to bring packets in costs the sender's processor"
+            }
+            Device::Vhost => {
+                "vhost ports are measured by a guest's side that polls, writes each packet and \
+                 never lets its rings run empty; a guest that sleeps must be woken, at some \
+                 thousand cycles each time"
+            }
+        }
+    }
+}
+
+/// Several kinds as one argument: `dpdk,veth`.
+pub fn devices_to_text(devices: &[Device]) -> String {
+    let names: Vec<&str> = devices.iter().map(|device| device.name()).collect();
+    names.join(",")
+}
+
+/// Reads that; None for other words.
+pub fn devices_of_text(text: &str) -> Option<Vec<Device>> {
+    text.split(',').map(Device::by_name).collect()
+}
+
+/// What kinds of ports cost.
+pub type Costs = BTreeMap<Device, PortCost>;
+
 /// The process that measures ports: DPDK can be set up once in a process.
 pub struct Helper<'a> {
     /// The daemon's program.
@@ -59,7 +127,8 @@ pub struct Helper<'a> {
     pub capture: &'a Path,
 }
 
-/// What a worker in the other process is to do with ports: receive by some, so many packets each, and send by others.
+/// What a worker in the other process is to do with ports: receive by some, so many packets each,
+/// and send by others.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Plan {
     /// Ports and their packets, in the order in which these stand in the capture.
@@ -121,7 +190,8 @@ impl Plan {
     }
 }
 
-/// Runs a command that says little, for so long at most; it does not outlive the thread that waits for it.
+/// Runs a command that says little, for so long at most; it does not outlive the thread that waits
+/// for it.
 fn run_within(command: &mut Command, limit: Duration) -> std::io::Result<Output> {
     // SAFETY: between fork and exec only this system call, which is async-signal-safe, is made.
     unsafe {
@@ -149,14 +219,17 @@ fn run_within(command: &mut Command, limit: Duration) -> std::io::Result<Output>
 }
 
 impl Helper<'_> {
-    /// Measures DPDK's devices with this traffic: under the simplest rules, and under the rules themselves where `rules` names them with what packets do, and that is possible.
+    /// Measures these kinds of ports with this traffic: under the simplest rules, and DPDK's under
+    /// the rules themselves where `rules` names them with what packets do, and that is possible.
     pub fn measure(
         &self,
+        devices: &[Device],
         traffic: &Traffic,
         rules: Option<(&Rules, &Trace)>,
         effort: Effort,
-    ) -> Result<PortCost, Error> {
-        // A directory that is private goes with all that is in it; elsewhere nothing should be left.
+    ) -> Result<Costs, Error> {
+        // A directory that is private goes with all that is in it; elsewhere nothing should be
+        // left.
         struct Remove<'p>(Vec<std::borrow::Cow<'p, Path>>);
         impl Drop for Remove<'_> {
             fn drop(&mut self) {
@@ -177,7 +250,8 @@ impl Helper<'_> {
             .arg(OPTION)
             .arg(self.capture)
             .arg(self.memory.name())
-            .args([effort.cpu.unwrap_or(0), effort.rounds].map(|number| number.to_string()));
+            .args([effort.cpu.unwrap_or(0), effort.rounds].map(|number| number.to_string()))
+            .arg(devices_to_text(devices));
         let whole = rules
             .and_then(|(rules, trace)| Some((rules.to_messages()?, Plan::of(traffic, trace)?)));
         if let Some((messages, plan)) = whole {
@@ -215,11 +289,15 @@ pub struct PortCost {
     pub send_packet: Spread,
     /// For each batch sent, besides.
     pub send_batch: Spread,
-    /// A packet's share of a worker's turn under [`Reference::Untouched`].
-    pub untouched: Spread,
+    /// A packet's share of a worker's turn under [`Reference::Untouched`]; none where receiving
+    /// copies packets, so that nobody waits for them later.
+    #[serde(default)]
+    pub untouched: Option<Spread>,
     /// The same under [`Reference::Touched`].
-    pub touched: Spread,
-    /// A packet's share of a worker's turn under the rules themselves, over these ports; None where that was not measured.
+    #[serde(default)]
+    pub touched: Option<Spread>,
+    /// A packet's share of a worker's turn under the rules themselves, over these ports; None where
+    /// that was not measured.
     #[serde(default)]
     pub whole: Option<Spread>,
     /// Whether that worker remembers walks, in words.
@@ -235,7 +313,8 @@ pub struct PortCost {
     pub notes: Vec<String>,
 }
 
-/// Shares of the packets that come in by, and leave by, ports of that cost; the others cost nothing.
+/// Shares of the packets that come in by, and leave by, ports of that cost; the others cost
+/// nothing.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Shares {
     /// Of packets received.
@@ -250,6 +329,21 @@ impl Shares {
         received: 1.0,
         sent: 1.0,
     };
+    /// None do.
+    pub const NONE: Shares = Shares {
+        received: 0.0,
+        sent: 0.0,
+    };
+}
+
+/// What stands between the rules and the wire.
+#[derive(Clone, Copy, Debug)]
+pub struct Edge<'a> {
+    /// What ports cost, and how much of the traffic meets them; others cost nothing.
+    pub ports: &'a [(&'a PortCost, Shares)],
+    /// How many packets come in by ports that police (`ingress_policing_rate`), and leave by such
+    /// (QoS of type `egress-policer`).
+    pub policed: Shares,
 }
 
 impl PortCost {
@@ -285,19 +379,22 @@ impl PortCost {
     }
 
     /// A packet's share of a turn under the reference.
-    fn turn(&self, reference: Reference) -> Spread {
+    fn turn(&self, reference: Reference) -> Option<Spread> {
         match reference {
             Reference::Untouched => self.untouched,
             Reference::Touched => self.touched,
         }
     }
 
-    /// Receiving, for a worker whose rules come near `reference`; `engine` has the reference's own work.
+    /// Receiving, for a worker whose rules come near `reference`; `engine` has the reference's own
+    /// work.
     pub fn receiving(&self, reference: Reference, engine: &EngineCost) -> Spread {
+        let Some(turn) = self.turn(reference) else {
+            return self.receive;
+        };
         let own = engine.without_ports(&engine.reference);
         let send = self.send(engine.reference.sent, engine.reference.batch);
-        self.turn(reference)
-            .minus(own)
+        turn.minus(own)
             .minus(Spread::exact(send.median))
             .at_least(0.0)
     }
@@ -317,6 +414,23 @@ mod tests {
         assert!((cost.send_packet.median - 10.0).abs() < 1e-9);
         let send = cost.send(2.0, 16.0).median;
         assert!((send - 25.0).abs() < 1e-9, "{send}");
+    }
+
+    #[test]
+    fn kinds_of_ports_have_names_that_come_back() {
+        let all = devices_to_text(&Device::ALL);
+        assert_eq!(all, "dpdk,veth,vhost");
+        assert_eq!(devices_of_text(&all), Some(Device::ALL.to_vec()));
+        for wrong in ["", "dpdk,", "x", "veth vhost"] {
+            assert_eq!(devices_of_text(wrong), None, "{wrong}");
+        }
+        // As the helper prints them.
+        let costs: Costs = Device::ALL
+            .map(|device| (device, PortCost::default()))
+            .into();
+        let text = serde_json::to_string(&costs).unwrap();
+        assert!(text.starts_with("{\"dpdk\":{"), "{text}");
+        assert_eq!(serde_json::from_str::<Costs>(&text).unwrap(), costs);
     }
 
     #[test]
@@ -349,10 +463,15 @@ mod tests {
             rules: turns(90.0),
             reference: turns(50.0),
             // 20 to receive and 10 to send in memory: the reference's own work is 20.
+            police_in: Spread::default(),
+            police_out: Spread::default(),
             ports: PortCost::of_rounds(vec![20.0; 3], (32, vec![10.0; 3]), (4, vec![10.0; 3])),
         };
         let mut ports = PortCost::of_rounds(vec![30.0; 3], (32, vec![25.0; 3]), (4, vec![25.0; 3]));
-        ports.touched = Spread::exact(81.0);
+        // Frames that are copied as they come are there for whoever reads them.
+        let copied = ports.receiving(Reference::Touched, &engine);
+        assert_eq!(copied, Spread::exact(30.0));
+        ports.touched = Some(Spread::exact(81.0));
         let receiving = ports.receiving(Reference::Touched, &engine);
         assert!((receiving.median - 36.0).abs() < 1e-9, "{receiving:?}");
         // Under the reference itself, the sum is the reference's turn.

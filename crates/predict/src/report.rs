@@ -5,8 +5,6 @@ use crate::machine::{Machine, STILL};
 use crate::spread::Spread;
 use std::fmt::Write;
 
-/// What ports are, and what they are not.
-pub const PORTS: &str = "ports are measured as DPDK's net_pcap in and net_null out; kernel interfaces and vhost-user are not calibrated";
 /// Paths that are told; programs get all.
 const PATHS: usize = 20;
 

@@ -47,6 +47,8 @@ pub struct Port<F: Frame> {
     pub rx: Option<Box<dyn RxQueue<F>>>,
     /// Where it sends.
     pub tx: Box<dyn TxQueue<F>>,
+    /// How it is set up.
+    pub settings: PortSettings,
 }
 
 /// What a worker needs besides ports.
@@ -164,7 +166,7 @@ impl<F: Frame + 'static> Stand<F> {
                 name: format!("p{}", port.number),
                 bridge,
                 number: port.number,
-                settings: PortSettings::default(),
+                settings: port.settings,
                 kind: PortKind::Device {
                     rx: rx.into_iter().collect(),
                     tx: once(Counted(port.tx, Arc::clone(&recorder))),

@@ -2,7 +2,7 @@
 
 use openflow::flow::FlowMod;
 use pipeline::twin::{self, Effect};
-use predict::ports::{PortCost, Shares};
+use predict::ports::{Edge, PortCost, Shares};
 use predict::rules::Rules;
 use predict::spread::Spread;
 use predict::traffic::Traffic;
@@ -93,13 +93,27 @@ fn the_trace_is_what_the_rules_say() {
 
 /// A prediction from a few slices. Other tests want the processor meanwhile, so that it may take more than one attempt to measure anything.
 fn predicted(rules: &Rules, traffic: &Traffic, ports: &PortCost, shares: Shares) -> Prediction {
+    predicted_with(rules, traffic, ports, shares, Shares::NONE)
+}
+
+fn predicted_with(
+    rules: &Rules,
+    traffic: &Traffic,
+    ports: &PortCost,
+    shares: Shares,
+    policed: Shares,
+) -> Prediction {
     let effort = Effort {
         cpu: None,
         rounds: 3,
     };
     let attempt = || {
         let trace = trace::trace(rules, traffic).unwrap();
-        predict::predict(rules, traffic, trace, (ports, shares), effort)
+        let edge = Edge {
+            ports: &[(ports, shares)],
+            policed,
+        };
+        predict::predict(rules, traffic, trace, edge, effort)
     };
     for _ in 0..9 {
         match attempt() {
@@ -116,16 +130,12 @@ fn a_prediction_is_the_sum_of_its_stages() {
     let rules = Rules::read("rules", text, &openflow::parse::no_names).unwrap();
     let traffic = Traffic::of_rules(&rules, 1).unwrap();
     let ports = PortCost {
-        touched: Spread::exact(1000.0),
+        touched: Some(Spread::exact(1000.0)),
         send_packet: Spread::exact(50.0),
         look: Spread::exact(500.0),
         ..PortCost::default()
     };
-    let all = Shares {
-        received: 1.0,
-        sent: 1.0,
-    };
-    let prediction = predicted(&rules, &traffic, &ports, all);
+    let prediction = predicted(&rules, &traffic, &ports, Shares::ALL);
     let names: Vec<&str> = prediction
         .stages
         .iter()
@@ -141,6 +151,25 @@ fn a_prediction_is_the_sum_of_its_stages() {
     assert!(cycles.low <= cycles.median && cycles.median <= cycles.high);
     let mpps = prediction.hz as f64 / 1e6 / cycles.median;
     assert!((prediction.mpps.median - mpps).abs() < 1e-6);
+    // Policers are a stage of their own, before packets leave; where the machine moves more than
+    // they cost there may be nothing to see.
+    let policed = predicted_with(&rules, &traffic, &ports, Shares::ALL, Shares::ALL);
+    let sum: f64 = policed.stages.iter().map(|stage| stage.cycles).sum();
+    assert!(
+        (sum - policed.cycles.median).abs() < 1e-6,
+        "{sum} {policed:?}"
+    );
+    let of_policers = policed
+        .stages
+        .iter()
+        .filter(|stage| stage.name == "policers");
+    assert!(of_policers.into_iter().all(|stage| stage.cycles > 0.0));
+    assert!(
+        prediction
+            .stages
+            .iter()
+            .all(|stage| stage.name != "policers")
+    );
 }
 
 /// More ports than a worker's mailbox holds commands.
@@ -153,11 +182,7 @@ fn thousands_of_ports_are_predicted() {
     let rules = Rules::read("rules", &text, &openflow::parse::no_names).unwrap();
     let traffic = Traffic::of_rules(&rules, 1).unwrap();
     assert_eq!(traffic.in_ports().len(), 2000);
-    let memory = Shares {
-        received: 0.0,
-        sent: 0.0,
-    };
-    let prediction = predicted(&rules, &traffic, &PortCost::default(), memory);
+    let prediction = predicted(&rules, &traffic, &PortCost::default(), Shares::NONE);
     let packets = traffic.arrivals.len() as u64;
     assert_eq!(
         prediction.trace.out_ports,

@@ -2,24 +2,35 @@
 //!
 //! Given rules, it carries them out over such ports, too: what a switch would do, without one.
 //!
-//! `sluice predict` starts this as a process of its own, because DPDK can be set up once in a process, and because a prediction must not touch a switch that runs. It opens
-//! ports, lets a worker hand frames from one to the other under the simplest rules, prints one JSON object ([`predict::ports::PortCost`]) and ends. It does so in a network
-//! namespace of its own where it may, since it makes a TAP device.
+//! `sluice predict` starts this as a process of its own, because DPDK can be set up once in a
+//! process, and because a prediction must not touch a switch that runs. It opens ports, lets a
+//! worker hand frames from one to the other under the simplest rules, prints one JSON object
+//! ([`predict::ports::Costs`]) and ends. It does so in a network namespace of its own, in which it
+//! makes a TAP device and a veth pair: they are gone when it is, however it ends.
+//!
+//! Ports of veth and of guests are measured alone ([`pump`] plays their other ends): what they
+//! receive is copied by whoever receives it, so rules find it in the cache.
 
+mod guest;
+mod pump;
+mod veth;
+
+use datapath::PortSettings;
 use packet::io::TxQueue;
-use ports::{Dpdk, Eal, EalOptions, Kind, Mbuf, Memory, PortSpec};
-use predict::engine::{ROUND_MIN, Reference, on_a_thread};
+use ports::{Dpdk, Eal, EalOptions, Kind, Mbuf, Memory, OpenPort, PortSpec};
+use predict::engine::{Alone, ROUND_MIN, Reference, on_a_thread};
 use predict::machine::Watch;
-use predict::ports::{OPTION, Plan, PortCost};
+use predict::ports::{Costs, Device, OPTION, Plan, PortCost, devices_of_text};
 use predict::rules::Rules;
 use predict::spread::Spread;
 use predict::traffic::Traffic;
 use predict::worker::{self, Port, Setting, Turns};
 use predict::{Effort, Error};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Frames replayed where there are no huge pages, and so fewer buffers.
 const FRAMES_WITHOUT_HUGE_PAGES: usize = 16_384;
@@ -27,10 +38,25 @@ const FRAMES_WITHOUT_HUGE_PAGES: usize = 16_384;
 const ORDINARY_MEGABYTES: u32 = 512;
 /// Looks at an idle kernel interface.
 const LOOKS: usize = 2000;
-/// How long a worker works at a time under the rules: with 25 slices as long as a switch would be looked at.
+/// How long a worker works at a time under the rules: with 25 slices as long as a switch would be
+/// looked at.
 const SLICE: Duration = Duration::from_millis(50);
-/// The same under a reference, of which only the division into stages comes where the rules themselves are measured.
+/// The same under a reference, of which only the division into stages comes where the rules
+/// themselves are measured.
 const REFERENCE_SLICE: Duration = Duration::from_millis(10);
+
+/// A burst of a DPDK device that takes longer was interrupted, in cycles; likewise one of a veth
+/// pair or a guest, which takes a system call or more.
+const INTERRUPTED: u64 = 200_000;
+const INTERRUPTED_KERNEL: u64 = 4_000_000;
+/// Packets of a round of ports whose frames are copied: it makes no difference how many there are.
+const COPIED_ROUND: u64 = 8192;
+/// Different frames that these ports receive.
+const COPIED_FRAMES: usize = 1024;
+/// How long such a port may be measured.
+const COPIED_LIMIT: Duration = Duration::from_secs(15);
+/// How long a link may take to come up.
+const LINK_LIMIT: Duration = Duration::from_secs(5);
 
 /// Where and for how long something is measured, and who watches the machine meanwhile.
 struct Measuring {
@@ -41,7 +67,7 @@ struct Measuring {
 
 type TxQueues = Vec<Box<dyn TxQueue<Mbuf>>>;
 
-/// Carries out `sluiced --calibrate-ports CAPTURE MEMORY CPU ROUNDS [RULES PLAN]`.
+/// Carries out `sluiced --calibrate-ports CAPTURE MEMORY CPU ROUNDS DEVICES [RULES PLAN]`.
 pub(crate) fn main(arguments: &[String]) -> ExitCode {
     match calibrate(arguments)
         .and_then(|cost| serde_json::to_string(&cost).map_err(|error| error.to_string()))
@@ -57,14 +83,17 @@ pub(crate) fn main(arguments: &[String]) -> ExitCode {
     }
 }
 
-fn calibrate(arguments: &[String]) -> Result<PortCost, String> {
-    let (capture, memory, cpu, rounds, whole) = match arguments {
-        [capture, memory, cpu, rounds] => (capture, memory, cpu, rounds, None),
-        [capture, memory, cpu, rounds, rules, plan] => {
-            (capture, memory, cpu, rounds, Some((rules, plan)))
+fn calibrate(arguments: &[String]) -> Result<Costs, String> {
+    let (capture, memory, cpu, rounds, devices, whole) = match arguments {
+        [capture, memory, cpu, rounds, devices] => (capture, memory, cpu, rounds, devices, None),
+        [capture, memory, cpu, rounds, devices, rules, plan] => {
+            (capture, memory, cpu, rounds, devices, Some((rules, plan)))
         }
-        _ => return Err("CAPTURE MEMORY CPU ROUNDS [RULES PLAN] are wanted".to_owned()),
+        _ => return Err("CAPTURE MEMORY CPU ROUNDS DEVICES [RULES PLAN] are wanted".to_owned()),
     };
+    let devices = devices_of_text(devices)
+        .ok_or_else(|| format!("{devices}: dpdk, veth and vhost are meant"))?;
+    let devices = BTreeSet::from_iter(devices);
     let memory = match predict::ports::Memory::by_name(memory) {
         Some(predict::ports::Memory::Huge) => Memory::Auto,
         Some(predict::ports::Memory::Ordinary) => Memory::Ordinary(ORDINARY_MEGABYTES),
@@ -77,8 +106,12 @@ fn calibrate(arguments: &[String]) -> Result<PortCost, String> {
     let (cpu, rounds) = (number(cpu)?, number(rounds)?.clamp(3, 1000));
     // Rules lie in memory as the daemon's do.
     crate::daemon::keep_free_memory(false);
-    // SAFETY: takes no pointers; there are no other threads yet. Where it is not allowed, the TAP device cannot be made either.
-    unsafe { libc::unshare(libc::CLONE_NEWNET) };
+    // There are no other threads yet.
+    let is_apart = veth::enter_namespace();
+    // On the machine's own interfaces nothing is tried.
+    if devices.contains(&Device::Veth) && !is_apart {
+        return Err("veth: a pair in a network namespace of its own needs root".to_owned());
+    }
     let whole = match whole {
         Some((rules, plan)) => {
             let bytes = std::fs::read(rules).map_err(|error| format!("{rules}: {error}"))?;
@@ -95,37 +128,160 @@ fn calibrate(arguments: &[String]) -> Result<PortCost, String> {
         ..EalOptions::default()
     })
     .map_err(|error| error.to_string())?;
-    let replay = replay(Path::new(capture), &eal)?;
     let watch = Watch::new(Some(cpu));
     let mut measuring = Measuring { cpu, rounds, watch };
-    let mut cost = with_devices(&eal, &replay, &mut measuring).map(|cost| PortCost {
-        notes: replay.notes.clone(),
-        look: look(&eal, cpu),
-        ..cost
+    let capture = Path::new(capture);
+    let look = look(&eal, cpu);
+    let costs = devices.iter().map(|device| {
+        let cost = match device {
+            Device::Dpdk => with_dpdk(&eal, capture, whole.as_ref(), &mut measuring),
+            Device::Veth => with_veth(&eal, capture, &mut measuring),
+            Device::Vhost => with_guest(&eal, capture, &mut measuring),
+        };
+        let cost = cost.map_err(|error| format!("{}: {error}", device.name()))?;
+        Ok((*device, PortCost { look, ..cost }))
     });
-    if let (Ok(cost), Some((rules, plan))) = (&mut cost, &whole) {
-        let rules = rules.as_ref().map_err(Clone::clone);
-        let whole = rules
-            .and_then(|rules| with_rules(&eal, Path::new(capture), (rules, plan), &mut measuring));
-        match whole {
-            Ok(turns) => {
-                cost.whole = Some(turns.cycles);
-                cost.remembers = turns.remembers.map(str::to_owned);
-            }
-            // The parts are there.
-            Err(error) => cost.notes.push(format!(
-                "the rules were not carried out over ports, the figure is a sum of parts: {error}"
-            )),
-        }
-    }
-    if let Ok(cost) = &mut cost {
+    let mut costs = costs.collect::<Result<Costs, String>>();
+    // They are of all that was measured.
+    if let Some(cost) = costs
+        .as_mut()
+        .ok()
+        .and_then(|costs| costs.values_mut().next())
+    {
         cost.readings = measuring.watch.into_readings();
     }
-    if replay.file != Path::new(capture) {
-        let _ = std::fs::remove_file(&replay.file);
-    }
     eal.cleanup();
-    cost
+    costs
+}
+
+/// What DPDK's devices cost, and what the rules themselves do over them.
+fn with_dpdk(
+    eal: &Eal,
+    capture: &Path,
+    whole: Option<&(Result<Rules, String>, Plan)>,
+    measuring: &mut Measuring,
+) -> Result<PortCost, String> {
+    let replay = replay(capture, eal)?;
+    let mut files = Files(Vec::new());
+    if replay.file != capture {
+        files.0.push(replay.file.clone());
+    }
+    let mut cost = with_devices(eal, &replay, measuring)?;
+    cost.notes = replay.notes.clone();
+    let Some((rules, plan)) = whole else {
+        return Ok(cost);
+    };
+    let rules = rules.as_ref().map_err(Clone::clone);
+    match rules.and_then(|rules| with_rules(eal, capture, (rules, plan), measuring)) {
+        Ok(turns) => {
+            cost.whole = Some(turns.cycles);
+            cost.remembers = turns.remembers.map(str::to_owned);
+        }
+        // The parts are there.
+        Err(error) => cost.notes.push(format!(
+            "the rules were not carried out over ports, the figure is a sum of parts: {error}"
+        )),
+    }
+    Ok(cost)
+}
+
+/// Frames that a port whose frames are copied receives.
+fn copied_frames(capture: &Path) -> Result<Vec<Vec<u8>>, String> {
+    let arrivals = traffic(capture)?.arrivals.into_iter().take(COPIED_FRAMES);
+    Ok(arrivals.map(|arrival| arrival.bytes).collect())
+}
+
+fn traffic(capture: &Path) -> Result<Traffic, String> {
+    let shown = capture.display();
+    let bytes = std::fs::read(capture).map_err(|error| format!("{shown}: {error}"))?;
+    Traffic::capture(&shown.to_string(), &bytes, 1).map_err(|error| error.to_string())
+}
+
+/// What one end of a veth pair costs.
+fn with_veth(eal: &Eal, capture: &Path, measuring: &mut Measuring) -> Result<PortCost, String> {
+    let names = ["sluice-veth0", "sluice-veth1"];
+    let mut pair = veth::Pair::new(names, copied_frames(capture)?)
+        .map_err(|error| format!("cannot make a veth pair: {error}"))?;
+    let port = ports::open(eal, &PortSpec::new(names[0], Kind::System))
+        .map_err(|error| error.to_string())?;
+    copied(port, &mut pair, measuring)
+}
+
+/// What a guest's rings cost.
+fn with_guest(eal: &Eal, capture: &Path, measuring: &mut Measuring) -> Result<PortCost, String> {
+    let path = capture.with_extension("vhost");
+    // Should the port leave it.
+    let _files = Files(vec![path.clone()]);
+    let kind = Kind::VhostServer {
+        path: path.clone(),
+        rx_queues: 1,
+    };
+    let port = ports::open(eal, &PortSpec::new("sluice-guest", kind))
+        .map_err(|error| error.to_string())?;
+    let mut guest = guest::Guest::connect(&path, copied_frames(capture)?)
+        .map_err(|error| format!("{}: {error}", path.display()))?;
+    copied(port, &mut guest, measuring)
+}
+
+/// Hands frames from a port's other end back to it, and says what the port's own part costs.
+fn copied(
+    mut port: OpenPort,
+    peer: &mut dyn pump::Peer,
+    measuring: &mut Measuring,
+) -> Result<PortCost, String> {
+    let until = Instant::now() + LINK_LIMIT;
+    while !port.control.info().link_up {
+        if Instant::now() > until {
+            return Err("the link does not come up".to_owned());
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let mut tx = port
+        .control
+        .tx_queue(0)
+        .map_err(|error| error.to_string())?;
+    let other = other_processor(measuring.cpu);
+    let until = Instant::now() + COPIED_LIMIT;
+    let alone = Alone {
+        rounds: measuring.rounds,
+        round: COPIED_ROUND,
+        interrupted: INTERRUPTED_KERNEL,
+    };
+    measuring.watch.look().map_err(|error| error.0)?;
+    let (rx, cpu) = (&mut port.rx, measuring.cpu);
+    let cost = pump::with_peer(peer, other, until, |gauge| {
+        as_worker(cpu, || {
+            predict::engine::ports_loop(rx, &mut tx, alone, &mut |handed| gauge.ready(handed))
+        })
+    });
+    measuring.watch.look().map_err(|error| error.0)?;
+    drop(tx);
+    port.control.close();
+    let mut cost = cost?.map_err(|error| error.0)?;
+    if other.is_none() {
+        cost.notes.push(
+            "there is one processor only, which both ends of these ports shared: what one writes \
+             the other finds in its cache, and has more to do where they do not share"
+                .to_owned(),
+        );
+    }
+    Ok(cost)
+}
+
+/// A processor that this process may use besides `cpu`.
+fn other_processor(cpu: usize) -> Option<usize> {
+    // SAFETY: a `cpu_set_t` of zero bytes is an empty set; the call writes no more than the size
+    // that is given; pid 0 is the calling thread.
+    let allowed = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set);
+        set
+    };
+    let others = (0..libc::CPU_SETSIZE as usize).filter(|other| *other != cpu);
+    // SAFETY: the number is below the size of the set.
+    others
+        .rev()
+        .find(|other| unsafe { libc::CPU_ISSET(*other, &allowed) })
 }
 
 /// A worker's turns under the rules themselves, each port a device.
@@ -136,10 +292,7 @@ fn with_rules(
     measuring: &mut Measuring,
 ) -> Result<Turns, String> {
     let text = |error: ports::Error| error.to_string();
-    let bytes =
-        std::fs::read(capture).map_err(|error| format!("{}: {error}", capture.display()))?;
-    let traffic = Traffic::capture(&capture.display().to_string(), &bytes, 1)
-        .map_err(|error| error.to_string())?;
+    let traffic = traffic(capture)?;
     let most = match eal.huge_pages() {
         true => usize::MAX,
         false => FRAMES_WITHOUT_HUGE_PAGES,
@@ -180,7 +333,13 @@ fn with_rules(
         let mut sink = ports::open(eal, &spec(devargs)).map_err(text)?;
         let tx = sink.control.tx_queue(0).map_err(text)?;
         controls.push(sink.control);
-        through.push(Port { number, rx, tx });
+        let settings = PortSettings::default();
+        through.push(Port {
+            number,
+            rx,
+            tx,
+            settings,
+        });
     }
     let size = (round.max(ROUND_MIN) as u64, SLICE);
     let turns = turns(eal, through, rules, size, measuring);
@@ -209,10 +368,7 @@ struct Replay {
 
 /// The capture, or a shorter one where its frames would not fit.
 fn replay(capture: &Path, eal: &Eal) -> Result<Replay, String> {
-    let bytes =
-        std::fs::read(capture).map_err(|error| format!("{}: {error}", capture.display()))?;
-    let mut traffic = Traffic::capture(&capture.display().to_string(), &bytes, 1)
-        .map_err(|error| error.to_string())?;
+    let mut traffic = traffic(capture)?;
     let mut replay = Replay {
         file: capture.to_owned(),
         frames: traffic.arrivals.len(),
@@ -259,8 +415,13 @@ fn with_devices(eal: &Eal, replay: &Replay, measuring: &mut Measuring) -> Result
     };
     let input = source()?;
     let (mut sources, mut sink) = (input.rx, tx()?.remove(0));
+    let size = Alone {
+        rounds,
+        round,
+        interrupted: INTERRUPTED,
+    };
     let alone = as_worker(cpu, || {
-        predict::engine::ports_loop(&mut sources, &mut sink, (rounds, round))
+        predict::engine::ports_loop(&mut sources, &mut sink, size, &mut |_| true)
     })?;
     drop((sources, sink));
     input.control.close();
@@ -274,6 +435,7 @@ fn with_devices(eal: &Eal, replay: &Replay, measuring: &mut Measuring) -> Result
                 number,
                 rx: rx.take(),
                 tx,
+                settings: PortSettings::default(),
             })
             .collect();
         let rules = reference.rules().map_err(|error| error.to_string())?;
@@ -282,8 +444,8 @@ fn with_devices(eal: &Eal, replay: &Replay, measuring: &mut Measuring) -> Result
         turns.map(|turns| turns.cycles)
     };
     let cost = PortCost {
-        untouched: under(Reference::Untouched)?,
-        touched: under(Reference::Touched)?,
+        untouched: Some(under(Reference::Untouched)?),
+        touched: Some(under(Reference::Touched)?),
         ..alone.map_err(|error| error.0)?
     };
     sinks.into_iter().for_each(|sink| sink.control.close());

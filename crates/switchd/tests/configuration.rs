@@ -209,8 +209,8 @@ impl Daemon {
                     .for_each(|uuid| batch.interface(uuid, &state));
             }
         }
-        for (uuid, error) in &desired.refused {
-            batch.interface(*uuid, &InterfaceState::failed(error));
+        for (uuid, refused) in &desired.refused {
+            batch.interface(*uuid, &InterfaceState::failed(&refused.error));
         }
         let capabilities = Capabilities {
             interface_types: abilities.interface_types,

@@ -1,6 +1,7 @@
 //! `sluice predict machine`: how fast this machine is now.
 
 use super::processor;
+use crate::output::{out, outln};
 use ::predict::machine::{Machine, Watch};
 use ::predict::report::machine_text;
 use anyhow::{Result, ensure};
@@ -33,8 +34,8 @@ pub fn run(options: &MachineOptions) -> Result<()> {
     (0..options.readings).try_for_each(|_| watch.look())?;
     let machine = Machine::of(&watch.into_readings());
     match options.json {
-        true => println!("{}", json!({ "cpu": cpu, "machine": machine })),
-        false => print!("processor {cpu} of {}", machine_text(&machine)),
+        true => outln!("{}", json!({ "cpu": cpu, "machine": machine })),
+        false => out!("processor {cpu} of {}", machine_text(&machine)),
     }
     Ok(())
 }

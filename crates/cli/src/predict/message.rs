@@ -1,6 +1,7 @@
 //! `sluice predict message`: how to cut messages.
 
 use super::units::{rate, show, size, time};
+use crate::output::outln;
 use anyhow::{Result, bail};
 use clap::Args;
 use forecast::message::{Groups, Plan, advise, deliver};
@@ -23,7 +24,8 @@ pub struct MessageOptions {
     /// Packets of the command that says what to do with them
     #[arg(long, requires = "data")]
     command: Option<u32>,
-    /// A plan to compare: 15+5 (one message after the other, the last is the command), 7|8|5 (their packets take turns), 20 (one message); may be repeated
+    /// A plan to compare: 15+5 (one message after the other, the last is the command), 7|8|5 (their
+    /// packets take turns), 20 (one message); may be repeated
     #[arg(long)]
     plan: Vec<String>,
     /// How long the receiver works on the data before it can obey the command
@@ -65,20 +67,23 @@ pub fn run(options: &MessageOptions) -> Result<()> {
         }
     };
     if options.json {
-        println!(
+        outln!(
             "{}",
             serde_json::json!({"groups": groups, "period": groups.period(), "plans": deliveries, "advice": advice})
         );
         return Ok(());
     }
-    println!(
+    outln!(
         "{} packets leave together, every {}.",
         groups.group,
         show(groups.period())
     );
-    println!(
+    outln!(
         "{:<12} {:>12} {:>12} {:>12}",
-        "plan", "data there", "command", "done"
+        "plan",
+        "data there",
+        "command",
+        "done"
     );
     for one in &deliveries {
         let free = if one.rides_free {
@@ -86,7 +91,7 @@ pub fn run(options: &MessageOptions) -> Result<()> {
         } else {
             ""
         };
-        println!(
+        outln!(
             "{:<12} {:>12} {:>12} {:>12}{free}",
             one.plan,
             show(one.data),
@@ -95,7 +100,7 @@ pub fn run(options: &MessageOptions) -> Result<()> {
         );
     }
     if let (Some(advice), Some(best)) = (advice, deliveries.first()) {
-        println!(
+        outln!(
             "Send {}: {}. Against one message it gains {}.",
             best.plan,
             advice.words,

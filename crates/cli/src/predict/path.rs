@@ -2,6 +2,7 @@
 
 use super::queue::{arrivals, sizes};
 use super::units::{bits, rate, share, show, show_span, size, time};
+use crate::output::outln;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use forecast::calculus::{Envelope, Service};
@@ -14,7 +15,9 @@ use std::collections::BTreeMap;
 /// A way through queues and links.
 #[derive(Args)]
 pub struct PathOptions {
-    /// A part of the way, in order: queue:rate=100M,offered=90M[,error=1%][,sizes=64:7;1514:1][,arrivals=scv:4][,burst=12112][,limit=100][,bound=2ms][,name=X], queue:wait=1ms[,low=0.8ms,high=1.3ms] (as measured) or link:[rate=1G][,delay=50us][,name=X]
+    /// A part of the way, in order: queue:rate=100M,offered=90M (further keys: error=1%,
+    /// sizes=64:7;1514:1, arrivals=scv:4, burst=12112, limit=100, bound=2ms, name=X),
+    /// queue:wait=1ms[,low=0.8ms,high=1.3ms] (as measured) or link:[rate=1G][,delay=50us][,name=X]
     #[arg(long = "hop", value_name = "HOP", required = true)]
     hops: Vec<String>,
     /// Size of the packets in question, in bytes
@@ -68,7 +71,8 @@ impl Words {
     }
 }
 
-/// A queue; it serves the flow as a whole, as a bound needs it, only where nothing comes but the flow.
+/// A queue; it serves the flow as a whole, as a bound needs it, only where nothing comes but the
+/// flow.
 fn queue(name: String, words: &mut Words, packet: f64, flow: Option<f64>) -> Result<Part> {
     if let Some(value) = words.take("wait", time)? {
         let low = words.take("low", time)?.unwrap_or(value);
@@ -175,7 +179,7 @@ pub fn run(options: &PathOptions) -> Result<()> {
     };
     let way = add(parts?, envelope)?;
     if options.json {
-        println!("{}", serde_json::to_string(&way)?);
+        outln!("{}", serde_json::to_string(&way)?);
         return Ok(());
     }
     for part in &way.parts {
@@ -183,27 +187,27 @@ pub fn run(options: &PathOptions) -> Result<()> {
             .cannot_tell
             .as_ref()
             .map_or(String::new(), |why| format!("  cannot tell: {why}"));
-        println!("{:<20} {}{doubt}", part.name, show_span(&part.delay));
+        outln!("{:<20} {}{doubt}", part.name, show_span(&part.delay));
     }
-    println!("{:<20} {}", "end to end, mean", show_span(&way.delay));
-    println!(
+    outln!("{:<20} {}", "end to end, mean", show_span(&way.delay));
+    outln!(
         "{:<20} {} to {}",
         "if all err together",
         show(way.together.low),
         show(way.together.high)
     );
     match (envelope, way.bound) {
-        (Some(_), Some(bound)) => println!(
+        (Some(_), Some(bound)) => outln!(
             "no packet that keeps to the burst takes longer than {}",
             show(bound)
         ),
-        (Some(_), None) => println!(
+        (Some(_), None) => outln!(
             "no bound: of a queue only its measured wait is given, or more is offered to it than the flow"
         ),
         _ => {}
     }
     if !way.cannot_tell.is_empty() {
-        println!("cannot tell: {}", way.cannot_tell.join(", "));
+        outln!("cannot tell: {}", way.cannot_tell.join(", "));
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! `sluice predict place`: tasks, ports and the queues that serve them.
 
 use super::units::{bits, rate, share, show, show_rate, size, time};
+use crate::output::outln;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use forecast::place::{Port, Task, place};
@@ -16,7 +17,8 @@ pub struct PlaceOptions {
     /// A port: NAME:rate=1G[,reserve=10%]; may be repeated
     #[arg(long = "port", value_name = "PORT")]
     ports: Vec<String>,
-    /// A JSON file instead: {"tasks": [{"name", "rate", "latency", "size", "burst", "ports"}], "ports": [{"name", "rate", "reserve"}]}, in bit/s, seconds, bits and parts
+    /// A JSON file instead: {"tasks": [{"name", "rate", "latency", "size", "burst", "ports"}],
+    /// "ports": [{"name", "rate", "reserve"}]}, in bit/s, seconds, bits and parts
     #[arg(long, value_name = "FILE", conflicts_with_all = ["tasks", "ports"])]
     file: Option<PathBuf>,
     /// Print one JSON object
@@ -102,15 +104,7 @@ fn port(text: &str) -> Result<Port> {
 
 fn demands(options: &PlaceOptions) -> Result<Demands> {
     if let Some(file) = &options.file {
-        let length = std::fs::metadata(file)
-            .with_context(|| file.display().to_string())?
-            .len();
-        ensure!(
-            length <= LONGEST,
-            "{}: more than {LONGEST} bytes",
-            file.display()
-        );
-        let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
+        let text = super::text(file, LONGEST)?;
         return serde_json::from_str(&text).with_context(|| file.display().to_string());
     }
     let tasks: Result<Vec<Task>> = options
@@ -134,7 +128,7 @@ pub fn run(options: &PlaceOptions) -> Result<()> {
     let demands = demands(options)?;
     let placement = place(&demands.tasks, &demands.ports)?;
     if options.json {
-        println!("{}", serde_json::to_string(&placement)?);
+        outln!("{}", serde_json::to_string(&placement)?);
     } else {
         for one in &placement.placed {
             let kind = if one.bound {
@@ -142,7 +136,7 @@ pub fn run(options: &PlaceOptions) -> Result<()> {
             } else {
                 "99 of 100 at most"
             };
-            println!(
+            outln!(
                 "{}: queue {} of {}, {}; waits {} on average, {kind} {} of {} allowed",
                 one.task,
                 one.queue,
@@ -153,14 +147,14 @@ pub fn run(options: &PlaceOptions) -> Result<()> {
                 show(one.latency)
             );
             if let Some(why) = &one.why {
-                println!("  more than it sends, since {why}");
+                outln!("  more than it sends, since {why}");
             }
         }
         for (port, left) in &placement.left {
-            println!("{port}: {} left", show_rate(*left));
+            outln!("{port}: {} left", show_rate(*left));
         }
         for command in &placement.commands {
-            println!("\n{command}");
+            outln!("\n{command}");
         }
     }
     if !placement.fits {

@@ -1,33 +1,29 @@
 //! `--ports`: names, numbers and kinds of ports.
 
-use ::predict::ports::Shares;
+use ::predict::ports::{Device, Shares};
 use ::predict::trace::Trace;
 use ::predict::traffic::Traffic;
 use anyhow::{Context, Result, bail, ensure};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What is behind a port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
-    /// A DPDK device: `net_pcap` where packets come in, `net_null` where they leave.
-    Dpdk,
+    /// A device whose cost is measured.
+    Measured(Device),
     /// Nothing that costs anything.
     Memory,
 }
 
 impl Kind {
+    /// The kind of this name; the database's names of guests' ports are as good as ours.
     fn named(name: &str) -> Option<Kind> {
         match name {
-            "dpdk" => Some(Kind::Dpdk),
             "memory" => Some(Kind::Memory),
-            _ => None,
-        }
-    }
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Kind::Dpdk => "dpdk",
-            Kind::Memory => "memory",
+            "vhost-user" | "dpdkvhostuser" | "dpdkvhostuserclient" => {
+                Some(Kind::Measured(Device::Vhost))
+            }
+            name => Device::by_name(name).map(Kind::Measured),
         }
     }
 }
@@ -56,11 +52,12 @@ impl Ports {
     fn add(&mut self, item: &str) -> Result<()> {
         let (port, kind) = match item.rsplit_once(':') {
             Some((port, kind)) => {
-                let kind = Kind::named(kind)
-                    .with_context(|| format!("{kind}: dpdk and memory can be predicted; kernel interfaces and vhost-user are not calibrated"))?;
+                let kind = Kind::named(kind).with_context(|| {
+                    format!("{kind}: dpdk, veth, vhost and memory can be predicted")
+                })?;
                 (port, kind)
             }
-            None => (item, Kind::Dpdk),
+            None => (item, Kind::Measured(Device::Dpdk)),
         };
         let (name, number) = match port.split_once('=') {
             Some((name, number)) => (Some(name), number),
@@ -90,58 +87,99 @@ impl Ports {
     }
 
     fn kind(&self, number: u32) -> Kind {
-        self.kinds.get(&number).copied().unwrap_or(Kind::Dpdk)
+        let kind = self.kinds.get(&number).copied();
+        kind.unwrap_or(Kind::Measured(Device::Dpdk))
     }
 
-    /// How much of the traffic meets DPDK devices.
+    /// How much of the traffic meets which devices.
     pub(super) fn kinds(&self, traffic: &Traffic, trace: &Trace) -> Kinds {
-        let received = traffic
-            .arrivals
-            .iter()
-            .filter(|arrival| self.kind(arrival.in_port) == Kind::Dpdk)
-            .count();
-        let sent = trace.out_ports.iter();
-        let through = sent
-            .clone()
-            .filter(|(port, _)| self.kind(**port) == Kind::Dpdk);
-        let sum = |ports: &mut dyn Iterator<Item = u64>| ports.sum::<u64>() as f64;
-        let all = sum(&mut sent.map(|(_, packets)| *packets));
-        let through = sum(&mut through.map(|(_, packets)| *packets));
-        let received = received as f64 / traffic.arrivals.len().max(1) as f64;
-        // Where all is dropped, there is nothing that other ports would send.
-        let sent = if all == 0.0 { received } else { through / all };
-        Kinds { received, sent }
+        let shares = |device: Device| {
+            shares(traffic, trace, &|port| {
+                self.kind(port) == Kind::Measured(device)
+            })
+        };
+        let met = Device::ALL.map(|device| (device, shares(device)));
+        let meets = |(_, shares): &(Device, Shares)| *shares != Shares::NONE;
+        Kinds(met.into_iter().filter(meets).collect())
     }
 }
 
-/// Shares of the packets that come in by, and leave by, DPDK devices.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct Kinds {
-    received: f64,
-    sent: f64,
+/// The parts of the packets that come in by, and leave by, ports that are meant.
+pub(super) fn shares(traffic: &Traffic, trace: &Trace, meant: &dyn Fn(u32) -> bool) -> Shares {
+    let arrivals = traffic.arrivals.iter();
+    let received = arrivals.filter(|arrival| meant(arrival.in_port)).count();
+    let received = received as f64 / traffic.arrivals.len().max(1) as f64;
+    let sum = |ports: &mut dyn Iterator<Item = u64>| ports.sum::<u64>() as f64;
+    let sent = trace.out_ports.iter();
+    let all = sum(&mut sent.clone().map(|(_, packets)| *packets));
+    let through = sent.filter(|(port, _)| meant(**port));
+    let through = sum(&mut through.map(|(_, packets)| *packets));
+    // Where all is dropped, there is nothing that other ports would send.
+    let sent = if all == 0.0 { received } else { through / all };
+    Shares { received, sent }
 }
+
+/// Parts of the packets that come in by, and leave by, devices of each kind that any meet.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Kinds(BTreeMap<Device, Shares>);
 
 impl Kinds {
-    /// Whether anything does.
-    pub(super) fn dpdk(&self) -> bool {
-        self.received + self.sent > 0.0
+    /// The kinds that are to be measured.
+    pub(super) fn devices(&self) -> Vec<Device> {
+        self.0.keys().copied().collect()
     }
 
-    /// For the prediction.
-    pub(super) fn shares(&self) -> Shares {
-        Shares {
-            received: self.received,
-            sent: self.sent,
-        }
+    /// How much of the traffic meets a kind.
+    pub(super) fn shares(&self, device: Device) -> Shares {
+        self.0.get(&device).copied().unwrap_or(Shares::NONE)
     }
 
     /// In words.
     pub(super) fn describe(&self) -> String {
-        let (dpdk, memory) = (Kind::Dpdk.name(), Kind::Memory.name());
-        match (self.received, self.sent) {
-            (received, sent) if received == 0.0 && sent == 0.0 => memory.to_owned(),
-            (1.0, 1.0) => dpdk.to_owned(),
-            _ => format!("{dpdk}, {memory}"),
+        let sum = |of: fn(&Shares) -> f64| self.0.values().map(of).sum::<f64>();
+        let all = sum(|shares| shares.received).min(sum(|shares| shares.sent));
+        let mut names: Vec<&str> = self.0.keys().map(|device| device.name()).collect();
+        if all < 1.0 - 1e-9 {
+            names.push("memory");
+        }
+        names.join(", ")
+    }
+}
+
+/// Ports that police: those named, or every one.
+#[derive(Debug)]
+pub(super) enum Policed {
+    All,
+    These(BTreeSet<u32>),
+}
+
+impl Policed {
+    /// Reads names and numbers, separated by commas, or `all`.
+    pub(super) fn parse(text: &str, names: &dyn Fn(&str) -> Option<u32>) -> Result<Policed> {
+        if text.trim() == "all" {
+            return Ok(Policed::All);
+        }
+        let words = text
+            .split(',')
+            .map(str::trim)
+            .filter(|word| !word.is_empty());
+        let number = |word: &str| {
+            openflow::parse::port(word, names)
+                .filter(|port| (1..0xffff_ff00).contains(port))
+                .with_context(|| format!("{word}: no such port"))
+        };
+        let ports: BTreeSet<u32> = words.map(number).collect::<Result<_>>()?;
+        ensure!(
+            !ports.is_empty(),
+            "names or numbers of ports, or all, are meant"
+        );
+        Ok(Policed::These(ports))
+    }
+
+    pub(super) fn contains(&self, port: u32) -> bool {
+        match self {
+            Policed::All => true,
+            Policed::These(ports) => ports.contains(&port),
         }
     }
 }
@@ -149,6 +187,7 @@ impl Kinds {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ::predict::rules::Rules;
 
     fn error(text: &str) -> String {
         format!("{:#}", Ports::parse(text).unwrap_err())
@@ -156,21 +195,61 @@ mod tests {
 
     #[test]
     fn names_numbers_and_kinds() {
-        let ports = Ports::parse("uplink=1, 7:memory,tap0=3:memory").unwrap();
+        let ports =
+            Ports::parse("uplink=1, 7:memory,tap0=3:veth,vm=4:dpdkvhostuserclient").unwrap();
         assert_eq!(ports.number("uplink"), Some(1));
         assert_eq!(ports.number("tap1"), None);
         assert_eq!(
-            [1, 3, 7, 9].map(|number| ports.kind(number)),
-            [Kind::Dpdk, Kind::Memory, Kind::Memory, Kind::Dpdk]
+            [1, 3, 4, 7, 9].map(|number| ports.kind(number)),
+            [
+                Kind::Measured(Device::Dpdk),
+                Kind::Measured(Device::Veth),
+                Kind::Measured(Device::Vhost),
+                Kind::Memory,
+                Kind::Measured(Device::Dpdk)
+            ]
         );
-        assert_eq!(Ports::parse("").unwrap().kind(1), Kind::Dpdk);
+        let none = Ports::parse("").unwrap();
+        assert_eq!(none.kind(1), Kind::Measured(Device::Dpdk));
+    }
+
+    #[test]
+    fn parts_of_the_traffic_meet_what_they_come_and_leave_by() {
+        let text = "in_port=1,actions=output:2\nin_port=3,actions=output:4\n";
+        let rules = Rules::read("rules", text, &openflow::parse::no_names).unwrap();
+        let traffic = Traffic::of_rules(&rules, 1).unwrap();
+        let trace = ::predict::trace::trace(&rules, &traffic).unwrap();
+        let kinds = |text: &str| Ports::parse(text).unwrap().kinds(&traffic, &trace);
+        let mixed = kinds("1:veth,2:vhost,3:memory,4:memory");
+        assert_eq!(mixed.devices(), [Device::Veth, Device::Vhost]);
+        let (veth, vhost) = (mixed.shares(Device::Veth), mixed.shares(Device::Vhost));
+        assert_eq!((veth.received, veth.sent), (0.5, 0.0));
+        assert_eq!((vhost.received, vhost.sent), (0.0, 0.5));
+        assert_eq!(mixed.describe(), "veth, vhost, memory");
+        assert_eq!(kinds("").describe(), "dpdk");
+        assert_eq!(kinds("").shares(Device::Dpdk), Shares::ALL);
+        assert_eq!(kinds("1:veth,3:veth").describe(), "dpdk, veth");
+        let memory = kinds("1:memory,2:memory,3:memory,4:memory");
+        assert!(memory.devices().is_empty() && memory.describe() == "memory");
+        let names = |name: &str| (name == "up").then_some(3);
+        let policed = Policed::parse("up, 7", &names).unwrap();
+        let met = shares(&traffic, &trace, &|port| policed.contains(port));
+        assert_eq!((met.received, met.sent), (0.5, 0.0));
+        let all = Policed::parse("all", &names).unwrap();
+        assert_eq!(
+            shares(&traffic, &trace, &|port| all.contains(port)),
+            Shares::ALL
+        );
+        for wrong in ["", "x", "0", "up,,y"] {
+            assert!(Policed::parse(wrong, &names).is_err(), "{wrong}");
+        }
     }
 
     #[test]
     fn what_is_wrong_is_said() {
         assert_eq!(
             error("1:x"),
-            "--ports 1:x: x: dpdk and memory can be predicted; kernel interfaces and vhost-user are not calibrated"
+            "--ports 1:x: x: dpdk, veth, vhost and memory can be predicted"
         );
         assert_eq!(
             error("p=zero"),

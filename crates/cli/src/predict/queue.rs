@@ -2,6 +2,7 @@
 
 use super::units::{bits, rate, share, show, show_rate, show_span, size, time};
 use crate::appctl::{Appctl, run_directory, socket_in};
+use crate::output::{out, outln};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use forecast::choose::{Forecast, Question, forecast};
@@ -31,7 +32,8 @@ pub struct QueueOptions {
     /// Sizes and their weights, such as 64:7,594:4,1514:1
     #[arg(long, value_name = "BYTES:WEIGHT,...")]
     sizes: Option<String>,
-    /// How packets come: poisson, periodic, batches:N (N at once on average), scv:X (squared coefficient of variation of gaps)
+    /// How packets come: poisson, periodic, batches:N (N at once on average), scv:X (squared
+    /// coefficient of variation of gaps)
     #[arg(long, default_value = "poisson")]
     arrivals: String,
     /// The queue's bucket, in bits (or bytes with B)
@@ -43,7 +45,8 @@ pub struct QueueOptions {
     /// The longest wait allowed (max-latency-us), such as 2ms
     #[arg(long, value_parser = time)]
     bound: Option<f64>,
-    /// Packets that leave together, for the paper's model (it found 16 for HTB, 8 for Open vSwitch's policers)
+    /// Packets that leave together, for the paper's model (it found 16 for HTB, 8 for Open
+    /// vSwitch's policers)
     #[arg(long, default_value_t = 1)]
     group: u32,
     /// The model to believe [default: chosen by what is said about arrivals]
@@ -140,12 +143,12 @@ pub fn run(options: &QueueOptions) -> Result<()> {
         believe(&mut answer, name, &server, &load)?;
     }
     if options.json {
-        println!(
+        outln!(
             "{}",
             json!({"server": server, "load": load, "forecast": answer})
         );
     } else {
-        print!("{}", text(&server, &load, &answer));
+        out!("{}", text(&server, &load, &answer));
     }
     Ok(())
 }
@@ -182,7 +185,7 @@ fn ask(options: &QueueOptions, from: &str) -> Result<()> {
         }
         _ => words.push(from),
     }
-    print!("{}", daemon.call("qos/predict", &words)?);
+    out!("{}", daemon.call("qos/predict", &words)?);
     Ok(())
 }
 

@@ -24,13 +24,6 @@ impl Shown<'_> {
         bytes as f64 / arrivals.len().max(1) as f64
     }
 
-    /// What there is to say of the ports.
-    fn all_notes(&self) -> Vec<&str> {
-        let own = self.notes.iter().map(String::as_str);
-        own.chain(self.kinds.dpdk().then_some(report::PORTS))
-            .collect()
-    }
-
     /// One object.
     pub(super) fn json(&self, prediction: &Prediction) -> String {
         json!({
@@ -39,7 +32,7 @@ impl Shown<'_> {
             "packets": self.traffic.arrivals.len(),
             "bytes_per_packet": self.bytes(),
             "ports": self.kinds.describe(),
-            "notes": self.all_notes(),
+            "notes": self.notes,
             "reliable": prediction.machine.stood_still(),
             "advice": report::advice(prediction),
             "prediction": prediction,
@@ -60,7 +53,7 @@ impl Shown<'_> {
             prediction.hz as f64 / 1e9,
             self.kinds.describe()
         );
-        for note in self.all_notes() {
+        for note in self.notes {
             let _ = writeln!(text, "note: {note}");
         }
         text

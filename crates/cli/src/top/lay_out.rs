@@ -1,4 +1,9 @@
 //! Tables of cells that fit a width: columns that can be missed go first, then long words are cut.
+//!
+//! Names come from elsewhere: what would move the cursor or turn the line around is not shown, and
+//! widths are those that a terminal gives them.
+
+use ratatui::text::Span;
 
 /// How a line looks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -78,27 +83,74 @@ pub(super) struct Section {
     pub rows: Vec<Vec<String>>,
 }
 
-/// At most so many characters of a word, the last one saying that there were more.
-fn cut(word: &str, width: usize) -> String {
-    match word.chars().count() > width {
-        true => word
-            .chars()
-            .take(width.saturating_sub(1))
-            .chain(['~'])
-            .collect(),
-        false => word.to_owned(),
+/// The cells that text takes on a terminal.
+pub(super) fn width_of(text: &str) -> usize {
+    match text.is_ascii() {
+        true => text.len(),
+        false => Span::raw(text).width(),
     }
+}
+
+/// Text without what a terminal would obey instead of showing it: control characters, and those
+/// that change the direction of what follows or take no room.
+pub(super) fn harmless(text: &str) -> String {
+    let obeyed = |c: char| {
+        let unseen = ['\u{61c}', '\u{feff}'];
+        let ranges = [
+            '\u{200b}'..='\u{200f}',
+            '\u{2028}'..='\u{202e}',
+            '\u{2060}'..='\u{206f}',
+        ];
+        c.is_control() || unseen.contains(&c) || ranges.iter().any(|range| range.contains(&c))
+    };
+    text.replace(obeyed, "?")
+}
+
+/// A word in at most so many cells, the last of which says that there was more.
+fn cut(word: &str, width: usize) -> String {
+    if width_of(word) <= width {
+        return word.to_owned();
+    }
+    let mut text = String::new();
+    let mut room = width.saturating_sub(1);
+    let mut cell = [0; 4];
+    for character in word.chars() {
+        let Some(left) = room.checked_sub(width_of(character.encode_utf8(&mut cell))) else {
+            break;
+        };
+        room = left;
+        text.push(character);
+    }
+    // Nothing is in no cells.
+    text.extend((width > 0).then_some('~'));
+    text
+}
+
+/// Text in lines of at most `width` cells, all but the first with an indent; parted between words
+/// where that is possible.
+pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
+    const INDENT: &str = "    ";
+    let mut lines = Vec::new();
+    let mut line = String::new();
+    for word in text.split_whitespace() {
+        let begins = line.trim().is_empty();
+        if !begins && width_of(&line).saturating_add(1 + width_of(word)) > width {
+            lines.push(std::mem::replace(&mut line, INDENT.to_owned()));
+        } else if !begins {
+            line.push(' ');
+        }
+        line += word;
+    }
+    lines.push(line);
+    lines.iter().map(|line| cut(line, width)).collect()
 }
 
 impl Section {
     /// The widths of its columns in a page of this width, 0 for one that is left out.
     fn widths(&self, width: usize) -> Vec<usize> {
         let longest = |(at, column): (usize, &Column)| {
-            let cells = self.rows.iter().map(|row| row[at].chars().count());
-            cells
-                .chain([column.name.chars().count()])
-                .max()
-                .unwrap_or(0)
+            let cells = self.rows.iter().map(|row| width_of(&row[at]));
+            cells.chain([width_of(column.name)]).max().unwrap_or(0)
         };
         let mut widths: Vec<usize> = self.columns.iter().enumerate().map(longest).collect();
         let all = |widths: &[usize]| -> usize {
@@ -134,12 +186,16 @@ impl Section {
         let line = |cells: &mut dyn Iterator<Item = &str>| {
             let mut text = String::new();
             for ((cell, width), column) in cells.zip(&widths).zip(&self.columns) {
-                let cell = cut(cell, *width);
-                match (*width, column.right) {
-                    (0, _) => {}
-                    (width, true) => text += &format!(" {cell:>width$}"),
-                    (width, false) => text += &format!(" {cell:<width$}"),
+                if *width == 0 {
+                    continue;
                 }
+                let cell = cut(cell, *width);
+                let room = " ".repeat(width.saturating_sub(width_of(&cell)));
+                let parts = match column.right {
+                    true => [" ", &room, &cell],
+                    false => [" ", &cell, &room],
+                };
+                text.extend(parts);
             }
             cut(text.trim_end(), width)
         };
@@ -191,6 +247,44 @@ mod tests {
         ];
         assert_eq!(texts(80), wanted);
         assert_eq!(texts(usize::MAX), wanted);
+    }
+
+    #[test]
+    fn names_of_all_kinds_stay_in_their_columns() {
+        let mut section = section();
+        section.rows = vec![
+            vec!["\u{6f22}\u{5b57}".repeat(9), "1".into(), "2".into()],
+            vec!["e\u{301}te\u{301}".into(), "1".into(), "2".into()],
+        ];
+        for width in 0..40 {
+            for line in section.lines(width) {
+                assert!(width_of(&line.text) <= width, "{width}: {}", line.text);
+            }
+        }
+        let all: Vec<usize> = (section.lines(60)[3..].iter())
+            .map(|line| width_of(&line.text))
+            .collect();
+        assert!(all[0] == all[1] && all[0] <= 60, "{all:?}");
+        let harmful = "a\u{1b}[2Jb\nc\u{202e}d\u{9b}e\u{200b}";
+        assert_eq!(harmless(harmful), "a?[2Jb?c?d?e?");
+        assert_eq!(harmless("\u{6f22}-\u{e9}"), "\u{6f22}-\u{e9}");
+    }
+
+    #[test]
+    fn long_texts_go_on_below() {
+        let text = "p (br0): could not open network device p (No such device)";
+        assert_eq!(wrapped(text, usize::MAX), [text]);
+        let lines = wrapped(text, 24);
+        assert_eq!(lines[0], "p (br0): could not open");
+        assert_eq!(lines[1], "    network device p (No");
+        for width in 1..30 {
+            let lines = wrapped(text, width);
+            assert!(
+                lines.iter().all(|line| width_of(line) <= width),
+                "{lines:?}"
+            );
+        }
+        assert_eq!(wrapped("", 5), [""]);
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! What `sluice top` shows of two readings: totals, then tables, the busiest rows first.
 
-use super::lay_out::{Look, Room, Section, Shown, figures, spare_figures, words};
-use crate::stats::{Queue, Reading, Stats, per_second, worker_rates};
+use super::lay_out::{
+    Look, Room, Section, Shown, figures, harmless, spare_figures, words, wrapped,
+};
+use crate::stats::{Port, Queue, Reading, Stats, per_second, worker_rates};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
@@ -18,26 +20,80 @@ pub(super) fn all(before: &Reading, after: &Reading, width: usize) -> Vec<Shown>
         Some(workers(old, new, interval_us)),
         Some(tables(old, new, interval_us)),
     ];
-    let head = head.into_iter().map(|text| Shown {
-        text: text.chars().take(width).collect(),
+    let head = head.iter().flat_map(|text| wrapped(text, width));
+    let head = head.map(|text| Shown {
+        text,
         look: Look::Row,
     });
-    let sections = sections.into_iter().flatten();
-    head.chain(sections.flat_map(|section| section.lines(width)))
+    let sections = sections.into_iter().flatten().map(|mut section| {
+        let cells = section.rows.iter_mut().flatten();
+        cells.for_each(|cell| *cell = harmless(cell));
+        section
+    });
+    head.chain(errors(new, width))
+        .chain(sections.flat_map(|section| section.lines(width)))
         .collect()
+}
+
+/// Errors that are shown; the database has all of them.
+const ERRORS: usize = 20;
+
+/// Ports that could not be opened, or are not as the database wants them, with the reason in full.
+fn errors(after: &Stats, width: usize) -> Vec<Shown> {
+    let all = &after.port_errors;
+    if all.is_empty() {
+        return Vec::new();
+    }
+    let title = match all.len().saturating_sub(ERRORS) {
+        0 => "Ports with errors".to_owned(),
+        more => format!("Ports with errors (and {more} more)"),
+    };
+    let mut lines = vec![(String::new(), Look::Row)];
+    lines.extend(
+        wrapped(&title, width)
+            .into_iter()
+            .map(|line| (line, Look::Title)),
+    );
+    // Those that carry nothing first.
+    let (open, closed): (Vec<_>, Vec<_>) = all.iter().partition(|port| port.open);
+    for port in closed.into_iter().chain(open).take(ERRORS) {
+        let what = match (port.open, port.error.is_empty()) {
+            (false, true) => "not opened".to_owned(),
+            (false, false) => format!("not opened: {}", port.error),
+            (true, _) => format!("open, but {}", port.error),
+        };
+        let kind = kind_of(&port.kind);
+        let text = format!("{} ({}, {kind}) {what}", port.name, port.bridge);
+        let text = harmless(&text.replace('\n', " "));
+        lines.extend(
+            wrapped(&text, width)
+                .into_iter()
+                .map(|line| (line, Look::Row)),
+        );
+    }
+    lines
+        .into_iter()
+        .map(|(text, look)| Shown { text, look })
+        .collect()
+}
+
+/// A type's name; none means a kernel interface.
+fn kind_of(kind: &str) -> &str {
+    match kind {
+        "" => "system",
+        kind => kind,
+    }
 }
 
 /// Rates in three digits and a unit: 27.5M.
 fn short(value: f64) -> String {
-    for (limit, unit) in [(1e9, "G"), (1e6, "M"), (1e3, "k")] {
-        if value >= limit {
-            let scaled = value / limit;
-            return if scaled < 10.0 {
-                format!("{scaled:.2}{unit}")
-            } else if scaled < 100.0 {
-                format!("{scaled:.1}{unit}")
-            } else {
-                format!("{scaled:.0}{unit}")
+    for (limit, unit) in [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")] {
+        // What would be rounded to 1000 of the smaller unit is one of this.
+        if value >= limit * 0.9995 {
+            return match value / limit {
+                scaled if scaled < 9.995 => format!("{scaled:.2}{unit}"),
+                scaled if scaled < 99.95 => format!("{scaled:.1}{unit}"),
+                scaled => format!("{scaled:.0}{unit}"),
             };
         }
     }
@@ -72,7 +128,8 @@ fn uptime(us: u64) -> String {
     }
 }
 
-/// A row with what it is sorted by: the largest first, rows as busy in the order in which they came.
+/// A row with what it is sorted by: the largest first, rows as busy in the order in which they
+/// came.
 struct Sorted(Vec<(f64, Vec<String>)>);
 
 impl Sorted {
@@ -84,17 +141,17 @@ impl Sorted {
 
 fn totals(before: &Stats, after: &Stats, interval_us: u64) -> [String; 2] {
     let old = ports_by_name(before);
-    let rate = |of: fn(&crate::stats::Port) -> u64| {
+    let rate = |of: fn(&Port) -> u64| -> f64 {
         let ports = after.ports.iter().map(|port| {
             let old = old
                 .get(&(port.bridge.as_str(), port.name.as_str()))
                 .unwrap_or(&port);
             per_second(of(old), of(port), interval_us)
         });
-        short(ports.sum())
+        ports.sum()
     };
-    // What ports lose on the way out the switch counts, too; what they lose before the switch has it
-    // only they know.
+    // What ports lose on the way out the switch counts, too; what they lose before the switch has
+    // it only they know.
     let lost = |stats: &Stats| {
         let ports = stats
             .ports
@@ -107,31 +164,36 @@ fn totals(before: &Stats, after: &Stats, interval_us: u64) -> [String; 2] {
         0 => String::new(),
         down => format!(" ({down} not up)"),
     };
+    let closed = after.port_errors.iter().filter(|port| !port.open).count();
+    let closed = match closed {
+        0 => String::new(),
+        closed => format!(", {closed} not opened"),
+    };
     let rules: u64 = after.tables.iter().map(|table| table.rules).sum();
     [
         format!(
-            "up {}, {} ports{down}, {} workers, {rules} rules",
+            "up {}, {} ports{down}{closed}, {} workers, {rules} rules",
             uptime(after.time_us),
             after.ports.len(),
             after.workers.len()
         ),
         format!(
             "in {}/s {}bit/s, out {}/s {}bit/s, dropped {}/s ({} so far)",
-            rate(|port| port.rx_packets),
-            rate(|port| port.rx_bytes * 8),
-            rate(|port| port.tx_packets),
-            rate(|port| port.tx_bytes * 8),
+            short(rate(|port| port.rx_packets)),
+            short(rate(|port| port.rx_bytes) * 8.0),
+            short(rate(|port| port.tx_packets)),
+            short(rate(|port| port.tx_bytes) * 8.0),
             short(per_second(lost(before), lost(after), interval_us)),
             lost(after)
         ),
     ]
 }
 
-fn is_up(port: &crate::stats::Port) -> bool {
+fn is_up(port: &Port) -> bool {
     matches!(port.link_state.as_str(), "up" | "")
 }
 
-fn ports_by_name(stats: &Stats) -> BTreeMap<(&str, &str), &crate::stats::Port> {
+fn ports_by_name(stats: &Stats) -> BTreeMap<(&str, &str), &Port> {
     let ports = stats.ports.iter();
     ports
         .map(|port| ((port.bridge.as_str(), port.name.as_str()), port))
@@ -145,25 +207,21 @@ fn ports(before: &Stats, after: &Stats, interval_us: u64) -> Section {
             .get(&(port.bridge.as_str(), port.name.as_str()))
             .copied()
             .unwrap_or(port);
-        let rate = |of: fn(&crate::stats::Port) -> u64| per_second(of(old), of(port), interval_us);
+        let rate = |of: fn(&Port) -> u64| per_second(of(old), of(port), interval_us);
         let packets = [rate(|port| port.rx_packets), rate(|port| port.tx_packets)];
         let row = vec![
             port.name.clone(),
             port.bridge.clone(),
             port.ofport.to_string(),
-            if port.kind.is_empty() {
-                "system".to_owned()
-            } else {
-                port.kind.clone()
-            },
+            kind_of(&port.kind).to_owned(),
             match port.link_state.as_str() {
                 "" => "?".to_owned(),
                 state => state.to_owned(),
             },
             short(packets[0]),
-            short(rate(|port| port.rx_bytes * 8)),
+            short(rate(|port| port.rx_bytes) * 8.0),
             short(packets[1]),
-            short(rate(|port| port.tx_bytes * 8)),
+            short(rate(|port| port.tx_bytes) * 8.0),
             short(rate(|port| port.rx_dropped + port.tx_dropped)),
             short((port.rx_dropped + port.tx_dropped) as f64),
         ];
@@ -207,7 +265,7 @@ fn queues(before: &Reading, after: &Reading, interval_us: u64) -> Option<Section
             queue.queue.to_string(),
             short(queue.min_rate as f64),
             short(packets),
-            short(rate(|queue| queue.sent_bytes * 8)),
+            short(rate(|queue| queue.sent_bytes) * 8.0),
             queue.waiting.to_string(),
             measured(old, queue).map_or_else(|| "-".to_owned(), time),
             foretold(queue),
@@ -393,9 +451,14 @@ fn workers(before: &Stats, after: &Stats, interval_us: u64) -> Section {
 }
 
 fn tables(before: &Stats, after: &Stats, interval_us: u64) -> Section {
+    let old_tables: BTreeMap<(&str, u8), _> = before
+        .tables
+        .iter()
+        .map(|table| ((table.bridge.as_str(), table.id), table))
+        .collect();
     let rows = after.tables.iter().map(|table| {
-        let same = |old: &&crate::stats::Table| old.bridge == table.bridge && old.id == table.id;
-        let old = before.tables.iter().find(same).unwrap_or(table);
+        let old = old_tables.get(&(table.bridge.as_str(), table.id));
+        let old = old.copied().unwrap_or(table);
         let lookups = per_second(old.lookups, table.lookups, interval_us);
         let row = vec![
             table.bridge.clone(),
@@ -424,7 +487,7 @@ fn tables(before: &Stats, after: &Stats, interval_us: u64) -> Section {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stats::{Port, Rule};
+    use crate::stats::{PortError, Rule};
 
     #[test]
     fn three_digits_and_a_unit() {
@@ -433,6 +496,11 @@ mod tests {
         assert_eq!(short(27_512_345.0), "27.5M");
         assert_eq!(short(1_000.0), "1.00k");
         assert_eq!(short(123.4e9), "123G");
+        assert_eq!(
+            [999.6, 9_999.0, 999_950.0].map(short),
+            ["1.00k", "10.0k", "1.00M"]
+        );
+        assert_eq!(short(2.5e12), "2.50T");
         assert_eq!(uptime(93_784_000_000), "1 d 02:03:04");
     }
 
@@ -469,6 +537,83 @@ mod tests {
         let names: Vec<&str> = rows.iter().map(|row| row[0].as_str()).collect();
         assert_eq!(names, ["b", "a", "new"]);
         assert_eq!((rows[0][5].as_str(), rows[2][5].as_str()), ("70", "0"));
+    }
+
+    fn error(name: &str, open: bool) -> PortError {
+        PortError {
+            bridge: "br0".into(),
+            name: name.into(),
+            kind: "vxlan".into(),
+            open,
+            error: format!("could not open network device {name} (No such device)"),
+        }
+    }
+
+    #[test]
+    fn a_port_that_could_not_be_opened_is_shown_with_its_error() {
+        let mut after = reading(1, vec![port("a", 0)]);
+        after.stats.port_errors = vec![error("qos", true), error("gone", false)];
+        let lines = |width: usize| -> Vec<String> {
+            let shown = all(&reading(0, Vec::new()), &after, width);
+            shown.into_iter().map(|line| line.text).collect()
+        };
+        let text = lines(usize::MAX);
+        assert!(text[0].contains("1 ports, 1 not opened"), "{}", text[0]);
+        let wanted = [
+            "",
+            "Ports with errors",
+            "gone (br0, vxlan) not opened: could not open network device gone (No such device)",
+            "qos (br0, vxlan) open, but could not open network device qos (No such device)",
+            "",
+            "Ports",
+        ];
+        assert_eq!(text[2..8], wanted);
+        // Nothing of the reason is cut where there is little room, and no line is too long.
+        let narrow = lines(20);
+        assert!(
+            narrow.iter().all(|line| line.chars().count() <= 20),
+            "{narrow:?}"
+        );
+        let words = narrow.join(" ");
+        let words: Vec<&str> = words.split_whitespace().collect();
+        assert!(
+            words.join(" ").contains("device gone (No such device)"),
+            "{words:?}"
+        );
+        // Ten thousand of them leave room for the rest.
+        after.stats.port_errors = (0..10_000)
+            .map(|n| error(&format!("p{n}"), false))
+            .collect();
+        let shown = all(&reading(0, Vec::new()), &after, 80);
+        assert!(
+            shown
+                .iter()
+                .any(|line| line.text == "Ports with errors (and 9980 more)")
+        );
+        assert!(shown.len() < 100, "{}", shown.len());
+    }
+
+    #[test]
+    fn names_do_nothing_to_the_terminal() {
+        let mut after = reading(1, vec![port("\u{1b}]0;x\u{7}\u{202e}p", 0)]);
+        after.stats.port_errors = vec![error("\u{1b}[2J\nx", false)];
+        after.stats.drops.insert("a\rb".into(), 1);
+        for line in all(&reading(0, Vec::new()), &after, 80) {
+            assert!(
+                !line
+                    .text
+                    .contains(|c: char| c.is_control() || c == '\u{202e}')
+            );
+        }
+    }
+
+    #[test]
+    fn counters_at_their_ends_are_no_error() {
+        let mut busy = port("p", u64::MAX);
+        (busy.rx_bytes, busy.tx_bytes) = (u64::MAX, u64::MAX);
+        let after = reading(1_000_000, vec![busy]);
+        let before = reading(0, vec![port("p", 0)]);
+        assert!(!all(&before, &after, 80).is_empty());
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `sluice/stats` for `sluice top` and other programs, `sluice/tables` for people.
 
 use super::{Answer, Commands, bridges, one_or_all};
+use crate::switch::report::PortError;
 use crate::switch::{Bridge, Switch};
 use program::table::Description;
 use serde_json::{Value, json};
@@ -27,6 +28,7 @@ fn stats(switch: &Switch) -> Value {
         "time_us": START.elapsed().as_micros() as u64,
         "tsc_hz": datapath::clock::cycles_per_second(),
         "ports": bridges.iter().flat_map(|bridge| ports(bridge)).collect::<Vec<_>>(),
+        "port_errors": port_errors(switch),
         "control": control(),
         "workers": workers(switch),
         "tables": bridges.iter().flat_map(|bridge| table_counters(bridge)).collect::<Vec<_>>(),
@@ -55,6 +57,20 @@ fn ports(bridge: &Bridge) -> Vec<Value> {
         })
     };
     ports.values_mut().map(describe).collect()
+}
+
+/// Ports that could not be opened, or are not as the database wants them.
+fn port_errors(switch: &Switch) -> Vec<Value> {
+    let describe = |port: &PortError| {
+        json!({
+            "bridge": port.bridge,
+            "name": port.name,
+            "type": port.kind,
+            "open": port.is_open,
+            "error": port.error,
+        })
+    };
+    switch.port_errors.borrow().iter().map(describe).collect()
 }
 
 /// In a word: what keeps a port from carrying packets, or that nothing does.

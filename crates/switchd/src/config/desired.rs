@@ -115,10 +115,23 @@ pub struct Desired {
     pub bridges: BTreeMap<String, Bridge>,
     /// The OpenFlow port numbers that interfaces had earlier, by the interfaces' names.
     pub earlier_numbers: BTreeMap<String, u16>,
-    /// Interfaces that cannot exist, with the text for their `error` column; their `ofport` is -1.
-    pub refused: BTreeMap<Uuid, String>,
+    /// Interfaces that cannot exist; their `ofport` is -1.
+    pub refused: BTreeMap<Uuid, Refused>,
     /// What is wrong with rows that are there all the same, for their `status` columns.
     pub wrong: Wrong,
+}
+
+/// An interface that cannot exist.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// The bridge that wants it.
+    pub bridge: String,
+    /// Its name.
+    pub name: String,
+    /// Its type, as its row has it.
+    pub kind: String,
+    /// Why, for its `error` column.
+    pub error: String,
 }
 
 /// What is wrong with rows, by their names: the log says it too, but people look into the database.
@@ -237,7 +250,7 @@ impl Reader<'_> {
                     self.problems
                         .add("Bridge", &row.name, column, message.clone());
                     for interface in row.ports.iter().flat_map(|port| &port.interfaces) {
-                        self.refuse(interface, &message);
+                        self.refuse(&row.name, interface, &message);
                     }
                 }
             }
@@ -411,7 +424,7 @@ impl Reader<'_> {
                 .add("Port", &row.name, "interfaces", message.clone());
             row.interfaces
                 .iter()
-                .for_each(|interface| self.refuse(interface, &message));
+                .for_each(|interface| self.refuse(surroundings.bridge, interface, &message));
             return None;
         };
         let port = self
@@ -431,7 +444,7 @@ impl Reader<'_> {
             Err(message) => {
                 self.problems
                     .add("Interface", &interface.name, "error", message.clone());
-                self.refuse(interface, &message);
+                self.refuse(surroundings.bridge, interface, &message);
                 None
             }
         }
@@ -464,10 +477,14 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn refuse(&mut self, interface: &vswitch::Interface, message: &str) {
-        self.desired
-            .refused
-            .insert(interface.uuid, message.to_owned());
+    fn refuse(&mut self, bridge: &str, interface: &vswitch::Interface, message: &str) {
+        let refused = Refused {
+            bridge: bridge.to_owned(),
+            name: interface.name.clone(),
+            kind: interface.kind.clone(),
+            error: message.to_owned(),
+        };
+        self.desired.refused.insert(interface.uuid, refused);
     }
 }
 
@@ -750,7 +767,10 @@ pub(super) mod tests {
             desired.refused.keys().copied().collect::<BTreeSet<_>>(),
             BTreeSet::from([uuid("a"), uuid("b")])
         );
-        assert!(desired.refused[&uuid("a")].contains("bond"));
+        let refused = &desired.refused[&uuid("a")];
+        assert!(refused.error.contains("bond"));
+        let named = (refused.bridge.as_str(), refused.name.as_str());
+        assert_eq!(named, ("br0", "a"));
         assert_eq!(problems.0.len(), 1);
     }
 
@@ -783,7 +803,7 @@ pub(super) mod tests {
             let begin = format!("could not open network device {name}");
             let message =
                 format!("{begin} (Address family not supported by protocol): {what}; {types}");
-            assert_eq!(desired.refused[&uuid(name)], message);
+            assert_eq!(desired.refused[&uuid(name)].error, message);
         }
         assert_eq!(desired.refused.len(), 4);
         assert_eq!(desired.bridges["br0"].ports.len(), 1);

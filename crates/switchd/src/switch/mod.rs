@@ -70,6 +70,8 @@ pub struct Switch {
     reservation: Arc<tokio::sync::Mutex<()>>,
     /// Told when rules have changed, for whoever gives tables their lookups.
     pub rules_changed: tokio::sync::Notify,
+    /// Ports that are not as the database wants them, as it was last told.
+    pub port_errors: RefCell<Vec<report::PortError>>,
 }
 
 /// What exists once DPDK's environment is up. Fields are dropped in order: workers end before the environment goes.
@@ -99,6 +101,7 @@ impl Switch {
             bundle_idle_s: Cell::new(Global::default().bundle_idle_s),
             reservation: Arc::default(),
             rules_changed: tokio::sync::Notify::new(),
+            port_errors: RefCell::default(),
         })
     }
 

@@ -11,7 +11,7 @@ use openflow::flow::{FlowMod, FlowStats, FlowStatsRequest, TABLE_ALL};
 use openflow::group::{self, GroupDescription};
 use openflow::meter::{self, MeterConfig};
 use openflow::port;
-use predict::ports::{Helper, Memory, PortCost, Shares};
+use predict::ports::{Device, Edge, Helper, Memory, Shares};
 use predict::rules::Rules;
 use predict::spread::Spread;
 use predict::traffic::Traffic;
@@ -179,7 +179,7 @@ async fn renew(
     notes
         .iter()
         .map(String::as_str)
-        .chain([report::PORTS])
+        .chain([Device::Dpdk.note()])
         .for_each(|note| text.push_str(&format!("note: {note}\n")));
     Ok(text)
 }
@@ -301,11 +301,15 @@ fn of_rules(
         memory: Memory::Ordinary,
         capture: &capture,
     };
-    let ports: PortCost = helper
-        .measure(&traffic, Some((&rules, &trace)), effort)
+    let mut costs = helper
+        .measure(&[Device::Dpdk], &traffic, Some((&rules, &trace)), effort)
         .map_err(text)?;
-    let prediction =
-        predict::predict(&rules, &traffic, trace, (&ports, Shares::ALL), effort).map_err(text)?;
+    let ports = costs.remove(&Device::Dpdk).unwrap_or_default();
+    let edge = Edge {
+        ports: &[(&ports, Shares::ALL)],
+        policed: Shares::NONE,
+    };
+    let prediction = predict::predict(&rules, &traffic, trace, edge, effort).map_err(text)?;
     let mut notes = ports.notes;
     if refused > 0 {
         notes.push(format!(

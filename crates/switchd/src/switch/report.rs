@@ -3,6 +3,7 @@
 use super::Switch;
 use super::bridge::Bridge;
 use super::execute::Failures;
+use crate::config::desired::Refused;
 use crate::config::port::Port;
 use crate::config::writeback::{Batch, Capabilities, ControllerState, InterfaceState, Role};
 use crate::config::{Desired, Mac};
@@ -13,6 +14,33 @@ use std::rc::Rc;
 
 /// What Open vSwitch writes where a datapath is part of the daemon.
 const DATAPATH_VERSION: &str = "<built-in>";
+
+/// A port that is not as the database wants it, as its row's `error` column says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortError {
+    /// The bridge that wants it.
+    pub bridge: String,
+    /// The interface's name.
+    pub name: String,
+    /// The interface's type.
+    pub kind: String,
+    /// Whether it has a number and may carry packets all the same.
+    pub is_open: bool,
+    /// What is wrong.
+    pub error: String,
+}
+
+impl From<&Refused> for PortError {
+    fn from(refused: &Refused) -> PortError {
+        PortError {
+            bridge: refused.bridge.clone(),
+            name: refused.name.clone(),
+            kind: refused.kind.clone(),
+            is_open: false,
+            error: refused.error.clone(),
+        }
+    }
+}
 
 impl Switch {
     /// The interface types that can be opened.
@@ -67,10 +95,12 @@ impl Switch {
                 None => batch.failed_bridge(wanted.settings.uuid),
             }
         }
-        for (uuid, text) in &desired.refused {
-            batch.interface(*uuid, &InterfaceState::failed(text.clone()));
+        for (uuid, refused) in &desired.refused {
+            batch.interface(*uuid, &InterfaceState::failed(refused.error.clone()));
         }
-        self.report_interfaces(desired, failures, batch);
+        let mut errors: Vec<PortError> = desired.refused.values().map(PortError::from).collect();
+        self.report_interfaces(desired, failures, batch, &mut errors);
+        self.port_errors.replace(errors);
         self.report_controllers(desired, batch);
         if let Some(root) = desired.root {
             let initialized = desired.global.dpdk.init != crate::config::global::DpdkInit::No
@@ -86,7 +116,13 @@ impl Switch {
     }
 
     /// Interfaces: numbers, errors, and what their devices say.
-    pub fn report_interfaces(&self, desired: &Desired, failures: &Failures, batch: &mut Batch<'_>) {
+    fn report_interfaces(
+        &self,
+        desired: &Desired,
+        failures: &Failures,
+        batch: &mut Batch<'_>,
+        errors: &mut Vec<PortError>,
+    ) {
         // Found by name, once for each bridge: there may be a thousand.
         let bridges: BTreeMap<String, (Rc<Bridge>, HashMap<String, u16>)> = self
             .bridges
@@ -108,6 +144,15 @@ impl Switch {
             state.error = state.error.or_else(patch).or_else(|| port.error());
             if let Some((key, text)) = desired.wrong.interface(&port.interface_name) {
                 state.status.insert(key.to_owned(), text);
+            }
+            if let Some(error) = &state.error {
+                errors.push(PortError {
+                    bridge: name.to_owned(),
+                    name: port.interface_name.clone(),
+                    kind: port.kind.clone(),
+                    is_open: state.ofport.is_some(),
+                    error: error.clone(),
+                });
             }
             batch.interface(uuid, &state);
             let Some(row) = port.uuid else { continue };

@@ -1,0 +1,336 @@
+//! A guest's side of vhost-user in this process: it polls two rings in memory of its own, as a guest
+//! that forwards packets does.
+
+use super::pump::Peer;
+use std::io::{Error, Read, Result, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
+
+/// Descriptors of a ring.
+const RING: u16 = 256;
+/// What follows between rings, and where a ring's parts lie in it.
+const STEP: usize = 0x1_0000;
+const AVAILABLE: usize = 0x2000;
+const USED: usize = 0x4000;
+/// Where buffers begin, those of each ring together, and how long each is.
+const BUFFERS: usize = 2 * STEP;
+const ROOM: usize = 2048;
+const MEMORY: usize = BUFFERS + 2 * RING as usize * ROOM;
+/// The hypervisor's address of the memory.
+const USER: u64 = 0x7f00_0000_0000;
+/// The ring that the guest receives by, and the one that it sends by.
+const RX: usize = 0;
+const TX: usize = 1;
+/// `struct virtio_net_hdr_v1`, in front of each frame.
+const HEADER: usize = 12;
+/// The longest frame that fits into a buffer.
+const FRAME_MAX: usize = ROOM - HEADER;
+/// How long the port may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+const GET_FEATURES: u32 = 1;
+const SET_FEATURES: u32 = 2;
+const SET_OWNER: u32 = 3;
+const SET_MEM_TABLE: u32 = 5;
+const SET_VRING_NUM: u32 = 8;
+const SET_VRING_ADDR: u32 = 9;
+const SET_VRING_BASE: u32 = 10;
+const SET_VRING_KICK: u32 = 12;
+const SET_VRING_CALL: u32 = 13;
+const SET_VRING_ENABLE: u32 = 18;
+
+const MERGEABLE: u64 = 1 << 15;
+const VERSION_1: u64 = 1 << 32;
+/// Of a descriptor: the switch writes to it.
+const WRITE: u16 = 2;
+/// Of what is available: the guest polls, and need not be called.
+const NO_INTERRUPT: u16 = 1;
+
+/// Memory that is shared with the port.
+struct Shared {
+    bytes: *mut u8,
+    file: OwnedFd,
+}
+
+// SAFETY: the mapping belongs to this object, and is reached through it alone.
+unsafe impl Send for Shared {}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this object's own.
+        unsafe { libc::munmap(self.bytes.cast(), MEMORY) };
+    }
+}
+
+impl Shared {
+    fn new() -> Result<Shared> {
+        // SAFETY: a new file, which is this object's alone, and a new mapping of it.
+        unsafe {
+            let file = libc::memfd_create(c"sluice-guest".as_ptr(), libc::MFD_CLOEXEC);
+            if file < 0 {
+                return Err(Error::last_os_error());
+            }
+            let file = OwnedFd::from_raw_fd(file);
+            if libc::ftruncate(file.as_raw_fd(), MEMORY as libc::off_t) != 0 {
+                return Err(Error::last_os_error());
+            }
+            let bytes = libc::mmap(
+                std::ptr::null_mut(),
+                MEMORY,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            );
+            if bytes == libc::MAP_FAILED {
+                return Err(Error::last_os_error());
+            }
+            let bytes = bytes.cast();
+            Ok(Shared { bytes, file })
+        }
+    }
+
+    fn write(&self, at: usize, bytes: &[u8]) {
+        assert!(at + bytes.len() <= MEMORY);
+        // SAFETY: within the mapping, which the port may read at any time, but reads only what has
+        // been made available to it.
+        unsafe {
+            let to = self.bytes.add(at);
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
+        }
+    }
+
+    fn read(&self, at: usize) -> u32 {
+        assert!(at.is_multiple_of(4) && at + 4 <= MEMORY);
+        // SAFETY: an aligned word of the mapping.
+        unsafe { self.bytes.add(at).cast::<u32>().read_volatile() }
+    }
+
+    /// An index that both sides know.
+    fn index(&self, at: usize) -> &AtomicU16 {
+        assert!(at.is_multiple_of(2) && at + 2 <= MEMORY);
+        // SAFETY: an aligned half word of the mapping, which lives as long as this.
+        unsafe { &*self.bytes.add(at).cast::<AtomicU16>() }
+    }
+}
+
+/// A guest with one ring each way.
+pub(super) struct Guest {
+    /// The port goes down when this is closed.
+    _stream: UnixStream,
+    memory: Shared,
+    frames: Vec<Vec<u8>>,
+    /// Descriptors made available so far, by ring.
+    offered: [u16; 2],
+    /// Frames that the switch has sent and the guest has taken.
+    taken: u64,
+}
+
+fn words(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+fn halves(first: u32, second: u32) -> Vec<u8> {
+    [first.to_ne_bytes(), second.to_ne_bytes()].concat()
+}
+
+/// Where a ring's buffer of this number is.
+fn buffer(ring: usize, number: u16) -> usize {
+    BUFFERS + (ring * usize::from(RING) + usize::from(number % RING)) * ROOM
+}
+
+/// Sends a message of the front end's, with a file if there is one.
+fn say(stream: &mut UnixStream, request: u32, payload: &[u8], file: Option<RawFd>) -> Result<()> {
+    let head = [request, 1, payload.len() as u32].map(u32::to_ne_bytes);
+    let bytes = [&head.concat()[..], payload].concat();
+    let Some(file) = file else {
+        return stream.write_all(&bytes);
+    };
+    let mut part = libc::iovec {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
+    };
+    let mut room = [0_u64; 8];
+    // SAFETY: the header's parts live until the call returns, and there is room for one descriptor.
+    let sent = unsafe {
+        let mut header: libc::msghdr = std::mem::zeroed();
+        (header.msg_iov, header.msg_iovlen) = (&raw mut part, 1);
+        header.msg_control = room.as_mut_ptr().cast();
+        header.msg_controllen = libc::CMSG_SPACE(4) as usize;
+        let control = libc::CMSG_FIRSTHDR(&raw const header);
+        (*control).cmsg_level = libc::SOL_SOCKET;
+        (*control).cmsg_type = libc::SCM_RIGHTS;
+        (*control).cmsg_len = libc::CMSG_LEN(4) as usize;
+        libc::CMSG_DATA(control)
+            .cast::<RawFd>()
+            .write_unaligned(file);
+        libc::sendmsg(stream.as_raw_fd(), &raw const header, libc::MSG_NOSIGNAL)
+    };
+    match usize::try_from(sent) {
+        Ok(sent) if sent == bytes.len() => Ok(()),
+        Ok(_) => Err(Error::other("the port took a part of a message")),
+        Err(_) => Err(Error::last_os_error()),
+    }
+}
+
+fn event() -> Result<OwnedFd> {
+    // SAFETY: plain values.
+    match unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) } {
+        ..0 => Err(Error::last_os_error()),
+        // SAFETY: just made, owned by nobody else.
+        fd => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+    }
+}
+
+impl Guest {
+    /// Connects to a port that listens at `path`, and brings both rings up; it sends these frames
+    /// without end, as far as they fit into its buffers.
+    pub(super) fn connect(path: &Path, frames: Vec<Vec<u8>>) -> Result<Guest> {
+        let mut stream = UnixStream::connect(path)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        let frames: Vec<Vec<u8>> = frames
+            .into_iter()
+            .filter(|frame| frame.len() <= FRAME_MAX)
+            .collect();
+        if frames.is_empty() {
+            return Err(Error::other("no frame fits into a guest's buffers"));
+        }
+        let mut guest = Guest {
+            memory: Shared::new()?,
+            frames,
+            offered: [0; 2],
+            taken: 0,
+            _stream: stream.try_clone()?,
+        };
+        guest.fill();
+        guest.negotiate(&mut stream)?;
+        Ok(guest)
+    }
+
+    /// Describes all buffers, and makes those to receive into available.
+    fn fill(&mut self) {
+        for ring in [RX, TX] {
+            for number in 0..RING {
+                let (length, flags) = match ring {
+                    RX => (ROOM, WRITE),
+                    _ => (0, 0),
+                };
+                self.describe(ring, number, length, flags);
+            }
+            let available = ring * STEP + AVAILABLE;
+            self.memory.write(available, &NO_INTERRUPT.to_ne_bytes());
+        }
+        for number in 0..RING {
+            self.offer(RX, number);
+        }
+        self.publish(RX);
+    }
+
+    fn describe(&self, ring: usize, number: u16, length: usize, flags: u16) {
+        let mut bytes = words(&[USER + buffer(ring, number) as u64]);
+        bytes.extend((length as u32).to_ne_bytes());
+        bytes.extend(flags.to_ne_bytes());
+        bytes.extend([0; 2]);
+        self.memory
+            .write(ring * STEP + usize::from(number) * 16, &bytes);
+    }
+
+    /// Makes a buffer available, once that is published.
+    fn offer(&mut self, ring: usize, number: u16) {
+        let place = usize::from(self.offered[ring] % RING) * 2;
+        let place = ring * STEP + AVAILABLE + 4 + place;
+        self.memory.write(place, &number.to_ne_bytes());
+        self.offered[ring] = self.offered[ring].wrapping_add(1);
+    }
+
+    fn publish(&self, ring: usize) {
+        let index = self.memory.index(ring * STEP + AVAILABLE + 2);
+        index.store(self.offered[ring], Ordering::Release);
+    }
+
+    /// Buffers that the switch has given back so far.
+    fn used(&self, ring: usize) -> u16 {
+        let index = self.memory.index(ring * STEP + USED + 2);
+        index.load(Ordering::Acquire)
+    }
+
+    fn negotiate(&self, stream: &mut UnixStream) -> Result<()> {
+        say(stream, GET_FEATURES, &[], None)?;
+        let mut reply = [0; 20];
+        stream.read_exact(&mut reply)?;
+        let (_, offered) = reply.split_at(12);
+        let offered = u64::from_ne_bytes(offered.try_into().unwrap_or_default());
+        if offered & VERSION_1 == 0 {
+            return Err(Error::other("the port does not speak virtio 1"));
+        }
+        say(stream, SET_OWNER, &[], None)?;
+        let features = words(&[offered & (VERSION_1 | MERGEABLE)]);
+        say(stream, SET_FEATURES, &features, None)?;
+        let table = [halves(1, 0), words(&[0, MEMORY as u64, USER, 0])].concat();
+        say(
+            stream,
+            SET_MEM_TABLE,
+            &table,
+            Some(self.memory.file.as_raw_fd()),
+        )?;
+        for ring in [RX, TX] {
+            let number = ring as u32;
+            let base = USER + (ring * STEP) as u64;
+            say(stream, SET_VRING_NUM, &halves(number, RING.into()), None)?;
+            say(stream, SET_VRING_BASE, &halves(number, 0), None)?;
+            let parts = [base, base + USED as u64, base + AVAILABLE as u64, 0];
+            let places = [halves(number, 0), words(&parts)].concat();
+            say(stream, SET_VRING_ADDR, &places, None)?;
+            // Both sides poll, so nobody reads them here.
+            for request in [SET_VRING_CALL, SET_VRING_KICK] {
+                let event = event()?;
+                let number = words(&[number.into()]);
+                say(stream, request, &number, Some(event.as_raw_fd()))?;
+            }
+        }
+        for ring in [RX, TX] {
+            say(stream, SET_VRING_ENABLE, &halves(ring as u32, 1), None)?;
+        }
+        Ok(())
+    }
+}
+
+impl Peer for Guest {
+    fn send(&mut self, count: usize) -> usize {
+        let waiting = self.offered[TX].wrapping_sub(self.used(TX));
+        let free = usize::from(RING.saturating_sub(waiting));
+        let count = count.min(free);
+        for _ in 0..count {
+            let number = self.offered[TX] % RING;
+            let frame = &self.frames[usize::from(self.offered[TX]) % self.frames.len()];
+            let at = buffer(TX, number);
+            self.memory.write(at, &[0; HEADER]);
+            self.memory.write(at + HEADER, frame);
+            self.describe(TX, number, HEADER + frame.len(), 0);
+            self.offer(TX, number);
+        }
+        self.publish(TX);
+        count
+    }
+
+    fn take(&mut self, _: u64) -> u64 {
+        let used = self.used(RX);
+        // All buffers have been offered, and each is offered again when it has come back.
+        let seen = self.offered[RX].wrapping_sub(RING);
+        let count = used.wrapping_sub(seen).min(RING);
+        for behind in 0..count {
+            let place = usize::from(seen.wrapping_add(behind) % RING) * 8;
+            let number = self.memory.read(RX * STEP + USED + 4 + place) as u16 % RING;
+            // A guest looks at what it gets.
+            std::hint::black_box(self.memory.read(buffer(RX, number) + HEADER));
+            self.offer(RX, number);
+        }
+        self.publish(RX);
+        self.taken += u64::from(count);
+        self.taken
+    }
+}
