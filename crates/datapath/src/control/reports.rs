@@ -8,7 +8,7 @@ use crate::packet_in::{PacketIn, PacketInRing};
 use crate::port::BridgeId;
 use crate::report::WorkerInfo;
 use crate::wish::Wish;
-use crate::worker::PacketOut;
+use crate::worker::{Moment, PacketOut};
 use packet::{FlowKey, Frame};
 use program::Program;
 use program::epoch::Epoch;
@@ -35,6 +35,37 @@ impl<F: Frame + 'static> Datapath<F> {
             data,
             ops,
             rest: None,
+            moment: None,
+        })
+    }
+
+    /// [`Datapath::packet_out`] by the rules of another epoch than that of the moment in which it is
+    /// carried out. It has been published, or a later one has. Bridges behind patch ports go by their
+    /// rules of the moment.
+    pub fn packet_out_in(
+        &mut self,
+        moment: Moment,
+        bridge: BridgeId,
+        in_port: PortNo,
+        data: Vec<u8>,
+        ops: Arc<OpList>,
+    ) -> Result<(), Error> {
+        debug_assert!(moment.epoch <= self.shared.program.domain.current());
+        self.send(PacketOut {
+            bridge,
+            in_port,
+            data,
+            ops,
+            rest: None,
+            moment: Some(moment),
+        })
+    }
+
+    /// How many packet-outs there is room for.
+    pub fn packet_out_room(&self) -> usize {
+        self.workers.first().map_or(0, |worker| {
+            let waiting = &worker.mailbox.packet_outs;
+            waiting.capacity() - waiting.len()
         })
     }
 
@@ -53,6 +84,7 @@ impl<F: Frame + 'static> Datapath<F> {
             data,
             ops: Arc::default(),
             rest: Some(Box::new((rest, metadata))),
+            moment: None,
         })
     }
 

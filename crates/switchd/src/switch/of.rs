@@ -225,9 +225,17 @@ impl Bridge {
         self.pipeline.borrow().packet_out(packet, version)
     }
 
-    pub(super) fn send_packet_out(&self, program: pipeline::PacketOutProgram, data: &[u8]) {
-        let sent = self.switch().with_datapath(|datapath| {
-            datapath.packet_out(self.id, program.in_port, data.to_vec(), program.ops)
+    /// Sends a packet, by the rules that it finds or those of a moment that has been noted.
+    pub(super) fn send_packet_out(
+        &self,
+        program: pipeline::PacketOutProgram,
+        data: Vec<u8>,
+        moment: Option<datapath::Moment>,
+    ) {
+        let pipeline::PacketOutProgram { in_port, ops } = program;
+        let sent = self.switch().with_datapath(|datapath| match moment {
+            None => datapath.packet_out(self.id, in_port, data, ops),
+            Some(moment) => datapath.packet_out_in(moment, self.id, in_port, data, ops),
         });
         if let Ok(Err(error)) = sent {
             tracing::warn!(target: "ofproto", "{}: packet-out: {error}", self.name);
@@ -396,7 +404,7 @@ impl Switch for Bridge {
     fn packet_out(&self, packet: &PacketOut, version: Version) -> Result<(), Error> {
         let program = self.check_packet_out(packet, version)?;
         self.publish();
-        self.send_packet_out(program, &packet.data);
+        self.send_packet_out(program, packet.data.clone(), None);
         Ok(())
     }
 
@@ -458,6 +466,10 @@ impl Switch for Bridge {
         let outcome = self.pipeline.borrow_mut().meter_mod(change, now)?;
         self.tell_removed(outcome.removed);
         Ok(())
+    }
+
+    fn check_bundled(&self, message: &Message, version: Version) -> Result<(), Error> {
+        pipeline::check_bundled(message, version)
     }
 
     fn bundle(
