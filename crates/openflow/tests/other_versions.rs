@@ -159,7 +159,11 @@ fn a_part_of_vlan_tci_leaves_the_tag() {
         mask: Value::from_u128(mask.into(), 2),
     };
     let load = |start, bits, value| Action::Load {
-        dst: Subfield { field: Field::VlanTci, start, bits },
+        dst: Subfield {
+            field: Field::VlanTci,
+            start,
+            bits,
+        },
         value,
     };
     for (action, from_none, from_one) in [

@@ -27,6 +27,8 @@ use program::epoch::{Epoch, Pinned};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// Bytes of an Ethernet header.
+const ETHERNET_HEADER: usize = 14;
 /// How long packet-outs wait for room in the datapath's queue, before they are refused.
 const ROOM_LIMIT: Duration = Duration::from_secs(1);
 
@@ -304,7 +306,9 @@ impl Bridge {
             taught: false,
         };
         stages.used = true;
-        if self.pipeline.borrow().may_teach(&program) {
+        // One without an Ethernet header is not looked up.
+        let has_header = packet.data.len() >= ETHERNET_HEADER;
+        if has_header && self.pipeline.borrow().may_teach(&program) {
             self.begin_stage(stages);
             let switch = self.switch();
             let live = |port| {
@@ -329,17 +333,23 @@ impl Bridge {
 
     /// Does what is left to do when all of the messages have succeeded, in their order.
     async fn take_effect_slowly(&self, effects: Vec<Effect>, pace: &mut Pace) {
-        let mut sent = false;
+        // A worker that carries nothing out is waited for once.
+        let (mut sent, mut stuck) = (false, false);
         for effect in effects {
+            let begun = Instant::now();
             match &effect {
                 // A port changes at once, but workers have yet to carry out the packet-outs before it.
-                Effect::Port(_) if std::mem::take(&mut sent) => self.barrier().await,
-                Effect::Port(_) => {}
-                Effect::Packet(..) => {
-                    sent = true;
-                    self.wait_for_room().await;
+                Effect::Port(_) if sent && !stuck => {
+                    self.barrier().await;
+                    sent = false;
                 }
+                Effect::Packet(..) if !stuck => {
+                    self.wait_for_room().await;
+                    sent = true;
+                }
+                _ => {}
             }
+            stuck |= begun.elapsed() >= ROOM_LIMIT;
             self.take_effect(effect);
             pace.step().await;
         }
