@@ -193,6 +193,9 @@ def bundles(switch, step):
         control("close", 6, 2, 3)
         control("commit", 6, 4, 3)
         control("commit again", 6, 4, 3)
+        for command, what in enumerate(("add", "modify", "modify strictly", "delete", "delete strictly")):
+            add(f"{what} in table 254", 7 + command, 3, FLOW_MOD, flow_mod(port_is(6), table=254, command=command))
+            control(f"commit what has {what} in table 254", 7 + command, 4, 3)
 
 
 def port_mod(version, number):

@@ -83,25 +83,20 @@ fn files(options: &KeepOptions) -> Result<PathBuf> {
 
 /// Writes rules, groups and meters to files.
 pub fn save(options: &KeepOptions) -> Result<()> {
-    running(&options.directory)?;
-    let files = files(options)?;
-    rules("save", &options.directory.canonicalize()?, &files)?;
-    errln!(
-        "Rules, groups and meters of all bridges are saved in {}.",
-        files.display()
-    );
-    Ok(())
+    keep(options, "save", "of all bridges are saved in")
 }
 
 /// Puts back what was saved.
 pub fn restore(options: &KeepOptions) -> Result<()> {
+    keep(options, "put-back", "are those saved in")
+}
+
+/// Has the script do one thing with the files, and says what was done.
+fn keep(options: &KeepOptions, word: &str, done: &str) -> Result<()> {
     running(&options.directory)?;
     let files = files(options)?;
-    rules("put-back", &options.directory.canonicalize()?, &files)?;
-    errln!(
-        "Rules, groups and meters are those saved in {}.",
-        files.display()
-    );
+    rules(word, &options.directory.canonicalize()?, &files)?;
+    errln!("Rules, groups and meters {done} {}.", files.display());
     Ok(())
 }
 

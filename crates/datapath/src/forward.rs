@@ -382,6 +382,8 @@ pub(crate) struct Forward<'a, F: Frame> {
     pub depth: u32,
     /// Whether the burst's frames came with nothing left to be done to them.
     pub finished: bool,
+    /// Whether the rules that the packet in hand asks for have been made already.
+    pub taught: bool,
 }
 
 impl<'a, F: Frame> Forward<'a, F> {
@@ -712,6 +714,11 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
     #[cold]
     fn learn(&mut self, request: Request) -> bool {
         self.wish(Wanted::Rule(request))
+    }
+
+    #[inline]
+    fn has_taught(&self) -> bool {
+        self.taught
     }
 
     #[cold]

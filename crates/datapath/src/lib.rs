@@ -47,4 +47,4 @@ pub use port::{
 pub use queues::QueueTotals;
 pub use report::{PortInfo, QueueInfo, WorkerInfo};
 pub use shape::BATCH_NS;
-pub use worker::{IDLE_LOOKS, catches_panics, pin};
+pub use worker::{IDLE_LOOKS, Moment, catches_panics, pin};

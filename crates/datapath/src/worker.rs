@@ -29,6 +29,7 @@ mod spin;
 mod turn;
 mod watch;
 
+pub use mailbox::Moment;
 pub(crate) use mailbox::{Command, Mailbox, PacketOut, Returned, Returns, Shared};
 
 use crate::clock::{Clock, cycles, cycles_per_second};

@@ -4,7 +4,7 @@ mod support;
 
 use datapath::mirror::{MirrorOutput, MirrorSpec};
 use datapath::vlan::{VlanConfig, VlanMode};
-use datapath::{BridgeSettings, Error, LOCAL, PortFlags, PortSettings};
+use datapath::{BridgeSettings, Error, LOCAL, Moment, PortFlags, PortSettings};
 use packet::build::Builder;
 use packet::{Field, Frame, HeapFrame, Match, Offload};
 use program::actions::{Op, OpList, PacketInReason, ToController};
@@ -534,6 +534,66 @@ fn packets_to_controllers_and_back() {
     assert_eq!(numbers, (0..100).collect::<Vec<u8>>());
     wait_until("came back", || {
         !switch.datapath.take_packet_ins(10).is_empty()
+    });
+}
+
+/// Each packet-out meets the rule of its own epoch, however many others have come and gone since, and
+/// none is carried out by rules older than those it was sent after.
+#[test]
+fn packet_outs_go_by_the_rules_of_their_moment() {
+    const COUNT: u64 = 3000;
+    let mut switch = Switch::new(1);
+    let bridge = switch.bridge("br0");
+    let ports = switch.ports(bridge, 2);
+    let resubmit = Op::Resubmit {
+        in_port: None,
+        table: Some(0),
+    };
+    let ops = Arc::new(OpList::new(vec![resubmit]));
+    let domain = Arc::clone(&switch.program.domain);
+    let mut last = None;
+    let mut got: [Vec<u64>; 2] = Default::default();
+    for number in 0..COUNT {
+        let pinned = Arc::new(domain.pin(domain.next()));
+        let writer = switch.writers.get_mut(&bridge).unwrap();
+        if let Some(rule) = last {
+            writer.remove(0, rule);
+        }
+        let to = vec![Op::Output(1 + (number % 2) as u32)];
+        last = Some(switch.publish_rule(bridge, 0, 1, Match::any(), to));
+        let moment = Moment {
+            epoch: domain.current(),
+            pinned,
+            taught: false,
+        };
+        wait_until("room", || switch.datapath.packet_out_room() > 0);
+        let data = frame(mac(2), mac(1), number).to_vec();
+        let sent =
+            switch
+                .datapath
+                .packet_out_with(bridge, 0xffff_fffd, None, Some(moment), data, Arc::clone(&ops));
+        sent.unwrap();
+        switch.writers.get_mut(&bridge).unwrap().housekeep(64);
+        domain.collect_some(64);
+        for (got, (_, wire)) in got.iter_mut().zip(&ports) {
+            let number = |bytes: &Vec<u8>| u64::from_be_bytes(bytes[14..22].try_into().unwrap());
+            got.extend(wire.take().iter().map(number));
+        }
+    }
+    let barrier = switch.datapath.barrier();
+    wait_until("carried out", || switch.datapath.barrier_passed(barrier));
+    for (index, (got, (_, wire))) in got.iter_mut().zip(&ports).enumerate() {
+        let number = |bytes: &Vec<u8>| u64::from_be_bytes(bytes[14..22].try_into().unwrap());
+        wait_until("sent", || wire.sent() == COUNT / 2);
+        got.extend(wire.take().iter().map(number));
+        let own = (0..COUNT).filter(|number| number % 2 == index as u64);
+        assert_eq!(*got, own.collect::<Vec<_>>(), "by port {}", index + 1);
+    }
+    // Nothing is kept for them any more.
+    domain.publish();
+    wait_until("unlinked", || {
+        switch.writers.get_mut(&bridge).unwrap().housekeep(64);
+        switch.writers[&bridge].waiting() == 0
     });
 }
 

@@ -32,10 +32,17 @@ impl Context {
 /// The bit of `vlan_tci` that says that there is a tag.
 const TAG_PRESENT: u64 = 0x1000;
 
-/// Writes actions for a version.
+/// More than one message holds, behind another one that is full: no message will hold what has become
+/// as long. A masked set-field of 40 bytes may be 1536 in 1.0.
+const TOO_LONG: usize = 2 * u16::MAX as usize;
+
+/// Writes actions for a version. What becomes too long for any message is not written to its end.
 pub(crate) fn put_actions(out: &mut Vec<u8>, actions: &[Action], version: u8, context: Context) {
     let mut context = context;
     for action in actions {
+        if out.len() > TOO_LONG {
+            return;
+        }
         if let Action::SetVlanVid { push: true, .. }
         | Action::SetVlanPcp { push: true, .. }
         | Action::PushVlan(_) = action
@@ -46,15 +53,27 @@ pub(crate) fn put_actions(out: &mut Vec<u8>, actions: &[Action], version: u8, co
             context.vlan_present = true;
         }
         put_action(out, action, version, context);
-        if let Action::SetField {
-            field: Field::VlanTci,
-            value,
-            ..
-        } = action
-        {
-            context.vlan_present = value.to_u64() & TAG_PRESENT != 0;
+        if let Some(present) = tag_after(action) {
+            context.vlan_present = present;
         }
     }
+}
+
+/// Whether there is a tag after an action that writes the bit which says so.
+fn tag_after(action: &Action) -> Option<bool> {
+    let (value, mask) = match action {
+        Action::SetField {
+            field: Field::VlanTci,
+            value,
+            mask,
+        } => (value.to_u64(), mask.to_u64()),
+        Action::Load { dst, value } if dst.field == Field::VlanTci => {
+            let ones = u64::MAX >> (64 - dst.bits.clamp(1, 64));
+            (value << dst.start, ones << dst.start)
+        }
+        _ => return None,
+    };
+    (mask & TAG_PRESENT != 0).then_some(value & TAG_PRESENT != 0)
 }
 
 /// Writes an action of the specification: header, body, and zeroes up to a multiple of 8.
@@ -394,9 +413,15 @@ fn old_set(out: &mut Vec<u8>, version: u8, field: Field, value: &Value, context:
 fn load(out: &mut Vec<u8>, version: u8, dst: Subfield, value: u64) {
     let def = dst.field.def();
     if version >= 6 {
-        let shift = def.shift + usize::from(dst.start);
-        let mask = Value::ones_at(shift, dst.bits.into(), def.bytes);
-        let value = Value::from_u128(u128::from(value) << shift, def.bytes);
+        // A load counts from the lowest bit on the wire, below which the field may begin.
+        let below = def.wire_shift.saturating_sub(dst.start.into());
+        let shift = (def.shift + usize::from(dst.start)).saturating_sub(def.wire_shift);
+        let bits = usize::from(dst.bits).saturating_sub(below);
+        if bits == 0 {
+            return;
+        }
+        let mask = Value::ones_at(shift, bits, def.bytes);
+        let value = Value::from_u128(u128::from(value) >> below << shift, def.bytes);
         set_field(out, version, dst.field, &value, &mask);
         return;
     }

@@ -181,6 +181,20 @@ pub struct FlowStatsRequest {
     pub out_group: u32,
 }
 
+impl FlowStatsRequest {
+    /// Asks for every rule.
+    pub fn all() -> FlowStatsRequest {
+        FlowStatsRequest {
+            table: TABLE_ALL,
+            matching: Match::any(),
+            cookie: 0,
+            cookie_mask: 0,
+            out_port: crate::port::ANY,
+            out_group: crate::group::ANY,
+        }
+    }
+}
+
 /// One rule's statistics.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FlowStats {

@@ -464,6 +464,7 @@ pub struct MultipartWriter {
     done: Vec<Vec<u8>>,
     current: Vec<u8>,
     lost: usize,
+    written: usize,
 }
 
 impl MultipartWriter {
@@ -481,6 +482,7 @@ impl MultipartWriter {
             done: Vec::new(),
             current: Vec::new(),
             lost: 0,
+            written: 0,
         };
         writer.current = writer.begin();
         writer
@@ -511,6 +513,11 @@ impl MultipartWriter {
         self.lost
     }
 
+    /// Bytes of items written so far, also of those that have been left out.
+    pub fn written(&self) -> usize {
+        self.written
+    }
+
     /// Takes the messages that are finished, all of them with the flag that more follow, to send them before the last is written.
     pub fn take_finished(&mut self) -> Vec<Vec<u8>> {
         std::mem::take(&mut self.done)
@@ -519,6 +526,7 @@ impl MultipartWriter {
     fn push(&mut self, item: impl FnOnce(&mut Vec<u8>)) {
         let start = self.current.len();
         item(&mut self.current);
+        self.written += self.current.len() - start;
         if self.current.len() <= usize::from(u16::MAX) {
             return;
         }

@@ -1,7 +1,7 @@
 //! What versions say of what only later ones have: set-fields in 1.0 and 1.1, role status and
 //! forwarded requests before 1.4; and messages of another version than was agreed on.
 
-use openflow::action::{Action, Instruction};
+use openflow::action::{Action, Instruction, Subfield};
 use openflow::flow::FlowMod;
 use openflow::group::{GroupCommand, GroupKind, GroupMod};
 use openflow::message::{
@@ -134,6 +134,84 @@ fn old_versions_set_tags() {
         numbers(&in_11(Some(tagged), whole(Field::VlanVid, 0x1007))),
         [7]
     );
+}
+
+/// Actions that write a part of `vlan_tci` change whether there is a tag only where they write the
+/// bit which says so: 1.1 is told of a push behind them just where there is none.
+#[test]
+fn a_part_of_vlan_tci_leaves_the_tag() {
+    let pushes = |tagged: u8, first: &Action| {
+        let mut matching = Match::any();
+        matching.set(Field::VlanTci, &[tagged << 4, 0], &[0x10, 0]);
+        let vid = Action::SetVlanVid { vid: 7, push: true };
+        let apply = vec![Instruction::ApplyActions(vec![first.clone(), vid])];
+        let message = Message::FlowMod {
+            change: FlowMod::add(matching, 1, apply),
+            form: FlowModForm::default(),
+        };
+        let bytes = encode(Version::V1_1, 7, &message);
+        let push = [0, 17, 0, 8, 0x81, 0, 0, 0];
+        bytes.windows(8).any(|action| action == push)
+    };
+    let set = |value: u16, mask: u16| Action::SetField {
+        field: Field::VlanTci,
+        value: Value::from_u128(value.into(), 2),
+        mask: Value::from_u128(mask.into(), 2),
+    };
+    let load = |start, bits, value| Action::Load {
+        dst: Subfield {
+            field: Field::VlanTci,
+            start,
+            bits,
+        },
+        value,
+    };
+    for (action, from_none, from_one) in [
+        (set(3, 0x0fff), true, false),
+        (set(0xe000, 0xe000), true, false),
+        (set(3, 0x1fff), true, true),
+        (set(0x1003, 0x1fff), false, false),
+        (load(0, 12, 3), true, false),
+        (load(13, 3, 7), true, false),
+        (load(12, 1, 0), true, true),
+        (load(12, 1, 1), false, false),
+        (load(0, 16, 0x1003), false, false),
+        (load(0, 16, 0xe003), true, true),
+    ] {
+        assert_eq!(pushes(0, &action), from_none, "no tag, then {action:?}");
+        assert_eq!(pushes(1, &action), from_one, "a tag, then {action:?}");
+    }
+}
+
+/// A load of Nicira's is a set-field in 1.5, of the same bits: those of the DSCP, which begin at bit 2
+/// of the byte, too. Bits that are not the field's are nothing.
+#[test]
+fn loads_are_set_fields_of_the_same_bits_in_1_5() {
+    let load = |field, start, bits, value| {
+        let dst = Subfield { field, start, bits };
+        told(Version::V1_5, None, Action::Load { dst, value })
+    };
+    let parts = |actions: &[Action]| match actions {
+        [Action::SetField { field, value, mask }] => {
+            let def = field.def();
+            let wire = |bits: &Value| bits.to_u128() >> def.shift << def.wire_shift;
+            Some((wire(value), wire(mask)))
+        }
+        [] => None,
+        other => panic!("{other:?}"),
+    };
+    for (start, bits, value, wanted) in [
+        (2, 6, 10, Some((0x28, 0xfc))),
+        (0, 8, 0x2b, Some((0x28, 0xfc))),
+        (4, 3, 3, Some((0x30, 0x70))),
+        (1, 3, 7, Some((0x0c, 0x0c))),
+        (0, 2, 3, None),
+    ] {
+        let got = load(Field::IpDscp, start, bits, value);
+        assert_eq!(parts(&got), wanted, "{value:#x} to bits {start}+{bits}");
+    }
+    let got = load(Field::EthDst, 3, 7, 3);
+    assert_eq!(parts(&got), Some((0x18, 0x3f8)));
 }
 
 /// The bits that actions write of a field, as they lie in the key: mask and value.

@@ -42,7 +42,7 @@ pub use dump::{Dump, RuleCount};
 pub use flow_mod::{Begun, FlowModOutcome};
 pub use groups::group_features;
 pub use meters::meter_features;
-pub use packet_out::PacketOutProgram;
+pub use packet_out::{PacketOutProgram, check_bundled};
 pub use query::{RuleView, table_features};
 pub use sweep::Sweep;
 

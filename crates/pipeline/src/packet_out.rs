@@ -1,11 +1,14 @@
 //! Packet-outs: actions without a rule.
 
-use crate::{Pipeline, check, compile};
-use openflow::Version;
+use crate::flow_mod::INTERNAL;
+use crate::twin::{self, Surroundings};
+use crate::{Clock, FlowModOutcome, Pipeline, check, compile};
 use openflow::action::{Action, Instruction};
 use openflow::error::Error;
+use openflow::flow::FlowModCommand;
 use openflow::message::{NO_BUFFER, PacketOut};
 use openflow::port::{self, PortNo};
+use openflow::{Message, Version};
 use packet::key::at;
 use packet::{Field, FlowKey, Match, WordSet, parse};
 use program::actions::OpList;
@@ -30,18 +33,7 @@ impl Pipeline {
         message: &PacketOut,
         version: Version,
     ) -> Result<PacketOutProgram, Error> {
-        if message.buffer_id != NO_BUFFER {
-            return Err(Error::BufferUnknown);
-        }
-        let (named, mask) = message.matching.get(Field::InPortOxm);
-        let in_port = if mask.is_zero() {
-            message.in_port
-        } else {
-            named.to_u64() as PortNo
-        };
-        if in_port >= port::MAX && ![port::LOCAL, port::CONTROLLER, port::ANY].contains(&in_port) {
-            return Err(Error::BadRequestPort);
-        }
+        let in_port = ingress(message)?;
         let ops = self.compile_actions(&message.actions, &description(&message.data), version)?;
         Ok(PacketOutProgram {
             in_port,
@@ -69,6 +61,33 @@ impl Pipeline {
         Ok(Some(Box::new(key)))
     }
 
+    /// Whether a packet-out may meet `learn` actions.
+    pub fn may_teach(&self, program: &PacketOutProgram) -> bool {
+        program.ops.learns() || self.tables().has_learning_rules()
+    }
+
+    /// Makes the rules that a packet-out asks for, for one whose walk comes later. What is refused is
+    /// left out, as in a walk. `message` has been checked, and `in_port` is its program's.
+    pub fn teach(
+        &mut self,
+        message: &PacketOut,
+        in_port: PortNo,
+        surroundings: Surroundings<'_>,
+        now: Clock,
+    ) -> FlowModOutcome {
+        let mut key = FlowKey::ZERO;
+        key.set_u32(at::IN_PORT, in_port);
+        let actions = Some(message.actions.as_slice());
+        let (told, _) = twin::trace(self, &key, &message.data, actions, surroundings);
+        let mut outcome = FlowModOutcome::default();
+        for change in &told.learned {
+            if let Ok(learned) = self.flow_mod(change, Version::V1_0, now) {
+                outcome.extend(learned);
+            }
+        }
+        outcome
+    }
+
     /// Checks actions for packets that a match describes, and compiles them as a packet-out's.
     pub fn compile_actions(
         &self,
@@ -82,6 +101,45 @@ impl Pipeline {
         self.check_meters(&[Instruction::ApplyActions(actions.to_vec())])?;
         Ok(Arc::new(compile::packet_out(actions, self.context())))
     }
+}
+
+/// Where a packet-out's packet is to have come in; an error where that cannot be.
+fn ingress(message: &PacketOut) -> Result<PortNo, Error> {
+    if message.buffer_id != NO_BUFFER {
+        return Err(Error::BufferUnknown);
+    }
+    let (named, mask) = message.matching.get(Field::InPortOxm);
+    let in_port = if mask.is_zero() {
+        message.in_port
+    } else {
+        named.to_u64() as PortNo
+    };
+    if in_port >= port::MAX && ![port::LOCAL, port::CONTROLLER, port::ANY].contains(&in_port) {
+        return Err(Error::BadRequestPort);
+    }
+    Ok(in_port)
+}
+
+/// What is refused of a message when it is added to a bundle: what can be said of it whatever rules,
+/// groups and ports there are. Open vSwitch finds the same mistakes then, and all others at the commit.
+pub fn check_bundled(message: &Message, version: Version) -> Result<(), Error> {
+    match message {
+        Message::FlowMod { change, .. } => {
+            let deletes = matches!(
+                change.command,
+                FlowModCommand::Delete | FlowModCommand::DeleteStrict
+            );
+            if change.table == INTERNAL && !deletes {
+                return Err(Error::Permission);
+            }
+        }
+        Message::PacketOut(packet) => {
+            ingress(packet)?;
+            check::packet_out(&packet.actions, &description(&packet.data), version)?;
+        }
+        _ => {}
+    }
+    Ok(())
 }
 
 /// What prerequisites ask of a packet, as a match. One that is no frame, for want of bytes, is of no

@@ -944,6 +944,105 @@ fn action_sets_stand_where_the_first_rule_does() {
     );
 }
 
+/// Packet-outs between the changes of a batch, which are walked when all of it and more has been
+/// published, do what the twin says of the rules and groups at their place.
+#[test]
+fn packet_outs_of_a_batch_go_by_the_changes_before_them() {
+    let (mut compared, mut waiting) = (0, 0);
+    for seed in 1..=300 {
+        let mut case = Case::new(seed);
+        let size = case.random.pick(&[2, 20, 120]);
+        case.mutate(size);
+        let domain = std::sync::Arc::clone(&case.switch.program.domain);
+        let mut reader = domain.reader().unwrap();
+        case.switch.program.counters.add_worker(reader.index());
+        let mut epoch = domain.reserve().unwrap();
+        let pinned = domain.pin(epoch);
+        case.switch.pipeline.change_in(Some(epoch));
+        case.switch.pipeline.begin_batch();
+        let mut outs = Vec::new();
+        for index in 0..6 {
+            for _ in 0..case.random.below(8) {
+                case.change_groups();
+                let change = change(&mut case.random, &mut case.known);
+                let _ = case.switch.mod10(change);
+            }
+            let bytes = frame(&mut case.random, [0xa5, index]);
+            let mut actions: Vec<Action> = (0..case.random.below(3))
+                .map(|_| action(&mut case.random, 0, false))
+                .collect();
+            actions.push(common::output(port::TABLE));
+            let message = openflow::message::PacketOut {
+                buffer_id: openflow::message::NO_BUFFER,
+                in_port: 2,
+                matching: Match::any(),
+                actions: actions.clone(),
+                data: bytes.clone(),
+            };
+            let Ok(program) = case.switch.pipeline.packet_out(&message, Version::V1_0) else {
+                continue;
+            };
+            let mut levels = case.levels.borrow_mut();
+            let pipeline = &case.switch.pipeline;
+            let levels = Some(&mut *levels);
+            let told =
+                twin::evaluate_actions_metered(pipeline, 2, &bytes, &actions, &is_live, levels);
+            outs.push((program.ops, bytes, told, epoch));
+            epoch = domain.reserve_next().unwrap();
+            case.switch.pipeline.change_in(Some(epoch));
+        }
+        case.switch.pipeline.end_batch();
+        case.switch.pipeline.change_in(None);
+        case.switch.pipeline.commit();
+        assert_eq!(domain.publish_reserved(), epoch);
+        // Others come before the packets are walked.
+        for _ in 0..case.random.below(3) {
+            for _ in 0..4 {
+                let change = change(&mut case.random, &mut case.known);
+                let _ = case.switch.mod10(change);
+            }
+            case.switch.publish();
+            if case.random.one_in(2) {
+                case.switch.pipeline.shape_now();
+            }
+            reader.begin();
+            case.switch.pipeline.housekeep(usize::MAX);
+            domain.collect();
+        }
+        waiting += case.switch.pipeline.waiting();
+        let mut engine = Engine::new();
+        for (ops, bytes, told, epoch) in outs {
+            let guard = reader.begin();
+            let then = guard.in_pinned(&pinned, epoch);
+            let mut notes = Notes::default();
+            let frame = HeapFrame::new(&bytes);
+            let (bridge, now) = (&case.switch.bridge, case.switch.now);
+            engine.run_ops(bridge, &then, 2, frame, &ops, now, &mut notes);
+            if !told.cut_short {
+                let (expected, got) = (
+                    comparable(&told.effects, &notes.valid),
+                    comparable(&notes.effects, &[]),
+                );
+                assert!(
+                    expected == got,
+                    "seed {seed} {bytes:02x?}\ntwin:\n{}walk:\n{}",
+                    show(&expected),
+                    show(&got),
+                );
+                compared += told.hits.len().min(1);
+            }
+        }
+        // Nothing is kept any more.
+        drop(pinned);
+        reader.offline();
+        case.switch.publish();
+        case.switch.pipeline.housekeep(usize::MAX);
+        assert_eq!(case.switch.pipeline.waiting(), 0);
+    }
+    assert!(compared > 300, "{compared} packets met rules");
+    assert!(waiting > 300, "{waiting} rules were kept for them");
+}
+
 #[test]
 fn the_twin_finds_a_difference_when_there_is_one() {
     let mut switch = Switch::new();

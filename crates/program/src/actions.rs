@@ -279,6 +279,11 @@ impl Hash for OpList {
 }
 
 impl OpList {
+    /// Whether a step among them asks for a rule.
+    pub fn learns(&self) -> bool {
+        learns(&self.ops)
+    }
+
     /// A list of the given steps, in which sets are made ready to run and neighbours made one where they can be.
     pub fn new(ops: Vec<Op>) -> OpList {
         OpList {

@@ -11,7 +11,7 @@
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, fence};
 use crossbeam_utils::CachePadded;
 use std::any::Any;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// A point in the sequence of published changes.
@@ -47,6 +47,12 @@ pub struct Domain {
     owed: Box<[AtomicU64]>,
     /// The epoch that is reserved, [`NEVER`] for none.
     reserved: AtomicU64,
+    /// The last of those behind it that are reserved with it.
+    last_reserved: AtomicU64,
+    /// Epochs that [`Domain::pin`] keeps, with how many keep each.
+    pins: Mutex<BTreeMap<Epoch, usize>>,
+    /// The oldest of them, [`NEVER`] for none.
+    pinned: AtomicU64,
 }
 
 impl Default for Domain {
@@ -60,6 +66,9 @@ impl Default for Domain {
             retired: CachePadded::default(),
             owed: (0..MAX_READERS).map(|_| AtomicU64::new(NEVER)).collect(),
             reserved: AtomicU64::new(NEVER),
+            last_reserved: AtomicU64::new(NEVER),
+            pins: Mutex::default(),
+            pinned: AtomicU64::new(NEVER),
         }
     }
 }
@@ -94,7 +103,20 @@ impl Domain {
             return None;
         }
         let epoch = self.current() + AHEAD;
+        self.last_reserved.store(epoch, Ordering::Relaxed);
         self.reserved.store(epoch, Ordering::Relaxed);
+        Some(epoch)
+    }
+
+    /// Reserves one more epoch, behind those that are reserved; None where none is. All of them are
+    /// published at once, so bursts see what all of them brought. A walk in a pinned one of them
+    /// ([`Domain::pin`]) sees what it and those before it brought.
+    pub fn reserve_next(&self) -> Option<Epoch> {
+        if self.reserved.load(Ordering::Relaxed) == NEVER {
+            return None;
+        }
+        let epoch = self.last_reserved.load(Ordering::Relaxed) + 1;
+        self.last_reserved.store(epoch, Ordering::Relaxed);
         Some(epoch)
     }
 
@@ -102,17 +124,42 @@ impl Domain {
     pub fn horizon(&self) -> Epoch {
         match self.reserved.load(Ordering::Relaxed) {
             NEVER => self.next(),
-            reserved => reserved,
+            _ => self.last_reserved.load(Ordering::Relaxed),
         }
     }
 
-    /// Begins the reserved epoch, and with it makes visible what was prepared for it and for
-    /// [`Domain::next`]; returns it, or the one at hand when none is reserved.
+    /// Begins the last reserved epoch, and with it makes visible what was prepared for the reserved
+    /// ones and for [`Domain::next`]; returns it, or the one at hand when none is reserved.
     pub fn publish_reserved(&self) -> Epoch {
         match self.reserved.swap(NEVER, Ordering::Relaxed) {
             NEVER => self.current(),
-            epoch => self.begin(epoch),
+            _ => self.begin(self.last_reserved.load(Ordering::Relaxed)),
         }
+    }
+
+    /// Keeps all that a walk in this epoch or a later one may look at, until the result is dropped.
+    /// Only the one writer calls this, before it publishes a later epoch. It keeps memory and rules
+    /// that have ended from being freed, and no barrier from being answered.
+    pub fn pin(self: &Arc<Self>, epoch: Epoch) -> Pinned {
+        debug_assert!(epoch >= self.current(), "pinning what may be gone already");
+        let mut pins = self.pins();
+        *pins.entry(epoch).or_default() += 1;
+        self.note_pins(&pins);
+        Pinned {
+            domain: Arc::clone(self),
+            epoch,
+        }
+    }
+
+    fn pins(&self) -> MutexGuard<'_, BTreeMap<Epoch, usize>> {
+        self.pins
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn note_pins(&self, pins: &BTreeMap<Epoch, usize>) {
+        let oldest = pins.first_key_value().map_or(NEVER, |(epoch, _)| *epoch);
+        self.pinned.store(oldest, Ordering::Release);
     }
 
     fn begin(&self, epoch: Epoch) -> Epoch {
@@ -142,6 +189,7 @@ impl Domain {
             && self
                 .held
                 .iter()
+                .chain([&self.pinned])
                 .all(|held| held.load(Ordering::Acquire) >= epoch)
     }
 
@@ -192,6 +240,7 @@ impl Domain {
                 .map(|seen| &**seen)
                 .chain(self.held.iter())
                 .chain(self.owed.iter())
+                .chain([&self.pinned])
                 .map(|seen| seen.load(Ordering::Acquire))
                 .min()
                 .unwrap_or(NEVER)
@@ -219,6 +268,25 @@ impl Domain {
         self.retired
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// An epoch that is kept for walks which are still to come ([`Domain::pin`]).
+pub struct Pinned {
+    domain: Arc<Domain>,
+    epoch: Epoch,
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        let mut pins = self.domain.pins();
+        if let Some(count) = pins.get_mut(&self.epoch) {
+            *count -= 1;
+            if *count == 0 {
+                pins.remove(&self.epoch);
+            }
+        }
+        self.domain.note_pins(&pins);
     }
 }
 
@@ -325,6 +393,20 @@ impl Guard<'_> {
         self.domain().held[self.index()].load(Ordering::Relaxed)
     }
 
+    /// A guard for a walk in `epoch`, which is not before the one that is pinned and not behind this
+    /// guard's.
+    pub fn in_pinned<'g>(&'g self, pinned: &'g Pinned, epoch: Epoch) -> Guard<'g> {
+        assert!(
+            std::ptr::eq(&*pinned.domain, self.domain())
+                && (pinned.epoch..=self.epoch).contains(&epoch),
+            "an epoch that is not pinned"
+        );
+        Guard {
+            epoch,
+            reader: self.reader,
+        }
+    }
+
     /// A guard for going on in an epoch that is held.
     pub(crate) fn in_held(&self, epoch: Epoch) -> Guard<'_> {
         assert!(
@@ -406,6 +488,62 @@ mod tests {
         assert_eq!(domain.publish(), reserved + 1);
         assert_eq!(domain.publish_reserved(), reserved + 1, "nothing reserved");
         assert!(domain.reserve().is_some());
+    }
+
+    #[test]
+    fn epochs_reserved_one_after_the_other_begin_together() {
+        let domain = Arc::new(Domain::default());
+        assert_eq!(domain.reserve_next(), None, "nothing reserved");
+        let first = domain.reserve().unwrap();
+        assert_eq!(domain.reserve_next(), Some(first + 1));
+        assert_eq!(domain.reserve_next(), Some(first + 2));
+        assert_eq!(domain.horizon(), first + 2);
+        assert!(domain.publish() < first);
+        assert_eq!(domain.publish_reserved(), first + 2);
+        assert_eq!(domain.horizon(), first + 3);
+        assert_eq!(domain.publish(), first + 3);
+    }
+
+    #[test]
+    fn what_a_pinned_epoch_sees_stays_until_nobody_pins_it() {
+        let domain = Arc::new(Domain::default());
+        let mut reader = domain.reader().unwrap();
+        let first = domain.reserve().unwrap();
+        let pins = [domain.pin(first), domain.pin(first), domain.pin(first + 1)];
+        domain.retire(Box::new("of an epoch before the pinned one"));
+        domain.reserve_next();
+        domain.retire(Box::new("that readers of the pinned epoch need"));
+        let last = domain.publish_reserved();
+        {
+            let guard = reader.begin();
+            assert_eq!(guard.epoch(), last);
+            assert_eq!(guard.in_pinned(&pins[0], first).epoch(), first);
+        }
+        // Barriers are answered, and what goes with a later epoch is kept.
+        assert!(domain.passed(last));
+        assert!(domain.quiet(first) && !domain.quiet(last));
+        assert_eq!(domain.collect(), 1);
+        let [one, two, later] = pins;
+        drop(one);
+        assert_eq!(domain.collect(), 1);
+        drop(two);
+        assert_eq!(domain.pinned.load(Ordering::Relaxed), first + 1);
+        assert!(domain.quiet(last));
+        assert_eq!(domain.collect(), 0);
+        drop(later);
+        assert_eq!(domain.pinned.load(Ordering::Relaxed), NEVER);
+        assert!(domain.pins().is_empty());
+    }
+
+    #[test]
+    #[should_panic(expected = "not pinned")]
+    fn nobody_walks_in_an_epoch_before_the_pinned_one() {
+        let domain = Arc::new(Domain::default());
+        let mut reader = domain.reader().unwrap();
+        let pinned = domain.pin(domain.next());
+        domain.publish();
+        let guard = reader.begin();
+        let _ = guard.in_pinned(&pinned, 1);
     }
 
     #[test]

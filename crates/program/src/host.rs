@@ -209,6 +209,11 @@ pub trait Host<F: Frame> {
         false
     }
 
+    /// Whether the rules that the packet asks for have been made already, so that it need not ask.
+    fn has_taught(&self) -> bool {
+        false
+    }
+
     /// Tells control that a rule has seen a connection's end; false when that is not possible now.
     fn connection_ended(&mut self, ended: Ended) -> bool {
         drop(ended);

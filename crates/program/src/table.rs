@@ -148,6 +148,11 @@ impl Bridge {
         self.fragments_dropped.load(Ordering::Relaxed)
     }
 
+    /// Whether any rule asks for others.
+    pub fn has_learning_rules(&self) -> bool {
+        self.learning.is_there()
+    }
+
     /// Whether packets that came in by this port may come to rules that ask for rules, so that they must
     /// be walked one after the other.
     #[inline(always)]

@@ -19,6 +19,7 @@ mod figures;
 mod odp;
 mod predict;
 mod qos;
+mod slices;
 mod trace;
 pub(crate) mod vector;
 mod waits;

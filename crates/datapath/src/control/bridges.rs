@@ -182,6 +182,12 @@ impl<F: Frame + 'static> Datapath<F> {
         Ok(())
     }
 
+    /// Whether a port is one of the bridge.
+    fn check_port_of(&self, id: BridgeId, port: PortId) -> Result<(), Error> {
+        let its = self.port(port)?.bridge == id;
+        its.then_some(()).ok_or(Error::NoSuchPort)
+    }
+
     /// Adds a static entry, which neither ages nor moves.
     pub fn add_static_mac(
         &mut self,
@@ -190,9 +196,7 @@ impl<F: Frame + 'static> Datapath<F> {
         vlan: u16,
         mac: Mac,
     ) -> Result<(), Error> {
-        if self.port(port)?.bridge != id {
-            return Err(Error::NoSuchPort);
-        }
+        self.check_port_of(id, port)?;
         let done = self.bridge(id)?.macs.add_static(mac, vlan, port.slot());
         done.then_some(()).ok_or(Error::TableFull)
     }
@@ -205,9 +209,7 @@ impl<F: Frame + 'static> Datapath<F> {
         vlan: u16,
         mac: Mac,
     ) -> Result<(), Error> {
-        if self.port(port)?.bridge != id {
-            return Err(Error::NoSuchPort);
-        }
+        self.check_port_of(id, port)?;
         let second = self.second();
         self.bridge(id)?.macs.learn(mac, vlan, port.slot(), second);
         Ok(())

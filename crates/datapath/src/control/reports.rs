@@ -8,7 +8,7 @@ use crate::packet_in::{PacketIn, PacketInRing};
 use crate::port::BridgeId;
 use crate::report::WorkerInfo;
 use crate::wish::Wish;
-use crate::worker::PacketOut;
+use crate::worker::{Moment, PacketOut};
 use packet::{FlowKey, Frame};
 use program::Program;
 use program::actions::learn::Answer;
@@ -29,32 +29,40 @@ impl<F: Frame + 'static> Datapath<F> {
         data: Vec<u8>,
         ops: Arc<OpList>,
     ) -> Result<(), Error> {
-        self.send(PacketOut {
-            bridge,
-            in_port,
-            metadata: None,
-            data,
-            ops,
-            rest: None,
-        })
+        self.packet_out_with(bridge, in_port, None, None, data, ops)
     }
 
-    /// [`Datapath::packet_out`] of a packet that begins with this metadata: its ingress port, registers,
-    /// tunnel and so on.
+    /// [`Datapath::packet_out`] of a packet that begins with this metadata (its ingress port,
+    /// registers, tunnel and so on), and by the rules of another epoch than that of the moment in
+    /// which it is carried out. That epoch has been published, or a later one has. Bridges behind
+    /// patch ports go by their rules of the moment.
     pub fn packet_out_with(
         &mut self,
         bridge: BridgeId,
-        metadata: Box<FlowKey>,
+        in_port: PortNo,
+        metadata: Option<Box<FlowKey>>,
+        moment: Option<Moment>,
         data: Vec<u8>,
         ops: Arc<OpList>,
     ) -> Result<(), Error> {
+        let current = self.shared.program.domain.current();
+        debug_assert!(moment.as_ref().is_none_or(|moment| moment.epoch <= current));
         self.send(PacketOut {
             bridge,
-            in_port: metadata.u32(packet::key::at::IN_PORT),
-            metadata: Some(metadata),
+            in_port,
+            metadata,
             data,
             ops,
             rest: None,
+            moment,
+        })
+    }
+
+    /// How many packet-outs there is room for.
+    pub fn packet_out_room(&self) -> usize {
+        self.workers.first().map_or(0, |worker| {
+            let waiting = &worker.mailbox.packet_outs;
+            waiting.capacity() - waiting.len()
         })
     }
 
@@ -74,6 +82,7 @@ impl<F: Frame + 'static> Datapath<F> {
             data,
             ops: Arc::default(),
             rest: Some(Box::new((rest, metadata))),
+            moment: None,
         })
     }
 

@@ -17,6 +17,7 @@ use packet::{FlowKey, Frame};
 use program::Program;
 use program::actions::learn::Answer;
 use program::actions::{OpList, PortNo};
+use program::epoch::{Epoch, Pinned};
 use program::exec::Frozen;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex};
@@ -109,6 +110,19 @@ pub(crate) struct PacketOut {
     pub ops: Arc<OpList>,
     /// Instead of `ops`: what is still to be done, and the packet's metadata.
     pub rest: Option<Box<(Frozen, FlowKey)>>,
+    /// By which rules, when not by those of the moment.
+    pub moment: Option<Moment>,
+}
+
+/// The rules by which a packet-out goes, as they were at its place in a bundle.
+#[derive(Clone)]
+pub struct Moment {
+    /// Keeps the epoch.
+    pub pinned: Arc<Pinned>,
+    /// It, or one behind it.
+    pub epoch: Epoch,
+    /// Whether the rules that the packet asks for have been made already.
+    pub taught: bool,
 }
 
 /// What all workers and control share.

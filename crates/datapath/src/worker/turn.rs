@@ -232,6 +232,7 @@ impl<'a, F: Frame> Turn<'a, F> {
             now_ns: 0,
             depth,
             finished: self.finished,
+            taught: false,
         };
         (
             self.engine,
@@ -244,9 +245,15 @@ impl<'a, F: Frame> Turn<'a, F> {
     }
 
     pub(super) fn packet_outs(&mut self) {
+        let waiting = self.mailbox.packet_outs.len();
+        // Read after those that wait have been counted: where this turn's epoch is still the last one,
+        // it is that of what was published before they were sent. Else they wait for the next turn.
+        if self.guard.domain().current() != self.guard.epoch() {
+            return;
+        }
         let mut done = Done(&self.shared.packet_outs_done, 0);
         self.begin(0);
-        for _ in 0..PACKET_OUTS {
+        for _ in 0..waiting.min(PACKET_OUTS) {
             let Some(out) = self.mailbox.packet_outs.pop() else {
                 break;
             };
@@ -328,7 +335,16 @@ impl<'a, F: Frame> Turn<'a, F> {
             let (guard, now_ms) = (host.guard, host.now_ms);
             return engine.thaw(&bridge.program, guard, thaw, now_ms, &mut host.forward);
         }
-        let (program, guard, now_ms) = (&bridge.program, host.guard, host.now_ms);
+        let then;
+        let guard = match &out.moment {
+            None => host.guard,
+            Some(moment) => {
+                host.forward.taught = moment.taught;
+                then = host.guard.in_pinned(&moment.pinned, moment.epoch);
+                &then
+            }
+        };
+        let (program, now_ms) = (&bridge.program, host.now_ms);
         let (ops, forward) = (&out.ops, &mut host.forward);
         match &out.metadata {
             Some(metadata) => {

@@ -3,11 +3,11 @@
 //! Which these are shows only in how far counters moved, so the counters of the last question are
 //! kept: 100,000 rules take some 5 MB, and more are not looked at.
 
+use super::slices::{self, Pace};
 use super::{Commands, bridges};
 use crate::switch::{Bridge, Switch};
-use openflow::flow::{FlowStatsRequest, TABLE_ALL};
+use openflow::flow::FlowStatsRequest;
 use openflow::format;
-use openflow::port;
 use pipeline::RuleCount;
 use serde_json::{Value, json};
 use std::cell::RefCell;
@@ -61,13 +61,13 @@ pub(super) fn register(commands: &Commands) {
             };
             let before = before.clone();
             crate::turns::spawn("sluice/busiest", async move {
-                reply.ok(busiest(&switch, &before, count).await.to_string());
+                reply.ok(busiest(&switch, &before, count).await);
             });
         },
     );
 }
 
-async fn busiest(switch: &Switch, before: &RefCell<Option<Before>>, most: usize) -> Value {
+async fn busiest(switch: &Switch, before: &RefCell<Option<Before>>, most: usize) -> String {
     let bridges = bridges(switch);
     let rules: usize = bridges
         .iter()
@@ -75,12 +75,15 @@ async fn busiest(switch: &Switch, before: &RefCell<Option<Before>>, most: usize)
         .sum();
     if rules > RULES_MAX {
         before.replace(None);
-        return json!({"rules": [], "left_out": rules, "interval_us": null});
+        return json!({"rules": [], "left_out": rules, "interval_us": null}).to_string();
     }
     let when = Instant::now();
     let mut read: Vec<(usize, RuleCount)> = Vec::with_capacity(rules);
     for (place, bridge) in bridges.iter().enumerate() {
-        let mut dump = bridge.pipeline.borrow_mut().begin_dump(&all());
+        let mut dump = bridge
+            .pipeline
+            .borrow_mut()
+            .begin_dump(&FlowStatsRequest::all());
         // Rules that come meanwhile may be read, too.
         while read.len() < 2 * RULES_MAX {
             let done = {
@@ -101,48 +104,48 @@ async fn busiest(switch: &Switch, before: &RefCell<Option<Before>>, most: usize)
     let key = |place: usize, count: &RuleCount| -> Key {
         (names[place].clone(), count.table, count.serial)
     };
-    let counts = read
-        .iter()
-        .map(|(place, count)| (key(*place, count), (count.packets, count.bytes)))
-        .collect();
-    let last = before.replace(Some(Before { when, counts }));
-    let last = last.filter(|last| when.saturating_duration_since(last.when) <= OLD);
+    let last = before.take();
+    let mut last = last.filter(|last| when.saturating_duration_since(last.when) <= OLD);
     let interval = last
         .as_ref()
         .map(|last| when.saturating_duration_since(last.when));
-    let mut moved: Vec<Moved> = read
-        .into_iter()
-        .filter(|(_, count)| count.packets > 0)
-        .map(|(bridge, count)| {
-            let then = last
-                .as_ref()
-                .and_then(|last| last.counts.get(&key(bridge, &count)));
-            let since = then.map(|(packets, bytes)| {
-                let (now, then) = ((count.packets, count.bytes), (*packets, *bytes));
-                (now.0.saturating_sub(then.0), now.1.saturating_sub(then.1))
-            });
-            Moved {
+    let mut pace = Pace::new();
+    let mut counts = HashMap::with_capacity(read.len());
+    let mut moved: Vec<Moved> = Vec::new();
+    for (bridge, count) in read {
+        let (key, now) = (key(bridge, &count), (count.packets, count.bytes));
+        // Taken out, so that what is left in the end is little.
+        let then = last.as_mut().and_then(|last| last.counts.remove(&key));
+        counts.insert(key, now);
+        if count.packets > 0 {
+            let since =
+                then.map(|then| (now.0.saturating_sub(then.0), now.1.saturating_sub(then.1)));
+            moved.push(Moved {
                 bridge,
                 count,
                 since,
-            }
-        })
-        .collect();
+            });
+        }
+        pace.step().await;
+    }
+    before.replace(Some(Before { when, counts }));
     let order = |one: &Moved| {
         let packets = one.since.map_or(0, |since| since.0);
         std::cmp::Reverse((packets, one.count.packets))
     };
+    // Some may have gone by now.
+    let candidates = 2 * most;
+    if moved.len() > candidates {
+        moved.select_nth_unstable_by_key(candidates, order);
+        moved.truncate(candidates);
+    }
     moved.sort_by_key(order);
-    let rules: Vec<Value> = moved
+    let described = moved
         .iter()
-        .filter_map(|one| describe(switch, &bridges[one.bridge], one, interval))
-        .take(most)
-        .collect();
-    json!({
-        "rules": rules,
-        "left_out": 0,
-        "interval_us": interval.map(|interval| interval.as_micros() as u64),
-    })
+        .map(|one| describe(switch, &bridges[one.bridge], one, interval));
+    let rules = slices::list(described, most).await;
+    let interval = json!(interval.map(|interval| interval.as_micros() as u64));
+    format!(r#"{{"interval_us":{interval},"left_out":0,"rules":{rules}}}"#)
 }
 
 fn describe(
@@ -167,16 +170,4 @@ fn describe(
         "packets_per_s": rate(|since| since.0),
         "bits_per_s": rate(|since| since.1 * 8),
     }))
-}
-
-/// Every rule of a bridge.
-fn all() -> FlowStatsRequest {
-    FlowStatsRequest {
-        table: TABLE_ALL,
-        matching: packet::Match::any(),
-        cookie: 0,
-        cookie_mask: 0,
-        out_port: port::ANY,
-        out_group: u32::MAX,
-    }
 }

@@ -1,10 +1,10 @@
 //! `qos/predict`: how long packets will wait; what queues do: `sluice/queues` for `sluice top`,
 //! `sluice/metrics` for Prometheus.
 
-use super::Commands;
+use super::{Commands, slices};
 use crate::metrics;
 use crate::switch::waits::{Ask, at_rate, collect, refresh};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 /// Queues for which one command makes forecasts at most: some 30 ms each on a thread of its own, while somebody waits.
 const FORECASTS: usize = 64;
@@ -71,8 +71,9 @@ pub(super) fn register(commands: &Commands) {
         };
         crate::turns::spawn("queues", async move {
             let queues = refresh(&switch, found, FORECASTS).await;
-            let told: Vec<Value> = queues.iter().map(|one| switch.waits.json(one)).collect();
-            reply.ok(json!({"queues": told, "left_out": left_out}).to_string());
+            let told = queues.iter().map(|one| Some(switch.waits.json(one)));
+            let told = slices::list(told, usize::MAX).await;
+            reply.ok(format!(r#"{{"left_out":{left_out},"queues":{told}}}"#));
         });
     });
     commands.later("sluice/metrics", "", (0, 0), |switch, _, reply| {

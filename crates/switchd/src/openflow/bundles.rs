@@ -308,6 +308,7 @@ impl Session {
         if add.xid != add.outer_xid {
             return Err(Error::BundleMessageBadXid);
         }
+        hub.switch().check_bundled(&add.message, self.version)?;
         let bundled: usize = bundles.values().map(|bundle| bundle.messages).sum();
         let bundled_bytes: usize = bundles.values().map(|bundle| bundle.bytes).sum();
         if bundled >= MAX_BUNDLED || bundled_bytes + bytes.len() > MAX_BUNDLED_BYTES {

@@ -305,6 +305,8 @@ async fn read(
             let start = inbox.start;
             let bytes = &inbox.bytes[start..end];
             hub.snoop(session, bytes);
+            // Here, for a message is tried again while the switch is busy.
+            tracing::debug!(target: "vconn", "{}: received: {}", session.peer, named(bytes));
             let mut next = turns::step(
                 || described(bytes),
                 || take(hub, session, bytes, &mut repeats),
@@ -451,13 +453,16 @@ fn publish(hub: &Hub, changed: &mut bool) {
 
 /// Decodes one message and carries it out.
 fn take(hub: &Hub, session: &Rc<Session>, bytes: &[u8], repeats: &mut Repeats) -> Next {
-    tracing::debug!(target: "vconn", "{}: received: {}", session.peer, named(bytes));
     let options = session.decode_options();
     if let Some(added) = decode_added(bytes, &options, repeats) {
         return session.gather(hub, bytes, added);
     }
     match decode(bytes, &options) {
         Ok((header, message)) => session.handle(hub, bytes, header, message),
+        Err(failure) if failure.error == Error::BadVersion => {
+            session.refuse_version(bytes);
+            Next::Continue
+        }
         Err(failure) => {
             tracing::info!(target: "connmgr", "{}: {failure}", session.peer);
             session.send_error(bytes, failure.error);

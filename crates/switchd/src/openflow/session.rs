@@ -152,6 +152,8 @@ pub(super) struct Session {
     flow_format: Cell<FlowFormat>,
     table_in_command: Cell<bool>,
     pub(super) bundles: Bundles,
+    /// Rules that were left out of the last dump.
+    pub(super) rules_left_out: Cell<usize>,
     /// Told when a bundle is opened.
     pub(super) bundles_changed: tokio::sync::Notify,
     pub(super) monitors: Monitors,
@@ -211,6 +213,7 @@ impl Session {
             flow_format: Cell::new(FlowFormat::Standard),
             table_in_command: Cell::new(false),
             bundles: Bundles::default(),
+            rules_left_out: Cell::new(0),
             bundles_changed: tokio::sync::Notify::new(),
             monitors: Monitors::default(),
             parts: RefCell::default(),
@@ -373,6 +376,16 @@ impl Session {
                 Next::Continue
             }
         }
+    }
+
+    /// Answers a message of another version than was agreed on. Its line in the log has a rate of its
+    /// own, so that who sends many hides no other errors.
+    pub(super) fn refuse_version(&self, bytes: &[u8]) {
+        let theirs = bytes.first().copied().unwrap_or_default();
+        let ours = self.version as u8;
+        tracing::error!(target: "vconn", "{}: received OpenFlow version {theirs:#04x} != expected {ours:02x}", self.peer);
+        self.outbox
+            .send(encode_error(Version::V1_0, bytes, Error::BadVersion));
     }
 
     /// Answers a message with an error, in the message's version, or in 1.0 where that is not spoken.

@@ -116,8 +116,15 @@ pub trait Switch {
     /// Changes the meters.
     fn meter_mod(&self, change: &MeterMod) -> Result<(), Error>;
 
+    /// What is to be refused of a message when it is added to a bundle, and not when that is committed.
+    fn check_bundled(&self, message: &Message, version: Version) -> Result<(), Error> {
+        let _ = (message, version);
+        Ok(())
+    }
+
     /// Does all of the messages (flow mods, port mods, group mods, packet-outs), which come in pieces, or none: then it says which failed first, and why.
-    /// In slices like [`Switch::flow_mod`] where there are many.
+    /// In slices like [`Switch::flow_mod`] where there are many. A packet-out goes by what the
+    /// messages before it have changed, and not by what those behind it change.
     fn bundle(
         &self,
         pieces: Vec<Vec<Message>>,

@@ -5,19 +5,47 @@
 //!
 //! Many messages are carried out in slices ([`super::slices`]), under the reserved epoch, and
 //! undone in slices where one fails.
+//!
+//! A packet-out goes by the rules and groups that the messages before it have made, and not by those
+//! of the messages behind it. So changes behind it carry another epoch, one later. The last of these
+//! epochs is published, and with it all of the bundle: other packets never meet a part of it. The
+//! packet-out's walk alone is made in its own epoch, which is pinned until it has been made
+//! ([`program::epoch::Domain::pin`]). Rules that it asks for (`learn`) are made at its place, too, since
+//! messages behind it may meet them: the pipeline's twin says which.
 
 use super::bridge::Bridge;
 use super::slices::{AT_ONCE, Pace, STEP};
 use crate::openflow::{BundleFailure, LocalFuture, Switch};
+use datapath::Moment;
 use openflow::flow::{FlowModCommand, FlowRemoved};
+use openflow::message::{Fragments, PacketOut};
 use openflow::port::PortMod;
 use openflow::{Error, Message, Version};
+use pipeline::twin::Surroundings;
 use pipeline::{Begun, FlowModOutcome, Sweep};
+use program::epoch::{Epoch, Pinned};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Bytes of an Ethernet header.
+const ETHERNET_HEADER: usize = 14;
+/// How long packet-outs wait for room in the datapath's queue, before they are refused.
+const ROOM_LIMIT: Duration = Duration::from_secs(1);
 
 /// What is done once all messages are known to succeed.
 enum Effect {
     Port(PortMod),
-    Packet(pipeline::PacketOutProgram, Vec<u8>),
+    Packet(pipeline::PacketOutProgram, Vec<u8>, Option<Moment>),
+}
+
+/// The epochs of a bundle's changes.
+struct Stages {
+    /// That of the changes now.
+    epoch: Epoch,
+    /// Whether a packet-out goes by it, so that changes are to carry another one.
+    used: bool,
+    /// The first that a packet-out goes by.
+    pinned: Option<Arc<Pinned>>,
 }
 
 /// How many messages ahead memory is fetched for.
@@ -50,6 +78,15 @@ fn fetch_ahead(bridge: &Bridge, piece: &[Message], index: usize) {
     }
 }
 
+/// Whether a packet-out comes before something that it must not notice.
+fn has_packet_outs_within(pieces: &[Vec<Message>]) -> bool {
+    let mut behind = pieces
+        .iter()
+        .flatten()
+        .skip_while(|message| !matches!(message, Message::PacketOut(_)));
+    behind.any(|message| !matches!(message, Message::PacketOut(_)))
+}
+
 /// Whether a message may mean many rules.
 fn is_wide(message: &Message) -> bool {
     matches!(message, Message::FlowMod { change, .. } if matches!(
@@ -68,7 +105,10 @@ impl Bridge {
     ) -> Result<Option<LocalFuture<Result<(), BundleFailure>>>, BundleFailure> {
         let messages: usize = pieces.iter().map(Vec::len).sum();
         let many_rules = self.pipeline.borrow().rule_count() > AT_ONCE;
-        if messages > AT_ONCE || many_rules && pieces.iter().flatten().any(is_wide) {
+        let slowly = messages > AT_ONCE
+            || many_rules && pieces.iter().flatten().any(is_wide)
+            || has_packet_outs_within(&pieces);
+        if slowly {
             return Ok(Some(self.change_slowly(|bridge| async move {
                 bridge.carry_out_slowly(pieces, version).await
             })));
@@ -100,7 +140,9 @@ impl Bridge {
         self.pipeline.borrow_mut().end_batch();
         self.publish();
         self.tell_removed(done.removed);
-        self.take_effect(done.effects);
+        for effect in done.effects {
+            self.take_effect(effect);
+        }
         Ok(None)
     }
 
@@ -114,12 +156,20 @@ impl Bridge {
         let mut pace = Pace::new();
         let turn = self.reserve().await;
         self.pipeline.borrow_mut().begin_batch();
+        let mut stages = Stages {
+            epoch: self.switch().program.domain.horizon(),
+            used: false,
+            pinned: None,
+        };
         let mut done = Done::default();
         let mut before = 0;
         let mut failure = None;
         'messages: for mut piece in pieces {
             for index in 0..piece.len() {
                 fetch_ahead(self, &piece, index);
+                if matches!(piece[index], Message::FlowMod { .. } | Message::GroupMod(_)) {
+                    self.begin_stage(&mut stages);
+                }
                 let carried = match &mut piece[index] {
                     Message::FlowMod { change, .. } => {
                         let begun = self
@@ -136,6 +186,9 @@ impl Bridge {
                             }
                             Err(error) => Err(error),
                         }
+                    }
+                    Message::PacketOut(packet) => {
+                        self.note_packet_out(packet, version, now, &mut stages, &mut done)
                     }
                     other => self.carry_out_other(other, version, now, &mut done),
                 };
@@ -163,7 +216,7 @@ impl Bridge {
         drop(turn);
         if failure.is_none() {
             self.send_removed_slowly(done.removed, &mut pace).await;
-            self.take_effect(done.effects);
+            self.take_effect_slowly(done.effects, &mut pace).await;
         }
         while !self.pipeline.borrow_mut().tidy(STEP) {
             pace.step().await;
@@ -214,25 +267,113 @@ impl Bridge {
             Message::PacketOut(packet) => {
                 let program = self.check_packet_out(packet, version)?;
                 let data = std::mem::take(&mut packet.data);
-                done.effects.push(Effect::Packet(program, data));
+                done.effects.push(Effect::Packet(program, data, None));
             }
             _ => return Err(Error::BundleMessageUnsupported),
         }
         Ok(())
     }
 
-    fn take_effect(&self, effects: Vec<Effect>) {
+    /// Sees to it that what changes now is not noticed by the packet-outs before it.
+    fn begin_stage(&self, stages: &mut Stages) {
+        if !stages.used {
+            return;
+        }
+        if let Some(epoch) = self.switch().program.domain.reserve_next() {
+            self.pipeline.borrow_mut().change_in(Some(epoch));
+            (stages.epoch, stages.used) = (epoch, false);
+        }
+    }
+
+    /// Checks a packet-out, notes by which rules it will go, and makes those that it asks for.
+    fn note_packet_out(
+        &self,
+        packet: &mut PacketOut,
+        version: Version,
+        now: pipeline::Clock,
+        stages: &mut Stages,
+        done: &mut Done,
+    ) -> Result<(), Error> {
+        let program = self.check_packet_out(packet, version)?;
+        let epoch = stages.epoch;
+        let domain = &self.switch().program.domain;
+        let pinned = stages
+            .pinned
+            .get_or_insert_with(|| Arc::new(domain.pin(epoch)));
+        let mut moment = Moment {
+            pinned: Arc::clone(pinned),
+            epoch,
+            taught: false,
+        };
+        stages.used = true;
+        // One without an Ethernet header is not looked up.
+        let has_header = packet.data.len() >= ETHERNET_HEADER;
+        if has_header && self.pipeline.borrow().may_teach(&program) {
+            self.begin_stage(stages);
+            let switch = self.switch();
+            let live = |port| {
+                let live = switch.with_datapath(|datapath| datapath.is_live(self.id, port));
+                live.unwrap_or(false)
+            };
+            let surroundings = Surroundings {
+                live: &live,
+                hides_fragment_ports: self.fragments.get() == Fragments::Normal,
+                learns: true,
+            };
+            let mut pipeline = self.pipeline.borrow_mut();
+            let outcome = pipeline.teach(packet, program.in_port, surroundings, now);
+            done.removed.extend(outcome.removed);
+            moment.taught = true;
+        }
+        let data = std::mem::take(&mut packet.data);
+        done.effects
+            .push(Effect::Packet(program, data, Some(moment)));
+        Ok(())
+    }
+
+    /// Does what is left to do when all of the messages have succeeded, in their order.
+    async fn take_effect_slowly(&self, effects: Vec<Effect>, pace: &mut Pace) {
+        // A worker that carries nothing out is waited for once.
+        let (mut sent, mut stuck) = (false, false);
         for effect in effects {
-            match effect {
-                Effect::Port(change) => {
-                    // Whether it can be done was seen before; a port that has gone since is told
-                    // of.
-                    if let Err(error) = self.port_mod(&change) {
-                        tracing::warn!(target: "ofproto", "{}: port {}: {error}", self.name, change.port);
-                    }
+            let begun = Instant::now();
+            match &effect {
+                // A port changes at once, but workers have yet to carry out the packet-outs before it.
+                Effect::Port(_) if sent && !stuck => {
+                    self.barrier().await;
+                    sent = false;
                 }
-                Effect::Packet(program, data) => self.send_packet_out(program, &data),
+                Effect::Packet(..) if !stuck => {
+                    self.wait_for_room().await;
+                    sent = true;
+                }
+                _ => {}
             }
+            stuck |= begun.elapsed() >= ROOM_LIMIT;
+            self.take_effect(effect);
+            pace.step().await;
+        }
+    }
+
+    /// Waits until a packet-out would be taken, for a while.
+    async fn wait_for_room(&self) {
+        let switch = self.switch();
+        let begun = Instant::now();
+        let has_room = || switch.with_datapath(|datapath| datapath.packet_out_room() > 0);
+        while !has_room().unwrap_or(true) && begun.elapsed() < ROOM_LIMIT {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    fn take_effect(&self, effect: Effect) {
+        match effect {
+            Effect::Port(change) => {
+                // Whether it can be done was seen before; a port that has gone since is told of.
+                if let Err(error) = self.port_mod(&change) {
+                    tracing::warn!(target: "ofproto", "{}: port {}: {error}", self.name, change.port);
+                }
+            }
+            Effect::Packet(program, data, moment) => self.send_packet_out(program, data, moment),
         }
     }
 }

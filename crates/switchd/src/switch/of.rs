@@ -225,16 +225,20 @@ impl Bridge {
         self.pipeline.borrow().packet_out(packet, version)
     }
 
-    pub(super) fn send_packet_out(&self, program: pipeline::PacketOutProgram, data: &[u8]) {
+    /// Sends a packet, by the rules that it finds or those of a moment that has been noted.
+    pub(super) fn send_packet_out(
+        &self,
+        program: pipeline::PacketOutProgram,
+        data: Vec<u8>,
+        moment: Option<datapath::Moment>,
+    ) {
         let pipeline::PacketOutProgram {
             in_port,
             metadata,
             ops,
         } = program;
-        let data = data.to_vec();
-        let sent = self.switch().with_datapath(|datapath| match metadata {
-            Some(metadata) => datapath.packet_out_with(self.id, metadata, data, ops),
-            None => datapath.packet_out(self.id, in_port, data, ops),
+        let sent = self.switch().with_datapath(|datapath| {
+            datapath.packet_out_with(self.id, in_port, metadata, moment, data, ops)
         });
         if let Ok(Err(error)) = sent {
             tracing::warn!(target: "ofproto", "{}: packet-out: {error}", self.name);
@@ -403,7 +407,7 @@ impl Switch for Bridge {
     fn packet_out(&self, packet: &PacketOut, version: Version) -> Result<(), Error> {
         let program = self.check_packet_out(packet, version)?;
         self.publish();
-        self.send_packet_out(program, &packet.data);
+        self.send_packet_out(program, packet.data.clone(), None);
         Ok(())
     }
 
@@ -465,6 +469,10 @@ impl Switch for Bridge {
         let outcome = self.pipeline.borrow_mut().meter_mod(change, now)?;
         self.tell_removed(outcome.removed);
         Ok(())
+    }
+
+    fn check_bundled(&self, message: &Message, version: Version) -> Result<(), Error> {
+        pipeline::check_bundled(message, version)
     }
 
     fn bundle(

@@ -7,10 +7,9 @@
 
 use super::bridge::Bridge;
 use super::{Switch, processors};
-use openflow::flow::{FlowMod, FlowStats, FlowStatsRequest, TABLE_ALL};
+use openflow::flow::{FlowMod, FlowStats, FlowStatsRequest};
 use openflow::group::{self, GroupDescription};
 use openflow::meter::{self, MeterConfig};
-use openflow::port;
 use predict::ports::{Device, Edge, Helper, Memory, Shares};
 use predict::rules::Rules;
 use predict::spread::Spread;
@@ -193,14 +192,7 @@ async fn copied(switch: &Switch, bridge: &Bridge) -> Result<Vec<FlowMod>, String
             bridge.name
         ));
     }
-    let request = FlowStatsRequest {
-        table: TABLE_ALL,
-        matching: packet::Match::any(),
-        cookie: 0,
-        cookie_mask: 0,
-        out_port: port::ANY,
-        out_group: u32::MAX,
-    };
+    let request = FlowStatsRequest::all();
     let mut dump = bridge.pipeline.borrow_mut().begin_dump(&request);
     let mut flows = Vec::with_capacity(count);
     loop {
