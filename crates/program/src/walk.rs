@@ -100,6 +100,7 @@ struct Saved<F> {
     frame: Option<F>,
     key: FlowKey,
     layers: Layers,
+    counted: u32,
     queue: Option<u32>,
     set: ActionSet,
     values: Vec<(u128, u16)>,
@@ -129,6 +130,10 @@ struct Walk<F> {
     at: Position<F>,
     layers: Layers,
     resubmits: u32,
+    /// The length with which rules and groups count the packet: the one that it came with, whatever
+    /// has been pushed or popped since. Where Open vSwitch sends a packet through its datapath once
+    /// more, the one that it has then.
+    counted: u32,
     mirrored: u32,
     sent: bool,
     /// The lookup under way came from a resubmit: no rule means go on, not a miss.
@@ -226,6 +231,7 @@ impl<F: Frame> Walk<F> {
             pending: SmallVec::new(),
             queue: None,
             resubmits: 0,
+            counted: 0,
             mirrored: 0,
             sent: false,
             resubmitted: false,
@@ -236,6 +242,7 @@ impl<F: Frame> Walk<F> {
 
     #[inline(always)]
     fn start(&mut self, frame: F, mirrored: u32) {
+        self.counted = frame.len() as u32;
         self.frame = Some(frame);
         self.at = Position {
             steps: Steps::of(&[]),
@@ -456,6 +463,7 @@ impl<F: Frame> Walk<F> {
             self.frame = saved.frame;
             self.key = saved.key;
             self.layers = saved.layers;
+            self.counted = saved.counted;
             self.queue = saved.queue;
             self.set = saved.set;
             self.values = saved.values;
@@ -674,10 +682,15 @@ impl<F: Frame> Walk<F> {
 
     #[inline(always)]
     fn count(&self, burst: &Burst<'_, '_>, rule: &crate::rule::Rule) {
-        let bytes = self.frame.as_ref().map_or(0, Frame::len) as u64;
+        let bytes = self.counted.into();
         burst
             .counters
             .add(rule.spec.counter, 1, bytes, burst.now_ms);
+    }
+
+    /// From here on the packet counts with the length that it has now.
+    fn count_anew(&mut self) {
+        self.counted = self.frame.as_ref().map_or(0, Frame::len) as u32;
     }
 
     /// The steps that most packets do without.
@@ -784,6 +797,7 @@ impl<F: Frame> Walk<F> {
                     frame: self.frame.as_ref().and_then(Frame::duplicate),
                     key: self.key,
                     layers: self.layers,
+                    counted: self.counted,
                     queue: self.queue,
                     set: self.set.clone(),
                     values: self.values.clone(),
