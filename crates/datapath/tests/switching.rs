@@ -568,10 +568,14 @@ fn packet_outs_go_by_the_rules_of_their_moment() {
         };
         wait_until("room", || switch.datapath.packet_out_room() > 0);
         let data = frame(mac(2), mac(1), number).to_vec();
-        let sent =
-            switch
-                .datapath
-                .packet_out_with(bridge, 0xffff_fffd, None, Some(moment), data, Arc::clone(&ops));
+        let sent = switch.datapath.packet_out_with(
+            bridge,
+            0xffff_fffd,
+            None,
+            Some(moment),
+            data,
+            Arc::clone(&ops),
+        );
         sent.unwrap();
         switch.writers.get_mut(&bridge).unwrap().housekeep(64);
         domain.collect_some(64);

@@ -100,7 +100,7 @@ pub struct Hit {
     pub priority: u32,
     /// Its match.
     pub matching: Match,
-    /// The packet's length then.
+    /// The length with which it counted the packet.
     pub bytes: usize,
 }
 
@@ -307,6 +307,10 @@ struct Machine<'p> {
     learns: bool,
     /// Bytes of copies that clones have made.
     copied: usize,
+    /// The length with which rules and groups count the packet: the one that it came with. Behind a
+    /// last label that was popped, and behind a select group whose hash is the datapath's own, the
+    /// one that it had there, for Open vSwitch has it come in once more.
+    counted: usize,
 }
 
 impl<'p> Machine<'p> {
@@ -333,6 +337,7 @@ impl<'p> Machine<'p> {
             hides_fragment_ports: false,
             learns: false,
             copied: 0,
+            counted: frame.len(),
         };
         machine.key.set_u32(at::ACTSET_OUTPUT, ACTSET_UNSET);
         machine.parse_again();
@@ -447,7 +452,7 @@ impl<'p> Machine<'p> {
             table,
             priority: rule.priority,
             matching: rule.matching().clone(),
-            bytes: self.packet.bytes().len(),
+            bytes: self.counted,
         });
         let miss = rule.priority == 0 && *rule.matching() == Match::any();
         let apply = if miss {
@@ -693,7 +698,7 @@ impl<'p> Machine<'p> {
 
     /// Runs a list and then the action set on a copy; nothing comes back, the action set included.
     fn clone_of_packet(&mut self, actions: &[Action], at: At) {
-        let before = (self.packet.clone(), self.key, self.queue);
+        let before = (self.packet.clone(), self.key, self.queue, self.counted);
         let (set, stack) = (self.set.clone(), self.stack.clone());
         self.copied += self.packet.bytes().len();
         let copy = (self.packet.bytes().to_vec(), self.key);
@@ -703,7 +708,7 @@ impl<'p> Machine<'p> {
             self.run_set(at);
         }
         self.close();
-        (self.packet, self.key, self.queue) = before;
+        (self.packet, self.key, self.queue, self.counted) = before;
         (self.set, self.stack) = (set, stack);
         self.dead = false;
     }
@@ -714,7 +719,14 @@ impl<'p> Machine<'p> {
             Action::PushVlan(ethertype) => self.packet.push_vlan(*ethertype),
             Action::PopVlan => self.packet.pop_vlan(),
             Action::PushMpls(ethertype) => self.packet.push_mpls(*ethertype, &self.key),
-            Action::PopMpls(ethertype) => self.packet.pop_mpls(*ethertype),
+            Action::PopMpls(ethertype) => {
+                let before = self.packet.bytes().len();
+                self.packet.pop_mpls(*ethertype);
+                let popped = self.packet.bytes().len() != before;
+                if popped && ![0x8847, 0x8848].contains(ethertype) {
+                    self.counted = self.packet.bytes().len();
+                }
+            }
             Action::CopyTtlOut => self.packet.copy_ttl(true),
             Action::CopyTtlIn => self.packet.copy_ttl(false),
             Action::PushPbb(_) => self.packet.push_pbb(),

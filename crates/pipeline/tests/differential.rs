@@ -985,8 +985,10 @@ fn packet_outs_of_a_batch_go_by_the_changes_before_them() {
             let mut levels = case.levels.borrow_mut();
             let pipeline = &case.switch.pipeline;
             let levels = Some(&mut *levels);
+            let mut from = FlowKey::ZERO;
+            from.set_u32(packet::key::at::IN_PORT, 2);
             let told =
-                twin::evaluate_actions_metered(pipeline, 2, &bytes, &actions, &is_live, levels);
+                twin::evaluate_actions_metered(pipeline, &from, &bytes, &actions, &is_live, levels);
             outs.push((program.ops, bytes, told, epoch));
             epoch = domain.reserve_next().unwrap();
             case.switch.pipeline.change_in(Some(epoch));

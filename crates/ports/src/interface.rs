@@ -7,6 +7,7 @@ use crate::error::{Error, describe};
 use crate::link::{LinkState, LinkWatch, Links, SharedLinks};
 use crate::namespace::{self, Namespace};
 use crate::{Mac, PortInfo};
+use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, OwnedFd};
 
 /// Why nothing was found out about an interface.
@@ -235,6 +236,25 @@ impl Interface {
     pub(crate) fn set_admin(&mut self, up: bool) -> Result<(), Error> {
         let what = format!("setting it {}", if up { "up" } else { "down" });
         self.change(what, |links, link| links.set_up(&link.name, up))
+    }
+
+    /// Sets it up with an IPv4 address, and adds a default route by a gateway.
+    pub(crate) fn set_ipv4(
+        &mut self,
+        address: Ipv4Addr,
+        netmask: Ipv4Addr,
+        gateway: Option<Ipv4Addr>,
+    ) -> Result<(), Error> {
+        let what = format!("setting IP address {address}, netmask {netmask}");
+        self.change(what, |links, link| {
+            links.set_up(&link.name, true)?;
+            links.set_ipv4(&link.name, address, netmask)
+        })?;
+        let Some(gateway) = gateway else {
+            return Ok(());
+        };
+        let what = format!("adding a route by gateway {gateway}");
+        self.change(what, |links, _| links.add_gateway(gateway))
     }
 
     /// Does something to it by the name that it has now, in the namespace that it is in now.

@@ -46,7 +46,7 @@ pub use dummy::Target as StreamTarget;
 pub use eal::{Eal, EalOptions, Memory};
 pub use error::{Error, describe};
 pub use hold::is_free;
-pub use link::{LinkChanges, LinkEvents};
+pub use link::{LinkChanges, LinkEvents, NextHop, next_hop};
 pub use mbuf::Mbuf;
 pub use pool::Pool;
 pub use record::leftovers;
@@ -54,6 +54,7 @@ pub use spec::{Dpdk, Dummy, Kind, PortSpec, Xdp, options_of};
 pub use tap::remove_leftover;
 
 use packet::io::{RxQueue, TxQueue};
+use std::net::Ipv4Addr;
 
 /// A MAC address.
 pub type Mac = [u8; 6];
@@ -128,6 +129,17 @@ pub trait PortControl: Send {
 
     /// Sets the device up or down.
     fn set_admin(&mut self, up: bool) -> Result<(), Error>;
+
+    /// Sets the device up with an IPv4 address and netmask, instead of the address that it has, and
+    /// adds a default route by a gateway.
+    fn set_ipv4(
+        &mut self,
+        _address: Ipv4Addr,
+        _netmask: Ipv4Addr,
+        _gateway: Option<Ipv4Addr>,
+    ) -> Result<(), Error> {
+        Err(Error::Option("its device has no IP addresses".into()))
+    }
 
     /// Makes a `dummy` port receive `frame`; other types refuse.
     fn inject(&mut self, _frame: &[u8]) -> Result<(), Error> {

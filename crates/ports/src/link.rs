@@ -10,6 +10,7 @@ use crate::namespace::Namespace;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ffi::{CStr, c_char};
+use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
@@ -27,6 +28,12 @@ const IFLA_INFO_KIND: u16 = 1;
 const IFLA_TARGET_NETNSID: u16 = 46;
 const NETNSA_NSID: u16 = 1;
 const NETNSA_FD: u16 = 3;
+const RTA_DST: u16 = 1;
+const RTA_OIF: u16 = 4;
+const RTA_GATEWAY: u16 = 5;
+const RTN_UNICAST: u8 = 1;
+// linux/if_arp.h
+const ATF_COM: i32 = 2;
 
 /// What the kernel says about an interface.
 #[derive(Clone, Debug, Default)]
@@ -93,6 +100,33 @@ impl LinkState {
             )
             .collect()
     }
+}
+
+/// Where packets to an address go first, by the routes and neighbours of this network namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NextHop {
+    /// The device that they leave by.
+    pub device: String,
+    /// The gateway, or the address itself where it is on the device's link.
+    pub address: Ipv4Addr,
+    /// Its MAC address; None while that is not known.
+    pub mac: Option<Mac>,
+}
+
+/// Asks the kernel where packets to an address go first. The error is the system's number: `ENXIO`
+/// for an address of this machine, which they do not leave for.
+pub fn next_hop(destination: Ipv4Addr) -> Result<NextHop, i32> {
+    let links = SharedLinks::new()?;
+    let mut links = links.lock();
+    let (ifindex, gateway) = links.route(destination)?;
+    let device = links.by_index(ifindex)?.name;
+    let address = gateway.unwrap_or(destination);
+    let mac = links.neighbour(&device, address)?;
+    Ok(NextHop {
+        device,
+        address,
+        mac,
+    })
 }
 
 /// Counts how often an interface's link came or went.
@@ -375,6 +409,89 @@ impl Links {
         set_mac(self.control.as_raw_fd(), request(name)?, mac)
     }
 
+    /// The device and the gateway of the route to an address.
+    fn route(&mut self, destination: Ipv4Addr) -> Result<(u32, Option<Ipv4Addr>), i32> {
+        let mut body = [0; 12];
+        (body[0], body[1]) = (libc::AF_INET as u8, 32);
+        let mut attributes = Vec::new();
+        push_attribute(&mut attributes, RTA_DST, &destination.octets());
+        let (kind, answer) = self.transact(libc::RTM_GETROUTE, 0, &body, &attributes)?;
+        if kind != libc::RTM_NEWROUTE {
+            return Err(libc::EPROTO);
+        }
+        read_route(answer)
+    }
+
+    /// The MAC address of a neighbour, if it is known.
+    fn neighbour(&self, device: &str, address: Ipv4Addr) -> Result<Option<Mac>, i32> {
+        let request = request(device)?;
+        // SAFETY: all zeroes is a valid arpreq.
+        let mut question: libc::arpreq = unsafe { std::mem::zeroed() };
+        question.arp_pa = socket_address(address);
+        question.arp_ha.sa_family = libc::AF_UNSPEC as libc::sa_family_t;
+        question.arp_dev = request.ifr_name;
+        // SAFETY: the request is a whole arpreq.
+        let code = unsafe {
+            libc::ioctl(
+                self.control.as_raw_fd(),
+                libc::SIOCGARP,
+                std::ptr::from_mut(&mut question),
+            )
+        };
+        if code < 0 {
+            return match last_errno() {
+                libc::ENXIO => Ok(None),
+                errno => Err(errno),
+            };
+        }
+        let mac: Mac = std::array::from_fn(|at| question.arp_ha.sa_data[at] as u8);
+        // An entry that is being asked for has none yet.
+        Ok((question.arp_flags & ATF_COM != 0 && mac != Mac::default()).then_some(mac))
+    }
+
+    /// Gives the interface an IPv4 address instead of the one that it has.
+    pub(crate) fn set_ipv4(
+        &self,
+        name: &str,
+        address: Ipv4Addr,
+        netmask: Ipv4Addr,
+    ) -> Result<(), i32> {
+        for (number, value) in [
+            (libc::SIOCSIFADDR, address),
+            (libc::SIOCSIFNETMASK, netmask),
+        ] {
+            let mut request = request(name)?;
+            request.ifr_ifru.ifru_addr = socket_address(value);
+            self.ioctl(number, &mut request)?;
+        }
+        Ok(())
+    }
+
+    /// Adds a default route by a gateway, unless it is there.
+    pub(crate) fn add_gateway(&self, gateway: Ipv4Addr) -> Result<(), i32> {
+        // SAFETY: all zeroes is a valid rtentry.
+        let mut route: libc::rtentry = unsafe { std::mem::zeroed() };
+        route.rt_dst = socket_address(Ipv4Addr::UNSPECIFIED);
+        route.rt_genmask = socket_address(Ipv4Addr::UNSPECIFIED);
+        route.rt_gateway = socket_address(gateway);
+        route.rt_flags = libc::RTF_UP | libc::RTF_GATEWAY;
+        // SAFETY: the request is a whole rtentry, which names no device.
+        let code = unsafe {
+            libc::ioctl(
+                self.control.as_raw_fd(),
+                libc::SIOCADDRT,
+                std::ptr::from_mut(&mut route),
+            )
+        };
+        match code {
+            0.. => Ok(()),
+            _ => match last_errno() {
+                libc::EEXIST => Ok(()),
+                errno => Err(errno),
+            },
+        }
+    }
+
     /// Bits per second (0 when unknown) and whether both directions at once (None when unknown).
     pub(crate) fn speed(&self, name: &str) -> (u64, Option<bool>) {
         let mut command = [0u8; 44];
@@ -442,6 +559,40 @@ pub(crate) fn set_mac(fd: RawFd, mut request: libc::ifreq, mac: Mac) -> Result<(
     }
     request.ifr_ifru.ifru_hwaddr = address;
     ioctl(fd, libc::SIOCSIFHWADDR, &mut request)
+}
+
+/// An IPv4 address as ioctls take it.
+fn socket_address(address: Ipv4Addr) -> libc::sockaddr {
+    let mut general = libc::sockaddr {
+        sa_family: libc::AF_INET as libc::sa_family_t,
+        sa_data: [0; 14],
+    };
+    // `sockaddr_in`: the address lies behind the port.
+    for (to, from) in general.sa_data[2..].iter_mut().zip(address.octets()) {
+        *to = from as c_char;
+    }
+    general
+}
+
+/// The device and the gateway that a message about a route names.
+fn read_route(message: &[u8]) -> Result<(u32, Option<Ipv4Addr>), i32> {
+    // `struct rtmsg`: the route's type is its eighth byte, attributes come behind the twelfth.
+    match message.get(7) {
+        Some(&RTN_UNICAST) => {}
+        Some(_) => return Err(libc::ENXIO),
+        None => return Err(libc::EPROTO),
+    }
+    let (mut device, mut gateway) = (None, None);
+    for (kind, value) in attributes_of(message.get(12..).unwrap_or_default()) {
+        match kind {
+            RTA_OIF => device = u32_at(value, 0),
+            RTA_GATEWAY => {
+                gateway = <[u8; 4]>::try_from(value).ok().map(Ipv4Addr::from);
+            }
+            _ => {}
+        }
+    }
+    Ok((device.ok_or(libc::EPROTO)?, gateway))
 }
 
 /// An `ifreq` about `name`. `ENODEV` when that cannot be an interface's name.
@@ -695,6 +846,28 @@ mod tests {
             libc::ENODEV
         );
         assert_eq!(links.by_index(999_999).unwrap_err(), libc::ENODEV);
+    }
+
+    #[test]
+    fn routes_tell_devices_and_gateways() {
+        let route = |kind: u8, attributes: &[(u16, &[u8])]| {
+            let mut message = vec![0; 12];
+            message[7] = kind;
+            for (kind, value) in attributes {
+                push_attribute(&mut message, *kind, value);
+            }
+            read_route(&message)
+        };
+        let device = 5u32.to_ne_bytes();
+        let gateway = Some(Ipv4Addr::new(10, 0, 0, 1));
+        let both: [(u16, &[u8]); 2] = [(RTA_OIF, &device), (RTA_GATEWAY, &[10, 0, 0, 1])];
+        assert_eq!(route(RTN_UNICAST, &both), Ok((5, gateway)));
+        assert_eq!(route(RTN_UNICAST, &both[..1]), Ok((5, None)));
+        assert_eq!(route(RTN_UNICAST, &both[1..]), Err(libc::EPROTO));
+        assert_eq!(route(2, &both), Err(libc::ENXIO), "this machine's own");
+        assert_eq!(read_route(&[0; 3]), Err(libc::EPROTO));
+        // No packet leaves for it, on any machine.
+        assert_eq!(next_hop(Ipv4Addr::LOCALHOST), Err(libc::ENXIO));
     }
 
     #[test]

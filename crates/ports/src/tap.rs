@@ -25,6 +25,7 @@ use libc::iovec;
 use packet::frame::Frame;
 use packet::io::{BURST, QueueDrops, RxQueue, TxOutcome, TxQueue};
 use std::ffi::CStr;
+use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -530,6 +531,15 @@ impl PortControl for TapControl {
 
     fn set_admin(&mut self, up: bool) -> Result<(), Error> {
         self.interface.set_admin(up)
+    }
+
+    fn set_ipv4(
+        &mut self,
+        address: Ipv4Addr,
+        netmask: Ipv4Addr,
+        gateway: Option<Ipv4Addr>,
+    ) -> Result<(), Error> {
+        self.interface.set_ipv4(address, netmask, gateway)
     }
 
     fn close(self: Box<Self>) {}

@@ -2,7 +2,7 @@
 
 use super::story::What;
 use super::{At, Machine, in_order};
-use crate::groups::selector_of;
+use crate::groups::{hash_of, selector_of};
 use openflow::group::{self, Bucket, GroupDescription, GroupKind, Selection, SelectionMethod};
 use openflow::port;
 use packet::Field;
@@ -18,7 +18,7 @@ pub struct GroupHit {
     pub group: u32,
     /// The place of the bucket; None for the group itself.
     pub bucket: Option<usize>,
-    /// The packet's length then.
+    /// The length with which it counted the packet.
     pub bytes: usize,
 }
 
@@ -41,6 +41,9 @@ impl Machine<'_> {
             GroupKind::FastFailover => self.first_live(description).into_iter().collect(),
             GroupKind::Select => {
                 self.level += 1;
+                if hash_of(description.selection.as_ref()).is_datapaths() {
+                    self.counted = self.packet.bytes().len();
+                }
                 self.selected(description, level).into_iter().collect()
             }
         };
@@ -59,7 +62,7 @@ impl Machine<'_> {
     }
 
     fn hit(&mut self, group: u32, bucket: Option<usize>) {
-        let bytes = self.packet.bytes().len();
+        let bytes = self.counted;
         self.outcome.groups.push(GroupHit {
             group,
             bucket,
@@ -151,6 +154,7 @@ impl Machine<'_> {
         let bucket = &description.buckets[place];
         self.open(|| What::Bucket(format!("bucket {}: using bucket", bucket.id)));
         let before = (self.packet.clone(), self.key, self.queue);
+        let counted = self.counted;
         let at = At {
             depth: at.depth + 1,
             apply: PacketInReason::Group,
@@ -162,6 +166,7 @@ impl Machine<'_> {
             self.list(&ordered, at);
         }
         (self.packet, self.key, self.queue) = before;
+        self.counted = counted;
         // An exit, or a meter that drops, ends the bucket.
         (self.stopped, self.dead) = (false, false);
         self.close();

@@ -443,10 +443,9 @@ impl<F: Frame> Engine<F> {
         let mut next = Next::Lookup(0);
         while let Next::Lookup(table) = next {
             let walk = &mut self.walks[index];
-            let length = walk.frame.as_ref().map_or(0, Frame::len);
             let found = burst.bridge.lookup(table, &walk.key, burst.guard);
             recording.host().looked_up(table, Some(&walk.key), found);
-            recording.looked(burst.bridge, table, found, length, walk.resubmitted);
+            recording.looked(burst.bridge, table, found, walk.resubmitted);
             next = match found {
                 Some(rule) => {
                     walk.count(burst, rule);

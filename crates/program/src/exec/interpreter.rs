@@ -55,6 +55,7 @@ pub(crate) struct Saved<F> {
     pub(crate) frame: Option<F>,
     pub(crate) key: FlowKey,
     pub(crate) layers: Layers,
+    pub(crate) counted: u32,
     pub(crate) queue: Option<u32>,
     pub(crate) set: ActionSet,
     pub(crate) values: Vec<(u128, u16)>,
@@ -84,6 +85,10 @@ pub(crate) struct Walk<F> {
     pub(crate) at: Position<F>,
     pub(crate) layers: Layers,
     pub(crate) resubmits: u32,
+    /// The length with which rules and groups count the packet: the one that it came with, whatever
+    /// has been pushed or popped since. Where Open vSwitch sends a packet through its datapath once
+    /// more, the one that it has then.
+    pub(crate) counted: u32,
     pub(crate) mirrored: u32,
     pub(crate) sent: bool,
     /// The lookup under way came from a resubmit: no rule means go on, not a miss.
@@ -199,6 +204,7 @@ impl<F: Frame> Walk<F> {
             pending: SmallVec::new(),
             queue: None,
             resubmits: 0,
+            counted: 0,
             mirrored: 0,
             sent: false,
             resubmitted: false,
@@ -210,6 +216,7 @@ impl<F: Frame> Walk<F> {
 
     #[inline(always)]
     pub(crate) fn start(&mut self, frame: F, mirrored: u32) {
+        self.counted = frame.len() as u32;
         self.frame = Some(frame);
         self.at = Position {
             steps: Steps::of(&[]),
@@ -442,6 +449,7 @@ impl<F: Frame> Walk<F> {
             self.frame = saved.frame;
             self.key = saved.key;
             self.layers = saved.layers;
+            self.counted = saved.counted;
             self.queue = saved.queue;
             self.set = saved.set;
             self.values = saved.values;
@@ -674,10 +682,15 @@ impl<F: Frame> Walk<F> {
 
     #[inline(always)]
     pub(crate) fn count(&self, burst: &Burst<'_, '_>, rule: &crate::rule::Rule) {
-        let bytes = self.frame.as_ref().map_or(0, Frame::len) as u64;
+        let bytes = self.counted.into();
         burst
             .counters
             .add(rule.spec.counter, 1, bytes, burst.now_ms);
+    }
+
+    /// From here on the packet counts with the length that it has now.
+    pub(crate) fn count_anew(&mut self) {
+        self.counted = self.frame.as_ref().map_or(0, Frame::len) as u32;
     }
 
     /// The steps that most packets do without.
@@ -784,6 +797,7 @@ impl<F: Frame> Walk<F> {
                     frame: self.frame.as_ref().and_then(Frame::duplicate),
                     key: self.key,
                     layers: self.layers,
+                    counted: self.counted,
                     queue: self.queue,
                     set: self.set.clone(),
                     values: self.values.clone(),

@@ -61,6 +61,11 @@ impl GroupHash {
         }
     }
 
+    /// Whether Open vSwitch's datapath computes it, and so has the packet come in once more.
+    pub fn is_datapaths(&self) -> bool {
+        !matches!(self, GroupHash::Fields { .. })
+    }
+
     /// The words of the key that it reads.
     pub fn words(&self) -> WordSet {
         let five_tuple = WordSet::of_bytes(at::ETH_TYPE, 2)

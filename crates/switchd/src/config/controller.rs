@@ -217,12 +217,6 @@ fn local_address(row: &vswitch::Controller, problems: &mut Problems) -> Option<L
     let address = parse("local_ip", &row.local_ip)?;
     let netmask = parse("local_netmask", &row.local_netmask);
     let gateway = parse("local_gateway", &row.local_gateway);
-    problems.add(
-        "Controller",
-        &row.target,
-        "local_ip",
-        "the bridge's local port is not given addresses for in-band control; give it them as to any interface",
-    );
     Some(LocalAddress {
         address,
         netmask: netmask.unwrap_or_else(|| class_mask(address)),
@@ -318,7 +312,7 @@ mod tests {
         let address = controllers[0].local_address.unwrap();
         assert_eq!(
             (address.netmask, address.gateway, problems.0.len()),
-            (Ipv4Addr::new(255, 255, 255, 0), None, 2)
+            (Ipv4Addr::new(255, 255, 255, 0), None, 1)
         );
     }
 

@@ -77,6 +77,10 @@ pub struct Settings {
     pub forward_bpdu: bool,
     /// Whether in-band control is off.
     pub disable_in_band: bool,
+    /// The queue that in-band control's packets leave by.
+    pub in_band_queue: Option<u32>,
+    /// Targets of the database's managers that in-band control is for.
+    pub managers: Vec<String>,
     /// Most packets queued for a management connection.
     pub controller_queue_size: u16,
     /// `dp-desc`: a description for OpenFlow controllers, at most 255 bytes.
@@ -203,6 +207,7 @@ impl Desired {
             desired: &mut desired,
             problems: &mut problems,
             owners: BTreeMap::new(),
+            managers: in_band_managers(&root.managers),
         };
         reader.bridges(&root.bridges);
         desired.wrong = Wrong::new(&problems);
@@ -234,6 +239,8 @@ struct Reader<'a> {
     problems: &'a mut Problems,
     /// Which bridge has an interface's name.
     owners: BTreeMap<String, String>,
+    /// Targets of managers that are reached in-band.
+    managers: Vec<String>,
 }
 
 impl Reader<'_> {
@@ -358,6 +365,7 @@ impl Reader<'_> {
             );
         }
         let tables = self.tables(row);
+        let managers = self.managers.to_vec();
         let mut options = Options::new(
             "Bridge",
             &row.name,
@@ -366,6 +374,7 @@ impl Reader<'_> {
             self.problems,
         );
         options.not_supported(&["stp-", "rstp-", "mcast-snooping-"], &SPANNING_TREE_KEYS);
+        let disable_in_band = options.boolean("disable-in-band", false);
         Settings {
             uuid: row.uuid,
             datapath_type: datapath_type(row).to_owned(),
@@ -381,7 +390,15 @@ impl Reader<'_> {
             mac_table_size: options.integer("mac-table-size", 8192, 10..=1_000_000) as u32,
             flood_vlans: VlanSet::from_column(&row.flood_vlans),
             forward_bpdu: options.boolean("forward-bpdu", false),
-            disable_in_band: options.boolean("disable-in-band", false),
+            disable_in_band,
+            in_band_queue: (options.integer("in-band-queue", -1, -1..=i64::from(i32::MAX)))
+                .try_into()
+                .ok(),
+            managers: if disable_in_band {
+                Vec::new()
+            } else {
+                managers
+            },
             controller_queue_size: options.integer("controller-queue-size", 100, 1..=512) as u16,
             description: limited_text(&mut options, "dp-desc", 255),
             serial_number: limited_text(&mut options, "dp-sn", 31),
@@ -486,6 +503,16 @@ impl Reader<'_> {
         };
         self.desired.refused.insert(interface.uuid, refused);
     }
+}
+
+/// Targets of managers that are not said to be reached out of band, each once.
+fn in_band_managers(rows: &[vswitch::Manager]) -> Vec<String> {
+    let in_band = |row: &&vswitch::Manager| row.connection_mode.as_deref() != Some("out-of-band");
+    let targets: BTreeSet<&str> = (rows.iter())
+        .filter(in_band)
+        .map(|row| row.target.as_str())
+        .collect();
+    targets.into_iter().map(str::to_owned).collect()
 }
 
 fn datapath_type(row: &vswitch::Bridge) -> &str {
@@ -754,6 +781,35 @@ pub(super) mod tests {
         );
         let (settings, problems) = with_option("dp-sn", &"ä".repeat(31));
         assert_eq!((settings.serial_number.unwrap().len(), problems), (30, 1));
+    }
+
+    #[test]
+    fn in_band_control_has_a_queue_and_managers() {
+        assert_eq!(with_option("other", "").0.in_band_queue, None);
+        assert_eq!(with_option("in-band-queue", "3").0.in_band_queue, Some(3));
+        assert_eq!(with_option("in-band-queue", "-7"), {
+            let (settings, _) = with_option("other", "");
+            (settings, 1)
+        });
+        let manager = |target: &str, mode: Option<&str>| vswitch::Manager {
+            target: target.into(),
+            connection_mode: mode.map(str::to_owned),
+            ..Default::default()
+        };
+        let mut snapshot = snapshot(vec![bridge("br0", vec![]), {
+            let mut row = bridge("br1", vec![]);
+            row.other_config = [("disable-in-band".to_owned(), "true".to_owned())].into();
+            row
+        }]);
+        snapshot.open_vswitch.as_mut().unwrap().managers = vec![
+            manager("tcp:10.0.0.1", None),
+            manager("tcp:10.0.0.2", Some("out-of-band")),
+            manager("tcp:10.0.0.3", Some("in-band")),
+        ];
+        let (desired, _) = Desired::from_snapshot(&snapshot, &abilities());
+        let managers = |name: &str| &desired.bridges[name].settings.managers;
+        assert_eq!(*managers("br0"), ["tcp:10.0.0.1", "tcp:10.0.0.3"]);
+        assert!(managers("br1").is_empty());
     }
 
     #[test]

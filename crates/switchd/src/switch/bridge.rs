@@ -4,6 +4,7 @@ use super::Switch;
 use super::latency::Latencies;
 use crate::config::Mac;
 use crate::config::address::{self, Candidate};
+use crate::config::controller::Controller;
 use crate::config::desired::Settings;
 use crate::config::mirror::{Mirror, Output};
 use crate::config::ofport::{self, Allocator};
@@ -225,6 +226,7 @@ pub struct Bridge {
     /// The numbers of wanted ports whose devices have gone, by interface, for their return.
     pub(super) vanished: RefCell<BTreeMap<String, u16>>,
     pub(super) fail: super::fail::Fail,
+    pub(super) in_band: super::in_band::InBand,
     /// The last prediction for its rules.
     pub(super) prediction: RefCell<Option<super::predict::Known>>,
 }
@@ -383,6 +385,7 @@ impl Bridge {
     pub fn housekeep(&self, limit: usize) -> bool {
         self.pipeline.borrow_mut().commit();
         self.fail_step();
+        self.in_band_step();
         let unlinked = self.pipeline.borrow_mut().housekeep(limit);
         unlinked > 0
     }
@@ -392,6 +395,34 @@ impl Bridge {
         if let Some(openflow) = self.openflow.get() {
             openflow.flows_removed(&removed);
             openflow.report_changes();
+        }
+    }
+
+    /// Gives the local port the addresses that its controllers' rows name. What fails is logged.
+    pub(super) fn set_local_addresses(&self, controllers: &[Controller]) {
+        let mut ports = self.ports.borrow_mut();
+        let Some(control) = (ports.get_mut(&ofport::LOCAL)).and_then(|port| port.control.as_mut())
+        else {
+            return;
+        };
+        for local in controllers
+            .iter()
+            .filter_map(|controller| controller.local_address)
+        {
+            let (name, address, netmask) = (&self.name, local.address, local.netmask);
+            if control.is_elsewhere() {
+                tracing::warn!(target: "bridge", "bridge {name}: its local port has been moved away and is not given IP address {address}");
+                continue;
+            }
+            match control.set_ipv4(address, netmask, local.gateway) {
+                Ok(()) => {
+                    tracing::info!(target: "bridge", "bridge {name}: configured IP address {address}, netmask {netmask}");
+                    if let Some(gateway) = local.gateway {
+                        tracing::info!(target: "bridge", "bridge {name}: configured gateway {gateway}");
+                    }
+                }
+                Err(error) => tracing::warn!(target: "bridge", "bridge {name}: {error}"),
+            }
         }
     }
 

@@ -19,6 +19,7 @@ use pipeline::{Options, Pipeline};
 use ports::{Mbuf, PortControl, PortInfo};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -87,6 +88,15 @@ impl PortControl for Shared {
     }
     fn set_mac(&mut self, mac: ports::Mac) -> Result<(), ports::Error> {
         self.with(|control| control.set_mac(mac))
+            .unwrap_or_else(|| Err(gone()))
+    }
+    fn set_ipv4(
+        &mut self,
+        address: Ipv4Addr,
+        netmask: Ipv4Addr,
+        gateway: Option<Ipv4Addr>,
+    ) -> Result<(), ports::Error> {
+        self.with(|control| control.set_ipv4(address, netmask, gateway))
             .unwrap_or_else(|| Err(gone()))
     }
     fn set_admin(&mut self, up: bool) -> Result<(), ports::Error> {
@@ -302,6 +312,7 @@ impl Switch {
             table_names: RefCell::default(),
             fragments: Cell::default(),
             fail: Default::default(),
+            in_band: Default::default(),
             prediction: RefCell::default(),
         });
         self.bridges
@@ -677,6 +688,8 @@ impl Bridge {
             return;
         }
         let controllers = self.fail.controllers.borrow();
+        self.set_local_addresses(&controllers);
+        self.configure_in_band(&controllers);
         if let Some(openflow) = self.openflow.get() {
             let settings: Vec<ControllerSettings> =
                 controllers.iter().map(ControllerSettings::from).collect();

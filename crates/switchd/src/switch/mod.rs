@@ -12,6 +12,7 @@ mod continuation;
 pub mod database;
 pub mod execute;
 mod fail;
+mod in_band;
 pub mod latency;
 mod learn;
 mod of;

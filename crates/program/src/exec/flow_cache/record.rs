@@ -35,8 +35,8 @@ pub(crate) struct CachedPath {
     pub steps: Box<[Op]>,
     /// Why the packet is lost, when there are no steps.
     pub missed: bool,
-    /// Counters of rules, and how much longer than at first the packet was there.
-    pub rules: Box<[(CounterId, i32)]>,
+    /// Counters of rules.
+    pub rules: Box<[CounterId]>,
     /// Counters of lookups, and whether a rule was found.
     pub lookups: Box<[(CounterId, bool)]>,
     /// Tables looked at.
@@ -49,10 +49,9 @@ pub(crate) struct Recording<'h, H> {
     pure: bool,
     missed: bool,
     steps: Vec<Op>,
-    rules: Vec<(CounterId, i32)>,
+    rules: Vec<CounterId>,
     lookups: Vec<(CounterId, bool)>,
     tables: TableSet,
-    length: Option<usize>,
 }
 
 impl<'h, H> Recording<'h, H> {
@@ -65,7 +64,6 @@ impl<'h, H> Recording<'h, H> {
             rules: Vec::new(),
             lookups: Vec::new(),
             tables: TableSet::default(),
-            length: None,
         }
     }
 
@@ -74,16 +72,8 @@ impl<'h, H> Recording<'h, H> {
         self.host
     }
 
-    /// The packet, of this length by now, was looked up.
-    pub fn looked(
-        &mut self,
-        bridge: &Bridge,
-        table: u8,
-        found: Option<&Rule>,
-        length: usize,
-        resubmitted: bool,
-    ) {
-        let first = *self.length.get_or_insert(length);
+    /// The packet was looked up.
+    pub fn looked(&mut self, bridge: &Bridge, table: u8, found: Option<&Rule>, resubmitted: bool) {
         add_table(&mut self.tables, table.min(crate::rule::TABLES as u8 - 1));
         if let Some(counter) = bridge.lookup_counter(table) {
             self.lookups.push((counter, found.is_some()));
@@ -92,8 +82,7 @@ impl<'h, H> Recording<'h, H> {
             Some(rule) => {
                 // The end of a connection is told when it is met.
                 self.pure &= !rule.shortens_timeouts() && self.rules.len() < LONGEST;
-                let longer = length as i64 - first as i64;
-                self.rules.push((rule.spec.counter, longer as i32));
+                self.rules.push(rule.spec.counter);
             }
             None => self.pure &= resubmitted || self.steps.is_empty(),
         }

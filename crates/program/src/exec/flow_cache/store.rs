@@ -428,8 +428,7 @@ impl Kept {
 
     fn pay(&mut self, counters: WorkerCounters<'_>) {
         let (packets, bytes) = (self.packets, self.bytes);
-        for (counter, longer) in &self.way.rules {
-            let bytes = bytes.wrapping_add_signed(i64::from(*longer) * packets as i64);
+        for counter in &self.way.rules {
             counters.add_late(*counter, packets, bytes, self.used_ms);
         }
         for (counter, matched) in &self.way.lookups {

@@ -16,15 +16,14 @@ impl<F: Frame> Walk<F> {
         op: &Op,
     ) -> Option<Next> {
         self.flush(burst, host);
+        if let Op::PopMpls(eth_type) = op {
+            return self.pop_mpls(*eth_type);
+        }
         let frame = self.frame.as_mut()?;
         let (layers, key) = (&mut self.layers, &mut self.key);
         let done = match op {
             Op::PushMpls(eth_type) => edit::push_mpls(frame, layers, key, *eth_type),
             Op::PushPbb => edit::push_pbb(frame, layers, key),
-            Op::PopMpls(eth_type) => {
-                edit::pop_mpls(frame, layers, key, *eth_type);
-                true
-            }
             Op::PopPbb => {
                 edit::pop_pbb(frame, layers, key);
                 true
@@ -49,6 +48,17 @@ impl<F: Frame> Walk<F> {
             _ => true,
         };
         (!done).then(|| self.fail(host, DropReason::ActionFailed))
+    }
+
+    fn pop_mpls(&mut self, eth_type: u16) -> Option<Next> {
+        let frame = self.frame.as_mut()?;
+        let before = frame.len();
+        edit::pop_mpls(frame, &mut self.layers, &mut self.key, eth_type);
+        let popped = frame.len() != before;
+        if popped && !matches!(eth_type, 0x8847 | 0x8848) {
+            self.count_anew();
+        }
+        None
     }
 
     /// The controllers hear of it, and this list ends; what called it goes on.

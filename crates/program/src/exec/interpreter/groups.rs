@@ -42,6 +42,9 @@ impl<F: Frame> Walk<F> {
                 (buckets.iter().find(live), self.at.level)
             }
             Kind::Selected { buckets, selector } => {
+                if selector.hash.is_datapaths() {
+                    self.count_anew();
+                }
                 let hash = selector.hash.hash(&self.key, self.at.level);
                 let chosen = selector.choose(hash, |place| {
                     is_live(burst, host, &buckets[place], 0, &mut looks)
@@ -66,7 +69,7 @@ impl<F: Frame> Walk<F> {
     }
 
     fn count_at(&self, burst: &Burst<'_, '_>, counter: CounterId) {
-        let bytes = self.frame.as_ref().map_or(0, Frame::len) as u64;
+        let bytes = self.counted.into();
         burst.counters.add(counter, 1, bytes, burst.now_ms);
     }
 
@@ -146,6 +149,7 @@ impl<F: Frame> Walk<F> {
                 saved.frame = frame;
                 saved.key = self.key;
                 saved.layers = self.layers;
+                saved.counted = self.counted;
                 saved.queue = self.queue;
                 saved
             }
@@ -153,6 +157,7 @@ impl<F: Frame> Walk<F> {
                 frame,
                 key: self.key,
                 layers: self.layers,
+                counted: self.counted,
                 queue: self.queue,
                 set: ActionSet::default(),
                 values: Vec::new(),
@@ -168,6 +173,7 @@ impl<F: Frame> Walk<F> {
         self.frame = saved.frame.take();
         self.key = saved.key;
         self.layers = saved.layers;
+        self.counted = saved.counted;
         self.queue = saved.queue;
         if self.spare.len() < SPARE {
             self.spare.push(saved);
