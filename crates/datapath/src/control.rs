@@ -549,7 +549,9 @@ impl<F: Frame + 'static> Datapath<F> {
             Kind::Device { .. } => Behind::Device,
             Kind::Patch { .. } => Behind::Patch(self.peer_slot(port)),
         };
-        let flags = port.settings.flags;
+        let mut flags = port.settings.flags;
+        // What comes in by a port that only mirrors is dropped before any rule.
+        flags.no_recv |= reserved;
         let shaped = port.shaped.is_some();
         let direct = behind == Behind::Device
             && !flags.down
@@ -565,7 +567,6 @@ impl<F: Frame + 'static> Datapath<F> {
             flags,
             live: !flags.down && !port.settings.no_carrier,
             behind,
-            // What comes in by a port that only mirrors is no traffic.
             mirror_in: if reserved { 0 } else { mirror_in },
             mirror_out,
             reserved,

@@ -165,7 +165,9 @@ fn put_action(out: &mut Vec<u8>, action: &Action, version: u8, context: Context)
         Action::Group(group) => nicira_or_standard(out, version, 40, 22, Argument::Word(*group)),
         Action::Meter(meter) if version >= 6 => standard(out, 29, |out| out.put_u32(*meter)),
         Action::Meter(_) => {}
-        Action::SetField { field, value, mask } if version < 3 => {
+        Action::SetField { field, value, mask }
+            if version < 3 || version < 6 && *mask != field.def().place() =>
+        {
             old_set_field(out, version, *field, value, mask, context);
         }
         Action::SetField { field, value, mask } => set_field(out, version, *field, value, mask),
@@ -328,10 +330,10 @@ fn set_field(out: &mut Vec<u8>, version: u8, field: Field, value: &Value, mask: 
     }
 }
 
-/// Writes a set-field for 1.0 and 1.1, which have none: as the version's own action where one sets
-/// all of the field, else as Nicira's loads, of up to 64 bits that lie together. What has a number
-/// of an experimenter's only, or a length that is not fixed, has no place in a load and stays one
-/// action (`NXAST_REG_LOAD2`).
+/// Writes a set-field for 1.0 and 1.1, which have none, and one of some bits for 1.2 to 1.4: as the
+/// version's own action where one sets all of the field, else as Nicira's loads, of up to 64 bits
+/// that lie together. What has a number of an experimenter's only, or a length that is not fixed,
+/// has no place in a load and stays one action (`NXAST_REG_LOAD2`).
 fn old_set_field(
     out: &mut Vec<u8>,
     version: u8,

@@ -428,16 +428,30 @@ fn is_spoken(field: Field, version: u8) -> bool {
     }
 }
 
+/// Whether a match asks for some of a tag's priority bits. `VLAN_PCP` cannot be masked, and peers
+/// refuse one that is, so the tag is told by Nicira's field then.
+fn masks_priority(matching: &Match) -> bool {
+    let place = place::of(Field::VlanTci).map(|place| place.get(matching));
+    place
+        .is_some_and(|(tci, mask)| tci & mask & 0x1000 != 0 && !matches!(mask & 0xe000, 0 | 0xe000))
+}
+
 /// Writes the fields of a match in the numbers of a version (1 for NXM).
 pub(crate) fn put_fields(out: &mut Vec<u8>, matching: &Match, version: u8) {
     let words = matching.word_set();
+    let whole_tag = version != 1 && masks_priority(matching);
     for field in ORDER {
         if *field == Field::TunMetadata0 {
             tunnel_options::put_all(out, matching);
             continue;
         }
         let def = field.def();
-        if words.intersect(def.words()).is_empty() || !is_spoken(*field, version) {
+        let spoken = match field {
+            Field::VlanTci if whole_tag => true,
+            Field::VlanVid | Field::VlanPcp if whole_tag => false,
+            field => is_spoken(*field, version),
+        };
+        if words.intersect(def.words()).is_empty() || !spoken {
             continue;
         }
         let Some(place) = place::of(*field) else {

@@ -252,7 +252,7 @@ fn every_action() {
                 mask: Value::from_u128(0xf0, 8),
             },
             "load:0x1->OXM_OF_METADATA[4..7]",
-            "set_field:0x10/0xf0->metadata",
+            "load:0x1->OXM_OF_METADATA[4..7]",
         ),
         (
             Action::Load {

@@ -1,4 +1,4 @@
-//! What versions say of what only later ones have: set-fields in 1.0 and 1.1, role status and
+//! What versions say of what only later ones have: set-fields in 1.0 and 1.1, masks, role status and
 //! forwarded requests before 1.4; and messages of another version than was agreed on.
 
 use openflow::action::{Action, Instruction, Subfield};
@@ -234,9 +234,9 @@ fn written(field: Field, actions: &[Action]) -> (u128, u128) {
 
 proptest! {
     /// What has no action of its own is loaded, the same bits with the same values, whatever the
-    /// mask is.
+    /// mask is: 1.5 has the first set-field with one.
     #[test]
-    fn old_versions_load_the_bits_of_a_mask(
+    fn versions_before_1_5_load_the_bits_of_a_mask(
         field in prop::sample::select(vec![
             Field::Reg3, Field::Metadata, Field::Xxreg1, Field::Ipv6Src, Field::EthDst,
             Field::Ipv4Dst, Field::TunId, Field::ArpSha, Field::IpDscp, Field::VlanTci,
@@ -244,7 +244,9 @@ proptest! {
         value: u128,
         mask: u128,
         sparse: u128,
-        version in prop::sample::select(vec![Version::V1_0, Version::V1_1]),
+        version in prop::sample::select(vec![
+            Version::V1_0, Version::V1_1, Version::V1_2, Version::V1_3, Version::V1_4,
+        ]),
     ) {
         let def = field.def();
         let place = def.place().to_u128();
@@ -257,6 +259,34 @@ proptest! {
         };
         let got = told(version, None, action);
         prop_assert_eq!(written(field, &got), (mask, value & mask));
+    }
+}
+
+/// `VLAN_PCP` has no mask in 1.2 and later, and a peer refuses a whole dump with one that has: some
+/// bits of a priority are told by the tag's own field, and none is lost.
+#[test]
+fn some_bits_of_a_priority_are_told_by_the_tag() {
+    for version in [Version::V1_2, Version::V1_3, Version::V1_4, Version::V1_5] {
+        for (tci, mask) in [
+            (0x3000_u16, 0x3000_u16),
+            (0x5005, 0xdfff),
+            (0x1000, 0x9000),
+            (0xf009, 0xffff),
+        ] {
+            let mut matching = Match::any();
+            matching.set(Field::VlanTci, &tci.to_be_bytes(), &mask.to_be_bytes());
+            let message = Message::FlowMod {
+                change: FlowMod::add(matching.clone(), 1, Vec::new()),
+                form: FlowModForm::default(),
+            };
+            let bytes = encode(version, 7, &message);
+            let masked_priority = [0x80, 0x00, 0x0f, 0x02];
+            assert!(!bytes.windows(4).any(|four| four == masked_priority));
+            let Ok(Message::FlowMod { change, .. }) = read_back(version, &message) else {
+                panic!("{tci:#x}/{mask:#x} cannot be read in {version:?}");
+            };
+            assert_eq!(change.matching, matching, "{tci:#x}/{mask:#x}");
+        }
     }
 }
 

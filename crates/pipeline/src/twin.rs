@@ -205,7 +205,8 @@ impl Default for Surroundings<'_> {
 }
 
 /// What becomes of a packet that a port received, or of a packet-out if there are `actions`, and how it came to it. The packet comes with the
-/// metadata of `key` (ingress port, registers, tunnel and so on); where that has an Ethertype of zero, which no frame can have, so has the packet.
+/// metadata of `key` (ingress port, registers, tunnel and so on); where that has an Ethertype of zero or a TCI without its present bit, which no frame
+/// can have, so has the packet.
 pub fn trace(
     pipeline: &Pipeline,
     key: &FlowKey,
@@ -218,6 +219,10 @@ pub fn trace(
     machine.hides_fragment_ports = surroundings.hides_fragment_ports;
     machine.learns = surroundings.learns;
     machine.no_type = key.u16(at::ETH_TYPE) == 0;
+    machine.bare_tci = match key.u16(at::VLAN_TCI) {
+        tci if tci & TAG_PRESENT == 0 => tci,
+        _ => 0,
+    };
     machine.parse_again();
     let before = machine.key;
     machine.teller = Some(Teller::new());
@@ -233,6 +238,9 @@ pub fn trace(
     machine.stopped = true; // the action set has run
     (machine.finish(), story)
 }
+
+/// In a key's TCI: there is a tag.
+const TAG_PRESENT: u16 = 0x1000;
 
 /// `OFPP_UNSET`: the action set outputs to no port.
 const ACTSET_UNSET: PortNo = 0xffff_fff7;
@@ -299,6 +307,8 @@ struct Machine<'p> {
     teller: Option<Teller>,
     /// The packet's Ethertype is zero as long as the frame says 802.2.
     no_type: bool,
+    /// A tag's bits without the one that says that it is there: a flow may be so, no frame can.
+    bare_tci: u16,
     /// Which ports are live.
     live: &'p dyn Fn(PortNo) -> bool,
     /// Fragments match with ports of zero.
@@ -333,6 +343,7 @@ impl<'p> Machine<'p> {
             outcome: Outcome::default(),
             teller: None,
             no_type: false,
+            bare_tci: 0,
             live: &|_| true,
             hides_fragment_ports: false,
             learns: false,
@@ -356,7 +367,10 @@ impl<'p> Machine<'p> {
             &mut fresh,
         );
         let [outer, inner] = self.packet.tcis();
-        fresh.set_u16(at::VLAN_TCI, outer);
+        if outer != 0 {
+            self.bare_tci = 0;
+        }
+        fresh.set_u16(at::VLAN_TCI, outer | self.bare_tci);
         fresh.set_u16(at::VLAN_TCI2, inner);
         if self.no_type && fresh.u16(at::ETH_TYPE) == story::NO_ETHERTYPE {
             fresh.set_u16(at::ETH_TYPE, 0);
@@ -618,6 +632,7 @@ impl<'p> Machine<'p> {
                 reason,
                 userdata,
                 meter_id,
+                pause,
                 ..
             } => {
                 let reason = match reason {
@@ -628,9 +643,12 @@ impl<'p> Machine<'p> {
                     5 => PacketInReason::PacketOut,
                     _ => at.apply,
                 };
-                if self.may_tell_controller(*meter_id) {
+                // Who only tells the story stops where a controller would have to send the packet on.
+                let told = self.teller.is_some() && *pause;
+                if (!told || self.learns) && self.may_tell_controller(*meter_id) {
                     self.tell_controller(at, reason, *max_len, *controller_id, userdata);
                 }
+                self.stopped |= told;
             }
             Action::Meter(number) => self.meter(*number),
             Action::Group(number) => self.group(*number, at),
@@ -669,11 +687,13 @@ impl<'p> Machine<'p> {
                     self.say(|| What::Error(format!("over {MAX_STACK} values on the stack")));
                 }
             }
-            Action::StackPop(to) => {
-                if let Some(value) = self.stack.pop() {
+            Action::StackPop(to) => match self.stack.pop() {
+                Some(value) => {
                     self.write(to, value);
+                    self.explain_written(to);
                 }
-            }
+                None => self.say(|| What::Error("stack underflow".into())),
+            },
             Action::Clone(actions) => self.clone_of_packet(actions, at),
             Action::Multipath(multipath) => self.multipath(multipath),
             Action::Bundle(bundle) => self.bundle(bundle, at),

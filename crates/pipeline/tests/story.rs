@@ -102,6 +102,14 @@ fn steps_lie_under_what_led_to_them() {
     assert_eq!(outcome, twin::evaluate(&switch.pipeline, 1, &packet));
 }
 
+/// Who listens does what the packet teaches.
+fn carries_out() -> Surroundings<'static> {
+    Surroundings {
+        learns: true,
+        ..Surroundings::default()
+    }
+}
+
 /// Bits that were not looked at may have any value: the same rules are met. And who listens changes nothing.
 #[test]
 fn what_was_not_looked_at_does_not_matter() {
@@ -125,13 +133,8 @@ fn what_was_not_looked_at_does_not_matter() {
             let mut first = FlowKey::ZERO;
             first.set_u32(at::IN_PORT, in_port);
             first.set_u16(at::ETH_TYPE, 1);
-            let (outcome, story) = twin::trace(
-                &switch.pipeline,
-                &first,
-                &packet,
-                None,
-                Surroundings::default(),
-            );
+            let (outcome, story) =
+                twin::trace(&switch.pipeline, &first, &packet, None, carries_out());
             assert_eq!(
                 outcome,
                 twin::evaluate(&switch.pipeline, in_port, &packet),
@@ -142,13 +145,7 @@ fn what_was_not_looked_at_does_not_matter() {
             for word in at::METADATA / 8..at::TUN_ID / 8 {
                 other.words[word] |= random.next() & !story.looked_at.words[word];
             }
-            let (again, _) = twin::trace(
-                &switch.pipeline,
-                &other,
-                &packet,
-                None,
-                Surroundings::default(),
-            );
+            let (again, _) = twin::trace(&switch.pipeline, &other, &packet, None, carries_out());
             assert_eq!(outcome.hits, again.hits, "seed {seed}");
         }
     }
@@ -267,6 +264,59 @@ fn learned_rules_are_told_where_somebody_makes_them() {
             switch.mod10(change.clone()).unwrap();
         }
     }
+}
+
+/// What only tells of a packet does nothing that a controller would have to end, or a rule to begin.
+#[test]
+fn what_is_only_told_stops_at_a_pause_and_teaches_nothing() {
+    let mut switch = Switch::new();
+    let list = "learn(table=1,limit=9,result_dst=NXM_NX_REG0[1],NXM_OF_ETH_DST[]=NXM_OF_ETH_SRC[]),\
+                pop:NXM_NX_REG1[],controller(pause),output:2";
+    let rule = with(add(fields(&[]), 5), |rule| {
+        rule.instructions = apply(&actions(list)).into();
+    });
+    switch.mod10(rule).unwrap();
+    for (surroundings, result, effects) in [(Surroundings::default(), 0, 0), (carries_out(), 2, 1)]
+    {
+        let (outcome, story) =
+            twin::trace(&switch.pipeline, &key(1), &fragment(0), None, surroundings);
+        let told = sketch(&story.steps);
+        assert!(
+            told.contains("pop:NXM_NX_REG1[] [stack underflow]"),
+            "{told}"
+        );
+        let is_told = told.contains("NXM_NX_REG0[1] is now 0x1");
+        assert_eq!(is_told, result != 0, "{told}");
+        assert!(!told.contains("output:2"), "{told}");
+        assert_eq!(story.after.u32(at::REG0), result);
+        assert_eq!(outcome.learned.len(), effects);
+        assert_eq!(outcome.effects.len(), effects);
+    }
+}
+
+/// A flow may have a tag's bits without a tag; rules see them until the packet gets one.
+#[test]
+fn a_tag_that_is_not_there_has_bits_in_flows_only() {
+    let mut switch = Switch::new();
+    let rules = [
+        (0, fields(&[]), "resubmit(,1),mod_vlan_vid:7,resubmit(,2)"),
+        (1, fields(&[(Field::VlanTci, 5)]), "output:2"),
+        (2, fields(&[(Field::VlanTci, 0x1007)]), "output:3"),
+    ];
+    for (table, matching, list) in rules {
+        let rule = with(add(matching, 5), |rule| {
+            rule.table = table;
+            rule.instructions = apply(&actions(list)).into();
+        });
+        switch.mod10(rule).unwrap();
+    }
+    let mut bare = key(1);
+    bare.set_u16(at::VLAN_TCI, 5);
+    let surroundings = Surroundings::default();
+    let (outcome, story) = twin::trace(&switch.pipeline, &bare, &fragment(0), None, surroundings);
+    assert_eq!(outcome.effects.len(), 2);
+    assert_eq!(story.before.u16(at::VLAN_TCI), 5);
+    assert_eq!(story.after.u16(at::VLAN_TCI), 0x1007);
 }
 
 #[test]

@@ -152,6 +152,14 @@ impl<F: Frame + 'static> Datapath<F> {
         Ok(self.behind(port))
     }
 
+    /// Whether a mirror has a port for itself: what comes in by it is dropped before any rule.
+    pub fn only_mirrors(&self, bridge: BridgeId, number: PortNo) -> bool {
+        self.drawn(bridge)
+            .ok()
+            .and_then(|bridge| bridge.port(number))
+            .is_some_and(|port| port.reserved)
+    }
+
     /// Whether a port is there, up and not switched off.
     pub fn is_live(&self, bridge: BridgeId, number: PortNo) -> bool {
         self.drawn(bridge)

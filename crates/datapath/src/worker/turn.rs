@@ -160,13 +160,15 @@ impl<'a, F: Frame> Turn<'a, F> {
             } else {
                 port.flags.no_recv
             };
-            !port.flags.down && !refused
+            !port.flags.down && !port.reserved && !refused
         });
         let refused = (before - frames.len()) as u64;
         port.counters.of(self.guard.index()).rx_refused.add(refused);
         self.cell.drop(
             if port.flags.down {
                 DropReason::PortDown
+            } else if port.reserved {
+                DropReason::MirrorPort
             } else {
                 DropReason::NoReceive
             },

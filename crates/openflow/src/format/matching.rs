@@ -133,7 +133,9 @@ impl Writer<'_> {
     }
 
     /// Flags by their names: `a|b` when all are matched, `+a-b` when some are. Bits without a name are left out.
-    fn flags(&mut self, name: &str, field: Field, names: &[&str]) {
+    /// Flags: those that are set where all of the field's `width` bits are asked for, else which
+    /// must be set (`+`) and which not (`-`).
+    fn flags(&mut self, name: &str, field: Field, names: &[&str], width: usize) {
         let (value, mask) = self.get(field);
         let mask = mask & ones(names.len());
         if mask == 0 {
@@ -141,7 +143,7 @@ impl Writer<'_> {
         }
         self.named(name);
         let all = names.iter().enumerate();
-        if mask == ones(names.len()) {
+        if mask == ones(width) {
             let set: Vec<&str> = all
                 .filter(|(bit, _)| value >> bit & 1 == 1)
                 .map(|(_, name)| *name)
@@ -166,7 +168,7 @@ impl Writer<'_> {
         self.decimal("conj_id", Field::ConjId);
         self.hexadecimal("skb_priority", Field::SkbPriority);
         self.port("actset_output", Field::ActsetOutput);
-        self.flags("ct_state", Field::CtState, &STATES);
+        self.flags("ct_state", Field::CtState, &STATES, STATES.len());
         self.decimal("ct_zone", Field::CtZone);
         self.hexadecimal("ct_mark", Field::CtMark);
         self.hexadecimal("ct_label", Field::CtLabel);
@@ -248,7 +250,8 @@ impl Writer<'_> {
         if ttl.1 != 0 {
             add(self.out, format_args!("tun_ttl={},", ttl.0));
         }
-        self.flags("tun_flags", Field::TunFlags, &["oam"]);
+        // Open vSwitch has more of them than it shows.
+        self.flags("tun_flags", Field::TunFlags, &["oam"], 4);
         self.tunnel_options();
         self.hexadecimal("metadata", Field::Metadata);
     }
@@ -386,7 +389,7 @@ impl Writer<'_> {
             }
         }
         if matches!(kind.eth_type, ETHERTYPE_IPV4 | ETHERTYPE_IPV6) && kind.protocol == TCP {
-            self.flags("tcp_flags", Field::TcpFlags, &FLAGS);
+            self.flags("tcp_flags", Field::TcpFlags, &FLAGS, FLAGS.len());
         }
     }
 }

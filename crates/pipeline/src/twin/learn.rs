@@ -26,24 +26,28 @@ pub struct Ended {
 impl Machine<'_> {
     /// `learn`: notes the rule, unless there is no room for it.
     pub(super) fn learn(&mut self, learn: &Learn) {
+        if self.teller.is_some() && !self.learns {
+            return self
+                .say(|| What::Warning("suppressing side effects, so learn action ignored".into()));
+        }
         let change = self.learned_rule(learn);
         let known = self.has_rule(&change);
         let room = known || learn.limit == 0 || self.rules_like(&change) < learn.limit as usize;
-        self.tell_learned(&change, room);
+        self.tell_learned(&change);
         if room && !known {
             self.outcome.learned.push(change);
         }
         if let Some(result) = &learn.result {
             self.write(result, u128::from(room));
+            self.explain_written(result);
+        }
+        if !room {
+            self.say(|| What::Detail("Limit exceeded, learn failed".into()));
         }
     }
 
-    /// Says which rule the packet teaches, in Open vSwitch's words, or that nobody will make it.
-    fn tell_learned(&mut self, change: &FlowMod, room: bool) {
-        if !self.learns {
-            return self
-                .say(|| What::Warning("suppressing side effects, so learn action ignored".into()));
-        }
+    /// Says which rule the packet teaches, in Open vSwitch's words.
+    fn tell_learned(&mut self, change: &FlowMod) {
         self.say(|| {
             let mut text = format!("table={} ", change.table);
             openflow::format::matching(
@@ -68,9 +72,6 @@ impl Machine<'_> {
             openflow::format::instructions(&mut text, &change.instructions);
             What::Detail(text)
         });
-        if !room {
-            self.say(|| What::Detail("Limit exceeded, learn failed".into()));
-        }
     }
 
     /// `fin_timeout`, of the rule that is being carried out.

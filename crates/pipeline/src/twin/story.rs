@@ -9,7 +9,7 @@
 //! All of them do nothing unless somebody listens. Effects need no telling: whatever is pushed to `outcome.effects` is taken up by the next `open` or `close`.
 
 use super::{Effect, Machine};
-use openflow::action::{Action, Instruction};
+use openflow::action::{Action, Instruction, Subfield};
 use packet::key::at;
 use packet::{Field, FlowKey, Match};
 
@@ -291,29 +291,40 @@ impl Machine<'_> {
         }
         let written = match action {
             Action::Move { dst, .. } | Action::CheckPktLarger { dst, .. } => Some(*dst),
-            Action::StackPop(dst) => Some(*dst),
             Action::Multipath(multipath) => Some(multipath.dst),
             Action::Bundle(bundle) => bundle.dst,
             _ => None,
         };
         if let Some(part) = written {
-            let number = self.read(&part);
-            let mut text = String::new();
-            openflow::format::subfield(&mut text, &part);
-            text.push_str(" is now ");
-            openflow::format::subfield_value(&mut text, &part, number);
-            self.say(|| What::Detail(text));
+            self.explain_written(&part);
         }
         match action {
             Action::PopQueue => self.say(|| What::Detail("queue = 0".into())),
             Action::DecTtl(_) if expired => {
-                self.say(|| What::Warning("IPv4 decrement TTL exception".into()));
+                let family = match self.key.u16(at::ETH_TYPE) {
+                    0x86dd => "IPv6",
+                    _ => "IPv4",
+                };
+                self.say(|| What::Warning(format!("{family} decrement TTL exception")));
             }
             Action::DecMplsTtl if expired => {
                 self.say(|| What::Warning("MPLS decrement TTL exception".into()));
             }
             _ => {}
         }
+    }
+
+    /// Says what a subfield has been set to.
+    pub(super) fn explain_written(&mut self, part: &Subfield) {
+        if self.teller.is_none() {
+            return;
+        }
+        let number = self.read(part);
+        let mut text = String::new();
+        openflow::format::subfield(&mut text, part);
+        text.push_str(" is now ");
+        openflow::format::subfield_value(&mut text, part, number);
+        self.say(|| What::Detail(text));
     }
 
     /// Says what is in the action set.

@@ -17,9 +17,10 @@ pub(super) struct Numbers {
     given: RefCell<BTreeMap<PortId, u32>>,
 }
 
-/// The number that Open vSwitch's userspace datapath gives to a new port, where `taken` are in use: in the dummy datapath the number in its name (from
-/// 100 for names in `br`), if that is free; else the lowest free one.
-fn choose_number(datapath_type: &str, name: &str, taken: &BTreeSet<u32>) -> u32 {
+/// The number that Open vSwitch's userspace datapath gives to a new port, where `taken` are in use:
+/// in a dummy datapath the number in its name (from 100 for names in `br`), if that is free; else
+/// the lowest free one.
+fn choose_number(is_dummy: bool, name: &str, taken: &BTreeSet<u32>) -> u32 {
     let digits: String = name
         .chars()
         .skip_while(|letter| !letter.is_ascii_digit())
@@ -31,9 +32,7 @@ fn choose_number(datapath_type: &str, name: &str, taken: &BTreeSet<u32>) -> u32 
         .ok()
         .and_then(|number| number.checked_add(base));
     match named {
-        Some(number) if datapath_type == "dummy" && number > 0 && !taken.contains(&number) => {
-            number
-        }
+        Some(number) if is_dummy && number > 0 && !taken.contains(&number) => number,
         _ => (1..)
             .find(|number| !taken.contains(number))
             .unwrap_or(u32::MAX),
@@ -71,7 +70,7 @@ impl Numbers {
         for (id, (datapath_type, name)) in &present {
             given.entry(*id).or_insert_with(|| {
                 let taken = taken.entry(datapath_type).or_default();
-                let number = choose_number(datapath_type, name, taken);
+                let number = choose_number(switch.is_dummy_datapath(datapath_type), name, taken);
                 taken.insert(number);
                 number
             });
@@ -423,13 +422,13 @@ mod tests {
     #[test]
     fn ports_are_numbered_as_open_vswitch_numbers_them() {
         let taken = BTreeSet::from([1, 2]);
-        assert_eq!(choose_number("dummy", "br0", &taken), 100);
-        assert_eq!(choose_number("dummy", "p7", &taken), 7);
-        assert_eq!(choose_number("dummy", "p2", &taken), 3);
-        assert_eq!(choose_number("dummy", "p", &taken), 3);
-        assert_eq!(choose_number("dummy", "p0", &BTreeSet::new()), 1);
-        assert_eq!(choose_number("netdev", "p7", &taken), 3);
-        assert_eq!(choose_number("dummy", "p99999999999", &taken), 3);
+        assert_eq!(choose_number(true, "br0", &taken), 100);
+        assert_eq!(choose_number(true, "p7", &taken), 7);
+        assert_eq!(choose_number(true, "p2", &taken), 3);
+        assert_eq!(choose_number(true, "p", &taken), 3);
+        assert_eq!(choose_number(true, "p0", &BTreeSet::new()), 1);
+        assert_eq!(choose_number(false, "p7", &taken), 3);
+        assert_eq!(choose_number(true, "p99999999999", &taken), 3);
     }
 
     #[test]

@@ -81,6 +81,15 @@ impl Switch {
         )
     }
 
+    /// Whether datapaths of a type are dummies: `dummy`, and those that options make so.
+    pub fn is_dummy_datapath(&self, kind: &str) -> bool {
+        match self.shell.options.dummy {
+            Some(DummyLevel::Override) => true,
+            Some(DummyLevel::System) if kind == "system" => true,
+            _ => kind == "dummy",
+        }
+    }
+
     /// Everything that the database is told after a configuration: the same batch carries `cur_cfg`.
     pub fn report(&self, desired: &Desired, failures: &Failures, batch: &mut Batch<'_>) {
         for (name, wanted) in &desired.bridges {

@@ -236,7 +236,10 @@ impl Actions {
             }
             return;
         }
-        for _ in new.len()..old.len() {
+        let outer = self.written.key.u16(at::ETH_TYPE);
+        for left in (new.len()..old.len()).rev() {
+            // Below all but the last label that goes there is another.
+            let eth_type = if left > new.len() { outer } else { eth_type };
             self.list.push(format!("pop_mpls(eth_type=0x{eth_type:x})"));
         }
         for entry in new[..new.len().saturating_sub(old.len())].iter().rev() {

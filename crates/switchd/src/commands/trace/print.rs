@@ -229,17 +229,27 @@ pub(super) fn flow(key: &FlowKey) -> String {
             matching.set_bytes(offset, &key.bytes()[offset..offset + 4], &[0xff; 4]);
         }
     }
+    // Without a tunnel's far end there was none, and of its header only the id is told.
+    let tunnelled = key.u32(at::TUN_DST) != 0
+        || key.bytes()[at::TUN_IPV6_DST..at::TUN_IPV6_DST + 16] != [0; 16];
     for field in &REGISTERS[4..] {
         let def = field.def();
+        if !tunnelled && !matches!(field, Field::TunId | Field::Metadata) {
+            continue;
+        }
         if key.bytes()[def.offset..def.offset + def.bytes] != vec![0; def.bytes][..] {
             exact(&mut matching, key, *field);
         }
     }
     for field in LINK.iter().copied().chain(headers(key)) {
+        // No port has the number 0, which actions write to be rid of the port.
+        if field == Field::InPort && key.u32(at::IN_PORT) == 0 {
+            continue;
+        }
         exact(&mut matching, key, field);
     }
     let mut text = print(&matching);
-    if key.u16(at::VLAN_TCI) & 0x1000 != 0 {
+    if key.u16(at::VLAN_TCI) != 0 {
         let second = match key.u16(at::VLAN_TCI2) {
             tci if tci & 0x1000 != 0 => {
                 format!("dl_vlan1={},dl_vlan_pcp1={}", tci & 0xfff, tci >> 13)
@@ -415,6 +425,21 @@ bridge("br0")
             flow(&key),
             "pkt_mark=0x9,reg2=0x7,in_port=1,dl_vlan=5,dl_vlan_pcp=3,vlan_tci1=0x0000,dl_src=00:00:00:00:00:00,\
              dl_dst=00:00:00:00:00:00,dl_type=0x1234"
+        );
+    }
+
+    #[test]
+    fn what_a_flow_does_not_have_is_left_out() {
+        let mut key = FlowKey::ZERO;
+        key.set_u16(at::VLAN_TCI, 5);
+        key.set_u16(at::TUN_FLAGS, 1);
+        let rest = "vlan_tci=0x0005,vlan_tci1=0x0000,dl_src=00:00:00:00:00:00,\
+                    dl_dst=00:00:00:00:00:00,dl_type=0x0000";
+        assert_eq!(flow(&key), rest);
+        key.set_u32(at::TUN_DST, 0x0a00_0001);
+        assert_eq!(
+            flow(&key),
+            format!("tun_dst=10.0.0.1,tun_flags=+oam,{rest}")
         );
     }
 

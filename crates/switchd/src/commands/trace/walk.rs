@@ -117,13 +117,18 @@ impl<'s> Walk<'s> {
             hides_fragment_ports: bridge.fragments.get() == Fragments::Normal,
             learns: self.request.given,
         };
-        let (outcome, story) =
+        let (outcome, mut story) =
             twin::trace(&bridge.pipeline.borrow(), key, frame, actions, surroundings);
         if bridge.fragments.get() == Fragments::Drop && story.before.u8(at::IP_FRAG) != 0 {
             node.below.push(fragment_dropped());
             return (node, story);
         }
-        if self.request.given {
+        let only_mirrors = self
+            .switch
+            .with_datapath(|datapath| datapath.only_mirrors(bridge.id, here.in_port));
+        if actions.is_none() && only_mirrors.unwrap_or(false) {
+            drop_before_rules(&mut story, &here);
+        } else if self.request.given {
             bridge.learn_from_trace(&outcome);
         }
         for (all, new) in self.looked_at.words.iter_mut().zip(&story.looked_at.words) {
@@ -515,15 +520,20 @@ impl<'s> Walk<'s> {
             ));
             return;
         };
-        let told = self.switch.with_datapath(|datapath| {
-            datapath.explain_normal(here.bridge.id, sent.in_port, &front)
-        });
-        let Ok(Ok(told)) = told else { return };
-        if told.learns && self.request.given {
-            self.learn_address(&front, told.vlan, sent.in_port, here, out);
+        let told = || {
+            let told = self.switch.with_datapath(|datapath| {
+                datapath.explain_normal(here.bridge.id, sent.in_port, &front)
+            });
+            told.ok()?.ok()
+        };
+        let Some(mut decided) = told() else { return };
+        if decided.learns && self.request.given {
+            self.learn_address(&front, decided.vlan, sent.in_port, here, out);
+            // It may be addressed to where it comes from.
+            decided = told().unwrap_or(decided);
         }
-        out.extend(decision(&told.decision, here, &front));
-        for copy in &told.copies {
+        out.extend(decision(&decided.decision, here, &front));
+        for copy in &decided.copies {
             self.tagged(copy, sent, key, here, out);
         }
     }
@@ -571,15 +581,39 @@ impl<'s> Walk<'s> {
     }
 }
 
+/// The name of the port that a packet came in by.
+fn name_of_ingress(here: &Here<'_>) -> String {
+    let ports = here.bridge.ports.borrow();
+    ports
+        .get(&port::to_u16(here.in_port).unwrap_or(u16::MAX))
+        .map_or("none".to_owned(), |port| port.config.interface_name.clone())
+}
+
+/// Why a packet that came in by a mirror's output port is dropped.
+fn reserved_for_mirroring(here: &Here<'_>) -> String {
+    format!(
+        "dropping packet received on port {}, which is reserved exclusively for mirroring",
+        name_of_ingress(here)
+    )
+}
+
+/// Ends a story with the rule that it began with, as of a packet that came in by a mirror's output
+/// port: nothing that the rule says is done.
+fn drop_before_rules(story: &mut twin::story::Story, here: &Here<'_>) {
+    story.steps.truncate(1);
+    if let Some(first) = story.steps.first_mut() {
+        first.steps = vec![Step {
+            what: What::Error(reserved_for_mirroring(here)),
+            steps: Vec::new(),
+        }];
+    }
+    story.after = story.before.clone();
+}
+
 /// What the learning switch decided, in Open vSwitch's words.
 fn decision(decision: &NormalDecision, here: &Here<'_>, front: &Ethernet) -> Vec<Node> {
     let detail = |text: &str| vec![Node::new(Kind::Detail, text)];
-    let name = || {
-        let ports = here.bridge.ports.borrow();
-        ports
-            .get(&port::to_u16(here.in_port).unwrap_or(u16::MAX))
-            .map_or("none".to_owned(), |port| port.config.interface_name.clone())
-    };
+    let name = || name_of_ingress(here);
     match decision {
         NormalDecision::Learned => detail("forwarding to learned port"),
         NormalDecision::Flood => detail("no learned MAC for destination, flooding"),
@@ -592,13 +626,9 @@ fn decision(decision: &NormalDecision, here: &Here<'_>, front: &Ethernet) -> Vec
         NormalDecision::Drop(DropReason::ReservedAddress) => {
             detail("packet has reserved destination MAC, dropping")
         }
-        NormalDecision::Drop(DropReason::MirrorPort) => vec![Node::new(
-            Kind::Error,
-            format!(
-                "dropping packet received on port {}, which is reserved exclusively for mirroring",
-                name()
-            ),
-        )],
+        NormalDecision::Drop(DropReason::MirrorPort) => {
+            vec![Node::new(Kind::Error, reserved_for_mirroring(here))]
+        }
         NormalDecision::Drop(DropReason::VlanNotCarried) => {
             let vid = front.tag.map_or(0, Tag::vid);
             let ports = here.bridge.ports.borrow();
