@@ -664,7 +664,7 @@ fn packet_outs_do_what_their_actions_say() {
 }
 
 /// A rule for solicitations or advertisements of neighbour discovery, which writes their fields.
-fn neighbour_rule(random: &mut Random) -> openflow::flow::FlowMod {
+fn neighbour_rule(random: &mut Random, priority: u16) -> openflow::flow::FlowMod {
     let (kind, address) = random.pick(&[(135_u8, Field::NdSll), (136, Field::NdTll)]);
     let mut matching = Match::any();
     matching.set_exact(Field::EthType, 0x86dd);
@@ -733,7 +733,7 @@ fn neighbour_rule(random: &mut Random) -> openflow::flow::FlowMod {
         max_len: 128,
     });
     actions.push(common::output(1));
-    let mut rule = common::add(matching, random.below(6) as u16);
+    let mut rule = common::add(matching, priority);
     rule.instructions = apply(&actions).into();
     rule
 }
@@ -778,8 +778,8 @@ fn neighbour_discovery_is_written_as_the_twin_says() {
     let (mut written, mut accepted) = (HashMap::new(), 0);
     for seed in 1..=300 {
         let mut case = Case::new(seed);
-        for _ in 0..1 + case.random.below(8) {
-            let rule = neighbour_rule(&mut case.random);
+        for priority in 0..1 + case.random.below(8) as u16 {
+            let rule = neighbour_rule(&mut case.random, priority);
             accepted += usize::from(case.switch.mod10(rule).is_ok());
         }
         case.switch.publish();
