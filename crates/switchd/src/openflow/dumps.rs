@@ -148,7 +148,7 @@ mod tests {
         let mask = Value::from_u128(0x5555_5555_5555_5555_5555_5555_5555_5555, 16);
         Action::SetField {
             field: Field::Xxreg0,
-            value: mask,
+            value: mask.clone(),
             mask,
         }
     }
