@@ -441,7 +441,7 @@ mod tests {
         fs::write(&pidfile, "1\n").unwrap();
         assert!(check_readable(directory.path()).is_ok());
         // Root reads everything.
-        fs::set_permissions(&pidfile, fs::Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(&pidfile, fs::Permissions::from_mode(0o000)).unwrap();
         if fs::File::open(&pidfile).is_err() {
             let options = DownOptions {
                 directory: directory.path().to_owned(),
